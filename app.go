@@ -1,0 +1,67 @@
+package hangar
+
+import (
+	"context"
+	"time"
+)
+
+// AppStatus says whether anything was ever deployed to an App.
+type AppStatus string
+
+// The statuses of an App.
+const (
+	AppPending  AppStatus = "pending"  // no Machine was ever created
+	AppDeployed AppStatus = "deployed" // has or had Machines
+)
+
+// DefaultNetwork is the name of the network of Apps that do not name one.
+const DefaultNetwork = "default"
+
+// Org is an organization: the owner of Apps.
+type Org struct {
+	ID   string  `json:"id"`
+	Slug OrgSlug `json:"slug"`
+	Name string  `json:"name"`
+}
+
+// App is a named group of Machines with one owner and one private network.
+type App struct {
+	ID           string    `json:"id"`
+	Name         AppName   `json:"name"`
+	NumericID    uint64    `json:"internal_numeric_id"`
+	Org          Org       `json:"organization"`
+	Network      string    `json:"network"` // its name; DefaultNetwork unless chosen
+	NetworkID    NetworkID `json:"network_id"`
+	Status       AppStatus `json:"status"`
+	MachineCount int       `json:"machine_count"`
+	VolumeCount  int       `json:"volume_count"`
+	CreatedAt    time.Time `json:"created"`
+}
+
+// AppCreate is the wish for a new App.
+type AppCreate struct {
+	Name    AppName
+	Org     OrgSlug
+	Network string // empty: the organization's default network
+}
+
+// AppFilter selects Apps. The zero value selects all that the caller may see.
+type AppFilter struct {
+	Org OrgSlug
+}
+
+// AppService keeps the Apps of a server. Every method answers CodeUnauthenticated
+// without a principal and CodeForbidden for an organization that is not the caller's.
+type AppService interface {
+	// CreateApp answers CodeInvalid for a bad name (Reason "") and for a name
+	// that exists (ReasonNameTaken). It may not be repeated blindly.
+	CreateApp(ctx context.Context, in AppCreate) (*App, error)
+	// App answers CodeNotFound with ReasonAppNotFound.
+	App(ctx context.Context, name AppName) (*App, error)
+	// Apps are sorted by name.
+	Apps(ctx context.Context, filter AppFilter) ([]*App, error)
+	// DestroyApp destroys the App and its Machines. Without force it answers
+	// CodeFailedPrecondition with ReasonMachinesRunning while one runs. It may be
+	// repeated until it answers CodeNotFound.
+	DestroyApp(ctx context.Context, name AppName, force bool) error
+}

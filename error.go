@@ -1,0 +1,122 @@
+package hangar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Code is the class of an error. It decides the HTTP status and whether a retry
+// can help; see the table in package api.
+type Code string
+
+// The classes of errors.
+const (
+	CodeInvalid            Code = "invalid"             // the request can never succeed as sent
+	CodeUnauthenticated    Code = "unauthenticated"     // no credential, or not a valid one
+	CodeForbidden          Code = "forbidden"           // the caller may not do this
+	CodeNotFound           Code = "not_found"           // no such thing, or not for this caller
+	CodeConflict           Code = "conflict"            // somebody else was first; read again
+	CodeFailedPrecondition Code = "failed_precondition" // the thing is not in a state that allows this
+	CodeExhausted          Code = "exhausted"           // a quota or a rate is used up
+	CodeTimeout            Code = "timeout"             // the wait ended before the thing happened
+	CodeUnavailable        Code = "unavailable"         // try again, later or elsewhere
+	CodeUnimplemented      Code = "unimplemented"       // known, but not offered by this server
+	CodeInternal           Code = "internal"            // a fault of the platform
+)
+
+// Codes lists every code, for tables and for tests that walk all of them.
+func Codes() []Code {
+	return []Code{
+		CodeInvalid, CodeUnauthenticated, CodeForbidden, CodeNotFound, CodeConflict, CodeFailedPrecondition,
+		CodeExhausted, CodeTimeout, CodeUnavailable, CodeUnimplemented, CodeInternal,
+	}
+}
+
+// Reasons are stable words for errors that a program tells apart. They cross
+// every wire unchanged; texts do not carry meaning.
+const (
+	ReasonNameTaken            = "name_taken"
+	ReasonInsufficientCapacity = "insufficient_capacity"
+	ReasonBadConfig            = "bad_config"
+	ReasonWrongState           = "wrong_state"
+	ReasonStaleVersion         = "stale_version"
+	ReasonWaitTimeout          = "wait_timeout"
+	ReasonMachineNotFound      = "machine_not_found"
+	ReasonAppNotFound          = "app_not_found"
+	ReasonMachinesRunning      = "machines_running"
+	ReasonImageNotFound        = "image_not_found"
+	ReasonBadImage             = "bad_image"
+	ReasonUnsupported          = "unsupported"
+)
+
+// Error is what every service of the platform answers with. Message is for the
+// user and holds no internals; Err is the cause, logged once and never sent.
+type Error struct {
+	Code    Code
+	Reason  string // stable, may be empty; see the Reason constants
+	Message string
+	Err     error
+}
+
+// Error returns the message, followed by the cause if there is one.
+func (e *Error) Error() string {
+	switch {
+	case e.Err == nil || e.Err.Error() == "":
+		return e.Message
+	case e.Message == "":
+		return e.Err.Error()
+	default:
+		return e.Message + ": " + e.Err.Error()
+	}
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an *Error whose message is formatted as by fmt.Sprintf. A %w
+// verb makes its operand the cause as well as a part of the message.
+func Errorf(code Code, reason, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Reason: reason, Message: err.Error(), Err: wrapped(err)}
+}
+
+// wrapped carries the operand of a %w verb without repeating its text.
+func wrapped(err error) error {
+	if cause := errors.Unwrap(err); cause != nil {
+		return silent{cause}
+	}
+	return nil
+}
+
+// silent keeps a cause findable by errors.Is and errors.As while its text is
+// already a part of the message.
+type silent struct{ cause error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.cause }
+
+// CodeOf returns the code of the outermost *Error in err's tree. A deadline that
+// passed is CodeTimeout, any other error CodeInternal, nil the empty code.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return CodeTimeout
+	}
+	return CodeInternal
+}
+
+// ReasonOf returns the reason of the outermost *Error in err's tree, or "".
+func ReasonOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return ""
+}

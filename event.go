@@ -1,0 +1,68 @@
+package hangar
+
+import "time"
+
+// EventType says what an event is about.
+type EventType string
+
+// The types of events, as clients of the public platform know them.
+const (
+	EventLaunch  EventType = "launch"  // a config version was created
+	EventStart   EventType = "start"   // starting, started
+	EventUpdate  EventType = "update"  // replacing, replaced
+	EventRestart EventType = "restart" // starting again
+	EventExit    EventType = "exit"    // the main process ended; Request.ExitEvent is set
+	EventStop    EventType = "stop"    // stopping, stopped
+	EventSuspend EventType = "suspend" // suspending, suspended
+	EventDestroy EventType = "destroy" // destroying, destroyed
+)
+
+// EventSource says who caused an event.
+type EventSource string
+
+// The sources of events. SourceAgent is spelled as on the wire.
+const (
+	SourceUser  EventSource = "user"
+	SourceAgent EventSource = "flyd"
+	SourceProxy EventSource = "proxy"
+)
+
+// Event is one immutable fact of a Machine's life. Listings are newest first.
+type Event struct {
+	ID        EventID       `json:"id"`
+	Type      EventType     `json:"type"`
+	Status    string        `json:"status"`
+	Source    EventSource   `json:"source"`
+	Timestamp int64         `json:"timestamp"` // Unix milliseconds
+	Request   *EventRequest `json:"request,omitempty"`
+}
+
+// EventRequest holds what an event has beyond its type.
+type EventRequest struct {
+	ExitEvent    *ExitEvent    `json:"exit_event,omitempty"`
+	MonitorEvent *MonitorEvent `json:"MonitorEvent,omitempty"` // the same exit, under the name that older clients read
+	RestartCount int           `json:"restart_count,omitempty"`
+	// ColdBoot says, on a start from suspended, why memory was not restored;
+	// empty when it was. A field of hangar alone.
+	ColdBoot string `json:"cold_boot,omitempty"`
+	// Error is why a launch, start or suspend failed. A field of hangar alone.
+	Error string `json:"error,omitempty"`
+}
+
+// MonitorEvent wraps an exit for clients that read the older place.
+type MonitorEvent struct {
+	ExitEvent *ExitEvent `json:"exit_event"`
+}
+
+// ExitEvent says how the main process of a Machine ended.
+type ExitEvent struct {
+	ExitCode      int       `json:"exit_code"`       // 128+signal for a process that a signal ended
+	GuestExitCode int       `json:"guest_exit_code"` // equal to ExitCode
+	GuestSignal   int       `json:"guest_signal"`    // number, -1 for none
+	Signal        int       `json:"signal"`          // number, -1 for none
+	OOMKilled     bool      `json:"oom_killed"`
+	RequestedStop bool      `json:"requested_stop"`
+	Restarting    bool      `json:"restarting"`
+	ExitedAt      time.Time `json:"exited_at"`
+	Error         string    `json:"error,omitempty"` // why nothing better is known, e.g. the sandbox was killed
+}

@@ -1,0 +1,9 @@
+// Package hangar is the language of a hosting platform: Apps, Machines, their
+// configs, states and events, the errors they answer with, and the interfaces
+// behind which the planes of the platform meet.
+//
+// The package does no I/O and imports nothing of this module. control decides,
+// host does, edge routes, api and client speak the language over HTTP; none of
+// them imports another of them, they meet here. Values of these types are plain
+// data: callers own what they are given and may keep it.
+package hangar

@@ -1,0 +1,88 @@
+package hangar
+
+import (
+	"context"
+	"iter"
+)
+
+// Host is a server that runs Machines.
+type Host struct {
+	ID     HostID `json:"id"`
+	Region Region `json:"region"`
+	CPUs   int    `json:"cpus"`
+	Memory int64  `json:"memory"` // bytes
+}
+
+// MachineSpec is a Machine as control hands it to the host that shall own it:
+// named, validated and placed.
+type MachineSpec struct {
+	ID         MachineID
+	Name       string
+	App        AppName
+	Org        OrgSlug
+	Network    NetworkID
+	Region     Region
+	Config     MachineConfig
+	SkipLaunch bool
+	Cordoned   bool
+}
+
+// Agent is one host as the other planes see it, in this process or over the
+// network. The host owns its Machines: their config, state and events.
+type Agent interface {
+	MachineOps
+	MachineReader
+	MachineExecer
+	LogService
+	ImageService
+	Host() Host
+	// CreateMachine records the Machine and starts to prepare it. Repeated with
+	// the same ID, it returns the Machine that is there.
+	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
+	// Machines are sorted by id and come without events. An empty app: of all.
+	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
+}
+
+// Agents finds hosts.
+type Agents interface {
+	// Agent answers CodeNotFound for a host that is unknown and CodeUnavailable
+	// for one that cannot be reached.
+	Agent(id HostID) (Agent, error)
+	// Hosts are those that may take new Machines.
+	Hosts() []Host
+}
+
+// MachineRow is what a host publishes of a Machine. Seq grows with every commit
+// of the host's journal, so that an older row never replaces a newer one.
+type MachineRow struct {
+	Machine Machine   `json:"machine"` // without events
+	Org     OrgSlug   `json:"org"`
+	Network NetworkID `json:"network"`
+	Seq     uint64    `json:"seq"`
+}
+
+// Publisher takes the rows of a host. A failed call is repeated by the host until
+// it succeeds.
+type Publisher interface {
+	PublishMachine(ctx context.Context, row MachineRow) error
+	// RetractMachine removes the row of a Machine that is forgotten.
+	RetractMachine(ctx context.Context, host HostID, id MachineID) error
+	// PublishedMachines are the ids that have a row, by which a host finds what
+	// lags after a restart.
+	PublishedMachines(ctx context.Context, host HostID) (map[MachineID]uint64, error)
+}
+
+// MachineFeed is how the edge learns of every Machine.
+type MachineFeed interface {
+	// WatchMachines yields every row there is, then a change with Synced set, then
+	// every change, until ctx ends. A row that cannot be read is skipped. After an
+	// error the caller starts again.
+	WatchMachines(ctx context.Context) iter.Seq2[MachineRowChange, error]
+}
+
+// MachineRowChange is a row that appeared, changed or (Row nil) was retracted.
+type MachineRowChange struct {
+	ID     MachineID
+	Row    *MachineRow
+	Synced bool // all rows that there were have been yielded
+}

@@ -1,0 +1,158 @@
+// Package driver is the contract of how a Machine runs on its host: what turns a
+// root file system and a command into an isolated, running system and back.
+//
+// A driver keeps no durable state. Start returns a Handle, which the agent
+// journals; after a restart of the daemon, Recover takes the same Handle back.
+// What a driver starts outlives the daemon, and its exit is reported exactly even
+// when nobody was watching. Package drivertest is the suite that every driver
+// passes.
+//
+// Methods may be called from many goroutines, for different Machines at once; for
+// one Machine the agent calls one of Start, Resume, Suspend, Stop and Destroy at a
+// time, while Wait, Signal, Exec, Processes and Stats may run beside them.
+//
+// A driver knows nothing of Apps, events or policies.
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// The errors that every driver answers with, wrapped.
+var (
+	// ErrNotFound: there is no such sandbox, or no more.
+	ErrNotFound = errors.New("sandbox not found")
+	// ErrCommandNotFound: the file to execute does not exist or is not executable.
+	ErrCommandNotFound = errors.New("command not found")
+	// ErrSnapshotUnusable: the snapshot is missing, damaged or of another engine;
+	// a cold boot with the same writable layer is what remains.
+	ErrSnapshotUnusable = errors.New("snapshot unusable")
+)
+
+// Driver runs Machines.
+type Driver interface {
+	Capabilities() Capabilities
+	// Start boots spec and returns once its main process runs. On an error nothing
+	// is left behind but spec.Dir. ErrCommandNotFound when the command is not there.
+	Start(ctx context.Context, spec Spec) (Handle, error)
+	// Recover takes back what a Handle stands for, after the daemon was restarted.
+	// It answers ErrNotFound when nothing is known of it; a sandbox that ended
+	// meanwhile is recovered too, and Wait then returns its exit.
+	Recover(ctx context.Context, h Handle) error
+	// Wait returns the exit of the main process. After it, everything but Destroy
+	// answers ErrNotFound. It may be called many times.
+	Wait(ctx context.Context, h Handle) (Exit, error)
+	// Signal sends to the main process.
+	Signal(ctx context.Context, h Handle, sig hangar.Signal) error
+	// Stop sends sig and, when grace has passed, SIGKILL; it returns once the
+	// sandbox has ended. The exit is reported by Wait.
+	Stop(ctx context.Context, h Handle, sig hangar.Signal, grace time.Duration) error
+	// Exec runs a command beside the main process. See hangar.MachineExecer.
+	Exec(ctx context.Context, h Handle, cmd Command, streams hangar.ExecStreams) (hangar.ExecResult, error)
+	// Processes lists what runs inside.
+	Processes(ctx context.Context, h Handle) ([]hangar.Process, error)
+	// Destroy ends the sandbox, if it has not, and releases all it held on the
+	// host: processes, cgroup, mounts. Idempotent; needs only id and dir, so that
+	// it also cleans up after a Start whose Handle was never journaled.
+	Destroy(ctx context.Context, id hangar.MachineID, dir string) error
+	// List returns the Machines of which anything is left on the host.
+	List(ctx context.Context) ([]hangar.MachineID, error)
+}
+
+// Suspender is a driver that can write the memory of a Machine to disk.
+type Suspender interface {
+	// Suspend writes the snapshot atomically to dir, which must not exist, and
+	// ends the sandbox: no process of it remains. On an error there is no dir, and
+	// the sandbox either still runs or Wait returns its exit.
+	Suspend(ctx context.Context, h Handle, dir string) error
+	// Resume continues from the snapshot in dir, with the writable layer as it was
+	// left. It answers ErrSnapshotUnusable, leaving nothing running. It does not
+	// remove dir.
+	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
+}
+
+// StatsReader is a driver that measures Machines.
+type StatsReader interface {
+	Stats(ctx context.Context, h Handle) (Stats, error)
+}
+
+// Capabilities says what a driver can do.
+type Capabilities struct {
+	Name    string // e.g. "gvisor"
+	Suspend bool   // it is a Suspender
+	// MaxSuspendMemoryMB bounds the memory, in MiB, of a Machine that can be
+	// suspended.
+	MaxSuspendMemoryMB int
+}
+
+// Handle is what a driver needs to find a sandbox again. It is opaque to all but
+// the driver that made it, and at most a few hundred bytes.
+type Handle []byte
+
+// Spec is a Machine as a driver sees it: everything resolved.
+type Spec struct {
+	ID       hangar.MachineID
+	Instance hangar.InstanceID
+	Dir      string // of this Machine alone, exists; the driver's files live in it
+	Hostname string
+	Root     Root
+	Command  Command
+	Mounts   []Mount
+	CPUs     int    // cores the Machine may use
+	MemoryMB int    // MiB visible inside
+	NetNS    string // path of the network namespace; empty: none
+	// Output is the path of a FIFO that receives stdout and stderr.
+	Output string
+	// TTY gives the main process a terminal; its output still goes to Output.
+	TTY bool
+}
+
+// Root is a root file system: read-only layers under a writable one.
+type Root struct {
+	Layers   []string // directories, lowest first, at least one
+	Writable string   // directory of this Machine; the driver makes it
+	Reset    bool     // empty Writable before the start
+}
+
+// Command is what to execute.
+type Command struct {
+	Args []string // Args[0] is looked up in the PATH of Env
+	Env  []string // "NAME=value"
+	Dir  string   // working directory
+	UID  uint32
+	GID  uint32
+	// Groups are supplementary.
+	Groups []uint32
+	TTY    bool                // Exec only
+	Size   hangar.TerminalSize // Exec with TTY only
+}
+
+// Mount puts a directory or file of the host into the Machine.
+type Mount struct {
+	Source   string
+	Target   string // absolute, inside
+	ReadOnly bool
+}
+
+// Exit says how the main process ended.
+type Exit struct {
+	Code      int // 128+Signal when a signal ended it
+	Signal    int // 0: none
+	OOMKilled bool
+	At        time.Time
+	// Suspended: it did not end, its memory was written to disk by Suspend.
+	Suspended bool
+	// Unknown: it is gone and left no status, as after a loss of power; Code is 137.
+	Unknown bool
+}
+
+// Stats are counters of a running Machine.
+type Stats struct {
+	CPUTime     time.Duration
+	MemoryBytes int64 // used by the Machine, with the sandbox's own
+	Processes   int
+}

@@ -1,0 +1,57 @@
+package journal
+
+import (
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Record is everything that a host knows of one Machine: what others see of it,
+// and what the host needs to take it up again after a kill at any moment. A record
+// is written before the effect that it describes is caused.
+type Record struct {
+	Machine hangar.Machine   `json:"machine"` // without events
+	Org     hangar.OrgSlug   `json:"org"`
+	Network hangar.NetworkID `json:"network"`
+	Number  uint64           `json:"number"` // of the Machine on this host, never reused; its address derives from it
+
+	// Prepared: the image of the current version is unpacked and in use.
+	Prepared bool `json:"prepared,omitempty"`
+	// SkipLaunch: once prepared, the Machine rests as stopped.
+	SkipLaunch bool `json:"skip_launch,omitempty"`
+	// Handle of the sandbox, from the moment the driver returned it until the
+	// sandbox was destroyed.
+	Handle []byte `json:"handle,omitempty"`
+	// Snapshot: the directory of the Machine holds memory to resume from.
+	Snapshot bool `json:"snapshot,omitempty"`
+	// KeepRoot: the next start must not reset the writable layer.
+	KeepRoot bool `json:"keep_root,omitempty"`
+	// Stop is how the sandbox is being ended, while State is stopping, restarting,
+	// replacing or destroying and Handle is set.
+	Stop *Stop `json:"stop,omitempty"`
+	// Previous is what an update replaces, until the new version is in place.
+	Previous *Previous `json:"previous,omitempty"`
+	// Restarts are the times of restarts by policy within the last window.
+	Restarts []time.Time `json:"restarts,omitempty"`
+	// RestartAt is when a Machine in state restarting boots again.
+	RestartAt time.Time `json:"restart_at,omitzero"`
+	// DestroyedAt is when the Machine was destroyed; its record stays for a day.
+	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
+	// Seq is the number of the commit that wrote the record. Set by PutMachine.
+	Seq uint64 `json:"seq"`
+}
+
+// Stop says how a sandbox is asked to end.
+type Stop struct {
+	Signal hangar.Signal      `json:"signal"`
+	Grace  time.Duration      `json:"grace"` // before SIGKILL
+	Source hangar.EventSource `json:"source"`
+}
+
+// Previous is the version that an update replaces.
+type Previous struct {
+	Config     hangar.MachineConfig `json:"config"`
+	InstanceID hangar.InstanceID    `json:"instance_id"`
+	ImageRef   hangar.ImageRef      `json:"image_ref"`
+	State      hangar.MachineState  `json:"state"` // started, stopped, suspended or failed
+}

@@ -1,0 +1,78 @@
+package hangar
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/netip"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// AppName names an App; unique on the server, at most 63 characters of a-z, 0-9
+// and dash.
+type AppName string
+
+// OrgSlug names an organization.
+type OrgSlug string
+
+// OrgPersonal is the organization that every server has from its first start.
+const OrgPersonal OrgSlug = "personal"
+
+// MachineID identifies a Machine for ever: 14 lowercase hexadecimal characters.
+type MachineID string
+
+// InstanceID identifies one config version of a Machine: a ULID of 26 characters.
+type InstanceID string
+
+// EventID identifies an event: a ULID, so that events sort by time.
+type EventID string
+
+// HostID identifies a server that runs Machines: 8 lowercase hexadecimal characters.
+type HostID string
+
+// Region is the three-letter code of a place with hosts.
+type Region string
+
+// NetworkID numbers a private network. It is the second and third group of every
+// address in the network and is never given to another one.
+type NetworkID uint32
+
+// NewMachineID returns a random MachineID.
+func NewMachineID() MachineID {
+	var b [7]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
+	return MachineID(hex.EncodeToString(b[:]))
+}
+
+// Valid reports whether the id has the shape of a MachineID.
+func (id MachineID) Valid() bool {
+	if len(id) != 14 {
+		return false
+	}
+	for _, c := range id {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// NewInstanceID returns an InstanceID that sorts after those made before it.
+func NewInstanceID(now time.Time) InstanceID { return InstanceID(newULID(now)) }
+
+// NewEventID returns an EventID that sorts by now.
+func NewEventID(now time.Time) EventID { return EventID(newULID(now)) }
+
+func newULID(now time.Time) string {
+	return ulid.MustNew(ulid.Timestamp(now), rand.Reader).String()
+}
+
+// MachineRef names a Machine within its App; both must match.
+type MachineRef struct {
+	App AppName
+	ID  MachineID
+}
+
+// PrivateIP is a Machine's address on its private network.
+type PrivateIP = netip.Addr

@@ -1,0 +1,205 @@
+package hangar
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"time"
+)
+
+// Machine is a fast-launching VM: its config, state and latest events.
+type Machine struct {
+	ID         MachineID     `json:"id"`
+	Name       string        `json:"name"` // unique among the App's Machines that exist
+	App        AppName       `json:"app_name"`
+	State      MachineState  `json:"state"`
+	Region     Region        `json:"region"`
+	Host       HostID        `json:"host_id"`
+	InstanceID InstanceID    `json:"instance_id"` // of the current config version
+	PrivateIP  netip.Addr    `json:"private_ip"`
+	ImageRef   ImageRef      `json:"image_ref"`
+	Config     MachineConfig `json:"config"`
+	CreatedAt  time.Time     `json:"created_at"` // UTC, whole seconds
+	UpdatedAt  time.Time     `json:"updated_at"` // UTC, whole seconds
+	Cordoned   bool          `json:"cordoned"`
+	HostStatus string        `json:"host_status"`      // "ok", "unknown" or "unreachable"
+	Events     []Event       `json:"events,omitempty"` // newest first
+	Nonce      string        `json:"nonce,omitempty"`
+}
+
+// Ref returns the name under which the services know the Machine.
+func (m *Machine) Ref() MachineRef { return MachineRef{App: m.App, ID: m.ID} }
+
+// MachineVersion is one config that a Machine has had.
+type MachineVersion struct {
+	Version InstanceID    `json:"version"`
+	Config  MachineConfig `json:"user_config"`
+}
+
+// MachineCreate is the wish for a new Machine.
+type MachineCreate struct {
+	Name                    string // empty: a generated one
+	Region                  Region // empty: the server's
+	Config                  MachineConfig
+	SkipLaunch              bool // prepare it, and leave it stopped
+	SkipServiceRegistration bool // start it cordoned
+}
+
+// MachineUpdate replaces the config of a Machine.
+type MachineUpdate struct {
+	Config                  MachineConfig
+	CurrentVersion          InstanceID // when set, must be the Machine's, else ReasonStaleVersion
+	Name                    string     // when set, must be the Machine's
+	Region                  Region     // when set, must be the Machine's
+	SkipLaunch              bool       // leave it stopped
+	SkipServiceRegistration bool
+}
+
+// MachineFilter selects Machines of an App. The zero value selects all that were
+// not destroyed.
+type MachineFilter struct {
+	IncludeDestroyed bool
+	Region           Region
+	States           []MachineState
+	Metadata         map[string]string // every pair must be the Machine's
+}
+
+// Matches reports whether the filter selects m.
+func (f MachineFilter) Matches(m *Machine) bool {
+	if m.State == MachineDestroyed && !f.IncludeDestroyed {
+		return false
+	}
+	if f.Region != "" && f.Region != m.Region {
+		return false
+	}
+	if len(f.States) > 0 && !containsState(f.States, m.State) {
+		return false
+	}
+	for k, v := range f.Metadata {
+		if got, ok := m.Config.Metadata[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+func containsState(states []MachineState, s MachineState) bool {
+	for _, x := range states {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// StartResult answers a start.
+type StartResult struct {
+	PreviousState MachineState `json:"previous_state"`
+}
+
+// MachineStop says how to stop. Zero fields mean the config's stop_config.
+type MachineStop struct {
+	Signal  Signal
+	Timeout time.Duration
+}
+
+// MachineRestart says how to stop before starting again.
+type MachineRestart struct {
+	MachineStop
+	ForceStop bool // SIGKILL at once
+}
+
+// MachineDestroy says how to destroy.
+type MachineDestroy struct {
+	Force bool // also a Machine that is not stopped
+}
+
+// WaitSettled is the pseudo-state that any settled state satisfies.
+const WaitSettled MachineState = "settled"
+
+// DefaultWaitTimeout and MaxWaitTimeout bound a wait.
+const (
+	DefaultWaitTimeout = 60 * time.Second
+	MaxWaitTimeout     = 60 * time.Second
+)
+
+// MachineWait is what to wait for.
+type MachineWait struct {
+	States    []MachineState // any of them; empty: MachineStarted; WaitSettled is allowed
+	Instance  InstanceID     // when set, that version or a newer one must have the state
+	FromEvent EventID        // when set, a state that was reached after that event counts, though it may have passed
+	Timeout   time.Duration  // 0: DefaultWaitTimeout
+}
+
+// MachineReached answers a wait.
+type MachineReached struct {
+	EventID EventID      `json:"event_id"` // of the event that brought the state
+	State   MachineState `json:"state"`
+	Version InstanceID   `json:"version"`
+}
+
+// MachineChange is one step of a Machine's life as a watcher sees it: the Machine
+// without its events, and what happened.
+type MachineChange struct {
+	Machine  *Machine      `json:"machine"`
+	Event    *Event        `json:"event,omitempty"`
+	Progress *PullProgress `json:"progress,omitempty"` // while its image is being fetched
+}
+
+// MachineOps acts on one Machine. Every method answers CodeNotFound with
+// ReasonMachineNotFound for a Machine that does not exist, and
+// CodeFailedPrecondition with ReasonWrongState when MachineState.Answers refuses.
+// Verbs return when the intent is durable; WaitMachine waits for the effect.
+type MachineOps interface {
+	// Machine returns the Machine with its newest events. A destroyed one is
+	// returned for a day.
+	Machine(ctx context.Context, ref MachineRef) (*Machine, error)
+	// UpdateMachine gives the Machine a new version. A started one reboots, any
+	// other stays stopped. It answers CodeConflict with ReasonStaleVersion, and
+	// CodeConflict while another update is under way.
+	UpdateMachine(ctx context.Context, ref MachineRef, in MachineUpdate) (*Machine, error)
+	// StartMachine boots or resumes. It may be repeated.
+	StartMachine(ctx context.Context, ref MachineRef) (StartResult, error)
+	// StopMachine signals, and kills after the timeout. It may be repeated.
+	StopMachine(ctx context.Context, ref MachineRef, in MachineStop) error
+	// SuspendMachine writes the memory to disk and frees it. It answers
+	// CodeFailedPrecondition for a Machine that cannot be suspended, saying why.
+	SuspendMachine(ctx context.Context, ref MachineRef) error
+	// RestartMachine stops, if need be, and starts the same version.
+	RestartMachine(ctx context.Context, ref MachineRef, in MachineRestart) error
+	// SignalMachine sends a signal to the main process.
+	SignalMachine(ctx context.Context, ref MachineRef, sig Signal) error
+	// DestroyMachine removes the Machine. It may be repeated.
+	DestroyMachine(ctx context.Context, ref MachineRef, in MachineDestroy) error
+	// WaitMachine returns as soon as the Machine is as wished. It answers
+	// CodeTimeout with ReasonWaitTimeout when the time passed, CodeInvalid for a
+	// bad wish and CodeFailedPrecondition when the wish can no longer come true.
+	WaitMachine(ctx context.Context, ref MachineRef, in MachineWait) (MachineReached, error)
+}
+
+// MachineReader looks into one Machine.
+type MachineReader interface {
+	// MachineEvents are newest first, at most limit (0: 20, at most 50).
+	MachineEvents(ctx context.Context, ref MachineRef, limit int) ([]Event, error)
+	// MachineVersions are newest first.
+	MachineVersions(ctx context.Context, ref MachineRef) ([]MachineVersion, error)
+	// MachineProcesses answers CodeFailedPrecondition for one that is not started.
+	MachineProcesses(ctx context.Context, ref MachineRef) ([]Process, error)
+	// WatchMachine yields the Machine as it is and then every change, until it is
+	// destroyed, ctx ends or the caller breaks off. A watcher that is too slow
+	// misses progress, never an event.
+	WatchMachine(ctx context.Context, ref MachineRef) iter.Seq2[MachineChange, error]
+}
+
+// MachineService is the Machines of a server, as a user sees them.
+type MachineService interface {
+	MachineOps
+	MachineReader
+	MachineExecer
+	// CreateMachine answers when the Machine is recorded; it boots by itself. It
+	// answers CodeConflict with ReasonNameTaken, CodeConflict with
+	// ReasonInsufficientCapacity, and CodeInvalid with ReasonBadConfig.
+	CreateMachine(ctx context.Context, app AppName, in MachineCreate) (*Machine, error)
+	// Machines are sorted by id and come without events.
+	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
+}
