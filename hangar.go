@@ -5,5 +5,6 @@
 // The package does no I/O and imports nothing of this module. control decides,
 // host does, edge routes, api and client speak the language over HTTP; none of
 // them imports another of them, they meet here. Values of these types are plain
-// data: callers own what they are given and may keep it.
+// data: callers may keep what they are given, and change the fields of a copy, but
+// not the maps and slices in it, which may be shared.
 package hangar

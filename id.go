@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -64,8 +65,22 @@ func NewInstanceID(now time.Time) InstanceID { return InstanceID(newULID(now)) }
 // NewEventID returns an EventID that sorts by now.
 func NewEventID(now time.Time) EventID { return EventID(newULID(now)) }
 
+// ulids hands out ULIDs that never sort before an earlier one of this process,
+// also within a millisecond and when the clock steps back.
+var ulids struct {
+	sync.Mutex
+	last uint64 // milliseconds
+	*ulid.MonotonicEntropy
+}
+
 func newULID(now time.Time) string {
-	return ulid.MustNew(ulid.Timestamp(now), rand.Reader).String()
+	ulids.Lock()
+	defer ulids.Unlock()
+	if ulids.MonotonicEntropy == nil {
+		ulids.MonotonicEntropy = ulid.Monotonic(rand.Reader, 0)
+	}
+	ulids.last = max(ulids.last, ulid.Timestamp(now))
+	return ulid.MustNew(ulids.last, ulids.MonotonicEntropy).String()
 }
 
 // MachineRef names a Machine within its App; both must match.

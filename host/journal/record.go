@@ -24,8 +24,16 @@ type Record struct {
 	Handle []byte `json:"handle,omitempty"`
 	// Snapshot: the directory of the Machine holds memory to resume from.
 	Snapshot bool `json:"snapshot,omitempty"`
+	// Resuming: the snapshot is being resumed from. A record that still says so
+	// after a restart of the daemon may not use the snapshot again, unless the
+	// driver knows nothing of the sandbox: the root file system may have moved on.
+	Resuming bool `json:"resuming,omitempty"`
 	// KeepRoot: the next start must not reset the writable layer.
 	KeepRoot bool `json:"keep_root,omitempty"`
+	// FreshVersion: the current version has not booted yet.
+	FreshVersion bool `json:"fresh_version,omitempty"`
+	// ColdBoot says why the next start from suspended cannot restore memory.
+	ColdBoot string `json:"cold_boot,omitempty"`
 	// Stop is how the sandbox is being ended, while State is stopping, restarting,
 	// replacing or destroying and Handle is set.
 	Stop *Stop `json:"stop,omitempty"`

@@ -1,0 +1,194 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// call is one Commit on its way.
+type call struct {
+	fn    func(tx *Tx) error
+	taken bool          // by the committer; guarded by Journal.mu
+	done  chan struct{} // closed when err and panicked are final
+
+	err      error
+	panicked any
+	wrote    bool // in the transaction at hand
+	outbox   bool // wrote something that wants publishing
+}
+
+func (j *Journal) enqueue(c *call) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return ErrClosed
+	}
+	j.queue = append(j.queue, c)
+	signal(j.wake)
+	return nil
+}
+
+// withdraw takes back a call that was not taken yet.
+func (j *Journal) withdraw(c *call) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c.taken {
+		return false
+	}
+	j.queue = slices.DeleteFunc(j.queue, func(x *call) bool { return x == c })
+	return true
+}
+
+// take empties the queue. more is false once the journal was closed.
+func (j *Journal) take() (batch []*call, acked []outboxKey, more bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	batch, j.queue = j.queue, nil
+	for _, c := range batch {
+		c.taken = true
+	}
+	// Forgetting what was published is not urgent: it rides with the next commit
+	// and has one of its own only when much has gathered, or at the end.
+	if len(batch) > 0 || len(j.acked) >= maxAcked || j.closed {
+		for k := range j.acked {
+			acked = append(acked, k)
+		}
+	}
+	return batch, acked, !j.closed
+}
+
+// run is the committer.
+func (j *Journal) run() {
+	defer close(j.done)
+	for range j.wake {
+		batch, acked, more := j.take()
+		j.commit(batch, acked)
+		if !more {
+			return
+		}
+	}
+}
+
+// commit applies a batch in one transaction. A call that fails is left out and the
+// others run again; the loop ends because each round has a call less.
+func (j *Journal) commit(batch []*call, acked []outboxKey) {
+	if j.broken != nil {
+		settle(batch, j.broken)
+		return
+	}
+	for len(batch) > 0 || len(acked) > 0 {
+		tx, err := j.db.Begin(true)
+		if err != nil {
+			settle(batch, fmt.Errorf("begin commit: %w", err))
+			return
+		}
+		failed, err := apply(tx, batch, acked)
+		if err != nil {
+			_ = tx.Rollback() // of an open transaction: cannot fail
+			settle(batch, err)
+			return
+		}
+		if failed >= 0 {
+			_ = tx.Rollback()
+			settle(batch[failed:failed+1], nil)
+			batch = slices.Delete(batch, failed, failed+1)
+			j.reruns.Add(uint64(failed))
+			continue
+		}
+		j.conclude(tx, batch, acked)
+		return
+	}
+}
+
+// apply runs every call of the batch. failed is the index of one that has written
+// and then failed, so that the transaction cannot be used; -1: none. Those that
+// failed without writing keep their error and do no harm. err is a fault of the
+// journal itself.
+func apply(tx *bolt.Tx, batch []*call, acked []outboxKey) (failed int, err error) {
+	if err := forget(tx, acked); err != nil {
+		return -1, fmt.Errorf("update outbox: %w", err)
+	}
+	for i, c := range batch {
+		c.wrote, c.outbox, c.err, c.panicked = false, false, nil, nil
+		c.run(tx)
+		if (c.err != nil || c.panicked != nil) && c.wrote {
+			return i, nil
+		}
+	}
+	return -1, nil
+}
+
+func (c *call) run(tx *bolt.Tx) {
+	t := &Tx{tx: tx, call: c}
+	defer func() {
+		t.tx = nil // a Tx that fn kept must not reach into a later transaction
+		if p := recover(); p != nil {
+			c.panicked = p
+		}
+	}()
+	c.err = c.fn(t)
+}
+
+// conclude makes the transaction durable and answers the callers.
+func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
+	wrote, outbox := uint64(0), false
+	for _, c := range batch {
+		if c.wrote {
+			wrote++
+			outbox = outbox || c.outbox
+		}
+	}
+	if wrote == 0 && len(acked) == 0 {
+		_ = tx.Rollback()
+		settle(batch, nil)
+		return
+	}
+	number, err := stamp(tx)
+	if err != nil {
+		_ = tx.Rollback()
+		settle(batch, err)
+		return
+	}
+	if err := tx.Commit(); err != nil {
+		settle(batch, j.afterFailure(number, err))
+		return
+	}
+	j.transactions.Add(1)
+	j.commits.Add(wrote)
+	j.dropAcked(acked)
+	if outbox {
+		signal(j.changed)
+	}
+	settle(batch, nil)
+}
+
+// afterFailure finds out what a failed commit left behind. A full disk is noticed
+// before the root of the tree is switched: the old state stands and the journal
+// goes on. When the new state is already visible, its flush failed, and whether it
+// is on disk cannot be known any more: asking again would lie, because the kernel
+// reports a failed write-back once.
+func (j *Journal) afterFailure(number uint64, cause error) error {
+	var seen uint64
+	err := j.view(func(tx *bolt.Tx) error {
+		seen = tx.Bucket(bucketTransactions).Sequence()
+		return nil
+	})
+	if err == nil && seen < number {
+		return fmt.Errorf("commit: %w", cause)
+	}
+	j.broken = fmt.Errorf("%w: %w", ErrBroken, errors.Join(cause, err))
+	return j.broken
+}
+
+// settle answers callers. Each keeps an error of its own.
+func settle(batch []*call, err error) {
+	for _, c := range batch {
+		if c.err == nil && c.panicked == nil {
+			c.err = err
+		}
+		close(c.done)
+	}
+}

@@ -1,0 +1,25 @@
+package journal
+
+import (
+	"context"
+	"time"
+)
+
+// Queued is how many commits wait for their turn.
+func Queued(j *Journal) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.queue)
+}
+
+// Tick receives soon.
+func Tick() <-chan time.Time { return time.After(100 * time.Microsecond) }
+
+// LimitSize makes the disk full: the file cannot grow beyond size.
+func LimitSize(j *Journal, size int) { j.db.MaxSize = size }
+
+// Break makes the journal take a failure of the disk for one after which the new
+// state is visible.
+func Break(ctx context.Context, j *Journal, cause error) error {
+	return j.Commit(ctx, func(*Tx) error { return j.afterFailure(0, cause) })
+}

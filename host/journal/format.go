@@ -1,0 +1,157 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"strconv"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// format is the version of what the buckets hold. A journal of an older format is
+// converted by Open, one of a newer is refused.
+const format = 1
+
+// The buckets of the file.
+var (
+	bucketFormat   = []byte("hangar journal") // "version" → decimal format
+	bucketSettings = []byte("settings")       // key → value
+	bucketMachines = []byte("machines")       // id → Record
+	bucketEvents   = []byte("events")         // series of hangar.Event
+	bucketVersions = []byte("versions")       // series of hangar.MachineVersion
+	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
+	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
+
+	// Empty; only their sequences are used.
+	bucketCommits      = []byte("commits")      // one for each Commit
+	bucketTransactions = []byte("transactions") // one for each transaction
+	bucketNumbers      = []byte("numbers")      // see Tx.NextNumber
+)
+
+var keyVersion = []byte("version")
+
+func buckets() [][]byte {
+	return [][]byte{
+		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
+		bucketCommits, bucketTransactions, bucketNumbers,
+	}
+}
+
+// writeFormat makes an empty database a journal.
+func writeFormat(tx *bolt.Tx) error {
+	for _, name := range buckets() {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	return tx.Bucket(bucketFormat).Put(keyVersion, strconv.AppendInt(nil, format, 10))
+}
+
+func checkFormat(tx *bolt.Tx) error {
+	b := tx.Bucket(bucketFormat)
+	if b == nil {
+		return fmt.Errorf("%w: the file is a database of another program", ErrFormat)
+	}
+	v, err := strconv.Atoi(string(b.Get(keyVersion)))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: format version %q", ErrFormat, b.Get(keyVersion))
+	case v != format:
+		return fmt.Errorf("%w: the file has format %d, this hangar reads format %d", ErrFormat, v, format)
+	}
+	for _, name := range buckets() {
+		if tx.Bucket(name) == nil {
+			return fmt.Errorf("%w: %q is missing in it", ErrFormat, name)
+		}
+	}
+	return nil
+}
+
+// stamp numbers the transaction, by which a failed commit is told from one that
+// got through; see afterFailure.
+func stamp(tx *bolt.Tx) (uint64, error) { return tx.Bucket(bucketTransactions).NextSequence() }
+
+// Where bbolt keeps what checkFile needs: a file starts with two copies of a meta
+// page, each a header of 16 bytes and then these fields in native byte order.
+const (
+	metaMagic    = 0xED0CDAED
+	metaOffset   = 16
+	metaLen      = 64
+	metaPageSize = 8  // uint32
+	metaPages    = 40 // uint64: pages in use
+	metaTx       = 48 // uint64: number of the transaction that wrote it
+	metaSum      = 56 // uint64: FNV-1a of all before
+)
+
+// checkFile refuses a file that is no database, or shorter than its own meta page
+// says: the file is mapped, and touching a page that is not there is fatal.
+func checkFile(path string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: it is no regular file", ErrFormat)
+	}
+	first, err := readMeta(f, 0)
+	if err != nil {
+		return err
+	}
+	// The second copy lies one page on. With the first destroyed, the size of a
+	// page is not known; it is the machine's unless the file was moved here.
+	pageSize := int64(os.Getpagesize())
+	if first != nil {
+		pageSize = first.pageSize
+	}
+	second, err := readMeta(f, pageSize)
+	if err != nil {
+		return err
+	}
+	newest := first
+	if newest == nil || second != nil && second.tx > first.tx {
+		newest = second
+	}
+	if newest == nil {
+		return fmt.Errorf("%w: no database header in it", ErrFormat)
+	}
+	if need := newest.pages * newest.pageSize; info.Size() < need {
+		return fmt.Errorf("%w: it was cut off at %d of %d bytes", ErrFormat, info.Size(), need)
+	}
+	return nil
+}
+
+type meta struct {
+	pageSize, pages int64
+	tx              uint64
+}
+
+// readMeta returns nil for a page that is no valid meta page.
+func readMeta(f io.ReaderAt, offset int64) (*meta, error) {
+	var b [metaLen]byte
+	if _, err := f.ReadAt(b[:], offset+metaOffset); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write(b[:metaSum]) // a hash never fails
+	order := binary.NativeEndian
+	m := &meta{
+		pageSize: int64(order.Uint32(b[metaPageSize:])),
+		pages:    int64(order.Uint64(b[metaPages:])),
+		tx:       order.Uint64(b[metaTx:]),
+	}
+	if order.Uint32(b[:]) != metaMagic || order.Uint64(b[metaSum:]) != sum.Sum64() || m.pageSize <= 0 || m.pages <= 0 {
+		return nil, nil
+	}
+	return m, nil
+}

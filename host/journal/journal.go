@@ -1,0 +1,296 @@
+// Package journal is the durable memory of one host: every Machine that it owns,
+// with the Machine's versions and events, and what the rest of the cluster has not
+// been told of it yet.
+//
+// A commit is on disk when Commit returns nil, survives the loss of power, and is
+// applied wholly or not at all. Every commit has a number that grows for ever;
+// PutMachine stamps it on the record, so that two versions of a record can always
+// be told apart. What changes is remembered as unpublished in the same commit
+// (the outbox), so that a crash between a change and its publication repeats the
+// publication instead of losing it.
+//
+// All methods may be called from any goroutine. Writes are carried out by one
+// goroutine that Open starts and Close ends: it takes every function that waits
+// into one transaction and pays for one fsync, so that a hundred writers at once
+// cost little more than one, and one alone never waits for company. Reads never
+// wait for writes. Nothing is kept in memory per Machine.
+//
+// The journal decides nothing: it does not know which states may follow one
+// another, which records belong together, or when one may be forgotten. It is not
+// shared: exactly one process has it open.
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// Bounds of what is kept per Machine. The oldest go first.
+const (
+	MaxEvents   = 200
+	MaxVersions = 20
+)
+
+// DefaultLockTimeout is how long Open waits for another process to let go.
+const DefaultLockTimeout = 2 * time.Second
+
+// The errors of the journal, wrapped.
+var (
+	// ErrClosed: the journal was closed.
+	ErrClosed = errors.New("journal closed")
+	// ErrNotFound: there is no such record or setting.
+	ErrNotFound = errors.New("not in the journal")
+	// ErrLocked: another process has the journal open.
+	ErrLocked = errors.New("journal is in use by another process")
+	// ErrFormat: the file is not a journal, or a damaged one, or one of a newer hangar.
+	ErrFormat = errors.New("not a usable journal")
+	// ErrBroken: the disk failed while a commit was being made durable, so that
+	// nobody can say whether it will be there after a crash. Every later commit
+	// is refused until the journal is opened again.
+	ErrBroken = errors.New("journal is in an unknown state after a disk error")
+)
+
+// Options of a journal.
+type Options struct {
+	Log *slog.Logger // nil: discard
+	// LockTimeout is how long Open waits for the file lock; 0: DefaultLockTimeout.
+	LockTimeout time.Duration
+	// NoSync leaves out every fsync. Only for tests that write a lot and do not
+	// care for durability.
+	NoSync bool
+}
+
+// Stats count since Open.
+type Stats struct {
+	Commits      uint64 // calls of Commit that wrote something and returned nil
+	Transactions uint64 // transactions made durable; each costs a flush of the disk
+	Reruns       uint64 // functions that ran again because another in their transaction failed
+	Unreadable   uint64 // stored values that did not parse and were skipped
+}
+
+// Journal is an open journal.
+type Journal struct {
+	db   *bolt.DB
+	path string
+	log  *slog.Logger
+
+	mu     sync.Mutex // guards what follows
+	queue  []*call    // waiting for the committer, oldest first
+	acked  map[outboxKey]struct{}
+	closed bool
+
+	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
+	changed chan struct{} // buffered 1: see Changed
+	done    chan struct{} // closed when the committer has ended
+
+	broken       error // written and read by the committer only
+	commits      atomic.Uint64
+	transactions atomic.Uint64
+	reruns       atomic.Uint64
+	unreadable   atomic.Uint64
+}
+
+// initialMap is the address space reserved for the file at first. It costs no
+// memory; it spares readers the wait for a bigger map while the journal is small.
+const initialMap = 64 << 20
+
+// Open opens the journal at path, or creates it; its directory must exist. It
+// answers ErrLocked when another process has it and ErrFormat when the file is not
+// a usable journal; it never alters such a file.
+func Open(path string, o Options) (*Journal, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.LockTimeout == 0 {
+		o.LockTimeout = DefaultLockTimeout
+	}
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		if err := create(path, o); err != nil {
+			return nil, fmt.Errorf("create journal %s: %w", path, err)
+		}
+	}
+	if err := checkFile(path); err != nil {
+		return nil, fmt.Errorf("open journal %s: %w", path, err)
+	}
+	db, err := openBolt(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("open journal %s: %w", path, err)
+	}
+	j := &Journal{
+		db:      db,
+		path:    path,
+		log:     o.Log,
+		acked:   make(map[outboxKey]struct{}),
+		wake:    make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	var lagging bool
+	err = j.view(func(tx *bolt.Tx) error {
+		if err := checkFormat(tx); err != nil {
+			return err
+		}
+		k, _ := tx.Bucket(bucketOutbox).Cursor().First()
+		lagging = k != nil
+		return nil
+	})
+	if err != nil {
+		_ = db.Close() // the error that matters is the one above
+		return nil, fmt.Errorf("open journal %s: %w", path, err)
+	}
+	if lagging {
+		j.changed <- struct{}{}
+	}
+	go j.run()
+	return j, nil
+}
+
+// Close waits for the commits that were taken, refuses those that were not, and
+// releases the file. It may be repeated.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	first := !j.closed
+	j.closed = true
+	j.mu.Unlock()
+	signal(j.wake)
+	<-j.done
+	if !first {
+		return nil
+	}
+	if err := j.db.Close(); err != nil {
+		return fmt.Errorf("close journal %s: %w", j.path, err)
+	}
+	return nil
+}
+
+// Stats returns the counters.
+func (j *Journal) Stats() Stats {
+	return Stats{
+		Commits:      j.commits.Load(),
+		Transactions: j.transactions.Load(),
+		Reruns:       j.reruns.Load(),
+		Unreadable:   j.unreadable.Load(),
+	}
+}
+
+// create makes an empty journal under another name first: a crash in the middle
+// must not leave half a file where the next Open would find it damaged.
+func create(path string, o Options) error {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	db, err := openBolt(fresh, o)
+	if err != nil {
+		return err
+	}
+	err = db.Update(writeFormat)
+	if cerr := db.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// openBolt opens the database. Damage that only shows while the list of free pages
+// is read comes as a panic, which becomes ErrFormat.
+func openBolt(path string, o Options) (db *bolt.DB, err error) {
+	var file *os.File
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, fmt.Errorf("%w: %v", ErrFormat, p)
+			if file != nil {
+				_ = file.Close() // only to let go of the lock
+			}
+		}
+	}()
+	db, err = bolt.Open(path, 0o600, &bolt.Options{
+		Timeout:         o.LockTimeout,
+		NoSync:          o.NoSync,
+		FreelistType:    bolt.FreelistMapType,
+		InitialMmapSize: initialMap,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			f, err = os.OpenFile(name, flag, mode)
+			file = f
+			return f, err
+		},
+	})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, ErrLocked
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return db, err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Commit runs fn and makes what it wrote durable; it is on disk when Commit
+// returns nil. On any error nothing of it was applied, save for ErrBroken, after
+// which only the next Open can tell. An error of fn is returned as it is.
+//
+// fn may run more than once, because a neighbour in the same transaction failed:
+// it must touch nothing but tx and the values that it hands to it, and give the
+// same answer each time. It must not call the Journal. A panic in fn reaches the
+// caller of Commit.
+//
+// ctx bounds the wait for the turn; once fn runs, Commit waits for the outcome, so
+// that an answer is never ambiguous and fn never runs after Commit returned.
+func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
+	c := &call{fn: fn, done: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := j.enqueue(c); err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if j.withdraw(c) {
+			return ctx.Err()
+		}
+		<-c.done
+	}
+	if c.panicked != nil {
+		panic(c.panicked)
+	}
+	return c.err
+}
+
+// Changed receives a value after something became unpublished, and once at the
+// start when something already was. Signals that nobody took yet become one. It is
+// meant for a single receiver and is never closed.
+func (j *Journal) Changed() <-chan struct{} { return j.changed }
+
+// signal leaves a note in a channel of capacity 1 unless one is there already.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,761 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+func open(tb testing.TB, o journal.Options) *journal.Journal {
+	tb.Helper()
+	return reopen(tb, filepath.Join(tb.TempDir(), "journal"), o)
+}
+
+func reopen(tb testing.TB, path string, o journal.Options) *journal.Journal {
+	tb.Helper()
+	j, err := journal.Open(path, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return j
+}
+
+func commit(tb testing.TB, j *journal.Journal, fn func(tx *journal.Tx) error) {
+	tb.Helper()
+	if err := j.Commit(tb.Context(), fn); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func machineID(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n)) }
+
+func record(id hangar.MachineID, name string) *journal.Record {
+	return &journal.Record{Machine: hangar.Machine{ID: id, Name: name, App: "app", State: hangar.MachineCreated}}
+}
+
+func put(tb testing.TB, j *journal.Journal, r *journal.Record) {
+	tb.Helper()
+	commit(tb, j, func(tx *journal.Tx) error { return tx.PutMachine(r) })
+}
+
+func all(tb testing.TB, j *journal.Journal) map[hangar.MachineID]*journal.Record {
+	tb.Helper()
+	got := make(map[hangar.MachineID]*journal.Record)
+	err := j.Machines(func(r *journal.Record) error {
+		got[r.Machine.ID] = r
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return got
+}
+
+func unpublished(tb testing.TB, j *journal.Journal, limit int) []journal.Pending {
+	tb.Helper()
+	items, err := j.Unpublished(limit)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return items
+}
+
+// full is a record with every field set.
+func full() *journal.Record {
+	at := time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
+	return &journal.Record{
+		Machine: hangar.Machine{
+			ID: "0123456789abcd", Name: "name", App: "app", State: hangar.MachineStarted, Region: "loc",
+			InstanceID: "01J00000000000000000000000", CreatedAt: at, UpdatedAt: at,
+		},
+		Org: "personal", Network: 7, Number: 9,
+		Prepared: true, SkipLaunch: true, Handle: []byte{0, 1, 255}, Snapshot: true, KeepRoot: true,
+		Stop:     &journal.Stop{Signal: 15, Grace: 5 * time.Second, Source: hangar.SourceUser},
+		Previous: &journal.Previous{InstanceID: "01H00000000000000000000000", State: hangar.MachineStopped},
+		Restarts: []time.Time{at}, RestartAt: at.Add(time.Second), DestroyedAt: at.Add(time.Minute),
+	}
+}
+
+func TestRecordSurvivesReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	want := full()
+	want.Machine.Events = []hangar.Event{{ID: "e"}}
+	put(t, j, want)
+	if want.Seq == 0 {
+		t.Error("PutMachine set no Seq")
+	}
+	if len(want.Machine.Events) != 1 {
+		t.Error("PutMachine altered the caller's events")
+	}
+	commit(t, j, func(tx *journal.Tx) error { return tx.SetSetting("host", []byte("h1")) })
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	j = reopen(t, path, journal.Options{})
+	got, err := j.Machine(want.Machine.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Machine.Events) != 0 {
+		t.Errorf("events were stored with the record: %v", got.Machine.Events)
+	}
+	again := full()
+	again.Seq = want.Seq
+	got.Machine.Config, again.Machine.Config = hangar.MachineConfig{}, hangar.MachineConfig{}
+	got.Previous.Config, again.Previous.Config = hangar.MachineConfig{}, hangar.MachineConfig{}
+	if !reflect.DeepEqual(got, again) {
+		t.Errorf("read back\n%+v\nwant\n%+v", got, again)
+	}
+	if v, err := j.Setting("host"); err != nil || string(v) != "h1" {
+		t.Errorf("Setting = %q, %v", v, err)
+	}
+	if items := unpublished(t, j, 0); len(items) != 1 || items[0].Seq != want.Seq {
+		t.Errorf("Unpublished = %v", items)
+	}
+	select {
+	case <-j.Changed():
+	default:
+		t.Error("Changed is silent, though a Machine was left unpublished")
+	}
+}
+
+func TestNotFound(t *testing.T) {
+	j := open(t, journal.Options{})
+	if _, err := j.Machine("none"); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("Machine: %v", err)
+	}
+	if _, err := j.Setting("none"); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("Setting: %v", err)
+	}
+	if events, err := j.Events("none", 0); err != nil || len(events) != 0 {
+		t.Errorf("Events = %v, %v", events, err)
+	}
+	if versions, err := j.Versions("none"); err != nil || len(versions) != 0 {
+		t.Errorf("Versions = %v, %v", versions, err)
+	}
+	commit(t, j, func(tx *journal.Tx) error {
+		if _, err := tx.Machine("none"); !errors.Is(err, journal.ErrNotFound) {
+			t.Errorf("Tx.Machine: %v", err)
+		}
+		if _, err := tx.Setting("none"); !errors.Is(err, journal.ErrNotFound) {
+			t.Errorf("Tx.Setting: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestBadMachineID(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	for _, id := range []hangar.MachineID{"", "a\x00b", hangar.MachineID(strings.Repeat("x", 65))} {
+		for name, fn := range map[string]func(tx *journal.Tx) error{
+			"PutMachine":    func(tx *journal.Tx) error { return tx.PutMachine(record(id, "n")) },
+			"DeleteMachine": func(tx *journal.Tx) error { return tx.DeleteMachine(id) },
+			"AppendEvent":   func(tx *journal.Tx) error { return tx.AppendEvent(id, hangar.Event{}) },
+			"PutVersion":    func(tx *journal.Tx) error { return tx.PutVersion(id, hangar.MachineVersion{}) },
+		} {
+			if err := j.Commit(t.Context(), fn); err == nil {
+				t.Errorf("%s(%q) was accepted", name, id)
+			}
+		}
+	}
+}
+
+func TestRecordThatCannotBeReadBackIsRefused(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	r := record(machineID(1), "m")
+	r.Stop = &journal.Stop{Signal: 9999}
+	err := j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutMachine(r) })
+	if err == nil || !strings.Contains(err.Error(), "does not survive") {
+		t.Errorf("Commit: %v", err)
+	}
+	if got := all(t, j); len(got) != 0 {
+		t.Errorf("Machines = %v", got)
+	}
+}
+
+func TestSeqGrowsForEver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	var last uint64
+	for range 3 {
+		j := reopen(t, path, journal.Options{})
+		for range 5 {
+			r := record(machineID(1), "m")
+			put(t, j, r)
+			if r.Seq <= last {
+				t.Fatalf("Seq %d after %d", r.Seq, last)
+			}
+			last = r.Seq
+			commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine(machineID(1)) })
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNumbersAreNeverReused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	seen := make(map[uint64]bool)
+	for range 3 {
+		j := reopen(t, path, journal.Options{})
+		for range 3 {
+			var n uint64
+			commit(t, j, func(tx *journal.Tx) (err error) {
+				n, err = tx.NextNumber()
+				return err
+			})
+			if n == 0 || seen[n] {
+				t.Fatalf("number %d again", n)
+			}
+			seen[n] = true
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	// Neighbours whose ids enclose the one under test.
+	ids := []hangar.MachineID{"a", "ab", "b"}
+	const n = journal.MaxEvents + 30
+	for i := range n {
+		commit(t, j, func(tx *journal.Tx) error {
+			for _, id := range ids {
+				// Ids fall while events are appended: the order is that of appending.
+				e := hangar.Event{ID: hangar.EventID(fmt.Sprintf("%s-%04d", id, n-i)), Status: fmt.Sprint(i)}
+				if err := tx.AppendEvent(id, e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for _, id := range ids {
+		events, err := j.Events(id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events) != journal.MaxEvents {
+			t.Fatalf("%s: %d events are kept, want %d", id, len(events), journal.MaxEvents)
+		}
+		for i, e := range events {
+			if e.Status != fmt.Sprint(n-1-i) || !strings.HasPrefix(string(e.ID), string(id)+"-") {
+				t.Fatalf("%s: event %d is %+v", id, i, e)
+			}
+		}
+	}
+	if events, err := j.Events("ab", 3); err != nil || len(events) != 3 || events[0].Status != fmt.Sprint(n-1) {
+		t.Errorf("limited: %v, %v", events, err)
+	}
+	newest, err := j.Events("ab", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := j.EventsAfter("ab", newest[4].ID)
+	if err != nil || len(after) != 4 || after[0].ID != newest[3].ID || after[3].ID != newest[0].ID {
+		t.Errorf("EventsAfter = %v, %v", after, err)
+	}
+	if after, err := j.EventsAfter("ab", newest[0].ID); err != nil || len(after) != 0 {
+		t.Errorf("EventsAfter the newest = %v, %v", after, err)
+	}
+	if after, err := j.EventsAfter("ab", ""); err != nil || len(after) != journal.MaxEvents {
+		t.Errorf("EventsAfter nothing = %d events, %v", len(after), err)
+	}
+}
+
+func TestEventsAfterOneThatIsGone(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	commit(t, j, func(tx *journal.Tx) error {
+		for _, id := range []hangar.EventID{"02", "04", "06"} {
+			if err := tx.AppendEvent("m", hangar.Event{ID: id}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	after, err := j.EventsAfter("m", "03")
+	if err != nil || len(after) != 2 || after[0].ID != "04" || after[1].ID != "06" {
+		t.Errorf("EventsAfter = %v, %v", after, err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	const n = journal.MaxVersions + 5
+	for i := range n {
+		commit(t, j, func(tx *journal.Tx) error {
+			v := hangar.MachineVersion{Version: hangar.InstanceID(fmt.Sprint(i))}
+			if err := tx.PutVersion("m", v); err != nil {
+				return err
+			}
+			return tx.PutVersion("m", v) // the same again is the same version
+		})
+	}
+	versions, err := j.Versions("m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(versions) != journal.MaxVersions {
+		t.Fatalf("%d versions are kept", len(versions))
+	}
+	for i, v := range versions {
+		if v.Version != hangar.InstanceID(fmt.Sprint(n-1-i)) {
+			t.Errorf("version %d is %s", i, v.Version)
+		}
+	}
+}
+
+func TestDeleteMachine(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	for _, id := range []hangar.MachineID{"a", "b"} {
+		commit(t, j, func(tx *journal.Tx) error {
+			return errors.Join(
+				tx.PutMachine(record(id, "m")),
+				tx.AppendEvent(id, hangar.Event{ID: "1"}),
+				tx.PutVersion(id, hangar.MachineVersion{Version: "1"}),
+			)
+		})
+	}
+	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine("a") })
+	if _, err := j.Machine("a"); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("record: %v", err)
+	}
+	for id, want := range map[hangar.MachineID]int{"a": 0, "b": 1} {
+		events, err := j.Events(id, 0)
+		if err != nil || len(events) != want {
+			t.Errorf("events of %s: %v, %v", id, events, err)
+		}
+		versions, err := j.Versions(id)
+		if err != nil || len(versions) != want {
+			t.Errorf("versions of %s: %v, %v", id, versions, err)
+		}
+	}
+	items := unpublished(t, j, 0)
+	if len(items) != 2 || items[0].ID != "b" || items[0].Deleted || items[1].ID != "a" || !items[1].Deleted {
+		t.Errorf("Unpublished = %+v", items)
+	}
+}
+
+func TestOutbox(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	for i := range 5 {
+		put(t, j, record(machineID(i), "m"))
+	}
+	put(t, j, record(machineID(0), "again")) // to the end of the queue
+	items := unpublished(t, j, 0)
+	if len(items) != 5 || items[0].ID != machineID(1) || items[4].ID != machineID(0) {
+		t.Fatalf("Unpublished = %+v", items)
+	}
+	if first := unpublished(t, j, 2); len(first) != 2 || first[0] != items[0] {
+		t.Errorf("limited: %+v", first)
+	}
+
+	put(t, j, record(machineID(2), "changed meanwhile"))
+	before := j.Stats().Transactions
+	if err := j.Published(items); err != nil {
+		t.Fatal(err)
+	}
+	left := unpublished(t, j, 0)
+	if len(left) != 1 || left[0].ID != machineID(2) {
+		t.Fatalf("after Published: %+v", left)
+	}
+	if n := j.Stats().Transactions; n != before {
+		t.Errorf("Published made %d transactions", n-before)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j = reopen(t, path, journal.Options{})
+	if again := unpublished(t, j, 0); len(again) != 1 || again[0] != left[0] {
+		t.Errorf("after reopening: %+v", again)
+	}
+	if err := j.Published(left); err != nil {
+		t.Fatal(err)
+	}
+	put(t, j, record(machineID(2), "once more"))
+	if again := unpublished(t, j, 0); len(again) != 1 || again[0].Seq <= left[0].Seq {
+		t.Errorf("a change after Published: %+v", again)
+	}
+}
+
+func TestPublishedManyIsFlushed(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	const n = 1000
+	commit(t, j, func(tx *journal.Tx) error {
+		for i := range n {
+			if err := tx.PutMachine(record(machineID(i), "m")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	before := j.Stats().Transactions
+	if err := j.Published(unpublished(t, j, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); j.Stats().Transactions == before; {
+		if time.Now().After(deadline) {
+			t.Fatal("a thousand published entries wait for ever")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if left := unpublished(t, j, 0); len(left) != 0 {
+		t.Errorf("%d left", len(left))
+	}
+}
+
+func TestChanged(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	silent := func(what string) {
+		t.Helper()
+		select {
+		case <-j.Changed():
+			t.Errorf("%s signalled", what)
+		default:
+		}
+	}
+	silent("an empty journal")
+	commit(t, j, func(tx *journal.Tx) error { return tx.AppendEvent("m", hangar.Event{ID: "1"}) })
+	silent("an event alone")
+	put(t, j, record("m", "m"))
+	put(t, j, record("m", "m"))
+	<-j.Changed()
+	silent("one signal taken")
+	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine("m") })
+	<-j.Changed()
+	if err := j.Published(unpublished(t, j, 0)); err != nil {
+		t.Fatal(err)
+	}
+	silent("Published")
+}
+
+func TestMachinesMayWrite(t *testing.T) {
+	j := open(t, journal.Options{NoSync: true})
+	const n = 700 // more than one read
+	commit(t, j, func(tx *journal.Tx) error {
+		for i := range n {
+			if err := tx.PutMachine(record(machineID(i), "m")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var last hangar.MachineID
+	count := 0
+	err := j.Machines(func(r *journal.Record) error {
+		if r.Machine.ID <= last {
+			t.Errorf("%s after %s", r.Machine.ID, last)
+		}
+		last = r.Machine.ID
+		count++
+		if count%100 != 0 {
+			return nil
+		}
+		r.Machine.Name = "seen"
+		return j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutMachine(r) })
+	})
+	if err != nil || count != n {
+		t.Errorf("%d records, %v", count, err)
+	}
+	stop := errors.New("enough")
+	if err := j.Machines(func(*journal.Record) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("Machines: %v", err)
+	}
+}
+
+func TestUnreadableRecordHarmsNoOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	for i := range 3 {
+		put(t, j, record(machineID(i), "m"))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	alter(t, path, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("machines")).Put([]byte(machineID(1)), []byte(`{"machine":`))
+	})
+	j = reopen(t, path, journal.Options{})
+	if got := all(t, j); len(got) != 2 || got[machineID(1)] != nil {
+		t.Errorf("Machines = %v", got)
+	}
+	if n := j.Stats().Unreadable; n != 1 {
+		t.Errorf("Unreadable = %d", n)
+	}
+	ids, err := j.IDs()
+	if err != nil || len(ids) != 3 {
+		t.Errorf("IDs = %v, %v: what it holds is still claimed", ids, err)
+	}
+}
+
+func alter(t *testing.T, path string, fn func(tx *bolt.Tx) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Update(fn), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	valid := func(t *testing.T, path string) {
+		t.Helper()
+		j := reopen(t, path, journal.Options{NoSync: true})
+		for i := range 200 {
+			put(t, j, record(machineID(i), strings.Repeat("n", 500)))
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(t *testing.T, path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := func(size int64) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			t.Helper()
+			valid(t, path)
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		make func(t *testing.T, path string)
+		text string
+	}{
+		"empty":         {func(t *testing.T, p string) { t.Helper(); write(t, p, "") }, "no database header"},
+		"text":          {func(t *testing.T, p string) { t.Helper(); write(t, p, strings.Repeat("not a database\n", 5000)) }, "no database header"},
+		"directory":     {func(t *testing.T, p string) { t.Helper(); _ = os.Mkdir(p, 0o700) }, "no regular file"},
+		"cut to a page": {cut(4096), "cut off"},
+		"cut in half":   {cut(64 << 10), "cut off"},
+		"other program": {func(t *testing.T, p string) {
+			t.Helper()
+			alter(t, p, func(tx *bolt.Tx) error {
+				_, err := tx.CreateBucket([]byte("etcd"))
+				return err
+			})
+		}, "another program"},
+		"newer format": {func(t *testing.T, p string) {
+			t.Helper()
+			valid(t, p)
+			alter(t, p, func(tx *bolt.Tx) error {
+				return tx.Bucket([]byte("hangar journal")).Put([]byte("version"), []byte("2"))
+			})
+		}, "has format 2"},
+		"bucket lost": {func(t *testing.T, p string) {
+			t.Helper()
+			valid(t, p)
+			alter(t, p, func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte("outbox")) })
+		}, `"outbox" is missing`},
+		"both headers damaged": {func(t *testing.T, p string) {
+			t.Helper()
+			valid(t, p)
+			f, err := os.OpenFile(p, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt(make([]byte, 8192), 0)
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}, "no database header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "journal")
+			c.make(t, path)
+			before, _ := os.ReadFile(path)
+			j, err := journal.Open(path, journal.Options{})
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("it was opened"), j.Close()))
+			}
+			if !errors.Is(err, journal.ErrFormat) || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), path) {
+				t.Errorf("error %q: want ErrFormat, %q and the path", err, c.text)
+			}
+			if after, _ := os.ReadFile(path); string(after) != string(before) {
+				t.Error("the file was altered")
+			}
+		})
+	}
+}
+
+// TestDamagedPages overwrites pages that the header still points to: whatever is
+// hit, it is an error and not the end of the process.
+func TestDamagedPages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{NoSync: true})
+	for i := range 300 {
+		put(t, j, record(machineID(i), strings.Repeat("n", 300)))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	page := os.Getpagesize()
+	write := func(b []byte, n int) {
+		t.Helper()
+		if _, err := f.WriteAt(b, int64(n*page)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := 0
+	for n := 2; n*page < min(len(good), 120*page); n++ {
+		write(bytes.Repeat([]byte{0xA5}, page), n)
+		j, err := journal.Open(path, journal.Options{LockTimeout: time.Second})
+		if err == nil {
+			err = errors.Join(j.Machines(func(*journal.Record) error { return nil }), second(j.IDs()))
+			if cerr := j.Close(); cerr != nil {
+				t.Error(cerr)
+			}
+		}
+		if err != nil {
+			refused++
+			if !errors.Is(err, journal.ErrFormat) {
+				t.Errorf("page %d: %v", n, err)
+			}
+		}
+		write(good[n*page:(n+1)*page], n)
+	}
+	if refused == 0 {
+		t.Error("no damage was noticed")
+	}
+}
+
+func TestOneHeaderDamagedIsSurvived(t *testing.T) {
+	for _, page := range []int64{0, 1} {
+		path := filepath.Join(t.TempDir(), "journal")
+		j := reopen(t, path, journal.Options{})
+		put(t, j, record(machineID(1), "first"))
+		put(t, j, record(machineID(2), "second"))
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteAt(make([]byte, 100), page*int64(os.Getpagesize()))
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		j = reopen(t, path, journal.Options{})
+		if got := all(t, j); got[machineID(1)] == nil {
+			t.Errorf("header %d damaged: %v", page, got)
+		}
+	}
+}
+
+func TestOpenTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	reopen(t, path, journal.Options{})
+	_, err := journal.Open(path, journal.Options{LockTimeout: time.Millisecond})
+	if !errors.Is(err, journal.ErrLocked) {
+		t.Errorf("second Open: %v", err)
+	}
+}
+
+func TestHalfMadeJournalIsMadeAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.WriteFile(path+".new", []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := reopen(t, path, journal.Options{})
+	put(t, j, record(machineID(1), "m"))
+	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the draft is still there: %v", err)
+	}
+}
+
+func TestOpenWithoutDirectory(t *testing.T) {
+	_, err := journal.Open(filepath.Join(t.TempDir(), "none", "journal"), journal.Options{})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	j := open(t, journal.Options{})
+	put(t, j, record("m", "m"))
+	for range 2 {
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, err := range map[string]error{
+		"Commit":    j.Commit(t.Context(), func(*journal.Tx) error { t.Error("fn ran"); return nil }),
+		"Published": j.Published([]journal.Pending{{ID: "m", Seq: 1}}),
+		"Machines":  j.Machines(func(*journal.Record) error { t.Error("yielded"); return nil }),
+		"Machine":   second(j.Machine("m")),
+		"Events":    second(j.Events("m", 0)),
+		"Setting":   second(j.Setting("s")),
+	} {
+		if !errors.Is(err, journal.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestCommitWithEndedContext(t *testing.T) {
+	j := open(t, journal.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := j.Commit(ctx, func(*journal.Tx) error { t.Error("fn ran"); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("Commit: %v", err)
+	}
+}
+
+func TestTxAfterItsCommit(t *testing.T) {
+	j := open(t, journal.Options{})
+	var kept *journal.Tx
+	commit(t, j, func(tx *journal.Tx) error {
+		kept = tx
+		return tx.PutMachine(record("m", "m"))
+	})
+	for name, err := range map[string]error{
+		"PutMachine": kept.PutMachine(record("m", "m")),
+		"NextNumber": second(kept.NextNumber()),
+		"Machine":    second(kept.Machine("m")),
+		"Setting":    second(kept.Setting("s")),
+	} {
+		if err == nil {
+			t.Errorf("%s works after the commit", name)
+		}
+	}
+}

@@ -1,0 +1,15 @@
+package journal_test
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envChild); dir != "" {
+		writeForEver(dir)
+	}
+	goleak.VerifyTestMain(m)
+}

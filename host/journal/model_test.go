@@ -1,0 +1,186 @@
+package journal_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// model is the journal in its simplest form.
+type model struct {
+	records map[hangar.MachineID]string
+	events  map[hangar.MachineID][]string // oldest first
+	pending []journal.Pending
+	number  uint64
+}
+
+func newModel() *model {
+	return &model{records: make(map[hangar.MachineID]string), events: make(map[hangar.MachineID][]string)}
+}
+
+func (m *model) clone() *model {
+	c := &model{records: maps.Clone(m.records), events: make(map[hangar.MachineID][]string), pending: slices.Clone(m.pending), number: m.number}
+	for id, e := range m.events {
+		c.events[id] = slices.Clone(e)
+	}
+	return c
+}
+
+func (m *model) touch(id hangar.MachineID, seq uint64, deleted bool) {
+	m.pending = slices.DeleteFunc(m.pending, func(p journal.Pending) bool { return p.ID == id })
+	m.pending = append(m.pending, journal.Pending{ID: id, Seq: seq, Deleted: deleted})
+	slices.SortFunc(m.pending, byCommit)
+}
+
+var errModel = errors.New("asked to fail")
+
+// TestAgainstModel compares the journal with the model over random commits,
+// failures, publications and restarts.
+func TestAgainstModel(t *testing.T) {
+	base := t.TempDir()
+	count := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		count++
+		path := filepath.Join(base, fmt.Sprint(count))
+		o := journal.Options{NoSync: true}
+		j, err := journal.Open(path, o)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer func() { _ = j.Close() }()
+		m := newModel()
+		ids := rapid.SampledFrom([]hangar.MachineID{"a", "ab", "abc", "b"})
+		rt.Repeat(map[string]func(*rapid.T){
+			"commit": func(rt *rapid.T) {
+				next := m.clone()
+				steps := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 5).Draw(rt, "steps")
+				targets := rapid.SliceOfN(ids, len(steps), len(steps)).Draw(rt, "ids")
+				text := rapid.StringN(0, 20, -1).Draw(rt, "text")
+				fail := rapid.IntRange(0, 5).Draw(rt, "fail") == 0
+				err := j.Commit(t.Context(), func(tx *journal.Tx) error {
+					next = m.clone()
+					if err := replay(tx, next, steps, targets, text); err != nil {
+						return err
+					}
+					if fail {
+						return errModel
+					}
+					return nil
+				})
+				switch {
+				case fail && errors.Is(err, errModel):
+				case !fail && err == nil:
+					m = next
+				default:
+					rt.Fatalf("Commit: %v, fail %t", err, fail)
+				}
+			},
+			"publish": func(rt *rapid.T) {
+				items, err := j.Unpublished(rapid.IntRange(1, 3).Draw(rt, "limit"))
+				if err != nil {
+					rt.Fatal(err)
+				}
+				if err := j.Published(items); err != nil {
+					rt.Fatal(err)
+				}
+				m.pending = m.pending[len(items):]
+			},
+			"reopen": func(rt *rapid.T) {
+				if err := j.Close(); err != nil {
+					rt.Fatal(err)
+				}
+				if j, err = journal.Open(path, o); err != nil {
+					rt.Fatal(err)
+				}
+			},
+			"": func(rt *rapid.T) { compare(rt, j, m) },
+		})
+	})
+}
+
+func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text string) error {
+	var seq uint64
+	for i, step := range steps {
+		id := ids[i]
+		switch step {
+		case 0:
+			r := record(id, text)
+			if err := tx.PutMachine(r); err != nil {
+				return err
+			}
+			seq = r.Seq
+			m.records[id] = text
+			m.touch(id, seq, false)
+		case 1:
+			if seq == 0 {
+				continue // its number is not known to the model
+			}
+			if err := tx.DeleteMachine(id); err != nil {
+				return err
+			}
+			delete(m.records, id)
+			delete(m.events, id)
+			m.touch(id, seq, true)
+		case 2:
+			if err := tx.AppendEvent(id, hangar.Event{Status: text}); err != nil {
+				return err
+			}
+			m.events[id] = append(m.events[id], text)
+		case 3:
+			n, err := tx.NextNumber()
+			if err != nil {
+				return err
+			}
+			if n != m.number+1 {
+				return fmt.Errorf("number %d after %d", n, m.number)
+			}
+			m.number = n
+		}
+	}
+	return nil
+}
+
+func compare(rt *rapid.T, j *journal.Journal, m *model) {
+	records := make(map[hangar.MachineID]string)
+	err := j.Machines(func(r *journal.Record) error {
+		records[r.Machine.ID] = r.Machine.Name
+		return nil
+	})
+	if err != nil || !maps.Equal(records, m.records) {
+		rt.Fatalf("records %v, %v, want %v", records, err, m.records)
+	}
+	for _, id := range []hangar.MachineID{"a", "ab", "abc", "b"} {
+		events, err := j.EventsAfter(id, "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var got []string
+		for _, e := range events {
+			got = append(got, e.Status)
+		}
+		if !slices.Equal(got, m.events[id]) {
+			rt.Fatalf("events of %s: %q, want %q", id, got, m.events[id])
+		}
+	}
+	pending, err := j.Unpublished(0)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if !slices.Equal(pending, m.pending) {
+		rt.Fatalf("Unpublished %v, want %v", pending, m.pending)
+	}
+}
+
+// byCommit orders the outbox; entries of one commit have one number.
+func byCommit(a, b journal.Pending) int {
+	return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.ID, b.ID))
+}

@@ -1,0 +1,202 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// view reads in one consistent transaction. The file is mapped into memory, so a
+// damaged page or a failing disk shows as a panic or a fault; both become an error
+// here, because one bad sector must not take down every Machine's keeper.
+func (j *Journal) view(fn func(tx *bolt.Tx) error) (err error) {
+	tx, err := j.db.Begin(false)
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
+		return ErrClosed
+	}
+	if err != nil {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: reading %s: %v", ErrFormat, j.path, p)
+		}
+	}()
+	return fn(tx)
+}
+
+// machinesPerRead bounds how long Machines keeps a read transaction open.
+const machinesPerRead = 256
+
+// Machines yields every record, sorted by id, until yield fails, and returns its
+// error. A record that does not parse is logged, counted and skipped; IDs still
+// names it. yield may use the Journal; records that are written meanwhile may or
+// may not be seen.
+func (j *Journal) Machines(yield func(*Record) error) error {
+	var after []byte
+	for {
+		batch, next, err := j.machinesAfter(after)
+		if err != nil {
+			return err
+		}
+		for _, r := range batch {
+			if err := yield(r); err != nil {
+				return err
+			}
+		}
+		if next == nil {
+			return nil
+		}
+		after = next
+	}
+}
+
+// machinesAfter reads some records. next is nil after the last.
+func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err error) {
+	err = j.view(func(tx *bolt.Tx) error {
+		c := tx.Bucket(bucketMachines).Cursor()
+		k, v := c.Seek(after)
+		if after != nil && bytes.Equal(k, after) {
+			k, v = c.Next()
+		}
+		for n := 0; k != nil; k, v = c.Next() {
+			r := new(Record)
+			if err := json.Unmarshal(v, r); err != nil {
+				j.skipped("machine", hangar.MachineID(k), err)
+			} else {
+				batch = append(batch, r)
+			}
+			if n++; n == machinesPerRead {
+				next = bytes.Clone(k)
+				return nil
+			}
+		}
+		return nil
+	})
+	return batch, next, err
+}
+
+func (j *Journal) skipped(what string, id hangar.MachineID, err error) {
+	j.unreadable.Add(1)
+	j.log.Error("journal entry is unreadable, skipped", "what", what, "machine", string(id), "error", err)
+}
+
+// IDs returns the id of every Machine with a record, sorted, also of those whose
+// record does not parse: what they hold on the host is claimed.
+func (j *Journal) IDs() ([]hangar.MachineID, error) {
+	var ids []hangar.MachineID
+	err := j.view(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketMachines).ForEach(func(k, _ []byte) error {
+			ids = append(ids, hangar.MachineID(k))
+			return nil
+		})
+	})
+	return ids, err
+}
+
+// Machine returns the record of a Machine, or ErrNotFound.
+func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
+	var r *Record
+	err := j.view(func(tx *bolt.Tx) (err error) {
+		r, err = readMachine(tx, id)
+		return err
+	})
+	return r, err
+}
+
+func readMachine(tx *bolt.Tx, id hangar.MachineID) (*Record, error) {
+	v := tx.Bucket(bucketMachines).Get([]byte(id))
+	if v == nil {
+		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
+	}
+	r := new(Record)
+	if err := json.Unmarshal(v, r); err != nil {
+		return nil, fmt.Errorf("decode machine %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// Events returns at most limit events of a Machine, newest first; limit 0: all
+// that are kept. A Machine without any has none, known or not.
+func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error) {
+	var events []hangar.Event
+	err := j.view(func(tx *bolt.Tx) error {
+		series{tx.Bucket(bucketEvents), id}.newestFirst(func(v []byte) bool {
+			var e hangar.Event
+			if err := json.Unmarshal(v, &e); err != nil {
+				j.skipped("event", id, err)
+				return true
+			}
+			events = append(events, e)
+			return limit <= 0 || len(events) < limit
+		})
+		return nil
+	})
+	return events, err
+}
+
+// EventsAfter returns the events that were appended after the one named, oldest
+// first. Of an event that is not kept any more, or never was, it returns those
+// whose id is greater; after empty: all that are kept.
+func (j *Journal) EventsAfter(id hangar.MachineID, after hangar.EventID) ([]hangar.Event, error) {
+	events, err := j.Events(id, 0)
+	if err != nil {
+		return nil, err
+	}
+	if after != "" {
+		at := slices.IndexFunc(events, func(e hangar.Event) bool { return e.ID == after })
+		if at >= 0 {
+			events = events[:at]
+		} else {
+			events = slices.DeleteFunc(events, func(e hangar.Event) bool { return e.ID <= after })
+		}
+	}
+	slices.Reverse(events)
+	return events, nil
+}
+
+// Versions returns the versions of a Machine, newest first.
+func (j *Journal) Versions(id hangar.MachineID) ([]hangar.MachineVersion, error) {
+	var versions []hangar.MachineVersion
+	err := j.view(func(tx *bolt.Tx) error {
+		series{tx.Bucket(bucketVersions), id}.newestFirst(func(b []byte) bool {
+			var v hangar.MachineVersion
+			if err := json.Unmarshal(b, &v); err != nil {
+				j.skipped("version", id, err)
+				return true
+			}
+			versions = append(versions, v)
+			return true
+		})
+		return nil
+	})
+	return versions, err
+}
+
+// Setting returns what SetSetting kept under key, or ErrNotFound.
+func (j *Journal) Setting(key string) ([]byte, error) {
+	var value []byte
+	err := j.view(func(tx *bolt.Tx) (err error) {
+		value, err = readSetting(tx, key)
+		return err
+	})
+	return value, err
+}
+
+func readSetting(tx *bolt.Tx, key string) ([]byte, error) {
+	v := tx.Bucket(bucketSettings).Get([]byte(key))
+	if v == nil {
+		return nil, fmt.Errorf("setting %q: %w", key, ErrNotFound)
+	}
+	return bytes.Clone(v), nil
+}

@@ -1,0 +1,184 @@
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Tx writes. It is valid only while the function that it was given to runs.
+type Tx struct {
+	tx     *bolt.Tx // nil once the function has returned
+	call   *call
+	number uint64 // of this commit; 0 until something is written
+}
+
+var errTxEnded = errors.New("journal: use of a Tx after its commit")
+
+// begin is called before every write. It returns the number of this commit.
+func (t *Tx) begin() (uint64, error) {
+	if t.tx == nil {
+		return 0, errTxEnded
+	}
+	if t.number == 0 {
+		n, err := t.tx.Bucket(bucketCommits).NextSequence()
+		if err != nil {
+			return 0, err
+		}
+		t.number = n
+		t.call.wrote = true
+	}
+	return t.number, nil
+}
+
+// PutMachine writes r, sets r.Seq to the number of this commit and marks the
+// Machine unpublished. Events of r.Machine are not stored; see AppendEvent. It
+// refuses a record that could not be read back.
+func (t *Tx) PutMachine(r *Record) error {
+	key, err := machineKey(r.Machine.ID)
+	if err != nil {
+		return err
+	}
+	seq, err := t.begin()
+	if err != nil {
+		return err
+	}
+	stored := *r
+	stored.Seq = seq
+	stored.Machine.Events = nil
+	value, err := json.Marshal(&stored)
+	if err != nil {
+		return fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
+	}
+	// A record that cannot be read back would be lost at the next start, with
+	// everything that it claims. Better to refuse it while somebody listens.
+	if err := json.Unmarshal(value, new(Record)); err != nil {
+		return fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
+	}
+	if err := t.tx.Bucket(bucketMachines).Put(key, value); err != nil {
+		return fmt.Errorf("write machine %s: %w", r.Machine.ID, err)
+	}
+	r.Seq = seq
+	return t.unpublished(r.Machine.ID, seq, false)
+}
+
+// DeleteMachine removes the record, events and versions of a Machine and marks a
+// retraction unpublished, also when there was no record: a row that others still
+// have of it is withdrawn that way.
+func (t *Tx) DeleteMachine(id hangar.MachineID) error {
+	key, err := machineKey(id)
+	if err != nil {
+		return err
+	}
+	seq, err := t.begin()
+	if err != nil {
+		return err
+	}
+	if err := t.tx.Bucket(bucketMachines).Delete(key); err != nil {
+		return fmt.Errorf("delete machine %s: %w", id, err)
+	}
+	for _, name := range [][]byte{bucketEvents, bucketVersions} {
+		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {
+			return fmt.Errorf("delete %s of machine %s: %w", name, id, err)
+		}
+	}
+	return t.unpublished(id, seq, true)
+}
+
+// AppendEvent adds the newest event of a Machine. The oldest beyond MaxEvents go.
+func (t *Tx) AppendEvent(id hangar.MachineID, e hangar.Event) error {
+	if _, err := machineKey(id); err != nil {
+		return err
+	}
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	value, err := json.Marshal(&e)
+	if err != nil {
+		return fmt.Errorf("encode event of machine %s: %w", id, err)
+	}
+	if err := (series{t.tx.Bucket(bucketEvents), id}).add(value, MaxEvents); err != nil {
+		return fmt.Errorf("write event of machine %s: %w", id, err)
+	}
+	return nil
+}
+
+// PutVersion adds the newest version of a Machine, or replaces the config of the
+// newest if it is that version. The oldest beyond MaxVersions go.
+func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
+	if _, err := machineKey(id); err != nil {
+		return err
+	}
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	value, err := json.Marshal(&v)
+	if err != nil {
+		return fmt.Errorf("encode version of machine %s: %w", id, err)
+	}
+	s := series{t.tx.Bucket(bucketVersions), id}
+	if key, newest := s.last(); key != nil {
+		var have hangar.MachineVersion
+		if err := json.Unmarshal(newest, &have); err == nil && have.Version == v.Version {
+			return s.bucket.Put(key, value)
+		}
+	}
+	if err := s.add(value, MaxVersions); err != nil {
+		return fmt.Errorf("write version of machine %s: %w", id, err)
+	}
+	return nil
+}
+
+// NextNumber returns a number, from 1 on, that no commit before has returned.
+// Numbers of commits that failed are given again.
+func (t *Tx) NextNumber() (uint64, error) {
+	if _, err := t.begin(); err != nil {
+		return 0, err
+	}
+	return t.tx.Bucket(bucketNumbers).NextSequence()
+}
+
+// SetSetting keeps value under key; an empty value removes it.
+func (t *Tx) SetSetting(key string, value []byte) error {
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	b := t.tx.Bucket(bucketSettings)
+	if len(value) == 0 {
+		return b.Delete([]byte(key))
+	}
+	return b.Put([]byte(key), value)
+}
+
+// Machine returns the record as this commit sees it, or ErrNotFound.
+func (t *Tx) Machine(id hangar.MachineID) (*Record, error) {
+	if t.tx == nil {
+		return nil, errTxEnded
+	}
+	return readMachine(t.tx, id)
+}
+
+// Setting returns what is kept under key as this commit sees it, or ErrNotFound.
+func (t *Tx) Setting(key string) ([]byte, error) {
+	if t.tx == nil {
+		return nil, errTxEnded
+	}
+	return readSetting(t.tx, key)
+}
+
+// machineKey checks that an id can be a key: the keys of events and versions end
+// an id with a zero byte.
+func machineKey(id hangar.MachineID) ([]byte, error) {
+	if id == "" || len(id) > 64 {
+		return nil, fmt.Errorf("journal: machine id %q is empty or too long", id)
+	}
+	if strings.Contains(string(id), "\x00") {
+		return nil, fmt.Errorf("journal: machine id %q holds a zero byte", id)
+	}
+	return []byte(id), nil
+}
