@@ -1,0 +1,346 @@
+// Package fake is a driver whose sandboxes are small files: a pretend host on
+// which Machines start, run, end, are suspended and killed, without a process.
+//
+// The World is the host. It lives in a directory, not in the daemon, so that a
+// daemon killed at any moment finds its Machines where it left them, and what was
+// planned to happen meanwhile, such as an exit after 200 ms, has happened at its
+// time. Each sandbox has memory that only suspend preserves and writes to its root
+// file system, so that a test can tell a true resume from a boot and a kept root
+// from a reset one. Delays and failures come from Options.Faults or from the
+// environment of the Machine; see the Env constants.
+//
+// A Driver and its World may be used from many goroutines. The World serialises
+// what changes it; one process at a time may use a directory.
+//
+// It is strict where a real driver would merely behave badly: what the contract of
+// driver.Driver forbids is refused with ErrMisuse and written down in the World,
+// where Misuses finds it. It isolates nothing and runs no program; see run.go for
+// the few commands that it plays.
+package fake
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+// ErrMisuse is answered when the caller broke the contract of driver.Driver.
+var ErrMisuse = errors.New("driver misused")
+
+// Environment variables of a Machine that steer its sandbox.
+const (
+	// EnvExit plans the end of the main process: "CODE@DELAY", e.g. "7@200ms";
+	// "signal:9@1s" ends it by a signal and "oom@1s" for want of memory. The
+	// delay counts from the start and leaves out time spent suspended.
+	EnvExit = "HANGAR_FAKE_EXIT"
+	// EnvStop is how the main process answers a signal that would end it: as
+	// EnvExit with the delay counted from the signal, or "ignore". Unset: the
+	// signal ends it at once. SIGKILL always does.
+	EnvStop = "HANGAR_FAKE_STOP"
+	// EnvOutput is printed by the main process when it starts.
+	EnvOutput = "HANGAR_FAKE_OUTPUT"
+	// EnvMemoryMB is how much memory the Machine uses, in MiB.
+	EnvMemoryMB = "HANGAR_FAKE_MEMORY_MB"
+
+	// Delays are durations, errors texts. "command not found" and "snapshot
+	// unusable" become the driver's error of that name.
+	EnvStartDelay   = "HANGAR_FAKE_START_DELAY"
+	EnvStartError   = "HANGAR_FAKE_START_ERROR"
+	EnvSuspendDelay = "HANGAR_FAKE_SUSPEND_DELAY"
+	EnvSuspendError = "HANGAR_FAKE_SUSPEND_ERROR"
+	EnvResumeDelay  = "HANGAR_FAKE_RESUME_DELAY"
+	EnvResumeError  = "HANGAR_FAKE_RESUME_ERROR"
+)
+
+// Op is a moment at which a fault can be injected.
+type Op string
+
+// The moments. Those named Done lie between the effect and the answer, where a
+// crash of the daemon leaves an effect that nobody knows of.
+const (
+	OpStart       Op = "start"
+	OpStartDone   Op = "start done"
+	OpSuspend     Op = "suspend"
+	OpSuspendDone Op = "suspend done"
+	OpResume      Op = "resume"
+	OpResumeDone  Op = "resume done"
+	OpRecover     Op = "recover"
+	OpSignal      Op = "signal"
+	OpStop        Op = "stop"
+	OpExec        Op = "exec"
+	OpDestroy     Op = "destroy"
+	OpDestroyDone Op = "destroy done"
+	OpList        Op = "list"
+)
+
+// Options of a Driver.
+type Options struct {
+	// Faults is asked at every Op; nil: none. The operation waits for delay and
+	// then fails with err, if that is not nil. It may block. For OpList id is empty.
+	Faults func(op Op, id hangar.MachineID) (delay time.Duration, err error)
+	// MaxSuspendMemoryMB is announced as a capability; 0: 2048.
+	MaxSuspendMemoryMB int
+}
+
+// Driver runs Machines in a World. It keeps nothing itself.
+type Driver struct {
+	world *World
+	o     Options
+}
+
+var (
+	_ driver.Driver      = (*Driver)(nil)
+	_ driver.Suspender   = (*Driver)(nil)
+	_ driver.StatsReader = (*Driver)(nil)
+)
+
+// New returns a Driver for the World.
+func New(w *World, o Options) *Driver {
+	if o.MaxSuspendMemoryMB == 0 {
+		o.MaxSuspendMemoryMB = 2048
+	}
+	return &Driver{world: w, o: o}
+}
+
+// Capabilities says that the driver can suspend.
+func (d *Driver) Capabilities() driver.Capabilities {
+	return driver.Capabilities{Name: "fake", Suspend: true, MaxSuspendMemoryMB: d.o.MaxSuspendMemoryMB}
+}
+
+// handle is what a driver.Handle holds. Boot tells sandboxes of one Machine apart.
+type handle struct {
+	ID   hangar.MachineID `json:"id"`
+	Boot string           `json:"boot"`
+}
+
+func (h handle) encode() driver.Handle {
+	b, _ := json.Marshal(h) // strings alone: cannot fail
+	return b
+}
+
+func (d *Driver) decode(h driver.Handle) (handle, error) {
+	var v handle
+	if err := json.Unmarshal(h, &v); err != nil || v.ID == "" || v.Boot == "" {
+		return handle{}, d.world.misused("", "handle %q is none of this driver's", h)
+	}
+	return v, nil
+}
+
+// Start boots a sandbox.
+func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, error) {
+	end, err := d.world.begin("start", spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	env, err := d.checkSpec(spec, "start")
+	if err != nil {
+		return nil, err
+	}
+	if err := d.fault(ctx, OpStart, spec.ID); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	if err := env.fault(ctx, EnvStartDelay, EnvStartError); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	plan, err := planMain(spec.Command, env)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	s := &sandbox{Spec: spec, Boot: rand.Text(), Started: now(), Exit: plan}
+	s.Incarnation = s.Boot
+	if err := s.bootRoot(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	return d.launch(ctx, s, OpStartDone)
+}
+
+// launch makes a sandbox exist; until the answer an error undoes it.
+func (d *Driver) launch(ctx context.Context, s *sandbox, done Op) (driver.Handle, error) {
+	if err := d.world.add(s); err != nil {
+		return nil, err
+	}
+	if err := d.fault(ctx, done, s.Spec.ID); err != nil {
+		return nil, errors.Join(err, d.world.remove(s.Spec.ID))
+	}
+	if done == OpStartDone {
+		s.print()
+	}
+	return handle{s.Spec.ID, s.Incarnation}.encode(), nil
+}
+
+// Recover answers whether the sandbox is known.
+func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
+	v, err := d.decode(h)
+	if err != nil {
+		return err
+	}
+	if err := d.fault(ctx, OpRecover, v.ID); err != nil {
+		return fmt.Errorf("recover %s: %w", v.ID, err)
+	}
+	_, err = d.world.find(v)
+	return err
+}
+
+// Wait returns the exit.
+func (d *Driver) Wait(ctx context.Context, h driver.Handle) (driver.Exit, error) {
+	v, err := d.decode(h)
+	if err != nil {
+		return driver.Exit{}, err
+	}
+	return d.world.wait(ctx, v)
+}
+
+// Signal delivers to the main process.
+func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
+	v, err := d.decode(h)
+	if err != nil {
+		return err
+	}
+	if err := d.fault(ctx, OpSignal, v.ID); err != nil {
+		return fmt.Errorf("signal %s: %w", v.ID, err)
+	}
+	return d.world.change(v, func(s *sandbox) error { return s.signal(sig) })
+}
+
+// Stop ends the sandbox, by SIGKILL when grace has passed.
+func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, grace time.Duration) error {
+	v, err := d.decode(h)
+	if err != nil {
+		return err
+	}
+	end, err := d.world.begin("stop", v.ID)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := d.fault(ctx, OpStop, v.ID); err != nil {
+		return fmt.Errorf("stop %s: %w", v.ID, err)
+	}
+	if err := d.world.change(v, func(s *sandbox) error { return s.signal(sig) }); err != nil {
+		return err
+	}
+	patient, cancel := context.WithTimeout(ctx, grace)
+	_, err = d.world.wait(patient, v)
+	cancel()
+	if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	err = d.world.change(v, func(s *sandbox) error { return s.signal(sigKill) })
+	if errors.Is(err, driver.ErrNotFound) {
+		return nil // it ended by itself at the last moment
+	}
+	return err
+}
+
+// Destroy removes every trace of the sandbox but dir.
+func (d *Driver) Destroy(ctx context.Context, id hangar.MachineID, _ string) error {
+	end, err := d.world.begin("destroy", id)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := d.fault(ctx, OpDestroy, id); err != nil {
+		return fmt.Errorf("destroy %s: %w", id, err)
+	}
+	if err := d.world.remove(id); err != nil {
+		return fmt.Errorf("destroy %s: %w", id, err)
+	}
+	return d.fault(ctx, OpDestroyDone, id)
+}
+
+// List names every sandbox, running or not.
+func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
+	if err := d.fault(ctx, OpList, ""); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	return d.world.list()
+}
+
+// Processes lists the main process.
+func (d *Driver) Processes(_ context.Context, h driver.Handle) ([]hangar.Process, error) {
+	s, err := d.running(h)
+	if err != nil {
+		return nil, err
+	}
+	return []hangar.Process{{
+		PID:           1,
+		Command:       s.title(),
+		Directory:     s.Spec.Command.Dir,
+		RunMS:         now().Sub(s.Started).Milliseconds(),
+		RSS:           s.memoryBytes(),
+		ListenSockets: []hangar.ListenSocket{},
+	}}, nil
+}
+
+// Stats counts as much processor time as the sandbox has been running.
+func (d *Driver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error) {
+	s, err := d.running(h)
+	if err != nil {
+		return driver.Stats{}, err
+	}
+	return driver.Stats{CPUTime: now().Sub(s.Started), MemoryBytes: s.memoryBytes(), Processes: 1}, nil
+}
+
+// running returns a sandbox that has not ended.
+func (d *Driver) running(h driver.Handle) (*sandbox, error) {
+	v, err := d.decode(h)
+	if err != nil {
+		return nil, err
+	}
+	return d.world.findRunning(v)
+}
+
+// checkSpec refuses what no driver could run, and reads the environment.
+func (d *Driver) checkSpec(spec driver.Spec, what string) (environment, error) {
+	switch {
+	case spec.ID == "":
+		return nil, d.world.misused(spec.ID, "%s without an id", what)
+	case len(spec.Command.Args) == 0:
+		return nil, d.world.misused(spec.ID, "%s without a command", what)
+	case len(spec.Root.Layers) == 0:
+		return nil, d.world.misused(spec.ID, "%s without a root layer", what)
+	}
+	if info, err := os.Stat(spec.Dir); err != nil || !info.IsDir() {
+		return nil, d.world.misused(spec.ID, "%s without its directory %q", what, spec.Dir)
+	}
+	switch _, err := d.world.load(spec.ID); {
+	case err == nil:
+		return nil, d.world.misused(spec.ID, "%s while an earlier sandbox has not been destroyed", what)
+	case !errors.Is(err, driver.ErrNotFound):
+		return nil, err
+	}
+	return parseEnv(spec.Command.Env), nil
+}
+
+func (d *Driver) fault(ctx context.Context, op Op, id hangar.MachineID) error {
+	if d.o.Faults == nil {
+		return nil
+	}
+	delay, err := d.o.Faults(op, id)
+	if derr := pause(ctx, delay); derr != nil {
+		return derr
+	}
+	return err
+}
+
+func pause(ctx context.Context, delay time.Duration) error {
+	if delay <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

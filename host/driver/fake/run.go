@@ -1,0 +1,317 @@
+package fake
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+// Exec plays one of a few commands beside the main process:
+//
+//	echo WORD…  stderr WORD…   print
+//	cat [FILE]                 copies stdin, or a file of the root
+//	write FILE TEXT            writes a file of the root
+//	exit N   kill N            ends with a code or by a signal
+//	true   false   sleep TIME
+//	env   pwd   size           environment, directory, terminal as ROWSxCOLS
+//	boot                       a name that every boot has its own, kept by resume
+//	incr   memory              counts in memory and on the root; shows the count
+//	sh -c "A; B"               runs one after the other
+//
+// Any other is driver.ErrCommandNotFound. A main process plays echo, true, false,
+// sleep, exit and sh in the same way; any other command runs until it is ended.
+func (d *Driver) Exec(
+	ctx context.Context, h driver.Handle, cmd driver.Command, streams hangar.ExecStreams,
+) (hangar.ExecResult, error) {
+	v, err := d.decode(h)
+	if err != nil {
+		return hangar.ExecResult{}, err
+	}
+	if len(cmd.Args) == 0 {
+		return hangar.ExecResult{}, d.world.misused(v.ID, "exec without a command")
+	}
+	if err := d.fault(ctx, OpExec, v.ID); err != nil {
+		return hangar.ExecResult{}, fmt.Errorf("exec in %s: %w", v.ID, err)
+	}
+	s, err := d.world.findRunning(v)
+	if err != nil {
+		return hangar.ExecResult{}, err
+	}
+	p := &process{world: d.world, sandbox: s, cmd: cmd, in: streams.Stdin, out: streams.Stdout, err: streams.Stderr, size: cmd.Size, resize: streams.Resize}
+	if p.in == nil {
+		p.in = strings.NewReader("")
+	}
+	if p.out == nil {
+		p.out = io.Discard
+	}
+	if p.err == nil {
+		p.err = io.Discard
+	}
+	if cmd.TTY {
+		p.err = p.out
+	}
+	// A command dies with its sandbox.
+	alive, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if _, err := d.world.wait(alive, v); err == nil || errors.Is(err, driver.ErrNotFound) {
+			cancel(errSandboxEnded)
+		}
+	}()
+	result, err := p.run(alive, cmd.Args)
+	killed := errors.Is(context.Cause(alive), errSandboxEnded)
+	cancel(nil)
+	<-ended
+	if err != nil && killed {
+		return hangar.ExecResult{ExitCode: 128 + int(sigKill), ExitSignal: int(sigKill)}, nil
+	}
+	return result, err
+}
+
+var errSandboxEnded = errors.New("sandbox ended")
+
+// process is a command that Exec plays.
+type process struct {
+	world    *World
+	sandbox  *sandbox // as it was when the command started
+	cmd      driver.Command
+	in       io.Reader
+	out, err io.Writer
+	size     hangar.TerminalSize
+	resize   <-chan hangar.TerminalSize
+}
+
+func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	name, args := filepath.Base(args[0]), args[1:]
+	switch name {
+	case "sh":
+		return p.shell(ctx, args)
+	case "exit", "kill":
+		n, err := strconv.Atoi(strings.Join(args, ""))
+		if err != nil || n < 0 || n > 255 {
+			return p.fail("%s: want a number", name)
+		}
+		if name == "kill" {
+			return hangar.ExecResult{ExitCode: 128 + n, ExitSignal: n}, nil
+		}
+		return hangar.ExecResult{ExitCode: n}, nil
+	case "true":
+		return hangar.ExecResult{}, nil
+	case "false":
+		return hangar.ExecResult{ExitCode: 1}, nil
+	case "sleep":
+		d, err := parseSleep(args)
+		if err != nil {
+			return p.fail("%v", err)
+		}
+		if d < 0 {
+			<-ctx.Done()
+			return hangar.ExecResult{}, ctx.Err()
+		}
+		return hangar.ExecResult{}, pause(ctx, d)
+	case "cat":
+		return p.cat(ctx, args)
+	default:
+		return p.runInstant(name, args)
+	}
+}
+
+// runInstant plays what takes no time.
+func (p *process) runInstant(name string, args []string) (hangar.ExecResult, error) {
+	switch name {
+	case "echo":
+		return p.print(p.out, strings.Join(args, " "))
+	case "stderr":
+		return p.print(p.err, strings.Join(args, " "))
+	case "env":
+		return p.print(p.out, strings.Join(p.cmd.Env, "\n"))
+	case "pwd":
+		return p.print(p.out, p.cmd.Dir)
+	case "size":
+		return p.print(p.out, fmt.Sprintf("%dx%d", p.size.Rows, p.size.Cols))
+	case "boot":
+		return p.print(p.out, p.sandbox.Boot)
+	case "incr", "memory":
+		var count uint64
+		err := p.world.change(p.sandbox.handle(), func(s *sandbox) error {
+			var err error
+			if name == "incr" {
+				err = s.increment()
+			}
+			count = s.Memory.Counter
+			return err
+		})
+		if err != nil {
+			return hangar.ExecResult{}, err
+		}
+		return p.print(p.out, strconv.FormatUint(count, 10))
+	case "write":
+		if len(args) != 2 {
+			return p.fail("write: want a file and a text")
+		}
+		if err := p.write(args[0], args[1]); err != nil {
+			return p.fail("write: %v", err)
+		}
+		return hangar.ExecResult{}, nil
+	default:
+		return hangar.ExecResult{}, fmt.Errorf("%s: %w", name, driver.ErrCommandNotFound)
+	}
+}
+
+func (p *process) print(w io.Writer, text string) (hangar.ExecResult, error) {
+	_, err := io.WriteString(w, text+"\n")
+	return written(err), nil
+}
+
+// written is how a command ends that wrote: a pipe that is closed is its own
+// failure, not the driver's.
+func written(err error) hangar.ExecResult {
+	if err != nil {
+		return hangar.ExecResult{ExitCode: 1}
+	}
+	return hangar.ExecResult{}
+}
+
+func (p *process) fail(format string, args ...any) (hangar.ExecResult, error) {
+	result, err := p.print(p.err, fmt.Sprintf(format, args...))
+	result.ExitCode = 2
+	return result, err
+}
+
+// shell runs commands that semicolons separate, until one ends the shell.
+func (p *process) shell(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	if len(args) != 2 || args[0] != "-c" {
+		return p.fail("sh: want -c and a script")
+	}
+	var last hangar.ExecResult
+	for _, words := range script(append([]string{"sh"}, args...)) {
+		result, err := p.run(ctx, words)
+		if errors.Is(err, driver.ErrCommandNotFound) {
+			result, err = p.print(p.err, words[0]+": not found")
+			result.ExitCode = 127
+		}
+		if err != nil || words[0] == "exit" {
+			return result, err
+		}
+		last = result
+	}
+	return last, nil
+}
+
+// cat copies. With a terminal it also notices when the size of that changes.
+func (p *process) cat(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	if len(args) > 0 {
+		b, err := p.read(args[0])
+		if err != nil {
+			return p.fail("cat: %v", err)
+		}
+		_, err = p.out.Write(b)
+		return written(err), nil
+	}
+	// A read cannot be interrupted: it is left to end with its stream.
+	chunks, quit := make(chan []byte), make(chan struct{})
+	defer close(quit)
+	go func() {
+		defer close(chunks)
+		r := bufio.NewReader(p.in)
+		for {
+			b := make([]byte, 32<<10)
+			n, err := r.Read(b)
+			if n > 0 {
+				select {
+				case chunks <- b[:n]:
+				case <-quit:
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	resize := p.resize
+	for {
+		select {
+		case b, ok := <-chunks:
+			if !ok {
+				return hangar.ExecResult{}, nil
+			}
+			if _, err := p.out.Write(b); err != nil {
+				return written(err), nil
+			}
+		case size, ok := <-resize:
+			if !ok {
+				resize = nil
+				continue
+			}
+			p.size = size
+			if _, err := p.print(p.out, fmt.Sprintf("%dx%d", size.Rows, size.Cols)); err != nil {
+				return hangar.ExecResult{}, err
+			}
+		case <-ctx.Done():
+			return hangar.ExecResult{}, ctx.Err()
+		}
+	}
+}
+
+// read looks for a file in the writable layer and then in the layers, highest first.
+func (p *process) read(name string) ([]byte, error) {
+	root := p.sandbox.Spec.Root
+	dirs := []string{root.Writable}
+	for _, layer := range slices.Backward(root.Layers) {
+		dirs = append(dirs, layer)
+	}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		b, err := readIn(dir, name)
+		if !errors.Is(err, os.ErrNotExist) {
+			return b, err
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", name, os.ErrNotExist)
+}
+
+func readIn(dir, name string) ([]byte, error) {
+	r, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }() // only read from
+	return r.ReadFile(inRoot(name))
+}
+
+func (p *process) write(name, text string) error {
+	if p.sandbox.Spec.Root.Writable == "" {
+		return os.ErrPermission
+	}
+	r, err := os.OpenRoot(p.sandbox.Spec.Root.Writable)
+	if err != nil {
+		return err
+	}
+	name = inRoot(name)
+	if dir := filepath.Dir(name); dir != "." {
+		if err := r.MkdirAll(dir, 0o700); err != nil {
+			return errors.Join(err, r.Close())
+		}
+	}
+	return errors.Join(r.WriteFile(name, []byte(text), 0o600), r.Close())
+}
+
+// inRoot turns a path inside the Machine into one relative to a layer.
+func inRoot(name string) string {
+	return strings.TrimPrefix(filepath.Clean("/"+name), "/")
+}

@@ -1,0 +1,283 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+const sigKill = hangar.Signal(syscall.SIGKILL)
+
+// sandbox is the file of one sandbox.
+type sandbox struct {
+	Spec driver.Spec `json:"spec"`
+	// Boot names the boot of the Machine; it survives suspend and resume, like
+	// anything in memory.
+	Boot string `json:"boot"`
+	// Incarnation names this sandbox; a resumed Machine lives in another one.
+	Incarnation string    `json:"incarnation"`
+	Started     time.Time `json:"started"`
+	Memory      memory    `json:"memory"`
+	// Exit is planned.
+	Exit *driver.Exit `json:"exit,omitempty"`
+	// Ended is how it ended; nil while it runs.
+	Ended *driver.Exit `json:"ended,omitempty"`
+}
+
+// memory is what is lost at the end of a sandbox unless it is suspended.
+type memory struct {
+	Counter uint64 `json:"counter"` // see the command incr
+	Writes  uint64 `json:"writes"`  // to the root file system, which must agree
+}
+
+func (s *sandbox) handle() handle { return handle{s.Spec.ID, s.Incarnation} }
+
+func (s *sandbox) title() string { return strings.Join(s.Spec.Command.Args, " ") }
+
+func (s *sandbox) memoryBytes() int64 {
+	const idle = 8
+	mb := int64(idle)
+	if v, err := strconv.ParseInt(parseEnv(s.Spec.Command.Env)[EnvMemoryMB], 10, 32); err == nil {
+		mb = v
+	}
+	return mb << 20
+}
+
+// settle lets the planned exit happen if its time has come.
+func (s *sandbox) settle(t time.Time) {
+	if s.Ended == nil && s.Exit != nil && !s.Exit.At.After(t) {
+		s.Ended, s.Exit = s.Exit, nil
+	}
+}
+
+// signal does what the main process does on receiving sig.
+func (s *sandbox) signal(sig hangar.Signal) error {
+	if sig <= 0 || sig > 64 {
+		return fmt.Errorf("invalid signal %d", int(sig))
+	}
+	switch syscall.Signal(sig) {
+	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
+		return nil
+	default: // ends a process that has no other plan
+	}
+	end := driver.Exit{Code: 128 + int(sig), Signal: int(sig), At: now()}
+	if answer := parseEnv(s.Spec.Command.Env)[EnvStop]; answer != "" && sig != sigKill {
+		if answer == "ignore" {
+			return nil
+		}
+		exit, err := parseExit(answer, end.At)
+		if err != nil {
+			return fmt.Errorf("%s: %w", EnvStop, err)
+		}
+		end = exit
+	}
+	if s.Exit == nil || end.At.Before(s.Exit.At) {
+		s.Exit = &end
+	}
+	return nil
+}
+
+// rootFile counts the writes to the writable layer.
+func (s *sandbox) rootFile() string { return filepath.Join(s.Spec.Root.Writable, ".fake-writes") }
+
+// bootRoot prepares the writable layer for a boot: memory begins with what it
+// finds there.
+func (s *sandbox) bootRoot() error {
+	dir := s.Spec.Root.Writable
+	if dir == "" {
+		return nil
+	}
+	if s.Spec.Root.Reset {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	n, err := s.rootWrites()
+	s.Memory.Writes = n
+	return err
+}
+
+func (s *sandbox) rootWrites() (uint64, error) {
+	if s.Spec.Root.Writable == "" {
+		return 0, nil
+	}
+	b, err := os.ReadFile(s.rootFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(b), 10, 64)
+}
+
+// increment counts in memory and on the root file system alike.
+func (s *sandbox) increment() error {
+	s.Memory.Counter++
+	if s.Spec.Root.Writable == "" {
+		return nil
+	}
+	s.Memory.Writes++
+	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
+}
+
+// print writes the main process's words to its output. Nobody may be reading: the
+// sandbox does not wait for a reader.
+func (s *sandbox) print() {
+	text := parseEnv(s.Spec.Command.Env)[EnvOutput]
+	for _, words := range script(s.Spec.Command.Args) {
+		if filepath.Base(words[0]) != "echo" {
+			break
+		}
+		text += strings.Join(words[1:], " ") + "\n"
+	}
+	if text == "" || s.Spec.Output == "" {
+		return
+	}
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	f, err := os.OpenFile(s.Spec.Output, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return // no reader: what a process prints then is lost
+	}
+	_, _ = f.WriteString(text) // as above
+	_ = f.Close()
+}
+
+// planMain says when the main process ends by itself: as the environment says, or
+// as its command does; nil: never.
+func planMain(cmd driver.Command, env environment) (*driver.Exit, error) {
+	if text := env[EnvExit]; text != "" {
+		exit, err := parseExit(text, now())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", EnvExit, err)
+		}
+		return &exit, nil
+	}
+	exit := driver.Exit{At: now()}
+	for _, words := range script(cmd.Args) {
+		args := words[1:]
+		switch filepath.Base(words[0]) {
+		case "true", "echo":
+			exit.Code = 0
+		case "false":
+			exit.Code = 1
+		case "sleep":
+			d, err := parseSleep(args)
+			if err != nil || d < 0 {
+				return nil, err
+			}
+			exit.Code, exit.At = 0, exit.At.Add(d)
+		case "exit":
+			last, err := parseExit(strings.Join(args, ""), exit.At)
+			return &last, err
+		default:
+			return nil, nil
+		}
+	}
+	return &exit, nil
+}
+
+// script returns the commands of sh -c "A; B", or the one command that args are.
+func script(args []string) [][]string {
+	if len(args) != 3 || filepath.Base(args[0]) != "sh" || args[1] != "-c" {
+		return [][]string{args}
+	}
+	var commands [][]string
+	for line := range strings.SplitSeq(args[2], ";") {
+		if words := strings.Fields(line); len(words) > 0 {
+			commands = append(commands, words)
+		}
+	}
+	return commands
+}
+
+// parseExit reads "7", "7@200ms", "signal:9@1s" and "oom@1s".
+func parseExit(text string, from time.Time) (driver.Exit, error) {
+	how, when, timed := strings.Cut(text, "@")
+	exit := driver.Exit{At: from}
+	if timed {
+		d, err := time.ParseDuration(when)
+		if err != nil {
+			return exit, err
+		}
+		exit.At = from.Add(d)
+	}
+	number, signalled := strings.CutPrefix(how, "signal:")
+	if how == "oom" {
+		exit.OOMKilled, number, signalled = true, "9", true
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 || n > 255 {
+		return exit, fmt.Errorf("exit %q: want a code from 0 to 255, signal:NUMBER or oom", how)
+	}
+	exit.Code = n
+	if signalled {
+		exit.Code, exit.Signal = 128+n, n
+	}
+	return exit, nil
+}
+
+// parseSleep reads the arguments of sleep: seconds, a duration, or infinity (-1).
+func parseSleep(args []string) (time.Duration, error) {
+	if len(args) != 1 {
+		return 0, errors.New("sleep: want one argument")
+	}
+	if args[0] == "infinity" {
+		return -1, nil
+	}
+	if s, err := strconv.ParseFloat(args[0], 64); err == nil {
+		return time.Duration(s * float64(time.Second)), nil
+	}
+	return time.ParseDuration(args[0])
+}
+
+// environment is the parsed environment of a command.
+type environment map[string]string
+
+func parseEnv(env []string) environment {
+	m := make(environment, len(env))
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		m[name] = value
+	}
+	return m
+}
+
+// fault waits and fails as the two variables say.
+func (e environment) fault(ctx context.Context, delayName, errorName string) error {
+	var delay time.Duration
+	if text := e[delayName]; text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", delayName, err)
+		}
+		delay = d
+	}
+	if err := pause(ctx, delay); err != nil {
+		return err
+	}
+	switch text := e[errorName]; text {
+	case "":
+		return nil
+	case "command not found":
+		return driver.ErrCommandNotFound
+	case "snapshot unusable":
+		return driver.ErrSnapshotUnusable
+	default:
+		return errors.New(text)
+	}
+}
