@@ -1,0 +1,304 @@
+// Package catalog is the live view of every Machine of the cluster, in memory,
+// from which the edge answers without asking anybody.
+//
+// It follows a hangar.MachineFeed. Once Synced is closed, every row that there was
+// is in view, and each change follows within the delay of the feed. When the feed
+// breaks, the last view stays: stale rows route better than none, and a host that
+// answers differently is believed over its row. The feed is taken up again with
+// back-off, and rows that vanished meanwhile go when the new feed has yielded all
+// there is. An older version of a row never replaces a newer one, and no row is
+// ever seen half.
+//
+// Run is the only writer. Lookups come from any goroutine, take a read lock for
+// the time of a map access, and return rows that never change: a new version is a
+// new row. Neither rows nor the slices returned may be modified.
+//
+// A row that makes no sense is skipped, logged and counted; it harms the App whose
+// row it is and no other. The catalog chooses nothing: which Machine gets a
+// request is decided by who reads it.
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Bounds of the pause before a broken feed is taken up again. It doubles with each
+// failure in a row.
+const (
+	MinRetryDelay = 100 * time.Millisecond
+	MaxRetryDelay = 10 * time.Second
+)
+
+// Catalog is the view. Use New.
+type Catalog struct {
+	feed    hangar.MachineFeed
+	log     *slog.Logger
+	synced  chan struct{} // closed when first all rows are in view
+	once    sync.Once     // closes synced
+	skipped atomic.Uint64
+
+	mu       sync.RWMutex // guards what follows
+	rows     map[hangar.MachineID]*hangar.MachineRow
+	apps     map[hangar.AppName]*group
+	networks map[hangar.NetworkID]*group
+
+	subs subscriptions
+}
+
+// New returns an empty catalog; Run fills it.
+func New(feed hangar.MachineFeed, log *slog.Logger) *Catalog {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Catalog{
+		feed:     feed,
+		log:      log,
+		synced:   make(chan struct{}),
+		rows:     make(map[hangar.MachineID]*hangar.MachineRow),
+		apps:     make(map[hangar.AppName]*group),
+		networks: make(map[hangar.NetworkID]*group),
+	}
+}
+
+// Synced is closed when every row that there was at the start is in view. It stays
+// closed when the feed breaks.
+func (c *Catalog) Synced() <-chan struct{} { return c.synced }
+
+// Skipped counts the rows that made no sense.
+func (c *Catalog) Skipped() uint64 { return c.skipped.Load() }
+
+// Len is the number of rows.
+func (c *Catalog) Len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.rows)
+}
+
+// Machine returns the row of a Machine.
+func (c *Catalog) Machine(id hangar.MachineID) (*hangar.MachineRow, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	row, ok := c.rows[id]
+	return row, ok
+}
+
+// AppMachines returns the rows of an App, sorted by id; none if it is unknown. The
+// slice is a snapshot: two calls return the same one if nothing changed.
+func (c *Catalog) AppMachines(app hangar.AppName) []*hangar.MachineRow {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.apps[app].sorted()
+}
+
+// Network returns the rows of all Machines on a network, sorted by id.
+func (c *Catalog) Network(id hangar.NetworkID) []*hangar.MachineRow {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.networks[id].sorted()
+}
+
+// Apps returns the names of all Apps that have a row, sorted.
+func (c *Catalog) Apps() []hangar.AppName {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	names := make([]hangar.AppName, 0, len(c.apps))
+	for name := range c.apps {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Run follows the feed until ctx ends, and returns its error.
+func (c *Catalog) Run(ctx context.Context) error {
+	delay := MinRetryDelay
+	for {
+		synced, err := c.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if synced {
+			delay = MinRetryDelay
+		}
+		c.log.Warn("machine feed broke, will be taken up again", "error", err, "delay", delay)
+		t := time.NewTimer(delay)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+		delay = min(2*delay, MaxRetryDelay)
+	}
+}
+
+var errFeedEnded = errors.New("feed ended")
+
+// follow consumes the feed once.
+func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
+	seen := make(map[hangar.MachineID]bool)
+	for change, err := range c.feed.WatchMachines(ctx) {
+		if err != nil {
+			return synced, err
+		}
+		switch {
+		case change.Synced:
+			if !synced {
+				c.dropUnseen(seen)
+				seen, synced = nil, true
+				c.once.Do(func() { close(c.synced) })
+			}
+		case change.Row == nil:
+			delete(seen, change.ID)
+			c.remove(change.ID)
+		default:
+			if !synced {
+				seen[change.ID] = true
+			}
+			c.put(change.ID, change.Row)
+		}
+	}
+	return synced, errFeedEnded
+}
+
+// put takes a row over.
+func (c *Catalog) put(id hangar.MachineID, row *hangar.MachineRow) {
+	if err := c.replace(id, row); err != nil {
+		c.skipped.Add(1)
+		c.log.Error("machine row makes no sense, skipped", "machine", string(id), "app", string(row.Machine.App), "error", err)
+	}
+}
+
+func (c *Catalog) replace(id hangar.MachineID, row *hangar.MachineRow) error {
+	if err := check(id, row); err != nil {
+		return err
+	}
+	if changed, err := c.install(id, row); err != nil || !changed {
+		return err
+	}
+	c.subs.notify(row.Machine.App)
+	return nil
+}
+
+// install is false for a row that is not newer than the one in view.
+func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.rows[id]
+	if old != nil {
+		if old.Machine.App != row.Machine.App || old.Network != row.Network {
+			// Neither changes in a Machine's life: whoever wrote this row speaks
+			// of something that is not its own.
+			return false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.App, old.Network)
+		}
+		if old.Machine.Host == row.Machine.Host && row.Seq <= old.Seq {
+			return false, nil
+		}
+	}
+	c.rows[id] = row
+	put(c.apps, row.Machine.App, row)
+	put(c.networks, row.Network, row)
+	return true, nil
+}
+
+// check says what is wrong with a row by itself.
+func check(id hangar.MachineID, row *hangar.MachineRow) error {
+	m := &row.Machine
+	switch {
+	case m.ID != id:
+		return fmt.Errorf("it names machine %q", m.ID)
+	case m.App == "":
+		return errors.New("it names no app")
+	case !m.State.Valid():
+		return fmt.Errorf("unknown state %q", m.State)
+	}
+	return nil
+}
+
+func (c *Catalog) remove(id hangar.MachineID) {
+	c.mu.Lock()
+	row := c.removeLocked(id)
+	c.mu.Unlock()
+	if row != nil {
+		c.subs.notify(row.Machine.App)
+	}
+}
+
+func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
+	row, ok := c.rows[id]
+	if !ok {
+		return nil
+	}
+	delete(c.rows, id)
+	drop(c.apps, row.Machine.App, id)
+	drop(c.networks, row.Network, id)
+	return row
+}
+
+// dropUnseen removes rows that a whole feed did not show.
+func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
+	gone := make(map[hangar.AppName]bool)
+	c.mu.Lock()
+	for id := range c.rows {
+		if !seen[id] {
+			gone[c.removeLocked(id).Machine.App] = true
+		}
+	}
+	c.mu.Unlock()
+	for app := range gone {
+		c.subs.notify(app)
+	}
+}
+
+// group is the rows of one App or network. Catalog.mu guards members.
+type group struct {
+	members map[hangar.MachineID]*hangar.MachineRow
+	// list is members, sorted; nil after a change. Readers build it, who hold the
+	// read lock: two may build the same list at once, and either is right.
+	list atomic.Pointer[[]*hangar.MachineRow]
+}
+
+func (g *group) sorted() []*hangar.MachineRow {
+	if g == nil {
+		return nil
+	}
+	if list := g.list.Load(); list != nil {
+		return *list
+	}
+	list := make([]*hangar.MachineRow, 0, len(g.members))
+	for _, row := range g.members {
+		list = append(list, row)
+	}
+	slices.SortFunc(list, func(a, b *hangar.MachineRow) int { return cmp.Compare(a.Machine.ID, b.Machine.ID) })
+	g.list.Store(&list)
+	return list
+}
+
+func put[K comparable](groups map[K]*group, key K, row *hangar.MachineRow) {
+	g, ok := groups[key]
+	if !ok {
+		g = &group{members: make(map[hangar.MachineID]*hangar.MachineRow)}
+		groups[key] = g
+	}
+	g.members[row.Machine.ID] = row
+	g.list.Store(nil)
+}
+
+func drop[K comparable](groups map[K]*group, key K, id hangar.MachineID) {
+	g := groups[key]
+	delete(g.members, id)
+	g.list.Store(nil)
+	if len(g.members) == 0 {
+		delete(groups, key)
+	}
+}

@@ -1,0 +1,58 @@
+package catalog
+
+import (
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Subscribe returns a channel that receives a value after rows of app changed; an
+// empty app means any. Changes that nobody took notice of yet become one signal:
+// subscribe, then read the rows, then wait. The channel is never closed. cancel
+// ends the subscription and may be repeated.
+func (c *Catalog) Subscribe(app hangar.AppName) (changed <-chan struct{}, cancel func()) {
+	ch := make(chan struct{}, 1)
+	c.subs.add(app, ch)
+	return ch, func() { c.subs.remove(app, ch) }
+}
+
+// subscriptions are grouped by App, so that a change costs only those that it
+// concerns.
+type subscriptions struct {
+	mu    sync.Mutex
+	byApp map[hangar.AppName]map[chan struct{}]struct{}
+}
+
+func (s *subscriptions) add(app hangar.AppName, ch chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byApp == nil {
+		s.byApp = make(map[hangar.AppName]map[chan struct{}]struct{})
+	}
+	if s.byApp[app] == nil {
+		s.byApp[app] = make(map[chan struct{}]struct{})
+	}
+	s.byApp[app][ch] = struct{}{}
+}
+
+func (s *subscriptions) remove(app hangar.AppName, ch chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byApp[app], ch)
+	if len(s.byApp[app]) == 0 {
+		delete(s.byApp, app)
+	}
+}
+
+func (s *subscriptions) notify(app hangar.AppName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range [...]hangar.AppName{app, ""} {
+		for ch := range s.byApp[name] {
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
