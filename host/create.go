@@ -1,0 +1,242 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/network"
+)
+
+// resolveTimeout bounds how long a request waits for a registry to name an image.
+// Where that is too short, the Machine finds out while it is prepared.
+const resolveTimeout = 10 * time.Second
+
+// CreateMachine implements hangar.Agent. Repeated with an id that is known, it
+// returns the Machine as it is.
+func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
+	created, err, _ := a.creates.Do(string(spec.ID), func() (any, error) { return a.create(ctx, spec) })
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.Machine(ctx, created.(*machine).rec.Load().Machine.Ref())
+	return m, err
+}
+
+func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, error) {
+	a.mu.RLock()
+	known := a.machines[spec.ID]
+	a.mu.RUnlock()
+	if known != nil {
+		return known, nil
+	}
+	if err := a.room(spec.Config); err != nil {
+		return nil, err
+	}
+	ref, err := a.resolve(ctx, spec.Config.Image)
+	if err != nil {
+		return nil, err
+	}
+	now := a.o.Now()
+	rec := &journal.Record{
+		Org: spec.Org, Network: spec.Network, SkipLaunch: spec.SkipLaunch, FreshVersion: true,
+		Machine: hangar.Machine{
+			ID: spec.ID, Name: spec.Name, App: spec.App, State: hangar.MachineCreated, Region: spec.Region,
+			Host: a.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
+			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
+		},
+	}
+	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
+		number, err := tx.NextNumber()
+		if err != nil {
+			return err
+		}
+		rec.Number = number
+		rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
+		version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
+		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version),
+			appendEvents(tx, &rec.Machine, []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}, now))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("commit new machine %s: %w", spec.ID, err)
+	}
+	m := a.adopt(rec, true)
+	m.mu.Lock()
+	m.wake()
+	m.mu.Unlock()
+	return m, nil
+}
+
+// room refuses a Machine that this server could never run.
+func (a *Agent) room(c hangar.MachineConfig) error {
+	if need := int64(c.Guest.MemoryMB) << 20; need > a.o.Host.Memory {
+		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+			"could not reserve resource for machine: insufficient memory available to fulfill request: %d MB asked, the host has %d MB",
+			c.Guest.MemoryMB, a.o.Host.Memory>>20)
+	}
+	return nil
+}
+
+// resolve names the image of a config. A registry that cannot be reached is no
+// error here: the Machine may still find the image on the host.
+func (a *Agent) resolve(ctx context.Context, ref string) (hangar.ImageRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	resolved, err := a.o.Images.Resolve(ctx, ref)
+	switch code := hangar.CodeOf(err); {
+	case err == nil, code == hangar.CodeUnavailable, code == hangar.CodeTimeout:
+		return resolved, nil
+	default:
+		return hangar.ImageRef{}, err
+	}
+}
+
+// prepareDeadline bounds the fetching of an image.
+const prepareDeadline = 30 * time.Minute
+
+// prepare fetches the image of a created Machine, which then boots, or rests when
+// it was created with SkipLaunch.
+func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
+	if err := m.makeDirs(); err != nil {
+		return err
+	}
+	img, err := m.pull(ctx, rec)
+	if ctx.Err() != nil {
+		return errOvertaken
+	}
+	if err != nil {
+		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.Image, err)
+		return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineFailed
+			return []hangar.Event{failure(hangar.EventLaunch, err)}
+		})
+	}
+	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		next.Prepared = true
+		next.Machine.ImageRef = img.Ref
+		if next.SkipLaunch {
+			next.Machine.State = hangar.MachineStopped
+			return []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceAgent}}
+		}
+		next.Machine.State = hangar.MachineStarting
+		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
+	})
+}
+
+// makeDirs makes the directories of the Machine.
+func (m *machine) makeDirs() error {
+	for _, dir := range []string{"", sandboxDir, etcDir, filesDir} {
+		if err := os.MkdirAll(m.path(dir), 0o711); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failure is an event that says why something did not come true.
+func failure(typ hangar.EventType, err error) hangar.Event {
+	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: userText(err)}}
+}
+
+// userText is what of an error may be shown: the message of a *hangar.Error, and
+// of any other its text, which names things of this Machine only.
+func userText(err error) string {
+	var e *hangar.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// pull returns the image of the record's current version, from this host if it is
+// here.
+func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
+	ref := rec.Machine.Config.Image
+	if digest := rec.Machine.ImageRef.Digest; digest != "" {
+		if img, err := m.agent.o.Images.Get(digest); err == nil {
+			found := *img
+			found.Ref = rec.Machine.ImageRef
+			return &found, nil
+		}
+		ref = rec.Machine.ImageRef.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, prepareDeadline)
+	defer cancel()
+	m.note("info", "Pulling container image %s", ref)
+	began := m.agent.o.Now()
+	img, err := m.agent.o.Images.Pull(ctx, ref, func(p hangar.PullProgress) { m.watchers.report(&p) })
+	m.watchers.report(nil)
+	if err != nil {
+		return nil, err
+	}
+	m.note("info", "Successfully prepared image %s (%s)", ref, m.agent.o.Now().Sub(began).Round(time.Millisecond))
+	return img, nil
+}
+
+// Machine implements hangar.MachineOps.
+func (a *Agent) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	m, err := a.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	events, err := a.o.Journal.Events(m.id, shownEvents)
+	if err != nil {
+		return nil, err
+	}
+	got := m.rec.Load().Machine
+	got.Events = events
+	return &got, nil
+}
+
+// shownEvents is how many events come with a Machine, and how many a listing of
+// events has unless asked; maxEvents is how many it has at most.
+const (
+	shownEvents = 20
+	maxEvents   = 50
+)
+
+// MachineEvents implements hangar.MachineReader.
+func (a *Agent) MachineEvents(_ context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
+	m, err := a.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		limit = shownEvents
+	}
+	return a.o.Journal.Events(m.id, min(limit, maxEvents))
+}
+
+// MachineVersions implements hangar.MachineReader.
+func (a *Agent) MachineVersions(_ context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	m, err := a.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	return a.o.Journal.Versions(m.id)
+}
+
+// Images implements hangar.ImageService.
+func (a *Agent) listImages() ([]hangar.Image, error) {
+	list, err := a.o.Images.List()
+	if err != nil {
+		return nil, err
+	}
+	used := a.ImagesInUse()
+	for i := range list {
+		list[i].InUse = used[list[i].Ref.Digest]
+	}
+	slices.SortFunc(list, func(x, y hangar.Image) int {
+		if x.Ref.String() < y.Ref.String() {
+			return -1
+		}
+		return 1
+	})
+	return list, nil
+}

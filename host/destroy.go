@@ -1,0 +1,88 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// destroy brings a Machine from destroying to destroyed: nothing but its record
+// and its log remains.
+func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
+	a := m.agent
+	m.clean = false
+	if err := m.clear(ctx, rec); err != nil {
+		return err
+	}
+	if err := a.o.Logs.Release(m.id); err != nil {
+		return err
+	}
+	if err := a.o.Network.Detach(ctx, m.id); err != nil {
+		return fmt.Errorf("detach machine %s: %w", m.id, err)
+	}
+	if err := os.RemoveAll(m.path("")); err != nil {
+		return err
+	}
+	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineDestroyed
+		next.Handle, next.Stop, next.Previous, next.Prepared = nil, nil, nil, false
+		dropSnapshot(next)
+		next.DestroyedAt = a.o.Now()
+		return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.SourceAgent}}
+	})
+}
+
+// How long a destroyed Machine stays readable, and how often that is looked at.
+const (
+	destroyedFor = 24 * time.Hour
+	housekeeping = 10 * time.Minute
+)
+
+// imagePolicy is when images that no Machine uses are freed.
+var imagePolicy = image.Policy{MaxAge: 7 * 24 * time.Hour, MinFreeBytes: 2 << 30}
+
+// keepHouse forgets Machines that were destroyed long ago and frees images.
+func (a *Agent) keepHouse(ctx context.Context) {
+	tick := time.NewTicker(housekeeping)
+	defer tick.Stop()
+	for {
+		if err := a.forgetDestroyed(ctx); err != nil && ctx.Err() == nil {
+			a.o.Log.Error("forget destroyed machines", keyError, err)
+		}
+		if freed, err := a.o.Images.GC(ctx, imagePolicy); err != nil && ctx.Err() == nil {
+			a.o.Log.Error("collect images", keyError, err)
+		} else if freed > 0 {
+			a.o.Log.Info("freed images", "bytes", freed)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *Agent) forgetDestroyed(ctx context.Context) error {
+	for _, m := range a.all() {
+		rec := m.rec.Load()
+		if rec.Machine.State != hangar.MachineDestroyed || a.o.Now().Sub(rec.DestroyedAt) < destroyedFor {
+			continue
+		}
+		if err := a.o.Logs.Remove(m.id); err != nil {
+			return err
+		}
+		err := a.o.Journal.Commit(ctx, func(tx *journal.Tx) error { return tx.DeleteMachine(m.id) })
+		if err != nil {
+			return err
+		}
+		a.mu.Lock()
+		delete(a.machines, m.id)
+		a.mu.Unlock()
+	}
+	return nil
+}

@@ -1,0 +1,23 @@
+package host
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/network"
+)
+
+// NoNetwork is for drivers whose Machines have no network, such as the fake one:
+// every Machine is attached to nothing.
+type NoNetwork struct{}
+
+// Attach makes nothing and returns no namespace.
+func (NoNetwork) Attach(context.Context, network.Endpoint) (network.Attachment, error) {
+	return network.Attachment{}, nil
+}
+
+// Detach has nothing to remove.
+func (NoNetwork) Detach(context.Context, hangar.MachineID) error { return nil }
+
+// List is empty.
+func (NoNetwork) List(context.Context) ([]hangar.MachineID, error) { return nil, nil }

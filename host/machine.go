@@ -1,0 +1,226 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// The files of a Machine, below its own directory.
+const (
+	sandboxDir  = "sandbox"  // the driver's
+	writableDir = "root"     // the writable layer
+	snapshotDir = "snapshot" // memory, while suspended
+	outputFile  = "output"   // FIFO of stdout and stderr
+	etcDir      = "etc"      // hosts, hostname and resolv.conf
+	filesDir    = "files"    // of config.files
+)
+
+// machine is one Machine in the agent's memory: its record, and the goroutine that
+// makes the record true.
+type machine struct {
+	agent *Agent
+	id    hangar.MachineID
+
+	rec atomic.Pointer[journal.Record] // replaced under mu, never changed in place
+
+	mu        sync.Mutex         // held while a change is decided and committed
+	interrupt context.CancelFunc // ends the step under way; guarded by mu
+	working   bool               // the worker runs; guarded by mu
+	dirty     bool               // the worker has to look again; guarded by mu
+
+	// clean: nothing of an earlier sandbox can be on the host. The worker's alone.
+	clean bool
+
+	watchers watchers
+}
+
+// path returns a file of the Machine.
+func (m *machine) path(name string) string {
+	return filepath.Join(m.agent.o.Dir, "machines", string(m.id), name)
+}
+
+// errOvertaken ends a step whose Machine was asked something else meanwhile.
+var errOvertaken = errors.New("overtaken by another request")
+
+// change alters a copy of a Machine's record and says what happened.
+type change func(next *journal.Record) []hangar.Event
+
+// commit makes a change durable and then visible. Each event is stamped with the
+// state that the change brought. m.mu is held.
+func (m *machine) commit(ctx context.Context, alter change) error {
+	current := m.rec.Load()
+	next := *current
+	now := m.agent.o.Now()
+	events := alter(&next)
+	if from, to := current.Machine.State, next.Machine.State; from != to && !from.CanBecome(to) {
+		return fmt.Errorf("machine %s cannot turn from %s into %s", m.id, from, to)
+	}
+	if len(events) > 0 {
+		next.Machine.UpdatedAt = wholeSecond(now)
+	}
+	newVersion := next.Machine.InstanceID > current.Machine.InstanceID
+	err := m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
+		if err := tx.PutMachine(&next); err != nil {
+			return err
+		}
+		if newVersion {
+			version := hangar.MachineVersion{Version: next.Machine.InstanceID, Config: next.Machine.Config}
+			if err := tx.PutVersion(m.id, version); err != nil {
+				return err
+			}
+		}
+		return appendEvents(tx, &next.Machine, events, now)
+	})
+	if err != nil {
+		return fmt.Errorf("commit machine %s: %w", m.id, err)
+	}
+	m.rec.Store(&next)
+	m.watchers.changed()
+	return nil
+}
+
+func appendEvents(tx *journal.Tx, m *hangar.Machine, events []hangar.Event, now time.Time) error {
+	for _, e := range events {
+		e.ID = hangar.NewEventID(now)
+		e.Status = string(m.State)
+		e.Timestamp = now.UnixMilli()
+		if err := tx.AppendEvent(m.ID, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wholeSecond(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
+
+// advance commits a step's result, unless the Machine is no longer what the step
+// began with.
+func (m *machine) advance(ctx context.Context, from *journal.Record, alter change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rec.Load() != from {
+		return errOvertaken
+	}
+	return m.commit(ctx, alter)
+}
+
+// wake makes the worker look at the record again, ending what it is doing. m.mu is
+// held.
+func (m *machine) wake() {
+	m.dirty = true
+	if m.interrupt != nil {
+		m.interrupt()
+	}
+	if !m.working && m.agent.lifetime.Err() == nil {
+		m.working = true
+		m.agent.workers.Go(m.work)
+	}
+}
+
+// The pauses between attempts of a step that fails.
+const (
+	minStepPause = 200 * time.Millisecond
+	maxStepPause = 10 * time.Second
+)
+
+// work runs one step after the other until there is nothing to do.
+func (m *machine) work() {
+	pause := minStepPause
+	for {
+		rec, ctx := m.begin()
+		if rec == nil {
+			return
+		}
+		err := m.step(ctx, rec)
+		switch {
+		case err == nil, errors.Is(err, errOvertaken), m.rec.Load() != rec:
+			pause = minStepPause
+			continue
+		case ctx.Err() != nil:
+			continue
+		}
+		m.agent.o.Log.Error("machine step", keyMachine, m.id, keyState, rec.Machine.State, keyError, err)
+		m.mu.Lock()
+		m.dirty = true
+		m.mu.Unlock()
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, maxStepPause)
+	}
+}
+
+// begin returns the record to work on and a context that ends when the record is
+// overtaken, or nil when the worker may end.
+func (m *machine) begin() (*journal.Record, context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.interrupt != nil {
+		m.interrupt()
+		m.interrupt = nil
+	}
+	rec := m.rec.Load()
+	if m.agent.lifetime.Err() != nil || !m.dirty && m.idle(rec) {
+		m.working = false
+		return nil, nil
+	}
+	m.dirty = false
+	ctx, cancel := context.WithCancel(m.agent.lifetime)
+	m.interrupt = cancel
+	return rec, ctx
+}
+
+// idle reports whether nothing is left to do for the record.
+func (m *machine) idle(rec *journal.Record) bool {
+	switch rec.Machine.State {
+	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
+		return rec.Handle == nil
+	case hangar.MachineDestroyed:
+		return true
+	default:
+		return false
+	}
+}
+
+// step does what the record's state asks for. It returns when that is committed,
+// or when ctx ended.
+func (m *machine) step(ctx context.Context, rec *journal.Record) error {
+	switch rec.Machine.State {
+	case hangar.MachineCreated:
+		return m.prepare(ctx, rec)
+	case hangar.MachineStarting:
+		return m.boot(ctx, rec)
+	case hangar.MachineStarted:
+		return m.watch(ctx, rec)
+	case hangar.MachineStopping:
+		return m.end(ctx, rec)
+	case hangar.MachineSuspending:
+		return m.suspend(ctx, rec)
+	case hangar.MachineRestarting:
+		return m.again(ctx, rec)
+	case hangar.MachineReplacing:
+		return m.replace(ctx, rec)
+	case hangar.MachineDestroying:
+		return m.destroy(ctx, rec)
+	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
+		return m.tidy(ctx, rec)
+	case hangar.MachineDestroyed:
+		return nil
+	default:
+		return fmt.Errorf("machine %s is in unknown state %q", m.id, rec.Machine.State)
+	}
+}
+
+// note writes a line of the platform's own into the Machine's log.
+func (m *machine) note(level, format string, args ...any) {
+	m.agent.o.Logs.Append(m.rec.Load().Machine.Ref(), hangar.LogRunner, level, fmt.Sprintf(format, args...))
+}

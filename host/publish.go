@@ -1,0 +1,104 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// How many rows are published in one go, and the pauses while that fails.
+const (
+	publishBatch    = 256
+	minPublishPause = 50 * time.Millisecond
+	maxPublishPause = 5 * time.Second
+)
+
+// publish sends the rows of Machines to the other planes, after each commit, for
+// as long as it takes: while the cluster state is away they queue in the journal.
+func (a *Agent) publish(ctx context.Context) {
+	pause := minPublishPause
+	next := func(ctx context.Context) (int, error) { return 1, a.republish(ctx) }
+	for ctx.Err() == nil {
+		sent, err := next(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				a.o.Log.Warn("publish machines", keyError, err)
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, maxPublishPause)
+			continue
+		}
+		pause = minPublishPause
+		next = a.publishOnce
+		if sent > 0 {
+			continue
+		}
+		select {
+		case <-a.o.Journal.Changed():
+		case <-ctx.Done():
+		}
+	}
+}
+
+// publishOnce sends what waits, oldest first, and returns how much that was.
+func (a *Agent) publishOnce(ctx context.Context) (int, error) {
+	pending, err := a.o.Journal.Unpublished(publishBatch)
+	if err != nil || len(pending) == 0 {
+		return 0, err
+	}
+	for _, p := range pending {
+		if err := a.publishRow(ctx, p); err != nil {
+			return 0, err
+		}
+	}
+	return len(pending), a.o.Journal.Published(pending)
+}
+
+func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
+	if p.Deleted {
+		return a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, p.ID)
+	}
+	// The journal is read, not memory, which is a moment behind it.
+	rec, err := a.o.Journal.Machine(p.ID)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil // its retraction is queued behind
+	}
+	if err != nil {
+		return err
+	}
+	return a.o.Publisher.PublishMachine(ctx, row(rec))
+}
+
+func row(rec *journal.Record) hangar.MachineRow {
+	return hangar.MachineRow{Machine: rec.Machine, Org: rec.Org, Network: rec.Network, Seq: rec.Seq}
+}
+
+// republish sends what lags although nothing waits in the journal, as after the
+// cluster state was restored from a backup, and retracts what no record claims.
+func (a *Agent) republish(ctx context.Context) error {
+	published, err := a.o.Publisher.PublishedMachines(ctx, a.o.Host.ID)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.all() {
+		rec := m.rec.Load()
+		if seq, ok := published[m.id]; !ok || seq < rec.Seq {
+			if err := a.o.Publisher.PublishMachine(ctx, row(rec)); err != nil {
+				return err
+			}
+		}
+		delete(published, m.id)
+	}
+	for id := range published {
+		if err := a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
