@@ -1,0 +1,285 @@
+// Package daemon runs the real hangar binary for tests: it builds it, starts it
+// with a data directory of the test's own, kills it in whichever way the test
+// wants, and removes all it made.
+//
+// The binary is what `make build` leaves in bin/hangar, or the file that
+// HANGAR_TEST_BIN names; so what is tested is what is shipped. A Daemon belongs to
+// one test at a time; its methods are not for concurrent use, but Client is.
+//
+// It is not a mock of the platform and knows nothing of what is tested.
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar/client"
+)
+
+// Options say how a daemon is run.
+type Options struct {
+	Driver string   // "gvisor" or "fake"; empty: gvisor
+	Args   []string // more arguments of `hangar up`
+	Env    []string // more environment, "NAME=value"
+}
+
+// readyWithin bounds how long a daemon may take to serve.
+const readyWithin = 60 * time.Second
+
+// Daemon is a running hangar with a data directory.
+type Daemon struct {
+	t    testing.TB
+	o    Options
+	dir  string
+	addr string // host:port of the API, the same over restarts
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+	log  string        // file of its output
+}
+
+// Binary returns the path of the hangar binary under test.
+func Binary(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("HANGAR_TEST_BIN")
+	if path == "" {
+		path = filepath.Join(root(t), "bin", "hangar")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("no hangar binary: %v; run `make build` first or set HANGAR_TEST_BIN", err)
+	}
+	return path
+}
+
+// root finds the directory of go.mod.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("not inside the module")
+	return ""
+}
+
+// Start runs a daemon on a new data directory and waits until it serves. The test
+// ends with `hangar down`, which must leave nothing.
+func Start(t testing.TB, o Options) *Daemon {
+	t.Helper()
+	if o.Driver == "" {
+		o.Driver = "gvisor"
+	}
+	if o.Driver == "gvisor" && os.Geteuid() != 0 {
+		t.Skip("needs root: running Machines makes namespaces, mounts and cgroups")
+	}
+	// Short, because sockets live below it.
+	dir, err := os.MkdirTemp("", "hgr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{t: t, o: o, dir: dir, addr: freeAddr(t), log: filepath.Join(t.TempDir(), "daemon.log")}
+	t.Cleanup(d.down)
+	d.Up()
+	return d
+}
+
+// freeAddr picks a loopback address that nobody listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Dir returns the data directory.
+func (d *Daemon) Dir() string { return d.dir }
+
+// Addr returns the address of the API, host:port.
+func (d *Daemon) Addr() string { return d.addr }
+
+// URL returns the base URL of the API.
+func (d *Daemon) URL() string { return "http://" + d.addr }
+
+// PID returns the process id of the daemon.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Up starts the daemon, which must not run, and waits until it serves. It returns
+// how long that took.
+func (d *Daemon) Up() time.Duration {
+	d.t.Helper()
+	out, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer out.Close()
+	args := append([]string{"up", "--dir", d.dir, "--api", d.addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--driver", d.o.Driver}, d.o.Args...)
+	d.cmd = exec.Command(Binary(d.t), args...)
+	d.cmd.Env = append(os.Environ(), d.o.Env...)
+	d.cmd.Stdout, d.cmd.Stderr = out, out
+	began := time.Now()
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) {
+		_ = cmd.Wait()
+		close(done)
+	}(d.cmd, d.done)
+	for time.Since(began) < readyWithin {
+		if res, err := http.Get(d.URL() + "/healthz"); err == nil { //nolint:noctx // bounded by the loop
+			_ = res.Body.Close()
+			return time.Since(began)
+		}
+		select {
+		case <-d.done:
+			d.t.Fatalf("the daemon ended at once:\n%s", d.Output())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	d.t.Fatalf("the daemon does not serve after %s:\n%s", readyWithin, d.Output())
+	return 0
+}
+
+// Kill ends the daemon with SIGKILL.
+func (d *Daemon) Kill() { d.end(syscall.SIGKILL) }
+
+// Term ends the daemon with SIGTERM, which leaves its Machines running.
+func (d *Daemon) Term() { d.end(syscall.SIGTERM) }
+
+func (d *Daemon) end(sig syscall.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		d.t.Fatal(err)
+	}
+	select {
+	case <-d.done:
+	case <-time.After(30 * time.Second):
+		d.t.Fatalf("the daemon does not end on %s:\n%s", sig, d.Output())
+	}
+}
+
+// Output returns the tail of what the daemon printed.
+func (d *Daemon) Output() string {
+	b, err := os.ReadFile(d.log)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 16 << 10
+	if len(b) > most {
+		b = b[len(b)-most:]
+	}
+	return string(b)
+}
+
+// Token returns the admin token.
+func (d *Daemon) Token() string {
+	d.t.Helper()
+	b, err := os.ReadFile(filepath.Join(d.dir, "admin.token"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Client returns a client with the admin token.
+func (d *Daemon) Client() *client.Client {
+	d.t.Helper()
+	c := client.New(d.URL(), d.Token())
+	d.t.Cleanup(c.Close)
+	return c
+}
+
+// Run runs the hangar command against this daemon and returns its standard output.
+// A command that fails fails the test.
+func (d *Daemon) Run(args ...string) string {
+	d.t.Helper()
+	out, err := d.Try(args...)
+	if err != nil {
+		d.t.Fatalf("hangar %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// Try is Run for a command that may fail.
+func (d *Daemon) Try(args ...string) (string, error) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Binary(d.t), args...)
+	cmd.Env = append(os.Environ(), "HANGAR_DIR="+d.dir)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%w\n%s", err, stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// Push packs a directory, a binary or a tar archive with `hangar image push` and
+// returns the reference to use.
+func (d *Daemon) Push(path, name string, flags ...string) string {
+	d.t.Helper()
+	words := strings.Fields(d.Run(append([]string{"image", "push", path, name}, flags...)...))
+	if len(words) == 0 {
+		d.t.Fatal("image push printed no reference")
+	}
+	return words[len(words)-1]
+}
+
+// down removes everything and fails the test if anything is left.
+func (d *Daemon) down() {
+	if d.t.Failed() {
+		d.t.Logf("output of the daemon:\n%s", d.Output())
+	}
+	out, err := exec.Command(Binary(d.t), "down", "--dir", d.dir, "--yes").CombinedOutput()
+	if err != nil {
+		d.t.Errorf("hangar down: %v\n%s", err, out)
+	}
+	if d.done != nil {
+		<-d.done
+	}
+	for _, left := range Leftovers(d.dir) {
+		d.t.Errorf("hangar down left %s", left)
+	}
+}
+
+// Leftovers lists what is still on the host of a data directory: the directory,
+// mounts and processes that name it.
+func Leftovers(dir string) []string {
+	var left []string
+	if _, err := os.Stat(dir); err == nil {
+		left = append(left, "directory "+dir)
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range commands {
+		b, _ := os.ReadFile(path)
+		if line := strings.ReplaceAll(string(b), "\x00", " "); strings.Contains(line, dir) && !strings.Contains(line, " down ") {
+			left = append(left, "process "+line)
+		}
+	}
+	return left
+}

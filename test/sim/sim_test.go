@@ -1,0 +1,443 @@
+// Package sim plays random users against the real daemon and kills it at random
+// moments. After each round the daemon is started again and everything that was
+// acknowledged must be true, everything that was under way must have come to an
+// end, and nothing may be on the host that no record claims.
+//
+// A run is determined by its seed as far as the scheduler allows; a failure prints
+// it. SIM_SEED, SIM_ROUNDS and SIM_DRIVER choose another run than the default.
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/test/daemon"
+)
+
+const (
+	app          = hangar.AppName("sim")
+	users        = 8  // who act at once
+	machinesMost = 24 // that exist at once
+)
+
+func fromEnv[T ~int | ~uint64](t *testing.T, name string, otherwise T) T {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		t.Fatalf("%s=%q: must be a number", name, text)
+	}
+	return T(n)
+}
+
+func TestRandomUsersAndKills(t *testing.T) {
+	driver := os.Getenv("SIM_DRIVER")
+	if driver == "" {
+		driver = "fake"
+	}
+	seed := fromEnv(t, "SIM_SEED", uint64(time.Now().UnixNano())>>1)
+	rounds := fromEnv(t, "SIM_ROUNDS", 6)
+	t.Logf("SIM_SEED=%d SIM_ROUNDS=%d SIM_DRIVER=%s", seed, rounds, driver)
+	defer func() {
+		if t.Failed() {
+			t.Logf("run again with SIM_SEED=%d SIM_ROUNDS=%d SIM_DRIVER=%s", seed, rounds, driver)
+		}
+	}()
+
+	d := daemon.Start(t, daemon.Options{Driver: driver})
+	w := newWorld(t, d, driver, seed)
+	for round := range rounds {
+		w.round(round)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// fact is what is known of a Machine from answers: what was acknowledged, and
+// whether something else was asked without an answer.
+type fact struct {
+	ref    hangar.MachineRef
+	expect hangar.MachineState // after the last verb that was acknowledged
+	maybe  bool                // a verb had no answer: its effect may be there or not
+	gone   bool                // destruction was acknowledged
+	acked  hangar.InstanceID   // the newest version that was acknowledged
+}
+
+// world is what the users believe of the platform.
+type world struct {
+	*testing.T
+	d      *daemon.Daemon
+	c      *client.Client
+	rng    *rand.Rand // of the coordinating goroutine
+	driver string
+	image  string
+
+	mu    sync.Mutex
+	facts map[hangar.MachineID]*fact
+	busy  map[hangar.MachineID]bool // one user at a time asks something of a Machine
+	verbs map[string]int            // that were acknowledged, for the summary
+}
+
+func newWorld(t *testing.T, d *daemon.Daemon, driver string, seed uint64) *world {
+	t.Helper()
+	w := &world{
+		T: t, d: d, c: d.Client(), rng: rand.New(rand.NewPCG(seed, 1)), driver: driver,
+		facts: make(map[hangar.MachineID]*fact), busy: make(map[hangar.MachineID]bool), verbs: make(map[string]int),
+	}
+	if _, err := w.c.CreateApp(t.Context(), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
+		t.Fatal(err)
+	}
+	w.image = pushSleeper(t, d)
+	return w
+}
+
+// round lets the users act, kills the daemon in the middle of it, and checks.
+func (w *world) round(n int) {
+	w.Helper()
+	ctx, stop := context.WithCancel(w.Context())
+	var group sync.WaitGroup
+	for range users {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64()))
+		group.Go(func() {
+			for ctx.Err() == nil {
+				w.act(ctx, rng)
+			}
+		})
+	}
+	life := 100*time.Millisecond + time.Duration(w.rng.Int64N(int64(1500*time.Millisecond)))
+	time.Sleep(life)
+	if w.rng.IntN(5) == 0 {
+		w.d.Term()
+	} else {
+		w.d.Kill()
+	}
+	stop()
+	group.Wait()
+	ready := w.d.Up()
+	w.settle(n)
+	w.mu.Lock()
+	w.Logf("round %d: killed after %s, ready again in %s, %d machines, acknowledged %v", n, life, ready, len(w.facts), w.verbs)
+	w.mu.Unlock()
+	w.check()
+}
+
+// act does one random thing.
+func (w *world) act(ctx context.Context, rng *rand.Rand) {
+	f := w.pick(rng)
+	if f == nil {
+		w.create(ctx, rng)
+		return
+	}
+	defer w.release(f)
+	switch rng.IntN(20) {
+	case 0, 1, 2, 3, 4:
+		w.ask(f, "start", hangar.MachineStarted, func() error {
+			_, err := w.c.StartMachine(ctx, f.ref)
+			return err
+		})
+	case 5, 6, 7:
+		w.ask(f, "stop", hangar.MachineStopped, func() error {
+			return w.c.StopMachine(ctx, f.ref, hangar.MachineStop{Timeout: time.Second})
+		})
+	case 8, 9, 10:
+		w.ask(f, "suspend", hangar.MachineSuspended, func() error { return w.c.SuspendMachine(ctx, f.ref) })
+	case 11, 12:
+		w.ask(f, "restart", hangar.MachineStarted, func() error {
+			return w.c.RestartMachine(ctx, f.ref, hangar.MachineRestart{})
+		})
+	case 13, 14:
+		w.update(ctx, f)
+	case 15:
+		w.ask(f, "destroy", hangar.MachineDestroyed, func() error {
+			return w.c.DestroyMachine(ctx, f.ref, hangar.MachineDestroy{Force: true})
+		})
+	default:
+		_, err := w.c.WaitMachine(ctx, f.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}, Timeout: time.Second})
+		w.tolerate("wait", err)
+	}
+}
+
+// pick reserves a Machine that is not destroyed, or returns nil to create one.
+func (w *world) pick(rng *rand.Rand) *fact {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var free []*fact
+	living := 0
+	for _, f := range w.facts {
+		if f.gone {
+			continue
+		}
+		living++
+		if !w.busy[f.ref.ID] {
+			free = append(free, f)
+		}
+	}
+	if len(free) == 0 || living < machinesMost && rng.IntN(4) == 0 {
+		return nil
+	}
+	slices.SortFunc(free, func(a, b *fact) int { return strings.Compare(string(a.ref.ID), string(b.ref.ID)) })
+	f := free[rng.IntN(len(free))]
+	w.busy[f.ref.ID] = true
+	return f
+}
+
+func (w *world) release(f *fact) {
+	w.mu.Lock()
+	delete(w.busy, f.ref.ID)
+	w.mu.Unlock()
+}
+
+func (w *world) create(ctx context.Context, rng *rand.Rand) {
+	w.mu.Lock()
+	full := len(w.facts) >= 4*machinesMost
+	w.mu.Unlock()
+	if full {
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+		return
+	}
+	in := hangar.MachineCreate{Config: config(w.image, 0), SkipLaunch: rng.IntN(4) == 0}
+	m, err := w.c.CreateMachine(ctx, app, in)
+	if w.tolerate("create", err); err != nil {
+		return
+	}
+	f := &fact{ref: hangar.MachineRef{App: app, ID: m.ID}, expect: hangar.MachineStarted, acked: m.InstanceID}
+	if in.SkipLaunch {
+		f.expect = hangar.MachineStopped
+	}
+	w.mu.Lock()
+	w.facts[m.ID] = f
+	w.verbs["create"]++
+	w.mu.Unlock()
+}
+
+func config(image string, version int) hangar.MachineConfig {
+	return hangar.MachineConfig{
+		Image: image, Env: map[string]string{"VERSION": strconv.Itoa(version)},
+		Guest:   &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256},
+		Restart: &hangar.RestartConfig{Policy: hangar.RestartAlways},
+	}
+}
+
+// ask does a verb whose acknowledgement promises a state.
+func (w *world) ask(f *fact, verb string, promised hangar.MachineState, do func() error) {
+	err := do()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		f.expect, f.maybe = promised, false
+		f.gone = f.gone || promised == hangar.MachineDestroyed
+		w.verbs[verb]++
+	case !answered(err):
+		f.maybe = true
+	}
+	w.tolerateLocked(verb, err)
+}
+
+func (w *world) update(ctx context.Context, f *fact) {
+	m, err := w.c.UpdateMachine(ctx, f.ref, hangar.MachineUpdate{Config: config(w.image, 1)})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		f.acked = m.InstanceID
+		w.verbs["update"]++
+		// A started one starts again, any other is left stopped; which it was
+		// when the update came is the platform's to say.
+		f.maybe = true
+	case !answered(err):
+		f.maybe = true
+	}
+	w.tolerateLocked("update", err)
+}
+
+// answered reports whether the error is the platform's word, so that nothing
+// happened.
+func answered(err error) bool {
+	var e *hangar.Error
+	return errors.As(err, &e) && e.Code != hangar.CodeInternal && e.Code != hangar.CodeUnavailable
+}
+
+func (w *world) tolerate(verb string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tolerateLocked(verb, err)
+}
+
+// tolerateLocked fails the run for answers that nothing excuses: a refusal because
+// of the state, a loss of the connection and a shutdown are the game.
+func (w *world) tolerateLocked(verb string, err error) {
+	switch hangar.CodeOf(err) {
+	case "", hangar.CodeFailedPrecondition, hangar.CodeConflict, hangar.CodeTimeout, hangar.CodeUnavailable:
+	case hangar.CodeInternal:
+		if e := (*hangar.Error)(nil); errors.As(err, &e) {
+			w.Errorf("%s: the platform failed: %v", verb, err)
+		}
+	default:
+		w.Errorf("%s: %v", verb, err)
+	}
+}
+
+// settle waits until no Machine is under way.
+func (w *world) settle(round int) {
+	w.Helper()
+	for _, f := range w.known() {
+		_, err := w.c.WaitMachine(w.Context(), f.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}, Timeout: time.Minute})
+		if err != nil {
+			m, _ := w.c.Machine(w.Context(), f.ref)
+			w.Errorf("round %d: machine %s does not settle: %v\n%+v", round, f.ref.ID, err, m)
+		}
+	}
+}
+
+func (w *world) known() []*fact {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := make([]*fact, 0, len(w.facts))
+	for _, f := range w.facts {
+		list = append(list, f)
+	}
+	return list
+}
+
+// check compares what was acknowledged with what is.
+func (w *world) check() {
+	w.Helper()
+	started := make(map[hangar.MachineID]bool)
+	existing := make(map[hangar.MachineID]bool)
+	for _, f := range w.known() {
+		m, err := w.c.Machine(w.Context(), f.ref)
+		if err != nil {
+			w.Errorf("machine %s was acknowledged and is lost: %v", f.ref.ID, err)
+			continue
+		}
+		if !f.maybe && m.State != f.expect {
+			w.Errorf("machine %s is %s, acknowledged was %s: %s", m.ID, m.State, f.expect, history(m))
+		}
+		if f.gone && m.State != hangar.MachineDestroyed {
+			w.Errorf("machine %s was destroyed and is %s", m.ID, m.State)
+		}
+		if m.InstanceID < f.acked && m.State != hangar.MachineDestroyed {
+			w.Errorf("machine %s is at version %s, acknowledged was %s: %s", m.ID, m.InstanceID, f.acked, history(m))
+		}
+		w.checkHistory(m)
+		f.expect, f.maybe, f.gone, f.acked = m.State, false, m.State == hangar.MachineDestroyed, m.InstanceID
+		if f.gone {
+			w.forget(f)
+		}
+	}
+	all, err := w.c.Machines(w.Context(), app, hangar.MachineFilter{IncludeDestroyed: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, m := range all {
+		started[m.ID] = m.State == hangar.MachineStarted
+		existing[m.ID] = m.State != hangar.MachineDestroyed
+	}
+	w.checkHost(started, existing)
+}
+
+// forget makes room for new Machines: a destroyed one was checked for good.
+func (w *world) forget(f *fact) {
+	w.mu.Lock()
+	delete(w.facts, f.ref.ID)
+	w.mu.Unlock()
+}
+
+// checkHistory walks the events, each of which must be allowed to follow the one
+// before it.
+func (w *world) checkHistory(m *hangar.Machine) {
+	w.Helper()
+	for i := len(m.Events) - 1; i > 0; i-- {
+		from, to := hangar.MachineState(m.Events[i].Status), hangar.MachineState(m.Events[i-1].Status)
+		if from != to && !from.CanBecome(to) {
+			w.Errorf("machine %s went from %s to %s: %s", m.ID, from, to, history(m))
+		}
+		if m.Events[i].ID >= m.Events[i-1].ID {
+			w.Errorf("machine %s: event %s is not older than %s", m.ID, m.Events[i].ID, m.Events[i-1].ID)
+		}
+	}
+	if len(m.Events) > 0 && m.Events[0].Status != string(m.State) {
+		w.Errorf("machine %s is %s, its newest event says %s", m.ID, m.State, m.Events[0].Status)
+	}
+}
+
+func history(m *hangar.Machine) string {
+	var b strings.Builder
+	for _, e := range slices.Backward(m.Events) {
+		fmt.Fprintf(&b, "%s/%s ", e.Type, e.Status)
+	}
+	return b.String()
+}
+
+// checkHost compares what is on the host with what is recorded. What a Machine at
+// rest releases may take a moment longer than its state.
+func (w *world) checkHost(started, existing map[hangar.MachineID]bool) {
+	w.Helper()
+	var complaints []string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if complaints = w.complaints(started, existing); len(complaints) == 0 {
+			return
+		}
+	}
+	for _, c := range complaints {
+		w.Error(c)
+	}
+}
+
+func (w *world) complaints(started, existing map[hangar.MachineID]bool) []string {
+	var list []string
+	dirs, err := os.ReadDir(filepath.Join(w.d.Dir(), "machines"))
+	if err != nil {
+		list = append(list, err.Error())
+	}
+	for _, dir := range dirs {
+		if id := hangar.MachineID(dir.Name()); !existing[id] {
+			list = append(list, fmt.Sprintf("machine %s has a directory and no record", id))
+		}
+	}
+	if w.driver != "fake" {
+		return list
+	}
+	pretend := fake.NewWorld(filepath.Join(w.d.Dir(), "fake"))
+	misuses, err := pretend.Misuses()
+	if err != nil {
+		list = append(list, err.Error())
+	}
+	list = append(list, misuses...)
+	running, err := pretend.Running()
+	if err != nil {
+		list = append(list, err.Error())
+	}
+	for _, id := range running {
+		if !started[id] {
+			list = append(list, fmt.Sprintf("machine %s runs and is not started", id))
+		}
+	}
+	for id, yes := range started {
+		if yes && !slices.Contains(running, id) {
+			list = append(list, fmt.Sprintf("machine %s is started and does not run", id))
+		}
+	}
+	return list
+}
