@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 
 	"github.com/hangar-platform/hangar"
@@ -56,7 +57,10 @@ func (a *Agent) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hang
 	}, streams)
 	switch {
 	case errors.Is(err, driver.ErrCommandNotFound):
-		return result, hangar.Errorf(hangar.CodeInvalid, "", "invalid command: %q: %w", req.Command[0], err)
+		return result, &hangar.Error{
+			Code: hangar.CodeInvalid, Err: err,
+			Message: fmt.Sprintf("invalid command: %q is not in the machine's file system or not executable", req.Command[0]),
+		}
 	case errors.Is(err, context.DeadlineExceeded) && req.Timeout > 0:
 		return result, hangar.Errorf(hangar.CodeTimeout, "", "the command was killed: it ran for more than %s", req.Timeout)
 	default:

@@ -1,0 +1,168 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+const (
+	destroyTimeout = time.Minute // of an App with all of its Machines
+	destroysAtOnce = 16
+	deletesAtOnce  = state.MaxTxnOps - 1 // one compare is of the App
+)
+
+// DestroyApp implements hangar.AppService. Once it has marked the App, the
+// decision stands: what cannot be destroyed now is when it is called again, or by
+// Open.
+func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
+	marked, err := a.markDeleting(ctx, name, force)
+	if err != nil {
+		return err
+	}
+	// Half a destruction helps nobody, so it goes on when the caller goes away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+	defer cancel()
+	return a.finishDestroy(ctx, name, marked)
+}
+
+// markDeleting returns the App's record as it will stay until it is gone.
+func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool) (state.Item, error) {
+	for {
+		rec, item, err := a.app(ctx, name)
+		if err != nil || rec.Deleting {
+			return item, err
+		}
+		if !force {
+			if err := a.nothingRuns(ctx, name); err != nil {
+				return item, err
+			}
+		}
+		rec.Deleting = true
+		mark, err := write(item.Key, rec)
+		if err != nil {
+			return item, err
+		}
+		revision, err := a.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{mark}})
+		if err == nil {
+			return state.Item{Key: item.Key, Value: mark.Value, Revision: revision}, nil
+		}
+		if !errors.Is(err, state.ErrConflict) {
+			return item, stateError(err)
+		}
+	}
+}
+
+// nothingRuns refuses while a Machine of the App is not at rest.
+func (a *Apps) nothingRuns(ctx context.Context, name hangar.AppName) error {
+	machines, err := a.machinesOf(ctx, name, hangar.MachineFilter{})
+	if err != nil {
+		return err
+	}
+	for _, m := range machines {
+		if m.State.NeedsForce() {
+			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonMachinesRunning,
+				"App %q has machines that are not stopped, such as %s (%s); stop them or use force", name, m.ID, m.State)
+		}
+	}
+	return nil
+}
+
+// finishDestroy destroys what an App that is marked still has, and then the App.
+// It changes nothing once the marked record is gone, for then another call was
+// quicker, and there may be a new App of that name.
+func (c *Control) finishDestroy(ctx context.Context, name hangar.AppName, marked state.Item) error {
+	for {
+		reserved, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{App: name}), false)
+		if err != nil {
+			return stateError(err)
+		}
+		owners := c.owners(ctx, name, reserved)
+		switch now, err := c.store.Get(ctx, marked.Key); {
+		case errors.Is(err, state.ErrNotFound), err == nil && now.Revision != marked.Revision:
+			return nil
+		case err != nil:
+			return stateError(err)
+		}
+		if err := c.destroyMachines(ctx, name, owners); err != nil {
+			return err
+		}
+		if err = c.forgetApp(ctx, name, marked, reserved); !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+		// A creation that had begun before the App was marked went on meanwhile.
+	}
+}
+
+// owners says which hosts have the reserved Machines, and any of the App that
+// hosts have beside them.
+func (c *Control) owners(ctx context.Context, app hangar.AppName, reserved []state.Item) map[hangar.MachineID]hangar.HostID {
+	owners := map[hangar.MachineID]hangar.HostID{}
+	for _, host := range c.agents.Hosts() {
+		agent, err := c.agent(host.ID)
+		if err != nil {
+			continue // Machines that it has are reserved, but for rare leftovers
+		}
+		machines, err := agent.Machines(ctx, app, hangar.MachineFilter{})
+		if err != nil {
+			continue
+		}
+		for _, m := range machines {
+			owners[m.ID] = host.ID
+		}
+	}
+	for _, item := range reserved {
+		r, err := decode[reservation](item)
+		if err != nil {
+			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		owners[r.ID] = r.Host
+	}
+	return owners
+}
+
+func (c *Control) destroyMachines(ctx context.Context, app hangar.AppName, owners map[hangar.MachineID]hangar.HostID) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(destroysAtOnce)
+	for id, host := range owners {
+		group.Go(func() error {
+			agent, err := c.agent(host)
+			if err == nil {
+				err = agent.DestroyMachine(ctx, hangar.MachineRef{App: app, ID: id}, hangar.MachineDestroy{Force: true})
+			}
+			if hangar.CodeOf(err) == hangar.CodeNotFound {
+				return nil
+			}
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// forgetApp removes all records of an App. It returns state.ErrConflict when a
+// reservation changed since it was read, so that no Machine stays without one.
+func (c *Control) forgetApp(ctx context.Context, name hangar.AppName, marked state.Item, reserved []state.Item) error {
+	names, _, err := state.All(ctx, c.store, nameKey(name, ""), true)
+	if err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(slices.Concat(reserved, names), deletesAtOnce) {
+		txn := state.Txn{If: []state.Compare{state.Unchanged(marked)}}
+		for _, item := range batch {
+			txn.If = append(txn.If, state.Unchanged(item))
+			txn.Then = append(txn.Then, state.Delete(item.Key))
+		}
+		if _, err := c.store.Txn(ctx, txn); err != nil {
+			return err
+		}
+	}
+	_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key)}})
+	return err
+}

@@ -1,0 +1,131 @@
+// Package control decides: who owns an App, what a Machine is called and which
+// host shall run it.
+//
+// Promises. Every decision is one transaction of the cluster state: a name is
+// given to one Machine, a number to one network, for ever. A Machine is reserved
+// in the state before a host is asked to make it and confirmed afterwards; an
+// answer is sent only when both are durable. What a crash leaves half done, a
+// reservation without a Machine or an App without all of its Machines, is found
+// and finished by Open, or when somebody stumbles on it. Every method of the
+// services requires a principal and answers CodeForbidden for things of an
+// organization that is not the caller's.
+//
+// Concurrency. All types are safe for concurrent use. The package keeps nothing in
+// memory but which creations are under way in this process, so that several
+// control planes may share one state; it starts no goroutine that outlives a call.
+//
+// It does not own Machines: their config, state and events are their host's, which
+// is asked, and which publishes a row of each; see Rows. It is not on the path of
+// requests to Machines and speaks no HTTP.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Keys of log records.
+const (
+	keyApp     = "app"
+	keyMachine = "machine"
+	keyHost    = "host"
+	keyKey     = "key"
+	keyError   = "err"
+)
+
+// Config is what control needs.
+type Config struct {
+	Store  state.Store
+	Agents hangar.Agents
+	Region hangar.Region // of Machines whose creator names none
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// Control is the control plane; its methods return the services it offers.
+type Control struct {
+	store  state.Store
+	agents hangar.Agents
+	region hangar.Region
+	log    *slog.Logger
+	now    func() time.Time
+	rows   *Rows
+
+	mu       sync.Mutex
+	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
+}
+
+// New returns a Control that has read nothing yet.
+func New(cfg Config) *Control {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Control{
+		store: cfg.Store, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
+	}
+}
+
+// Open makes what every server has, the organization hangar.OrgPersonal and its
+// default network, and finishes what a crash left half done. For that it asks the
+// hosts, so the agent of this process must be open. Hosts that cannot be reached
+// do not keep it from succeeding.
+func (c *Control) Open(ctx context.Context) error {
+	if err := c.ensureOrg(ctx, hangar.Org{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
+		return fmt.Errorf("open control: %w", err)
+	}
+	if err := c.heal(ctx); err != nil {
+		return fmt.Errorf("open control: %w", err)
+	}
+	return nil
+}
+
+// Apps returns the service of Apps.
+func (c *Control) Apps() *Apps { return &Apps{c} }
+
+// Machines returns the service of Machines.
+func (c *Control) Machines() *Machines { return &Machines{c} }
+
+// Logs returns the service of logs.
+func (c *Control) Logs() *Logs { return &Logs{c} }
+
+// Images returns the service of images.
+func (c *Control) Images() *Images { return &Images{c} }
+
+// stateError turns an error of the store into one for the user. The end of a
+// context stays what it is.
+func stateError(err error) error {
+	var e *hangar.Error
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &e) {
+		return err
+	}
+	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The cluster state cannot be reached", Err: err}
+}
+
+// unreachable reports whether err says that a host could not be asked, as opposed
+// to what it answered.
+func unreachable(err error) bool {
+	switch hangar.CodeOf(err) {
+	case hangar.CodeUnavailable, hangar.CodeTimeout:
+		return hangar.ReasonOf(err) == ""
+	default:
+		return false
+	}
+}
+
+// agent finds a host. One that is unknown is as good as one that is away: it may
+// have been known yesterday and be so again tomorrow.
+func (c *Control) agent(id hangar.HostID) (hangar.Agent, error) {
+	agent, err := c.agents.Agent(id)
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
+		err = &hangar.Error{Code: hangar.CodeUnavailable, Message: "The host of the machine is not known", Err: err}
+	}
+	return agent, err
+}

@@ -1,0 +1,350 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// fakeHost is an agent in memory: it keeps Machines, obeys the table of states
+// without delay, and can be made to misbehave.
+type fakeHost struct {
+	host hangar.Host
+
+	mu        sync.Mutex
+	machines  map[hangar.MachineID]*hangar.Machine
+	logs      []hangar.LogEntry
+	images    []hangar.Image
+	seq       uint64
+	publish   hangar.Publisher // nil: rows are not published
+	down      bool             // nothing is answered
+	onCreate  func(spec hangar.MachineSpec) (before, after error)
+	onDestroy func() // once
+}
+
+var errDown = &hangar.Error{Code: hangar.CodeUnavailable, Message: "host cannot be reached"}
+
+func newFakeHost(id hangar.HostID, region hangar.Region) *fakeHost {
+	return &fakeHost{
+		host:     hangar.Host{ID: id, Region: region, CPUs: 2, Memory: 1 << 30},
+		machines: map[hangar.MachineID]*hangar.Machine{},
+	}
+}
+
+func (f *fakeHost) Host() hangar.Host { return f.host }
+
+// set changes a Machine behind the platform's back, as its own exit does.
+func (f *fakeHost) set(ctx context.Context, id hangar.MachineID, s hangar.MachineState) error {
+	f.mu.Lock()
+	m := f.machines[id]
+	m.State = s
+	row := f.row(m)
+	f.mu.Unlock()
+	return f.send(ctx, row)
+}
+
+func (f *fakeHost) row(m *hangar.Machine) hangar.MachineRow {
+	f.seq++
+	return hangar.MachineRow{Machine: *m, Org: hangar.OrgPersonal, Network: 1, Seq: f.seq}
+}
+
+func (f *fakeHost) send(ctx context.Context, row hangar.MachineRow) error {
+	if f.publish == nil {
+		return nil
+	}
+	return f.publish.PublishMachine(context.WithoutCancel(ctx), row)
+}
+
+func (f *fakeHost) state(id hangar.MachineID) hangar.MachineState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.machines[id]; m != nil {
+		return m.State
+	}
+	return ""
+}
+
+// alive are the Machines that are not destroyed.
+func (f *fakeHost) alive() (ids []hangar.MachineID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, m := range f.machines {
+		if m.State != hangar.MachineDestroyed {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (f *fakeHost) setDown(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
+}
+
+func (f *fakeHost) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
+	if f.onCreate != nil {
+		before, after := f.onCreate(spec)
+		if before != nil {
+			return nil, before
+		}
+		if after != nil {
+			_, _ = f.record(ctx, spec)
+			return nil, after
+		}
+	}
+	return f.record(ctx, spec)
+}
+
+func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
+	f.mu.Lock()
+	if f.down {
+		f.mu.Unlock()
+		return nil, errDown
+	}
+	m := f.machines[spec.ID]
+	if m == nil {
+		state := hangar.MachineStarted
+		if spec.SkipLaunch {
+			state = hangar.MachineStopped
+		}
+		m = &hangar.Machine{
+			ID: spec.ID, Name: spec.Name, App: spec.App, State: state, Region: spec.Region, Host: f.host.ID,
+			Config: spec.Config, Cordoned: spec.Cordoned, HostStatus: "ok",
+		}
+		f.machines[spec.ID] = m
+	}
+	got, row := *m, f.row(m)
+	f.mu.Unlock()
+	return &got, f.send(ctx, row)
+}
+
+// do asks a Machine for a verb and moves it to a state.
+func (f *fakeHost) do(ctx context.Context, ref hangar.MachineRef, v hangar.Verb, force bool, to hangar.MachineState) (hangar.Machine, error) {
+	f.mu.Lock()
+	if f.down {
+		f.mu.Unlock()
+		return hangar.Machine{}, errDown
+	}
+	m := f.machines[ref.ID]
+	if m == nil || m.App != ref.App {
+		f.mu.Unlock()
+		return hangar.Machine{}, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found")
+	}
+	before := *m
+	if v == "" {
+		f.mu.Unlock()
+		return before, nil
+	}
+	if m.State.Answers(v) == hangar.Refuse || v == hangar.VerbDestroy && !force && m.State.NeedsForce() {
+		f.mu.Unlock()
+		return before, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine is %s", m.State)
+	}
+	if to != "" {
+		m.State = to
+	}
+	row := f.row(m)
+	f.mu.Unlock()
+	return before, f.send(ctx, row)
+}
+
+func (f *fakeHost) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	m, err := f.do(ctx, ref, "", false, "")
+	if err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+func (f *fakeHost) UpdateMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineUpdate) (*hangar.Machine, error) {
+	m, err := f.do(ctx, ref, hangar.VerbUpdate, false, "")
+	return &m, err
+}
+
+func (f *fakeHost) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
+	m, err := f.do(ctx, ref, hangar.VerbStart, false, hangar.MachineStarted)
+	return hangar.StartResult{PreviousState: m.State}, err
+}
+
+func (f *fakeHost) StopMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineStop) error {
+	_, err := f.do(ctx, ref, hangar.VerbStop, false, hangar.MachineStopped)
+	return err
+}
+
+func (f *fakeHost) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
+	_, err := f.do(ctx, ref, hangar.VerbSuspend, false, hangar.MachineSuspended)
+	return err
+}
+
+func (f *fakeHost) RestartMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineRestart) error {
+	_, err := f.do(ctx, ref, hangar.VerbRestart, false, hangar.MachineStarted)
+	return err
+}
+
+func (f *fakeHost) SignalMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.Signal) error {
+	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
+	return err
+}
+
+func (f *fakeHost) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
+	_, err := f.do(ctx, ref, hangar.VerbDestroy, in.Force, hangar.MachineDestroyed)
+	f.mu.Lock()
+	hook := f.onDestroy
+	f.onDestroy = nil
+	f.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	return err
+}
+
+func (f *fakeHost) WaitMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
+	m, err := f.do(ctx, ref, "", false, "")
+	return hangar.MachineReached{State: m.State}, err
+}
+
+func (f *fakeHost) MachineEvents(ctx context.Context, ref hangar.MachineRef, _ int) ([]hangar.Event, error) {
+	_, err := f.do(ctx, ref, "", false, "")
+	return nil, err
+}
+
+func (f *fakeHost) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	_, err := f.do(ctx, ref, "", false, "")
+	return nil, err
+}
+
+func (f *fakeHost) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
+	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
+	return nil, err
+}
+
+func (f *fakeHost) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
+	return func(yield func(hangar.MachineChange, error) bool) {
+		m, err := f.do(ctx, ref, "", false, "")
+		yield(hangar.MachineChange{Machine: &m}, err)
+	}
+}
+
+func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
+	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
+	return hangar.ExecResult{ExitCode: 7}, err
+}
+
+func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return nil, errDown
+	}
+	var list []*hangar.Machine
+	for _, m := range f.machines {
+		if got := *m; (app == "" || got.App == app) && filter.Matches(&got) {
+			list = append(list, &got)
+		}
+	}
+	slices.SortFunc(list, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return list, nil
+}
+
+// Logs has tokens that count lines.
+func (f *fakeHost) Logs(_ context.Context, _ hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return hangar.LogPage{}, errDown
+	}
+	from := len(q.Token)
+	if q.Token == "" {
+		from = max(0, len(f.logs)-q.Limit)
+	}
+	to := min(len(f.logs), from+q.Limit)
+	return hangar.LogPage{Entries: slices.Clone(f.logs[from:to]), Next: strings.Repeat("x", to)}, nil
+}
+
+func (f *fakeHost) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		page, err := f.Logs(ctx, app, q)
+		for _, e := range page.Entries {
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(hangar.LogEntry{}, err)
+			return
+		}
+		<-ctx.Done()
+	}
+}
+
+func (f *fakeHost) say(at time.Time, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.logs = append(f.logs, hangar.LogEntry{Time: at, Message: text})
+}
+
+func (f *fakeHost) Images(context.Context) ([]hangar.Image, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return nil, errDown
+	}
+	return slices.Clone(f.images), nil
+}
+
+func (f *fakeHost) RemoveImage(_ context.Context, digest string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return errDown
+	}
+	for i, image := range f.images {
+		if image.Ref.Digest == digest {
+			if image.InUse {
+				return hangar.Errorf(hangar.CodeFailedPrecondition, "", "image is in use")
+			}
+			f.images = slices.Delete(f.images, i, i+1)
+			return nil
+		}
+	}
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found")
+}
+
+// fleet implements hangar.Agents.
+type fleet []*fakeHost
+
+func (f fleet) Agent(id hangar.HostID) (hangar.Agent, error) {
+	for _, h := range f {
+		if h.host.ID == id {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.down {
+				return nil, errDown
+			}
+			return h, nil
+		}
+	}
+	return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host")
+}
+
+func (f fleet) Hosts() (hosts []hangar.Host) {
+	for _, h := range f {
+		hosts = append(hosts, h.host)
+	}
+	return hosts
+}
+
+var (
+	_ hangar.Agent  = (*fakeHost)(nil)
+	_ hangar.Agents = fleet(nil)
+
+	errRoom = hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "no room")
+	errBad  = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no such image")
+	errDisk = errors.New("disk is broken")
+)

@@ -1,0 +1,106 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Images implements hangar.ImageService over all hosts. Images belong to no
+// organization, so only an administrator sees or removes them.
+type Images struct{ *Control }
+
+var _ hangar.ImageService = (*Images)(nil)
+
+func (i *Images) admin(ctx context.Context) error {
+	p, err := hangar.PrincipalFrom(ctx)
+	if err == nil && !p.Admin {
+		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or remove the images of hosts")
+	}
+	return err
+}
+
+// Images implements hangar.ImageService. An image that several hosts have is
+// listed once.
+func (i *Images) Images(ctx context.Context) ([]hangar.Image, error) {
+	if err := i.admin(ctx); err != nil {
+		return nil, err
+	}
+	images := map[string]hangar.Image{}
+	err := i.eachHost(func(a hangar.Agent) error {
+		held, err := a.Images(ctx)
+		for _, image := range held {
+			if known, ok := images[image.Ref.String()]; ok {
+				image.InUse = image.InUse || known.InUse
+				if known.LastUsed.After(image.LastUsed) {
+					image.LastUsed = known.LastUsed
+				}
+			}
+			images[image.Ref.String()] = image
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := make([]hangar.Image, 0, len(images))
+	for _, image := range images {
+		list = append(list, image)
+	}
+	slices.SortFunc(list, func(a, b hangar.Image) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
+	return list, nil
+}
+
+// RemoveImage implements hangar.ImageService, on every host that has the image
+// and can be reached.
+func (i *Images) RemoveImage(ctx context.Context, digest string) error {
+	if err := i.admin(ctx); err != nil {
+		return err
+	}
+	removed, missing := false, error(nil)
+	err := i.eachHost(func(a hangar.Agent) error {
+		err := a.RemoveImage(ctx, digest)
+		switch {
+		case err == nil:
+			removed = true
+		case hangar.CodeOf(err) == hangar.CodeNotFound:
+			missing, err = err, nil
+		}
+		return err
+	})
+	if err != nil || removed {
+		return err
+	}
+	if missing == nil {
+		missing = hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found: %s", digest)
+	}
+	return missing
+}
+
+// eachHost calls do for every host that can be reached, in turn. It returns the
+// first error, and an unreachable host's only if none could be reached.
+func (i *Images) eachHost(do func(hangar.Agent) error) error {
+	var away error
+	reached := false
+	for _, host := range i.agents.Hosts() {
+		agent, err := i.agent(host.ID)
+		if err == nil {
+			err = do(agent)
+		}
+		switch {
+		case err == nil:
+			reached = true
+		case !unreachable(err):
+			return err
+		default:
+			away = err
+			i.log.Warn("host left out", keyHost, host.ID, keyError, err)
+		}
+	}
+	if reached {
+		return nil
+	}
+	return away
+}

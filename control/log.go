@@ -1,0 +1,217 @@
+package control
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Logs implements hangar.LogService over the hosts of an App.
+//
+// Lines of one host are in their order. Between hosts they are ordered by time
+// within a page, and as they arrive while following.
+type Logs struct{ *Control }
+
+var _ hangar.LogService = (*Logs)(nil)
+
+// logToken continues the log of an App: one token of each host.
+type logToken map[hangar.HostID]string
+
+func parseLogToken(text string) (logToken, error) {
+	token := logToken{}
+	if text == "" {
+		return token, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(b, &token)
+	}
+	if err != nil || token == nil {
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid next_token: use the one that the last answer had")
+	}
+	return token, nil
+}
+
+func (t logToken) String() string {
+	if len(t) == 0 {
+		return ""
+	}
+	b, err := json.Marshal(t) // a map of strings always encodes, and with sorted keys
+	if err != nil {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// hostLog is the part of a query that one host answers.
+type hostLog struct {
+	agent hangar.Agent
+	query hangar.LogQuery
+}
+
+// split makes the queries of hosts. Each may return its share of the lines, so
+// that a page holds all that it was made of and continues without a gap. Hosts
+// that cannot be reached are left out, unless none can.
+func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery, everyHost bool) ([]hostLog, logToken, error) {
+	if _, _, err := l.app(ctx, app); err != nil {
+		return nil, nil, err
+	}
+	token, err := parseLogToken(q.Token)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, err := l.logHosts(ctx, app, q, everyHost)
+	if err != nil {
+		return nil, nil, err
+	}
+	limit := q.Limit
+	if limit <= 0 {
+		limit = hangar.DefaultLogLimit
+	}
+	var logs []hostLog
+	var away error
+	for _, id := range ids {
+		agent, err := l.agent(id)
+		if err != nil {
+			away = err
+			continue
+		}
+		part := q
+		part.Limit, part.Token = max(1, limit/len(ids)), token[id]
+		logs = append(logs, hostLog{agent: agent, query: part})
+	}
+	if len(logs) == 0 && away != nil {
+		return nil, nil, away
+	}
+	return logs, token, nil
+}
+
+// logHosts are the hosts that have lines of the App or, for a follower of it, may
+// come to have some.
+func (l *Logs) logHosts(ctx context.Context, app hangar.AppName, q hangar.LogQuery, everyHost bool) ([]hangar.HostID, error) {
+	if q.Instance != "" {
+		r, _, err := read[reservation](ctx, l.store, reservationKey(hangar.MachineRef{App: app, ID: q.Instance}))
+		if errors.Is(err, state.ErrNotFound) {
+			return nil, machineNotFound(q.Instance)
+		}
+		return []hangar.HostID{r.Host}, stateError(err)
+	}
+	reserved, err := l.reserved(ctx, app)
+	if err != nil {
+		return nil, err
+	}
+	var ids []hangar.HostID
+	for _, r := range reserved {
+		ids = append(ids, r.host)
+	}
+	if everyHost {
+		for _, h := range l.agents.Hosts() {
+			if q.Region == "" || q.Region == h.Region {
+				ids = append(ids, h.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// Logs implements hangar.LogService.
+func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
+	logs, token, err := l.split(ctx, app, q, false)
+	if err != nil {
+		return hangar.LogPage{}, err
+	}
+	pages := make([]hangar.LogPage, len(logs))
+	group, bounded := errgroup.WithContext(ctx)
+	for i, part := range logs {
+		group.Go(func() (err error) {
+			pages[i], err = part.agent.Logs(bounded, app, part.query)
+			if err != nil && unreachable(err) && len(logs) > 1 {
+				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.agent.Host().ID, keyError, err)
+				pages[i], err = hangar.LogPage{Next: part.query.Token}, nil
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return hangar.LogPage{}, err
+	}
+	page := hangar.LogPage{Entries: []hangar.LogEntry{}}
+	for i, part := range logs {
+		page.Entries = append(page.Entries, pages[i].Entries...)
+		if next := pages[i].Next; next != "" {
+			token[part.agent.Host().ID] = next
+		}
+	}
+	if len(logs) > 1 {
+		slices.SortStableFunc(page.Entries, func(a, b hangar.LogEntry) int { return a.Time.Compare(b.Time) })
+	}
+	page.Next = token.String()
+	return page, nil
+}
+
+// FollowLogs implements hangar.LogService. It ends with the first error of a host.
+func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		logs, _, err := l.split(ctx, app, q, true)
+		if err != nil {
+			yield(hangar.LogEntry{}, err)
+			return
+		}
+		if len(logs) == 1 {
+			logs[0].agent.FollowLogs(ctx, app, logs[0].query)(yield)
+			return
+		}
+		merge(ctx, app, logs, yield)
+	}
+}
+
+// merge yields the lines of several hosts as they arrive.
+func merge(ctx context.Context, app hangar.AppName, logs []hostLog, yield func(hangar.LogEntry, error) bool) {
+	type line struct {
+		entry hangar.LogEntry
+		err   error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	lines := make(chan line)
+	var followers sync.WaitGroup
+	for _, part := range logs {
+		followers.Go(func() {
+			for entry, err := range part.agent.FollowLogs(ctx, app, part.query) {
+				select {
+				case lines <- line{entry, err}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		followers.Wait()
+		close(ended)
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	for {
+		select {
+		case l := <-lines:
+			if !yield(l.entry, l.err) || l.err != nil {
+				return
+			}
+		case <-ended:
+			return
+		}
+	}
+}

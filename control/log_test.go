@@ -1,0 +1,152 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+func texts(entries []hangar.LogEntry) (texts []string) {
+	for _, e := range entries {
+		texts = append(texts, e.Message)
+	}
+	return texts
+}
+
+func TestLogsOfSeveralHosts(t *testing.T) {
+	p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
+	ctx := admin(t)
+	p.app(t, "web")
+	if page, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{}); err != nil || len(page.Entries) != 0 || page.Next != "" {
+		t.Fatalf("of an app without machines: %+v, %v", page, err)
+	}
+	first, second := p.machine(t, "web", ""), p.machine(t, "web", "")
+	if first.Host != p.hosts[0].host.ID {
+		first, second = second, first
+	}
+	start := time.Unix(1_700_000_000, 0)
+	var want []string
+	for i := range 10 {
+		text := fmt.Sprint("line ", i)
+		p.hosts[i%2].say(start.Add(time.Duration(i)*time.Second), text)
+		want = append(want, text)
+	}
+	page, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{})
+	if err != nil || !slices.Equal(texts(page.Entries), want) {
+		t.Fatalf("%v, %v; want %v", texts(page.Entries), err, want)
+	}
+	same, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{Token: page.Next})
+	if err != nil || len(same.Entries) != 0 || same.Next != page.Next {
+		t.Fatalf("nothing new: %+v, %v; want the same token", same, err)
+	}
+	// Lines that come in bursts are read once each, in small pages.
+	for i := range 7 {
+		p.hosts[0].say(start.Add(time.Minute), fmt.Sprint("a", i))
+	}
+	p.hosts[1].say(start.Add(time.Minute), "b")
+	var got []string
+	for token := page.Next; ; {
+		next, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{Token: token, Limit: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(next.Entries) > 4 {
+			t.Errorf("%d entries, at most 4 were asked for", len(next.Entries))
+		}
+		if next.Next == token {
+			break
+		}
+		got, token = append(got, texts(next.Entries)...), next.Next
+	}
+	slices.Sort(got)
+	if want := []string{"a0", "a1", "a2", "a3", "a4", "a5", "a6", "b"}; !slices.Equal(got, want) {
+		t.Errorf("in pages: %v, want %v", got, want)
+	}
+	// A host that is away is passed over, and continues where it was.
+	p.hosts[1].say(start.Add(time.Hour), "while away")
+	p.hosts[1].setDown(true)
+	token := page.Next
+	if away, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{Token: token}); err != nil || len(away.Entries) != 7 {
+		t.Errorf("with a host away: %v, %v", texts(away.Entries), err)
+	} else {
+		token = away.Next
+	}
+	p.hosts[1].setDown(false)
+	if back, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{Token: token}); err != nil || !slices.Equal(texts(back.Entries), []string{"b", "while away"}) {
+		t.Errorf("with the host back: %v, %v", texts(back.Entries), err)
+	}
+	one, err := p.Logs().Logs(ctx, "web", hangar.LogQuery{Instance: second.ID})
+	if err != nil || len(one.Entries) != 7 {
+		t.Errorf("of the machine on the second host: %v, %v", texts(one.Entries), err)
+	}
+	_, err = p.Logs().Logs(ctx, "web", hangar.LogQuery{Instance: "00000000000000"})
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	for _, bad := range []string{"?", "bnVsbA", "W10"} {
+		_, err = p.Logs().Logs(ctx, "web", hangar.LogQuery{Token: bad})
+		wantError(t, err, hangar.CodeInvalid, "")
+	}
+	p.hosts[0].setDown(true)
+	_, err = p.Logs().Logs(ctx, "web", hangar.LogQuery{Instance: first.ID})
+	wantError(t, err, hangar.CodeUnavailable, "")
+}
+
+func TestFollowLogs(t *testing.T) {
+	for hosts := 1; hosts <= 2; hosts++ {
+		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
+			all := []*fakeHost{newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc")}
+			p := newPlane(t, state.NewMemory(), all[:hosts]...)
+			p.app(t, "web")
+			for _, h := range p.hosts {
+				h.say(time.Now(), "from "+string(h.host.ID))
+			}
+			ctx, cancel := context.WithCancel(admin(t))
+			defer cancel()
+			n := 0
+			for _, err := range p.Logs().FollowLogs(ctx, "web", hangar.LogQuery{}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n++; n == hosts {
+					cancel()
+				}
+			}
+			if n != hosts {
+				t.Errorf("%d lines, want %d", n, hosts)
+			}
+			for range p.Logs().FollowLogs(admin(t), "web", hangar.LogQuery{}) {
+				break // the followers end, too
+			}
+		})
+	}
+}
+
+func TestImagesOfSeveralHosts(t *testing.T) {
+	p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
+	ctx := admin(t)
+	image := func(repository string, inUse bool, used int64) hangar.Image {
+		return hangar.Image{Ref: hangar.ImageRef{Registry: "r", Repository: repository, Digest: "sha256:" + repository}, InUse: inUse, LastUsed: time.Unix(used, 0)}
+	}
+	p.hosts[0].images = []hangar.Image{image("b", false, 5), image("a", false, 1)}
+	p.hosts[1].images = []hangar.Image{image("a", false, 9), image("c", true, 1)}
+	list, err := p.Images().Images(ctx)
+	if err != nil || len(list) != 3 || list[0].Ref.Repository != "a" || list[0].LastUsed != time.Unix(9, 0) || !list[2].InUse {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if err := p.Images().RemoveImage(ctx, "sha256:a"); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, p.Images().RemoveImage(ctx, "sha256:a"), hangar.CodeNotFound, hangar.ReasonImageNotFound)
+	wantError(t, p.Images().RemoveImage(ctx, "sha256:c"), hangar.CodeFailedPrecondition, "")
+	p.hosts[1].setDown(true)
+	if list, err := p.Images().Images(ctx); err != nil || len(list) != 1 {
+		t.Errorf("with a host away: %+v, %v", list, err)
+	}
+	p.hosts[0].setDown(true)
+	_, err = p.Images().Images(ctx)
+	wantError(t, err, hangar.CodeUnavailable, "")
+}

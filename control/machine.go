@@ -1,0 +1,257 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Machines implements hangar.MachineService.
+type Machines struct{ *Control }
+
+var _ hangar.MachineService = (*Machines)(nil)
+
+const (
+	listTimeout = 5 * time.Second // for one host of several to answer a list
+	createTries = 3               // of a creation that others keep taking for dead
+)
+
+// CreateMachine implements hangar.MachineService.
+func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
+	rec, item, err := m.app(ctx, app)
+	if err != nil {
+		return nil, err
+	}
+	if in.Name != "" {
+		if err := checkMachineName(in.Name); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkConfig(&in.Config); err != nil {
+		return nil, err
+	}
+	if in.Region == "" {
+		in.Region = m.region
+	}
+	hosts, err := m.regionHosts(in.Region)
+	if err != nil {
+		return nil, err
+	}
+	// When the caller goes away in the middle, nobody would know whether the host
+	// has the Machine; so the creation goes on.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		made, err := m.create(ctx, rec, in, hosts)
+		switch {
+		case err == nil:
+			m.markDeployed(ctx, rec, item)
+			return made, nil
+		case !errors.Is(err, errLost):
+			return nil, err
+		case try == createTries:
+			return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "The machine could not be reserved, try again", Err: err}
+		}
+	}
+}
+
+func checkConfig(c *hangar.MachineConfig) error {
+	if err := c.Normalize(); err != nil {
+		return err
+	}
+	return c.Validate()
+}
+
+// create reserves a Machine and asks hosts in turn to make it. It returns errLost
+// if the reservation was taken away and what was made is undone.
+func (c *Control) create(ctx context.Context, app appRecord, in hangar.MachineCreate, hosts []hangar.Host) (*hangar.Machine, error) {
+	id := hangar.NewMachineID()
+	defer c.begin(id)()
+	hosts, err := c.place(ctx, app.Name, id, hosts)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.reserve(ctx, app.Name, id, in.Name, hosts[0].ID)
+	if err != nil {
+		return nil, err
+	}
+	spec := hangar.MachineSpec{
+		ID: id, Name: r.Name, App: app.Name, Org: app.Org, Network: app.NetworkID, Region: in.Region,
+		Config: in.Config, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration,
+	}
+	var refusal error
+	for _, host := range hosts {
+		if r.Host != host.ID {
+			if err := c.rewrite(ctx, r, func(r *reservation) { r.Host = host.ID }); err != nil {
+				return nil, err
+			}
+		}
+		agent, err := c.agent(host.ID)
+		if err != nil {
+			refusal = err
+			continue
+		}
+		made, err := agent.CreateMachine(ctx, spec)
+		if err != nil {
+			if hangar.ReasonOf(err) == hangar.ReasonInsufficientCapacity {
+				refusal = err
+				continue
+			}
+			made, err = c.afterFailure(ctx, agent, r, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return made, c.confirm(ctx, agent, r)
+	}
+	c.release(ctx, r)
+	return nil, refusal
+}
+
+// afterFailure finds out what a failed creation left. A host that refused has
+// nothing; of one that did not answer nobody knows, so it is asked. As long as it
+// does not say, the reservation stays.
+func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim, failure error) (*hangar.Machine, error) {
+	switch hangar.CodeOf(failure) {
+	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
+	default:
+		c.release(ctx, r)
+		return nil, failure
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	defer cancel()
+	made, err := agent.Machine(ctx, r.ref())
+	switch {
+	case err == nil:
+		return made, nil
+	case hangar.ReasonOf(err) == hangar.ReasonMachineNotFound:
+		c.release(ctx, r)
+	default:
+		c.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+	}
+	return nil, failure
+}
+
+// confirm makes a Machine that its host has the user's, or undoes it.
+func (c *Control) confirm(ctx context.Context, agent hangar.Agent, r *claim) error {
+	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
+	if errors.Is(err, errLost) {
+		if err := agent.DestroyMachine(ctx, r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
+			c.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+		}
+	}
+	return err
+}
+
+// markDeployed notes, with the first Machine, that the App had one. While it has
+// one, that shows anyhow, so a failure costs next to nothing.
+func (c *Control) markDeployed(ctx context.Context, rec appRecord, item state.Item) {
+	if rec.Deployed {
+		return
+	}
+	rec.Deployed = true
+	put, err := write(item.Key, rec)
+	if err == nil {
+		_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+	}
+	if err != nil && !errors.Is(err, state.ErrConflict) {
+		c.log.Warn("app was not marked as deployed", keyApp, rec.Name, keyError, err)
+	}
+}
+
+// Machines implements hangar.MachineService. Machines of hosts that cannot be
+// reached are shown as they were published, with the host status "unreachable".
+func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	if _, _, err := m.app(ctx, app); err != nil {
+		return nil, err
+	}
+	return m.machinesOf(ctx, app, filter)
+}
+
+// machinesOf lists what is reserved: a host may still have Machines of an App of
+// the same name that was destroyed.
+func (c *Control) machinesOf(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	byHost, err := c.reserved(ctx, app)
+	if err != nil {
+		return nil, err
+	}
+	lists := make([][]*hangar.Machine, len(byHost))
+	var group errgroup.Group
+	for i, ids := range byHost {
+		group.Go(func() (err error) {
+			lists[i], err = c.listHost(ctx, app, ids.host, ids.machines, filter)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	list := append([]*hangar.Machine{}, slices.Concat(lists...)...)
+	slices.SortFunc(list, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return list, nil
+}
+
+// hostMachines are the Machines that are reserved on a host.
+type hostMachines struct {
+	host     hangar.HostID
+	machines map[hangar.MachineID]struct{}
+}
+
+func (c *Control) reserved(ctx context.Context, app hangar.AppName) ([]hostMachines, error) {
+	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{App: app}), false)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	var hosts []hostMachines
+	for _, item := range items {
+		r, err := decode[reservation](item)
+		if err != nil {
+			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		i := slices.IndexFunc(hosts, func(h hostMachines) bool { return h.host == r.Host })
+		if i < 0 {
+			i = len(hosts)
+			hosts = append(hosts, hostMachines{host: r.Host, machines: map[hangar.MachineID]struct{}{}})
+		}
+		hosts[i].machines[r.ID] = struct{}{}
+	}
+	return hosts, nil
+}
+
+func (c *Control) listHost(
+	ctx context.Context, app hangar.AppName, host hangar.HostID, ids map[hangar.MachineID]struct{}, filter hangar.MachineFilter,
+) ([]*hangar.Machine, error) {
+	agent, err := c.agent(host)
+	if err == nil {
+		bounded, cancel := context.WithTimeout(ctx, listTimeout)
+		defer cancel()
+		var list []*hangar.Machine
+		if list, err = agent.Machines(bounded, app, filter); err == nil {
+			return slices.DeleteFunc(list, func(m *hangar.Machine) bool { _, ok := ids[m.ID]; return !ok }), nil
+		}
+	}
+	if !unreachable(err) || ctx.Err() != nil {
+		return nil, err
+	}
+	var list []*hangar.Machine
+	for id := range ids {
+		row, err := c.rows.row(ctx, host, id)
+		switch {
+		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
+		case err != nil:
+			return nil, stateError(err)
+		case row.Machine.App == app && filter.Matches(&row.Machine):
+			row.Machine.HostStatus = "unreachable"
+			list = append(list, &row.Machine)
+		}
+	}
+	return list, nil
+}

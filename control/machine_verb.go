@@ -1,0 +1,162 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// reservation returns where a Machine is, to whoever may act on its App.
+func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
+	if _, _, err := m.app(ctx, ref.App); err != nil {
+		return reservation{}, err
+	}
+	if !ref.ID.Valid() {
+		return reservation{}, machineNotFound(ref.ID)
+	}
+	r, _, err := read[reservation](ctx, m.store, reservationKey(ref))
+	if errors.Is(err, state.ErrNotFound) {
+		return r, machineNotFound(ref.ID)
+	}
+	return r, stateError(err)
+}
+
+func machineNotFound(id hangar.MachineID) error {
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
+}
+
+// owner returns the host of a Machine.
+func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef) (hangar.Agent, error) {
+	r, err := m.reservation(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.agent(r.Host)
+}
+
+// ask passes a question about one Machine on to its host.
+func ask[T any](ctx context.Context, m *Machines, ref hangar.MachineRef, question func(hangar.Agent) (T, error)) (T, error) {
+	agent, err := m.owner(ctx, ref)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return question(agent)
+}
+
+// order passes an order to one Machine on to its host.
+func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, give func(hangar.Agent) error) error {
+	agent, err := m.owner(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return give(agent)
+}
+
+// Machine implements hangar.MachineService. While its host cannot be reached, the
+// Machine is shown as it was published.
+func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	r, err := m.reservation(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.machineOrRow(ctx, ref, r.Host)
+}
+
+// UpdateMachine implements hangar.MachineService.
+func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) (*hangar.Machine, error) {
+		if err := checkConfig(&in.Config); err != nil {
+			return nil, err
+		}
+		return a.UpdateMachine(ctx, ref, in)
+	})
+}
+
+// StartMachine implements hangar.MachineService.
+func (m *Machines) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.StartResult, error) { return a.StartMachine(ctx, ref) })
+}
+
+// StopMachine implements hangar.MachineService.
+func (m *Machines) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
+	return m.order(ctx, ref, func(a hangar.Agent) error { return a.StopMachine(ctx, ref, in) })
+}
+
+// SuspendMachine implements hangar.MachineService.
+func (m *Machines) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return m.order(ctx, ref, func(a hangar.Agent) error { return a.SuspendMachine(ctx, ref) })
+}
+
+// RestartMachine implements hangar.MachineService.
+func (m *Machines) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
+	return m.order(ctx, ref, func(a hangar.Agent) error { return a.RestartMachine(ctx, ref, in) })
+}
+
+// SignalMachine implements hangar.MachineService.
+func (m *Machines) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig hangar.Signal) error {
+	return m.order(ctx, ref, func(a hangar.Agent) error { return a.SignalMachine(ctx, ref, sig) })
+}
+
+// DestroyMachine implements hangar.MachineService. The name of the Machine is free
+// when it returns.
+func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
+	r, err := m.reservation(ctx, ref)
+	if err != nil {
+		return err
+	}
+	agent, err := m.agent(r.Host)
+	if err != nil {
+		return err
+	}
+	if err := agent.DestroyMachine(ctx, ref, in); err != nil {
+		return err
+	}
+	if err := releaseName(ctx, m.store, ref, r.Name); err != nil {
+		// The Machine is as good as gone; whoever wants its name finds that out.
+		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
+	}
+	return nil
+}
+
+// WaitMachine implements hangar.MachineService.
+func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })
+}
+
+// MachineEvents implements hangar.MachineService.
+func (m *Machines) MachineEvents(ctx context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.Event, error) { return a.MachineEvents(ctx, ref, limit) })
+}
+
+// MachineVersions implements hangar.MachineService.
+func (m *Machines) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.MachineVersion, error) { return a.MachineVersions(ctx, ref) })
+}
+
+// MachineProcesses implements hangar.MachineService.
+func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.Process, error) { return a.MachineProcesses(ctx, ref) })
+}
+
+// ExecMachine implements hangar.MachineService.
+func (m *Machines) ExecMachine(
+	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
+) (hangar.ExecResult, error) {
+	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.ExecResult, error) { return a.ExecMachine(ctx, ref, req, streams) })
+}
+
+// WatchMachine implements hangar.MachineService.
+func (m *Machines) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
+	return func(yield func(hangar.MachineChange, error) bool) {
+		agent, err := m.owner(ctx, ref)
+		if err != nil {
+			yield(hangar.MachineChange{}, err)
+			return
+		}
+		agent.WatchMachine(ctx, ref)(yield)
+	}
+}

@@ -1,0 +1,75 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"hash/fnv"
+	"math"
+	"slices"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// regionHosts are the hosts of a region that may take new Machines. A region
+// without any is unknown, unless it is this server's own.
+func (c *Control) regionHosts(region hangar.Region) ([]hangar.Host, error) {
+	var hosts []hangar.Host
+	for _, h := range c.agents.Hosts() {
+		if h.Region == region {
+			hosts = append(hosts, h)
+		}
+	}
+	switch {
+	case len(hosts) > 0:
+		return hosts, nil
+	case region == c.region:
+		return nil, noRoom("no host takes new machines")
+	default:
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid_argument: unknown region %q", region)
+	}
+}
+
+func noRoom(why string) error {
+	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "aborted: could not reserve resource for machine: %s", why)
+}
+
+// place puts hosts in the order in which they shall be asked: first those with
+// the fewest Machines of the App, so that it survives the loss of one; among equals
+// a large host comes first more often than a small one. Whether there is room, the
+// host knows best and says itself.
+func (c *Control) place(ctx context.Context, app hangar.AppName, id hangar.MachineID, hosts []hangar.Host) ([]hangar.Host, error) {
+	if len(hosts) < 2 {
+		return hosts, nil
+	}
+	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{App: app}), false)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	load := map[hangar.HostID]int{}
+	for _, item := range items {
+		if r, err := decode[reservation](item); err == nil {
+			load[r.Host]++
+		}
+	}
+	return orderHosts(hosts, load, id), nil
+}
+
+// orderHosts is weighted rendezvous hashing within each number of Machines.
+func orderHosts(hosts []hangar.Host, load map[hangar.HostID]int, id hangar.MachineID) []hangar.Host {
+	rank := make(map[hangar.HostID]float64, len(hosts))
+	for _, h := range hosts {
+		f := fnv.New64a()
+		_, _ = f.Write([]byte(string(h.ID) + "/" + string(id)))
+		// FNV alone changes the high bits too little between similar inputs.
+		x := f.Sum64()
+		x ^= x >> 33
+		x *= 0xff51afd7ed558ccd
+		x ^= x >> 33
+		uniform := (float64(x>>11) + 0.5) / (1 << 53)
+		rank[h.ID] = float64(max(h.Memory, 1)) / -math.Log(uniform)
+	}
+	return slices.SortedFunc(slices.Values(hosts), func(a, b hangar.Host) int {
+		return cmp.Or(cmp.Compare(load[a.ID], load[b.ID]), cmp.Compare(rank[b.ID], rank[a.ID]), cmp.Compare(a.ID, b.ID))
+	})
+}

@@ -1,0 +1,253 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Rows is where hosts publish their Machines and where the edge learns of them:
+// a hangar.Publisher and a hangar.MachineFeed over the state.
+type Rows struct {
+	store      state.Store
+	log        *slog.Logger
+	unreadable atomic.Uint64
+}
+
+var (
+	_ hangar.Publisher   = (*Rows)(nil)
+	_ hangar.MachineFeed = (*Rows)(nil)
+)
+
+// errUnreadable marks a row that is skipped.
+var errUnreadable = errors.New("unreadable row")
+
+// NewRows returns the Rows of a state.
+func NewRows(store state.Store, log *slog.Logger) *Rows { return &Rows{store: store, log: log} }
+
+// Unreadable returns how often a row was skipped because it could not be read.
+func (r *Rows) Unreadable() uint64 { return r.unreadable.Load() }
+
+// PublishMachine implements hangar.Publisher. An older row than the published one
+// is dropped. The row of a Machine that is destroyed frees its name, and that of
+// one that has no reservation, as after the state was restored from a backup,
+// gives it one.
+func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error {
+	m := &row.Machine
+	if m.Events != nil {
+		bare := *m
+		bare.Events = nil
+		row.Machine, m = bare, &bare
+	}
+	put, err := write(rowKey(m.Host, m.ID), row)
+	if err != nil {
+		return err
+	}
+	if gone(m.State) {
+		if err := releaseName(ctx, r.store, m.Ref(), m.Name); err != nil {
+			return stateError(err)
+		}
+	}
+	for {
+		cond := state.Absent(put.Key)
+		switch item, err := r.store.Get(ctx, put.Key); {
+		case err == nil:
+			if published, err := r.parse(item); err == nil && published.Seq >= row.Seq {
+				return nil
+			}
+			cond = state.Unchanged(item)
+		case !errors.Is(err, state.ErrNotFound):
+			return stateError(err)
+		default:
+			if err := adopt(ctx, r.store, row); err != nil {
+				return stateError(err)
+			}
+		}
+		_, err = r.store.Txn(ctx, state.Txn{If: []state.Compare{cond}, Then: []state.Op{put}})
+		if !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+	}
+}
+
+// RetractMachine implements hangar.Publisher. The reservation of the Machine goes
+// with the row.
+func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, id hangar.MachineID) error {
+	key := rowKey(host, id)
+	for {
+		item, err := r.store.Get(ctx, key)
+		if errors.Is(err, state.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return stateError(err)
+		}
+		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(key)}}
+		if row, err := r.parse(item); err == nil {
+			ref := row.Machine.Ref()
+			if err := releaseName(ctx, r.store, ref, row.Machine.Name); err != nil {
+				return stateError(err)
+			}
+			held, heldItem, err := read[reservation](ctx, r.store, reservationKey(ref))
+			switch {
+			case err == nil && held.Host == host:
+				txn.If, txn.Then = append(txn.If, state.Unchanged(heldItem)), append(txn.Then, state.Delete(heldItem.Key))
+			case err != nil && !errors.Is(err, state.ErrNotFound):
+				return stateError(err)
+			}
+		}
+		if _, err = r.store.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+	}
+}
+
+// PublishedMachines implements hangar.Publisher. A row that cannot be read counts
+// as the oldest, so that its host writes it again.
+func (r *Rows) PublishedMachines(ctx context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error) {
+	items, _, err := state.All(ctx, r.store, rowsPrefix(host), false)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	published := make(map[hangar.MachineID]uint64, len(items))
+	for _, item := range items {
+		if _, id, ok := parseRowKey(item.Key); ok {
+			row, err := r.parse(item)
+			if err != nil {
+				row.Seq = 0
+			}
+			published[id] = row.Seq
+		}
+	}
+	return published, nil
+}
+
+// WatchMachines implements hangar.MachineFeed.
+func (r *Rows) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
+	return func(yield func(hangar.MachineRowChange, error) bool) {
+		feed := rowFeed{rows: r, yield: yield, known: map[string]state.Revision{}}
+		for synced := false; ctx.Err() == nil; synced = true {
+			next, err := feed.list(ctx)
+			if err == nil && !feed.stopped && !synced {
+				feed.send(hangar.MachineRowChange{Synced: true})
+			}
+			if err == nil && !feed.stopped {
+				err = feed.watch(ctx, next)
+			}
+			if feed.stopped || ctx.Err() != nil {
+				return
+			}
+			if err != nil && !errors.Is(err, state.ErrCompacted) {
+				yield(hangar.MachineRowChange{}, stateError(err))
+				return
+			}
+		}
+	}
+}
+
+// rowFeed is one watcher.
+type rowFeed struct {
+	rows    *Rows
+	yield   func(hangar.MachineRowChange, error) bool
+	known   map[string]state.Revision // the keys that the watcher was told, and which revision of them
+	stopped bool
+}
+
+// list tells what is different from what the watcher knows.
+func (f *rowFeed) list(ctx context.Context) (next state.Revision, err error) {
+	items, revision, err := state.All(ctx, f.rows.store, hostsPrefix, false)
+	if err != nil {
+		return 0, err
+	}
+	there := make(map[string]struct{}, len(items))
+	for _, item := range items {
+		there[item.Key] = struct{}{}
+		if f.known[item.Key] != item.Revision {
+			f.put(item)
+		}
+	}
+	for key := range f.known {
+		if _, ok := there[key]; !ok {
+			f.retract(key)
+		}
+	}
+	return revision + 1, nil
+}
+
+func (f *rowFeed) watch(ctx context.Context, from state.Revision) error {
+	for batch, err := range f.rows.store.Watch(ctx, hostsPrefix, from) {
+		if err != nil {
+			return err
+		}
+		for _, c := range batch.Changes {
+			if c.Deleted {
+				f.retract(c.Key)
+			} else {
+				f.put(c.Item)
+			}
+		}
+		if f.stopped {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (f *rowFeed) put(item state.Item) {
+	f.known[item.Key] = item.Revision
+	if row, err := f.rows.parse(item); err == nil {
+		f.send(hangar.MachineRowChange{ID: row.Machine.ID, Row: &row})
+	}
+}
+
+func (f *rowFeed) retract(key string) {
+	delete(f.known, key)
+	if _, id, ok := parseRowKey(key); ok {
+		f.send(hangar.MachineRowChange{ID: id})
+	}
+}
+
+func (f *rowFeed) send(c hangar.MachineRowChange) {
+	f.stopped = f.stopped || !f.yield(c, nil)
+}
+
+// row returns a row, state.ErrNotFound or errUnreadable.
+func (r *Rows) row(ctx context.Context, host hangar.HostID, id hangar.MachineID) (hangar.MachineRow, error) {
+	item, err := r.store.Get(ctx, rowKey(host, id))
+	if err != nil {
+		return hangar.MachineRow{}, err
+	}
+	return r.parse(item)
+}
+
+// parse reads a row, or logs and counts why that cannot be done. A row that does
+// not belong where it is, or is of a state that this version does not know, is as
+// unreadable as one that is no JSON.
+func (r *Rows) parse(item state.Item) (row hangar.MachineRow, err error) {
+	host, id, ok := parseRowKey(item.Key)
+	if !ok {
+		err = errors.New("not the key of a row")
+	} else if err = json.Unmarshal(item.Value, &row); err == nil {
+		switch m := &row.Machine; {
+		case m.ID != id || m.Host != host:
+			err = fmt.Errorf("row of machine %q on host %q", m.ID, m.Host)
+		case !m.State.Valid():
+			err = fmt.Errorf("unknown state %q", m.State)
+		case nameFault(string(m.App)) != "":
+			err = fmt.Errorf("invalid app %q", m.App)
+		}
+	}
+	if err != nil {
+		r.unreadable.Add(1)
+		r.log.Warn("row skipped", keyKey, item.Key, keyError, err)
+		return hangar.MachineRow{}, errors.Join(errUnreadable, err)
+	}
+	return row, nil
+}

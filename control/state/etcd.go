@@ -1,0 +1,366 @@
+package state
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+)
+
+// The defaults of EtcdConfig.
+const (
+	DefaultPrefix     = "/hangar"
+	DefaultQuotaBytes = 8 << 30
+	DefaultTimeout    = 10 * time.Second
+)
+
+const (
+	tickMillis      = 10  // one member elects itself; short ticks only shorten its start
+	electionMillis  = 100 // ten ticks
+	historyHours    = "1h"
+	dialTimeout     = 5 * time.Second
+	keepAlive       = 10 * time.Second
+	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
+	maxRequestBytes = 1 << 21  // above MaxTxnBytes with what etcd adds
+)
+
+// EtcdConfig says where the state is kept.
+type EtcdConfig struct {
+	Dir        string      // of the embedded member; unused with Endpoints
+	Endpoints  []string    // of an external cluster, e.g. "https://10.0.0.1:2379"; empty: embedded
+	TLS        *tls.Config // towards the Endpoints; nil: as their scheme says
+	Prefix     string      // of every key, for clusters that share an etcd; empty: DefaultPrefix
+	QuotaBytes int64       // of the embedded member, beyond which it refuses to grow; 0: DefaultQuotaBytes
+	// Timeout bounds every call but Watch, so that a cluster that is away is an
+	// error and not a wait without end; 0: DefaultTimeout.
+	Timeout time.Duration
+	Log     *slog.Logger // warnings and errors of etcd
+}
+
+// ErrLocked says that another process has the directory open.
+var ErrLocked = errors.New("state: directory is in use by another process")
+
+// Etcd is a Store on etcd.
+type Etcd struct {
+	client *clientv3.Client
+	member *embed.Etcd // nil with an external cluster
+	lock   *os.File    // nil with an external cluster
+	prefix string
+	limit  time.Duration // of a call
+	log    *slog.Logger
+	closed atomic.Bool
+}
+
+// OpenEtcd opens the embedded member, or a client of the external cluster, which
+// is dialled in the background. The embedded member listens nowhere. It returns
+// ErrLocked if another process has the directory. ctx bounds the start only.
+func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
+	s := &Etcd{prefix: cfg.Prefix, limit: cfg.Timeout, log: cfg.Log}
+	if s.prefix == "" {
+		s.prefix = DefaultPrefix
+	}
+	if s.limit == 0 {
+		s.limit = DefaultTimeout
+	}
+	if len(cfg.Endpoints) > 0 {
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints:            cfg.Endpoints,
+			TLS:                  cfg.TLS,
+			DialTimeout:          dialTimeout,
+			DialKeepAliveTime:    keepAlive,
+			DialKeepAliveTimeout: dialTimeout,
+			MaxCallSendMsgSize:   maxRequestBytes,
+			Logger:               zap.New(slogCore{log: cfg.Log}),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("state: connect to etcd: %w", err)
+		}
+		s.client = client
+		return s, nil
+	}
+	if err := s.openMember(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	if s.lock, err = lockDir(cfg.Dir); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = s.lock.Close()
+		}
+	}()
+	member, err := embed.StartEtcd(memberConfig(cfg))
+	if err != nil {
+		return fmt.Errorf("state: start etcd in %s: %w", cfg.Dir, err)
+	}
+	select {
+	case <-member.Server.ReadyNotify():
+	case <-member.Server.StopNotify():
+		member.Close()
+		return fmt.Errorf("state: etcd in %s stopped while starting", cfg.Dir)
+	case <-ctx.Done():
+		member.Close()
+		return fmt.Errorf("state: start etcd in %s: %w", cfg.Dir, context.Cause(ctx))
+	}
+	s.member, s.client = member, v3client.New(member.Server)
+	s.makeRoom(ctx)
+	return nil
+}
+
+// makeRoom gives free pages of the file back to the file system, and lifts the
+// alarm of a member that had reached its quota; it is raised again if that is
+// still so.
+func (s *Etcd) makeRoom(ctx context.Context) {
+	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 {
+		if err := db.Defrag(); err != nil {
+			s.log.Warn("state file was not compacted", "err", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	if _, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+		s.log.Warn("alarms of the state were not lifted", "err", err)
+	}
+}
+
+// memberConfig is a cluster of one that nobody can reach from outside: its URLs
+// are names that etcd records for itself, and it listens on none.
+func memberConfig(cfg EtcdConfig) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "hangar"
+	c.Dir = filepath.Join(cfg.Dir, "member")
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
+	c.TickMs, c.ElectionMs = tickMillis, electionMillis
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, historyHours
+	c.QuotaBackendBytes = cfg.QuotaBytes
+	if c.QuotaBackendBytes == 0 {
+		c.QuotaBackendBytes = DefaultQuotaBytes
+	}
+	c.MaxRequestBytes = maxRequestBytes
+	c.EnableGRPCGateway = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(slogCore{log: cfg.Log}))
+	return c
+}
+
+// lockDir keeps a second process from waiting for ever for etcd's own lock. The
+// kernel drops the lock when the process dies.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s", ErrLocked, dir)
+		}
+		return nil, fmt.Errorf("state: lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// Close ends every Watch and the embedded member; all later calls return
+// ErrClosed. It may be repeated.
+func (s *Etcd) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	err := s.client.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil // what closing an in-process client always answers
+	}
+	if s.member != nil {
+		s.member.Close()
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
+
+// Get implements Store.
+func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
+	if err := validKey(key); err != nil {
+		return Item{}, err
+	}
+	if s.closed.Load() {
+		return Item{}, ErrClosed
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	r, err := s.client.Get(bounded, s.prefix+key)
+	if err != nil {
+		return Item{}, s.classify(ctx, "get", key, err)
+	}
+	if len(r.Kvs) == 0 {
+		return Item{}, ErrNotFound
+	}
+	return s.item(r.Kvs[0]), nil
+}
+
+// List implements Store.
+func (s *Etcd) List(ctx context.Context, prefix string, o ListOptions) (Page, error) {
+	if s.closed.Load() {
+		return Page{}, ErrClosed
+	}
+	from := s.prefix + prefix
+	end := clientv3.GetPrefixRangeEnd(from)
+	if o.After != "" && o.After >= prefix {
+		from = s.prefix + o.After + "\x00" // past end if After is: etcd answers with nothing then
+	}
+	opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(o.limit())), clientv3.WithRev(int64(o.Revision))}
+	if o.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	r, err := s.client.Get(bounded, from, opts...)
+	if err != nil {
+		return Page{}, s.classify(ctx, "list", prefix, err)
+	}
+	page := Page{Revision: Revision(r.Header.Revision), More: r.More}
+	if o.Revision > 0 {
+		page.Revision = o.Revision
+	}
+	for _, kv := range r.Kvs {
+		page.Items = append(page.Items, s.item(kv))
+	}
+	return page, nil
+}
+
+// Watch implements Store.
+func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		if from < 1 {
+			yield(Batch{}, fmt.Errorf("%w: watch from revision %d", ErrInvalid, from))
+			return
+		}
+		if s.closed.Load() {
+			yield(Batch{}, ErrClosed)
+			return
+		}
+		watching, cancel := context.WithCancel(ctx)
+		defer cancel() // ends the watch when the caller breaks off
+		if s.member == nil {
+			watching = clientv3.WithRequireLeader(watching) // a member that lost its cluster says so instead of staying silent
+		}
+		for r := range s.client.Watch(watching, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from))) {
+			if err := r.Err(); err != nil {
+				if ctx.Err() == nil {
+					yield(Batch{}, s.classify(ctx, "watch", prefix, err))
+				}
+				return
+			}
+			if len(r.Events) == 0 {
+				continue
+			}
+			if ctx.Err() != nil || !yield(s.batch(r.Events), nil) {
+				return
+			}
+		}
+		if ctx.Err() == nil {
+			yield(Batch{}, ErrClosed)
+		}
+	}
+}
+
+// Txn implements Store.
+func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
+	if err := txn.validate(); err != nil {
+		return 0, err
+	}
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	compares := make([]clientv3.Cmp, 0, len(txn.If))
+	for _, c := range txn.If {
+		compares = append(compares, clientv3.Compare(clientv3.ModRevision(s.prefix+c.Key), "=", int64(c.Revision)))
+	}
+	ops := make([]clientv3.Op, 0, len(txn.Then))
+	for _, op := range txn.Then {
+		if op.Delete {
+			ops = append(ops, clientv3.OpDelete(s.prefix+op.Key))
+		} else {
+			ops = append(ops, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	r, err := s.client.Txn(bounded).If(compares...).Then(ops...).Commit()
+	if err != nil {
+		return 0, s.classify(ctx, "txn", txn.Then[0].Key, err)
+	}
+	if !r.Succeeded {
+		return 0, ErrConflict
+	}
+	return Revision(r.Header.Revision), nil
+}
+
+// Compact forgets what is needed only to read or watch revisions before
+// revision. The embedded member does it by itself, an hour after the fact.
+func (s *Etcd) Compact(ctx context.Context, revision Revision) error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	if _, err := s.client.Compact(bounded, int64(revision), clientv3.WithCompactPhysical()); err != nil {
+		return s.classify(ctx, "compact", "", err)
+	}
+	return nil
+}
+
+func (s *Etcd) item(kv *mvccpb.KeyValue) Item {
+	return Item{Key: strings.TrimPrefix(string(kv.Key), s.prefix), Value: kv.Value, Revision: Revision(kv.ModRevision)}
+}
+
+func (s *Etcd) batch(events []*clientv3.Event) Batch {
+	b := Batch{Changes: make([]Change, 0, len(events))}
+	for _, e := range events {
+		c := Change{Item: s.item(e.Kv), Deleted: e.Type == clientv3.EventTypeDelete}
+		b.Changes = append(b.Changes, c)
+		b.Revision = c.Revision
+	}
+	return b
+}
+
+// classify turns what callers tell apart into the errors of this package. The end
+// of the caller's own context stays one; running out of a call's limit does not
+// look like it.
+func (s *Etcd) classify(ctx context.Context, verb, key string, err error) error {
+	switch {
+	case s.closed.Load():
+		return ErrClosed
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return ErrCompacted
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		return ErrFutureRevision
+	case ctx.Err() != nil:
+		return fmt.Errorf("state: %s %s: %w", verb, key, ctx.Err())
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("state: %s %s: no answer within %s", verb, key, s.limit)
+	default:
+		return fmt.Errorf("state: %s %s: %w", verb, key, err)
+	}
+}

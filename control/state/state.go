@@ -1,0 +1,201 @@
+// Package state keeps what all hosts of a hangar cluster must agree on: small
+// values under sorted keys, changed by compare-and-swap and followed by watch.
+//
+// Promises. Every write is durable before it is acknowledged and survives the
+// death of the process. Reads, writes and transactions are linearizable. Every
+// write gets a Revision that is greater than all before; a List is of one
+// Revision, and a Watch that starts at the next one misses nothing and repeats
+// nothing. What a Watch yields is in order, and the changes of one transaction
+// are never torn apart.
+//
+// Concurrency. A Store is safe for concurrent use. A Watch runs on its caller's
+// goroutine; a watcher that is slow delays nobody.
+//
+// It is not a place for blobs, logs or metrics: values end at MaxTxnBytes and
+// the whole store at a few gigabytes. It offers no locks. Whoever needs
+// exclusion compares revisions, so that one who was declared dead and comes back
+// changes nothing.
+//
+// OpenEtcd keeps the state in an etcd member inside this process or in an
+// external etcd cluster; NewMemory is the same without durability.
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// Revision numbers the states of a Store. It grows with every write; the first
+// state, which is empty, has revision 1.
+type Revision int64
+
+// Limits of one transaction, the same for every Store.
+const (
+	MaxTxnOps   = 128       // operations, and compares
+	MaxTxnBytes = 1_400_000 // sum of the keys and values that are put
+	MaxPage     = 1000      // items of a List, also when none or a greater limit is asked for
+	maxKeyBytes = 4096      // of a key
+)
+
+// The errors of a Store. Any other error means that the store cannot be reached
+// or has failed; a Txn that ended so may or may not have happened.
+var (
+	ErrNotFound       = errors.New("state: key not found")
+	ErrConflict       = errors.New("state: a compare of the transaction failed")
+	ErrCompacted      = errors.New("state: revision was compacted")
+	ErrFutureRevision = errors.New("state: revision is not reached yet")
+	ErrClosed         = errors.New("state: store is closed")
+	ErrInvalid        = errors.New("state: invalid request")
+)
+
+// Item is a key with its value.
+type Item struct {
+	Key      string
+	Value    []byte
+	Revision Revision // of the write that gave the key this value
+}
+
+// ListOptions selects a part of a List. The zero value is the first page at the
+// newest revision.
+type ListOptions struct {
+	After    string   // only keys that sort after it
+	Limit    int      // at most so many items; 0 or more than MaxPage: MaxPage
+	Revision Revision // read the state as of then; 0: now
+	KeysOnly bool     // leave the values out
+}
+
+// Page is a piece of a List.
+type Page struct {
+	Items    []Item
+	Revision Revision // of the state that was read
+	More     bool     // there are items after the last one
+}
+
+// Change is a key that was written or deleted.
+type Change struct {
+	Item         // of a deleted key without value
+	Deleted bool // the key is gone
+}
+
+// Batch holds the changes of one or more whole revisions, oldest first.
+type Batch struct {
+	Changes  []Change
+	Revision Revision // of the last change; a Watch resumes at Revision+1
+}
+
+// Compare is a condition of a transaction; see Unchanged and Absent.
+type Compare struct {
+	Key      string
+	Revision Revision // the key's; 0: the key does not exist
+}
+
+// Unchanged holds while the key has the value that was read as item.
+func Unchanged(item Item) Compare { return Compare{Key: item.Key, Revision: item.Revision} }
+
+// Absent holds while the key does not exist.
+func Absent(key string) Compare { return Compare{Key: key} }
+
+// Op is a write of a transaction; see Put and Delete.
+type Op struct {
+	Key    string
+	Value  []byte
+	Delete bool
+}
+
+// Put sets the key to the value.
+func Put(key string, value []byte) Op { return Op{Key: key, Value: value} }
+
+// Delete removes the key; to delete what does not exist is no error.
+func Delete(key string) Op { return Op{Key: key, Delete: true} }
+
+// Txn makes every write of Then, or none when a compare of If fails.
+type Txn struct {
+	If   []Compare
+	Then []Op // a key occurs at most once
+}
+
+// Store is the state of a cluster.
+type Store interface {
+	// Get returns ErrNotFound for a key that does not exist.
+	Get(ctx context.Context, key string) (Item, error)
+	// List returns the items whose keys start with prefix, sorted by key. It returns
+	// ErrCompacted and ErrFutureRevision for a revision that cannot be read.
+	List(ctx context.Context, prefix string, o ListOptions) (Page, error)
+	// Watch yields the changes of the keys that start with prefix, from revision
+	// from (which must be 1 or more), as they happen. It ends without an error when
+	// ctx ends, and after yielding one otherwise: ErrCompacted when from is too old
+	// (List again), ErrClosed, or the failure of the store.
+	Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error]
+	// Txn returns the revision of the state that the writes brought about. It
+	// returns ErrConflict when a compare failed, and ErrInvalid for a transaction
+	// that breaks a limit or names a key twice. One that ended with another error
+	// may have happened: read before repeating.
+	Txn(ctx context.Context, txn Txn) (Revision, error)
+}
+
+// All reads every item whose key starts with prefix, page by page, as of one
+// revision, which it returns. Values are left out if keysOnly is set.
+func All(ctx context.Context, s Store, prefix string, keysOnly bool) ([]Item, Revision, error) {
+	var items []Item
+	o := ListOptions{KeysOnly: keysOnly}
+	for {
+		page, err := s.List(ctx, prefix, o)
+		if err != nil {
+			return nil, 0, err
+		}
+		items = append(items, page.Items...)
+		o.Revision = page.Revision
+		if !page.More {
+			return items, page.Revision, nil
+		}
+		o.After = page.Items[len(page.Items)-1].Key
+	}
+}
+
+// validate reports what is wrong with a transaction, so that every Store refuses
+// the same ones.
+func (t Txn) validate() error {
+	if len(t.If) > MaxTxnOps || len(t.Then) > MaxTxnOps {
+		return fmt.Errorf("%w: more than %d compares or operations", ErrInvalid, MaxTxnOps)
+	}
+	if len(t.Then) == 0 {
+		return fmt.Errorf("%w: transaction without operations", ErrInvalid)
+	}
+	size := 0
+	seen := make(map[string]struct{}, len(t.Then))
+	for _, op := range t.Then {
+		if err := validKey(op.Key); err != nil {
+			return err
+		}
+		if _, twice := seen[op.Key]; twice {
+			return fmt.Errorf("%w: key %q occurs twice", ErrInvalid, op.Key)
+		}
+		seen[op.Key] = struct{}{}
+		size += len(op.Key) + len(op.Value)
+	}
+	if size > MaxTxnBytes {
+		return fmt.Errorf("%w: %d bytes are more than %d", ErrInvalid, size, MaxTxnBytes)
+	}
+	for _, c := range t.If {
+		if err := validKey(c.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func validKey(key string) error {
+	if key == "" || len(key) > maxKeyBytes {
+		return fmt.Errorf("%w: key of %d bytes", ErrInvalid, len(key))
+	}
+	return nil
+}
+
+func (o ListOptions) limit() int {
+	if o.Limit <= 0 || o.Limit > MaxPage {
+		return MaxPage
+	}
+	return o.Limit
+}

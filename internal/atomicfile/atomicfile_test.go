@@ -1,0 +1,83 @@
+package atomicfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for _, tt := range []struct {
+		data string
+		perm os.FileMode
+	}{{"first", 0o600}, {"", 0o644}, {strings.Repeat("long", 1<<16), 0o666}} {
+		if err := atomicfile.Write(path, []byte(tt.data), tt.perm); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != tt.data {
+			t.Fatalf("%d bytes came back, %v; want %d", len(got), err, len(tt.data))
+		}
+		if info, _ := os.Stat(path); info.Mode() != tt.perm {
+			t.Errorf("mode %v, want %v", info.Mode(), tt.perm)
+		}
+	}
+}
+
+func TestWriteLeavesNothingOnError(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "taken", "child"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, "taken"), []byte("x"), 0o600); err == nil {
+		t.Error("replaced a directory")
+	}
+	if err := atomicfile.Write(filepath.Join(dir, "missing", "file"), []byte("x"), 0o600); err == nil {
+		t.Error("wrote into a directory that does not exist")
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestReadersSeeWholeFiles has writers of two contents and readers of one path.
+func TestReadersSeeWholeFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	contents := []string{strings.Repeat("a", 10_000), strings.Repeat("b", 20_000)}
+	if err := atomicfile.Write(path, []byte(contents[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var writers, readers sync.WaitGroup
+	done := make(chan struct{})
+	for _, c := range contents {
+		writers.Go(func() {
+			for range 50 {
+				if err := atomicfile.Write(path, []byte(c), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				got, err := os.ReadFile(path)
+				if err != nil || string(got) != contents[0] && string(got) != contents[1] {
+					t.Errorf("read %d bytes, %v", len(got), err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(done)
+	readers.Wait()
+}
