@@ -1,0 +1,301 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// eth0 is the device inside a Machine's namespace.
+const eth0 = "eth0"
+
+// Attach makes the Endpoint's namespace, or puts the addresses and routes back into
+// the one it has. It must be called before every start and resume of the Machine, and
+// not while it runs. It may be repeated; on an error nothing new is left behind.
+func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
+	if err := ctx.Err(); err != nil {
+		return Attachment{}, err
+	}
+	if !e.ID.Valid() || !e.IPv6.Is6() || e.Number >= MaxNumber {
+		return Attachment{}, fmt.Errorf("attach machine %s: invalid endpoint: address %s, number %d", e.ID, e.IPv6, e.Number)
+	}
+	defer n.lock(e.ID)()
+	if at, ok := n.known(e); ok {
+		err := n.refill(e.ID, at)
+		if err == nil {
+			return n.attachment(e.ID, at), nil
+		}
+		n.log.WarnContext(ctx, "network of machine is damaged and made anew",
+			slog.String("machine", string(e.ID)), slog.Any("error", err))
+	}
+	// Whatever is there is half-made, damaged or of another network.
+	if err := n.detach(e.ID); err != nil {
+		return Attachment{}, fmt.Errorf("attach machine %s: %w", e.ID, err)
+	}
+	at, err := n.build(e)
+	if err != nil {
+		return Attachment{}, fmt.Errorf("attach machine %s: %w", e.ID, err)
+	}
+	return n.attachment(e.ID, at), nil
+}
+
+// Detach removes the Machine's namespace and device, complete or half-made. The
+// device may be on the host for some milliseconds more; List shows the Machine until it
+// is gone. Detach may be repeated.
+func (n *Network) Detach(ctx context.Context, id hangar.MachineID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !id.Valid() {
+		return fmt.Errorf("detach machine %q: invalid id", id)
+	}
+	defer n.lock(id)()
+	if err := n.detach(id); err != nil {
+		return fmt.Errorf("detach machine %s: %w", id, err)
+	}
+	return nil
+}
+
+func (n *Network) attachment(id hangar.MachineID, at endpoint) Attachment {
+	return Attachment{
+		NetNS: n.netnsPath(id),
+		IPv4:  at.ipv4, IPv6: at.ipv6,
+		Gateway4: n.gateway4, Gateway6: gatewayLinkLocal,
+	}
+}
+
+// known returns the complete attachment of e, unless it is of another address.
+func (n *Network) known(e Endpoint) (endpoint, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, ok := n.attached[e.ID]
+	return at, ok && at.number == e.Number && at.ipv6 == e.IPv6 && n.pool.Contains(at.ipv4)
+}
+
+// reserve gives e an IPv4 address that no other Machine has.
+func (n *Network) reserve(e Endpoint) (endpoint, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at := endpoint{link: linkName(n.prefix, e.Number), number: e.Number, ipv6: e.IPv6}
+	for id, other := range n.attached {
+		if other.link == at.link {
+			return endpoint{}, fmt.Errorf("number %d is machine %s's", e.Number, id)
+		}
+	}
+	at.ipv4 = preferred4(n.pool, e.Number)
+	for i := uint64(1); ; i++ {
+		if _, taken := n.taken[at.ipv4]; !taken {
+			break
+		}
+		if at.ipv4 = preferred4(n.pool, e.Number+i); at.ipv4 == preferred4(n.pool, e.Number) {
+			return endpoint{}, fmt.Errorf("no free IPv4 address in %s", n.pool)
+		}
+	}
+	n.taken[at.ipv4] = e.ID
+	return at, nil
+}
+
+func (n *Network) forget(id hangar.MachineID, at endpoint) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.attached, id)
+	if n.taken[at.ipv4] == id {
+		delete(n.taken, at.ipv4)
+	}
+}
+
+// build makes everything of e. The namespace's file comes first and the device's
+// alias last: what has the one without the other is half-made.
+func (n *Network) build(e Endpoint) (at endpoint, err error) {
+	at, err = n.reserve(e)
+	if err != nil {
+		return endpoint{}, err
+	}
+	path := n.netnsPath(e.ID)
+	defer func() {
+		if err != nil {
+			_, gone := removeNetNS(path)
+			err = errors.Join(err, n.deleteLink(at.link), gone)
+			n.forget(e.ID, at)
+		}
+	}()
+	if err := makeNetNS(path); err != nil {
+		return endpoint{}, err
+	}
+	ns, err := openNetNS(path)
+	if err != nil {
+		return endpoint{}, err
+	}
+	defer func() { _ = ns.Close() }()
+	device, err := n.buildHostSide(at, ns)
+	if err != nil {
+		return endpoint{}, err
+	}
+	if err := dropIngress(ns); err != nil {
+		return endpoint{}, err
+	}
+	if err := n.fill(ns, at); err != nil {
+		return endpoint{}, err
+	}
+	if err := n.nl.LinkSetAlias(device, alias(e.ID, at)); err != nil {
+		return endpoint{}, fmt.Errorf("label %s: %w", at.link, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.attached[e.ID] = at
+	delete(n.leaving, e.ID) // its device's name was taken over
+	return at, nil
+}
+
+// buildHostSide makes the pair of devices and routes the Machine's addresses to it.
+func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = at.link
+	attrs.MTU = MTU
+	attrs.HardwareAddr = gatewayMAC()
+	attrs.Flags = net.FlagUp
+	device := netlink.NewVeth(attrs)
+	device.PeerName = eth0
+	device.PeerMTU = MTU
+	device.PeerHardwareAddr = machineMAC(at.number)
+	device.PeerNamespace = netlink.NsFd(ns.Fd())
+	// A device of that name is what the kernel has not yet taken down of an
+	// attachment that was removed.
+	if err := n.deleteLink(at.link); err != nil {
+		return nil, err
+	}
+	if err := n.nl.LinkAdd(device); err != nil {
+		return nil, fmt.Errorf("make device %s: %w", at.link, err)
+	}
+	// Its link-local address is made when the other end is up, hence not yet.
+	if err := n.nl.LinkSetIP6AddrGenMode(device, nl6AddrGenNone); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", at.link, err)
+	}
+	if err := enableIPv6(at.link); err != nil {
+		return nil, err
+	}
+	if err := n.nl.AddrReplace(device, addr(netip.PrefixFrom(gatewayLinkLocal, 64), unix.IFA_F_NODAD)); err != nil {
+		return nil, fmt.Errorf("give %s to %s: %w", gatewayLinkLocal, at.link, err)
+	}
+	index := device.Attrs().Index
+	for _, r := range []netlink.Route{
+		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(at.ipv4, 32)), Src: n.gateway4.AsSlice(), Scope: netlink.SCOPE_LINK},
+		{LinkIndex: index, Dst: ipNet(machinePrefix(at.ipv6).Masked()), Src: n.gateway6.AsSlice()},
+	} {
+		if err := n.nl.RouteReplace(&r); err != nil {
+			return nil, fmt.Errorf("route %s to %s: %w", r.Dst, at.link, err)
+		}
+	}
+	return device, setNeighbours(n.nl, index, machineMAC(at.number), at.ipv4, at.ipv6)
+}
+
+// nl6AddrGenNone is IN6_ADDR_GEN_MODE_NONE of the kernel.
+const nl6AddrGenNone = 1
+
+// refill puts back what the last sandbox took out of the namespace.
+func (n *Network) refill(id hangar.MachineID, at endpoint) error {
+	ns, err := openNetNS(n.netnsPath(id))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ns.Close() }()
+	return n.fill(ns, at)
+}
+
+// fill gives the devices inside the namespace their addresses, routes and neighbours.
+func (n *Network) fill(ns *os.File, at endpoint) error {
+	nl, err := netlinkIn(ns)
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	if err := nl.LinkSetUp(loopback()); err != nil {
+		return fmt.Errorf("enable lo: %w", err)
+	}
+	device, err := nl.LinkByName(eth0)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", eth0, err)
+	}
+	if device.Attrs().Flags&net.FlagUp == 0 {
+		if err := nl.LinkSetUp(device); err != nil {
+			return fmt.Errorf("enable %s: %w", eth0, err)
+		}
+	}
+	for _, a := range []*netlink.Addr{
+		addr(netip.PrefixFrom(linkLocal(machineMAC(at.number)), 64), unix.IFA_F_NODAD),
+		addr(machinePrefix(at.ipv6), unix.IFA_F_NODAD),
+		addr(netip.PrefixFrom(at.ipv4, 32), 0),
+	} {
+		if err := nl.AddrReplace(device, a); err != nil {
+			return fmt.Errorf("give %s to %s: %w", a.IPNet, eth0, err)
+		}
+	}
+	index := device.Attrs().Index
+	for _, r := range []netlink.Route{
+		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(n.gateway4, 32)), Scope: netlink.SCOPE_LINK},
+		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0)), Gw: n.gateway4.AsSlice()},
+		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(netip.IPv6Unspecified(), 0)), Gw: gatewayLinkLocal.AsSlice()},
+	} {
+		if err := nl.RouteReplace(&r); err != nil {
+			return fmt.Errorf("route %s in the namespace: %w", r.Dst, err)
+		}
+	}
+	return setNeighbours(nl, index, gatewayMAC(), n.gateway4, gatewayLinkLocal)
+}
+
+// detach removes what there is of a Machine. To delete a device takes the kernel some
+// 40 ms, which nobody needs to wait for: it goes with its namespace. Should something
+// still hold that, List goes on to show the Machine, and the next detach deletes the
+// device itself, as this one does when there is no namespace to unbind.
+func (n *Network) detach(id hangar.MachineID) error {
+	n.mu.Lock()
+	at, known := n.attached[id]
+	link, leaving := n.leaving[id]
+	n.mu.Unlock()
+	bound, err := removeNetNS(n.netnsPath(id))
+	if err != nil {
+		return err
+	}
+	if known {
+		link = at.link
+	}
+	if leaving || known && !bound {
+		if err := n.deleteLink(link); err != nil {
+			return err
+		}
+		link = ""
+	}
+	n.forget(id, at)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.leaving, id)
+	if link != "" {
+		n.leaving[id] = link
+	}
+	return nil
+}
+
+// setNeighbours tells a device who has addrs, for ever: nobody needs to ask, and a
+// sandbox that boots or is suspended cannot fail to answer.
+func setNeighbours(nl *netlink.Handle, index int, mac net.HardwareAddr, addrs ...netip.Addr) error {
+	for _, a := range addrs {
+		if err := nl.NeighSet(&netlink.Neigh{
+			LinkIndex: index, IP: a.AsSlice(), HardwareAddr: mac, State: unix.NUD_PERMANENT,
+		}); err != nil {
+			return fmt.Errorf("set neighbour %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// machinePrefix is a Machine's address with the network that is all its own.
+func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, 112) }

@@ -1,0 +1,503 @@
+// Package network gives every Machine of a host a network namespace with its
+// private IPv6 address and a way out to the internet.
+//
+// Each Machine has a namespace of its own, joined to the host by a routed pair of
+// virtual Ethernet devices: eth0 inside, a device that carries the instance's name
+// outside. There is no bridge, so there is no limit of ports, no flooding and no
+// neighbour discovery between Machines: the host routes a /112 and one IPv4 address
+// to each device, and static neighbours on both sides make the first packet leave at
+// once. Traffic to the internet is masqueraded. A packet whose source address is not
+// the sender's is dropped, and Machines do not reach each other by IPv4: it is for
+// the host and for egress alone.
+//
+// The kernel is the record. A complete attachment is written, last of all, into the
+// alias of its device, and Open reads the aliases back; what has no alias was
+// half-made and is removed. So a kill at any moment leaves nothing that List does
+// not show or Open does not mend, and what a running Machine uses outlives the
+// daemon untouched. Addresses and the MAC derive from the Endpoint, so they are the
+// same after every Attach; only the IPv4 address may be another one after the host
+// was rebooted, when every IPv4 connection is gone anyway.
+//
+// The sandbox takes the addresses and routes out of the namespace when it starts:
+// from then on its own network stack has them, and the kernel must not answer in its
+// place. So Attach is called before every start and resume, and an ingress hook drops
+// what would reach the kernel's stack in between, which would reset connections that
+// are about to be restored.
+//
+// All methods may be called from many goroutines; calls for one Machine wait for each
+// other. No goroutine is left in a foreign namespace: a thread that cannot return to
+// the host's is discarded. No goroutine outlives a call.
+//
+// The package enables forwarding for the whole host, as routing needs it, and leaves
+// it enabled. It is neither a firewall between networks nor a name server, and it
+// joins no hosts.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// DefaultRunDir is where namespaces are bound, so that ip-netns(8) shows them.
+const DefaultRunDir = "/run/netns"
+
+// MTU of every Machine's eth0, in bytes. It leaves room for a tunnel between hosts.
+const MTU = 1420
+
+// Options of a Network.
+type Options struct {
+	// Instance is the short id of the data directory: 1 to 8 characters of a-z and
+	// 0-9. It is part of the name of everything that a Network makes.
+	Instance string
+	Host     hangar.HostID
+	Log      *slog.Logger
+	// RunDir is where namespaces are bound; empty: DefaultRunDir.
+	RunDir string
+	// IPv4Pool is what Machines get their IPv4 addresses from, a /24 or larger. When
+	// it is not valid, Open chooses a /16 that no route of the host overlaps, and
+	// keeps to it until Remove or a reboot.
+	IPv4Pool netip.Prefix
+}
+
+// Endpoint is a Machine's place in the network.
+type Endpoint struct {
+	ID hangar.MachineID
+	// IPv6 is what Address returned for the Machine.
+	IPv6 netip.Addr
+	// Number of the Machine on this host, below MaxNumber and never reused. The MAC
+	// and the IPv4 address derive from it.
+	Number uint64
+}
+
+// Attachment is what others need to know of an attached Endpoint.
+type Attachment struct {
+	NetNS              string // path of the namespace
+	IPv4, IPv6         netip.Addr
+	Gateway4, Gateway6 netip.Addr // as the Machine sees the host
+}
+
+// Network is the network of one instance on this host.
+type Network struct {
+	instance string
+	prefix   string // of every device's name
+	host     hangar.HostID
+	log      *slog.Logger
+	runDir   string
+	wanted   netip.Prefix
+
+	nl       *netlink.Handle // of the host's namespace; set by Open
+	pool     netip.Prefix    // set by Open
+	gateway4 netip.Addr      // the host in the pool; set by Open
+	gateway6 netip.Addr      // the host's own private address
+
+	seed  maphash.Seed
+	locks [64]sync.Mutex // by hash of the Machine's id: one change at a time
+
+	mu       sync.Mutex
+	attached map[hangar.MachineID]endpoint // complete attachments
+	taken    map[netip.Addr]hangar.MachineID
+	leaving  map[hangar.MachineID]string // detached, device to be deleted by the kernel
+}
+
+// endpoint is a complete attachment, as the alias of its device tells.
+type endpoint struct {
+	link   string
+	number uint64
+	ipv4   netip.Addr
+	ipv6   netip.Addr
+}
+
+// New returns a Network that Open makes usable.
+func New(o Options) *Network {
+	if o.RunDir == "" {
+		o.RunDir = DefaultRunDir
+	}
+	return &Network{
+		instance: o.Instance,
+		prefix:   linkPrefix(o.Instance),
+		host:     o.Host,
+		log:      o.Log,
+		runDir:   o.RunDir,
+		wanted:   o.IPv4Pool,
+		gateway6: hostAddress(o.Host),
+		seed:     maphash.MakeSeed(),
+		attached: map[hangar.MachineID]endpoint{},
+		taken:    map[netip.Addr]hangar.MachineID{},
+		leaving:  map[hangar.MachineID]string{},
+	}
+}
+
+// Open reads back what is attached, removes what is half-made, and readies the host:
+// its own addresses, forwarding and the nftables table. It needs root, and may be repeated
+// after Close.
+func (n *Network) Open(ctx context.Context) (err error) {
+	if err := n.check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.runDir, 0o755); err != nil { //nolint:gosec // G301: as ip-netns(8) makes it; the names in it are no secret
+		return err
+	}
+	// Two daemons that start at once must not choose the same pool.
+	unlock, err := lockDir(n.runDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	if err := n.connect(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	links, err := n.links()
+	if err != nil {
+		return err
+	}
+	if err := n.adopt(links); err != nil {
+		return err
+	}
+	if err := n.openGateway(); err != nil {
+		return err
+	}
+	if err := enableForwarding(); err != nil {
+		return err
+	}
+	if err := n.installRules(); err != nil {
+		return err
+	}
+	n.log.DebugContext(ctx, "network ready", slog.String("pool", n.pool.String()), slog.Int("attached", len(n.attached)))
+	return nil
+}
+
+// Close releases what the Network holds in this process. Everything on the host stays.
+func (n *Network) Close() error {
+	if n.nl != nil {
+		n.nl.Close()
+		n.nl = nil
+	}
+	return nil
+}
+
+// Remove takes everything of this instance off the host, whether or not the Network
+// is open. The Machines must have been destroyed before. It may be repeated.
+func (n *Network) Remove(ctx context.Context) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	if n.nl == nil {
+		if err := n.connect(); err != nil {
+			return err
+		}
+		defer func() { _ = n.Close() }()
+	}
+	links, err := n.links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := n.deleteLink(l.Attrs().Name); err != nil {
+			return err
+		}
+	}
+	ids, err := n.List(ctx)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	for _, id := range ids {
+		group.Go(func() error { return n.Detach(ctx, id) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := n.closeGateway(); err != nil {
+		return err
+	}
+	return n.removeRules()
+}
+
+// List returns the Machines of which this instance has anything on the host,
+// complete or half-made, sorted.
+func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(n.runDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var ids []hangar.MachineID
+	for _, e := range entries {
+		if id, ok := strings.CutPrefix(e.Name(), n.netnsPrefix()); ok {
+			ids = append(ids, hangar.MachineID(id))
+		}
+	}
+	n.mu.Lock()
+	for id := range n.attached {
+		ids = append(ids, id)
+	}
+	leaving := maps.Clone(n.leaving)
+	n.mu.Unlock()
+	for id, link := range leaving {
+		gone, err := n.linkGone(link)
+		if err != nil {
+			return nil, err
+		}
+		if !gone {
+			ids = append(ids, id)
+			continue
+		}
+		n.mu.Lock()
+		if n.leaving[id] == link {
+			delete(n.leaving, id)
+		}
+		n.mu.Unlock()
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// check validates the options.
+func (n *Network) check() error {
+	valid := len(n.instance) >= 1 && len(n.instance) <= 8
+	for _, c := range n.instance {
+		valid = valid && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
+	}
+	if !valid {
+		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9", n.instance)
+	}
+	if !n.gateway6.IsValid() {
+		return fmt.Errorf("host %q: must be 8 hexadecimal characters", n.host)
+	}
+	if p := n.wanted; p.IsValid() && (!p.Addr().Is4() || p.Bits() > 24 || p != p.Masked()) {
+		return fmt.Errorf("IPv4 pool %s: must be an IPv4 network of /24 or larger", p)
+	}
+	return nil
+}
+
+// connect opens the handle of the host's namespace.
+func (n *Network) connect() error {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	n.nl = nl
+	return nil
+}
+
+// links returns the devices of this instance.
+func (n *Network) links() ([]netlink.Link, error) {
+	all, err := dump(n.nl.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list network devices: %w", err)
+	}
+	return slices.DeleteFunc(all, func(l netlink.Link) bool {
+		return !strings.HasPrefix(l.Attrs().Name, n.prefix)
+	}), nil
+}
+
+// adopt takes up the attachments that links tell of and deletes half-made ones.
+func (n *Network) adopt(links []netlink.Link) error {
+	n.mu.Lock()
+	clear(n.attached)
+	clear(n.taken)
+	clear(n.leaving)
+	n.mu.Unlock()
+	for _, l := range links {
+		name := l.Attrs().Name
+		id, e, ok := parseAlias(l.Attrs().Alias)
+		if !ok {
+			if err := n.deleteLink(name); err != nil {
+				return err
+			}
+			continue
+		}
+		e.link = name
+		n.mu.Lock()
+		n.attached[id] = e
+		n.taken[e.ipv4] = id
+		n.mu.Unlock()
+	}
+	return nil
+}
+
+// openGateway gives the host its own addresses. They are on the loopback device,
+// which every host has; the label of the IPv4 address tells whose it is, and its
+// length tells other daemons which pool is in use.
+func (n *Network) openGateway() error {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return n.nl.AddrList(nil, unix.AF_INET) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	n.pool = n.wanted
+	if !n.pool.IsValid() {
+		if n.pool, err = n.choosePool(addrs); err != nil {
+			return err
+		}
+	}
+	n.gateway4 = n.pool.Addr().Next()
+	if err := n.dropGateway4(addrs, n.gateway4); err != nil {
+		return err
+	}
+	if err := writeSysctl("net/ipv6/conf/lo/disable_ipv6", "0"); err != nil {
+		return err
+	}
+	own := addr(netip.PrefixFrom(n.gateway4, n.pool.Bits()), unix.IFA_F_NOPREFIXROUTE)
+	own.Label = n.gatewayLabel()
+	for _, a := range []*netlink.Addr{own, n.gatewayAddr6()} {
+		if err := n.nl.AddrReplace(loopback(), a); err != nil {
+			return fmt.Errorf("give %s to the host: %w", a.IPNet, err)
+		}
+	}
+	return nil
+}
+
+// closeGateway takes the host's own addresses away again.
+func (n *Network) closeGateway() error {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return n.nl.AddrList(nil, unix.AF_INET) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	if err := n.dropGateway4(addrs, netip.Addr{}); err != nil {
+		return err
+	}
+	if err := n.nl.AddrDel(loopback(), n.gatewayAddr6()); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("take %s from the host: %w", n.gateway6, err)
+	}
+	return nil
+}
+
+// dropGateway4 removes what addrs holds of this instance's, except keep.
+func (n *Network) dropGateway4(addrs []netlink.Addr, keep netip.Addr) error {
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); !ok || a.Label != n.gatewayLabel() || p.Addr() == keep {
+			continue
+		}
+		if err := n.nl.AddrDel(loopback(), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("take %s from the host: %w", a.IPNet, err)
+		}
+	}
+	return nil
+}
+
+func (n *Network) gatewayLabel() string { return "lo:" + n.prefix }
+
+func (n *Network) gatewayAddr6() *netlink.Addr {
+	return addr(netip.PrefixFrom(n.gateway6, 128), unix.IFA_F_NODAD)
+}
+
+// loopback is the first device of every namespace.
+func loopback() netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
+}
+
+// choosePool returns the pool that the host's address tells of, else a free one.
+func (n *Network) choosePool(addrs []netlink.Addr) (netip.Prefix, error) {
+	var used []netip.Prefix
+	for _, a := range addrs {
+		p, ok := prefixOf(a.IPNet)
+		if !ok {
+			continue
+		}
+		if a.Label == n.gatewayLabel() && p.Bits() <= 24 {
+			return p.Masked(), nil
+		}
+		used = append(used, p.Masked())
+	}
+	routes, err := dump(func() ([]netlink.Route, error) { return n.nl.RouteList(nil, unix.AF_INET) })
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if p, ok := prefixOf(r.Dst); ok && p.Bits() > 0 {
+			used = append(used, p)
+		}
+	}
+	for _, candidate := range poolCandidates(n.instance) {
+		if !slices.ContainsFunc(used, candidate.Overlaps) {
+			return candidate, nil
+		}
+	}
+	return netip.Prefix{}, errors.New("no free IPv4 network: every /16 of 172.16.0.0/12 and 10.0.0.0/8 is in use on this host; set a pool")
+}
+
+// deleteLink deletes a device of the host; one that is not there is deleted already.
+func (n *Network) deleteLink(name string) error {
+	l, err := n.nl.LinkByName(name)
+	if err == nil {
+		err = n.nl.LinkDel(l)
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("delete device %s: %w", name, err)
+	}
+	return nil
+}
+
+func (n *Network) linkGone(name string) (bool, error) {
+	_, err := n.nl.LinkByName(name)
+	if err != nil && !isGone(err) {
+		return false, fmt.Errorf("find device %s: %w", name, err)
+	}
+	return err != nil, nil
+}
+
+func isGone(err error) bool {
+	_, notFound := errors.AsType[netlink.LinkNotFoundError](err)
+	return notFound || errors.Is(err, unix.ENODEV)
+}
+
+func (n *Network) lock(id hangar.MachineID) (unlock func()) {
+	l := &n.locks[maphash.String(n.seed, string(id))%uint64(len(n.locks))]
+	l.Lock()
+	return l.Unlock
+}
+
+func (n *Network) netnsPrefix() string { return "hangar-" + n.instance + "-" }
+
+func (n *Network) netnsPath(id hangar.MachineID) string {
+	return filepath.Join(n.runDir, n.netnsPrefix()+string(id))
+}
+
+// dump repeats a listing that the kernel interrupted because something changed.
+func dump[T any](list func() ([]T, error)) ([]T, error) {
+	for range 10 {
+		all, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
+}
+
+// lockDir takes the lock of a directory.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,967 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// inOwnHost marks the child process that TestMain starts with namespaces of its own:
+// what the tests do to "the host" is done to those, and ends with them.
+const inOwnHost = "HANGAR_NETWORK_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(inOwnHost) != "" {
+		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		must(unix.Mount("sysfs", "/sys", "sysfs", 0, ""))
+		lo, err := netlink.LinkByName("lo")
+		must(err)
+		must(netlink.LinkSetUp(lo))
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if os.Geteuid() != 0 {
+		fmt.Println("skipped: network namespaces need root")
+		return
+	}
+	child := exec.Command("/proc/self/exe", os.Args[1:]...)
+	child.Env = append(os.Environ(), inOwnHost+"=1")
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	child.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if err := child.Run(); err != nil {
+		os.Exit(1)
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+const testHost hangar.HostID = "0a7b7df0"
+
+func newNetwork(tb testing.TB, instance string) *Network {
+	tb.Helper()
+	return New(Options{Instance: instance, Host: testHost, Log: slog.New(slog.NewTextHandler(tb.Output(), nil)), RunDir: runDir(tb)})
+}
+
+// runDirs are shared by all Networks of one test, as they are on a host.
+var runDirs sync.Map
+
+func runDir(tb testing.TB) string {
+	tb.Helper()
+	dir, _ := runDirs.LoadOrStore(tb.Name(), tb.TempDir())
+	return dir.(string)
+}
+
+func open(tb testing.TB, instance string) *Network {
+	tb.Helper()
+	n := newNetwork(tb, instance)
+	if err := n.Open(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := n.Remove(context.Background()); err != nil {
+			tb.Error(err)
+		}
+		if err := n.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return n
+}
+
+func endpointOf(network hangar.NetworkID, number uint64) Endpoint {
+	return Endpoint{
+		ID:     hangar.MachineID(fmt.Sprintf("%014x", number)),
+		IPv6:   Address(network, testHost, number),
+		Number: number,
+	}
+}
+
+func attach(tb testing.TB, n *Network, e Endpoint) Attachment {
+	tb.Helper()
+	a, err := n.Attach(tb.Context(), e)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a
+}
+
+// within runs f in the namespace of a. The sockets that f makes stay in it.
+func within(tb testing.TB, a Attachment, f func() error) {
+	tb.Helper()
+	ns, err := openNetNS(a.NetNS)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer ns.Close()
+	err = onThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// listenKernel lets the kernel of a's namespace answer, as a sandbox would, and
+// serves there; the returned function tells the address of the last caller.
+func listenKernel(tb testing.TB, a Attachment) (port uint16) {
+	tb.Helper()
+	within(tb, a, func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		c.DelTable(&nftables.Table{Name: "hangar", Family: nftables.TableFamilyNetdev})
+		return c.Flush()
+	})
+	var l net.Listener
+	within(tb, a, func() (err error) {
+		l, err = net.Listen("tcp", ":0")
+		return err
+	})
+	serve(tb, l)
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// serve tells every caller its own address.
+func serve(tb testing.TB, l net.Listener) {
+	tb.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, c.RemoteAddr().String())
+			_ = c.Close()
+		}
+	}()
+	tb.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+}
+
+// call returns what the server at a:port tells of the caller.
+func call(a netip.Addr, port uint16) (netip.Addr, error) {
+	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, port).String(), 2*time.Second)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	b, err := io.ReadAll(c)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	p, err := netip.ParseAddrPort(string(b))
+	return p.Addr().Unmap(), err
+}
+
+func timedOut(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
+}
+
+func TestAddressIsUnique(t *testing.T) {
+	type place struct {
+		network hangar.NetworkID
+		host    uint32
+		number  uint64
+	}
+	places := rapid.Custom(func(t *rapid.T) place {
+		return place{
+			network: hangar.NetworkID(rapid.Uint32().Draw(t, "network")),
+			host:    rapid.Uint32().Draw(t, "host"),
+			number:  rapid.Uint64Range(0, MaxNumber-1).Draw(t, "number"),
+		}
+	})
+	address := func(p place) netip.Addr {
+		return Address(p.network, hangar.HostID(fmt.Sprintf("%08x", p.host)), p.number)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p := places.Draw(t, "p")
+		q := p
+		switch rapid.IntRange(0, 3).Draw(t, "what differs") {
+		case 0:
+			q.network = hangar.NetworkID(rapid.Uint32().Draw(t, "other network"))
+		case 1:
+			q.host = rapid.Uint32().Draw(t, "other host")
+		case 2:
+			q.number = rapid.Uint64Range(0, MaxNumber-1).Draw(t, "other number")
+		case 3:
+			q = places.Draw(t, "q")
+		}
+		a, b := address(p), address(q)
+		if (a == b) != (p == q) {
+			t.Fatalf("%+v has %s, %+v has %s", p, a, q, b)
+		}
+		if pa, pb := machinePrefix(a).Masked(), machinePrefix(b).Masked(); pa.Overlaps(pb) != (p == q) {
+			t.Fatalf("%+v has %s, %+v has %s", p, pa, q, pb)
+		}
+		if as16 := a.As16(); as16[0] != 0xfd || as16[1] != 0xaa || as16[15] != 2 {
+			t.Fatalf("%s has not the form fdaa:…:2", a)
+		}
+		if host := hostAddress(hangar.HostID(fmt.Sprintf("%08x", p.host))); a == host {
+			t.Fatalf("%+v has the host's own address %s", p, a)
+		}
+		if linkName("habcdefgh", p.number) == linkName("habcdefgh", q.number) != (p.number == q.number) {
+			t.Fatalf("devices of %d and %d", p.number, q.number)
+		}
+	})
+}
+
+func TestAddressForm(t *testing.T) {
+	if got, want := Address(0x18, "0a7b7df0", 0x66b83b).String(), "fdaa:0:18:a7b:7df0:66:b83b:2"; got != want {
+		t.Errorf("address %s, want %s", got, want)
+	}
+	for _, host := range []hangar.HostID{"", "0a7b7df", "0a7b7df00", "xa7b7df0", "+a7b7df0"} {
+		if a := Address(1, host, 1); a.IsValid() {
+			t.Errorf("host %q: address %s, want none", host, a)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for instance, want := range map[string]string{"abcdefgh": "habcdefgh00000z", "a": "ha-------00000z"} {
+		if got := linkName(linkPrefix(instance), 35); got != want || len(got) != 15 {
+			t.Errorf("instance %s: device %s, want %s", instance, got, want)
+		}
+	}
+	e := endpoint{number: 7, ipv4: netip.MustParseAddr("172.16.0.9"), ipv6: Address(1, testHost, 7)}
+	id, got, ok := parseAlias(alias("00000000000007", e))
+	if !ok || id != "00000000000007" || got != e {
+		t.Errorf("alias %q read as %s %+v %t", alias("00000000000007", e), id, got, ok)
+	}
+	for _, bad := range []string{"", "uplink to the office", "machine 00000000000007 number 7", "machine 0 number 1 a b"} {
+		if _, _, ok := parseAlias(bad); ok {
+			t.Errorf("alias %q was accepted", bad)
+		}
+	}
+}
+
+func TestPreferred4IsUsable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bits := rapid.IntRange(8, 24).Draw(t, "bits")
+		pool := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
+		a := preferred4(pool, rapid.Uint64Range(0, MaxNumber-1).Draw(t, "number"))
+		if !pool.Contains(a) || a == pool.Addr() || a == pool.Addr().Next() || !pool.Contains(a.Next()) {
+			t.Fatalf("%s of %s", a, pool)
+		}
+	})
+}
+
+func TestInvalidOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no instance":    {Host: testHost},
+		"long instance":  {Instance: "abcdefghi", Host: testHost},
+		"upper case":     {Instance: "ABC", Host: testHost},
+		"dash":           {Instance: "a-b", Host: testHost},
+		"bad host":       {Instance: "abc", Host: "host"},
+		"IPv6 pool":      {Instance: "abc", Host: testHost, IPv4Pool: netip.MustParsePrefix("fd00::/16")},
+		"small pool":     {Instance: "abc", Host: testHost, IPv4Pool: netip.MustParsePrefix("10.0.0.0/25")},
+		"unaligned pool": {Instance: "abc", Host: testHost, IPv4Pool: netip.MustParsePrefix("10.0.0.1/16")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.RunDir, o.Log = t.TempDir(), slog.New(slog.DiscardHandler)
+			if err := New(o).Open(t.Context()); err == nil {
+				t.Error("opened")
+			}
+		})
+	}
+}
+
+func TestReach(t *testing.T) {
+	n := open(t, "reach")
+	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2))
+	portOne, portTwo := listenKernel(t, one), listenKernel(t, two)
+
+	for name, to := range map[string]netip.AddrPort{
+		"IPv6": netip.AddrPortFrom(one.IPv6, portOne),
+		"IPv4": netip.AddrPortFrom(one.IPv4, portOne),
+	} {
+		from, err := call(to.Addr(), to.Port())
+		if err != nil {
+			t.Errorf("host to machine by %s: %v", name, err)
+		} else if from != n.gateway6 && from != one.Gateway4 {
+			t.Errorf("host to machine by %s comes from %s", name, from)
+		}
+	}
+	within(t, one, func() error {
+		from, err := call(two.IPv6, portTwo)
+		if err != nil || from != one.IPv6 {
+			t.Errorf("machine to machine: from %s, %v; want from %s", from, err, one.IPv6)
+		}
+		if _, err := call(two.IPv4, portTwo); err == nil {
+			t.Error("machine reached machine by IPv4")
+		}
+		return nil
+	})
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, l)
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	within(t, one, func() error {
+		if from, err := call(one.Gateway4, port); err != nil || from != one.IPv4 {
+			t.Errorf("machine to host by IPv4: from %s, %v; want from %s", from, err, one.IPv4)
+		}
+		if from, err := call(n.gateway6, port); err != nil || from != one.IPv6 {
+			t.Errorf("machine to host by IPv6: from %s, %v; want from %s", from, err, one.IPv6)
+		}
+		return nil
+	})
+}
+
+func TestAbsentMachineIsRefusedAtOnce(t *testing.T) {
+	n := open(t, "absent")
+	// A host with a default route is the one that would wait.
+	internet(t, n)
+	one := attach(t, n, endpointOf(5, 1))
+	listenKernel(t, one)
+	absent := Address(5, testHost, 99)
+	if _, err := call(absent, 80); err == nil || timedOut(err) {
+		t.Errorf("from the host: %v", err)
+	}
+	within(t, one, func() error {
+		if _, err := call(absent, 80); err == nil || timedOut(err) {
+			t.Errorf("from a machine: %v", err)
+		}
+		return nil
+	})
+}
+
+// internet makes a namespace behind the host's default routes and serves in it.
+func internet(tb testing.TB, n *Network) (server4, server6 netip.Addr, port uint16) {
+	tb.Helper()
+	path := filepath.Join(runDir(tb), "internet")
+	must(makeNetNS(path))
+	tb.Cleanup(func() { _, err := removeNetNS(path); must(err) })
+	ns, err := openNetNS(path)
+	must(err)
+	defer ns.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "uplink"
+	uplink := netlink.NewVeth(attrs)
+	uplink.PeerName = "eth0"
+	uplink.PeerNamespace = netlink.NsFd(ns.Fd())
+	must(netlink.LinkAdd(uplink))
+	tb.Cleanup(func() { must(netlink.LinkDel(uplink)) })
+	must(netlink.AddrAdd(uplink, addr(netip.MustParsePrefix("198.51.100.1/24"), 0)))
+	must(netlink.AddrAdd(uplink, addr(netip.MustParsePrefix("2001:db8::1/64"), unix.IFA_F_NODAD)))
+	must(netlink.LinkSetUp(uplink))
+	server4, server6 = netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
+	nl, err := netlinkIn(ns)
+	must(err)
+	defer nl.Close()
+	eth, err := nl.LinkByName("eth0")
+	must(err)
+	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(server4, 24), 0)))
+	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(server6, 64), unix.IFA_F_NODAD)))
+	must(nl.LinkSetUp(eth))
+	for _, gw := range []netip.Addr{server4, server6} {
+		must(netlink.RouteAdd(&netlink.Route{
+			LinkIndex: uplink.Index, Gw: gw.AsSlice(),
+			Dst: ipNet(netip.PrefixFrom(map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[gw.Is4()], 0)),
+		}))
+	}
+	var l net.Listener
+	within(tb, Attachment{NetNS: path}, func() (err error) {
+		l, err = net.Listen("tcp", ":0")
+		return err
+	})
+	serve(tb, l)
+	return server4, server6, uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+func TestEgressIsMasqueraded(t *testing.T) {
+	n := open(t, "egress")
+	server4, server6, port := internet(t, n)
+	one := attach(t, n, endpointOf(5, 1))
+	listenKernel(t, one)
+	within(t, one, func() error {
+		if from, err := call(server4, port); err != nil || from.String() != "198.51.100.1" {
+			t.Errorf("by IPv4: seen as %s, %v", from, err)
+		}
+		if from, err := call(server6, port); err != nil || from.String() != "2001:db8::1" {
+			t.Errorf("by IPv6: seen as %s, %v", from, err)
+		}
+		return nil
+	})
+}
+
+// A Machine may send raw packets and give itself addresses. What it sends under
+// another's goes nowhere.
+func TestForgedSourceIsDropped(t *testing.T) {
+	n := open(t, "forged")
+	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2))
+	listenKernel(t, one)
+	for name, c := range map[string]struct{ own, forged, to netip.Addr }{
+		"IPv4": {one.IPv4, two.IPv4, n.gateway4},
+		"IPv6": {one.IPv6, two.IPv6, n.gateway6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.to, 0)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			send := func(from netip.Addr) {
+				within(t, one, func() error {
+					u, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+						server.LocalAddr().(*net.UDPAddr))
+					if err != nil {
+						return err
+					}
+					defer u.Close()
+					_, err = u.Write([]byte(from.String()))
+					return err
+				})
+			}
+			within(t, one, func() error {
+				eth, err := netlink.LinkByName(eth0)
+				if err != nil {
+					return err
+				}
+				return netlink.AddrAdd(eth, addr(netip.PrefixFrom(c.forged, c.forged.BitLen()), unix.IFA_F_NODAD))
+			})
+			send(c.forged)
+			send(c.own) // same path, same order: it arrives after the forged one would have
+			b := make([]byte, 100)
+			size, _, err := server.ReadFrom(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(b[:size]); got != c.own.String() {
+				t.Errorf("the first packet that arrived is from %s", got)
+			}
+		})
+	}
+}
+
+// The kernel must neither accept nor reset what is meant for the sandbox.
+func TestKernelInNamespaceIsDeaf(t *testing.T) {
+	n := open(t, "deaf")
+	one := attach(t, n, endpointOf(5, 1))
+	for _, a := range []netip.Addr{one.IPv4, one.IPv6} {
+		_, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 9).String(), 100*time.Millisecond)
+		if !timedOut(err) {
+			t.Errorf("dial %s: %v, want a timeout", a, err)
+		}
+	}
+}
+
+type inside struct {
+	MAC    string
+	MTU    int
+	Up     bool
+	Addrs  []string
+	Routes []string
+	Neighs []string
+}
+
+func look(tb testing.TB, a Attachment) (got inside) {
+	tb.Helper()
+	within(tb, a, func() error {
+		eth, err := netlink.LinkByName(eth0)
+		if err != nil {
+			return err
+		}
+		got.MAC, got.MTU, got.Up = eth.Attrs().HardwareAddr.String(), eth.Attrs().MTU, eth.Attrs().Flags&net.FlagUp != 0
+		addrs, err := netlink.AddrList(eth, unix.AF_UNSPEC)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			got.Addrs = append(got.Addrs, a.IPNet.String())
+		}
+		routes, err := netlink.RouteList(eth, unix.AF_UNSPEC)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			got.Routes = append(got.Routes, fmt.Sprint(r.Dst, " via ", r.Gw))
+		}
+		neighs, err := netlink.NeighList(eth.Attrs().Index, unix.AF_UNSPEC)
+		if err != nil {
+			return err
+		}
+		for _, n := range neighs {
+			if n.State == unix.NUD_PERMANENT {
+				got.Neighs = append(got.Neighs, fmt.Sprint(n.IP, " is ", n.HardwareAddr))
+			}
+		}
+		slices.Sort(got.Addrs)
+		slices.Sort(got.Routes)
+		slices.Sort(got.Neighs)
+		return nil
+	})
+	return got
+}
+
+func TestInside(t *testing.T) {
+	n := open(t, "inside")
+	one := attach(t, n, endpointOf(5, 1))
+	got := look(t, one)
+	want := inside{
+		MAC: "02:6d:00:00:00:01", MTU: MTU, Up: true,
+		Addrs: []string{one.IPv4.String() + "/32", "fdaa:0:5:a7b:7df0:0:1:2/112", "fe80::6d:ff:fe00:1/64"},
+		Routes: []string{
+			"0.0.0.0/0 via " + one.Gateway4.String(), "::/0 via fe80::1", one.Gateway4.String() + "/32 via <nil>",
+			"fdaa:0:5:a7b:7df0:0:1:0/112 via <nil>", "fe80::/64 via <nil>",
+		},
+		Neighs: []string{one.Gateway4.String() + " is 02:68:00:00:00:00", "fe80::1 is 02:68:00:00:00:00"},
+	}
+	slices.Sort(want.Routes)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("inside is\n%+v, want\n%+v", got, want)
+	}
+}
+
+// scrape does what a sandbox does when it starts.
+func scrape(tb testing.TB, a Attachment) {
+	tb.Helper()
+	within(tb, a, func() error {
+		eth, err := netlink.LinkByName(eth0)
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(eth, unix.AF_UNSPEC)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			if err := netlink.AddrDel(eth, &a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestAttachPutsBackWhatASandboxTakes(t *testing.T) {
+	n := open(t, "again")
+	e := endpointOf(5, 1)
+	first := attach(t, n, e)
+	before := look(t, first)
+	for range 3 {
+		scrape(t, first)
+		if got := look(t, first); len(got.Addrs) != 0 {
+			t.Fatalf("after scraping there is %+v", got)
+		}
+		if again := attach(t, n, e); again != first {
+			t.Fatalf("attached again as %+v, first %+v", again, first)
+		}
+		if got := look(t, first); fmt.Sprint(got) != fmt.Sprint(before) {
+			t.Fatalf("inside is\n%+v, was\n%+v", got, before)
+		}
+	}
+}
+
+func TestAttachmentOutlivesTheDaemon(t *testing.T) {
+	n := open(t, "outlive")
+	e := endpointOf(5, 1)
+	first := attach(t, n, e)
+	port := listenKernel(t, first)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = open(t, "outlive")
+	if _, err := call(first.IPv6, port); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+	if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
+		t.Errorf("list: %v, %v", ids, err)
+	}
+	if again := attach(t, n, e); again != first {
+		t.Errorf("attached again as %+v, first %+v", again, first)
+	}
+	if _, err := call(first.IPv4, port); err != nil { // the namespace is still the same
+		t.Errorf("after attaching again: %v", err)
+	}
+}
+
+func TestAttachmentChanges(t *testing.T) {
+	n := open(t, "change")
+	e := endpointOf(5, 1)
+	attach(t, n, e)
+	e.IPv6 = Address(6, testHost, 1)
+	moved := attach(t, n, e)
+	if got := look(t, moved); !slices.Contains(got.Addrs, e.IPv6.String()+"/112") || len(got.Addrs) != 3 {
+		t.Errorf("moved to another network: %+v", got)
+	}
+	_, err := removeNetNS(moved.NetNS) // as a reboot of the host does
+	must(err)
+	if again := attach(t, n, e); again != moved {
+		t.Errorf("after a loss of the namespace: %+v, was %+v", again, moved)
+	}
+	other := endpointOf(5, 1)
+	other.ID = "000000000000ff"
+	if a, err := n.Attach(t.Context(), other); err == nil {
+		t.Errorf("the same number attached twice: %+v", a)
+	}
+	if got := look(t, moved); len(got.Addrs) != 3 {
+		t.Errorf("the number's owner was damaged: %+v", got)
+	}
+	for _, bad := range []Endpoint{
+		{},
+		{ID: "../../../etc/x", IPv6: e.IPv6, Number: 9},
+		{ID: "00000000000009", Number: 9},
+		{ID: "00000000000009", IPv6: e.IPv6, Number: MaxNumber},
+	} {
+		if _, err := n.Attach(t.Context(), bad); err == nil {
+			t.Errorf("%+v was attached", bad)
+		}
+	}
+}
+
+func TestIPv4WrapsAround(t *testing.T) {
+	n := newNetwork(t, "wrap")
+	n.wanted = netip.MustParsePrefix("10.9.8.0/24")
+	must(n.Open(t.Context()))
+	t.Cleanup(func() { must(n.Remove(context.Background())); must(n.Close()) })
+	seen := map[netip.Addr]uint64{}
+	for _, number := range []uint64{1, 2, 1 + 253, 1 + 2*253, 3} {
+		a := attach(t, n, endpointOf(5, number))
+		if other, ok := seen[a.IPv4]; ok {
+			t.Errorf("%d and %d have %s", number, other, a.IPv4)
+		}
+		seen[a.IPv4] = number
+	}
+	must(n.Detach(t.Context(), endpointOf(5, 1).ID))
+	if a := attach(t, n, endpointOf(5, 1+3*253)); a.IPv4 != preferred4(n.pool, 1) {
+		t.Errorf("a free address was not given out: %s", a.IPv4)
+	}
+}
+
+// hostState is everything on the host that an attachment could leave.
+func hostState(tb testing.TB) string {
+	tb.Helper()
+	var b strings.Builder
+	links, err := netlink.LinkList()
+	must(err)
+	for _, l := range links {
+		fmt.Fprintln(&b, l.Attrs().Name, l.Attrs().Alias)
+	}
+	routes, err := netlink.RouteList(nil, unix.AF_UNSPEC)
+	must(err)
+	fmt.Fprintln(&b, routes)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	must(err)
+	b.Write(mounts)
+	files, err := os.ReadDir(runDir(tb))
+	must(err)
+	fmt.Fprintln(&b, files)
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(err)
+	fmt.Fprintln(&b, len(fds), "open files")
+	c, err := nftables.New()
+	must(err)
+	tables, err := c.ListTables()
+	must(err)
+	for _, table := range tables {
+		fmt.Fprintln(&b, table.Name)
+	}
+	return b.String()
+}
+
+// settle waits until the kernel has deleted what was detached.
+func settle(tb testing.TB, n *Network) {
+	tb.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		ids, err := n.List(tb.Context())
+		must(err)
+		if len(ids) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("still on the host: %v", ids)
+		}
+		runtime.Gosched()
+	}
+}
+
+// A namespace that something still holds keeps its device. That must not go
+// unnoticed.
+func TestHeldNamespaceStaysListed(t *testing.T) {
+	n := open(t, "held")
+	e := endpointOf(5, 1)
+	ns, err := openNetNS(attach(t, n, e).NetNS)
+	must(err)
+	defer ns.Close()
+	must(n.Detach(t.Context(), e.ID))
+	for range 2 {
+		if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
+			t.Errorf("list: %v, %v", ids, err)
+		}
+		must(n.Close())
+		must(n.Open(t.Context()))
+	}
+	must(n.Detach(t.Context(), e.ID))
+	if ids, err := n.List(t.Context()); err != nil || len(ids) != 0 {
+		t.Errorf("list after the second time: %v, %v", ids, err)
+	}
+}
+
+func TestNothingLeaks(t *testing.T) {
+	n := open(t, "leak")
+	ctx := t.Context()
+	cycle := func(i uint64) {
+		e := endpointOf(5, i)
+		a := attach(t, n, e)
+		scrape(t, a)
+		attach(t, n, e)
+		for range 1 + i%2 {
+			must(n.Detach(ctx, e.ID))
+		}
+	}
+	cycle(1) // the runtime opens files of its own on first use
+	settle(t, n)
+	before := hostState(t)
+	for i := range uint64(100) {
+		cycle(i)
+	}
+	settle(t, n)
+	if after := hostState(t); after != before {
+		t.Errorf("host before:\n%s\nafter:\n%s", before, after)
+	}
+	if len(n.attached)+len(n.taken)+len(n.leaving) != 0 {
+		t.Errorf("remembered: %v %v %v", n.attached, n.taken, n.leaving)
+	}
+}
+
+func TestHalfMadeIsListedAndRemoved(t *testing.T) {
+	e := endpointOf(5, 1)
+	for name, makeHalf := range map[string]func(n *Network){
+		"only the file": func(n *Network) {
+			must(os.WriteFile(n.netnsPath(e.ID), nil, 0o444))
+		},
+		"only the namespace": func(n *Network) {
+			must(makeNetNS(n.netnsPath(e.ID)))
+		},
+		"bound twice": func(n *Network) {
+			must(makeNetNS(n.netnsPath(e.ID)))
+			must(unix.Mount(n.netnsPath(e.ID), n.netnsPath(e.ID), "", unix.MS_BIND, ""))
+		},
+		"no alias": func(n *Network) {
+			a := attach(t, n, e)
+			l, err := netlink.LinkByName(linkName(n.prefix, e.Number))
+			must(err)
+			must(netlink.LinkSetAlias(l, "\x00"))
+			scrape(t, a)
+		},
+		"no device": func(n *Network) {
+			attach(t, n, e)
+			must(n.deleteLink(linkName(n.prefix, e.Number)))
+		},
+		"no namespace": func(n *Network) {
+			a := attach(t, n, e)
+			ns, err := openNetNS(a.NetNS) // a process that still is in it
+			must(err)
+			t.Cleanup(func() { must(ns.Close()) })
+			_, err = removeNetNS(a.NetNS)
+			must(err)
+		},
+	} {
+		for what, finish := range map[string]func(n *Network){
+			"detach": func(n *Network) { must(n.Detach(t.Context(), e.ID)) },
+			"attach": func(n *Network) {
+				if got := look(t, attach(t, n, e)); len(got.Addrs) != 3 || len(got.Routes) != 5 {
+					t.Errorf("attached: %+v", got)
+				}
+				must(n.Detach(t.Context(), e.ID))
+			},
+			"remove": func(n *Network) {
+				must(n.Remove(t.Context()))
+				must(n.Close())
+				must(n.Open(t.Context()))
+			},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				n := open(t, "half")
+				before := strings.Replace(hostState(t), "eth0", "", 1)
+				makeHalf(n)
+				must(n.Close())
+				must(n.Open(t.Context())) // the daemon was killed and comes back
+				if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
+					t.Errorf("list: %v, %v", ids, err)
+				}
+				finish(n)
+				settle(t, n)
+				if what != "remove" { // which changes the numbers of devices in routes
+					compareIgnoringOpenFiles(t, before, hostState(t))
+				}
+			})
+		}
+	}
+}
+
+func compareIgnoringOpenFiles(t *testing.T, before, after string) {
+	t.Helper()
+	strip := func(s string) string {
+		lines := strings.Split(s, "\n")
+		return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasSuffix(l, "open files") }), "\n")
+	}
+	if b, a := strip(before), strip(after); a != b {
+		t.Errorf("host before:\n%s\nafter:\n%s", b, a)
+	}
+}
+
+func TestRemoveLeavesNothing(t *testing.T) {
+	runDir(t)
+	before := hostState(t)
+	n := open(t, "gone")
+	for i := range uint64(5) {
+		attach(t, n, endpointOf(5, i))
+	}
+	must(n.Close())
+	stranger := newNetwork(t, "gone") // hangar down does not open what it removes
+	for range 2 {
+		must(stranger.Remove(t.Context()))
+	}
+	if after := hostState(t); after != before {
+		t.Errorf("host before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+func TestTwoInstancesSideBySide(t *testing.T) {
+	// Instances that would choose the same pool, and one whose name begins like the
+	// other's.
+	first := poolCandidates("a")[0]
+	second := "ab"
+	for i := 0; poolCandidates(second)[0] != first; i++ {
+		second = fmt.Sprintf("a%d", i)
+	}
+	a, b := open(t, "a"), open(t, second)
+	if a.pool.Overlaps(b.pool) {
+		t.Fatalf("pools %s and %s", a.pool, b.pool)
+	}
+	ofA, ofB := attach(t, a, endpointOf(5, 1)), attach(t, b, endpointOf(6, 1))
+	port := listenKernel(t, ofB)
+	if ids, err := a.List(t.Context()); err != nil || len(ids) != 1 {
+		t.Errorf("list: %v, %v", ids, err)
+	}
+	if ofA.NetNS == ofB.NetNS {
+		t.Errorf("one namespace for two: %s", ofA.NetNS)
+	}
+	must(a.Remove(t.Context()))
+	if _, err := call(ofB.IPv4, port); err != nil {
+		t.Errorf("after the other instance was removed: %v", err)
+	}
+	must(b.Close())
+	pool := b.pool
+	must(b.Open(t.Context()))
+	if b.pool != pool {
+		t.Errorf("pool changed from %s to %s", pool, b.pool)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	n := open(t, "many")
+	var all sync.WaitGroup
+	for i := range uint64(16) {
+		all.Go(func() {
+			e := endpointOf(5, i)
+			for range 3 {
+				if _, err := n.Attach(t.Context(), e); err != nil {
+					t.Error(err)
+				}
+				if _, err := n.Attach(t.Context(), e); err != nil {
+					t.Error(err)
+				}
+				if err := n.Detach(t.Context(), e.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	settle(t, n)
+}
+
+// Threads that were in a namespace must be back, or gone.
+func TestThreadsStayInTheHostsNamespace(t *testing.T) {
+	n := open(t, "thread")
+	for i := range uint64(10) {
+		attach(t, n, endpointOf(5, i))
+	}
+	home, err := os.Readlink("/proc/self/ns/net")
+	must(err)
+	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+	must(err)
+	for _, task := range tasks {
+		if ns, err := os.Readlink(task); err == nil && ns != home {
+			t.Errorf("%s is %s, the host's is %s", task, ns, home)
+		}
+	}
+}
+
+func BenchmarkAttach(b *testing.B) {
+	n := open(b, "bench")
+	var i uint64
+	for b.Loop() {
+		i++
+		attach(b, n, endpointOf(5, i))
+		b.StopTimer()
+		must(n.Detach(b.Context(), endpointOf(5, i).ID))
+		b.StartTimer()
+	}
+}
+
+func BenchmarkAttachAgain(b *testing.B) {
+	n := open(b, "bench")
+	e := endpointOf(5, 1)
+	a := attach(b, n, e)
+	for b.Loop() {
+		b.StopTimer()
+		scrape(b, a)
+		b.StartTimer()
+		attach(b, n, e)
+	}
+}
+
+func BenchmarkDetach(b *testing.B) {
+	n := open(b, "bench")
+	var i uint64
+	for b.Loop() {
+		i++
+		b.StopTimer()
+		attach(b, n, endpointOf(5, i))
+		b.StartTimer()
+		must(n.Detach(b.Context(), endpointOf(5, i).ID))
+	}
+}
