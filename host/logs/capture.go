@@ -1,0 +1,204 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const (
+	// chunkSize is the most that is copied at once.
+	chunkSize = 64 << 10
+	// fifoSize is how much a Machine can write while nobody reads.
+	fifoSize = 256 << 10
+)
+
+//nolint:gochecknoglobals // buffers are worth sharing between all Machines, most of which are silent
+var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+
+// capture copies a FIFO until it is stopped.
+type capture struct {
+	path string
+	fifo *os.File
+	raw  syscall.RawConn
+	done chan struct{} // closed when the goroutine has ended
+	stop sync.Once
+}
+
+// Capture makes the FIFO, if it is not there, and copies what comes out of it until
+// Release. It may be repeated, also after a restart of the daemon.
+func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.machine(ref)
+	if err != nil {
+		return err
+	}
+	m.app.mu.Lock()
+	defer m.app.mu.Unlock()
+	if m.capture != nil {
+		if m.capture.path != fifo {
+			return fmt.Errorf("output of machine %s is captured from %s already, not from %s", ref.ID, m.capture.path, fifo)
+		}
+		return nil
+	}
+	c, err := openCapture(fifo)
+	if err != nil {
+		return fmt.Errorf("capture output of machine %s: %w", ref.ID, err)
+	}
+	if err := c.resume(s.tap, m.left); err != nil {
+		return errors.Join(fmt.Errorf("capture output of machine %s: %w", ref.ID, err), c.fifo.Close())
+	}
+	m.left = note{}
+	if m.note, err = openNote(m.dir); err == nil {
+		err = note{}.write(m.note)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("capture output of machine %s: %w", ref.ID, err), m.closeNote(), c.fifo.Close())
+	}
+	m.capture = c
+	go func() {
+		defer close(c.done)
+		if err := c.copy(m); err != nil {
+			s.log.Error("capture of a machine's output has ended", slog.String("app", string(ref.App)),
+				slog.String("machine", string(ref.ID)), slog.Any("error", err))
+		}
+	}()
+	return nil
+}
+
+// Release copies what is in the FIFO and stops. What has no line end becomes a line,
+// since the Machine has stopped. It may be repeated.
+func (s *Store) Release(id hangar.MachineID) error {
+	s.mu.Lock()
+	m, ok := s.machines[id]
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	err := m.endCapture()
+	m.finish()
+	return errors.Join(err, m.closeFile())
+}
+
+func openCapture(path string) (*capture, error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make %s: %w", path, err)
+	}
+	// Open for writing, too: there is no end of file when the sandbox ends, and the
+	// other side, which also does both, never waits for us to open it.
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) //nolint:gosec // G304: the caller's file
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().Type() != fs.ModeNamedPipe {
+		err = fmt.Errorf("%s is not a FIFO", path)
+	}
+	c := &capture{path: path, fifo: f, done: make(chan struct{})}
+	if err == nil {
+		c.raw, err = f.SyscallConn()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// More room is better, less is enough.
+	_ = c.raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, fifoSize) })
+	return c, nil
+}
+
+// copy runs until endCapture, and then copies what is in the FIFO at that moment.
+func (c *capture) copy(m *machineLog) error {
+	var err error
+	for err == nil {
+		_, err = c.read(m, true)
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	if err := c.fifo.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	var left int
+	if err := c.raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		return err
+	}
+	for err == nil && left > 0 {
+		var n int
+		n, err = c.read(m, false)
+		left -= max(n, 1)
+	}
+	return err
+}
+
+// read copies one chunk. It holds a buffer only while there is something to read.
+func (c *capture) read(m *machineLog, wait bool) (n int, err error) {
+	waitErr := c.raw.Read(func(fd uintptr) bool {
+		chunk := chunks.Get().(*[chunkSize]byte)
+		defer chunks.Put(chunk)
+		n, err = m.store.tap.peek(int(fd), chunk[:])
+		if errors.Is(err, unix.EAGAIN) {
+			n, err = 0, nil
+			return !wait
+		}
+		if err == nil {
+			m.output(chunk[:n])
+			err = take(int(fd), chunk[:n])
+			m.settle()
+		}
+		return true
+	})
+	return n, errors.Join(waitErr, err)
+}
+
+// resume takes out of the FIFO what a killed daemon had written already.
+func (c *capture) resume(t *tap, n note) error {
+	if n.size == 0 || n.size > chunkSize {
+		return nil
+	}
+	chunk := make([]byte, n.size)
+	var err error
+	return errors.Join(c.raw.Control(func(fd uintptr) {
+		var size int
+		size, err = t.peek(int(fd), chunk)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			err = nil
+		case err == nil && n.describes(chunk[:size]):
+			err = take(int(fd), chunk)
+		}
+	}), err)
+}
+
+// endCapture stops the capture, if there is one, and waits for its goroutine, which
+// waits for nothing.
+func (m *machineLog) endCapture() error {
+	m.app.mu.Lock()
+	c := m.capture
+	m.app.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	var err error
+	c.stop.Do(func() {
+		err = c.fifo.SetReadDeadline(time.Unix(1, 0))
+		<-c.done
+		err = errors.Join(err, c.fifo.Close())
+	})
+	m.app.mu.Lock()
+	defer m.app.mu.Unlock()
+	if m.capture == c {
+		m.capture = nil
+		err = errors.Join(err, m.closeNote())
+	}
+	return err
+}

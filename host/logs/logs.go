@@ -1,0 +1,259 @@
+// Package logs keeps what the Machines of a host write to their output, and what the
+// platform has to say about them.
+//
+// A Machine writes to a FIFO that its sandbox has opened for reading and writing, as
+// the Store has, so the Machine neither gets SIGPIPE nor loses a byte while the daemon
+// is away: it blocks when the FIFO is full, and goes on when the daemon is back. The
+// Store copies line by line into files of its own, which it rotates by size.
+//
+// A line is readable once it is complete; a line longer than MaxLine becomes several.
+// What belongs to no complete line yet is on disk all the same, marked as such, and is
+// completed after a restart. A kill of the daemon at any moment loses nothing and
+// duplicates nothing, for which every chunk of output takes the four steps of the type
+// note. What a sandbox leaves in its FIFO is lost with the FIFO when it ends while there is no
+// daemon. Nothing is synced: a loss of power loses the last seconds, and a torn line is
+// cut off. When the disk is full output is discarded, and a line says how much.
+//
+// Every line of an App has a time of its own, in nanoseconds, that grows with every
+// line, also when the clock does not. It is what a token holds, so tokens stay good
+// across restarts and rotation.
+//
+// There is one goroutine for every Machine that runs, and no buffer while it is
+// silent. Lines of one App are written one chunk at a time, under the App's lock;
+// readers take what is in the files and hold no lock meanwhile. All methods may be
+// called from many goroutines.
+//
+// A Store does not know which Machines an App has, and forwards nothing to other hosts.
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// What the zero Options mean.
+const (
+	DefaultMaxBytes = 8 << 20 // of one file
+	DefaultMaxFiles = 4       // of one Machine
+)
+
+// MaxLine is the length of the longest line, in bytes. Longer ones are split.
+const MaxLine = 64 << 10
+
+// errClosed is what a Store that is not open answers with.
+var errClosed = errors.New("log store is closed")
+
+// Options of a Store.
+type Options struct {
+	Dir    string
+	Region hangar.Region
+	// MaxBytes is the size at which a file is rotated; 0: DefaultMaxBytes. A file
+	// exceeds it by less than a chunk of output.
+	MaxBytes int64
+	// MaxFiles is how many files a Machine keeps; 0: DefaultMaxFiles.
+	MaxFiles int
+	Log      *slog.Logger
+	Now      func() time.Time // nil: time.Now
+}
+
+// Store keeps the logs of a host. New makes one, Open makes it usable.
+type Store struct {
+	dir      string
+	region   hangar.Region
+	maxBytes int64
+	maxFiles int
+	log      *slog.Logger
+	now      func() time.Time
+
+	tap *tap // open while the Store is
+
+	mu       sync.Mutex // taken before an appLog's
+	closed   chan struct{}
+	apps     map[hangar.AppName]*appLog
+	machines map[hangar.MachineID]*machineLog
+}
+
+// New returns a Store that Open makes usable.
+func New(o Options) *Store {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.MaxFiles <= 0 {
+		o.MaxFiles = DefaultMaxFiles
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Store{
+		dir: o.Dir, region: o.Region, maxBytes: o.MaxBytes, maxFiles: o.MaxFiles, log: o.Log, now: o.Now,
+	}
+}
+
+// Open finds the logs that there are and mends what a crash left unfinished. A log
+// that cannot be read is reported and left alone.
+func (s *Store) Open(ctx context.Context) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := openTap()
+	if err != nil {
+		return err
+	}
+	s.tap = t
+	s.closed = make(chan struct{})
+	s.apps = map[hangar.AppName]*appLog{}
+	s.machines = map[hangar.MachineID]*machineLog{}
+	apps, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, app := range apps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		machines, err := os.ReadDir(filepath.Join(s.dir, app.Name()))
+		if err != nil {
+			s.log.ErrorContext(ctx, "logs of an app cannot be read", slog.String("app", app.Name()), slog.Any("error", err))
+			continue
+		}
+		for _, machine := range machines {
+			ref := hangar.MachineRef{App: hangar.AppName(app.Name()), ID: hangar.MachineID(machine.Name())}
+			if _, err := s.machine(ref); err != nil {
+				s.log.ErrorContext(ctx, "log of a machine cannot be read", slog.String("app", app.Name()),
+					slog.String("machine", machine.Name()), slog.Any("error", err))
+			}
+		}
+	}
+	return nil
+}
+
+// Close ends captures and followers, after what already is in the FIFOs was copied.
+// It does not wait for Machines; what they write from now on stays in their FIFOs.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed == nil || isClosed(s.closed) {
+		s.mu.Unlock()
+		return nil
+	}
+	close(s.closed)
+	machines := slices.Collect(maps.Values(s.machines))
+	s.mu.Unlock()
+	var errs []error
+	for _, m := range machines {
+		errs = append(errs, m.endCapture(), m.closeFile())
+	}
+	return errors.Join(append(errs, s.tap.close())...)
+}
+
+// Append adds a line of the platform's own; a message of many lines becomes as many.
+// The level is "info", "warn" or "error". An error is logged.
+func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level, message string) {
+	s.mu.Lock()
+	m, err := s.machine(ref)
+	s.mu.Unlock()
+	if err == nil {
+		err = m.appendMessage(provider, level, message)
+	}
+	if err != nil {
+		s.log.Warn("log line of a machine is lost", slog.String("app", string(ref.App)),
+			slog.String("machine", string(ref.ID)), slog.String("message", message), slog.Any("error", err))
+	}
+}
+
+// Remove ends the capture of a Machine and removes its log. It may be repeated, and
+// does nothing for a Machine that is unknown.
+func (s *Store) Remove(id hangar.MachineID) error {
+	s.mu.Lock()
+	m, ok := s.machines[id]
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if err := errors.Join(m.endCapture(), m.closeFile()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.RemoveAll(m.dir); err != nil {
+		return err
+	}
+	delete(s.machines, id)
+	_ = os.Remove(filepath.Dir(m.dir)) // fails while the App has other Machines, rightly
+	m.app.mu.Lock()
+	delete(m.app.machines, id)
+	m.app.mu.Unlock()
+	s.dropApp(m.app)
+	return nil
+}
+
+// machine returns the log of ref, making it if need be. The caller holds s.mu.
+func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
+	if s.closed == nil || isClosed(s.closed) {
+		return nil, errClosed
+	}
+	if m, ok := s.machines[ref.ID]; ok {
+		if m.app.name != ref.App {
+			return nil, fmt.Errorf("log of machine %s is app %s's, not %s's", ref.ID, m.app.name, ref.App)
+		}
+		return m, nil
+	}
+	for _, name := range []string{string(ref.App), string(ref.ID)} {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+			return nil, fmt.Errorf("no log can be named %q", name)
+		}
+	}
+	a := s.app(ref.App)
+	m := &machineLog{store: s, app: a, id: ref.ID, dir: filepath.Join(s.dir, string(ref.App), string(ref.ID))}
+	if err := m.load(); err != nil {
+		s.dropApp(a)
+		return nil, fmt.Errorf("read log of machine %s: %w", ref.ID, err)
+	}
+	s.machines[ref.ID] = m
+	a.mu.Lock()
+	a.machines[ref.ID] = m
+	a.last = max(a.last, m.last)
+	a.mu.Unlock()
+	return m, nil
+}
+
+// app returns what is known of an App, which may be nothing. The caller holds s.mu.
+func (s *Store) app(name hangar.AppName) *appLog {
+	a, ok := s.apps[name]
+	if !ok {
+		a = &appLog{name: name, machines: map[hangar.MachineID]*machineLog{}, changed: make(chan struct{})}
+		s.apps[name] = a
+	}
+	return a
+}
+
+// dropApp forgets an App of which nothing is left. The caller holds s.mu.
+func (s *Store) dropApp(a *appLog) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.machines) > 0 || a.followers > 0 {
+		return
+	}
+	delete(s.apps, a.name)
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,424 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// maxPageBytes bounds the messages of one page, of which there is at least one.
+const maxPageBytes = 4 << 20
+
+// Read returns lines of the Machines ids of an App, nil meaning all that have a log:
+// the oldest after the token or, without a token, the newest. It answers CodeInvalid
+// for a token that is none.
+func (s *Store) Read(app hangar.AppName, ids []hangar.MachineID, q hangar.LogQuery) (hangar.LogPage, error) {
+	after, err := parseToken(q.Token)
+	if err != nil {
+		return hangar.LogPage{}, err
+	}
+	page := hangar.LogPage{Next: q.Token}
+	s.mu.Lock()
+	a := s.apps[app]
+	s.mu.Unlock()
+	if a == nil || q.Region != "" && q.Region != s.region {
+		return page, nil
+	}
+	v := a.view(func(id hangar.MachineID) bool {
+		return (q.Instance == "" || q.Instance == id) && (ids == nil || slices.Contains(ids, id))
+	})
+	limit := q.Limit
+	if limit <= 0 {
+		limit = hangar.DefaultLogLimit
+	}
+	if q.Token == "" {
+		page.Entries, err = v.newest(limit)
+		if v.horizon > 0 {
+			page.Next = formatToken(v.horizon)
+		}
+	} else {
+		page.Entries, err = v.after(after, limit)
+	}
+	if err != nil {
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInternal, "", "read logs of app %s: %w", app, err)
+	}
+	if n := len(page.Entries); n > 0 {
+		page.Next = formatToken(page.Entries[n-1].Time.UnixNano())
+	}
+	return page, nil
+}
+
+// Follow yields what Read would, for all Machines of an App, and then every new line,
+// also of Machines that appear later, until ctx ends or the caller breaks off. A
+// caller that is slower than rotation misses lines. When the Store is closed the last
+// thing yielded is an error, CodeUnavailable.
+func (s *Store) Follow(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		if q.Region != "" && q.Region != s.region {
+			<-ctx.Done()
+			return
+		}
+		a, closed, unfollow, err := s.follow(app)
+		if err != nil {
+			yield(hangar.LogEntry{}, err)
+			return
+		}
+		defer unfollow()
+		for ctx.Err() == nil {
+			changed := a.change() // before reading: what comes after it wakes us
+			page, err := s.Read(app, nil, q)
+			if err != nil {
+				yield(hangar.LogEntry{}, err)
+				return
+			}
+			for _, e := range page.Entries {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			q.Token = page.Next
+			if q.Token == "" { // nothing was ever written
+				q.Token = formatToken(0)
+			}
+			if len(page.Entries) > 0 {
+				continue
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			case <-closed:
+				yield(hangar.LogEntry{}, closing())
+				return
+			}
+		}
+	}
+}
+
+func closing() error {
+	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
+}
+
+// follow keeps the App known until unfollow, though it may have no Machine yet.
+func (s *Store) follow(app hangar.AppName) (a *appLog, closed chan struct{}, unfollow func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed == nil || isClosed(s.closed) {
+		return nil, nil, nil, closing()
+	}
+	a = s.app(app)
+	a.mu.Lock()
+	a.followers++
+	a.mu.Unlock()
+	return a, s.closed, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		a.mu.Lock()
+		a.followers--
+		a.mu.Unlock()
+		s.dropApp(a)
+	}, nil
+}
+
+func (a *appLog) change() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.changed
+}
+
+// view is the log of some Machines of an App as it is at a moment: everything up to
+// the horizon is in the files.
+type view struct {
+	horizon  int64
+	machines []machineView
+}
+
+type machineView struct {
+	*machineLog         // only what never changes may be used
+	files       []int64 // oldest first
+	last        int64
+}
+
+func (a *appLog) view(selected func(hangar.MachineID) bool) view {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v := view{horizon: a.last}
+	for id, m := range a.machines {
+		if selected(id) {
+			v.machines = append(v.machines, machineView{machineLog: m, files: slices.Clone(m.files), last: m.last})
+		}
+	}
+	return v
+}
+
+// after returns the oldest lines after a time.
+func (v view) after(t int64, limit int) ([]hangar.LogEntry, error) {
+	var all []hangar.LogEntry
+	end := v.horizon // what is after it may be missing in all
+	for _, m := range v.machines {
+		if m.last <= t {
+			continue
+		}
+		size, count := 0, 0
+		err := m.forward(m.files, t, func(r record) bool {
+			if r.time > v.horizon {
+				return false
+			}
+			if r.provider == partial {
+				return true
+			}
+			all = append(all, r.entry(m.id, m.store.region))
+			count++
+			size += len(r.message)
+			if count < limit && size < maxPageBytes {
+				return true
+			}
+			end = min(end, r.time)
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	sortByTime(all)
+	return fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() <= end }), nil
+}
+
+// newest returns the newest lines.
+func (v view) newest(limit int) ([]hangar.LogEntry, error) {
+	var all []hangar.LogEntry
+	start := int64(0) // what is before it may be missing in all
+	for _, m := range v.machines {
+		size, count := 0, 0
+		err := m.reverse(m.files, func(r record) bool {
+			if r.time > v.horizon || r.provider == partial {
+				return true
+			}
+			all = append(all, r.entry(m.id, m.store.region))
+			count++
+			size += len(r.message)
+			if count < limit && size < maxPageBytes {
+				return true
+			}
+			start = max(start, r.time)
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	sortByTime(all)
+	slices.Reverse(all)
+	all = fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() >= start })
+	slices.Reverse(all)
+	return all, nil
+}
+
+func sortByTime(all []hangar.LogEntry) {
+	slices.SortFunc(all, func(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
+}
+
+// fit returns the beginning of all that makes a page.
+func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []hangar.LogEntry {
+	size := 0
+	for i, e := range all {
+		size += len(e.Message)
+		if i == limit || !sure(e) || i > 0 && size > maxPageBytes {
+			return all[:i]
+		}
+	}
+	return all
+}
+
+//nolint:gochecknoglobals // followers read often and little
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxRecord) }}
+
+// forward calls f with every record after a time, until f returns false. files may
+// be gone meanwhile.
+func (m *machineLog) forward(files []int64, after int64, f func(record) bool) error {
+	first, found := slices.BinarySearch(files, after)
+	if !found && first > 0 {
+		first-- // it began before, and may go on after
+	}
+	for _, start := range files[first:] {
+		more, err := m.forwardFile(start, after, f)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *machineLog) forwardFile(start, after int64, f func(record) bool) (more bool, err error) {
+	file, err := os.Open(m.path(start))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = file.Close() }()
+	r := readers.Get().(*bufio.Reader)
+	defer func() {
+		r.Reset(nil)
+		readers.Put(r)
+	}()
+	from, err := seek(file, r, after)
+	if err != nil {
+		return false, err
+	}
+	r.Reset(io.NewSectionReader(file, from, 1<<62))
+	for {
+		rec, _, err := nextRecord(r)
+		if errors.Is(err, io.EOF) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if rec.time > after && !f(rec) {
+			return false, nil
+		}
+	}
+}
+
+// seek returns an offset that is not behind the first record after a time, and near
+// it, by halving: records are in the order of time.
+func seek(file *os.File, r *bufio.Reader, after int64) (int64, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	low, high := int64(0), info.Size() // low begins a record that is not after it, or is 0
+	for high-low > maxRecord {
+		middle := low + (high-low)/2
+		r.Reset(io.NewSectionReader(file, middle, 1<<62))
+		skipped, err := skipLine(r) // most likely in the middle of one
+		if err == nil {
+			var rec record
+			var length int
+			rec, length, err = nextRecord(r)
+			if err == nil && rec.time <= after {
+				low = middle + int64(skipped+length)
+				continue
+			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		high = middle
+	}
+	return min(low, info.Size()), nil
+}
+
+// nextRecord returns the next record and how many bytes were read up to its end. What
+// is no record is passed over. The record is valid until the next call.
+func nextRecord(r *bufio.Reader) (rec record, length int, err error) {
+	for {
+		line, err := r.ReadSlice('\n')
+		length += len(line)
+		if errors.Is(err, bufio.ErrBufferFull) { // longer than any record
+			n, err := skipLine(r)
+			if length += n; err != nil {
+				return record{}, length, err
+			}
+			continue
+		}
+		if err != nil { // a line without an end is still being written
+			return record{}, length, err
+		}
+		if rec, ok := parseRecord(line[:len(line)-1]); ok {
+			return rec, length, nil
+		}
+	}
+}
+
+func skipLine(r *bufio.Reader) (length int, err error) {
+	for {
+		line, err := r.ReadSlice('\n')
+		length += len(line)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return length, err
+		}
+	}
+}
+
+// reverse calls f with every record, the newest first, until f returns false. files
+// may be gone meanwhile.
+func (m *machineLog) reverse(files []int64, f func(record) bool) error {
+	for _, start := range slices.Backward(files) {
+		more, err := m.reverseFile(start, f)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *machineLog) reverseFile(start int64, f func(record) bool) (more bool, err error) {
+	file, err := os.Open(m.path(start))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	// rest is what was read and not yet consumed: [offset, offset+len(rest)).
+	var rest []byte
+	block := int64(4 << 10)
+	for offset := info.Size(); ; {
+		for end := len(rest); end > 0; end = len(rest) {
+			begin := bytes.LastIndexByte(rest[:end-1], '\n') + 1
+			if begin == 0 && offset > 0 {
+				break // the line may begin before
+			}
+			line := rest[begin:]
+			rest = rest[:begin]
+			if line[len(line)-1] != '\n' { // still being written
+				continue
+			}
+			if rec, ok := parseRecord(line[:len(line)-1]); ok && !f(rec) {
+				return false, nil
+			}
+		}
+		if offset == 0 {
+			return true, nil
+		}
+		n := min(block, offset)
+		block = min(2*block, maxRecord)
+		offset -= n
+		b := make([]byte, n, n+int64(len(rest)))
+		if _, err := file.ReadAt(b, offset); err != nil && !errors.Is(err, io.EOF) {
+			return false, err
+		}
+		rest = append(b, rest...)
+	}
+}
+
+func formatToken(t int64) string { return strconv.FormatInt(t, 10) }
+
+func parseToken(token string) (int64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	t, err := strconv.ParseInt(token, 10, 64)
+	if err != nil || t < 0 {
+		return 0, hangar.Errorf(hangar.CodeInvalid, "", "invalid next_token %q: must come from an earlier answer", token)
+	}
+	return t, nil
+}

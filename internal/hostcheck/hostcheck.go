@@ -1,0 +1,119 @@
+// Package hostcheck finds out whether a host can run Machines, and what it lacks.
+//
+// It believes no version numbers: where it can, a check does for real what the
+// platform will do, and looks whether that works. What must not be left on the host
+// is done in namespaces that end with the check, and the rest is removed again; a host
+// is the same before and after Run, also when Run is killed, but for an empty cgroup or
+// temporary directory in the worst case.
+//
+// Checks run one after the other; Run may be called from many goroutines. The package
+// knows nothing of what is installed by whom, and mends nothing: a Check says how.
+package hostcheck
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Status is the result of a Check.
+type Status string
+
+// The results of a Check.
+const (
+	OK   Status = "ok"
+	Warn Status = "warn" // something optional does not work, or not well
+	Fail Status = "fail" // Machines cannot run
+)
+
+// Options of Run.
+type Options struct {
+	Dir string // the data directory; it need not exist
+}
+
+// Check is one property of the host.
+type Check struct {
+	Name   string `json:"name"`
+	Status Status `json:"status"`
+	Detail string `json:"detail"`        // what was found, and what needs it
+	Fix    string `json:"fix,omitempty"` // how to mend it, unless it is ok
+}
+
+// Run examines the host. When ctx ends it returns the checks made so far.
+func Run(ctx context.Context, o Options) []Check {
+	dir := existing(o.Dir)
+	var all []Check
+	for _, c := range []struct {
+		name  string
+		check func(dir string) Check
+	}{
+		{"root", checkRoot},
+		{"kernel", checkKernel},
+		{"cgroups", checkCgroups},
+		{"namespaces", checkNamespaces},
+		{"overlayfs", checkOverlay},
+		{"nftables", checkNftables},
+		{"ipv6", checkIPv6},
+		{"firewall", checkFirewall},
+		{"disk", checkDisk},
+		{"limits", checkLimits},
+		{"time", checkTime},
+		{"kvm", checkKVM},
+		{"dm-crypt", checkCrypt},
+		{"fuse", checkFuse},
+		{"qemu-storage-daemon", checkStorageDaemon},
+	} {
+		if ctx.Err() != nil {
+			break
+		}
+		result := c.check(dir)
+		result.Name = c.name
+		all = append(all, result)
+	}
+	return all
+}
+
+func ok(format string, args ...any) Check {
+	return Check{Status: OK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warn(fix, format string, args ...any) Check {
+	return Check{Status: Warn, Detail: fmt.Sprintf(format, args...), Fix: fix}
+}
+
+func fail(fix, format string, args ...any) Check {
+	return Check{Status: Fail, Detail: fmt.Sprintf(format, args...), Fix: fix}
+}
+
+// existing returns dir or the nearest directory above it that exists.
+func existing(dir string) string {
+	dir, err := filepath.Abs(dir)
+	for err == nil && dir != "/" {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// apart runs f on a thread with namespaces of its own, which end with it.
+func apart(flags int, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(flags)
+		if err == nil && flags&unix.CLONE_NEWNS != 0 {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
