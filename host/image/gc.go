@@ -1,0 +1,178 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/image/durable"
+)
+
+// grace is how long an image that was used is safe from lack of space: whoever was
+// given it may be about to say that it is in use.
+const grace = 5 * time.Minute
+
+// Policy says what GC frees.
+type Policy struct {
+	// MaxAge: images that were not used for so long go. Zero keeps all.
+	MaxAge time.Duration
+	// MinFreeBytes: images go, least recently used first, until the file system has
+	// so much space. Zero keeps all.
+	MinFreeBytes int64
+	// UntaggedAge: manifests in the built-in registry that lost their tag and were
+	// pushed so long ago go. Zero keeps all.
+	UntaggedAge time.Duration
+}
+
+// GC frees what the policy allows and answers how many bytes of files it freed. It
+// also takes layers without an image, and uploads and blobs of the built-in
+// registry that were abandoned. It never takes what InUse names or what a pull at
+// hand counts on.
+func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
+	used := s.inUse()
+	n, err := s.registry.GC(ctx, p.UntaggedAge, func(digest string) bool { return used[digest] })
+	freed += n
+	if err != nil {
+		return freed, err
+	}
+	if n, err = s.sweep(ctx); err != nil {
+		return freed + n, err
+	}
+	freed += n
+	for _, r := range s.leastRecentlyUsed() {
+		age := time.Since(r.lastUsed)
+		expired := p.MaxAge > 0 && age > p.MaxAge
+		if !expired && age > grace && p.MinFreeBytes > 0 {
+			free, err := s.free()
+			if err != nil {
+				return freed, err
+			}
+			expired = free < p.MinFreeBytes
+		}
+		if !expired {
+			continue
+		}
+		dropped, err := s.evict(r)
+		if err != nil {
+			return freed, err
+		}
+		if !dropped {
+			continue
+		}
+		n, err := s.sweep(ctx)
+		freed += n
+		if err != nil {
+			return freed, err
+		}
+	}
+	return freed, ctx.Err()
+}
+
+// candidate is an image as the collector saw it.
+type candidate struct {
+	digest   string
+	lastUsed time.Time
+}
+
+func (s *Store) leastRecentlyUsed() []candidate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]candidate, 0, len(s.records))
+	for digest, r := range s.records {
+		list = append(list, candidate{digest, r.lastUsed})
+	}
+	slices.SortFunc(list, func(a, b candidate) int {
+		return cmp.Or(a.lastUsed.Compare(b.lastUsed), cmp.Compare(a.digest, b.digest))
+	})
+	return list
+}
+
+// evict drops an image unless it is in use or was used since the caller looked.
+// InUse is asked anew and before the lock is taken: a Machine is in it before it
+// asks for its image, and asking changes the time of use.
+func (s *Store) evict(c candidate) (bool, error) {
+	used := s.inUse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[c.digest]
+	if !ok || used[c.digest] || !r.lastUsed.Equal(c.lastUsed) {
+		return false, nil
+	}
+	if err := s.drop(r); err != nil {
+		return false, err
+	}
+	s.log.Info("image freed", slog.String("image", r.Ref.String()), slog.Time("last_used", c.lastUsed))
+	return true, nil
+}
+
+// sweep removes layers that no image has and no pull counts on. They are moved out
+// of sight under the lock, so that a pull finds them whole or not at all.
+func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
+	dead, err := s.hide()
+	for _, d := range dead {
+		if rerr := os.RemoveAll(d.dir); rerr != nil {
+			return freed, rerr
+		}
+		freed += d.bytes
+	}
+	if err != nil {
+		return freed, err
+	}
+	return freed, ctx.Err()
+}
+
+type deadLayer struct {
+	dir   string
+	bytes int64
+}
+
+func (s *Store) hide() ([]deadLayer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	live := map[string]bool{}
+	for _, r := range s.records {
+		for _, l := range r.Layers {
+			live[l] = true
+		}
+	}
+	entries, err := os.ReadDir(s.path("layers"))
+	if err != nil {
+		return nil, err
+	}
+	var dead []deadLayer
+	for i, e := range entries {
+		if live[e.Name()] || s.pins[e.Name()] > 0 {
+			continue
+		}
+		var r layerRecord
+		if raw, err := os.ReadFile(s.path("layers", e.Name(), "layer.json")); err == nil {
+			_ = json.Unmarshal(raw, &r) // only its size is of interest
+		}
+		to := s.path("tmp", "dead-"+strconv.FormatInt(time.Now().UnixNano(), 36)+"-"+strconv.Itoa(i))
+		if err := os.Rename(s.path("layers", e.Name()), to); err != nil {
+			return dead, err
+		}
+		dead = append(dead, deadLayer{to, r.Bytes})
+	}
+	if len(dead) == 0 {
+		return nil, nil
+	}
+	return dead, durable.SyncDir(filepath.Join(s.opts.Dir, "layers"))
+}
+
+// free returns the space that the file system has left, in bytes.
+func (s *Store) free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.opts.Dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}

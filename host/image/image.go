@@ -1,0 +1,348 @@
+// Package image holds the images of a host: it resolves references, pulls what
+// they name from OCI registries, and unpacks every layer once into a directory
+// that overlayfs takes as a lower directory.
+//
+// An image is known by the digest that its reference resolves to. Images and
+// layers become visible when they are complete and on disk; what a crash leaves
+// half-made is removed by Open. Every manifest, config and layer is checked
+// against its digest, and what is hostile or damaged is refused with
+// hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled
+// from that repository before, needs no network. The built-in registry shares the
+// directory: what is pushed to it is unpacked from its blobs without a second copy
+// over the network.
+//
+// Methods may be called from many goroutines. Callers that want the same image or
+// layer at the same time share one pull, which ends when none of them waits any
+// more. The collector takes nothing that is being pulled or that InUse names.
+//
+// The package runs nothing and mounts nothing, and it does not decide who may use
+// an image.
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/host/image/registry"
+)
+
+// What New takes where Limits are silent.
+const (
+	DefaultUnpackedBytes = 64 << 30
+	DefaultFiles         = 4 << 20
+	DefaultLayers        = 200
+	DefaultManifestBytes = registry.DefaultManifestBytes
+	DefaultBlobBytes     = registry.DefaultBlobBytes
+)
+
+// ErrNotFound means that the host does not hold the image.
+var ErrNotFound = errors.New("image not found")
+
+// Limits bound what one image may take. Zero means the default.
+type Limits struct {
+	UnpackedBytes int64 // of all layers
+	Files         int   // of all layers
+	Layers        int
+	ManifestBytes int64 // of a manifest, index or config
+	BlobBytes     int64 // of one layer as it is transferred
+}
+
+// Options of a Store.
+type Options struct {
+	Dir      string // the store's own; made by Open
+	Log      *slog.Logger
+	Platform v1.Platform // zero: linux on the architecture of this program
+	// Local are the names, host or host:port, under which clients reach the
+	// built-in registry. References to them are resolved in process. A name
+	// without a port stands for every port.
+	Local []string
+	// DockerConfig is the path of a Docker client's config.json, whose credentials
+	// are used where Credentials has none. It may be empty or absent.
+	DockerConfig string
+	// Credentials is the platform's own store; optional. It is asked for a registry
+	// as ImageRef names it.
+	Credentials func(registry string) (user, password string, ok bool)
+	// InUse returns the digests of images that Machines use; optional. A Machine
+	// must be in it before its image is pulled.
+	InUse  func() map[string]bool
+	Limits Limits
+}
+
+// Image is an image that is held, ready to run.
+type Image struct {
+	Ref    hangar.ImageRef
+	Config v1.Config
+	// Layers are unpacked directories, lowest first, never empty, no two the same.
+	Layers []string
+	Size   int64 // bytes unpacked
+}
+
+// Store holds the images of a host.
+type Store struct {
+	opts     Options
+	log      *slog.Logger
+	registry *registry.Registry
+	client   *http.Transport
+
+	images flights[struct{}, hangar.PullProgress]
+	layers flights[layerRecord, int64]
+
+	mu      sync.Mutex
+	records map[string]*record // by digest
+	pins    map[string]int     // layers, by name, that pulls at hand count on
+}
+
+// New returns a Store that does nothing before Open.
+func New(opts Options) *Store {
+	if opts.Platform.OS == "" {
+		opts.Platform.OS = "linux"
+	}
+	if opts.Platform.Architecture == "" {
+		opts.Platform.Architecture = runtime.GOARCH
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	l := &opts.Limits
+	l.UnpackedBytes = orDefault(l.UnpackedBytes, DefaultUnpackedBytes)
+	l.Files = orDefault(l.Files, DefaultFiles)
+	l.Layers = orDefault(l.Layers, DefaultLayers)
+	l.ManifestBytes = orDefault(l.ManifestBytes, DefaultManifestBytes)
+	l.BlobBytes = orDefault(l.BlobBytes, DefaultBlobBytes)
+	return &Store{
+		opts: opts, log: opts.Log, client: newTransport(), records: map[string]*record{}, pins: map[string]int{},
+		registry: registry.New(registry.Options{
+			Dir: filepath.Join(opts.Dir, "registry"), Log: opts.Log, ManifestBytes: l.ManifestBytes, BlobBytes: l.BlobBytes,
+		}),
+	}
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// Open makes the directory, removes what a crash left half-made and reads what is
+// held. An image whose record or layers are damaged is dropped and logged.
+func (s *Store) Open(ctx context.Context) error {
+	if err := os.RemoveAll(s.path("tmp")); err != nil {
+		return err
+	}
+	for _, d := range []string{"tmp", "layers", "images"} {
+		if err := durable.MkdirAll(s.path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := s.registry.Open(ctx); err != nil {
+		return fmt.Errorf("open registry: %w", err)
+	}
+	entries, err := os.ReadDir(s.path("images"))
+	if err != nil {
+		return err
+	}
+	records := map[string]*record{}
+	for _, e := range entries {
+		r, err := s.readRecord(e.Name())
+		if err != nil {
+			s.log.WarnContext(ctx, "image dropped", slog.String("file", e.Name()), slog.Any("error", err))
+			if err := os.Remove(s.path("images", e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		records[r.Ref.Digest] = r
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records = records
+	return ctx.Err()
+}
+
+// Close ends the pulls at hand and returns when nothing of the store runs any more.
+func (s *Store) Close() error {
+	s.images.close()
+	s.layers.close()
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+// Registry returns the handler of the built-in registry, for the paths under /v2/.
+// See registry.Registry.Handler for what authorize is asked.
+func (s *Store) Registry(authorize func(r *http.Request) bool) http.Handler {
+	return s.registry.Handler(authorize)
+}
+
+// Get returns an image that is held, by its digest, or ErrNotFound.
+func (s *Store) Get(digest string) (*Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[digest]
+	if !ok {
+		return nil, missing(digest)
+	}
+	s.touch(r)
+	return s.image(r, r.Ref), nil
+}
+
+// List returns the images that are held, sorted by reference.
+func (s *Store) List() ([]hangar.Image, error) {
+	used := s.inUse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]hangar.Image, 0, len(s.records))
+	for digest, r := range s.records {
+		list = append(list, hangar.Image{Ref: r.Ref, SizeBytes: r.Size, InUse: used[digest], LastUsed: r.lastUsed})
+	}
+	slices.SortFunc(list, func(a, b hangar.Image) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
+	return list, nil
+}
+
+// Remove frees an image and the layers that no other one has. It answers
+// ErrNotFound, and hangar.CodeFailedPrecondition while a Machine uses it.
+func (s *Store) Remove(ctx context.Context, digest string) error {
+	s.mu.Lock()
+	r, ok := s.records[digest]
+	if !ok {
+		s.mu.Unlock()
+		return missing(digest)
+	}
+	seen := candidate{digest, r.lastUsed}
+	s.mu.Unlock()
+	dropped, err := s.evict(seen)
+	if err != nil {
+		return err
+	}
+	if !dropped {
+		return hangar.Errorf(hangar.CodeFailedPrecondition, "image_in_use", "image %s is used by a Machine", r.Ref)
+	}
+	_, err = s.sweep(ctx)
+	return err
+}
+
+func missing(digest string) error {
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "%w: %s", ErrNotFound, digest)
+}
+
+func (s *Store) inUse() map[string]bool {
+	if s.opts.InUse == nil {
+		return nil
+	}
+	return s.opts.InUse()
+}
+
+// record is an image as it is noted on disk. The file's modification time is when
+// the image was used last.
+type record struct {
+	Ref     hangar.ImageRef `json:"ref"`
+	Sources []string        `json:"sources"` // registry/repository from which it was pulled
+	Config  v1.Config       `json:"config"`
+	Layers  []string        `json:"layers"` // names of directories in layers, lowest first
+	Size    int64           `json:"size"`
+
+	lastUsed time.Time
+	noted    time.Time // lastUsed as the file has it
+}
+
+func (s *Store) readRecord(file string) (*record, error) {
+	name := s.path("images", file)
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{lastUsed: fi.ModTime(), noted: fi.ModTime()}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, err
+	}
+	if recordFile(r.Ref.Digest) != file || len(r.Layers) == 0 {
+		return nil, errors.New("record is damaged")
+	}
+	for _, l := range r.Layers {
+		if !filepath.IsLocal(l) {
+			return nil, errors.New("record is damaged")
+		}
+		if _, err := os.Stat(s.layerDir(l)); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// write notes a record durably; the caller holds mu.
+func (s *Store) write(r *record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(s.path("tmp"), s.path("images", recordFile(r.Ref.Digest)), raw, 0o600); err != nil {
+		return err
+	}
+	r.lastUsed = time.Now()
+	r.noted = r.lastUsed
+	s.records[r.Ref.Digest] = r
+	return nil
+}
+
+// touch notes that an image is used; the caller holds mu. That the time survives a
+// crash is not promised.
+func (s *Store) touch(r *record) {
+	now := time.Now()
+	noted := now.Sub(r.noted) < time.Minute
+	r.lastUsed = now
+	if noted {
+		return
+	}
+	r.noted = now
+	if err := os.Chtimes(s.path("images", recordFile(r.Ref.Digest)), now, now); err != nil {
+		s.log.Warn("time of use is not noted", slog.String("image", r.Ref.String()), slog.Any("error", err))
+	}
+}
+
+// drop forgets an image; the caller holds mu. Its layers go with the next sweep.
+func (s *Store) drop(r *record) error {
+	err := os.Remove(s.path("images", recordFile(r.Ref.Digest)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	delete(s.records, r.Ref.Digest)
+	return durable.SyncDir(s.path("images"))
+}
+
+func (s *Store) image(r *record, ref hangar.ImageRef) *Image {
+	img := &Image{Ref: ref, Config: *r.Config.DeepCopy(), Size: r.Size}
+	img.Ref.Labels = img.Config.Labels
+	for _, l := range r.Layers {
+		img.Layers = append(img.Layers, s.layerDir(l))
+	}
+	return img
+}
+
+func recordFile(digest string) string { return strings.TrimPrefix(digest, "sha256:") + ".json" }
+
+func (s *Store) path(elem ...string) string {
+	return filepath.Join(append([]string{s.opts.Dir}, elem...)...)
+}
+
+func (s *Store) layerDir(name string) string { return s.path("layers", name, "fs") }

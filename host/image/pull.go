@@ -1,0 +1,427 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/host/image/layer"
+)
+
+const (
+	parallelLayers   = 3 // of one image: enough to keep both network and processor busy
+	transferAttempts = 4
+	progressInterval = 100 * time.Millisecond
+)
+
+// Pull makes an image be held and returns it. progress may be nil; it is called by
+// one goroutine at a time, at most ten times a second and once at the end with the
+// exact sum of the bytes, and must not block. Callers share the work: one whose ctx
+// ends does not disturb the others. Errors are those of Resolve.
+func (s *Store) Pull(ctx context.Context, ref string, progress func(hangar.PullProgress)) (*Image, error) {
+	parsed, err := parseReference(ref)
+	if err != nil {
+		return nil, err
+	}
+	if img := s.held(parsed, parsed.digest); img != nil {
+		return img, nil
+	}
+	p, img, err := s.plan(ctx, parsed)
+	if err != nil || img != nil {
+		return img, err
+	}
+	_, err = s.images.do(ctx, p.digest, progress, func(ctx context.Context, report func(hangar.PullProgress)) (struct{}, error) {
+		return struct{}{}, s.pull(ctx, p, report)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.adopt(p)
+}
+
+// adopt notes that an image which is held came from the repository of a plan too.
+func (s *Store) adopt(p *plan) (*Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[p.digest]
+	if !ok {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "image %s was removed while it was pulled", p.ref.text)
+	}
+	if !slices.Contains(r.Sources, p.ref.source()) {
+		adopted := *r
+		adopted.Sources = append(slices.Clone(r.Sources), p.ref.source())
+		if err := s.write(&adopted); err != nil {
+			return nil, err
+		}
+		r = &adopted
+	}
+	return s.image(r, p.ref.resolved(p.digest, nil)), nil
+}
+
+// pull transfers what is missing of an image and notes it.
+func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgress)) error {
+	s.mu.Lock()
+	_, ok := s.records[p.digest]
+	s.mu.Unlock()
+	if ok { // complete since the caller looked
+		return nil
+	}
+	begun := time.Now()
+	unpin := s.pin(p)
+	defer unpin()
+	progress := newProgress(p.layers, report)
+	records := make([]layerRecord, len(p.layers))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelLayers)
+	for i, l := range p.layers {
+		group.Go(func() (err error) {
+			records[i], err = s.ensureLayer(groupCtx, p.source, l, func(done int64) { progress.set(i, min(done, l.size)) })
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return about("failed to pull image", p.ref, err)
+	}
+	r, unpinShapes, err := s.stack(p, records)
+	defer unpinShapes()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	err = s.write(r)
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("note image: %w", err)
+	}
+	progress.finish()
+	s.log.InfoContext(ctx, "image pulled", slog.String("image", r.Ref.String()), slog.Int64("bytes", r.Size),
+		slog.Int("layers", len(r.Layers)), slog.Duration("took", time.Since(begun)))
+	return nil
+}
+
+// stack puts the layers of an image in order and adds those that keep the look of
+// directories; see layer.Inherit. The caller calls unpin in any case.
+func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), err error) {
+	var pinned []string
+	unpin = func() { s.unpin(pinned...) }
+	r = &record{Ref: p.ref.resolved(p.digest, p.config.Config.Labels), Sources: []string{p.ref.source()}, Config: p.config.Config}
+	files := 0
+	var dirs []string
+	for _, l := range records {
+		if r.Size, files = r.Size+l.Bytes, files+l.Files; r.Size > s.opts.Limits.UnpackedBytes || files > s.opts.Limits.Files {
+			return nil, unpin, badImage("image %s is larger than %d bytes or %d files", p.ref.text, s.opts.Limits.UnpackedBytes, s.opts.Limits.Files)
+		}
+		if l.Files == 0 {
+			continue
+		}
+		own := layerName(l.ID)
+		shape, err := layer.Inherit(s.layerDir(own), l.Implicit, dirs)
+		if err != nil {
+			return nil, unpin, fmt.Errorf("layer %s: %w", l.ID, err)
+		}
+		r.Layers, dirs = append(r.Layers, own), append(dirs, s.layerDir(own))
+		if len(shape) == 0 {
+			continue
+		}
+		name, err := s.ensureShape(shape, &pinned)
+		if err != nil {
+			return nil, unpin, err
+		}
+		r.Layers, dirs = append(r.Layers, name), append(dirs, s.layerDir(name))
+	}
+	if len(r.Layers) == 0 {
+		name, err := s.ensureShape(nil, &pinned)
+		if err != nil {
+			return nil, unpin, err
+		}
+		r.Layers = []string{name}
+	}
+	r.Layers = topmost(r.Layers)
+	return r, unpin, nil
+}
+
+// topmost drops all but the highest of equal layers: overlayfs takes none twice,
+// and the highest hides whatever the others hold.
+func topmost(names []string) []string {
+	seen := map[string]bool{}
+	var kept []string
+	for _, n := range slices.Backward(names) {
+		if !seen[n] {
+			seen[n] = true
+			kept = append(kept, n)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
+}
+
+// layerRecord is what is noted beside an unpacked layer.
+type layerRecord struct {
+	ID       string   `json:"id"` // digest of the tar stream, or layer.ShapeID
+	Bytes    int64    `json:"bytes"`
+	Files    int      `json:"files"`
+	Implicit []string `json:"implicit,omitempty"`
+}
+
+// layerName is the directory of a layer: short, because the paths of all layers
+// of an image must fit in one page as a mount option. The full name is in the
+// record.
+func layerName(id string) string {
+	kind, sum, _ := strings.Cut(id, ":")
+	if kind != "sha256" {
+		return kind[:1] + sum[:31]
+	}
+	return sum[:32]
+}
+
+// readLayer returns the record of a layer that is held. found is false if it is not.
+func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
+	raw, err := os.ReadFile(s.path("layers", layerName(id), "layer.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &r)
+	}
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("layers %s and %s have the same name", r.ID, id)
+	}
+	return r, err == nil, err
+}
+
+// ensureLayer makes a layer be held. The caller has pinned it.
+func (s *Store) ensureLayer(ctx context.Context, src source, l plannedLayer, report func(int64)) (layerRecord, error) {
+	return s.layers.do(ctx, l.diffID, report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
+		r, found, err := s.readLayer(l.diffID)
+		if err != nil {
+			return r, err
+		}
+		if found {
+			report(l.size)
+			return r, nil
+		}
+		for attempt := 1; ; attempt++ {
+			r, err = s.transfer(ctx, src, l, report)
+			if attempt == transferAttempts || hangar.CodeOf(err) != hangar.CodeUnavailable || ctx.Err() != nil {
+				return r, err
+			}
+			s.log.WarnContext(ctx, "layer is transferred again", slog.String("layer", l.digest), slog.Any("error", err))
+			select {
+			case <-time.After(time.Duration(attempt) * time.Second):
+			case <-ctx.Done():
+				return r, ctx.Err()
+			}
+		}
+	})
+}
+
+// transfer unpacks a layer as it arrives.
+func (s *Store) transfer(ctx context.Context, src source, l plannedLayer, report func(int64)) (layerRecord, error) {
+	rc, err := src.blob(ctx, l.digest)
+	if err != nil {
+		return layerRecord{}, err
+	}
+	defer func() { _ = rc.Close() }()
+	in := &checked{r: rc, hash: sha256.New(), size: l.size, report: report}
+	limits := layer.Limits{Bytes: s.opts.Limits.UnpackedBytes, Files: s.opts.Limits.Files}
+	return s.build(l.diffID, func(dir string) (layerRecord, error) {
+		res, err := layer.Unpack(ctx, dir, in, limits)
+		if err != nil && hangar.ReasonOf(err) != hangar.ReasonBadImage {
+			return layerRecord{}, err
+		}
+		// A transfer that went wrong is told apart from a layer that is wrong.
+		if derr := in.finish(ctx, l.digest); derr != nil {
+			return layerRecord{}, derr
+		}
+		if err != nil {
+			return layerRecord{}, err
+		}
+		if res.DiffID != l.diffID {
+			return layerRecord{}, badImage("layer %s unpacks to %s, not to %s", l.digest, res.DiffID, l.diffID)
+		}
+		return layerRecord{ID: l.diffID, Bytes: res.Bytes, Files: res.Files, Implicit: res.Implicit}, nil
+	})
+}
+
+// ensureShape makes the layer of a shape be held, pinned for the caller.
+func (s *Store) ensureShape(dirs []layer.Directory, pinned *[]string) (string, error) {
+	id := layer.ShapeID(dirs)
+	name := layerName(id)
+	s.mu.Lock()
+	s.pins[name]++
+	s.mu.Unlock()
+	*pinned = append(*pinned, name)
+	if _, found, err := s.readLayer(id); err != nil || found {
+		return name, err
+	}
+	_, err := s.build(id, func(dir string) (layerRecord, error) { return layerRecord{ID: id}, layer.Shape(dir, dirs) })
+	return name, err
+}
+
+// build makes a layer out of sight and publishes it when it is complete and on disk.
+func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (layerRecord, error) {
+	tmp, err := os.MkdirTemp(s.path("tmp"), "layer-*")
+	if err != nil {
+		return layerRecord{}, err
+	}
+	defer func() {
+		if err := os.RemoveAll(tmp); err != nil {
+			s.log.Warn("half a layer stays until the next start", slog.String("directory", tmp), slog.Any("error", err))
+		}
+	}()
+	dir := filepath.Join(tmp, "fs")
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the root of an image is for all its users
+		return layerRecord{}, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the same, whatever the umask is
+		return layerRecord{}, err
+	}
+	r, err := fill(dir)
+	if err != nil {
+		return layerRecord{}, err
+	}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return layerRecord{}, err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "layer.json"), raw, 0o600); err != nil {
+		return layerRecord{}, err
+	}
+	if err := durable.SyncTree(tmp); err != nil {
+		return layerRecord{}, err
+	}
+	if err := durable.Rename(tmp, s.path("layers", layerName(id))); err != nil {
+		if held, found, _ := s.readLayer(id); found { // somebody else was first
+			return held, nil
+		}
+		return layerRecord{}, err
+	}
+	return r, nil
+}
+
+// pin keeps the layers of a plan from the collector.
+func (s *Store) pin(p *plan) (unpin func()) {
+	names := make([]string, len(p.layers))
+	for i, l := range p.layers {
+		names[i] = layerName(l.diffID)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range names {
+		s.pins[n]++
+	}
+	return func() { s.unpin(names...) }
+}
+
+func (s *Store) unpin(names ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range names {
+		if s.pins[n]--; s.pins[n] == 0 {
+			delete(s.pins, n)
+		}
+	}
+}
+
+// checked hashes and counts a transfer.
+type checked struct {
+	r      io.Reader
+	hash   hash.Hash
+	size   int64
+	read   int64
+	report func(int64)
+	err    error
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.hash.Write(p[:n])
+	c.read += int64(n)
+	if c.read > c.size {
+		return 0, badImage("layer is larger than its manifest says")
+	}
+	c.report(c.read)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// finish reads what the archive did not need and checks all of it.
+func (c *checked) finish(ctx context.Context, digest string) error {
+	if c.err != nil {
+		return c.err
+	}
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c.read < c.size {
+		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "layer %s ended after %d of %d bytes", digest, c.read, c.size)
+	}
+	if got := "sha256:" + hex.EncodeToString(c.hash.Sum(nil)); got != digest {
+		return badImage("layer has the digest %s, not %s", got, digest)
+	}
+	return nil
+}
+
+// progress adds up what has arrived of the layers.
+type progress struct {
+	report func(hangar.PullProgress)
+	total  int64
+
+	mu   sync.Mutex
+	done []int64
+	sum  int64
+	last time.Time
+}
+
+func newProgress(layers []plannedLayer, report func(hangar.PullProgress)) *progress {
+	p := &progress{report: report, done: make([]int64, len(layers))}
+	for _, l := range layers {
+		p.total += l.size
+	}
+	return p
+}
+
+func (p *progress) set(i int, done int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sum += done - p.done[i]
+	p.done[i] = done
+	now := time.Now()
+	if now.Sub(p.last) < progressInterval {
+		return
+	}
+	p.last = now
+	phase := "pulling"
+	if p.sum == p.total {
+		phase = "unpacking"
+	}
+	p.report(hangar.PullProgress{Phase: phase, Done: p.sum, Total: p.total})
+}
+
+func (p *progress) finish() {
+	p.report(hangar.PullProgress{Phase: "unpacking", Done: p.total, Total: p.total})
+}

@@ -1,0 +1,132 @@
+package image
+
+import (
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Docker Hub has one name for people, one for the Docker client's settings and
+// one where its registry is.
+const (
+	hubForPeople   = "docker.io"
+	hubForSettings = "index.docker.io"
+	hubRegistry    = "registry-1.docker.io"
+)
+
+// reference is an image reference taken apart.
+type reference struct {
+	text       string // as it was given
+	repository name.Repository
+	tag        string // "latest" if neither tag nor digest was given; else may be empty
+	digest     string // empty if not pinned
+}
+
+// The parts of a reference become parts of a URL, so that nothing but what the
+// distribution specification allows may pass.
+var (
+	digestPattern     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	registryPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9._-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?$`)
+	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+)
+
+// maxReference bounds what is parsed at all.
+const maxReference = 1024
+
+// parseReference takes a reference apart: [registry/]repository[:tag][@digest].
+func parseReference(text string) (reference, error) {
+	invalid := func(why string) (reference, error) {
+		return reference{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid image reference %.200q: %s", text, why)
+	}
+	if text == "" {
+		return invalid("it is empty")
+	}
+	if len(text) > maxReference {
+		return invalid("it is too long")
+	}
+	ref := reference{text: text}
+	rest, digest, pinned := strings.Cut(text, "@")
+	if pinned {
+		if !digestPattern.MatchString(digest) {
+			return invalid("the digest must be sha256 and 64 hexadecimal digits")
+		}
+		ref.digest = digest
+	}
+	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
+		ref.tag = rest[i+1:]
+		if _, err := name.NewTag(rest); err != nil {
+			return invalid("the tag or the repository is not valid")
+		}
+		rest = rest[:i]
+	} else if !pinned {
+		ref.tag = name.DefaultTag
+	}
+	if host, path, ok := strings.Cut(rest, "/"); ok && (host == hubForPeople || host == hubRegistry) {
+		rest = path
+	}
+	repository, err := name.NewRepository(rest)
+	if err != nil || !repositoryPattern.MatchString(repository.RepositoryStr()) || !registryPattern.MatchString(repository.RegistryStr()) {
+		return invalid("the registry or the repository is not valid")
+	}
+	ref.repository = repository
+	return ref, nil
+}
+
+// registryName is the registry as an ImageRef names it.
+func (r reference) registryName() string {
+	if n := r.repository.RegistryStr(); n != hubForSettings {
+		return n
+	}
+	return hubRegistry
+}
+
+// source is the place that an image comes from, without tag and digest.
+func (r reference) source() string { return r.registryName() + "/" + r.repository.RepositoryStr() }
+
+func (r reference) resolved(digest string, labels map[string]string) hangar.ImageRef {
+	return hangar.ImageRef{
+		Registry: r.registryName(), Repository: r.repository.RepositoryStr(), Tag: r.tag, Digest: digest, Labels: labels,
+	}
+}
+
+// identifier is what the registry is asked for.
+func (r reference) identifier() string {
+	if r.digest != "" {
+		return r.digest
+	}
+	return r.tag
+}
+
+// named reports whether a registry, host or host:port, is one of names.
+func named(registry string, names []string) bool {
+	host := hostOf(registry)
+	for _, n := range names {
+		if n == registry || n == host {
+			return true
+		}
+	}
+	return false
+}
+
+// plainAllowed reports whether a registry may be spoken to without TLS: what it
+// says does not leave this host.
+func plainAllowed(registry string) bool {
+	host := hostOf(registry)
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && addr.IsLoopback()
+}
+
+func hostOf(registry string) string {
+	if host, _, err := net.SplitHostPort(registry); err == nil {
+		return host
+	}
+	return registry
+}

@@ -1,0 +1,306 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar/host/image/durable"
+)
+
+const (
+	typeOCIManifest    = "application/vnd.oci.image.manifest.v1+json"
+	typeOCIIndex       = "application/vnd.oci.image.index.v1+json"
+	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	typeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
+// descriptor is how a manifest names something else.
+type descriptor struct {
+	MediaType    string            `json:"mediaType"`
+	Digest       string            `json:"digest"`
+	Size         int64             `json:"size"`
+	URLs         []string          `json:"urls,omitempty"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+}
+
+// foreign reports whether a layer is not meant to be in the registry.
+func (d descriptor) foreign() bool {
+	return len(d.URLs) > 0 || strings.Contains(d.MediaType, "nondistributable") || strings.Contains(d.MediaType, ".foreign.")
+}
+
+// document is what the registry reads of a manifest or index.
+type document struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	MediaType     string            `json:"mediaType"`
+	ArtifactType  string            `json:"artifactType"`
+	Config        *descriptor       `json:"config"`
+	Layers        []descriptor      `json:"layers"`
+	Manifests     []descriptor      `json:"manifests"`
+	Subject       *descriptor       `json:"subject"`
+	Annotations   map[string]string `json:"annotations"`
+}
+
+// blobs are the digests of what the document needs beside manifests.
+func (d document) blobs() []string {
+	var digests []string
+	if d.Config != nil {
+		digests = append(digests, d.Config.Digest)
+	}
+	for _, l := range d.Layers {
+		if !l.foreign() {
+			digests = append(digests, l.Digest)
+		}
+	}
+	return digests
+}
+
+// parseManifest checks what a client pushes.
+func parseManifest(raw []byte, contentType string) (document, string, error) {
+	var d document
+	invalid := func(format string, args ...any) (document, string, error) {
+		return document{}, "", refuse(http.StatusBadRequest, "MANIFEST_INVALID", format, args...)
+	}
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return invalid("the manifest is not valid JSON: %v", err)
+	}
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	if mediaType = strings.TrimSpace(mediaType); mediaType == "" || mediaType == "application/json" {
+		mediaType = d.MediaType
+	}
+	if d.MediaType != "" && d.MediaType != mediaType {
+		return invalid("the manifest says it is a %.100q, the request that it is a %.100q", d.MediaType, mediaType)
+	}
+	if d.SchemaVersion != 2 {
+		return invalid("manifests of schema version %d are not supported", d.SchemaVersion)
+	}
+	switch mediaType {
+	case typeOCIManifest, typeDockerManifest:
+		if d.Config == nil || len(d.Manifests) > 0 {
+			return invalid("an image manifest has a config and no manifests")
+		}
+	case typeOCIIndex, typeDockerList:
+		if d.Config != nil || len(d.Layers) > 0 {
+			return invalid("an index has neither config nor layers")
+		}
+	default:
+		return invalid("media type %.100q is not supported", mediaType)
+	}
+	named := append(d.blobs(), digestsOf(d.Manifests)...)
+	if d.Subject != nil {
+		named = append(named, d.Subject.Digest)
+	}
+	for _, digest := range named {
+		if !validDigest(digest) {
+			return invalid("not a sha256 digest: %.100q", digest)
+		}
+	}
+	return d, mediaType, nil
+}
+
+func digestsOf(list []descriptor) []string {
+	digests := make([]string, len(list))
+	for i, d := range list {
+		digests[i] = d.Digest
+	}
+	return digests
+}
+
+func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) error {
+	m, err := h.r.Manifest(c.repository, c.reference)
+	if errors.Is(err, ErrNotFound) {
+		if _, err := os.Stat(h.r.repoPath(c.repository)); err != nil {
+			return nameUnknown(c.repository)
+		}
+		return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q is not known to %s", c.reference, c.repository)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set(headerDigest, m.Digest)
+	w.Header().Set("Etag", strconv.Quote(m.Digest))
+	w.Header().Set("Content-Type", m.MediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(m.Raw)))
+	w.WriteHeader(http.StatusOK)
+	if req.Method != http.MethodHead {
+		_, _ = w.Write(m.Raw) // the caller went away: nobody is left to tell
+	}
+	return nil
+}
+
+func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) error {
+	raw, err := io.ReadAll(io.LimitReader(req.Body, h.r.opts.ManifestBytes+1))
+	if err != nil {
+		return err
+	}
+	if int64(len(raw)) > h.r.opts.ManifestBytes {
+		return refuse(http.StatusRequestEntityTooLarge, "SIZE_INVALID", "a manifest has at most %d bytes", h.r.opts.ManifestBytes)
+	}
+	d, mediaType, err := parseManifest(raw, req.Header.Get("Content-Type"))
+	if err != nil {
+		return err
+	}
+	digest := digestOfBytes(raw)
+	tag := ""
+	switch {
+	case c.reference == digest:
+	case validDigest(c.reference):
+		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "the manifest has the digest %s", digest)
+	case tagPattern.MatchString(c.reference):
+		tag = c.reference
+	default:
+		return refuse(http.StatusBadRequest, "TAG_INVALID", "not a tag: %.128q", c.reference)
+	}
+	if err := h.r.putManifest(c.repository, tag, digest, mediaType, raw, d); err != nil {
+		return err
+	}
+	if d.Subject != nil {
+		w.Header().Set("Oci-Subject", d.Subject.Digest)
+	}
+	return created(w, c.repository, "manifests", digest)
+}
+
+func (r *Registry) putManifest(repository, tag, digest, mediaType string, raw []byte, d document) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, b := range d.blobs() {
+		if _, err := os.Stat(r.repoPath(repository, "blobs", hexOf(b))); err != nil { //nolint:gosec // matched by serve and parseManifest
+			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the manifest names %s, which %s does not have", b, repository)
+		}
+	}
+	for _, m := range digestsOf(d.Manifests) {
+		if _, err := os.Stat(r.repoPath(repository, "manifests", hexOf(m))); err != nil {
+			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the index names %s, which %s does not have", m, repository)
+		}
+	}
+	l := link{MediaType: mediaType, Size: int64(len(raw)), ArtifactType: d.ArtifactType, Annotations: d.Annotations}
+	if d.Subject != nil {
+		l.Subject = d.Subject.Digest
+	}
+	if l.ArtifactType == "" && d.Config != nil {
+		l.ArtifactType = d.Config.MediaType
+	}
+	noted, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"manifests", "tags"} {
+		if err := durable.MkdirAll(r.repoPath(repository, kind), 0o700); err != nil {
+			return err
+		}
+	}
+	tmp := r.path("tmp")
+	if err := durable.WriteFile(tmp, r.blobPath(digest), raw, 0o600); err != nil {
+		return err
+	}
+	if err := durable.WriteFile(tmp, r.repoPath(repository, "manifests", hexOf(digest)), noted, 0o600); err != nil {
+		return err
+	}
+	if tag == "" {
+		return nil
+	}
+	return durable.WriteFile(tmp, r.repoPath(repository, "tags", tag), []byte(digest), 0o600)
+}
+
+func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call) error {
+	err := h.r.deleteManifest(c.repository, c.reference)
+	if errors.Is(err, ErrNotFound) {
+		return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q is not known to %s", c.reference, c.repository)
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// deleteManifest removes a tag, or a manifest and all tags that stand for it.
+func (r *Registry) deleteManifest(repository, reference string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !validDigest(reference) {
+		if !tagPattern.MatchString(reference) {
+			return ErrNotFound
+		}
+		return r.remove(r.repoPath(repository, "tags", reference))
+	}
+	name := r.repoPath(repository, "manifests", hexOf(reference))
+	if _, err := os.Stat(name); err != nil {
+		return notFound(err)
+	}
+	tags, err := r.tagged(repository)
+	if err != nil {
+		return err
+	}
+	for _, tag := range tags[reference] { // first: a tag must not stand for nothing
+		if err := r.remove(r.repoPath(repository, "tags", tag)); err != nil {
+			return err
+		}
+	}
+	return r.remove(name)
+}
+
+// tagged maps digests to the tags that stand for them.
+func (r *Registry) tagged(repository string) (map[string][]string, error) {
+	entries, err := os.ReadDir(r.repoPath(repository, "tags"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	tags := map[string][]string{}
+	for _, e := range entries {
+		raw, err := os.ReadFile(r.repoPath(repository, "tags", e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		tags[string(raw)] = append(tags[string(raw)], e.Name())
+	}
+	return tags, nil
+}
+
+func (r *Registry) remove(name string) error {
+	if err := os.Remove(name); err != nil {
+		return notFound(err)
+	}
+	return durable.SyncDir(filepath.Dir(name))
+}
+
+func (h *handler) referrers(w http.ResponseWriter, req *http.Request, c call) error {
+	if !validDigest(c.reference) {
+		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
+	}
+	want := req.URL.Query().Get("artifactType")
+	entries, err := os.ReadDir(h.r.repoPath(c.repository, "manifests"))
+	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
+		return err
+	}
+	found := []descriptor{}
+	for _, e := range entries {
+		digest := "sha256:" + e.Name()
+		l, err := h.r.manifestLink(c.repository, digest)
+		if errors.Is(err, ErrNotFound) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if l.Subject == c.reference && (want == "" || want == l.ArtifactType) {
+			found = append(found, descriptor{MediaType: l.MediaType, Digest: digest, Size: l.Size, ArtifactType: l.ArtifactType, Annotations: l.Annotations})
+		}
+	}
+	if want != "" {
+		w.Header().Set("Oci-Filters-Applied", "artifactType")
+	}
+	w.Header().Set("Content-Type", typeOCIIndex)
+	return writeJSON(w, http.StatusOK, map[string]any{"schemaVersion": 2, "mediaType": typeOCIIndex, "manifests": found})
+}
+
+// older reports whether a file has not been touched for the given time.
+func older(fi fs.FileInfo, age time.Duration) bool { return time.Since(fi.ModTime()) > age }

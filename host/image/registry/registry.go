@@ -1,0 +1,264 @@
+// Package registry is an OCI registry in a directory: what docker push, skopeo and
+// other clients of the OCI distribution API write to and read from, and what the
+// image store of the same host reads without a detour over the network.
+//
+// A blob is stored once, under its digest, however many repositories have it, and
+// can be read only through a repository that it was pushed or mounted to. A name
+// becomes visible when all that it stands for is on disk, so that after a crash
+// every manifest and tag that was acknowledged is there and none is half. Every
+// blob and manifest is checked against its digest before it gets its name. Uploads
+// may be continued after a restart; those that nobody continues are collected.
+//
+// All methods may be called from many goroutines. One lock separates the collector
+// (and deletes) from everything else; uploads run outside of it.
+//
+// The package decides nothing about who may do what: the Handler asks a function.
+// It fetches nothing from other registries.
+package registry
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar/host/image/durable"
+)
+
+// What New takes where Options are silent.
+const (
+	DefaultManifestBytes = 4 << 20
+	DefaultBlobBytes     = 32 << 30
+	DefaultUploadAge     = 24 * time.Hour
+)
+
+// ErrNotFound means that there is no such repository, manifest, tag or blob.
+var ErrNotFound = errors.New("not found")
+
+// Options of a Registry.
+type Options struct {
+	Dir string // the registry's own; made by Open
+	Log *slog.Logger
+	// ManifestBytes and BlobBytes bound what a client can push.
+	ManifestBytes int64
+	BlobBytes     int64
+	// UploadAge is how long an upload may rest, and a blob be without a manifest
+	// that names it, before they are collected.
+	UploadAge time.Duration
+}
+
+// Registry is an OCI registry in a directory.
+type Registry struct {
+	opts Options
+	log  *slog.Logger
+
+	// mu is held for reading while links and manifests are made, so that what was
+	// checked to be there stays there, and for writing by what removes.
+	mu sync.RWMutex
+
+	uploadsMu sync.Mutex
+	uploads   map[string]*upload // by id; those that this process has touched
+}
+
+// New returns a Registry that does nothing before Open.
+func New(opts Options) *Registry {
+	if opts.ManifestBytes == 0 {
+		opts.ManifestBytes = DefaultManifestBytes
+	}
+	if opts.BlobBytes == 0 {
+		opts.BlobBytes = DefaultBlobBytes
+	}
+	if opts.UploadAge == 0 {
+		opts.UploadAge = DefaultUploadAge
+	}
+	return &Registry{opts: opts, log: opts.Log, uploads: map[string]*upload{}}
+}
+
+// Open makes the directory and removes what a crash left unfinished.
+func (r *Registry) Open(ctx context.Context) error {
+	if err := os.RemoveAll(r.path("tmp")); err != nil {
+		return err
+	}
+	for _, d := range []string{"tmp", "blobs", "repositories"} {
+		if err := durable.MkdirAll(r.path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// Manifest is a manifest or index as it was pushed.
+type Manifest struct {
+	Raw       []byte
+	MediaType string
+	Digest    string
+}
+
+// Manifest returns what a tag or digest of a repository stands for, or ErrNotFound.
+func (r *Registry) Manifest(repository, reference string) (Manifest, error) {
+	if !validName(repository) {
+		return Manifest{}, ErrNotFound
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	digest, err := r.digestOf(repository, reference)
+	if err != nil {
+		return Manifest{}, err
+	}
+	l, err := r.manifestLink(repository, digest)
+	if err != nil {
+		return Manifest{}, err
+	}
+	raw, err := os.ReadFile(r.blobPath(digest))
+	if err != nil {
+		return Manifest{}, notFound(err)
+	}
+	return Manifest{Raw: raw, MediaType: l.MediaType, Digest: digest}, nil
+}
+
+// OpenBlob opens a blob of a repository, or answers ErrNotFound.
+func (r *Registry) OpenBlob(repository, digest string) (*os.File, error) {
+	if !validName(repository) || !validDigest(digest) {
+		return nil, ErrNotFound
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if _, err := os.Stat(r.repoPath(repository, "blobs", hexOf(digest))); err != nil {
+		return nil, notFound(err)
+	}
+	f, err := os.Open(r.blobPath(digest))
+	return f, notFound(err)
+}
+
+// Repositories lists the names that have a manifest, sorted.
+func (r *Registry) Repositories() ([]string, error) {
+	var names []string
+	root := r.path("repositories")
+	err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if !e.IsDir() || e.Name() != repoMark {
+			return nil
+		}
+		manifests, err := os.ReadDir(filepath.Join(p, "manifests"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(manifests) > 0 {
+			rel, err := filepath.Rel(root, filepath.Dir(p))
+			if err != nil {
+				return err
+			}
+			names = append(names, filepath.ToSlash(rel))
+		}
+		return filepath.SkipDir
+	})
+	return names, err
+}
+
+// link is what a repository notes of a manifest.
+type link struct {
+	MediaType    string            `json:"media_type"`
+	Size         int64             `json:"size"`
+	Subject      string            `json:"subject,omitempty"`
+	ArtifactType string            `json:"artifact_type,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+}
+
+func (r *Registry) manifestLink(repository, digest string) (link, error) {
+	var l link
+	raw, err := os.ReadFile(r.repoPath(repository, "manifests", hexOf(digest)))
+	if err != nil {
+		return l, notFound(err)
+	}
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return l, fmt.Errorf("link of manifest %s: %w", digest, err)
+	}
+	return l, nil
+}
+
+// digestOf resolves a tag; a digest stands for itself.
+func (r *Registry) digestOf(repository, reference string) (string, error) {
+	if validDigest(reference) {
+		return reference, nil
+	}
+	if !tagPattern.MatchString(reference) {
+		return "", ErrNotFound
+	}
+	raw, err := os.ReadFile(r.repoPath(repository, "tags", reference))
+	if err != nil {
+		return "", notFound(err)
+	}
+	if digest := string(raw); validDigest(digest) {
+		return digest, nil
+	}
+	return "", fmt.Errorf("tag %s of %s is damaged", reference, repository)
+}
+
+// linkBlob gives a repository a blob that is stored. Repeating it renews its age.
+func (r *Registry) linkBlob(repository, digest string) error {
+	name := r.repoPath(repository, "blobs", hexOf(digest))
+	now := time.Now()
+	if err := os.Chtimes(r.blobPath(digest), now, now); err != nil {
+		return notFound(err)
+	}
+	if err := os.Chtimes(name, now, now); err == nil {
+		return nil
+	}
+	if err := durable.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	return durable.WriteFile(r.path("tmp"), name, nil, 0o600)
+}
+
+// repoMark cannot be a part of a repository name and separates a repository's own
+// files from the repositories below it.
+const repoMark = "_"
+
+func (r *Registry) path(elem ...string) string {
+	return filepath.Join(append([]string{r.opts.Dir}, elem...)...)
+}
+
+func (r *Registry) repoPath(repository string, elem ...string) string {
+	return r.path(append([]string{"repositories", filepath.FromSlash(repository), repoMark}, elem...)...)
+}
+
+func (r *Registry) blobPath(digest string) string { return r.path("blobs", hexOf(digest)) }
+
+var (
+	namePattern   = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern    = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	uploadPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+func validName(s string) bool   { return len(s) <= 255 && namePattern.MatchString(s) }
+func validDigest(s string) bool { return digestPattern.MatchString(s) }
+
+func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
+
+func digestOfBytes(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func notFound(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDir) {
+		return ErrNotFound
+	}
+	return err
+}

@@ -1,0 +1,243 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Resolve answers what a reference stands for now, without transferring layers. A
+// reference pinned to an image that is held, and from that repository, is answered
+// from memory. Errors are hangar.CodeInvalid with ReasonBadConfig, ReasonImageNotFound
+// or ReasonBadImage, or hangar.CodeUnavailable.
+func (s *Store) Resolve(ctx context.Context, ref string) (hangar.ImageRef, error) {
+	parsed, err := parseReference(ref)
+	if err != nil {
+		return hangar.ImageRef{}, err
+	}
+	if img := s.held(parsed, parsed.digest); img != nil {
+		return img.Ref, nil
+	}
+	p, img, err := s.plan(ctx, parsed)
+	if err != nil {
+		return hangar.ImageRef{}, err
+	}
+	if img != nil {
+		return img.Ref, nil
+	}
+	return parsed.resolved(p.digest, p.config.Config.Labels), nil
+}
+
+// held returns an image of that digest, if it is held and came from the repository
+// of ref: knowing a digest gives nobody what only a login gives.
+func (s *Store) held(ref reference, digest string) *Image {
+	if digest == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[digest]
+	if !ok || !slices.Contains(r.Sources, ref.source()) {
+		return nil
+	}
+	s.touch(r)
+	return s.image(r, ref.resolved(digest, nil))
+}
+
+// plan is an image as its registry describes it, checked but not transferred.
+type plan struct {
+	ref    reference
+	source source
+	digest string // that the reference resolved to: of the index, if there is one
+	config v1.ConfigFile
+	layers []plannedLayer // lowest first
+}
+
+type plannedLayer struct {
+	digest string // of what is transferred
+	diffID string // of what is unpacked
+	size   int64  // of what is transferred
+}
+
+// plan asks the registry. It answers the image instead if that is held.
+func (s *Store) plan(ctx context.Context, ref reference) (*plan, *Image, error) {
+	p, img, err := s.describe(ctx, ref)
+	if err == nil || ctx.Err() != nil {
+		return p, img, err
+	}
+	return nil, nil, about("failed to get manifest", ref, err)
+}
+
+// about says in an error what failed, and with which reference. Clients know
+// "failed to get manifest <ref>".
+func about(failed string, ref reference, err error) error {
+	var e *hangar.Error
+	if !errors.As(err, &e) {
+		return hangar.Errorf(hangar.CodeInternal, "", "%s %s: %w", failed, ref.text, err)
+	}
+	return hangar.Errorf(e.Code, e.Reason, "%s %s: %w", failed, ref.text, err)
+}
+
+func (s *Store) describe(ctx context.Context, ref reference) (*plan, *Image, error) {
+	src, err := s.open(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &plan{ref: ref, source: src, digest: ref.digest}
+	if p.digest == "" {
+		// Not every registry answers this; the manifest itself settles it.
+		if p.digest, err = src.digest(ctx, ref.tag); err != nil && hangar.ReasonOf(err) == hangar.ReasonImageNotFound {
+			return nil, nil, err
+		}
+		if img := s.held(ref, p.digest); img != nil {
+			return nil, img, nil
+		}
+	}
+	raw, err := s.manifest(ctx, src, orDefault(p.digest, ref.identifier()))
+	if err != nil {
+		return nil, nil, err
+	}
+	p.digest = digestOf(raw)
+	m, err := s.choose(ctx, src, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.readConfig(ctx, p, m); err != nil {
+		return nil, nil, err
+	}
+	return p, nil, nil
+}
+
+// manifest reads a manifest and checks it, if it is asked for by digest.
+func (s *Store) manifest(ctx context.Context, src source, identifier string) ([]byte, error) {
+	raw, err := src.manifest(ctx, identifier, s.opts.Limits.ManifestBytes)
+	if err != nil {
+		return nil, err
+	}
+	if digestPattern.MatchString(identifier) && digestOf(raw) != identifier {
+		return nil, badImage("manifest has the digest %s, not %s", digestOf(raw), identifier)
+	}
+	return raw, nil
+}
+
+// manifest is an image manifest or an index; which, its fields say, because media
+// types are optional in one of the formats and wrong in many registries.
+type manifest struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	MediaType     string          `json:"mediaType"`
+	Config        *v1.Descriptor  `json:"config"`
+	Layers        []v1.Descriptor `json:"layers"`
+	Manifests     []v1.Descriptor `json:"manifests"`
+}
+
+func parseManifest(raw []byte) (manifest, error) {
+	var m manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return m, badImage("manifest is damaged: %w", err)
+	}
+	if m.SchemaVersion != 2 {
+		return m, badImage("manifests of schema version %d are not supported", m.SchemaVersion)
+	}
+	if (m.Config == nil) == (m.Manifests == nil) {
+		return m, badImage("manifest is neither that of an image nor an index")
+	}
+	descriptors := slices.Concat(m.Layers, m.Manifests)
+	if m.Config != nil {
+		descriptors = append(descriptors, *m.Config)
+	}
+	for _, d := range descriptors {
+		if !digestPattern.MatchString(d.Digest.String()) || d.Size < 0 {
+			return m, badImage("manifest names something by %.100q", d.Digest)
+		}
+	}
+	return m, nil
+}
+
+// maxIndexDepth bounds how deep indexes may lie in indexes.
+const maxIndexDepth = 3
+
+// choose follows indexes to the manifest for the platform of this host.
+func (s *Store) choose(ctx context.Context, src source, raw []byte) (manifest, error) {
+	for range maxIndexDepth {
+		m, err := parseManifest(raw)
+		if err != nil || m.Config != nil {
+			return m, err
+		}
+		digest, err := s.pick(m.Manifests)
+		if err != nil {
+			return m, err
+		}
+		if raw, err = s.manifest(ctx, src, digest); err != nil {
+			return m, err
+		}
+	}
+	return manifest{}, badImage("more than %d indexes lie in one another", maxIndexDepth)
+}
+
+func (s *Store) pick(list []v1.Descriptor) (string, error) {
+	var offered []string
+	for _, d := range list {
+		switch {
+		case d.Platform == nil && len(list) == 1:
+			return d.Digest.String(), nil
+		case d.Platform == nil:
+		case d.Platform.Satisfies(s.opts.Platform):
+			return d.Digest.String(), nil
+		case d.Platform.OS != "unknown":
+			offered = append(offered, d.Platform.String())
+		}
+	}
+	if len(offered) > 20 {
+		offered = append(offered[:20], "…")
+	}
+	return "", badImage("image is not made for %s, only for: %s", s.opts.Platform, strings.Join(offered, ", "))
+}
+
+// readConfig completes the plan of an image.
+func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
+	switch m.Config.MediaType {
+	case "application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json", "":
+	default:
+		return badImage("it is not an image but a %.100q", m.Config.MediaType)
+	}
+	if len(m.Layers) > s.opts.Limits.Layers {
+		return badImage("image has %d layers; at most %d are allowed", len(m.Layers), s.opts.Limits.Layers)
+	}
+	raw, err := readBlob(ctx, p.source, m.Config.Digest.String(), m.Config.Size, s.opts.Limits.ManifestBytes)
+	if err != nil {
+		return err
+	}
+	config, err := v1.ParseConfigFile(bytes.NewReader(raw))
+	if err != nil {
+		return badImage("config is damaged: %w", err)
+	}
+	p.config = *config
+	have := v1.Platform{OS: orDefault(config.OS, s.opts.Platform.OS), Architecture: orDefault(config.Architecture, s.opts.Platform.Architecture)}
+	if have.OS != s.opts.Platform.OS || have.Architecture != s.opts.Platform.Architecture {
+		return badImage("image is made for %.100s, not for %s", have, s.opts.Platform)
+	}
+	if len(config.RootFS.DiffIDs) != len(m.Layers) {
+		return badImage("image has %d layers, its config %d", len(m.Layers), len(config.RootFS.DiffIDs))
+	}
+	for i, l := range m.Layers {
+		diffID := config.RootFS.DiffIDs[i].String()
+		if !digestPattern.MatchString(diffID) {
+			return badImage("config names a layer by %.100q", diffID)
+		}
+		if l.Size > s.opts.Limits.BlobBytes {
+			return badImage("layer %s has %d bytes; at most %d are allowed", l.Digest, l.Size, s.opts.Limits.BlobBytes)
+		}
+		if t := string(l.MediaType); t != "" && !strings.Contains(t, "tar") || strings.Contains(t, "encrypted") {
+			return badImage("layers of the type %.100q are not supported", t)
+		}
+		p.layers = append(p.layers, plannedLayer{l.Digest.String(), diffID, l.Size})
+	}
+	return nil
+}
