@@ -42,6 +42,7 @@ const (
 	ReasonWrongState           = "wrong_state"
 	ReasonStaleVersion         = "stale_version"
 	ReasonWaitTimeout          = "wait_timeout"
+	ReasonOutOfReach           = "out_of_reach" // a wait that can no longer come true
 	ReasonMachineNotFound      = "machine_not_found"
 	ReasonAppNotFound          = "app_not_found"
 	ReasonMachinesRunning      = "machines_running"
@@ -102,8 +103,7 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return ""
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -114,8 +114,7 @@ func CodeOf(err error) Code {
 
 // ReasonOf returns the reason of the outermost *Error in err's tree, or "".
 func ReasonOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ""

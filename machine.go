@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -72,7 +73,7 @@ func (f MachineFilter) Matches(m *Machine) bool {
 	if f.Region != "" && f.Region != m.Region {
 		return false
 	}
-	if len(f.States) > 0 && !containsState(f.States, m.State) {
+	if len(f.States) > 0 && !slices.Contains(f.States, m.State) {
 		return false
 	}
 	for k, v := range f.Metadata {
@@ -81,15 +82,6 @@ func (f MachineFilter) Matches(m *Machine) bool {
 		}
 	}
 	return true
-}
-
-func containsState(states []MachineState, s MachineState) bool {
-	for _, x := range states {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // StartResult answers a start.
@@ -127,7 +119,7 @@ const (
 type MachineWait struct {
 	States    []MachineState // any of them; empty: MachineStarted; WaitSettled is allowed
 	Instance  InstanceID     // when set, that version or a newer one must have the state
-	FromEvent EventID        // when set, a state that was reached after that event counts, though it may have passed
+	FromEvent EventID        // when set, what counts is states reached after that event, also those that have passed
 	Timeout   time.Duration  // 0: DefaultWaitTimeout
 }
 

@@ -1,7 +1,5 @@
 package hangar
 
-import "encoding/json"
-
 // MachineConfig is the wish for how a Machine looks and behaves, as its owner
 // sent it. Unknown properties are kept and echoed; see ParseMachineConfig.
 type MachineConfig struct {
@@ -25,10 +23,14 @@ type MachineConfig struct {
 	Standbys    []MachineID       `json:"standbys,omitempty"`
 	DNS         *DNSConfig        `json:"dns,omitempty"`
 	Rootfs      *RootfsConfig     `json:"rootfs,omitempty"`
+	// PersistRootfs and SwapSizeMB are older places of Rootfs.Persist and
+	// Init.SwapSizeMB; see Persist and SwapMB.
+	PersistRootfs PersistRootfs `json:"persist_rootfs,omitempty"`
+	SwapSizeMB    int           `json:"swap_size_mb,omitempty"`
 
-	// sent is the document as the owner sent it, normalised. It is what
-	// MarshalJSON writes, so that a client reads back what it wrote.
-	sent json.RawMessage
+	// sent is the document as the owner sent it, normalised; nil for a config
+	// that was built in Go. See MarshalJSON.
+	sent *sentConfig
 }
 
 // Init says what runs in the Machine. Exec replaces everything; otherwise
@@ -44,15 +46,15 @@ type Init struct {
 
 // Guest is the size of a Machine.
 type Guest struct {
-	CPUKind          string   `json:"cpu_kind,omitempty"` // "shared" or "performance"
-	CPUs             int      `json:"cpus,omitempty"`
-	MemoryMB         int      `json:"memory_mb,omitempty"` // MiB, a multiple of 256
-	MaxMemoryMB      int      `json:"max_memory_mb,omitempty"`
-	GPUs             int      `json:"gpus,omitempty"`
-	GPUKind          string   `json:"gpu_kind,omitempty"`
-	HostDedicationID string   `json:"host_dedication_id,omitempty"`
-	PersistRootfs    string   `json:"persist_rootfs,omitempty"`
-	KernelArgs       []string `json:"kernel_args,omitempty"`
+	CPUKind          string        `json:"cpu_kind,omitempty"` // "shared" or "performance"
+	CPUs             int           `json:"cpus,omitempty"`
+	MemoryMB         int           `json:"memory_mb,omitempty"` // MiB, a multiple of 256
+	MaxMemoryMB      int           `json:"max_memory_mb,omitempty"`
+	GPUs             int           `json:"gpus,omitempty"`
+	GPUKind          string        `json:"gpu_kind,omitempty"`
+	HostDedicationID string        `json:"host_dedication_id,omitempty"`
+	PersistRootfs    PersistRootfs `json:"persist_rootfs,omitempty"`
+	KernelArgs       []string      `json:"kernel_args,omitempty"`
 }
 
 // RestartPolicy says what follows when the main process ends unasked.

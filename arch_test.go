@@ -1,0 +1,202 @@
+package hangar_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/hangar-platform/hangar"
+
+// rule says what a folder may import of this module. An entry allows the folder
+// itself; with "/..." the folders below it, too. "" is the root.
+type rule struct {
+	imports []string
+	tests   []string // beyond imports, in _test.go files
+}
+
+var (
+	language   = []string{"", "internal/..."}
+	everything = []string{"", "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "replica/...", "internal/...", "test/..."}
+)
+
+func plus(base []string, more ...string) []string { return slices.Concat(base, more) }
+
+// rules is the map of the module: which folder may know which. Planes never know
+// one another, children of a plane are strangers, and only cmd and test see all. A
+// folder without a rule fails, so that none is added without a thought.
+var rules = map[string]rule{
+	"":             {},
+	"internal/...": {imports: language},
+
+	"api":    {imports: language, tests: []string{"test/contract/..."}},
+	"client": {imports: language, tests: []string{"api", "test/contract/..."}},
+
+	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract/..."}},
+	"control/auth":            {imports: plus(language, "control/state")},
+	"control/state":           {imports: language, tests: []string{"control/state/statetest"}},
+	"control/state/statetest": {imports: plus(language, "control/state")},
+
+	"host":                   {imports: plus(language, "host/..."), tests: []string{"test/contract/..."}},
+	"host/driver":            {imports: language},
+	"host/driver/drivertest": {imports: plus(language, "host/driver")},
+	"host/driver/fake":       {imports: plus(language, "host/driver"), tests: []string{"host/driver/drivertest"}},
+	"host/driver/gvisor":     {imports: plus(language, "host/driver", "host/driver/gvisor/...", "host/guest/init"), tests: []string{"host/driver/drivertest"}},
+	"host/driver/gvisor/...": {imports: plus(language, "host/driver", "host/driver/gvisor/...")},
+	"host/guest":             {imports: plus(language, "host/guest/...")},
+	"host/guest/...":         {imports: language},
+	"host/image":             {imports: plus(language, "host/image/...")},
+	"host/image/...":         {imports: language},
+	"host/image/registry":    {imports: plus(language, "host/image/durable")},
+	"host/journal":           {imports: language},
+	"host/logs":              {imports: language},
+	"host/network":           {imports: language},
+
+	"edge/catalog": {imports: language},
+
+	"cmd/...":      {imports: everything},
+	"test/...":     {imports: plus(everything, "cmd/...")},
+	"bench/...":    {imports: everything},
+	"examples/...": {},
+	"zzwarm":       {},
+}
+
+// forbiddenWords say nothing about what is in a package.
+var forbiddenWords = []string{"util", "utils", "common", "base", "helper", "helpers", "manager", "models", "impl", "types", "service"}
+
+// goFiles parses the imports and comments of every Go file of the module, by
+// folder. It reads the files itself, so that the test cache sees what it depends
+// on.
+func goFiles(t *testing.T) map[string]map[string]*ast.File {
+	t.Helper()
+	found := map[string]map[string]*ast.File{}
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "." && (strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(name) != ".go" {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		folder := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(name)), ".")
+		if found[folder] == nil {
+			found[folder] = map[string]*ast.File{}
+		}
+		found[folder][name] = f
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// covers reports whether a pattern of the rules means a folder.
+func covers(pattern, folder string) bool {
+	if parent, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return folder == parent || strings.HasPrefix(folder, parent+"/")
+	}
+	return pattern == folder
+}
+
+// ruleOf returns the rule of a folder: its own, or that of the nearest parent
+// which rules its children.
+func ruleOf(folder string) (string, rule, bool) {
+	if r, ok := rules[folder]; ok {
+		return folder, r, true
+	}
+	for parent := folder; parent != "."; parent = path.Dir(parent) {
+		if r, ok := rules[parent+"/..."]; ok {
+			return parent + "/...", r, true
+		}
+	}
+	return "", rule{}, false
+}
+
+func TestFoldersImportOnlyWhatTheyMay(t *testing.T) {
+	used := map[string]bool{}
+	for folder, files := range goFiles(t) {
+		name, r, ok := ruleOf(folder)
+		if !ok {
+			t.Errorf("folder %s has no rule in arch_test.go: say what it may import", folder)
+			continue
+		}
+		used[name] = true
+		for name, f := range files {
+			allowed := r.imports
+			if strings.HasSuffix(name, "_test.go") {
+				allowed = plus(r.imports, append(r.tests, folder)...)
+			}
+			for _, spec := range f.Imports {
+				target, err := strconv.Unquote(spec.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				of, ours := strings.CutPrefix(target, module)
+				if !ours || of != "" && of[0] != '/' {
+					continue
+				}
+				of = strings.TrimPrefix(of, "/")
+				if !slices.ContainsFunc(allowed, func(p string) bool { return covers(p, of) }) {
+					t.Errorf("%s imports %s, which %q may not", name, target, folder)
+				}
+			}
+		}
+	}
+	for name := range rules {
+		// A parent's rule for children that are to come is no mistake.
+		if !used[name] && !strings.HasSuffix(name, "/...") {
+			t.Errorf("arch_test.go has a rule for %q, which does not exist", name)
+		}
+	}
+}
+
+func TestPackageNamesSayWhatIsInside(t *testing.T) {
+	for folder, files := range goFiles(t) {
+		for name, f := range files {
+			words := append(strings.Split(folder, "/"), strings.TrimSuffix(f.Name.Name, "_test"))
+			for _, w := range words {
+				if slices.Contains(forbiddenWords, w) {
+					t.Errorf("%s: %q says nothing about what is inside", name, w)
+				}
+			}
+		}
+	}
+}
+
+// maxLines is where a file has become several files.
+const maxLines = 800
+
+func TestNoFileIsTooLong(t *testing.T) {
+	for _, files := range goFiles(t) {
+		for name, f := range files {
+			if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
+				continue
+			}
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(b), "\n"); n > maxLines {
+				t.Errorf("%s has %d lines, more than %d", name, n, maxLines)
+			}
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package hangar
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// The kinds of CPU, and the bounds of a Machine's size.
+const (
+	CPUShared      = "shared"      // cores are shared with other Machines
+	CPUPerformance = "performance" // cores are the Machine's own
+
+	MaxCPUs      = 128
+	MemoryStepMB = 256
+	MaxMemoryMB  = 256 << 10 // 256 GiB
+
+	// MaxSuspendMemoryMB bounds the memory of a Machine that can be suspended.
+	MaxSuspendMemoryMB = 2048
+)
+
+// sharedPresets and performancePresets are the numbers of CPUs that sizes named
+// shared-cpu-Nx and performance-Nx exist for.
+var (
+	sharedPresets      = []int{1, 2, 4, 6, 8}
+	performancePresets = []int{1, 2, 4, 6, 8, 10, 12, 14, 16}
+)
+
+// memoryPerCPU is what a Guest of a kind has by default, in MiB.
+func memoryPerCPU(kind string) int {
+	if kind == CPUPerformance {
+		return 2048
+	}
+	return 256
+}
+
+// Preset returns the Guest that a size such as "shared-cpu-2x" or
+// "performance-4x" stands for.
+func Preset(size string) (Guest, bool) {
+	for _, n := range sharedPresets {
+		if size == fmt.Sprintf("shared-cpu-%dx", n) {
+			return Guest{CPUKind: CPUShared, CPUs: n, MemoryMB: n * memoryPerCPU(CPUShared)}, true
+		}
+	}
+	for _, n := range performancePresets {
+		if size == fmt.Sprintf("performance-%dx", n) {
+			return Guest{CPUKind: CPUPerformance, CPUs: n, MemoryMB: n * memoryPerCPU(CPUPerformance)}, true
+		}
+	}
+	return Guest{}, false
+}
+
+// Presets lists the names that Preset knows, smallest first.
+func Presets() []string {
+	var names []string
+	for _, n := range sharedPresets {
+		names = append(names, fmt.Sprintf("shared-cpu-%dx", n))
+	}
+	for _, n := range performancePresets {
+		names = append(names, fmt.Sprintf("performance-%dx", n))
+	}
+	return names
+}
+
+func (g *Guest) complete() bool { return g.CPUKind != "" && g.CPUs != 0 && g.MemoryMB != 0 }
+
+// fillGuest expands size into guest and gives a guest the members that it leaves
+// out. A size beside a guest is accepted when both say the same, as clients send
+// back what they have read.
+func fillGuest(tree map[string]any) error {
+	size, sized := tree["size"]
+	if size == "" || size == nil {
+		delete(tree, "size")
+		sized = false
+	}
+	guest, isObject := tree["guest"].(map[string]any)
+	if !isObject && tree["guest"] != nil {
+		return badConfig("config.guest", "must be an object")
+	}
+	want := Guest{}
+	if sized {
+		name, _ := size.(string)
+		preset, ok := Preset(name)
+		if !ok {
+			return badConfig("config.size", "%v is not one of %v", size, Presets())
+		}
+		want = preset
+		delete(tree, "size")
+	}
+	if guest == nil {
+		guest = map[string]any{}
+	}
+	kind, _ := guest["cpu_kind"].(string)
+	if kind == "" {
+		kind = cmp.Or(want.CPUKind, CPUShared)
+		guest["cpu_kind"] = kind
+	}
+	if unset(guest["cpus"]) {
+		guest["cpus"] = max(want.CPUs, 1)
+	}
+	if unset(guest["memory_mb"]) {
+		memory := want.MemoryMB
+		if cpus, ok := asInt(guest["cpus"]); memory == 0 && ok && cpus > 0 && cpus <= MaxCPUs {
+			memory = cpus * memoryPerCPU(kind)
+		}
+		guest["memory_mb"] = memory
+	}
+	tree["guest"] = guest
+	if !sized {
+		return nil
+	}
+	cpus, _ := asInt(guest["cpus"])
+	memory, _ := asInt(guest["memory_mb"])
+	if got := (Guest{CPUKind: kind, CPUs: cpus, MemoryMB: memory}); !reflect.DeepEqual(got, want) {
+		return badConfig("config.size", "%v contradicts config.guest; give one of the two", size)
+	}
+	return nil
+}
+
+// unset reports whether a number of a document is missing, null or zero.
+func unset(v any) bool {
+	n, ok := asInt(v)
+	return v == nil || ok && n == 0
+}
+
+func asInt(v any) (int, bool) {
+	switch v := v.(type) {
+	case int:
+		return v, true
+	case json.Number:
+		n, err := v.Int64()
+		return int(n), err == nil
+	default:
+		return 0, false
+	}
+}
+
+func (g *Guest) validate() error {
+	switch {
+	case g.GPUs != 0 || g.GPUKind != "":
+		return unsupported("config.guest.gpus", "GPUs are not offered")
+	case g.HostDedicationID != "":
+		return unsupported("config.guest.host_dedication_id", "dedicated hosts are not offered")
+	case g.CPUKind != CPUShared && g.CPUKind != CPUPerformance:
+		return badConfig("config.guest.cpu_kind", "%q is not %q or %q", g.CPUKind, CPUShared, CPUPerformance)
+	case g.CPUs < 1 || g.CPUs > MaxCPUs:
+		return badConfig("config.guest.cpus", "%d is not from 1 to %d", g.CPUs, MaxCPUs)
+	case g.MemoryMB < MemoryStepMB || g.MemoryMB > MaxMemoryMB:
+		return badConfig("config.guest.memory_mb", "%d is not from %d to %d", g.MemoryMB, MemoryStepMB, MaxMemoryMB)
+	case g.MemoryMB%MemoryStepMB != 0:
+		return badConfig("config.guest.memory_mb", "%d is not a multiple of %d", g.MemoryMB, MemoryStepMB)
+	case g.MaxMemoryMB != 0 && g.MaxMemoryMB != g.MemoryMB:
+		return unsupported("config.guest.max_memory_mb", "memory that grows is not offered")
+	case g.PersistRootfs != "" && !slices.Contains(persistValues, g.PersistRootfs):
+		return badConfig("config.guest.persist_rootfs", "%q is not one of %v", g.PersistRootfs, persistValues)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,321 @@
+package hangar
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+)
+
+// MaxConfigBytes bounds the document of a MachineConfig.
+const MaxConfigBytes = 1 << 20
+
+// maxConfigDepth bounds how deep a document nests, far above what any config needs.
+const maxConfigDepth = 64
+
+// sentConfig is a normalised document and what its typed fields were when it was
+// read. It is shared by copies of a MachineConfig and never changed.
+type sentConfig struct {
+	doc   json.RawMessage
+	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
+}
+
+// plainConfig is MachineConfig without its methods: what encoding/json does by itself.
+type plainConfig MachineConfig
+
+// ParseMachineConfig reads a config and checks it. The result keeps the document
+// as it was sent, unknown properties included, but for these normalisations:
+// durations become strings, autostop "off" and "stop" become false and true, size
+// becomes guest, what guest leaves out is filled in, and init is at least {}.
+// Every error is CodeInvalid and names the property by its path.
+func ParseMachineConfig(raw []byte) (MachineConfig, error) {
+	var c MachineConfig
+	if len(raw) > MaxConfigBytes {
+		return c, badConfig("config", "has %d bytes, more than the %d that are allowed", len(raw), MaxConfigBytes)
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		if e, ok := errors.AsType[*Error](err); ok {
+			return MachineConfig{}, e
+		}
+		return MachineConfig{}, badConfig("config", "%s", err)
+	}
+	if err := c.Validate(); err != nil {
+		return MachineConfig{}, err
+	}
+	return c, nil
+}
+
+// UnmarshalJSON reads and normalises a document as ParseMachineConfig does, but
+// checks only its types, so that a config of another version can still be read.
+func (c *MachineConfig) UnmarshalJSON(raw []byte) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return badConfig("config", "%s", err)
+	}
+	tree, ok := v.(map[string]any)
+	if !ok {
+		return badConfig("config", "must be an object")
+	}
+	if err := normalise(tree, reflect.TypeFor[MachineConfig](), "config", 0); err != nil {
+		return err
+	}
+	if err := fillGuest(tree); err != nil {
+		return err
+	}
+	if tree["init"] == nil {
+		tree["init"] = map[string]any{}
+	}
+	doc, err := encode(tree)
+	if err != nil {
+		return badConfig("config", "%s", err)
+	}
+	var p plainConfig
+	if err := json.Unmarshal(doc, &p); err != nil {
+		return typeError(err)
+	}
+	*c = MachineConfig(p)
+	digest, err := c.typedDigest()
+	if err != nil {
+		return err
+	}
+	c.sent = &sentConfig{doc: doc, typed: digest}
+	return nil
+}
+
+// MarshalJSON writes the document that was sent. Fields that Go code has changed
+// since replace theirs in it; what the document holds beyond the typed fields
+// stays. A config that was built in Go is written from its fields.
+func (c MachineConfig) MarshalJSON() ([]byte, error) {
+	typed, err := encode(plainConfig(c))
+	if err != nil || c.sent == nil {
+		return typed, err
+	}
+	if sha256.Sum256(typed) == c.sent.typed {
+		return c.sent.doc, nil
+	}
+	var before plainConfig
+	if err := json.Unmarshal(c.sent.doc, &before); err != nil {
+		return nil, fmt.Errorf("read the config as it was sent: %w", err)
+	}
+	was, err := encode(before)
+	if err != nil {
+		return nil, err
+	}
+	return encode(overlay(mustTree(c.sent.doc), mustTree(was), mustTree(typed)))
+}
+
+// Normalize expands Size and fills in Guest for a config that was built in Go, as
+// ParseMachineConfig does for one that was sent. It may be repeated.
+func (c *MachineConfig) Normalize() error {
+	if c.Size == "" && c.Guest != nil && c.Guest.complete() {
+		return nil
+	}
+	raw, err := c.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return c.UnmarshalJSON(raw)
+}
+
+// SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
+func (c *MachineConfig) SetMetadata(metadata map[string]string) { c.Metadata = metadata }
+
+func (c *MachineConfig) typedDigest() ([sha256.Size]byte, error) {
+	typed, err := encode(plainConfig(*c))
+	return sha256.Sum256(typed), err
+}
+
+// overlay returns doc with everything that differs between the typed trees was
+// and now set as it is in now. It changes doc.
+func overlay(doc, was, now any) any {
+	if reflect.DeepEqual(was, now) {
+		return doc
+	}
+	switch now := now.(type) {
+	case map[string]any:
+		docMap, ok1 := doc.(map[string]any)
+		wasMap, ok2 := was.(map[string]any)
+		if !ok1 || !ok2 {
+			return now
+		}
+		for k := range wasMap {
+			if _, ok := now[k]; !ok {
+				delete(docMap, k)
+			}
+		}
+		for k, v := range now {
+			old, ok := docMap[k]
+			if before, had := wasMap[k]; ok && had {
+				v = overlay(old, before, v)
+			} else if had && reflect.DeepEqual(before, v) {
+				continue // a zero that is always written and that the document leaves out
+			}
+			docMap[k] = v
+		}
+		return docMap
+	case []any:
+		docList, ok1 := doc.([]any)
+		wasList, ok2 := was.([]any)
+		if !ok1 || !ok2 || len(docList) != len(now) || len(wasList) != len(now) {
+			return now
+		}
+		for i := range now {
+			docList[i] = overlay(docList[i], wasList[i], now[i])
+		}
+		return docList
+	default:
+		return now
+	}
+}
+
+// normalise walks a document beside the type that it will be read into. It turns
+// durations and autostop into their one spelling, and refuses a property that is
+// a typed one but for its case, because encoding/json would read it and the echo
+// would then say another thing than the typed field.
+func normalise(v any, t reflect.Type, path string, depth int) error {
+	if depth > maxConfigDepth {
+		return badConfig(path, "nests deeper than %d levels", maxConfigDepth)
+	}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for k, sub := range v {
+			at := path + "." + k
+			subType, known, err := memberType(t, k, at)
+			if err != nil {
+				return err
+			}
+			if known && sub != nil && subType == reflect.TypeFor[Duration]() {
+				if v[k], err = normalDuration(sub, at); err != nil {
+					return err
+				}
+				continue
+			}
+			if known && t == reflect.TypeFor[Service]() && k == "autostop" {
+				v[k] = normalAutostop(sub)
+			}
+			if err := normalise(v[k], subType, at, depth+1); err != nil {
+				return err
+			}
+		}
+	case []any:
+		elem := reflect.TypeFor[any]()
+		if t.Kind() == reflect.Slice {
+			elem = t.Elem()
+		}
+		for i, sub := range v {
+			if err := normalise(sub, elem, fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// memberType returns the type behind key in an object that is read as t.
+func memberType(t reflect.Type, key, path string) (reflect.Type, bool, error) {
+	unknown := reflect.TypeFor[any]()
+	switch t.Kind() {
+	case reflect.Map:
+		return indirect(t.Elem()), true, nil
+	case reflect.Struct:
+	default:
+		return unknown, false, nil
+	}
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" || name == "-":
+		case name == key:
+			return indirect(f.Type), true, nil
+		case strings.EqualFold(name, key):
+			return nil, false, badConfig(path, "is not a property; %q is", name)
+		}
+	}
+	return unknown, false, nil
+}
+
+func indirect(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+func normalDuration(v any, path string) (any, error) {
+	raw, err := encode(v)
+	if err != nil {
+		return nil, badConfig(path, "%s", err)
+	}
+	var d Duration
+	if err := d.UnmarshalJSON(raw); err != nil {
+		return nil, badConfig(path, "%s", err)
+	}
+	if s, ok := v.(string); ok && s == d.String() {
+		return s, nil
+	}
+	return d.String(), nil
+}
+
+func normalAutostop(v any) any {
+	switch v {
+	case "off":
+		return false
+	case "stop":
+		return true
+	default:
+		return v
+	}
+}
+
+// typeError names the property that a decoding error is about.
+func typeError(err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return badConfig("config."+t.Field, "%s", err)
+	}
+	return badConfig("config", "%s", err)
+}
+
+// badConfig says which property breaks which rule.
+func badConfig(path, rule string, args ...any) error {
+	return &Error{Code: CodeInvalid, Reason: ReasonBadConfig, Message: "invalid " + path + ": " + fmt.Sprintf(rule, args...)}
+}
+
+// unsupported says that a property asks for what this platform does not offer.
+func unsupported(path, what string) error {
+	return &Error{Code: CodeInvalid, Reason: ReasonUnsupported, Message: "invalid " + path + ": " + what + " by this server"}
+}
+
+// encode writes compact JSON without escaping for HTML, so that a config is
+// echoed byte for byte where it can be.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// mustTree reads a document that this package has written.
+func mustTree(doc []byte) any {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil && !errors.Is(err, io.EOF) {
+		panic("hangar: a config that was written cannot be read: " + err.Error())
+	}
+	return v
+}

@@ -1,0 +1,159 @@
+package hangar
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	serviceProtocols = []string{"", "tcp", "udp"}
+	portHandlers     = []string{"tls", "http", "pg_tls", "proxy_proto", "tcp", "edge_http"}
+	concurrencyTypes = []string{"", "connections", "requests"}
+	checkTypes       = []string{"tcp", "http"}
+	checkProtocols   = []string{"", "http", "https"}
+	checkKinds       = []string{"", "informational", "readiness"}
+)
+
+// validateServices checks what the edge will serve.
+func (c *MachineConfig) validateServices() error {
+	if len(c.Services) > maxServices {
+		return badConfig("config.services", "has %d entries, more than the %d that are allowed", len(c.Services), maxServices)
+	}
+	for i := range c.Services {
+		if err := c.Services[i].validate("config.services[" + strconv.Itoa(i) + "]"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) validate(at string) error {
+	switch {
+	case !slices.Contains(serviceProtocols, s.Protocol):
+		return badConfig(at+".protocol", "%q is not \"tcp\" or \"udp\"", s.Protocol)
+	case !validPort(s.InternalPort):
+		return badConfig(at+".internal_port", "%d is not a port from 1 to 65535", s.InternalPort)
+	case s.MinMachinesRunning != nil && *s.MinMachinesRunning < 0:
+		return badConfig(at+".min_machines_running", "%d is negative", *s.MinMachinesRunning)
+	case len(s.Ports) > maxPorts:
+		return badConfig(at+".ports", "has %d entries, more than the %d that are allowed", len(s.Ports), maxPorts)
+	case len(s.Checks) > maxChecks:
+		return badConfig(at+".checks", "has %d entries, more than the %d that are allowed", len(s.Checks), maxChecks)
+	}
+	switch s.Autostop {
+	case nil, true, false, "suspend", "stop", "off":
+	default:
+		return badConfig(at+".autostop", "%v is not \"off\", \"stop\", \"suspend\" or a boolean", s.Autostop)
+	}
+	for i, p := range s.Ports {
+		if err := p.validate(at + ".ports[" + strconv.Itoa(i) + "]"); err != nil {
+			return err
+		}
+	}
+	if n := s.Concurrency; n != nil {
+		switch {
+		case !slices.Contains(concurrencyTypes, n.Type):
+			return badConfig(at+".concurrency.type", "%q is not \"connections\" or \"requests\"", n.Type)
+		case n.SoftLimit < 0:
+			return badConfig(at+".concurrency.soft_limit", "%d is negative", n.SoftLimit)
+		case n.HardLimit < 0:
+			return badConfig(at+".concurrency.hard_limit", "%d is negative", n.HardLimit)
+		}
+	}
+	for i := range s.Checks {
+		// A check of a service goes to the service's own port unless it names one.
+		if err := s.Checks[i].validate(at+".checks["+strconv.Itoa(i)+"]", false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *ServicePort) validate(at string) error {
+	switch {
+	case p.Port != 0 && !validPort(p.Port):
+		return badConfig(at+".port", "%d is not a port from 1 to 65535", p.Port)
+	case p.Port != 0 && (p.StartPort != 0 || p.EndPort != 0):
+		return badConfig(at+".port", "stands beside start_port and end_port; give one of the two")
+	case p.Port == 0 && !validPort(p.StartPort):
+		return badConfig(at+".start_port", "%d is not a port from 1 to 65535", p.StartPort)
+	case p.Port == 0 && (!validPort(p.EndPort) || p.EndPort < p.StartPort):
+		return badConfig(at+".end_port", "%d is not a port from start_port to 65535", p.EndPort)
+	}
+	for i, h := range p.Handlers {
+		if !slices.Contains(portHandlers, h) {
+			return badConfig(at+".handlers["+strconv.Itoa(i)+"]", "%q is not one of %v", h, portHandlers)
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateChecks() error {
+	if len(c.Checks) > maxChecks {
+		return badConfig("config.checks", "has %d entries, more than the %d that are allowed", len(c.Checks), maxChecks)
+	}
+	for name, check := range c.Checks {
+		if name == "" {
+			return badConfig("config.checks", "has an empty name")
+		}
+		if err := check.validate("config.checks."+name, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Check) validate(at string, needsPort bool) error {
+	switch {
+	case !slices.Contains(checkTypes, strings.ToLower(k.Type)):
+		return badConfig(at+".type", "%q is not \"tcp\" or \"http\"", k.Type)
+	case !validPort(k.Port) && (needsPort || k.Port != 0):
+		return badConfig(at+".port", "%d is not a port from 1 to 65535", k.Port)
+	case !slices.Contains(checkKinds, k.Kind):
+		return badConfig(at+".kind", "%q is not \"informational\" or \"readiness\"", k.Kind)
+	case !slices.Contains(checkProtocols, k.Protocol):
+		return badConfig(at+".protocol", "%q is not \"http\" or \"https\"", k.Protocol)
+	case k.Path != "" && !strings.HasPrefix(k.Path, "/"):
+		return badConfig(at+".path", "%q does not start with a slash", k.Path)
+	}
+	for _, d := range []struct {
+		name  string
+		value *Duration
+		min   time.Duration
+	}{{"interval", k.Interval, minInterval}, {"timeout", k.Timeout, 0}, {"grace_period", k.GracePeriod, 0}} {
+		if d.value == nil || *d.value == 0 {
+			continue
+		}
+		if v := time.Duration(*d.value); v < d.min || v > maxInterval {
+			return badConfig(at+"."+d.name, "%s is not from %s to %s", v, d.min, maxInterval)
+		}
+	}
+	return nil
+}
+
+// validateObserved checks what metrics and the edge will read from the Machine.
+func (c *MachineConfig) validateObserved() error {
+	if m := c.Metrics; m != nil {
+		switch {
+		case !validPort(m.Port):
+			return badConfig("config.metrics.port", "%d is not a port from 1 to 65535", m.Port)
+		case !strings.HasPrefix(m.Path, "/"):
+			return badConfig("config.metrics.path", "%q does not start with a slash", m.Path)
+		}
+	}
+	for i, s := range c.Statics {
+		at := "config.statics[" + strconv.Itoa(i) + "]"
+		switch {
+		case !path.IsAbs(s.GuestPath):
+			return badConfig(at+".guest_path", "%q is not an absolute path", s.GuestPath)
+		case !strings.HasPrefix(s.URLPrefix, "/"):
+			return badConfig(at+".url_prefix", "%q does not start with a slash", s.URLPrefix)
+		}
+	}
+	return nil
+}
+
+func validPort(port int) bool { return port >= 1 && port <= 65535 }

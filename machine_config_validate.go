@@ -1,0 +1,336 @@
+package hangar
+
+import (
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+)
+
+// The bounds of a MachineConfig beyond its Guest.
+const (
+	MaxStopTimeout     = 300 * time.Second
+	DefaultStopTimeout = 5 * time.Second
+	DefaultStopSignal  = Signal(syscall.SIGINT)
+
+	MaxMetadataKeys       = 128
+	MaxMetadataKeyBytes   = 256
+	MaxMetadataValueBytes = 4 << 10
+
+	maxEnvBytes   = 256 << 10 // all variables of a Machine; a kernel refuses to execute with much more
+	maxArgsBytes  = 128 << 10
+	maxImageBytes = 1 << 10
+	maxRetries    = 1_000_000
+	maxServices   = 64
+	maxPorts      = 256
+	maxChecks     = 64
+	maxFiles      = 256
+	minInterval   = time.Second
+	maxInterval   = 24 * time.Hour
+)
+
+var persistValues = []PersistRootfs{PersistNever, PersistRestart, PersistAlways}
+
+// unsupportedProperties are those that MachineConfig has no field for and that
+// change what a Machine is: to accept them would be to ignore them.
+var unsupportedProperties = []struct{ name, what string }{
+	{"containers", "several containers in one Machine are not offered"},
+	{"volumes", "volumes of containers are not offered"},
+	{"cache_drive", "cache drives are not offered"},
+	{"spot", "spot prices are not offered"},
+}
+
+// Validate checks every rule that can be checked without looking anything up. The
+// error is CodeInvalid: ReasonBadConfig for a rule that is broken,
+// ReasonUnsupported for what this platform does not offer. It expects a config
+// that is normalised; see Normalize.
+func (c *MachineConfig) Validate() error {
+	checks := []func() error{
+		c.validateImage, c.validateSupported, c.validateGuest, c.validateInit, c.validateEnv, c.validateMetadata,
+		c.validateServices, c.validateChecks, c.validateFiles, c.validateLifecycle, c.validateObserved,
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateImage() error {
+	switch {
+	case c.Image == "":
+		return badConfig("config.image", "is required")
+	case len(c.Image) > maxImageBytes:
+		return badConfig("config.image", "has %d bytes, more than the %d that are allowed", len(c.Image), maxImageBytes)
+	case strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return badConfig("config.image", "%q is not a reference to an image", c.Image)
+	default:
+		return nil
+	}
+}
+
+func (c *MachineConfig) validateSupported() error {
+	switch {
+	case len(c.Mounts) > 0:
+		return unsupported("config.mounts", "volumes are not offered")
+	case c.Schedule != "":
+		return unsupported("config.schedule", "scheduled Machines are not offered")
+	case len(c.Processes) > 0:
+		return unsupported("config.processes", "several processes in one Machine are not offered")
+	case len(c.Standbys) > 0:
+		return unsupported("config.standbys", "standby Machines are not offered")
+	case c.SwapMB() != 0:
+		return unsupported("config.init.swap_size_mb", "swap is not offered")
+	case c.Rootfs != nil && c.Rootfs.SizeGB != 0:
+		return unsupported("config.rootfs.size_gb", "a size of the root file system is not offered")
+	case c.sent == nil:
+		return nil
+	}
+	var sent map[string]json.RawMessage
+	if err := json.Unmarshal(c.sent.doc, &sent); err != nil {
+		return badConfig("config", "%s", err)
+	}
+	for _, p := range unsupportedProperties {
+		switch string(sent[p.name]) {
+		case "", "null", "[]", "{}":
+		default:
+			return unsupported("config."+p.name, p.what)
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateGuest() error {
+	if c.Guest == nil {
+		return badConfig("config.guest", "is required")
+	}
+	return c.Guest.validate()
+}
+
+func (c *MachineConfig) validateInit() error {
+	for _, list := range []struct {
+		path string
+		args []string
+	}{
+		{"config.init.exec", c.Init.Exec},
+		{"config.init.entrypoint", c.Init.Entrypoint},
+		{"config.init.cmd", c.Init.Cmd},
+	} {
+		total := 0
+		for i, arg := range list.args {
+			total += len(arg) + 1
+			if strings.ContainsRune(arg, 0) {
+				return badConfig(list.path+"["+strconv.Itoa(i)+"]", "contains a NUL")
+			}
+		}
+		if total > maxArgsBytes {
+			return badConfig(list.path, "has %d bytes, more than the %d that are allowed", total, maxArgsBytes)
+		}
+		if list.path != "config.init.cmd" && len(list.args) > 0 && list.args[0] == "" {
+			return badConfig(list.path+"[0]", "is empty; it names the file to execute")
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateEnv() error {
+	total := 0
+	for name, value := range c.Env {
+		total += len(name) + len(value) + 2
+		switch {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			return badConfig("config.env", "%q is not the name of a variable", name)
+		case strings.ContainsRune(value, 0):
+			return badConfig("config.env."+name, "contains a NUL")
+		}
+	}
+	if total > maxEnvBytes {
+		return badConfig("config.env", "has %d bytes, more than the %d that are allowed", total, maxEnvBytes)
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateMetadata() error { return ValidateMetadata(c.Metadata) }
+
+// ValidateMetadata checks the metadata of a Machine as MachineConfig.Validate does.
+func ValidateMetadata(metadata map[string]string) error {
+	if len(metadata) > MaxMetadataKeys {
+		return badConfig("config.metadata", "has %d keys, more than the %d that are allowed", len(metadata), MaxMetadataKeys)
+	}
+	for k, v := range metadata {
+		switch {
+		case k == "":
+			return badConfig("config.metadata", "has an empty key")
+		case len(k) > MaxMetadataKeyBytes:
+			return badConfig("config.metadata", "has a key of %d bytes, more than the %d that are allowed", len(k), MaxMetadataKeyBytes)
+		case !utf8.ValidString(k) || strings.ContainsFunc(k, func(r rune) bool { return r < ' ' || r == 0x7f }):
+			return badConfig("config.metadata", "has a key with control characters: %q", k)
+		case len(v) > MaxMetadataValueBytes:
+			return badConfig("config.metadata."+k, "has %d bytes, more than the %d that are allowed", len(v), MaxMetadataValueBytes)
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateFiles() error {
+	if len(c.Files) > maxFiles {
+		return badConfig("config.files", "has %d entries, more than the %d that are allowed", len(c.Files), maxFiles)
+	}
+	for i, f := range c.Files {
+		at := "config.files[" + strconv.Itoa(i) + "]"
+		switch {
+		case f.SecretName != "":
+			return unsupported(at+".secret_name", "secrets are not offered")
+		case !path.IsAbs(f.GuestPath) || path.Clean(f.GuestPath) != f.GuestPath || f.GuestPath == "/":
+			return badConfig(at+".guest_path", "%q is not an absolute path of a file", f.GuestPath)
+		case strings.ContainsRune(f.GuestPath, 0):
+			return badConfig(at+".guest_path", "contains a NUL")
+		case f.Mode > 0o7777:
+			return badConfig(at+".mode", "%#o is not from 0 to 07777", f.Mode)
+		}
+	}
+	if c.sent == nil {
+		return nil
+	}
+	var sent struct {
+		Files []struct {
+			ImageConfig *string `json:"image_config"`
+		} `json:"files"`
+	}
+	if err := json.Unmarshal(c.sent.doc, &sent); err != nil {
+		return typeError(err)
+	}
+	for i, f := range sent.Files {
+		if f.ImageConfig != nil && *f.ImageConfig != "" {
+			return unsupported("config.files["+strconv.Itoa(i)+"].image_config", "files made from the config of an image are not offered")
+		}
+	}
+	return nil
+}
+
+func (c *MachineConfig) validateLifecycle() error {
+	if c.PersistRootfs != "" && !slices.Contains(persistValues, c.PersistRootfs) {
+		return badConfig("config.persist_rootfs", "%q is not one of %v", c.PersistRootfs, persistValues)
+	}
+	if r := c.Rootfs; r != nil && r.Persist != "" && !slices.Contains(persistValues, r.Persist) {
+		return badConfig("config.rootfs.persist", "%q is not one of %v", r.Persist, persistValues)
+	}
+	if r := c.Restart; r != nil {
+		switch r.Policy {
+		case "", RestartNo, RestartOnFailure, RestartAlways:
+		case "spot-price":
+			return unsupported("config.restart.policy", "spot prices are not offered")
+		default:
+			return badConfig("config.restart.policy", "%q is not one of %v", r.Policy, []RestartPolicy{RestartNo, RestartOnFailure, RestartAlways})
+		}
+		if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
+			return badConfig("config.restart.max_retries", "%d is not from 0 to %d", r.MaxRetries, maxRetries)
+		}
+	}
+	if s := c.StopConfig; s != nil {
+		if s.Timeout != nil && (*s.Timeout < 0 || time.Duration(*s.Timeout) > MaxStopTimeout) {
+			return badConfig("config.stop_config.timeout", "%s is not from 0s to %s", s.Timeout, MaxStopTimeout)
+		}
+		if s.Signal != nil && (*s.Signal < 0 || *s.Signal > 64) {
+			return badConfig("config.stop_config.signal", "%d is not from 1 to 64", *s.Signal)
+		}
+	}
+	return nil
+}
+
+// RestartPolicy returns what follows an exit, with the defaults filled in:
+// the policy, and how many restarts within five minutes it allows (0: any number).
+func (c *MachineConfig) RestartPolicy() (policy RestartPolicy, maxRetries int) {
+	policy, maxRetries = RestartOnFailure, DefaultMaxRetries
+	if r := c.Restart; r != nil {
+		if r.Policy != "" {
+			policy = r.Policy
+		}
+		if r.MaxRetries > 0 {
+			maxRetries = r.MaxRetries
+		}
+	}
+	if policy != RestartOnFailure {
+		maxRetries = 0
+	}
+	return policy, maxRetries
+}
+
+// StopSignal is what asks the main process to end.
+func (c *MachineConfig) StopSignal() Signal {
+	if s := c.StopConfig; s != nil && s.Signal != nil && *s.Signal > 0 {
+		return *s.Signal
+	}
+	return DefaultStopSignal
+}
+
+// StopTimeout is how long the main process has to end before SIGKILL.
+func (c *MachineConfig) StopTimeout() time.Duration {
+	if s := c.StopConfig; s != nil && s.Timeout != nil && *s.Timeout > 0 {
+		return time.Duration(*s.Timeout)
+	}
+	return DefaultStopTimeout
+}
+
+// Persist says when the root file system is reset, wherever the config says so.
+func (c *MachineConfig) Persist() PersistRootfs {
+	switch {
+	case c.Rootfs != nil && c.Rootfs.Persist != "":
+		return c.Rootfs.Persist
+	case c.Guest != nil && c.Guest.PersistRootfs != "":
+		return c.Guest.PersistRootfs
+	case c.PersistRootfs != "":
+		return c.PersistRootfs
+	default:
+		return PersistNever
+	}
+}
+
+// SwapMB is the swap that the config asks for, in MiB.
+func (c *MachineConfig) SwapMB() int { return max(c.Init.SwapSizeMB, c.SwapSizeMB) }
+
+// CanSuspend answers CodeFailedPrecondition with ReasonUnsupported for a Machine
+// that can only be stopped, and says why.
+func (c *MachineConfig) CanSuspend() error {
+	refuse := func(format string, args ...any) error {
+		return Errorf(CodeFailedPrecondition, ReasonUnsupported, "machine cannot be suspended: "+format, args...)
+	}
+	switch {
+	case c.Guest != nil && c.Guest.MemoryMB > MaxSuspendMemoryMB:
+		return refuse("it has %d MB of memory, more than %d", c.Guest.MemoryMB, MaxSuspendMemoryMB)
+	case c.SwapMB() > 0:
+		return refuse("it has swap")
+	case c.Schedule != "":
+		return refuse("it has a schedule")
+	case c.Guest != nil && c.Guest.GPUs > 0:
+		return refuse("it has a GPU")
+	default:
+		return nil
+	}
+}
+
+// UnmarshalJSON reads a name or, as older clients send them, a number from 0 to 3.
+func (p *PersistRootfs) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case "null", "0":
+		*p = ""
+	case "1":
+		*p = PersistNever
+	case "2":
+		*p = PersistAlways
+	case "3":
+		*p = PersistRestart
+	default:
+		var s string
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		*p = PersistRootfs(s)
+	}
+	return nil
+}
