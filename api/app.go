@@ -1,0 +1,110 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// appView is an App as clients decode it.
+type appView struct {
+	*hangar.App
+	Organization orgView `json:"organization"`
+	CreatedAt    int64   `json:"created_at"` // Unix milliseconds
+}
+
+type orgView struct {
+	hangar.Org
+	NumericID uint64 `json:"internal_numeric_id"`
+}
+
+// orgNumericID stands for every organization: clients decode a number and do
+// nothing with it.
+const orgNumericID = 1
+
+func viewApp(a *hangar.App) appView {
+	return appView{App: a, Organization: orgView{a.Org, orgNumericID}, CreatedAt: a.CreatedAt.UnixMilli()}
+}
+
+// appWish is the body of create. Clients write the name under either of two
+// properties.
+type appWish struct {
+	AppName hangar.AppName `json:"app_name"`
+	Name    hangar.AppName `json:"name"`
+	Org     hangar.OrgSlug `json:"org_slug"`
+	Network string         `json:"network"`
+}
+
+func (s *server) createApp(r *http.Request) (answer, error) {
+	in, err := decode[appWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.AppName == "" {
+		in.AppName = in.Name
+	}
+	if in.AppName == "" {
+		return answer{}, invalid("app_name", "is required")
+	}
+	if in.Org == "" {
+		in.Org = hangar.OrgPersonal
+	}
+	app, err := s.Apps.CreateApp(r.Context(), hangar.AppCreate{Name: in.AppName, Org: in.Org, Network: in.Network})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: viewApp(app)}, nil
+}
+
+func (s *server) listApps(r *http.Request) (answer, error) {
+	q := queryOf(r)
+	filter := hangar.AppFilter{Org: hangar.OrgSlug(q.text("org_slug"))}
+	role := q.text("app_role")
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	views := []appView{}
+	if role == "" { // no App has a role
+		apps, err := s.Apps.Apps(r.Context(), filter)
+		if err != nil {
+			return answer{}, err
+		}
+		for _, a := range apps {
+			views = append(views, viewApp(a))
+		}
+	}
+	return ok(struct {
+		Total int       `json:"total_apps"`
+		Apps  []appView `json:"apps"`
+	}{len(views), views})
+}
+
+func (s *server) getApp(r *http.Request) (answer, error) {
+	name, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	app, err := s.Apps.App(r.Context(), name)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewApp(app))
+}
+
+// destroyApp takes a missing force for true: existing clients never send it and
+// expect their running Machines to go, too.
+func (s *server) destroyApp(r *http.Request) (answer, error) {
+	name, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q := queryOf(r)
+	force := q.boolOr("force", true)
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	if err := s.Apps.DestroyApp(r.Context(), name, force); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusAccepted}, nil
+}

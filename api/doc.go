@@ -1,0 +1,47 @@
+// Package api serves the service interfaces of package hangar as a REST API.
+//
+// # What it promises
+//
+// It decodes, checks the form of what was sent, calls a service and writes what
+// that answers; it decides nothing. Every request but GET /healthz and those of
+// the registry, which authenticates by itself, carries a token, and the services
+// find its principal in their context. Errors have one shape, {"error", "status",
+// "code"}, and one table from codes to status codes; see [hangar.Error]. Every
+// answer carries the id of its request under both names of [hangar.HeaderRequestID].
+//
+// Input is bounded: a body has at most MaxBodyBytes and must arrive within
+// bodyTimeout, an answer must be taken within answerTimeout, and a stream that
+// nobody reads ends after streamTimeout. A handler that panics answers 500.
+//
+// # Streams
+//
+// GET …/machines/{id}/events?follow=true and GET /v1/apps/{app}/logs?follow=true
+// answer with one JSON value per line, as things happen. An empty line is a sign
+// of life. A stream that fails ends with a line that is an error body; one that
+// merely ends was complete.
+//
+// # Commands with live streams
+//
+// GET …/machines/{id}/exec with an upgrade to WebSocket executes a command. The
+// query says which: command (once per argument), tty, rows, cols and timeout.
+// Every message is binary, and its first byte says what the rest is:
+//
+//	0  stdin, from the client; a message without more ends it
+//	1  stdout, from the server
+//	2  stderr, from the server; never with tty
+//	3  a new size of the terminal, from the client: {"rows": 40, "cols": 120}
+//	4  the end, from the server: {"exit_code": 0, "exit_signal": 0}, or an error body
+//
+// The server closes the connection with status 1000 after the end. A client that
+// closes first, or is lost, has the command killed. A message has at most 32 KiB
+// and one byte.
+//
+// # Concurrency
+//
+// Handlers run on the goroutine that net/http gives them. Streams start one more
+// for signs of life, commands one more for what the client sends; both have ended
+// when the handler returns.
+//
+// It is not a place for rules: what a name, a config or a state allows is decided
+// by the services.
+package api

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Reasons that only the API gives.
+const (
+	reasonBodyTooLarge     = "body_too_large"
+	reasonMethodNotAllowed = "method_not_allowed"
+	reasonUnknownPath      = "unknown_path"
+)
+
+// statuses is the status code of every class of errors.
+var statuses = map[hangar.Code]int{
+	hangar.CodeInvalid:            http.StatusBadRequest,
+	hangar.CodeUnauthenticated:    http.StatusUnauthorized,
+	hangar.CodeForbidden:          http.StatusForbidden,
+	hangar.CodeNotFound:           http.StatusNotFound,
+	hangar.CodeConflict:           http.StatusConflict,
+	hangar.CodeFailedPrecondition: http.StatusPreconditionFailed,
+	hangar.CodeExhausted:          http.StatusTooManyRequests,
+	hangar.CodeTimeout:            http.StatusRequestTimeout,
+	hangar.CodeUnavailable:        http.StatusServiceUnavailable,
+	hangar.CodeUnimplemented:      http.StatusNotImplemented,
+	hangar.CodeInternal:           http.StatusInternalServerError,
+}
+
+type codeReason struct {
+	code   hangar.Code
+	reason string
+}
+
+// exceptions are the errors whose status is not that of their class.
+var exceptions = map[codeReason]int{
+	{hangar.CodeInvalid, hangar.ReasonNameTaken}: http.StatusUnprocessableEntity,
+	{hangar.CodeInvalid, reasonBodyTooLarge}:     http.StatusRequestEntityTooLarge,
+	// Clients repeat a wait that failed with anything but 400 or 404.
+	{hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach}: http.StatusBadRequest,
+	{hangar.CodeInvalid, reasonMethodNotAllowed}: http.StatusMethodNotAllowed,
+}
+
+// prefixes are the words with which clients expect the texts of a class to begin.
+var prefixes = map[hangar.Code]string{
+	hangar.CodeConflict:           "aborted: ",
+	hangar.CodeFailedPrecondition: "failed_precondition: ",
+	hangar.CodeTimeout:            "deadline_exceeded: ",
+}
+
+// ownPrefixes mark a text that a service has already given such a beginning.
+var ownPrefixes = []string{
+	"aborted: ", "already_exists: ", "failed_precondition: ", "deadline_exceeded: ", "resource_exhausted: ", "invalid_argument: ",
+}
+
+// phrases are what clients look for in the texts of a reason.
+var phrases = map[string]string{
+	hangar.ReasonMachineNotFound:      "machine not found",
+	hangar.ReasonInsufficientCapacity: "could not reserve resource for machine",
+}
+
+const internalText = "internal error; the log of the server has the cause under the id of this request"
+
+// errorBody is how an error looks on the wire.
+type errorBody struct {
+	Text   string      `json:"error"`
+	Reason string      `json:"status,omitempty"`
+	Code   hangar.Code `json:"code"`
+}
+
+// statusOf is the one way from an error to a status code.
+func statusOf(code hangar.Code, reason string) int {
+	if s, ok := exceptions[codeReason{code, reason}]; ok {
+		return s
+	}
+	if s, ok := statuses[code]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// describe turns an error into what is sent of it.
+func describe(err error) errorBody {
+	code, reason := hangar.CodeOf(err), hangar.ReasonOf(err)
+	var e *hangar.Error
+	switch {
+	case errors.As(err, &e):
+	case code == hangar.CodeTimeout:
+		e = &hangar.Error{Message: "the time for this request has passed"}
+	case errors.Is(err, context.Canceled):
+		// The caller is still there, so it is the server that ends.
+		code, e = hangar.CodeUnavailable, &hangar.Error{Message: "the server is shutting down"}
+	default:
+		e = &hangar.Error{}
+	}
+	text := e.Message
+	if text == "" {
+		text = defaultText(code)
+	}
+	if phrase := phrases[reason]; phrase != "" && !strings.Contains(text, phrase) {
+		text = phrase + ": " + text
+	}
+	if !hasOwnPrefix(text) {
+		text = prefixes[code] + text
+	}
+	return errorBody{Text: text, Reason: reason, Code: code}
+}
+
+func defaultText(code hangar.Code) string {
+	if code == hangar.CodeInternal {
+		return internalText
+	}
+	return strings.ReplaceAll(string(code), "_", " ")
+}
+
+func hasOwnPrefix(text string) bool {
+	for _, p := range ownPrefixes {
+		if strings.HasPrefix(text, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeError answers with an error, unless nobody is there to read it.
+func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	body := describe(err)
+	if body.Code == hangar.CodeInternal && r.Context().Err() == nil {
+		s.Log.ErrorContext(r.Context(), "request failed", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
+	} else {
+		s.Log.DebugContext(r.Context(), "request refused", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
+	}
+	if errors.Is(context.Cause(r.Context()), context.Canceled) && errors.Is(err, context.Canceled) {
+		return
+	}
+	switch body.Code {
+	case hangar.CodeUnavailable, hangar.CodeExhausted:
+		w.Header().Set("Retry-After", "1")
+	case hangar.CodeUnauthenticated:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	default:
+	}
+	s.writeBody(w, statusOf(body.Code, body.Reason), body)
+}
+
+// unknownPath answers for paths, and methods of paths, that are not served.
+func (s *server) unknownPath(r *http.Request) (answer, error) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) > 0 {
+		return answer{header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
+			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; %s is", r.Method, strings.Join(allowed, ", "))
+	}
+	return answer{}, hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "there is nothing at this path")
+}

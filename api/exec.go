@@ -1,0 +1,278 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/wsmux"
+)
+
+// The streams of an exec over WebSocket; see the package comment.
+const (
+	execStdin byte = iota
+	execStdout
+	execStderr
+	execResize
+	execExit
+)
+
+const (
+	defaultExecTimeout = 30 * time.Second
+	maxExecTimeout     = 24 * time.Hour
+	// maxExecOutput is how much of each stream a plain exec keeps; what follows is
+	// read and dropped.
+	maxExecOutput = 4 << 20
+	// maxStdinAhead is how much input is taken before the command has read it.
+	// While so much waits, a client that leaves is not noticed.
+	maxStdinAhead = 1 << 20
+)
+
+// execWish is the body of exec.
+type execWish struct {
+	Cmd       string   `json:"cmd"`     // a command line
+	Command   []string `json:"command"` // the same, split
+	Container string   `json:"container"`
+	Stdin     string   `json:"stdin"`
+	Timeout   float64  `json:"timeout"` // seconds
+}
+
+// execMachine runs a command to its end and answers with its output. A command
+// that fails is no error.
+func (s *server) execMachine(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[execWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Container != "" {
+		return answer{}, unsupported("container", "several containers in one machine are not offered by this server")
+	}
+	if len(in.Command) == 0 {
+		if in.Command, err = splitCommand(in.Cmd); err != nil {
+			return answer{}, err
+		}
+	}
+	timeout := time.Duration(in.Timeout * float64(time.Second))
+	switch {
+	case len(in.Command) == 0 || in.Command[0] == "":
+		return answer{}, invalid("command", "is empty")
+	case in.Timeout < 0 || in.Timeout > maxExecTimeout.Seconds():
+		return answer{}, invalid("timeout", "%g is not a number of seconds from 0 to %g", in.Timeout, maxExecTimeout.Seconds())
+	case timeout == 0:
+		timeout = defaultExecTimeout
+	}
+	stdout, stderr := &head{limit: maxExecOutput}, &head{limit: maxExecOutput}
+	result, err := s.Machines.ExecMachine(r.Context(), ref, hangar.ExecRequest{Command: in.Command, Timeout: timeout},
+		hangar.ExecStreams{Stdin: strings.NewReader(in.Stdin), Stdout: stdout, Stderr: stderr})
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(struct {
+		hangar.ExecResult
+		Stdout    string `json:"stdout"`
+		Stderr    string `json:"stderr"`
+		Truncated bool   `json:"truncated,omitempty"`
+	}{result, stdout.String(), stderr.String(), stdout.dropped || stderr.dropped})
+}
+
+// head keeps the beginning of what is written to it. The two streams of a command
+// may be written from different goroutines, each head from one at a time.
+type head struct {
+	limit   int
+	mu      sync.Mutex // guards what follows
+	buf     bytes.Buffer
+	dropped bool
+}
+
+// Write implements io.Writer and always takes everything.
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keep := min(len(p), h.limit-h.buf.Len())
+	h.buf.Write(p[:keep])
+	h.dropped = h.dropped || keep < len(p)
+	return len(p), nil
+}
+
+// String returns what was kept.
+func (h *head) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.buf.String()
+}
+
+// splitCommand splits a command line as a shell would, without expanding anything.
+func splitCommand(line string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	var quote rune
+	inWord, escaped := false, false
+	for _, c := range line {
+		switch {
+		case escaped:
+			if quote == '"' && c != '"' && c != '\\' {
+				word.WriteRune('\\')
+			}
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			escaped, inWord = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(c)
+		case c == '"' || c == '\'':
+			quote, inWord = c, true
+		case c == ' ' || c == '\t' || c == '\n':
+			if inWord {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inWord = false
+		default:
+			word.WriteRune(c)
+			inWord = true
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, invalid("cmd", "a quote or an escape is not ended")
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// execStream runs a command with live streams over a WebSocket.
+func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
+	ref, err := machineRef(r)
+	if err != nil {
+		return err
+	}
+	q := queryOf(r)
+	req := hangar.ExecRequest{
+		Command: q.values["command"],
+		TTY:     q.bool("tty"),
+		Size:    hangar.TerminalSize{Rows: uint16(q.int("rows", 0, 1<<16-1)), Cols: uint16(q.int("cols", 0, 1<<16-1))},
+		Timeout: q.duration("timeout", maxExecTimeout),
+	}
+	switch {
+	case q.err != nil:
+		return q.err
+	case len(req.Command) == 0 || req.Command[0] == "":
+		return invalid("parameter command", "is empty")
+	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
+		return hangar.Errorf(hangar.CodeInvalid, "", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
+	}
+	// The token in a header is what keeps other sites out, not the origin.
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		// Accept has answered.
+		s.Log.DebugContext(r.Context(), "upgrade refused", keyRequest, requestID(r), keyError, err)
+		return nil
+	}
+	defer func() { _ = ws.CloseNow() }()
+	s.runStream(r, ws, ref, req)
+	return nil
+}
+
+// runStream lives as long as the connection or the command, whichever is shorter.
+func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.MachineRef, req hangar.ExecRequest) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	conn := wsmux.New(ws)
+	stdin := newInput(maxStdinAhead)
+	sizes := make(chan hangar.TerminalSize, 1)
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		// The client is gone, or has broken the protocol: either ends the command.
+		defer cancel()
+		defer stdin.close()
+		receiveExec(ctx, conn, stdin, sizes)
+	}()
+	result, err := s.Machines.ExecMachine(ctx, ref, req, hangar.ExecStreams{
+		Stdin:  stdin,
+		Stdout: timedWriter{ctx, conn, execStdout},
+		Stderr: timedWriter{ctx, conn, execStderr},
+		Resize: sizes,
+	})
+	var end any = result
+	if err != nil {
+		body := describe(err)
+		end = body
+		if body.Code == hangar.CodeInternal {
+			s.Log.ErrorContext(ctx, "exec failed", keyRequest, requestID(r), keyPath, r.URL.Path, keyError, err)
+		}
+	}
+	if raw, err := json.Marshal(end); err == nil && ctx.Err() == nil {
+		if _, err := (timedWriter{ctx, conn, execExit}).Write(raw); err == nil { //nolint:contextcheck // the writer has it
+			_ = ws.Close(websocket.StatusNormalClosure, "")
+		}
+	}
+	cancel()
+	_ = ws.CloseNow()
+	stdin.close()
+	<-received
+}
+
+// receiveExec hands on what the client sends until the connection ends.
+func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *input, sizes chan hangar.TerminalSize) {
+	for {
+		stream, payload, err := conn.Receive(ctx)
+		if err != nil {
+			return
+		}
+		switch stream {
+		case execStdin:
+			if len(payload) == 0 {
+				stdin.close()
+			} else if !stdin.put(ctx, payload) {
+				return
+			}
+		case execResize:
+			var size hangar.TerminalSize
+			if json.Unmarshal(payload, &size) != nil {
+				return
+			}
+			// Only the latest size matters.
+			select {
+			case <-sizes:
+			default:
+			}
+			sizes <- size
+		default:
+			return
+		}
+	}
+}
+
+// timedWriter sends to a stream of a client that must not be too slow.
+type timedWriter struct {
+	ctx    context.Context //nolint:containedctx // a writer has no other way to be told
+	conn   *wsmux.Conn
+	stream byte
+}
+
+// Write implements io.Writer.
+func (t timedWriter) Write(p []byte) (int, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, streamTimeout)
+	defer cancel()
+	n, err := t.conn.Writer(ctx, t.stream).Write(p)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = hangar.Errorf(hangar.CodeTimeout, "", "the client did not read for %s", streamTimeout)
+	}
+	return n, err
+}

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const maxLogLimit = 1000
+
+// logView is a log line as clients decode it.
+type logView struct {
+	ID         string        `json:"id"`
+	Type       string        `json:"type"`
+	Attributes logAttributes `json:"attributes"`
+}
+
+type logAttributes struct {
+	Time     string           `json:"timestamp"`
+	Message  string           `json:"message"`
+	Level    string           `json:"level"`
+	Instance hangar.MachineID `json:"instance"`
+	Region   hangar.Region    `json:"region"`
+	Meta     logMeta          `json:"meta"`
+}
+
+type logMeta struct {
+	Instance hangar.MachineID `json:"instance"`
+	Region   hangar.Region    `json:"region"`
+	Event    logEvent         `json:"event"`
+}
+
+type logEvent struct {
+	Provider hangar.LogProvider `json:"provider"`
+}
+
+func viewLog(e hangar.LogEntry, n int) logView {
+	return logView{
+		ID:   fmt.Sprintf("%s-%d-%d", e.Instance, e.Time.UnixNano(), n),
+		Type: "log",
+		Attributes: logAttributes{
+			Time: e.Time.UTC().Format(time.RFC3339Nano), Message: e.Message, Level: e.Level, Instance: e.Instance, Region: e.Region,
+			Meta: logMeta{Instance: e.Instance, Region: e.Region, Event: logEvent{e.Provider}},
+		},
+	}
+}
+
+func logQuery(r *http.Request) (hangar.LogQuery, *query) {
+	q := queryOf(r)
+	lq := hangar.LogQuery{
+		Instance: hangar.MachineID(q.text("instance")),
+		Region:   hangar.Region(q.text("region")),
+		Limit:    q.int("limit", 1, maxLogLimit),
+	}
+	// Tokens are the log's own and as long as it likes.
+	lq.Token = q.values.Get("next_token")
+	if lq.Instance != "" && !lq.Instance.Valid() {
+		q.fail("instance", "%q is not the id of a machine", lq.Instance)
+	}
+	return lq, q
+}
+
+// pollLogs answers with a page. Clients wait only after an empty one, so it is
+// empty when nothing is new.
+func (s *server) pollLogs(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, q := logQuery(r)
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	page, err := s.Logs.Logs(r.Context(), app, in)
+	if err != nil {
+		return answer{}, err
+	}
+	type meta struct {
+		Next string `json:"next_token"`
+	}
+	views := make([]logView, 0, len(page.Entries))
+	for i, e := range page.Entries {
+		views = append(views, viewLog(e, i))
+	}
+	return ok(struct {
+		Data []logView `json:"data"`
+		Meta meta      `json:"meta"`
+	}{views, meta{page.Next}})
+}
+
+// followLogs writes one line per entry: those there are and, with follow, those to come.
+func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
+	app, err := appName(r)
+	if err != nil {
+		return err
+	}
+	in, q := logQuery(r)
+	follow := q.bool("follow")
+	if q.err != nil {
+		return q.err
+	}
+	if !follow {
+		page, err := s.Logs.Logs(r.Context(), app, in)
+		if err != nil {
+			return err
+		}
+		l := newLines(w)
+		for _, e := range page.Entries {
+			if l.send(e) != nil {
+				break
+			}
+		}
+		return l.end(nil)
+	}
+	l := newLines(w)
+	return l.end(func() error { //nolint:contextcheck // it is the request's
+		for e, err := range s.Logs.FollowLogs(r.Context(), app, in) {
+			if err != nil {
+				return err
+			}
+			if err := l.send(e); err != nil {
+				return nil // nobody is left to read an error
+			}
+		}
+		return r.Context().Err()
+	}())
+}

@@ -1,0 +1,100 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// machineView is a Machine as clients decode it. Its fields hide those of the
+// same name in the Machine.
+type machineView struct {
+	*hangar.Machine
+	Version    hangar.InstanceID    `json:"version"` // the older name of instance_id
+	Config     hangar.MachineConfig `json:"config"`
+	Incomplete any                  `json:"incomplete_config"` // always null
+	HostStatus string               `json:"host_status"`
+	CreatedAt  string               `json:"created_at"`
+	UpdatedAt  string               `json:"updated_at"`
+	Checks     []checkView          `json:"checks"`
+	Events     []hangar.Event       `json:"events"`
+}
+
+// checkView is the result of a health check.
+type checkView struct {
+	Name      string `json:"name"`
+	Status    string `json:"status"`
+	Output    string `json:"output"`
+	UpdatedAt string `json:"updated_at"`
+}
+
+// machineSummary is what summary=true leaves of a Machine.
+type machineSummary struct {
+	ID         hangar.MachineID    `json:"id"`
+	Name       string              `json:"name"`
+	App        hangar.AppName      `json:"app_name"`
+	State      hangar.MachineState `json:"state"`
+	Region     hangar.Region       `json:"region"`
+	Host       hangar.HostID       `json:"host_id"`
+	InstanceID hangar.InstanceID   `json:"instance_id"`
+	Version    hangar.InstanceID   `json:"version"`
+	ImageRef   hangar.ImageRef     `json:"image_ref"`
+	PrivateIP  hangar.PrivateIP    `json:"private_ip"`
+	CreatedAt  string              `json:"created_at"`
+	UpdatedAt  string              `json:"updated_at"`
+	Cordoned   bool                `json:"cordoned"`
+}
+
+// hostOK is the status of hosts that can be reached. Clients refuse to manage a
+// Machine with any other.
+const hostOK = "ok"
+
+func viewMachine(m *hangar.Machine) (machineView, error) {
+	v := machineView{
+		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: m.HostStatus,
+		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Events: m.Events,
+	}
+	if v.HostStatus == "" {
+		v.HostStatus = hostOK
+	}
+	if v.Events == nil {
+		v.Events = []hangar.Event{}
+	}
+	// Clients dereference the guest without looking.
+	if err := v.Config.Normalize(); err != nil {
+		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
+	}
+	v.Checks = viewChecks(&m.Config, v.UpdatedAt)
+	return v, nil
+}
+
+// viewChecks lists the checks that are configured. None of them has run.
+func viewChecks(c *hangar.MachineConfig, since string) []checkView {
+	views := []checkView{}
+	add := func(name string) {
+		views = append(views, checkView{Name: name, Status: "warning", Output: "the check has not run yet", UpdatedAt: since})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
+		add(name)
+	}
+	for _, s := range c.Services {
+		for i, k := range s.Checks {
+			add(fmt.Sprintf("servicecheck-%02d-%s-%d", i, k.Type, s.InternalPort))
+		}
+	}
+	return views
+}
+
+func summarize(m *hangar.Machine) machineSummary {
+	return machineSummary{
+		ID: m.ID, Name: m.Name, App: m.App, State: m.State, Region: m.Region, Host: m.Host,
+		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: m.ImageRef, PrivateIP: m.PrivateIP,
+		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
+	}
+}
+
+// wireTime writes a time as clients expect it: UTC, whole seconds.
+func wireTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,125 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Keys of log attributes.
+const (
+	keyRequest = "request"
+	keyMethod  = "method"
+	keyPath    = "path"
+	keyStatus  = "status"
+	keyTook    = "took"
+	keyError   = "error"
+	keyStack   = "stack"
+)
+
+type requestIDKey struct{}
+
+// observe gives a request its id, survives panics and logs.
+func (s *server) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		id := ulid.MustNew(ulid.Timestamp(began), rand.Reader).String()
+		if s.Region != "" {
+			id += "-" + string(s.Region)
+		}
+		w.Header().Set(hangar.HeaderRequestID.Neutral, id)
+		w.Header().Set(hangar.HeaderRequestID.Original, id)
+		// A connection keeps the deadline of the request before.
+		control := http.NewResponseController(w)
+		_ = control.SetWriteDeadline(time.Time{})
+		// What a handler leaves unread of a body is read by net/http, which would
+		// wait for it without end.
+		defer func() { _ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) }()
+		seen := &statusWriter{ResponseWriter: w}
+		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+		defer func() { //nolint:contextcheck // it is the request's
+			if v := recover(); v != nil {
+				s.panicked(seen, r, v)
+			}
+			s.Log.DebugContext(r.Context(), "request answered", keyRequest, id, keyMethod, r.Method, keyPath, r.URL.Path,
+				keyStatus, seen.status, keyTook, time.Since(began))
+		}()
+		next.ServeHTTP(seen, r)
+	})
+}
+
+// panicked answers 500. Where an answer has begun, cutting it short is the only
+// way left to say so.
+func (s *server) panicked(w *statusWriter, r *http.Request, v any) {
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(v)
+	}
+	s.Log.ErrorContext(r.Context(), "handler panicked", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path,
+		keyError, fmt.Sprint(v), keyStack, string(debug.Stack()))
+	if w.status != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	s.writeBody(w, http.StatusInternalServerError, errorBody{Text: internalText, Code: hangar.CodeInternal})
+}
+
+func requestID(r *http.Request) string {
+	id, _ := r.Context().Value(requestIDKey{}).(string)
+	return id
+}
+
+// statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *statusWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find deadlines, flushing and hijacking.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// authenticate finds the principal of a request.
+func (s *server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := s.principal(r)
+		if err != nil {
+			s.writeError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(hangar.WithPrincipal(r.Context(), p)))
+	})
+}
+
+func (s *server) principal(r *http.Request) (hangar.Principal, error) {
+	scheme, token, _ := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
+	token = strings.TrimSpace(token)
+	for _, known := range hangar.AuthorizationSchemes() {
+		if token != "" && strings.EqualFold(scheme, known) {
+			return s.Auth.Authenticate(r.Context(), token)
+		}
+	}
+	return hangar.PrincipalFrom(r.Context())
+}

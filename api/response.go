@@ -1,0 +1,160 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// answer is what a handler wants written.
+type answer struct {
+	status int // 0: 200
+	body   any // nil: none
+	header http.Header
+}
+
+func ok(body any) (answer, error) { return answer{body: body}, nil }
+
+// done is the answer of verbs.
+func done() (answer, error) {
+	return ok(struct {
+		OK bool `json:"ok"`
+	}{true})
+}
+
+// write sends an answer.
+func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
+	status := a.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	if a.body == nil {
+		w.WriteHeader(status)
+		return
+	}
+	raw, err := encode(a.body)
+	if err != nil {
+		s.writeError(w, r, hangar.Errorf(hangar.CodeInternal, "", "encode the answer: %w", err))
+		return
+	}
+	s.writeRaw(w, status, raw)
+}
+
+func (s *server) writeBody(w http.ResponseWriter, status int, body errorBody) {
+	raw, err := encode(body)
+	if err != nil {
+		raw, status = []byte(`{"error":"internal error","code":"internal"}`), http.StatusInternalServerError
+	}
+	s.writeRaw(w, status, raw)
+}
+
+// writeRaw is the one place from which plain answers leave.
+func (s *server) writeRaw(w http.ResponseWriter, status int, raw []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	// A client that is gone cannot be told.
+	_, _ = w.Write(raw) //nolint:gosec // JSON, and sent as nothing else
+}
+
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+// lines writes JSON values to a client as they come, one per line.
+type lines struct {
+	mu      sync.Mutex // guards all that follows, and w
+	w       http.ResponseWriter
+	control *http.ResponseController
+	begun   bool
+	err     error // the first error of a write; nothing is written after it
+
+	stop    chan struct{} // closed by end
+	stopped chan struct{} // closed when the signs of life have ended
+}
+
+// newLines starts the signs of life. The caller calls end.
+func newLines(w http.ResponseWriter) *lines {
+	l := &lines{w: w, control: http.NewResponseController(w), stop: make(chan struct{}), stopped: make(chan struct{})}
+	// The request has no body to wait for, and a stream outlives any deadline.
+	_ = l.control.SetReadDeadline(time.Time{})
+	go l.beat()
+	return l
+}
+
+// send writes a value as one line.
+func (l *lines) send(v any) error {
+	raw, err := encode(v)
+	if err != nil {
+		return err
+	}
+	return l.sendRaw(raw)
+}
+
+func (l *lines) sendRaw(raw []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", "application/x-ndjson")
+		l.w.Header().Set("Cache-Control", "no-store")
+		l.w.WriteHeader(http.StatusOK)
+	}
+	_ = l.control.SetWriteDeadline(time.Now().Add(streamTimeout))
+	if _, l.err = l.w.Write(raw); l.err == nil {
+		l.err = l.control.Flush()
+	}
+	return l.err
+}
+
+// begin makes the client see that the stream is open.
+func (l *lines) begin() error { return l.sendRaw([]byte("\n")) }
+
+func (l *lines) beat() {
+	defer close(l.stopped)
+	t := time.NewTicker(heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-t.C:
+			if l.sendRaw([]byte("\n")) != nil {
+				return
+			}
+		}
+	}
+}
+
+// end stops the signs of life. An error that nothing was written before is the
+// caller's to answer; after that, it is the last line.
+func (l *lines) end(err error) error {
+	close(l.stop)
+	<-l.stopped
+	l.mu.Lock()
+	begun := l.begun
+	l.mu.Unlock()
+	if err != nil && begun {
+		// A client that is gone cannot be told.
+		_ = l.send(describe(err))
+		return nil
+	}
+	if err == nil && !begun {
+		_ = l.begin()
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package api_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar/api"
+)
+
+// oneConn is a listener with a single connection.
+type oneConn struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l oneConn) Close() error   { close(l.closed); return nil }
+func (l oneConn) Addr() net.Addr { return &net.UnixAddr{} }
+
+// talk serves one connection on which the client writes text and then nothing.
+// It returns the answer, nil if there was none, and how long the connection lived.
+func talk(t *testing.T, text string) (status int, lived time.Duration) {
+	t.Helper()
+	l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
+	near, far := net.Pipe()
+	l.conns <- far
+	server := api.Server(newAPI())
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	began := time.Now()
+	if _, err := io.WriteString(near, text); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(near)
+	if res, err := http.ReadResponse(r, nil); err == nil {
+		status = res.StatusCode
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+	}
+	_, _ = io.Copy(io.Discard, r)
+	lived = time.Since(began)
+	_ = near.Close()
+	_ = server.Close()
+	<-served
+	return status, lived
+}
+
+func TestSlowClients(t *testing.T) {
+	const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
+	for name, test := range map[string]struct {
+		sent   string
+		status int
+		lives  time.Duration
+	}{
+		"headers that do not end": {"GET /v1/apps HTTP/1.1\r\nHost: x\r\n", 0, 15 * time.Second},
+		"a body that stops":       {"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusRequestTimeout, time.Minute},
+		"a body nobody wants":     {"POST /v1/nothing HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusNotFound, time.Minute},
+		"silence afterwards":      {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusOK, 3 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				status, lived := talk(t, test.sent)
+				if status != test.status || lived > test.lives {
+					t.Errorf("answered %d, and the connection lived for %s; want %d and at most %s", status, lived, test.status, test.lives)
+				}
+			})
+		})
+	}
+}
+
+// TestLongWait waits for longer than a body may take: the bound on reading must
+// not end a request that has been read.
+func TestLongWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
+		const app, machine = `{"name":"web"}`, `{"config":{"image":"nginx"}}`
+		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
+		near, far := net.Pipe()
+		l.conns <- far
+		server := api.Server(newAPI())
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(l)
+		}()
+		r := bufio.NewReader(near)
+		for _, step := range []struct {
+			sent   string
+			status int
+		}{
+			{"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + app, http.StatusCreated},
+			{"POST /v1/apps/web/machines HTTP/1.1\r\n" + auth + "Content-Length: 28\r\n\r\n" + machine, http.StatusOK},
+			{"POST /v1/apps/web/machines/d8912340000002/exec HTTP/1.1\r\n" + auth + "Content-Length: 39\r\n\r\n" + `{"command":["sleep","50"],"timeout":90}`, http.StatusOK},
+			{"GET /v1/apps/web/machines/d8912340000002/wait?state=stopped&timeout=60 HTTP/1.1\r\n" + auth + "\r\n", http.StatusRequestTimeout},
+		} {
+			if _, err := io.WriteString(near, step.sent); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode != step.status || len(body) == 0 {
+				t.Errorf("%s\nis answered %d %s, want %d", step.sent, res.StatusCode, body, step.status)
+			}
+		}
+		_ = near.Close()
+		_ = server.Close()
+		<-served
+	})
+}

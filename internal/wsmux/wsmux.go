@@ -1,0 +1,76 @@
+// Package wsmux carries several byte streams over one WebSocket.
+//
+// Every message is binary: one byte names the stream, the rest is its payload. A
+// payload is at most MaxPayload bytes, longer writes are split. What a payload
+// means, and whether an empty one ends its stream, is for the two ends to agree
+// on.
+//
+// Send may be called from many goroutines, Receive from one at a time. The
+// package does no flow control of its own: a peer that does not read blocks Send
+// until the context of the call ends.
+package wsmux
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/coder/websocket"
+)
+
+// MaxPayload is how many bytes of a stream one message carries at most.
+const MaxPayload = 32 << 10
+
+// Conn is one end of a connection.
+type Conn struct{ ws *websocket.Conn }
+
+// New takes over ws. It bounds what a message of the peer may weigh.
+func New(ws *websocket.Conn) *Conn {
+	ws.SetReadLimit(MaxPayload + 1)
+	return &Conn{ws: ws}
+}
+
+// Send writes payload to a stream. An empty payload is sent, too.
+func (c *Conn) Send(ctx context.Context, stream byte, payload []byte) error {
+	for {
+		piece := payload[:min(len(payload), MaxPayload)]
+		message := make([]byte, 0, len(piece)+1)
+		message = append(append(message, stream), piece...)
+		if err := c.ws.Write(ctx, websocket.MessageBinary, message); err != nil {
+			return err
+		}
+		if payload = payload[len(piece):]; len(payload) == 0 {
+			return nil
+		}
+	}
+}
+
+// Receive returns the next payload of any stream.
+func (c *Conn) Receive(ctx context.Context) (stream byte, payload []byte, err error) {
+	kind, message, err := c.ws.Read(ctx)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case kind != websocket.MessageBinary || len(message) == 0:
+		return 0, nil, fmt.Errorf("message of %d bytes is not binary or names no stream", len(message))
+	default:
+		return message[0], message[1:], nil
+	}
+}
+
+// Writer returns a writer that sends to a stream. Empty writes are not sent.
+func (c *Conn) Writer(ctx context.Context, stream byte) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		if err := c.Send(ctx, stream, p); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	})
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

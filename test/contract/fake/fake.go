@@ -1,0 +1,239 @@
+// Package fake is a whole platform in memory, for tests of what stands on the
+// service interfaces: the API, the client, the CLI.
+//
+// A Service implements hangar.AppService, MachineService, LogService and
+// ImageService and keeps to the state tables of package hangar: a change that they
+// do not allow panics. Verbs take effect at once, so that a Machine is created
+// when CreateMachine answers and started right after. Nothing runs; a few commands
+// are imitated, see ExecMachine. It passes the suites of package contract.
+//
+// A Service may be used from many goroutines. It starts none but that of an
+// imitated cat, which ends with its input.
+//
+// It is not a model of time: nothing ends by itself, no deadline but that of a
+// wait or a command passes.
+package fake
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Service is the platform. Make it with New.
+type Service struct {
+	region hangar.Region
+	now    func() time.Time
+
+	mu       sync.Mutex // guards what follows
+	apps     map[hangar.AppName]*hangar.App
+	machines map[hangar.MachineID]*machine
+	logs     []logLine
+	images   map[string]hangar.Image // by digest
+	numbers  uint64                  // the last one given out
+	changed  chan struct{}           // closed and replaced by every change
+}
+
+// The interfaces that a Service offers.
+var (
+	_ hangar.AppService     = (*Service)(nil)
+	_ hangar.MachineService = (*Service)(nil)
+	_ hangar.LogService     = (*Service)(nil)
+	_ hangar.ImageService   = (*Service)(nil)
+	_ hangar.Authenticator  = Tokens(nil)
+)
+
+// machine is everything that is known of a Machine.
+type machine struct {
+	hangar.Machine
+	events   []hangar.Event          // newest first
+	versions []hangar.MachineVersion // newest first
+	changes  []hangar.MachineChange  // oldest first
+	restarts int
+}
+
+// Option changes a Service that New makes.
+type Option func(*Service)
+
+// WithClock makes now the time of everything that happens.
+func WithClock(now func() time.Time) Option { return func(s *Service) { s.now = now } }
+
+// New returns an empty platform in a region.
+func New(region hangar.Region, opts ...Option) *Service {
+	s := &Service{
+		region: region, now: time.Now,
+		apps: map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
+		changed: make(chan struct{}),
+	}
+	for _, opt := range opts {
+		opt(s)
+	}
+	return s
+}
+
+// Tokens is an Authenticator: the principals of tokens.
+type Tokens map[string]hangar.Principal
+
+// Authenticate implements hangar.Authenticator.
+func (t Tokens) Authenticate(_ context.Context, token string) (hangar.Principal, error) {
+	if p, ok := t[token]; ok {
+		return p, nil
+	}
+	return hangar.Principal{}, &hangar.Error{Code: hangar.CodeUnauthenticated, Message: "Authenticate: token validation error"}
+}
+
+// wake tells everybody who waits that something changed. The caller holds mu.
+func (s *Service) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// CreateApp implements hangar.AppService.
+func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App, error) {
+	if err := mayAct(ctx, in.Org); err != nil {
+		return nil, err
+	}
+	if !validName(string(in.Name)) {
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Name may only contain numbers, lowercase letters and dashes")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.apps[in.Name]; ok {
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
+	}
+	s.numbers++
+	network := in.Network
+	if network == "" {
+		network = hangar.DefaultNetwork
+	}
+	app := &hangar.App{
+		ID: string(in.Name), Name: in.Name, NumericID: s.numbers, Org: hangar.Org{ID: string(in.Org), Slug: in.Org, Name: string(in.Org)},
+		Network: network, NetworkID: 1, Status: hangar.AppPending, CreatedAt: s.now().UTC().Truncate(time.Millisecond),
+	}
+	s.apps[in.Name] = app
+	return s.copyApp(app), nil
+}
+
+// App implements hangar.AppService.
+func (s *Service) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	app, err := s.app(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.copyApp(app), nil
+}
+
+// Apps implements hangar.AppService.
+func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App, error) {
+	p, err := hangar.PrincipalFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var apps []*hangar.App
+	for _, a := range s.apps {
+		if p.MayAct(a.Org.Slug) && (filter.Org == "" || filter.Org == a.Org.Slug) {
+			apps = append(apps, s.copyApp(a))
+		}
+	}
+	slices.SortFunc(apps, func(a, b *hangar.App) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return apps, nil
+}
+
+// DestroyApp implements hangar.AppService.
+func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.app(ctx, name); err != nil {
+		return err
+	}
+	for _, m := range s.machines {
+		if m.App == name && m.State.NeedsForce() && !force {
+			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonMachinesRunning, "app %s has running machines; stop them, or use force", name)
+		}
+	}
+	for _, m := range s.machines {
+		if m.App == name && m.State != hangar.MachineDestroyed {
+			s.destroy(m, hangar.SourceUser)
+		}
+	}
+	delete(s.apps, name)
+	s.wake()
+	return nil
+}
+
+// app finds an App for a caller. The caller holds mu.
+func (s *Service) app(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
+	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+		return nil, err
+	}
+	a, ok := s.apps[name]
+	if !ok {
+		return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", name)
+	}
+	return a, mayAct(ctx, a.Org.Slug)
+}
+
+func (s *Service) copyApp(a *hangar.App) *hangar.App {
+	c := *a
+	c.MachineCount = 0
+	for _, m := range s.machines {
+		if m.App == a.Name && m.State != hangar.MachineDestroyed {
+			c.MachineCount++
+		}
+	}
+	return &c
+}
+
+func mayAct(ctx context.Context, org hangar.OrgSlug) error {
+	p, err := hangar.PrincipalFrom(ctx)
+	if err != nil {
+		return err
+	}
+	if !p.MayAct(org) {
+		return hangar.Errorf(hangar.CodeForbidden, "", "you may not act on organization %q", org)
+	}
+	return nil
+}
+
+func validName(name string) bool {
+	return name != "" && len(name) <= 63 && !strings.ContainsFunc(name, func(c rune) bool {
+		return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z')
+	})
+}
+
+// resolve imitates a registry that has every image.
+func resolve(reference string) hangar.ImageRef {
+	ref := hangar.ImageRef{Registry: "registry-1.docker.io", Labels: map[string]string{}}
+	name, digest, pinned := strings.Cut(reference, "@")
+	if host, rest, ok := strings.Cut(name, "/"); ok && strings.ContainsAny(host, ".:") {
+		ref.Registry, name = host, rest
+	} else if !ok {
+		name = "library/" + name
+	}
+	ref.Repository, ref.Tag, _ = strings.Cut(name, ":")
+	if ref.Tag == "" && !pinned {
+		ref.Tag = "latest"
+	}
+	if ref.Digest = digest; !pinned {
+		sum := sha256.Sum256([]byte(reference))
+		ref.Digest = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return ref
+}
+
+// address is the private address of the n-th Machine.
+func address(n uint64) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("fdaa:0:1:a7b:1:%x:%x:2", n>>16&0xffff, n&0xffff))
+}

@@ -1,0 +1,29 @@
+package fake_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/test/contract"
+	"github.com/hangar-platform/hangar/test/contract/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestContract(t *testing.T) {
+	s := fake.New("loc")
+	h := contract.Harness{
+		Apps: s, Machines: s, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Exit: func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
+		Context: func(tb testing.TB) context.Context {
+			tb.Helper()
+			return hangar.WithPrincipal(tb.Context(), hangar.Principal{Subject: "test", Admin: true})
+		},
+	}
+	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
+	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
+}
