@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// The defaults of the daemon.
+const (
+	defaultAPI    = "127.0.0.1:4280"
+	defaultHTTP   = ":80"
+	defaultHTTPS  = ":443"
+	defaultRegion = "loc"
+	defaultDomain = "hangar.localhost"
+
+	driverGvisor = "gvisor"
+	driverFake   = "fake"
+
+	// configFile keeps what the daemon was started with, for `hangar down`.
+	configFile = "daemon.json"
+	// maxDirBytes leaves room for the names of sockets below the directory, whose
+	// whole path the kernel limits to 107 bytes.
+	maxDirBytes = 64
+)
+
+// config is what the daemon is started with.
+type config struct {
+	Dir    string        `json:"dir"`    // absolute; everything the daemon keeps
+	API    string        `json:"api"`    // host:port to serve the API on; port 0 picks one
+	HTTP   string        `json:"http"`   // address of the public edge
+	HTTPS  string        `json:"https"`  // address of the public edge
+	Region hangar.Region `json:"region"` // of this server
+	Domain string        `json:"domain"` // below which Apps get their public names
+	Driver string        `json:"driver"` // how Machines run: driverGvisor or driverFake
+	Etcd   []string      `json:"etcd,omitempty"`
+	Engine string        `json:"engine,omitempty"` // sandbox binary; empty: the one in this binary
+}
+
+func (c *config) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&c.API, "api", defaultAPI, "address to serve the API on; port 0 picks a free one")
+	flags.StringVar(&c.HTTP, "http", defaultHTTP, "public address for HTTP")
+	flags.StringVar(&c.HTTPS, "https", defaultHTTPS, "public address for HTTPS")
+	flags.StringVar((*string)(&c.Region), "region", defaultRegion, "three letters that name where this server is")
+	flags.StringVar(&c.Domain, "domain", defaultDomain, "domain below which Apps get public names")
+	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
+	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
+	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
+	_ = flags.MarkHidden("engine")
+	_ = cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{driverGvisor, driverFake}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+var (
+	regionShape = regexp.MustCompile(`^[a-z]{3}$`)
+	domainShape = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+)
+
+// validate checks everything that can be checked without touching the server.
+func (c *config) validate() error {
+	if len(c.Dir) > maxDirBytes {
+		return usageErrorf("--dir %s: the path must not be longer than %d bytes, so that sockets fit below it", c.Dir, maxDirBytes)
+	}
+	if c.Dir == "/" {
+		return usageErrorf("--dir must not be the root directory")
+	}
+	for flag, addr := range map[string]string{"--api": c.API, "--http": c.HTTP, "--https": c.HTTPS} {
+		if err := checkAddress(addr); err != nil {
+			return usageErrorf("%s %q: %w", flag, addr, err)
+		}
+	}
+	if !regionShape.MatchString(string(c.Region)) {
+		return usageErrorf("--region %q: must be three letters a-z", c.Region)
+	}
+	if len(c.Domain) > 253 || !domainShape.MatchString(c.Domain) {
+		return usageErrorf("--domain %q: must be a domain name in lowercase", c.Domain)
+	}
+	if !slices.Contains([]string{driverGvisor, driverFake}, c.Driver) {
+		return usageErrorf("--driver %q: must be %s or %s", c.Driver, driverGvisor, driverFake)
+	}
+	for _, e := range c.Etcd {
+		u, err := url.Parse(e)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return usageErrorf("--etcd %q: must be like http://HOST:2379", e)
+		}
+	}
+	return nil
+}
+
+func checkAddress(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return errors.New("must be HOST:PORT or :PORT")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("no such port %q", port)
+	}
+	return nil
+}
+
+// save records the config in its data directory.
+func (c *config) save() error {
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
+}
+
+// loadConfig reads what the daemon of a data directory was last started with. A
+// directory without one is no data directory.
+func loadConfig(dir string) (config, error) {
+	var c config
+	path := filepath.Join(dir, configFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, withHint(fmt.Errorf("%s is not the data directory of a daemon: %w", dir, err), "name the right one with --dir")
+	}
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, fmt.Errorf("read %s: %w", path, err)
+	}
+	c.Dir = dir // the directory may have been moved
+	return c, nil
+}

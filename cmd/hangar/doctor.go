@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/internal/hostcheck"
+)
+
+const doctorLong = `Check whether this server can run the platform, and say how to mend what is missing.
+
+Exit code 1 when something is missing without which no Machine runs; warnings are
+about features that can be done without.`
+
+// marks are how statuses look to a person.
+var marks = map[hostcheck.Status]string{hostcheck.OK: "ok", hostcheck.Warn: "warn", hostcheck.Fail: "FAIL"}
+
+func newDoctorCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether this server can run the platform",
+		Long:  doctorLong,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := c.dataDir()
+			if err != nil {
+				return err
+			}
+			checks := hostcheck.Run(cmd.Context(), hostcheck.Options{Dir: dir})
+			if asJSON {
+				err = c.printJSON(orEmpty(checks))
+			} else {
+				err = c.printChecks(checks)
+			}
+			if err != nil {
+				return err
+			}
+			return verdict(checks)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printChecks(checks []hostcheck.Check) error {
+	var rows [][]string
+	for _, x := range checks {
+		rows = append(rows, []string{marks[x.Status], x.Name, x.Detail})
+	}
+	if err := c.printTable([]string{"RESULT", "CHECK", "FOUND"}, rows); err != nil {
+		return err
+	}
+	for _, x := range checks {
+		if x.Status != hostcheck.OK && x.Fix != "" {
+			fmt.Fprintf(c.stdout, "\n%s: %s\n", x.Name, x.Fix)
+		}
+	}
+	return nil
+}
+
+// verdict sums checks up: one failed check is an error.
+func verdict(checks []hostcheck.Check) error {
+	failed := 0
+	for _, x := range checks {
+		if x.Status == hostcheck.Fail {
+			failed++
+		}
+	}
+	if failed == 0 {
+		return nil
+	}
+	return withHint(errors.New("this server cannot run Machines yet"), fmt.Sprintf("mend the %d failed above and run `hangar doctor` again", failed))
+}

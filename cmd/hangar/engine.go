@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/engine"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/network"
+)
+
+// openEngine opens the driver that cfg names, and the network that goes with it.
+func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, host.Networks, error) {
+	if cfg.Driver == driverFake {
+		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), host.NoNetwork{}, nil
+	}
+	wires := newNetwork(cfg, id, log)
+	if err := wires.Open(ctx); err != nil {
+		return nil, nil, err
+	}
+	opened.add(wires.Close)
+	sandboxes, err := newGvisor(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := sandboxes.Open(ctx); err != nil {
+		return nil, nil, err
+	}
+	opened.add(sandboxes.Close)
+	return sandboxes, wires, nil
+}
+
+// runDir is where a daemon keeps what a reboot may forget.
+func runDir(cfg config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
+
+func newNetwork(cfg config, id hangar.HostID, log *slog.Logger) *network.Network {
+	return network.New(network.Options{Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns")})
+}
+
+func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
+	path := cfg.Engine
+	if path == "" {
+		located, err := engine.Locate(cfg.Dir)
+		if err != nil {
+			return nil, err
+		}
+		path = located
+	}
+	return gvisor.New(gvisor.Options{
+		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
+	}), nil
+}
+
+// uninstall removes from the host everything that the daemon of cfg made there, but
+// its data directory. No daemon may run.
+func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
+	if cfg.Driver == driverFake {
+		return nil
+	}
+	sandboxes, err := newGvisor(cfg, log)
+	if err != nil {
+		return err
+	}
+	if err := sandboxes.Open(ctx); err != nil {
+		return err
+	}
+	defer sandboxes.Close()
+	ids, err := sandboxes.List(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id)))
+	}
+	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, anyHost, log).Remove(ctx), os.RemoveAll(runDir(cfg)))
+	return errors.Join(errs...)
+}
+
+// anyHost stands for this server where its id does not matter: what the network
+// made is found by the instance.
+const anyHost hangar.HostID = "00000000"
+
+// settingHostID is where the journal keeps the server's id.
+const settingHostID = "host_id"
+
+// describeHost says what this server is. Its id is made on the first start.
+func describeHost(ctx context.Context, records *journal.Journal, region hangar.Region) (hangar.Host, error) {
+	id, err := records.Setting(settingHostID)
+	if errors.Is(err, journal.ErrNotFound) {
+		var b [4]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
+		id = []byte(hex.EncodeToString(b[:]))
+		err = records.Commit(ctx, func(tx *journal.Tx) error { return tx.SetSetting(settingHostID, id) })
+	}
+	if err != nil {
+		return hangar.Host{}, err
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return hangar.Host{}, err
+	}
+	return hangar.Host{
+		ID: hangar.HostID(id), Region: region, CPUs: runtime.NumCPU(), Memory: int64(info.Totalram) * int64(info.Unit),
+	}, nil
+}
+
+// oneHost is the registry of hosts of a server that is alone.
+type oneHost struct{ agent hangar.Agent }
+
+// Agent returns the one there is.
+func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
+	if id != h.agent.Host().ID {
+		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
+	}
+	return h.agent, nil
+}
+
+// Hosts lists it.
+func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }
+
+// nameservers are those of this server that a Machine can reach too: a resolver on
+// a loopback address it cannot, but systemd-resolved names those behind it.
+func nameservers() []string {
+	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		if list := readNameservers(path); len(list) > 0 {
+			return list
+		}
+	}
+	return nil
+}
+
+func readNameservers(path string) []string {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var list []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsLoopback() {
+			list = append(list, fields[1])
+		}
+	}
+	return list
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// The exit codes, as the help of the root command documents them.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitTimeout     = 4
+	exitRefused     = 5
+	exitDenied      = 6
+	exitUnavailable = 7
+	exitNotRun      = 125 // machine exec: the command did not run
+	exitInterrupted = 130
+)
+
+// exitCodes maps what the platform answers to what a script sees.
+var exitCodes = map[hangar.Code]int{
+	hangar.CodeInvalid:            exitUsage,
+	hangar.CodeUnauthenticated:    exitDenied,
+	hangar.CodeForbidden:          exitDenied,
+	hangar.CodeNotFound:           exitNotFound,
+	hangar.CodeConflict:           exitRefused,
+	hangar.CodeFailedPrecondition: exitRefused,
+	hangar.CodeExhausted:          exitUnavailable,
+	hangar.CodeTimeout:            exitTimeout,
+	hangar.CodeUnavailable:        exitUnavailable,
+	hangar.CodeUnimplemented:      exitFailed,
+	hangar.CodeInternal:           exitFailed,
+}
+
+// exitReasons are the reasons that say more than their code.
+var exitReasons = map[string]int{
+	hangar.ReasonNameTaken:            exitRefused,
+	hangar.ReasonImageNotFound:        exitNotFound,
+	hangar.ReasonInsufficientCapacity: exitUnavailable,
+}
+
+// hints is the advice for reasons and codes that mean the same everywhere; a
+// command that knows better attaches its own with withHint.
+var hints = map[string]string{
+	hangar.ReasonAppNotFound:          "see `hangar apps list`, or make it with `hangar apps create NAME`",
+	hangar.ReasonMachineNotFound:      "see `hangar machine list`",
+	hangar.ReasonNameTaken:            "choose another name",
+	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",
+	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
+	hangar.ReasonImageNotFound:        "check the name, or push a local image with `hangar image push DIR|BINARY|TAR NAME`",
+	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
+	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",
+
+	string(hangar.CodeUnauthenticated): "pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",
+}
+
+// usageError is a command line that cannot be carried out as written.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// hintedError is an error with the next step to take.
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e hintedError) Unwrap() error { return e.error }
+
+// withHint attaches the next step to an error; nil stays nil.
+func withHint(err error, hint string) error {
+	if err == nil {
+		return nil
+	}
+	return hintedError{err, hint}
+}
+
+// exitStatus ends the program with a code and no message.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// notRun marks an error of `machine exec` itself, apart from the command's.
+type notRun struct{ error }
+
+func (e notRun) Unwrap() error { return e.error }
+
+// report prints an error the way a person can act on and returns the exit code.
+func (c *cli) report(cmd *cobra.Command, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
+	}
+	_, isUsage := errors.AsType[usageError](err)
+	isUsage = isUsage || !c.parsed
+	switch {
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(c.stderr, "Interrupted.")
+		return exitInterrupted
+	case isUsage:
+		fmt.Fprintf(c.stderr, "Error: %v\n", err)
+		fmt.Fprintf(c.stderr, "Usage: %s\n", cmd.UseLine())
+		if hint := hintFor(err); hint != "" {
+			fmt.Fprintf(c.stderr, "Next: %s\n", hint)
+		}
+		return exitUsage
+	}
+	fmt.Fprintf(c.stderr, "Error: %s\n", message(err))
+	if hint := hintFor(err); hint != "" {
+		fmt.Fprintf(c.stderr, "Next: %s\n", hint)
+	}
+	return codeFor(err)
+}
+
+func codeFor(err error) int {
+	if _, ok := errors.AsType[notRun](err); ok {
+		return exitNotRun
+	}
+	switch {
+	case unreachable(err):
+		return exitUnavailable
+	case errors.Is(err, fs.ErrNotExist):
+		return exitNotFound
+	}
+	if code, ok := exitReasons[hangar.ReasonOf(err)]; ok {
+		return code
+	}
+	if code, ok := exitCodes[hangar.CodeOf(err)]; ok {
+		return code
+	}
+	return exitFailed
+}
+
+func hintFor(err error) string {
+	if hinted, ok := errors.AsType[hintedError](err); ok {
+		return hinted.hint
+	}
+	if hint, ok := hints[hangar.ReasonOf(err)]; ok {
+		return hint
+	}
+	if unreachable(err) {
+		return "is the daemon running? Start it with `hangar up`, or name another with --url"
+	}
+	return hints[string(hangar.CodeOf(err))]
+}
+
+// unreachable reports whether nobody answered at all.
+func unreachable(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// message is what a person reads. The platform's own messages stand alone; their
+// causes are for logs.
+func message(err error) string {
+	if unreachable(err) {
+		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Addr != nil {
+			return fmt.Sprintf("cannot reach the platform at %s: %v", dial.Addr, dial.Err)
+		}
+	}
+	return strings.TrimSuffix(err.Error(), ".")
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func newLogsCommand(c *cli) *cobra.Command {
+	var (
+		follow, asJSON, bare bool
+		limit                int
+		region               string
+	)
+	cmd := &cobra.Command{
+		Use:               "logs APP [MACHINE]",
+		Aliases:           []string{"log"},
+		Short:             "Show what Machines printed",
+		Long:              "Show the newest lines of the log of an App, or of one of its Machines, oldest first.",
+		Example:           "  hangar logs -f hello",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			app := hangar.AppName(args[0])
+			query := hangar.LogQuery{Region: hangar.Region(region), Limit: limit}
+			if len(args) == 2 {
+				query.Instance = hangar.MachineID(args[1])
+				// A destroyed Machine has no name any more, but its lines are there by id.
+				if !query.Instance.Valid() {
+					m, err := find(cmd.Context(), p, app, args[1])
+					if err != nil {
+						return err
+					}
+					query.Instance = m.ID
+				}
+			}
+			print := c.printEntry
+			switch {
+			case asJSON:
+				print = func(e hangar.LogEntry) error { return c.printLine(e) }
+			case bare:
+				print = func(e hangar.LogEntry) error {
+					_, err := fmt.Fprintln(c.stdout, e.Message)
+					return err
+				}
+			}
+			if follow {
+				return printAll(p.FollowLogs(cmd.Context(), app, query), print)
+			}
+			page, err := p.Logs(cmd.Context(), app, query)
+			if err != nil {
+				return err
+			}
+			for _, e := range page.Entries {
+				if err := print(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new lines as they are written")
+	cmd.Flags().IntVarP(&limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
+	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
+	cmd.Flags().BoolVar(&bare, "bare", false, "print messages only, as they were written")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	return cmd
+}
+
+func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEntry) error) error {
+	for e, err := range entries {
+		if err != nil {
+			return err
+		}
+		if err := print(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printEntry writes a line for people: when, where, who, what.
+func (c *cli) printEntry(e hangar.LogEntry) error {
+	_, err := fmt.Fprintf(c.stdout, "%s %s %s %s[%s] %s\n",
+		e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Instance, e.Region, e.Provider, e.Level, e.Message)
+	return err
+}
+
+// printLine writes one JSON value on one line.
+func (c *cli) printLine(v any) error {
+	enc := json.NewEncoder(c.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

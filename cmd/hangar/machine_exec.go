@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const execLong = `Run a command inside a started Machine, beside its main process.
+
+The exit code is the command's own, 128+N when signal N ended it, and 125 when it
+could not be run at all. Flags come before APP; everything after MACHINE belongs to
+the command. An App with a single Machine may be written as: APP -- COMMAND.`
+
+func newMachineExecCommand(c *cli) *cobra.Command {
+	var (
+		interactive, tty bool
+		timeout          time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:               "exec [-it] APP MACHINE [--] COMMAND…",
+		Short:             "Run a command inside a Machine",
+		Long:              execLong,
+		Example:           "  hangar machine exec hello 3d8d413b29d089 ls -l /\n  hangar machine exec -it hello -- sh",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names, command := execArgs(args)
+			if len(command) == 0 {
+				return usageErrorf("say which command to run")
+			}
+			p, m, err := c.oneMachine(cmd.Context(), names)
+			if err != nil {
+				return notRun{err}
+			}
+			req := hangar.ExecRequest{Command: command, TTY: tty, Timeout: timeout}
+			streams := hangar.ExecStreams{Stdout: c.stdout, Stderr: c.stderr}
+			if interactive {
+				streams.Stdin = c.stdin
+			}
+			if tty {
+				restore, err := c.terminal(cmd.Context(), &req, &streams)
+				if err != nil {
+					return err
+				}
+				defer restore()
+			}
+			result, err := p.ExecMachine(cmd.Context(), m.Ref(), req, streams)
+			switch {
+			case hangar.CodeOf(err) == hangar.CodeTimeout:
+				return err
+			case err != nil:
+				return notRun{err}
+			case result.ExitCode != 0:
+				return exitStatus(result.ExitCode)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill the command after this time (default never)")
+	return cmd
+}
+
+// execArgs divides APP [MACHINE] [--] COMMAND…; the machine may be left out only
+// before a --.
+func execArgs(args []string) (names, command []string) {
+	for i := 1; i <= 2 && i < len(args); i++ {
+		if args[i] == "--" {
+			return args[:i], args[i+1:]
+		}
+	}
+	return args[:2], args[2:]
+}
+
+// terminal makes this terminal the command's: keys go over as they are typed,
+// and the size follows. The function it returns gives the terminal back.
+func (c *cli) terminal(ctx context.Context, req *hangar.ExecRequest, streams *hangar.ExecStreams) (restore func(), err error) {
+	if out, ok := c.stdout.(*os.File); ok && isTerminal(out) {
+		req.Size = sizeOf(out)
+		ctx, cancel := context.WithCancel(ctx)
+		streams.Resize = watchSize(ctx, out)
+		restore = cancel
+	}
+	in, ok := c.stdin.(*os.File)
+	if !ok || streams.Stdin == nil || !isTerminal(in) {
+		if restore == nil {
+			restore = func() {}
+		}
+		return restore, nil
+	}
+	before, err := term.MakeRaw(int(in.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	stop := restore
+	return func() {
+		if stop != nil {
+			stop()
+		}
+		_ = term.Restore(int(in.Fd()), before) // nothing better is left to do
+	}, nil
+}
+
+// watchSize sends the size of a terminal whenever it changes, until ctx ends. Only
+// the newest size matters, so that a slow reader loses nothing.
+func watchSize(ctx context.Context, out *os.File) <-chan hangar.TerminalSize {
+	sizes := make(chan hangar.TerminalSize, 1)
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	go func() {
+		defer signal.Stop(changed)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			select {
+			case <-sizes:
+			default:
+			}
+			sizes <- sizeOf(out)
+		}
+	}()
+	return sizes
+}
+
+func sizeOf(out *os.File) hangar.TerminalSize {
+	cols, rows, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		return hangar.TerminalSize{}
+	}
+	return hangar.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)}
+}

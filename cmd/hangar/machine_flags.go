@@ -1,0 +1,409 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// mebibyte is the unit of guest memory.
+const mebibyte = 1 << 20
+
+// configFlags are the flags that shape a Machine's config. They become a JSON
+// merge patch (RFC 7396), so that an update leaves everything else as it was, with
+// properties that this program does not know.
+type configFlags struct {
+	file       string
+	image      string
+	env        []string
+	unsetEnv   []string
+	entrypoint string
+	memory     string
+	cpus       int
+	cpuKind    string
+	size       string
+	ports      []string
+	autostop   string
+	autostart  bool
+	minRunning int
+	restart    string
+	remove     bool
+	metadata   []string
+	fileLocal  []string
+	stopSignal string
+	stopGrace  time.Duration
+	persist    string
+	tty        bool
+}
+
+func (f *configFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.file, "config", "", "start from this Machine config, a JSON file (- for standard input); other flags win")
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "set a variable, NAME=VALUE, or NAME to copy it from here; may be repeated")
+	fs.StringVar(&f.entrypoint, "entrypoint", "", "replace the image's entrypoint")
+	fs.StringVarP(&f.memory, "memory", "m", "", "memory, e.g. 512 (MB), 1gb; a multiple of 256 MB")
+	fs.IntVar(&f.cpus, "cpus", 0, "number of CPUs")
+	fs.StringVar(&f.cpuKind, "cpu-kind", "", "shared or performance")
+	fs.StringVar(&f.size, "size", "", "a preset instead of cpus and memory, e.g. shared-cpu-2x")
+	fs.StringArrayVarP(&f.ports, "port", "p", nil, "serve EXTERNAL:INTERNAL[/http|tls|tcp|udp], e.g. 80:8080; may be repeated")
+	fs.StringVar(&f.autostop, "autostop", "", "what to do with an idle Machine: off, stop or suspend")
+	fs.BoolVar(&f.autostart, "autostart", true, "start the Machine when a request comes")
+	fs.IntVar(&f.minRunning, "min-machines-running", 0, "keep this many of the App's Machines running")
+	fs.StringVar(&f.restart, "restart", "", "when the main process ends: no, always, on-failure or on-failure:RETRIES")
+	fs.BoolVar(&f.remove, "rm", false, "destroy the Machine when its main process ends")
+	fs.StringArrayVar(&f.metadata, "metadata", nil, "set metadata KEY=VALUE; may be repeated")
+	fs.StringArrayVar(&f.fileLocal, "file-local", nil, "put a local file into the Machine, /PATH/INSIDE=LOCAL; may be repeated")
+	fs.StringVar(&f.stopSignal, "stop-signal", "", "signal that asks the Machine to stop (default SIGINT)")
+	fs.DurationVar(&f.stopGrace, "stop-timeout", 0, "time to stop before it is killed (default 5s)")
+	fs.StringVar(&f.persist, "persist-rootfs", "", "when to keep the root file system: never, restart or always")
+	fs.BoolVar(&f.tty, "tty", false, "give the main process a terminal")
+	for flag, values := range map[string][]string{
+		"autostop":       {"off", "stop", "suspend"},
+		"restart":        {"no", "always", "on-failure"},
+		"cpu-kind":       {"shared", "performance"},
+		"persist-rootfs": {"never", "restart", "always"},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// object is a JSON object that is being put together.
+type object = map[string]any
+
+// patch turns the flags that were given, and the command to run, into a merge
+// patch of a Machine config.
+func (f *configFlags) patch(c *cli, cmd *cobra.Command, command []string) (object, error) {
+	p := object{}
+	if f.image != "" {
+		p["image"] = f.image
+	}
+	if len(command) > 0 {
+		set(p, "init", "cmd", command)
+	}
+	if f.entrypoint != "" {
+		set(p, "init", "entrypoint", []string{f.entrypoint})
+	}
+	if f.tty {
+		set(p, "init", "tty", true)
+	}
+	if cmd.Flags().Changed("rm") {
+		p["auto_destroy"] = f.remove
+	}
+	if f.persist != "" {
+		set(p, "rootfs", "persist", f.persist)
+	}
+	for _, part := range []func(object) error{
+		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles,
+		func(p object) error { return f.patchServices(cmd, p) },
+	} {
+		if err := part(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// set puts a value into an object within an object.
+func set(o object, outer, inner string, value any) {
+	in, ok := o[outer].(object)
+	if !ok {
+		in = object{}
+		o[outer] = in
+	}
+	in[inner] = value
+}
+
+func (f *configFlags) patchEnv(c *cli, p object) error {
+	for _, e := range f.env {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok {
+			value = c.getenv(name)
+		}
+		if name == "" {
+			return usageErrorf("invalid --env %q: must be NAME=VALUE or NAME", e)
+		}
+		set(p, "env", name, value)
+	}
+	for _, name := range f.unsetEnv {
+		set(p, "env", name, nil)
+	}
+	return nil
+}
+
+func (f *configFlags) patchGuest(p object) error {
+	if f.size != "" {
+		p["size"] = f.size
+		p["guest"] = nil
+		return nil
+	}
+	if f.cpus != 0 {
+		set(p, "guest", "cpus", f.cpus)
+	}
+	if f.cpuKind != "" {
+		set(p, "guest", "cpu_kind", f.cpuKind)
+	}
+	if f.memory != "" {
+		mb, err := parseMemory(f.memory)
+		if err != nil {
+			return err
+		}
+		set(p, "guest", "memory_mb", mb)
+	}
+	return nil
+}
+
+// parseMemory reads an amount of memory in MiB; a bare number is one.
+func parseMemory(text string) (int, error) {
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return n, nil
+	}
+	n, err := units.RAMInBytes(text)
+	if err != nil || n <= 0 || n%mebibyte != 0 || n/mebibyte > math.MaxInt32 {
+		return 0, usageErrorf("invalid --memory %q: must be like 512, 512mb or 2gb", text)
+	}
+	return int(n / mebibyte), nil
+}
+
+func (f *configFlags) patchMetadata(p object) error {
+	pairs, err := parsePairs("--metadata", f.metadata)
+	for k, v := range pairs {
+		set(p, "metadata", k, v)
+	}
+	return err
+}
+
+func (f *configFlags) patchRestart(p object) error {
+	if f.restart == "" {
+		return nil
+	}
+	policy, retries, limited := strings.Cut(f.restart, ":")
+	restart := object{"policy": policy}
+	if limited {
+		n, err := strconv.Atoi(retries)
+		if err != nil || n < 1 || policy != string(hangar.RestartOnFailure) {
+			return usageErrorf("invalid --restart %q: must be no, always, on-failure or on-failure:RETRIES", f.restart)
+		}
+		restart["max_retries"] = n
+	}
+	p["restart"] = restart
+	return nil
+}
+
+func (f *configFlags) patchStop(p object) error {
+	if f.stopSignal != "" {
+		sig, err := hangar.ParseSignal(f.stopSignal)
+		if err != nil {
+			return err
+		}
+		set(p, "stop_config", "signal", sig)
+	}
+	if f.stopGrace != 0 {
+		set(p, "stop_config", "timeout", hangar.Duration(f.stopGrace))
+	}
+	return nil
+}
+
+func (f *configFlags) patchFiles(p object) error {
+	var files []hangar.File
+	for _, pair := range f.fileLocal {
+		guest, local, ok := strings.Cut(pair, "=")
+		if !ok || guest == "" || local == "" {
+			return usageErrorf("invalid --file-local %q: must be /PATH/INSIDE=LOCAL", pair)
+		}
+		info, err := os.Stat(local)
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(local)
+		if err != nil {
+			return err
+		}
+		files = append(files, hangar.File{GuestPath: guest, RawValue: content, Mode: uint32(info.Mode().Perm())})
+	}
+	if files != nil {
+		p["files"] = files
+	}
+	return nil
+}
+
+func (f *configFlags) patchServices(cmd *cobra.Command, p object) error {
+	if len(f.ports) == 0 {
+		for _, name := range []string{"autostop", "autostart", "min-machines-running"} {
+			if cmd.Flags().Changed(name) {
+				return usageErrorf("--%s says how a port is served: give --port too", name)
+			}
+		}
+		return nil
+	}
+	var services []hangar.Service
+	for _, text := range f.ports {
+		protocol, internal, port, err := parsePort(text)
+		if err != nil {
+			return err
+		}
+		at := -1
+		for i, s := range services {
+			if s.InternalPort == internal && s.Protocol == protocol {
+				at = i
+			}
+		}
+		if at < 0 {
+			services = append(services, hangar.Service{Protocol: protocol, InternalPort: internal})
+			at = len(services) - 1
+		}
+		services[at].Ports = append(services[at].Ports, port)
+	}
+	for i := range services {
+		s := &services[i]
+		if f.autostop != "" {
+			s.Autostop = f.autostop
+			s.Autostart = &f.autostart
+		}
+		if cmd.Flags().Changed("autostart") {
+			s.Autostart = &f.autostart
+		}
+		if cmd.Flags().Changed("min-machines-running") {
+			s.MinMachinesRunning = &f.minRunning
+		}
+	}
+	p["services"] = services
+	return nil
+}
+
+// parsePort reads EXTERNAL:INTERNAL[/HANDLER]. Without a handler, 80 is HTTP, 443
+// is HTTP over TLS and any other port plain TCP.
+func parsePort(text string) (protocol string, internal int, port hangar.ServicePort, err error) {
+	invalid := func() (string, int, hangar.ServicePort, error) {
+		return "", 0, hangar.ServicePort{}, usageErrorf("invalid --port %q: must be EXTERNAL:INTERNAL[/http|tls|tcp|udp], e.g. 80:8080", text)
+	}
+	numbers, handler, _ := strings.Cut(text, "/")
+	outside, inside, ok := strings.Cut(numbers, ":")
+	if !ok {
+		inside = outside
+	}
+	if port.Port, err = portNumber(outside); err != nil {
+		return invalid()
+	}
+	if internal, err = portNumber(inside); err != nil {
+		return invalid()
+	}
+	protocol = "tcp"
+	switch handler {
+	case "":
+		port.Handlers = map[int][]string{80: {"http"}, 443: {"tls", "http"}}[port.Port]
+	case "http":
+		port.Handlers = []string{"http"}
+		if port.Port == 443 {
+			port.Handlers = []string{"tls", "http"}
+		}
+	case "tls":
+		port.Handlers = []string{"tls"}
+	case "tcp":
+	case "udp":
+		protocol = "udp"
+	default:
+		return invalid()
+	}
+	return protocol, internal, port, nil
+}
+
+func portNumber(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+// base reads the config that the flags change: a file, or an empty one.
+func (f *configFlags) base(c *cli) (object, error) {
+	if f.file == "" {
+		return object{}, nil
+	}
+	in := c.stdin
+	if f.file != "-" {
+		file, err := os.Open(f.file)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		in = file
+	}
+	var config object
+	dec := json.NewDecoder(in)
+	dec.UseNumber()
+	if err := dec.Decode(&config); err != nil {
+		return nil, fmt.Errorf("read the Machine config in %s: %w", f.file, err)
+	}
+	return config, nil
+}
+
+// asObject turns a config that the server sent back into a document to patch.
+func asObject(config hangar.MachineConfig) (object, error) {
+	b, err := json.Marshal(config)
+	if err != nil {
+		return nil, err
+	}
+	var o object
+	return o, json.Unmarshal(b, &o)
+}
+
+// patched applies a merge patch to a config.
+func patched(base, patch object) (hangar.MachineConfig, error) {
+	var config hangar.MachineConfig
+	if _, ok := patch["size"]; !ok && patch["guest"] != nil {
+		// The size was expanded into guest when it was set; left in place it would
+		// say something else than the guest that is asked for now.
+		base = maps.Clone(base)
+		delete(base, "size")
+	}
+	plain, err := plainObject(patch)
+	if err != nil {
+		return config, err
+	}
+	b, err := json.Marshal(merge(base, plain))
+	if err != nil {
+		return config, err
+	}
+	return config, json.Unmarshal(b, &config)
+}
+
+// plainObject turns typed values inside a patch into what JSON decodes to.
+func plainObject(o object) (object, error) {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	var plain object
+	return plain, json.Unmarshal(b, &plain)
+}
+
+// merge applies an RFC 7396 merge patch without changing its operands.
+func merge(base, patch object) object {
+	out := maps.Clone(base)
+	if out == nil {
+		out = object{}
+	}
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, k)
+		case object:
+			inner, _ := out[k].(object)
+			out[k] = merge(inner, v)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func newMachineListCommand(c *cli) *cobra.Command {
+	var (
+		asJSON, quiet, all bool
+		states, metadata   []string
+		region             string
+	)
+	cmd := &cobra.Command{
+		Use:               "list [APP]",
+		Aliases:           []string{"ls"},
+		Short:             "List the Machines of an App, or of all Apps",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			filter := hangar.MachineFilter{IncludeDestroyed: all, Region: hangar.Region(region)}
+			var err error
+			if filter.States, err = parseStates(states); err != nil {
+				return err
+			}
+			if filter.Metadata, err = parsePairs("--metadata", metadata); err != nil {
+				return err
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			apps := []hangar.AppName{}
+			if len(args) > 0 {
+				apps = append(apps, hangar.AppName(args[0]))
+			} else {
+				known, err := p.Apps(cmd.Context(), hangar.AppFilter{})
+				if err != nil {
+					return err
+				}
+				for _, a := range known {
+					apps = append(apps, a.Name)
+				}
+			}
+			var machines []*hangar.Machine
+			for _, app := range apps {
+				found, err := p.Machines(cmd.Context(), app, filter)
+				// Without an APP to look at, one that was destroyed meanwhile is no error.
+				if err != nil && (len(args) > 0 || hangar.CodeOf(err) != hangar.CodeNotFound) {
+					return err
+				}
+				machines = append(machines, found...)
+			}
+			switch {
+			case asJSON:
+				return c.printJSON(orEmpty(machines))
+			case quiet:
+				for _, m := range machines {
+					fmt.Fprintln(c.stdout, m.ID)
+				}
+				return nil
+			case len(machines) == 0:
+				fmt.Fprintln(c.stderr, "No Machines. Run one: hangar machine run APP IMAGE")
+				return nil
+			}
+			return c.printMachines(machines)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also destroyed ones")
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only Machines in these states, e.g. started,stopped")
+	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
+	cmd.Flags().StringArrayVar(&metadata, "metadata", nil, "only Machines with this KEY=VALUE; may be repeated")
+	jsonFlag(cmd, &asJSON)
+	quietFlag(cmd, &quiet, "ids")
+	return cmd
+}
+
+// printMachines writes the table of Machines.
+func (c *cli) printMachines(machines []*hangar.Machine) error {
+	now := time.Now()
+	var rows [][]string
+	for _, m := range machines {
+		rows = append(rows, []string{
+			string(m.ID), m.Name, string(m.App), stateText(m), string(m.Region), imageText(m.ImageRef, m.Config.Image),
+			addressText(m), ago(now, m.UpdatedAt),
+		})
+	}
+	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "REGION", "IMAGE", "ADDRESS", "CHANGED"}, rows)
+}
+
+func stateText(m *hangar.Machine) string {
+	text := string(m.State)
+	if m.Cordoned {
+		text += " (cordoned)"
+	}
+	if m.HostStatus != "" && m.HostStatus != "ok" {
+		text += " (host " + m.HostStatus + ")"
+	}
+	return text
+}
+
+func addressText(m *hangar.Machine) string {
+	if !m.PrivateIP.IsValid() {
+		return ""
+	}
+	return m.PrivateIP.String()
+}
+
+// imageText is the shortest text that names an image to a person.
+func imageText(ref hangar.ImageRef, asked string) string {
+	if ref.Repository == "" {
+		return short(asked, 40)
+	}
+	name := ref.Repository
+	if strings.HasSuffix(ref.Registry, "docker.io") {
+		name = strings.TrimPrefix(name, "library/")
+	}
+	if ref.Tag != "" {
+		return short(name+":"+ref.Tag, 40)
+	}
+	return short(name+"@"+strings.TrimPrefix(ref.Digest, "sha256:"), 40)
+}
+
+func newMachineStatusCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "status APP [MACHINE]",
+		Aliases:           []string{"show", "inspect"},
+		Short:             "Show a Machine and what happened to it",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, m, err := c.oneMachine(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if len(m.Events) == 0 { // found in a listing, which has none
+				if m, err = p.Machine(cmd.Context(), m.Ref()); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return c.printJSON(m)
+			}
+			return c.printStatus(m)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printStatus(m *hangar.Machine) error {
+	now := time.Now()
+	var size string
+	if g := m.Config.Guest; g != nil && g.MemoryMB > 0 {
+		size = fmt.Sprintf("%d CPU (%s), %d MB memory", g.CPUs, cmp.Or(g.CPUKind, "shared"), g.MemoryMB)
+	}
+	err := printFields(c.stdout, []field{
+		{"ID", string(m.ID)},
+		{"Name", m.Name},
+		{"App", string(m.App)},
+		{"State", stateText(m)},
+		{"Image", m.ImageRef.String()},
+		{"Size", size},
+		{"Address", addressText(m)},
+		{"Region", string(m.Region)},
+		{"Host", string(m.Host)},
+		{"Version", string(m.InstanceID)},
+		{"Created", ago(now, m.CreatedAt)},
+		{"Changed", ago(now, m.UpdatedAt)},
+		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
+	})
+	if err != nil || len(m.Events) == 0 {
+		return err
+	}
+	fmt.Fprintln(c.stdout)
+	return c.printEvents(m.Events)
+}
+
+func newMachineEventsCommand(c *cli) *cobra.Command {
+	var (
+		asJSON, follow bool
+		limit          int
+	)
+	cmd := &cobra.Command{
+		Use:               "events APP [MACHINE]",
+		Short:             "Show what happened to a Machine, newest first",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, m, err := c.oneMachine(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if follow {
+				for change, err := range p.WatchMachine(cmd.Context(), m.Ref()) {
+					if err != nil {
+						return err
+					}
+					if change.Event == nil {
+						continue
+					}
+					if asJSON {
+						err = c.printLine(change.Event)
+					} else {
+						_, err = fmt.Fprintln(c.stdout, strings.Join(eventRow(*change.Event), "  "))
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			events, err := p.MachineEvents(cmd.Context(), m.Ref(), limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(orEmpty(events))
+			}
+			return c.printEvents(events)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new events as they happen, until the Machine is destroyed")
+	cmd.Flags().IntVarP(&limit, "limit", "n", 20, "show at most this many, up to 50")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printEvents(events []hangar.Event) error {
+	var rows [][]string
+	for _, e := range events {
+		rows = append(rows, eventRow(e))
+	}
+	return c.printTable([]string{"TIME", "EVENT", "STATUS", "SOURCE", "DETAIL"}, rows)
+}
+
+func eventRow(e hangar.Event) []string {
+	return []string{
+		time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Type), e.Status, string(e.Source), eventDetail(e.Request),
+	}
+}
+
+// eventDetail says in a phrase what an event has beyond its type.
+func eventDetail(r *hangar.EventRequest) string {
+	if r == nil {
+		return ""
+	}
+	var parts []string
+	if x := r.ExitEvent; x != nil {
+		text := "exit code " + strconv.Itoa(x.ExitCode)
+		if x.Signal > 0 {
+			text += ", " + hangar.Signal(x.Signal).String()
+		}
+		if x.OOMKilled {
+			text += ", out of memory"
+		}
+		if x.RequestedStop {
+			text += ", as requested"
+		}
+		if x.Restarting {
+			text += ", restarting"
+		}
+		parts = append(parts, text)
+	}
+	if r.RestartCount > 0 {
+		parts = append(parts, "restart "+strconv.Itoa(r.RestartCount))
+	}
+	if r.ColdBoot != "" {
+		parts = append(parts, "cold boot: "+r.ColdBoot)
+	}
+	if r.Error != "" {
+		parts = append(parts, r.Error)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func newMachinePsCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "ps APP [MACHINE]",
+		Short:             "List the processes inside a Machine",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, m, err := c.oneMachine(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			processes, err := p.MachineProcesses(cmd.Context(), m.Ref())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(orEmpty(processes))
+			}
+			var rows [][]string
+			for _, x := range processes {
+				var listens []string
+				for _, l := range x.ListenSockets {
+					listens = append(listens, l.Proto+" "+l.Address)
+				}
+				rows = append(rows, []string{
+					strconv.Itoa(x.PID), percent(x.CPU), bytes(x.RSS), (time.Duration(x.RunMS+x.StartedMS) * time.Millisecond).String(),
+					strings.Join(listens, ", "), short(x.Command, 60),
+				})
+			}
+			return c.printTable([]string{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"}, rows)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// parseStates reads the names of states, which may be separated by commas.
+func parseStates(names []string) ([]hangar.MachineState, error) {
+	var states []hangar.MachineState
+	for _, n := range names {
+		s := hangar.MachineState(n)
+		if s == "running" { // what people say
+			s = hangar.MachineStarted
+		}
+		if !s.Valid() && s != hangar.WaitSettled {
+			return nil, usageErrorf("unknown state %q: must be one of %v", n, hangar.MachineStates())
+		}
+		states = append(states, s)
+	}
+	return states, nil
+}
+
+// parsePairs reads KEY=VALUE arguments of a flag.
+func parsePairs(flag string, pairs []string) (map[string]string, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			return nil, usageErrorf("invalid %s %q: must be KEY=VALUE", flag, pair)
+		}
+		m[k] = v
+	}
+	return m, nil
+}

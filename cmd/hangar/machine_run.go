@@ -1,0 +1,422 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+)
+
+const runLong = `Run an image as a new Machine of an App, wait until it is started and say how to
+reach it.
+
+What follows IMAGE replaces the image's command; write -- before it, so that its
+flags are its own.`
+
+const runExample = `  hangar machine run hello nginx:alpine --port 80:80
+  hangar machine run jobs debian:12 --rm -- sh -c 'echo done'
+  hangar machine run api registry.example.com/api@sha256:… --memory 1gb --env MODE=prod --autostop suspend -p 443:8080`
+
+// launchFlags say how a new Machine comes to be.
+type launchFlags struct {
+	config     configFlags
+	name       string
+	region     string
+	skipLaunch bool
+	cordoned   bool
+	detach     bool
+	asJSON     bool
+	quiet      bool
+	patience   time.Duration
+}
+
+func (f *launchFlags) add(cmd *cobra.Command) {
+	f.config.add(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&f.name, "name", "", "name of the Machine, unique in its App (default a generated one)")
+	fs.StringVar(&f.region, "region", "", "region to run in (default the server's)")
+	fs.BoolVar(&f.skipLaunch, "skip-launch", false, "prepare the Machine and leave it stopped")
+	fs.BoolVar(&f.cordoned, "cordoned", false, "do not send it requests yet")
+	fs.BoolVarP(&f.detach, "detach", "d", false, "return as soon as the Machine is recorded")
+	fs.DurationVar(&f.patience, "timeout", defaultPatience, "how long to wait")
+	jsonFlag(cmd, &f.asJSON)
+	quietFlag(cmd, &f.quiet, "the id of the Machine")
+}
+
+func newMachineRunCommand(c *cli) *cobra.Command {
+	var f launchFlags
+	cmd := &cobra.Command{
+		Use:               "run APP IMAGE [-- COMMAND…]",
+		Short:             "Run an image as a new Machine",
+		Long:              runLong,
+		Example:           runExample,
+		Args:              imageArgs(&f.config),
+		ValidArgsFunction: c.completeApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.launch(cmd, &f, args)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func newMachineCreateCommand(c *cli) *cobra.Command {
+	f := launchFlags{}
+	cmd := &cobra.Command{
+		Use:               "create APP IMAGE [-- COMMAND…]",
+		Short:             "Prepare a Machine without starting it",
+		Long:              "Prepare a Machine and leave it stopped; `hangar machine start` boots it.",
+		Args:              imageArgs(&f.config),
+		ValidArgsFunction: c.completeApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.skipLaunch = true
+			return c.launch(cmd, &f, args)
+		},
+	}
+	f.add(cmd)
+	_ = cmd.Flags().MarkHidden("skip-launch")
+	return cmd
+}
+
+// imageArgs asks for APP and IMAGE; the image may be in a config file instead.
+func imageArgs(f *configFlags) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usageErrorf("say which App, and which image")
+		case len(args) == 1 && f.file == "":
+			return usageErrorf("say which image")
+		}
+		return nil
+	}
+}
+
+// launch creates a Machine from APP [IMAGE] [COMMAND…] and follows its start.
+func (c *cli) launch(cmd *cobra.Command, f *launchFlags, args []string) error {
+	app, command := hangar.AppName(args[0]), []string(nil)
+	// With --config, what follows APP -- is the command; the image is in the file.
+	if rest := args[1:]; cmd.ArgsLenAtDash() == 1 {
+		command = rest
+	} else if len(rest) > 0 {
+		f.config.image, command = rest[0], rest[1:]
+	}
+	base, err := f.config.base(c)
+	if err != nil {
+		return err
+	}
+	patch, err := f.config.patch(c, cmd, command)
+	if err != nil {
+		return err
+	}
+	config, err := patched(base, patch)
+	if err != nil {
+		return err
+	}
+	if config.Image == "" {
+		return usageErrorf("say which image")
+	}
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	return c.createAndFollow(cmd.Context(), p, app, f, config)
+}
+
+func (c *cli) createAndFollow(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) error {
+	began := time.Now()
+	m, err := p.CreateMachine(ctx, app, hangar.MachineCreate{
+		Name: f.name, Region: hangar.Region(f.region), Config: config,
+		SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
+	})
+	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
+		return withHint(err, "make it first: hangar apps create "+string(app))
+	}
+	if err != nil {
+		return err
+	}
+	if !f.detach {
+		wished := hangar.MachineStarted
+		if f.skipLaunch {
+			wished = hangar.MachineStopped
+		}
+		if m, err = c.follow(ctx, p, m, wished, f.patience); err != nil {
+			return err
+		}
+	}
+	return c.printLaunched(m, f, time.Since(began))
+}
+
+// follow watches a new version of a Machine until it is as wished, with a
+// progress bar for its image. A Machine that ran to its end meanwhile was started,
+// too.
+func (c *cli) follow(ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration) (*hangar.Machine, error) {
+	timeout := hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "Machine %s is not %s after %s", m.ID, wished, patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, timeout)
+	defer cancel()
+	bar := newProgress(c.stderr)
+	defer bar.close()
+
+	ref := m.Ref()
+	for change, err := range watch(ctx, p, ref) {
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return nil, withHint(err, fmt.Sprintf("hangar machine status %s %s; it goes on by itself", ref.App, ref.ID))
+		}
+		if change.Progress != nil {
+			bar.update(change.Progress.Phase+" "+imageText(m.ImageRef, m.Config.Image), change.Progress.Done, change.Progress.Total)
+		}
+		now := change.Machine
+		if failure(change) != "" {
+			bar.close()
+			return nil, explained(ref, failure(change))
+		}
+		// What an update replaces goes on until it is replaced.
+		if now == nil || now.InstanceID < m.InstanceID {
+			continue
+		}
+		switch now.State {
+		case wished:
+			return now, nil
+		case hangar.MachineFailed, hangar.MachineStopped, hangar.MachineDestroyed:
+			ended, err := outcome(ctx, p, now, wished)
+			if ended || err != nil {
+				bar.close()
+				return now, err
+			}
+		default: // on its way
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	return nil, errors.New("the platform ended the watch of Machine " + string(ref.ID))
+}
+
+// failure is why a step of a Machine's life failed, or empty.
+func failure(change hangar.MachineChange) string {
+	if change.Event == nil || change.Event.Request == nil {
+		return ""
+	}
+	switch change.Event.Type {
+	case hangar.EventLaunch, hangar.EventStart, hangar.EventUpdate:
+		return change.Event.Request.Error
+	default:
+		return ""
+	}
+}
+
+// outcome judges a Machine that rests in another state than was wished: it ran to
+// its end, or failed, or (not ended) has not begun yet.
+func outcome(ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState) (ended bool, err error) {
+	if m.State == hangar.MachineFailed {
+		return true, whyFailed(ctx, p, m.Ref())
+	}
+	events, err := p.MachineEvents(ctx, m.Ref(), 0)
+	if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+		return true, err
+	}
+	for _, e := range events {
+		if e.Type == hangar.EventExit {
+			return true, nil
+		}
+		if reason := failure(hangar.MachineChange{Event: &e}); reason != "" {
+			return true, explained(m.Ref(), reason)
+		}
+	}
+	if m.State == hangar.MachineDestroyed {
+		return true, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "Machine %s was destroyed before it was %s", m.ID, wished)
+	}
+	return false, nil
+}
+
+// reconnectPause is how long to leave a restarting daemon alone.
+const reconnectPause = 300 * time.Millisecond
+
+// watch watches a Machine across restarts of the daemon, which do not concern it.
+func watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
+	return func(yield func(hangar.MachineChange, error) bool) {
+		for {
+			var failed error
+			for change, err := range p.WatchMachine(ctx, ref) {
+				if err != nil {
+					failed = err
+					break
+				}
+				if !yield(change, nil) {
+					return
+				}
+			}
+			if failed == nil {
+				return
+			}
+			if ctx.Err() != nil || hangar.CodeOf(failed) != hangar.CodeUnavailable && !unreachable(failed) {
+				yield(hangar.MachineChange{}, failed)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				yield(hangar.MachineChange{}, failed)
+				return
+			case <-time.After(reconnectPause):
+			}
+		}
+	}
+}
+
+func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duration) error {
+	switch {
+	case f.asJSON:
+		return c.printJSON(m)
+	case f.quiet:
+		_, err := fmt.Fprintln(c.stdout, m.ID)
+		return err
+	}
+	if f.detach {
+		fmt.Fprintf(c.stdout, "Machine %s (%s) is recorded and boots by itself.\n", m.ID, m.Name)
+		return nil
+	}
+	fmt.Fprintf(c.stdout, "Machine %s (%s) is %s after %s.\n", m.ID, m.Name, m.State, brief(took))
+	return printFields(c.stdout, reach(m))
+}
+
+// reach is how a person gets at a Machine.
+func reach(m *hangar.Machine) []field {
+	machine := fmt.Sprintf("%s %s", m.App, m.ID)
+	switch m.State {
+	case hangar.MachineStarted:
+	case hangar.MachineDestroyed:
+		return []field{{"  logs", "hangar logs " + machine}}
+	default:
+		return []field{{"  start", "hangar machine start " + machine}}
+	}
+	fields := []field{{"  address", addressText(m)}}
+	for _, s := range m.Config.Services {
+		at := net.JoinHostPort(addressText(m), strconv.Itoa(s.InternalPort))
+		if slices.ContainsFunc(s.Ports, func(p hangar.ServicePort) bool { return slices.Contains(p.Handlers, "http") }) {
+			at = "curl http://" + at
+		}
+		fields = append(fields, field{"  from this server", at})
+	}
+	return append(fields,
+		field{"  logs", "hangar logs -f " + machine},
+		field{"  shell", "hangar machine exec -it " + machine + " sh"},
+	)
+}
+
+func newMachineCloneCommand(c *cli) *cobra.Command {
+	var (
+		f     launchFlags
+		toApp string
+	)
+	cmd := &cobra.Command{
+		Use:               "clone APP MACHINE [-- COMMAND…]",
+		Short:             "Run a new Machine with the config of another",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			named, command := splitCommand(cmd, args, 2)
+			p, source, err := c.oneMachine(cmd.Context(), named)
+			if err != nil {
+				return err
+			}
+			config, err := f.config.change(c, cmd, source, command)
+			if err != nil {
+				return err
+			}
+			return c.createAndFollow(cmd.Context(), p, hangar.AppName(firstOf(toApp, string(source.App))), &f, config)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
+	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "leave out a variable; may be repeated")
+	cmd.Flags().StringVar(&toApp, "to-app", "", "App of the new Machine (default the same)")
+	return cmd
+}
+
+func newMachineUpdateCommand(c *cli) *cobra.Command {
+	var f launchFlags
+	cmd := &cobra.Command{
+		Use:   "update APP MACHINE [-- COMMAND…]",
+		Short: "Change the config of a Machine",
+		Long: "Change what flags name and leave the rest of the config as it is. A started Machine reboots\n" +
+			"with its new version; any other stays stopped.",
+		Example:           "  hangar machine update hello 3d8d413b29d089 --image nginx:1.29 --memory 512",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			named, command := splitCommand(cmd, args, 2)
+			p, m, err := c.oneMachine(cmd.Context(), named)
+			if err != nil {
+				return err
+			}
+			config, err := f.config.change(c, cmd, m, command)
+			if err != nil {
+				return err
+			}
+			began, wished := time.Now(), hangar.MachineStopped
+			if m.State == hangar.MachineStarted && !f.skipLaunch {
+				wished = hangar.MachineStarted
+			}
+			m, err = p.UpdateMachine(cmd.Context(), m.Ref(), hangar.MachineUpdate{
+				Config: config, CurrentVersion: m.InstanceID, SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
+			})
+			if err != nil {
+				return err
+			}
+			if !f.detach {
+				if m, err = c.follow(cmd.Context(), p, m, wished, f.patience); err != nil {
+					return err
+				}
+			}
+			return c.printLaunched(m, &f, time.Since(began))
+		},
+	}
+	f.add(cmd)
+	_ = cmd.Flags().MarkHidden("name")
+	_ = cmd.Flags().MarkHidden("region")
+	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
+	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "remove a variable; may be repeated")
+	return cmd
+}
+
+// change applies the flags to the config of a Machine that exists.
+func (f *configFlags) change(c *cli, cmd *cobra.Command, m *hangar.Machine, command []string) (hangar.MachineConfig, error) {
+	base, err := f.base(c)
+	if err != nil {
+		return hangar.MachineConfig{}, err
+	}
+	if f.file == "" {
+		if base, err = asObject(m.Config); err != nil {
+			return hangar.MachineConfig{}, err
+		}
+	}
+	patch, err := f.patch(c, cmd, command)
+	if err != nil {
+		return hangar.MachineConfig{}, err
+	}
+	if f.file == "" && len(patch) == 0 && cmd.Name() == "update" {
+		return hangar.MachineConfig{}, usageErrorf("say what to change, e.g. --image or --memory")
+	}
+	return patched(base, patch)
+}
+
+// splitCommand divides arguments into at most n names and a command: at the --
+// where there is one, else after the names.
+func splitCommand(cmd *cobra.Command, args []string, n int) (names, command []string) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 || at > n {
+		at = min(n, len(args))
+	}
+	return args[:at], args[at:]
+}

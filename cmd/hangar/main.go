@@ -1,0 +1,65 @@
+// Command hangar is the platform and its command line in one binary: `hangar up`
+// runs the daemon, every other command speaks to one over its REST API.
+//
+// The package holds configuration and wiring only: flags, the environment, the
+// files of a local daemon, and how answers look to a person or a script. What the
+// platform does lives in the planes; serve.go joins them.
+//
+// Commands work on the service interfaces of package hangar through package
+// client. Each returns an error and leaves printing it, the advice that follows
+// and the exit code to one place, exit.go. Only this package reads the
+// environment and exits.
+//
+// It is not a library, and holds no rule of the platform: a check made here is a
+// courtesy, the server makes its own.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+)
+
+func main() { os.Exit(hangarMain()) }
+
+// hangarMain runs one invocation against the process's own streams.
+func hangarMain() int {
+	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	return c.run(context.Background(), os.Args[1:])
+}
+
+// cli is one invocation: its streams, its environment and what the global flags
+// said.
+type cli struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+
+	url   string
+	token string
+	dir   string
+
+	args   []string
+	parsed bool // the command line was understood; what fails later is no usage error
+}
+
+// run executes one command line and returns the exit code.
+func (c *cli) run(ctx context.Context, args []string) int {
+	c.args = args
+	root := newRootCommand(c)
+	root.SetArgs(args)
+	root.SetIn(c.stdin)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return c.report(cmd, err)
+}
+
+// isTerminal reports whether a stream of this invocation is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

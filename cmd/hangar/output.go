@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+)
+
+// jsonFlag gives a command --json.
+func jsonFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "json", false, "print JSON")
+}
+
+// quietFlag gives a command --quiet.
+func quietFlag(cmd *cobra.Command, p *bool, what string) {
+	cmd.Flags().BoolVarP(p, "quiet", "q", false, "print only "+what)
+}
+
+// printJSON writes one indented document.
+func (c *cli) printJSON(v any) error {
+	enc := json.NewEncoder(c.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// printTable writes aligned columns under a header.
+func (c *cli) printTable(header []string, rows [][]string) error {
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 3, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+		}
+		// The last cell ends without a tab, so that lines have no trailing blanks.
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}
+
+// field is one line of a description.
+type field struct{ name, value string }
+
+// printFields writes "name  value" lines, leaving out empty values.
+func printFields(out io.Writer, fields []field) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	for _, f := range fields {
+		if f.value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", f.name, f.value)
+		}
+	}
+	return w.Flush()
+}
+
+// confirm asks a person; where nobody can answer, the command line counts as the
+// answer.
+func (c *cli) confirm(format string, args ...any) error {
+	if !isTerminal(c.stdin) || !isTerminal(c.stderr) {
+		return nil
+	}
+	fmt.Fprintf(c.stderr, format+" [y/N] ", args...)
+	line, err := bufio.NewReader(c.stdin).ReadString('\n')
+	if err != nil && line == "" {
+		return exitStatus(exitFailed)
+	}
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	fmt.Fprintln(c.stderr, "Nothing was changed.")
+	return exitStatus(exitFailed)
+}
+
+// ago is how long before now t was, for people.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := now.Sub(t)
+	switch {
+	case d < time.Second:
+		return "just now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd ago", int(d.Hours()/24))
+	}
+}
+
+// brief rounds a duration to what a person cares for.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	default:
+		return d.Round(time.Second).String()
+	}
+}
+
+// bytes is a size in binary units.
+func bytes(n int64) string { return units.BytesSize(float64(n)) }
+
+// percent is a share of one core.
+func percent(share float64) string { return fmt.Sprintf("%.1f%%", math.Max(share, 0)*100) }
+
+// short cuts text to n characters.
+func short(text string, n int) string {
+	runes := []rune(text)
+	if len(runes) <= n {
+		return text
+	}
+	return string(runes[:n-1]) + "…"
+}

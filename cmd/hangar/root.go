@@ -1,0 +1,75 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+const rootLong = `hangar turns a Linux server into a hosting platform: it runs any OCI image as a
+fast-launching Machine behind one REST API.
+
+First steps, as root:
+
+  hangar doctor                           is this server ready?
+  hangar up                               start the platform; Ctrl-C leaves Machines running
+  hangar apps create hello                in another terminal
+  hangar machine run hello nginx:alpine --port 80:80
+
+Where commands find the daemon, first match wins:
+
+  --url, --token                          flags
+  HANGAR_URL, HANGAR_TOKEN                environment
+  DIR/api.addr, DIR/admin.token           files of the local daemon (--dir, HANGAR_DIR)
+
+Exit codes:
+
+  0  done             3  not found                          6  not allowed, or no valid token
+  1  failed           4  the time to wait ran out           7  the platform cannot be reached or
+  2  wrong usage      5  refused: conflict or wrong state      has no room
+  machine exec passes the code of the command through; 125 means that it did not run.`
+
+// newRootCommand builds the whole command tree for one invocation.
+func newRootCommand(c *cli) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "hangar",
+		Short:         "A hosting platform in one binary",
+		Long:          rootLong,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(*cobra.Command, []string) {
+			c.parsed = true
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.url, "url", "", "address of the platform's API, e.g. http://10.0.0.1:4280 or unix:///run/hangar.sock")
+	flags.StringVar(&c.token, "token", "", "API token (safer in HANGAR_TOKEN: flags are visible to every user of this computer)")
+	flags.StringVar(&c.dir, "dir", "", "data directory of the local daemon (default "+defaultDir+")")
+
+	root.AddGroup(
+		&cobra.Group{ID: "use", Title: "Use the platform:"},
+		&cobra.Group{ID: "run", Title: "Run the platform:"},
+	)
+	for _, cmd := range []*cobra.Command{newAppsCommand(c), newMachineCommand(c), newImageCommand(c), newLogsCommand(c)} {
+		cmd.GroupID = "use"
+		root.AddCommand(cmd)
+	}
+	for _, cmd := range []*cobra.Command{newUpCommand(c), newDownCommand(c), newDoctorCommand(c)} {
+		cmd.GroupID = "run"
+		root.AddCommand(cmd)
+	}
+	root.AddCommand(newVersionCommand(c))
+	return root
+}
+
+// group is a command that only holds others: alone it shows its help, and a word
+// that is none of its commands is a usage error.
+func group(use, short string, aliases ...string) *cobra.Command {
+	return &cobra.Command{
+		Use:     use,
+		Short:   short,
+		Aliases: aliases,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
+)
+
+// drainTime is how long requests that are under way may take once the daemon ends.
+const drainTime = 2 * time.Second
+
+// serve runs the platform until ctx ends: it opens the planes in the order in which
+// they need each other, calls ready, and closes them in reverse. Machines outlive it.
+func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr string)) (err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.API)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	var opened closers
+	defer func() { err = errors.Join(err, opened.close()) }()
+
+	// The host first: Machines that run are taken back before anything else.
+	records, err := journal.Open(filepath.Join(cfg.Dir, "journal.db"), journal.Options{Log: log})
+	if err != nil {
+		return err
+	}
+	opened.add(records.Close)
+	self, err := describeHost(ctx, records, cfg.Region)
+	if err != nil {
+		return err
+	}
+	lines := logs.New(logs.Options{Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Log: log, Now: time.Now})
+	if err := lines.Open(ctx); err != nil {
+		return err
+	}
+	opened.add(lines.Close)
+	engine, network, err := openEngine(ctx, cfg, self.ID, log, &opened)
+	if err != nil {
+		return err
+	}
+	var agent *host.Agent
+	images := image.New(image.Options{
+		Dir: filepath.Join(cfg.Dir, "images"), Log: log, Local: registryNames(cfg, listener.Addr()),
+		DockerConfig: dockerConfig(), InUse: func() map[string]bool { return agent.ImagesInUse() },
+	})
+	if err := images.Open(ctx); err != nil {
+		return err
+	}
+	opened.add(images.Close)
+
+	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Log: log})
+	if err != nil {
+		return err
+	}
+	opened.add(store.Close)
+	rows := control.NewRows(store, log)
+
+	agent = host.New(host.Options{
+		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: network, Logs: lines, Journal: records,
+		Publisher: rows, Nameservers: nameservers(), Log: log, Now: time.Now,
+	})
+	if err := agent.Open(ctx); err != nil {
+		return fmt.Errorf("take up machines: %w", err)
+	}
+	opened.add(agent.Close)
+
+	decide := control.New(control.Config{Store: store, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
+	if err := decide.Open(ctx); err != nil {
+		return err
+	}
+	tokens := auth.New(auth.Config{Store: control.NewTokens(store), Dir: cfg.Dir})
+	if err := tokens.Open(ctx); err != nil {
+		return err
+	}
+	view := catalog.New(rows, log)
+	handler := api.New(api.Config{
+		Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(), Images: decide.Images(), Auth: tokens,
+		Registry: images.Registry(registryLogin(tokens)), Region: cfg.Region, Version: version, Log: log,
+	})
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return view.Run(ctx) })
+	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
+	ready(listener.Addr().String())
+	if err := group.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// serveHTTP serves until ctx ends. Requests see its end, so that streams finish.
+func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := api.Server(handler)
+	server.BaseContext = func(net.Listener) context.Context { return ctx }
+	drained := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+		defer cancel()
+		if err := server.Shutdown(bounded); err != nil {
+			drained <- server.Close()
+			return
+		}
+		drained <- nil
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-drained
+}
+
+// closers closes in reverse what was opened.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c *closers) close() error {
+	var errs []error
+	for _, f := range slices.Backward(*c) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// instance tells daemons on one server apart: everything that a daemon makes on its
+// host carries it.
+func instance(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:3])
+}
+
+// registryLogin checks the API token of a request to the registry, which clients
+// send as a bearer token or as the password of any user.
+func registryLogin(tokens *auth.Tokens) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if _, password, ok := r.BasicAuth(); ok {
+			token = password
+		}
+		_, err := tokens.Authenticate(r.Context(), token)
+		return err == nil
+	}
+}
+
+// registryNames are the hosts under which the built-in registry is reached.
+func registryNames(cfg config, served net.Addr) []string {
+	names := []string{"registry." + cfg.Domain}
+	_, port, err := net.SplitHostPort(served.String())
+	if err != nil {
+		return names
+	}
+	for _, name := range []string{"127.0.0.1", "localhost", "[::1]", "registry." + cfg.Domain} {
+		names = append(names, name+":"+port)
+	}
+	return names
+}
+
+// dockerConfig is where `docker login` keeps what it was told.
+func dockerConfig() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".docker", "config.json")
+}

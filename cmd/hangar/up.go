@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+const upLong = `Run the platform on this server, in the foreground. Needs root.
+
+SIGTERM and Ctrl-C end the daemon and leave Machines running: the next start takes
+them back. ` + "`hangar down`" + ` stops everything and removes the data directory.
+
+Several daemons share a server when each has its own --dir and its own addresses.`
+
+// The files of a daemon in the background.
+const (
+	daemonLog = "daemon.log"
+	readyFD   = 3 // of the child: it writes a line here once it is ready
+)
+
+// startPatience is how long `up --detach` waits for the daemon to be ready.
+const startPatience = time.Minute
+
+// upFlags are the flags of `up` beyond the daemon's config.
+type upFlags struct {
+	config    config
+	logLevel  string
+	logFormat string
+	detach    bool
+	signalUp  bool // hidden: report on readyFD
+}
+
+func newUpCommand(c *cli) *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run the platform on this server",
+		Long:  upLong,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := c.dataDir()
+			if err != nil {
+				return err
+			}
+			f.config.Dir = dir
+			if err := f.config.validate(); err != nil {
+				return err
+			}
+			log, err := newLogger(c, f.logLevel, f.logFormat)
+			if err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 && f.config.Driver != driverFake {
+				return withHint(errors.New("running Machines needs root"), "sudo hangar up; or look around with --driver fake")
+			}
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+			if f.detach {
+				return c.upDetached(cmd.Context(), f.config)
+			}
+			return c.up(cmd.Context(), &f, log)
+		},
+	}
+	f.config.flags(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
+	fs.BoolVar(&f.signalUp, "signal-ready", false, "report readiness on file descriptor "+strconv.Itoa(readyFD))
+	_ = fs.MarkHidden("signal-ready")
+	return cmd
+}
+
+// newLogger makes the one logger that is handed down.
+func newLogger(c *cli, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usageErrorf("--log-level %q: must be debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(c.stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(c.stderr, options)), nil
+	}
+	return nil, usageErrorf("--log-format %q: must be text or json", format)
+}
+
+// up is the daemon: it owns the data directory from here to its end.
+func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
+	began := time.Now()
+	dir := f.config.Dir
+	lock, err := lockDir(dir)
+	if errors.Is(err, errLocked) {
+		return withHint(fmt.Errorf("a daemon already runs in %s", dir),
+			"use it as it is, stop it with SIGTERM, or give this one another --dir and other addresses")
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.release()
+	if err := f.config.save(); err != nil {
+		return err
+	}
+
+	// A daemon that cannot tell where it is, is of no use: announcing fails serving.
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	// After the first signal the default comes back, so that a second one ends a
+	// daemon that hangs.
+	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer restore()
+	defer context.AfterFunc(ctx, func() {
+		restore()
+		notify(log, daemon.SdNotifyStopping)
+	})()
+
+	var late error // written before serve returns
+	err = serve(ctx, f.config, log, func(addr string) {
+		if late = c.announce(f, addr, time.Since(began)); late != nil {
+			fail(late)
+			return
+		}
+		notify(log, daemon.SdNotifyReady)
+		log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit)
+	})
+	if err = errors.Join(err, late); err != nil {
+		return err
+	}
+	log.Info("stopped; Machines keep running")
+	return nil
+}
+
+// notify tells systemd, where there is one.
+func notify(log *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("notify systemd", "error", err)
+	}
+}
+
+// announce prints one line per thing that a person needs and tells commands on
+// this server where the API is.
+func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
+	dir := f.config.Dir
+	if err := atomicfile.Write(filepath.Join(dir, addressFile), []byte(addr+"\n"), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "hangar %s is ready after %s\n", version, brief(took))
+	err := printFields(c.stdout, []field{
+		{"api", "http://" + reachable(addr)},
+		{"token", filepath.Join(dir, tokenFile)},
+		{"apps domain", f.config.Domain},
+		{"data", dir},
+	})
+	if f.signalUp {
+		ready := os.NewFile(readyFD, "ready")
+		_, failed := fmt.Fprintln(ready, addr)
+		err = errors.Join(err, failed, ready.Close())
+	}
+	return err
+}
+
+// upDetached starts the daemon as a process of its own session and returns once
+// it is ready or has failed.
+func (c *cli) upDetached(ctx context.Context, cfg config) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(cfg.Dir, daemonLog)
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	ready, child, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+
+	// The daemon outlives this process: ctx bounds the waiting only.
+	cmd := exec.Command(self, detachedArgs(c.args)...) //nolint:noctx // see above
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{child}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = child.Close() // the daemon's end is all that keeps the pipe open
+	if err != nil {
+		return err
+	}
+	if err := ready.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
+	addr, err := bufio.NewReader(ready).ReadString('\n')
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return withHint(fmt.Errorf("the daemon, process %d, is not ready after %s", cmd.Process.Pid, startPatience), "see "+path)
+	case err != nil:
+		_ = cmd.Wait() // that it failed is known; why is in its log
+		return withHint(fmt.Errorf("the daemon did not start: %s", lastLine(path)), "see "+path)
+	}
+	fmt.Fprintf(c.stdout, "hangar %s runs in the background, process %d\n", version, cmd.Process.Pid)
+	return printFields(c.stdout, []field{
+		{"api", "http://" + reachable(strings.TrimSpace(addr))},
+		{"token", filepath.Join(cfg.Dir, tokenFile)},
+		{"apps domain", cfg.Domain},
+		{"data", cfg.Dir},
+		{"log", path},
+	})
+}
+
+// detachedArgs are the arguments of this process for the one in the background.
+func detachedArgs(args []string) []string {
+	kept := []string{}
+	for _, a := range args {
+		if a != "--detach" && a != "-d" && a != "--detach=true" {
+			kept = append(kept, a)
+		}
+	}
+	return append(kept, "--signal-ready")
+}
+
+// lastLine is what a daemon said last.
+func lastLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	for _, line := range slices.Backward(lines) {
+		if text, ok := strings.CutPrefix(line, "Error: "); ok {
+			return text
+		}
+	}
+	return lines[len(lines)-1]
+}

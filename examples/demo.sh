@@ -1,0 +1,98 @@
+#!/bin/sh
+# The platform in a minute: a program becomes an image, the image a Machine, and
+# the Machine keeps its memory while it is suspended. Needs root. Everything it
+# makes goes away again, unless KEEP=1.
+set -eu
+cd "$(dirname "$0")/.."
+
+[ "$(id -u)" -eq 0 ] || { echo 'the demo runs real Machines: run it as root (sudo make demo)' >&2; exit 1; }
+GO=${GO:-go}
+hangar=$PWD/bin/hangar
+work=$(mktemp -d /tmp/hangar-demo.XXXXXX)
+export HANGAR_DIR="$work/data"
+unset HANGAR_URL HANGAR_TOKEN
+
+cleanup() {
+	code=$?
+	trap - EXIT INT TERM
+	if [ "${KEEP:-}" = 1 ] && [ "$code" -eq 0 ]; then
+		return
+	fi
+	if [ "$code" -ne 0 ] && [ -f "$HANGAR_DIR/daemon.log" ]; then
+		printf '\nThe demo failed. The last lines of the daemon:\n' >&2
+		tail -n 20 "$HANGAR_DIR/daemon.log" >&2
+	fi
+	if [ -f "$HANGAR_DIR/daemon.json" ]; then
+		step 'everything goes away: hangar down'
+		"$hangar" down --yes || code=1
+	fi
+	[ -e "$HANGAR_DIR" ] || rm -rf "$work"
+	exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+step() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
+run() { printf '$ %s\n' "$*" && "$@"; }
+ask() { # a started Machine may need a moment until its program listens
+	printf '$ curl %s\n' "$1"
+	tries=0
+	until curl --silent --fail --globoff --max-time 5 "$1"; do
+		tries=$((tries + 1))
+		[ "$tries" -lt 200 ] || { echo "no answer from $1" >&2; return 1; }
+		sleep 0.05
+	done
+}
+
+step 'the platform: one binary, one directory'
+run "$hangar" up --detach --api 127.0.0.1:0 --http 127.0.0.1:0 --https 127.0.0.1:0
+
+step 'an image, from a program, without Docker'
+run env CGO_ENABLED=0 "$GO" build -o "$work/hello" ./examples/hello
+printf '$ hangar image push hello hello\n'
+pushed=$("$hangar" image push "$work/hello" hello)
+echo "$pushed"
+image=${pushed##*[[:space:]]}
+
+step 'a Machine'
+run "$hangar" apps create hello
+run "$hangar" machine run hello "$image" --name counter --port 80:8080
+address=$("$hangar" machine status hello counter --json | sed -n 's/^  "private_ip": "\(.*\)",$/\1/p')
+url="http://[$address]:8080/"
+ask "$url"
+ask "$url"
+ask "$url"
+
+step 'suspended: its memory is on disk, and takes none'
+run "$hangar" machine suspend hello counter
+
+step 'resumed: it goes on counting'
+run "$hangar" machine start hello counter
+answer=$(ask "$url")
+echo "$answer"
+case $answer in
+*': request 4 since '*) ;;
+*) echo 'the counter was lost' >&2; exit 1 ;;
+esac
+
+step 'what happened to it'
+run "$hangar" machine events hello counter
+
+if [ "${KEEP:-}" = 1 ]; then
+	step 'it is all yours'
+	cat <<END
+export HANGAR_DIR=$HANGAR_DIR
+bin/hangar machine list
+bin/hangar logs -f hello
+bin/hangar machine run hello nginx:alpine --port 80:80
+bin/hangar down            # and it is gone
+END
+else
+	step 'what to try next'
+	cat <<'END'
+KEEP=1 make demo           # the same, and it stays
+bin/hangar doctor          # is this server ready for more?
+bin/hangar up              # the platform, for good
+bin/hangar machine run --help
+END
+fi
