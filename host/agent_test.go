@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,7 +42,7 @@ type rig struct {
 	close func()
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{TB: t, dir: t.TempDir(), images: newImages(t), rows: &rows{}}
 	r.world = fake.NewWorld(filepath.Join(r.dir, "world"))
@@ -109,7 +110,7 @@ type images struct {
 	pulls int
 }
 
-func newImages(t testing.TB) *images {
+func newImages(t *testing.T) *images {
 	t.Helper()
 	return &images{layer: t.TempDir()}
 }
@@ -252,8 +253,8 @@ func (r *rig) history(ref hangar.MachineRef) string {
 		r.Fatal(err)
 	}
 	var lines []string
-	for i := len(events) - 1; i >= 0; i-- {
-		lines = append(lines, fmt.Sprintf("%s/%s", events[i].Type, events[i].Status))
+	for _, e := range slices.Backward(events) {
+		lines = append(lines, fmt.Sprintf("%s/%s", e.Type, e.Status))
 	}
 	return strings.Join(lines, " ")
 }
@@ -578,7 +579,7 @@ func TestFailures(t *testing.T) {
 	}
 	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{}))
 	r.wait(ref, hangar.MachineDestroyed)
-	if _, err := r.StartMachine(t.Context(), ref); hangar.CodeOf(err) != hangar.CodeNotFound {
+	if _, err := r.StartMachine(t.Context(), ref); hangar.CodeOf(err) != hangar.CodeFailedPrecondition {
 		t.Errorf("start of a destroyed machine = %v", err)
 	}
 

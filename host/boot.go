@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -221,7 +222,7 @@ func (m *machine) writeFiles(rec *journal.Record) ([]driver.Mount, error) {
 	var mounts []driver.Mount
 	for name, content := range etc {
 		path := filepath.Join(m.path(etcDir), name)
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
 			return nil, err
 		}
 		mounts = append(mounts, driver.Mount{Source: path, Target: "/etc/" + name})
@@ -240,11 +241,6 @@ func (m *machine) writeFiles(rec *journal.Record) ([]driver.Mount, error) {
 		}
 		mounts = append(mounts, driver.Mount{Source: path, Target: f.GuestPath})
 	}
-	slices.SortFunc(mounts, func(x, y driver.Mount) int {
-		if x.Target < y.Target {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(mounts, func(x, y driver.Mount) int { return strings.Compare(x.Target, y.Target) })
 	return mounts, nil
 }

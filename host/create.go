@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -132,7 +133,7 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 // makeDirs makes the directories of the Machine.
 func (m *machine) makeDirs() error {
 	for _, dir := range []string{"", sandboxDir, etcDir, filesDir} {
-		if err := os.MkdirAll(m.path(dir), 0o711); err != nil {
+		if err := os.MkdirAll(m.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
 			return err
 		}
 	}
@@ -147,8 +148,7 @@ func failure(typ hangar.EventType, err error) hangar.Event {
 // userText is what of an error may be shown: the message of a *hangar.Error, and
 // of any other its text, which names things of this Machine only.
 func userText(err error) string {
-	var e *hangar.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*hangar.Error](err); ok {
 		return e.Message
 	}
 	return err.Error()
@@ -232,11 +232,6 @@ func (a *Agent) listImages() ([]hangar.Image, error) {
 	for i := range list {
 		list[i].InUse = used[list[i].Ref.Digest]
 	}
-	slices.SortFunc(list, func(x, y hangar.Image) int {
-		if x.Ref.String() < y.Ref.String() {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(list, func(x, y hangar.Image) int { return strings.Compare(x.Ref.String(), y.Ref.String()) })
 	return list, nil
 }

@@ -20,15 +20,15 @@ func (a *Agent) running(ref hangar.MachineRef) (*journal.Record, error) {
 	}
 	rec := m.rec.Load()
 	if rec.Machine.State.Answers(hangar.VerbExec) != hangar.Accept {
-		return nil, refusal(hangar.VerbExec, m.id, rec.Machine.State)
+		return nil, refusal(hangar.VerbExec, rec.Machine.State)
 	}
 	return rec, nil
 }
 
 // gone turns the driver's word that a sandbox has ended into the platform's.
-func gone(rec *journal.Record, err error) error {
+func gone(err error) error {
 	if errors.Is(err, driver.ErrNotFound) {
-		return refusal(hangar.VerbExec, rec.Machine.ID, hangar.MachineStopped)
+		return refusal(hangar.VerbExec, hangar.MachineStopped)
 	}
 	return err
 }
@@ -64,7 +64,7 @@ func (a *Agent) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hang
 	case errors.Is(err, context.DeadlineExceeded) && req.Timeout > 0:
 		return result, hangar.Errorf(hangar.CodeTimeout, "", "the command was killed: it ran for more than %s", req.Timeout)
 	default:
-		return result, gone(rec, err)
+		return result, gone(err)
 	}
 }
 
@@ -75,7 +75,7 @@ func (a *Agent) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]
 		return nil, err
 	}
 	list, err := a.o.Driver.Processes(ctx, rec.Handle)
-	return list, gone(rec, err)
+	return list, gone(err)
 }
 
 // Logs implements hangar.LogService.

@@ -24,7 +24,7 @@ func (m *machine) askLocked(ctx context.Context, verb hangar.Verb, alter change)
 		return state, nil
 	case hangar.Accept:
 	case hangar.Refuse:
-		return state, refusal(verb, m.id, state)
+		return state, refusal(verb, state)
 	}
 	if err := m.commit(ctx, alter); err != nil {
 		return state, err
@@ -35,12 +35,9 @@ func (m *machine) askLocked(ctx context.Context, verb hangar.Verb, alter change)
 
 // refusal says why a verb is not possible, in words that clients of the public
 // platform match.
-func refusal(verb hangar.Verb, id hangar.MachineID, state hangar.MachineState) error {
+func refusal(verb hangar.Verb, state hangar.MachineState) error {
 	refuse := func(format string, args ...any) error {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, format, args...)
-	}
-	if state == hangar.MachineDestroyed {
-		return notFound(id)
 	}
 	switch verb {
 	case hangar.VerbStart:
@@ -180,7 +177,7 @@ func (a *Agent) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig ha
 	if err != nil {
 		return err
 	}
-	return gone(rec, a.o.Driver.Signal(ctx, rec.Handle, sig))
+	return gone(a.o.Driver.Signal(ctx, rec.Handle, sig))
 }
 
 // DestroyMachine implements hangar.MachineOps.

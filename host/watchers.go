@@ -115,7 +115,7 @@ func (m *machine) reached(in hangar.MachineWait, after hangar.EventID) (*hangar.
 	if in.Instance != "" && version < in.Instance {
 		return nil, last, nil
 	}
-	if satisfies(in.States, state) {
+	if in.FromEvent == "" && satisfies(in.States, state) {
 		return &hangar.MachineReached{EventID: last, State: state, Version: version}, last, nil
 	}
 	if after != "" && after != last {
@@ -130,7 +130,7 @@ func (m *machine) reached(in hangar.MachineWait, after hangar.EventID) (*hangar.
 		}
 	}
 	if state == hangar.MachineDestroyed {
-		return nil, last, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonWrongState,
+		return nil, last, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach,
 			"machine %s is destroyed and can no longer become %s", m.id, joinStates(in.States))
 	}
 	return nil, last, nil
@@ -186,7 +186,9 @@ func (a *Agent) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Se
 			}
 			for _, e := range events {
 				last = e.ID
-				if !first && !yield(hangar.MachineChange{Machine: now, Event: &e}, nil) {
+				then := *now // as the event left it
+				then.State = hangar.MachineState(e.Status)
+				if !first && !yield(hangar.MachineChange{Machine: &then, Event: &e}, nil) {
 					return
 				}
 			}

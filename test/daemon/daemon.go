@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 )
 
@@ -39,7 +40,7 @@ const readyWithin = 60 * time.Second
 
 // Daemon is a running hangar with a data directory.
 type Daemon struct {
-	t    testing.TB
+	tb   testing.TB
 	o    Options
 	dir  string
 	addr string // host:port of the API, the same over restarts
@@ -49,61 +50,61 @@ type Daemon struct {
 }
 
 // Binary returns the path of the hangar binary under test.
-func Binary(t testing.TB) string {
-	t.Helper()
+func Binary(tb testing.TB) string {
+	tb.Helper()
 	path := os.Getenv("HANGAR_TEST_BIN")
 	if path == "" {
-		path = filepath.Join(root(t), "bin", "hangar")
+		path = filepath.Join(root(tb), "bin", "hangar")
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no hangar binary: %v; run `make build` first or set HANGAR_TEST_BIN", err)
+		tb.Fatalf("no hangar binary: %v; run `make build` first or set HANGAR_TEST_BIN", err)
 	}
 	return path
 }
 
 // root finds the directory of go.mod.
-func root(t testing.TB) string {
-	t.Helper()
+func root(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
 	}
-	t.Fatal("not inside the module")
+	tb.Fatal("not inside the module")
 	return ""
 }
 
 // Start runs a daemon on a new data directory and waits until it serves. The test
 // ends with `hangar down`, which must leave nothing.
-func Start(t testing.TB, o Options) *Daemon {
-	t.Helper()
+func Start(tb testing.TB, o Options) *Daemon {
+	tb.Helper()
 	if o.Driver == "" {
 		o.Driver = "gvisor"
 	}
 	if o.Driver == "gvisor" && os.Geteuid() != 0 {
-		t.Skip("needs root: running Machines makes namespaces, mounts and cgroups")
+		tb.Skip("needs root: running Machines makes namespaces, mounts and cgroups")
 	}
 	// Short, because sockets live below it.
-	dir, err := os.MkdirTemp("", "hgr")
+	dir, err := os.MkdirTemp("", "hgr") //nolint:usetesting // a TempDir is named after the test and too long
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	d := &Daemon{t: t, o: o, dir: dir, addr: freeAddr(t), log: filepath.Join(t.TempDir(), "daemon.log")}
-	t.Cleanup(d.down)
+	d := &Daemon{tb: tb, o: o, dir: dir, addr: freeAddr(tb), log: filepath.Join(tb.TempDir(), "daemon.log")}
+	tb.Cleanup(d.down)
 	d.Up()
 	return d
 }
 
 // freeAddr picks a loopback address that nobody listens on.
-func freeAddr(t testing.TB) string {
-	t.Helper()
+func freeAddr(tb testing.TB) string {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
 	return l.Addr().String()
@@ -124,38 +125,57 @@ func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 // Up starts the daemon, which must not run, and waits until it serves. It returns
 // how long that took.
 func (d *Daemon) Up() time.Duration {
-	d.t.Helper()
+	d.tb.Helper()
+	began := time.Now()
+	d.launch()
+	for time.Since(began) < readyWithin {
+		if res, err := http.Get(d.URL() + "/healthz"); err == nil {
+			_ = res.Body.Close()
+			return time.Since(began)
+		}
+		select {
+		case <-d.done:
+			d.tb.Fatalf("the daemon ended at once:\n%s", d.Output())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	d.tb.Fatalf("the daemon does not serve after %s:\n%s", readyWithin, d.Output())
+	return 0
+}
+
+// launch starts the process of the daemon.
+func (d *Daemon) launch() {
+	d.tb.Helper()
 	out, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		d.t.Fatal(err)
+		d.tb.Fatal(err)
 	}
 	defer out.Close()
 	args := append([]string{"up", "--dir", d.dir, "--api", d.addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--driver", d.o.Driver}, d.o.Args...)
-	d.cmd = exec.Command(Binary(d.t), args...)
+	d.cmd = exec.Command(Binary(d.tb), args...)
 	d.cmd.Env = append(os.Environ(), d.o.Env...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out
-	began := time.Now()
 	if err := d.cmd.Start(); err != nil {
-		d.t.Fatal(err)
+		d.tb.Fatal(err)
 	}
 	d.done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		_ = cmd.Wait()
 		close(done)
 	}(d.cmd, d.done)
-	for time.Since(began) < readyWithin {
-		if res, err := http.Get(d.URL() + "/healthz"); err == nil { //nolint:noctx // bounded by the loop
-			_ = res.Body.Close()
-			return time.Since(began)
-		}
-		select {
-		case <-d.done:
-			d.t.Fatalf("the daemon ended at once:\n%s", d.Output())
-		case <-time.After(2 * time.Millisecond):
-		}
+}
+
+// UpAndKill starts the daemon and kills it after a while, whether or not it serves
+// by then.
+func (d *Daemon) UpAndKill(after time.Duration) {
+	d.tb.Helper()
+	d.launch()
+	select {
+	case <-d.done:
+		d.tb.Fatalf("the daemon ended at once:\n%s", d.Output())
+	case <-time.After(after):
+		d.Kill()
 	}
-	d.t.Fatalf("the daemon does not serve after %s:\n%s", readyWithin, d.Output())
-	return 0
 }
 
 // Kill ends the daemon with SIGKILL.
@@ -165,14 +185,14 @@ func (d *Daemon) Kill() { d.end(syscall.SIGKILL) }
 func (d *Daemon) Term() { d.end(syscall.SIGTERM) }
 
 func (d *Daemon) end(sig syscall.Signal) {
-	d.t.Helper()
+	d.tb.Helper()
 	if err := d.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		d.t.Fatal(err)
+		d.tb.Fatal(err)
 	}
 	select {
 	case <-d.done:
 	case <-time.After(30 * time.Second):
-		d.t.Fatalf("the daemon does not end on %s:\n%s", sig, d.Output())
+		d.tb.Fatalf("the daemon does not end on %s:\n%s", sig, d.Output())
 	}
 }
 
@@ -191,39 +211,39 @@ func (d *Daemon) Output() string {
 
 // Token returns the admin token.
 func (d *Daemon) Token() string {
-	d.t.Helper()
+	d.tb.Helper()
 	b, err := os.ReadFile(filepath.Join(d.dir, "admin.token"))
 	if err != nil {
-		d.t.Fatal(err)
+		d.tb.Fatal(err)
 	}
 	return strings.TrimSpace(string(b))
 }
 
 // Client returns a client with the admin token.
 func (d *Daemon) Client() *client.Client {
-	d.t.Helper()
+	d.tb.Helper()
 	c := client.New(d.URL(), d.Token())
-	d.t.Cleanup(c.Close)
+	d.tb.Cleanup(c.Close)
 	return c
 }
 
 // Run runs the hangar command against this daemon and returns its standard output.
 // A command that fails fails the test.
 func (d *Daemon) Run(args ...string) string {
-	d.t.Helper()
+	d.tb.Helper()
 	out, err := d.Try(args...)
 	if err != nil {
-		d.t.Fatalf("hangar %s: %v", strings.Join(args, " "), err)
+		d.tb.Fatalf("hangar %s: %v", strings.Join(args, " "), err)
 	}
 	return out
 }
 
 // Try is Run for a command that may fail.
 func (d *Daemon) Try(args ...string) (string, error) {
-	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), 5*time.Minute)
+	d.tb.Helper()
+	ctx, cancel := context.WithTimeout(d.tb.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, Binary(d.t), args...)
+	cmd := exec.CommandContext(ctx, Binary(d.tb), args...)
 	cmd.Env = append(os.Environ(), "HANGAR_DIR="+d.dir)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -236,28 +256,28 @@ func (d *Daemon) Try(args ...string) (string, error) {
 // Push packs a directory, a binary or a tar archive with `hangar image push` and
 // returns the reference to use.
 func (d *Daemon) Push(path, name string, flags ...string) string {
-	d.t.Helper()
+	d.tb.Helper()
 	words := strings.Fields(d.Run(append([]string{"image", "push", path, name}, flags...)...))
 	if len(words) == 0 {
-		d.t.Fatal("image push printed no reference")
+		d.tb.Fatal("image push printed no reference")
 	}
 	return words[len(words)-1]
 }
 
 // down removes everything and fails the test if anything is left.
 func (d *Daemon) down() {
-	if d.t.Failed() {
-		d.t.Logf("output of the daemon:\n%s", d.Output())
+	if d.tb.Failed() {
+		d.tb.Logf("output of the daemon:\n%s", d.Output())
 	}
-	out, err := exec.Command(Binary(d.t), "down", "--dir", d.dir, "--yes").CombinedOutput()
+	out, err := exec.Command(Binary(d.tb), "down", "--dir", d.dir, "--yes").CombinedOutput()
 	if err != nil {
-		d.t.Errorf("hangar down: %v\n%s", err, out)
+		d.tb.Errorf("hangar down: %v\n%s", err, out)
 	}
 	if d.done != nil {
 		<-d.done
 	}
 	for _, left := range Leftovers(d.dir) {
-		d.t.Errorf("hangar down left %s", left)
+		d.tb.Errorf("hangar down left %s", left)
 	}
 }
 
@@ -282,4 +302,27 @@ func Leftovers(dir string) []string {
 		}
 	}
 	return left
+}
+
+// Sandboxes lists the Machines of a data directory that have a gVisor sandbox, by
+// the command lines of the processes on this host.
+func Sandboxes(dir string) ([]hangar.MachineID, error) {
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var ids []hangar.MachineID
+	for _, path := range commands {
+		b, _ := os.ReadFile(path) // a process may end while it is looked at
+		args := strings.Split(string(b), "\x00")
+		if args[0] != "runsc-sandbox" {
+			continue
+		}
+		for _, arg := range args {
+			if rest, ok := strings.CutPrefix(arg, "--bundle="+filepath.Join(dir, "machines")+"/"); ok {
+				ids = append(ids, hangar.MachineID(rest[:strings.IndexByte(rest, '/')]))
+			}
+		}
+	}
+	return ids, nil
 }

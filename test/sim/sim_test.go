@@ -405,6 +405,21 @@ func (w *world) checkHost(started, existing map[hangar.MachineID]bool) {
 	}
 }
 
+// running lists the Machines that have a sandbox. With the fake driver, misuse of
+// it is an error as well.
+func (w *world) running() ([]hangar.MachineID, error) {
+	if w.driver == "fake" {
+		pretend := fake.NewWorld(filepath.Join(w.d.Dir(), "fake"))
+		misuses, err := pretend.Misuses()
+		if err == nil && len(misuses) > 0 {
+			err = fmt.Errorf("the driver was misused: %s", strings.Join(misuses, "; "))
+		}
+		ids, listErr := pretend.Running()
+		return ids, errors.Join(err, listErr)
+	}
+	return daemon.Sandboxes(w.d.Dir())
+}
+
 func (w *world) complaints(started, existing map[hangar.MachineID]bool) []string {
 	var list []string
 	dirs, err := os.ReadDir(filepath.Join(w.d.Dir(), "machines"))
@@ -416,16 +431,7 @@ func (w *world) complaints(started, existing map[hangar.MachineID]bool) []string
 			list = append(list, fmt.Sprintf("machine %s has a directory and no record", id))
 		}
 	}
-	if w.driver != "fake" {
-		return list
-	}
-	pretend := fake.NewWorld(filepath.Join(w.d.Dir(), "fake"))
-	misuses, err := pretend.Misuses()
-	if err != nil {
-		list = append(list, err.Error())
-	}
-	list = append(list, misuses...)
-	running, err := pretend.Running()
+	running, err := w.running()
 	if err != nil {
 		list = append(list, err.Error())
 	}

@@ -1,0 +1,99 @@
+# hangar: see README.md. `make help` lists the targets.
+
+SHELL       := /bin/sh
+GO          ?= go
+VERSION     ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.1.0-dev)
+COMMIT      ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+ENGINE       = $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
+LINT_VERSION = v2.15.0
+
+TOOLS    := $(CURDIR)/.tools
+LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+EMBEDDED := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
+
+# A developer's tree has no VCS stamp to rely on: version and commit are given.
+export GOFLAGS ?= -buildvcs=false
+RELEASE = CGO_ENABLED=0 $(GO) build -trimpath
+
+PKG      ?= ./...
+RUN      ?= .
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := build
+.PHONY: help build engine deps demo up test vet race stress lint fmt e2e sim fuzz bench bench-machine clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: deps engine ## build bin/hangar, with the sandbox engine inside
+	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/hangar ./cmd/hangar
+
+# The engine is compressed again only when it has changed: that takes longer than
+# building it.
+engine: deps
+	@$(RELEASE) -ldflags '-s -w' -o bin/hangar-sandbox ./cmd/hangar-sandbox
+	@digest=$$(sha256sum <bin/hangar-sandbox); \
+	if [ ! -f $(EMBEDDED) ] || [ "$$digest" != "$$(cat bin/.engine 2>/dev/null)" ]; then \
+		echo 'packing the sandbox engine'; \
+		zstd -q -f -12 -T0 bin/hangar-sandbox -o bin/.engine.zst && mv bin/.engine.zst $(EMBEDDED) && echo "$$digest" >bin/.engine; \
+	fi
+
+deps: ## install missing Debian packages (root, if any is missing)
+	@.ci/deps
+
+demo: build ## show the platform on this server in a minute (root); KEEP=1 leaves it running
+	@examples/demo.sh
+
+up: build ## run the platform in the foreground (root); ARGS= gives it flags
+	bin/hangar up $(ARGS)
+
+# Everything but the end-to-end tests, which take longer. Tests use bin/hangar.
+test: build ## vet and run every test with the race detector (root: real Machines)
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 18m $$($(GO) list ./... | grep -v '/test/e2e$$')
+
+race: build ## run RUN of the tests in PKG three times with the race detector (root)
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=3 -timeout 30m -run '$(RUN)' $(PKG)
+
+stress: build ## run RUN of the tests in PKG until it fails, at most N times (root)
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(or $(N),100) -failfast -timeout 0 -run '$(RUN)' $(PKG)
+
+lint: $(LINT) ## run the linters
+	$(LINT) run
+
+fmt: $(LINT) ## format every file
+	$(LINT) fmt
+
+$(LINT):
+	@mkdir -p $(TOOLS)
+	@if [ "$$(golangci-lint version --short 2>/dev/null)" = '$(LINT_VERSION:v%=%)' ]; then \
+		ln -sf "$$(command -v golangci-lint)" $@; \
+	else \
+		echo 'building golangci-lint $(LINT_VERSION)'; \
+		GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv $(TOOLS)/golangci-lint $@; \
+	fi
+
+e2e: build ## real programs in real Machines (root); E2E_SHORT=1 for a bounded run
+	@.ci/deps e2e
+	CGO_ENABLED=0 E2E_SHORT=$(E2E_SHORT) $(GO) test -count=1 -timeout 60m -v -run '$(RUN)' ./test/e2e/
+
+sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run
+	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),40) $(GO) test -count=1 -timeout 60m -v ./test/sim/
+	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_DRIVER=gvisor $(GO) test -count=1 -timeout 60m -v ./test/sim/
+
+fuzz: ## run every fuzz target for FUZZTIME
+	@for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
+		for target in $$(grep -h '^func Fuzz' $$pkg/*_test.go | sed 's/func \(Fuzz[A-Za-z0-9_]*\).*/\1/'); do \
+			echo "$$pkg $$target"; \
+			CGO_ENABLED=0 $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg" || exit 1; \
+		done; \
+	done
+
+bench: bench-machine ## every published number (root)
+	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
+
+bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
+	CGO_ENABLED=0 $(GO) run ./bench/machine $(ARGS)
+
+clean: ## remove what the build made
+	rm -rf bin .tools $(EMBEDDED)
