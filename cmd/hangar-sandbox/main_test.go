@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/sentry/platform"
+	"gvisor.dev/gvisor/runsc/boot/filter"
+)
+
+// TestSeccompProgramsAreCurrent: a program of another gVisor would be left out, and
+// every boot be 20 ms slower.
+func TestSeccompProgramsAreCurrent(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("programs are committed for amd64 alone")
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", gvisorModule).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(out)); got != seccompVersion {
+		t.Fatalf("programs of gVisor %s, linked is %s: run `go generate`", seccompVersion, got)
+	}
+	gvisorVersion = seccompVersion
+	registerSeccomp()
+	systrap, err := platform.Lookup("systrap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The engine is built without the race detector, which this test may be with.
+	plain := strings.NewReplacer("Instrumentation=true", "Instrumentation=false", "CgoEnabled=true", "CgoEnabled=false")
+	for _, info := range systrap.PrecompiledSeccompInfo() {
+		opt := filter.Options{Platform: info, HostFilesystem: true}
+		key := plain.Replace(opt.ConfigKey())
+		if _, ok := filter.GetPrecompiled(key); !ok {
+			t.Errorf("no program for %s", key)
+		}
+	}
+}
+
+func TestTotalMemoryIsOverridden(t *testing.T) {
+	dir := t.TempDir()
+	old := os.Args
+	defer func() { os.Args = old }()
+	args := []string{argv0Sentry, "--root=/x", "boot", "--bundle=" + dir, "--total-memory", "1000", "id"}
+
+	os.Args = append([]string(nil), args...)
+	overrideTotalMemory()
+	if got := os.Args[5]; got != "1000" {
+		t.Errorf("without a file: %s", got)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "totalmem"), []byte("777"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	overrideTotalMemory()
+	if got := os.Args[5]; got != "777" {
+		t.Errorf("with a file: %s", got)
+	}
+	os.Args = []string{argv0Sentry}
+	overrideTotalMemory() // no flag, no harm
+}

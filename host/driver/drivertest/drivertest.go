@@ -1,0 +1,175 @@
+// Package drivertest is the suite that every driver.Driver passes.
+//
+// It runs a driver as the agent does: one Machine per test, the handle as the only
+// thing remembered, a second Driver where a daemon would have been restarted. What
+// runs in a Machine is a program that knows a few words, its arguments:
+//
+//	exit N            ends with code N
+//	die SIGNAL        ends by that signal
+//	sleep             says "ready" and runs until a signal ends it
+//	trap SIGNAL N     says "ready" and ends with code N when the signal comes
+//	ignore SIGNAL     says "ready" and takes no notice of the signal
+//	echo WORD...      says the words
+//	complain WORD...  says them on standard error
+//	yell N            says N lines, "line 0 of many" and so on
+//	cat               copies standard input to standard output
+//	count             says "ready" and at each SIGUSR1 "count A B": A from memory, B
+//	                  the length of a file on the root file system
+//	whoami            says user, group, supplementary groups as [1 2], directory
+//	env NAME          says the variable
+//	hostname          says it
+//	resources         says the number of processors and MiB of memory
+//	tty               says "DIR ROWS COLUMNS" of its terminal, DIR "/dev/pts"
+//	size ROWS         says "ready" and, once its terminal has ROWS, "rows ROWS"
+//	write FILE TEXT   writes a file
+//	read FILE         says the content of a file
+//	orphan            ends with 0 once PID 1 has collected an orphaned process
+//
+// Tests run in parallel. The package does not test a driver's speed, its networks
+// or what only it can do.
+package drivertest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+// timeout bounds every single step of a test.
+const timeout = 30 * time.Second
+
+// Harness is a driver to be tested and what it takes to use it.
+type Harness struct {
+	Driver driver.Driver
+	// Spec returns a Machine of its own that runs the words, all fields set, with
+	// Output a FIFO that the suite reads. The caller of Run cleans up after it.
+	Spec func(t testing.TB, words ...string) driver.Spec
+	// Command returns what makes Exec run the words as root.
+	Command func(words ...string) driver.Command
+	// Restart closes Driver as the death of the daemon would and returns what the
+	// next daemon has. Nil: the driver cannot outlive the process.
+	Restart func(t testing.TB) driver.Driver
+	// Damage spoils a snapshot. Nil: the driver has none on disk.
+	Damage func(t testing.TB, dir string)
+}
+
+// Run runs the suite. newHarness is called once per test.
+func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	for _, tt := range []struct {
+		name string
+		run  func(test)
+	}{
+		{"exit", test.exit},
+		{"signal", test.signal},
+		{"stop", test.stop},
+		{"start errors", test.startErrors},
+		{"destroy", test.destroy},
+		{"restart", test.restart},
+		{"writable layer", test.writableLayer},
+		{"exec", test.exec},
+		{"exec streams", test.execStreams},
+		{"exec terminal", test.execTerminal},
+		{"exec ends with its context", test.execContext},
+		{"processes", test.processes},
+		{"output", test.output},
+		{"identity", test.identity},
+		{"resources", test.resources},
+		{"suspend", test.suspend},
+		{"snapshot errors", test.snapshotErrors},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.run(test{t, newHarness(t)})
+		})
+	}
+}
+
+// test is one run of one test.
+type test struct {
+	*testing.T
+	Harness
+}
+
+// machine is one Machine under test.
+type machine struct {
+	t      *testing.T
+	d      driver.Driver
+	spec   driver.Spec
+	handle driver.Handle
+	out    *output
+}
+
+// start boots the words and, if they say so, waits until they are ready.
+func (t test) start(words ...string) *machine {
+	t.Helper()
+	m := t.prepare(words...)
+	m.start()
+	switch words[0] {
+	case "sleep", "trap", "ignore", "count":
+		m.out.expect("ready")
+	}
+	return m
+}
+
+// prepare returns a Machine that was not started.
+func (t test) prepare(words ...string) *machine {
+	t.Helper()
+	m := &machine{t: t.T, d: t.Driver, spec: t.Spec(t.T, words...)}
+	m.out = openOutput(t.T, m.spec.Output)
+	t.Cleanup(func() {
+		if err := m.d.Destroy(m.context(), m.spec.ID, m.spec.Dir); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+	})
+	return m
+}
+
+func (m *machine) start() {
+	m.t.Helper()
+	handle, err := m.d.Start(m.context(), m.spec)
+	if err != nil {
+		m.t.Fatalf("Start: %v", err)
+	}
+	m.handle = handle
+}
+
+func (m *machine) wait() driver.Exit {
+	m.t.Helper()
+	e, err := m.d.Wait(m.context(), m.handle)
+	if err != nil {
+		m.t.Fatalf("Wait: %v", err)
+	}
+	if e.At.IsZero() || time.Since(e.At) > timeout {
+		m.t.Errorf("exit at %v", e.At)
+	}
+	e.At = time.Time{}
+	return e
+}
+
+func (m *machine) signal(sig hangar.Signal) {
+	m.t.Helper()
+	if err := m.d.Signal(m.context(), m.handle, sig); err != nil {
+		m.t.Fatalf("Signal: %v", err)
+	}
+}
+
+func (m *machine) destroy() {
+	m.t.Helper()
+	if err := m.d.Destroy(m.context(), m.spec.ID, m.spec.Dir); err != nil {
+		m.t.Fatalf("Destroy: %v", err)
+	}
+}
+
+// listed reports whether anything of the Machine is left on the host.
+func (m *machine) listed() bool {
+	m.t.Helper()
+	ids, err := m.d.List(m.context())
+	if err != nil {
+		m.t.Fatalf("List: %v", err)
+	}
+	return slices.Contains(ids, m.spec.ID)
+}

@@ -1,0 +1,66 @@
+// Package bundle is what the gVisor driver and its engine process say to each
+// other through the directory of a Machine: the names of the files in it, how a
+// sandbox ended, what a snapshot consists of.
+//
+// A snapshot directory is complete or absent: Seal checks and renames it in one
+// step, in the engine process, so that a daemon that dies meanwhile changes
+// nothing. Verify finds any file that is missing, cut short or altered by damage;
+// it is no defence against somebody who may write to the directory.
+//
+// Functions may be called from many goroutines, for different directories.
+//
+// It knows neither gVisor nor Machines, so that both programs can link it cheaply.
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Files in the directory of a Machine, which is also its OCI bundle.
+const (
+	ConfigFile   = "config.json" // OCI runtime configuration
+	TotalMemFile = "totalmem"    // bytes that the guest sees, decimal
+	ExitFile     = "exit"        // written by the sentry as it ends; empty until then
+	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by who writes it
+)
+
+// ResultFD is the descriptor on which an engine command writes its Result.
+const ResultFD = 3
+
+// Result is the answer of an engine command.
+type Result struct {
+	SentryPID     int    `json:"sentry_pid,omitempty"`
+	GoferPID      int    `json:"gofer_pid,omitempty"`
+	ControlSocket string `json:"control_socket,omitempty"`
+	Error         string `json:"error,omitempty"`
+	// Unusable: the snapshot is why a resume went wrong.
+	Unusable bool `json:"unusable,omitempty"`
+}
+
+// ExitRecord is what the sentry writes as it ends.
+type ExitRecord struct {
+	WaitStatus uint32    `json:"ws"` // of the guest's main process, as of wait(2)
+	At         time.Time `json:"at"`
+}
+
+// ReadExit returns the record of the sandbox that last ran in dir. The error is
+// fs.ErrNotExist when there is none because the sentry was killed or still runs.
+func ReadExit(dir string) (ExitRecord, error) {
+	path := filepath.Join(dir, ExitFile)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ExitRecord{}, err
+	}
+	if len(raw) == 0 {
+		return ExitRecord{}, fmt.Errorf("%s is empty: %w", path, os.ErrNotExist)
+	}
+	var r ExitRecord
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return ExitRecord{}, fmt.Errorf("parse %s: %w", path, err)
+	}
+	return r, nil
+}

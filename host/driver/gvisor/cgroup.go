@@ -1,0 +1,203 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroups are the control groups of all sandboxes of one driver. The engine makes
+// them; the driver reads, adjusts and removes them.
+type cgroups struct {
+	parent string
+	v2     bool
+	// hierarchies are the mounted directories that hold a group of each sandbox:
+	// one for version 2, one per controller for version 1.
+	hierarchies []string
+}
+
+// findCgroups looks at what the host has mounted.
+func findCgroups(parent string) (cgroups, error) {
+	if parent == "" || strings.Contains(parent, "/") {
+		return cgroups{}, fmt.Errorf("cgroup parent %q: must be one name", parent)
+	}
+	c := cgroups{parent: parent}
+	var st unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &st); err != nil {
+		return cgroups{}, fmt.Errorf("look at %s: %w", cgroupRoot, err)
+	}
+	if st.Type == unix.CGROUP2_SUPER_MAGIC {
+		c.v2 = true
+		c.hierarchies = []string{cgroupRoot}
+		return c, nil
+	}
+	entries, err := os.ReadDir(cgroupRoot)
+	if err != nil {
+		return cgroups{}, err
+	}
+	for _, e := range entries {
+		dir := filepath.Join(cgroupRoot, e.Name())
+		if e.Type()&os.ModeSymlink != 0 { // "cpu" may be a link to "cpu,cpuacct"
+			continue
+		}
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP_SUPER_MAGIC {
+			c.hierarchies = append(c.hierarchies, dir)
+		}
+	}
+	for _, need := range []string{"memory", "cpu"} {
+		if _, err := os.Stat(filepath.Join(cgroupRoot, need)); err != nil {
+			return cgroups{}, fmt.Errorf("no %s controller: %w", need, err)
+		}
+	}
+	return c, nil
+}
+
+// path is the name of a sandbox's group as the OCI configuration has it.
+func (c cgroups) path(id string) string { return "/" + c.parent + "/" + id }
+
+// file is a control file of a sandbox's group.
+func (c cgroups) file(id, controller, name string) string {
+	if c.v2 {
+		controller = ""
+	}
+	return filepath.Join(cgroupRoot, controller, c.parent, id, name)
+}
+
+// oomKills returns how often the kernel killed in the group for want of memory.
+func (c cgroups) oomKills(id string) int {
+	name := "memory.oom_control"
+	if c.v2 {
+		name = "memory.events"
+	}
+	n, _ := c.field(c.file(id, "memory", name), "oom_kill")
+	return int(n)
+}
+
+// field returns the number that follows a key in a file of "key number" lines.
+func (c cgroups) field(path, key string) (int64, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
+			return strconv.ParseInt(v, 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", path, key)
+}
+
+func number(path string) (int64, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+}
+
+// memory returns the bytes that the group holds, without what the kernel could
+// take back from files at once.
+func (c cgroups) memory(id string) (int64, error) {
+	usage, inactive := "memory.usage_in_bytes", "total_inactive_file"
+	if c.v2 {
+		usage, inactive = "memory.current", "inactive_file"
+	}
+	n, err := number(c.file(id, "memory", usage))
+	if err != nil {
+		return 0, err
+	}
+	if cache, err := c.field(c.file(id, "memory", "memory.stat"), inactive); err == nil && cache < n {
+		n -= cache
+	}
+	return n, nil
+}
+
+// cpuTime returns the processor time of the group.
+func (c cgroups) cpuTime(id string) (time.Duration, error) {
+	if c.v2 {
+		us, err := c.field(c.file(id, "", "cpu.stat"), "usage_usec")
+		return time.Duration(us) * time.Microsecond, err
+	}
+	ns, err := number(c.file(id, "cpuacct", "cpuacct.usage"))
+	return time.Duration(ns), err
+}
+
+// setMemoryLimit changes the limit of a running sandbox, in bytes.
+func (c cgroups) setMemoryLimit(id string, limit int64) error {
+	name := "memory.limit_in_bytes"
+	if c.v2 {
+		name = "memory.max"
+	}
+	return os.WriteFile(c.file(id, "memory", name), []byte(strconv.FormatInt(limit, 10)), 0o600)
+}
+
+// processes returns the ids of all processes in the sandbox's groups.
+func (c cgroups) processes(id string) []int {
+	seen := make(map[int]bool)
+	var pids []int
+	for _, h := range c.hierarchies {
+		raw, err := os.ReadFile(filepath.Join(h, c.parent, id, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for f := range strings.FieldsSeq(string(raw)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 1 && !seen[pid] {
+				seen[pid] = true
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// remove removes the sandbox's groups, which must be empty of processes. The error
+// is EBUSY, wrapped, while they are not.
+func (c cgroups) remove(id string) error {
+	var errs []error
+	for _, h := range c.hierarchies {
+		errs = append(errs, removeGroup(filepath.Join(h, c.parent, id)))
+	}
+	return errors.Join(errs...)
+}
+
+func (c cgroups) removeParent() error {
+	var errs []error
+	for _, h := range c.hierarchies {
+		errs = append(errs, removeGroup(filepath.Join(h, c.parent)))
+	}
+	return errors.Join(errs...)
+}
+
+func removeGroup(dir string) error {
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// ids returns the sandboxes that have a group.
+func (c cgroups) ids() []string {
+	seen := make(map[string]bool)
+	var out []string
+	for _, h := range c.hierarchies {
+		entries, err := os.ReadDir(filepath.Join(h, c.parent))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() && !seen[e.Name()] {
+				seen[e.Name()] = true
+				out = append(out, e.Name())
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+// commandPID is the process id that the command has in every sandbox: the guest's
+// init, which has 1, starts it first of all.
+const commandPID = 2
+
+// Signal implements driver.Driver. The signal goes past the guest's init to the
+// command, so that none is treated in a special way.
+func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
+	s, err := d.running(h)
+	if err != nil {
+		return err
+	}
+	return s.signal(ctx, sig)
+}
+
+// The command is not there for a moment at both ends of the sandbox's life: until
+// the guest's init has started it, and until the init has followed it. Neither takes
+// long.
+const (
+	signalRetry    = time.Millisecond
+	signalPatience = 2 * time.Second
+)
+
+func (s *sandbox) signal(ctx context.Context, sig hangar.Signal) error {
+	args := signalArgs{CID: string(s.ID), Signo: int32(sig), PID: commandPID, Mode: toProcess}
+	for began := time.Now(); ; {
+		err := s.call(ctx, methodSignal, &args, nil)
+		if err == nil {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "no such process") || time.Since(began) > signalPatience {
+			if s.ended() {
+				return s.goneError()
+			}
+			return err
+		}
+		select {
+		case <-s.done:
+			return s.goneError()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(signalRetry):
+		}
+	}
+}
+
+func (s *sandbox) goneError() error {
+	return fmt.Errorf("machine %s has ended: %w", s.ID, driver.ErrNotFound)
+}
+
+// Stop implements driver.Driver.
+func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, grace time.Duration) error {
+	s, err := d.lookup(h)
+	if err != nil {
+		return err
+	}
+	if s.ended() {
+		return nil
+	}
+	if grace > 0 && sig != hangar.Signal(unix.SIGKILL) {
+		polite, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		if err := s.signal(polite, sig); err != nil && !errors.Is(err, driver.ErrNotFound) {
+			d.log.LogAttrs(ctx, slog.LevelDebug, "signal not delivered",
+				slog.String("machine", string(s.ID)), slog.Any("error", err))
+		}
+		select {
+		case <-s.done:
+			return nil
+		case <-polite.Done():
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return d.end(ctx, s)
+}

@@ -1,0 +1,164 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+)
+
+// Destroy implements driver.Driver.
+func (d *Driver) Destroy(ctx context.Context, id hangar.MachineID, dir string) error {
+	if err := d.destroy(ctx, string(id), dir); err != nil {
+		return fmt.Errorf("destroy machine %s: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) destroy(ctx context.Context, id, dir string) error {
+	d.mu.Lock()
+	s := d.sandboxes[hangar.MachineID(id)]
+	d.mu.Unlock()
+	if s != nil {
+		if err := d.end(ctx, s); err != nil {
+			return err
+		}
+	}
+	// Without the bundle, Recover knows the sandbox no more.
+	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, specDigestFile}
+	if s == nil {
+		// A start that was cut off, perhaps by the death of the daemon: its engine may
+		// be at work still, and its sandbox be half there.
+		if err := killStrays(ctx, dir); err != nil {
+			return err
+		}
+	}
+	if err := removeFiles(dir, files...); err != nil {
+		return err
+	}
+	if err := d.release(ctx, id, dir); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sandboxes[hangar.MachineID(id)] == s {
+		delete(d.sandboxes, hangar.MachineID(id))
+	}
+	return nil
+}
+
+// release gives back what a sandbox without processes holds on the host.
+func (d *Driver) release(ctx context.Context, id, dir string) error {
+	if err := d.removeCgroup(ctx, id); err != nil {
+		return err
+	}
+	unmountAll(rootfsDir(dir))
+	return errors.Join(removeFiles(dir, "rootfs"), d.removeRuntimeFiles(id))
+}
+
+// end kills what runs of the sandbox and returns when it is gone.
+func (d *Driver) end(ctx context.Context, s *sandbox) error {
+	s.killed.Store(true)
+	if !s.ended() {
+		if f, err := s.Sentry.open(); err == nil {
+			kill(f)
+			_ = f.Close()
+		}
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-d.closing:
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// killStrays ends every process that was started for the Machine in dir: the
+// engine's commands first, which could start others.
+func killStrays(ctx context.Context, dir string) error {
+	for {
+		procs, err := withArgument(dir)
+		if err != nil {
+			return err
+		}
+		if len(procs) == 0 {
+			return nil
+		}
+		if err := killAll(ctx, procs); err != nil {
+			return err
+		}
+	}
+}
+
+// removeCgroup removes the groups of a sandbox once the kernel agrees that they are
+// empty, which is a moment after the last process was reaped.
+func (d *Driver) removeCgroup(ctx context.Context, id string) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := d.cgroup.remove(id)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		var left []process
+		for _, pid := range d.cgroup.processes(id) {
+			if p, err := find(pid); err == nil {
+				left = append(left, p)
+			}
+		}
+		if err := killAll(ctx, left); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// List implements driver.Driver.
+func (d *Driver) List(context.Context) ([]hangar.MachineID, error) {
+	seen := make(map[hangar.MachineID]bool)
+	add := func(id string) {
+		if m := hangar.MachineID(id); m.Valid() {
+			seen[m] = true
+		}
+	}
+	for _, id := range d.cgroup.ids() {
+		add(id)
+	}
+	entries, err := os.ReadDir(d.opts.Root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if id, _, ok := strings.Cut(e.Name(), "_sandbox:"); ok {
+			add(id)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// "… - overlay hangar-1f2e/0123456789abcd rw,…"
+		_, rest, _ := strings.Cut(line, " - overlay ")
+		if id, ok := strings.CutPrefix(rest, d.mountMark("")); ok {
+			id, _, _ = strings.Cut(id, " ")
+			add(id)
+		}
+	}
+	out := make([]hangar.MachineID, 0, len(seen))
+	for id := range seen {
+		out = append(out, id)
+	}
+	return out, nil
+}

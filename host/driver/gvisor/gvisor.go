@@ -1,0 +1,165 @@
+// Package gvisor runs Machines as gVisor sandboxes: one user-space kernel per
+// Machine, on any Linux, without hardware virtualization.
+//
+// A sandbox outlives the process that started it, and its exit is recorded by
+// itself, so a daemon that was killed finds its Machines, or their exit codes, when
+// it is back. A snapshot is complete, checked and of the same engine, processor and
+// configuration, or it is refused. Destroy needs no memory of what was done, and
+// leaves nothing on the host.
+//
+// A Driver may be used from many goroutines. One goroutine per sandbox waits for
+// its end and reaps it; Close ends these goroutines and leaves the sandboxes alone.
+// Open makes the calling process a child subreaper (see prctl(2)), because a
+// sandbox is started by a short-lived helper process whose orphans the driver
+// reaps, by process id, never any child.
+//
+// The package does not make network namespaces, unpack images or keep records. It
+// talks to sandboxes over their control socket with a few types of its own, so that
+// gVisor itself is linked into the engine program only (see docs/adr/0002).
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	guestinit "github.com/hangar-platform/hangar/host/guest/init"
+)
+
+// MaxSuspendMemoryMB is the largest memory, in MiB, of a Machine that can be
+// suspended.
+const MaxSuspendMemoryMB = 2048
+
+// Options configure a Driver.
+type Options struct {
+	// Root is a directory for run-time state, lost with a restart of the host and
+	// at most 70 bytes long, e.g. /run/hangar-1f2e/runsc.
+	Root string
+	// Engine is the path of the program hangar-sandbox; see package engine.
+	Engine string
+	// CgroupParent is the name under which the cgroups of all Machines are made,
+	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
+	CgroupParent string
+	Log          *slog.Logger
+}
+
+// Driver runs Machines as gVisor sandboxes. It implements driver.Driver,
+// driver.Suspender and driver.StatsReader.
+type Driver struct {
+	opts   Options
+	log    *slog.Logger
+	origin origin
+	cgroup cgroups
+	fdHold int // keeps the descriptor table large; see growFDTable
+
+	mu        sync.Mutex
+	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
+	watchers  sync.WaitGroup
+	closing   chan struct{} // closed by Close
+}
+
+var (
+	_ driver.Driver      = (*Driver)(nil)
+	_ driver.Suspender   = (*Driver)(nil)
+	_ driver.StatsReader = (*Driver)(nil)
+)
+
+// New returns a Driver that Open makes usable.
+func New(opts Options) *Driver {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Driver{
+		opts: opts, log: opts.Log, fdHold: -1,
+		sandboxes: make(map[hangar.MachineID]*sandbox),
+		closing:   make(chan struct{}),
+	}
+}
+
+// Open checks the host and prepares the run-time directory. It makes the process a
+// child subreaper.
+func (d *Driver) Open(context.Context) error {
+	if len(d.opts.Root) > maxRoot {
+		return fmt.Errorf("directory %s: longer than the %d bytes that a socket name leaves", d.opts.Root, maxRoot)
+	}
+	if len(guestinit.Binary()) == 0 {
+		return errors.New("no guest init for this architecture")
+	}
+	if err := unix.Access(d.opts.Engine, unix.X_OK); err != nil {
+		return fmt.Errorf("engine %s: %w", d.opts.Engine, err)
+	}
+	if err := os.MkdirAll(d.opts.Root, 0o711); err != nil { //nolint:gosec // sandboxes traverse it
+		return err
+	}
+	if err := writeInitLayer(d.initLayer()); err != nil {
+		return fmt.Errorf("write guest init: %w", err)
+	}
+	var err error
+	if d.origin, err = hostOrigin(d.opts.Engine); err != nil {
+		return err
+	}
+	if d.cgroup, err = findCgroups(d.opts.CgroupParent); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	d.fdHold = growFDTable()
+	return nil
+}
+
+// Close stops watching. Sandboxes go on.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	select {
+	case <-d.closing:
+		d.mu.Unlock()
+		return nil
+	default:
+		close(d.closing)
+	}
+	for _, s := range d.sandboxes {
+		s.release()
+	}
+	d.mu.Unlock()
+	d.watchers.Wait()
+	if d.fdHold >= 0 {
+		_ = unix.Close(d.fdHold)
+	}
+	return nil
+}
+
+// Capabilities implements driver.Driver.
+func (d *Driver) Capabilities() driver.Capabilities {
+	return driver.Capabilities{Name: "gvisor", Suspend: true, MaxSuspendMemoryMB: MaxSuspendMemoryMB}
+}
+
+// Remove takes away what all sandboxes share, once every Machine was destroyed:
+// the run-time directory and the parent of the cgroups. It may be repeated.
+func (d *Driver) Remove(context.Context) error {
+	// gVisor keeps a network namespace of its own mounted there.
+	for _, m := range []string{filepath.Join(d.opts.Root, "null-netns"), d.opts.Root} {
+		for unix.Unmount(m, unix.MNT_DETACH) == nil {
+		}
+	}
+	return errors.Join(os.RemoveAll(d.opts.Root), d.cgroup.removeParent())
+}
+
+// growFDTable keeps a high descriptor open, so that the descriptor tables that
+// children inherit need not grow: growing one in a process with threads waits for
+// an RCU grace period of up to 16 ms.
+func growFDTable() int {
+	fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 255)
+	if err != nil {
+		return -1
+	}
+	return fd
+}

@@ -1,0 +1,69 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
+)
+
+// TestWireTypes: what the driver writes is read by gVisor's own types as it was
+// meant, field by field, and what gVisor writes by the driver's.
+func TestWireTypes(t *testing.T) {
+	if methodExec != boot.ContMgrExecuteAsync || methodWaitPID != boot.ContMgrWaitPID ||
+		methodSignal != boot.ContMgrSignal || methodProcesses != boot.ContMgrProcesses ||
+		methodProcfs != boot.ContMgrProcfsDump || methodRestored != boot.ContMgrWaitRestore {
+		t.Error("the name of a method changed")
+	}
+	if toProcess != int(boot.DeliverToProcess) || toProcessGroup != int(boot.DeliverToProcessGroup) {
+		t.Error("a signal delivery mode changed")
+	}
+
+	var exec control.ExecArgs
+	through(t, execArgs{
+		Filename: "f", Argv: []string{"a"}, Envv: []string{"e"}, WorkingDirectory: "/w",
+		KUID: 1, KGID: 2, ExtraKGIDs: []uint32{3}, GuestFDs: []int{0, 1}, ContainerID: "c",
+		Capabilities: &taskCapabilities{1, 2, 3, 4, 5},
+	}, &exec)
+	if exec.Filename != "f" || exec.Argv[0] != "a" || exec.Envv[0] != "e" || exec.WorkingDirectory != "/w" ||
+		exec.KUID != 1 || exec.KGID != 2 || exec.ExtraKGIDs[0] != 3 || len(exec.GuestFDs) != 2 || exec.ContainerID != "c" {
+		t.Errorf("exec arguments arrive as %+v", exec)
+	}
+	if want := (auth.TaskCapabilities{PermittedCaps: 1, InheritableCaps: 2, EffectiveCaps: 3, BoundingCaps: 4, AmbientCaps: 5}); *exec.Capabilities != want {
+		t.Errorf("capabilities arrive as %+v", exec.Capabilities)
+	}
+	var wait boot.WaitPIDArgs
+	if through(t, waitPIDArgs{7, "c"}, &wait); wait != (boot.WaitPIDArgs{PID: 7, CID: "c"}) {
+		t.Errorf("wait arguments arrive as %+v", wait)
+	}
+	var signal boot.SignalArgs
+	if through(t, signalArgs{"c", 9, 2, 3}, &signal); signal != (boot.SignalArgs{CID: "c", Signo: 9, PID: 2, Mode: 3}) {
+		t.Errorf("signal arguments arrive as %+v", signal)
+	}
+
+	var p guestProcess
+	through(t, control.Process{PID: 3, C: 50, Time: "1ms", Cmd: "x"}, &p)
+	if want := (guestProcess{PID: 3, C: 50, Time: "1ms", Cmd: "x"}); !reflect.DeepEqual(p, want) {
+		t.Errorf("process arrives as %+v", p)
+	}
+	var e procfsEntry
+	through(t, procfs.ProcessProcfsDump{Args: []string{"a"}, CWD: "/w", StartTime: 5, Status: procfs.Status{PID: 3, VMRSS: 9}}, &e)
+	if e.Args[0] != "a" || e.CWD != "/w" || e.StartTime != 5 || e.Status.PID != 3 || e.Status.VMRSS != 9 {
+		t.Errorf("process details arrive as %+v", e)
+	}
+}
+
+func through(t *testing.T, from, to any) {
+	t.Helper()
+	raw, err := json.Marshal(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, to); err != nil {
+		t.Fatal(err)
+	}
+}

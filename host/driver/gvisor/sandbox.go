@@ -1,0 +1,236 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+)
+
+// maxRoot is what a control socket's name leaves for the directory it is in.
+const maxRoot = 70
+
+// killedCode is the exit code of what SIGKILL ended.
+const killedCode = 128 + int(unix.SIGKILL)
+
+// errClosed: the driver was closed, and the sandbox may still run.
+var errClosed = errors.New("driver is closed")
+
+// handle is the content of a driver.Handle.
+type handle struct {
+	ID     hangar.MachineID `json:"id"`
+	Dir    string           `json:"dir"`
+	Boot   string           `json:"boot"` // of the host
+	Sentry process          `json:"sentry"`
+	Gofer  process          `json:"gofer"`
+	Socket string           `json:"socket"`
+}
+
+func (h handle) encode() (driver.Handle, error) { return json.Marshal(h) }
+
+func decodeHandle(h driver.Handle) (handle, error) {
+	var out handle
+	if err := json.Unmarshal(h, &out); err != nil || out.ID == "" || out.Dir == "" {
+		return handle{}, fmt.Errorf("%w: handle %q is not of this driver", driver.ErrNotFound, string(h))
+	}
+	return out, nil
+}
+
+// sandbox is one that was started or recovered and not yet destroyed.
+type sandbox struct {
+	handle
+	done chan struct{} // closed when the sandbox has ended and exit is set
+	exit driver.Exit   // valid once done is closed
+
+	release func() // ends the watcher
+
+	killed atomic.Bool // we ended the sentry, which then leaves no record
+}
+
+// ended reports whether the sandbox has ended.
+func (s *sandbox) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch registers the sandbox and starts the goroutine that waits for its end. The
+// sandbox may have ended already.
+func (d *Driver) watch(h handle) {
+	s := &sandbox{handle: h, done: make(chan struct{})}
+	var sentry, gofer *os.File
+	if id, err := bootID(); err == nil && id == h.Boot {
+		sentry, _ = h.Sentry.open()
+		gofer, _ = h.Gofer.open()
+	}
+	closeAll := sync.OnceFunc(func() {
+		for _, f := range []*os.File{sentry, gofer} {
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+	})
+	s.release = closeAll
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-d.closing:
+		closeAll()
+	default:
+	}
+	d.sandboxes[h.ID] = s
+	d.watchers.Go(func() {
+		defer closeAll()
+		if sentry != nil && awaitEnd(sentry) != nil {
+			return // closed
+		}
+		var ws *unix.WaitStatus
+		if status, ok := reap(h.Sentry.PID); ok && sentry != nil {
+			ws = &status
+		}
+		if gofer != nil { // useless from now on
+			kill(gofer)
+			if awaitEnd(gofer) != nil {
+				return
+			}
+			reap(h.Gofer.PID)
+		}
+		s.exit = d.exitOf(s, ws)
+		close(s.done)
+	})
+}
+
+// exitOf finds out how a sandbox ended whose processes are gone. ws is the wait
+// status of the sentry, nil if it was not our child.
+func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
+	oom := d.cgroup.oomKills(string(s.ID)) > 0
+	if target, suspending := awaitSnapshot(s.Dir); suspending {
+		if info, err := os.Stat(filepath.Join(target, bundle.MetaFile)); err == nil {
+			return driver.Exit{Suspended: true, At: info.ModTime()}
+		}
+	}
+	if record, err := bundle.ReadExit(s.Dir); err == nil {
+		guest := unix.WaitStatus(record.WaitStatus)
+		if guest.Signaled() {
+			sig := int(guest.Signal())
+			return driver.Exit{
+				Code: 128 + sig, Signal: sig, At: record.At,
+				OOMKilled: oom && guest.Signal() == unix.SIGKILL,
+			}
+		}
+		return driver.Exit{Code: guest.ExitStatus(), At: record.At}
+	}
+	e := driver.Exit{Code: killedCode, At: time.Now()}
+	switch {
+	case oom:
+		e.Signal, e.OOMKilled = int(unix.SIGKILL), true
+	case s.killed.Load(), ws != nil && ws.Signaled() && ws.Signal() == unix.SIGKILL:
+		e.Signal = int(unix.SIGKILL)
+	default:
+		e.Unknown = true
+	}
+	return e
+}
+
+// awaitSnapshot waits until nobody writes a snapshot of the sandbox any more, and
+// returns where it was to be. ok is false if none was being written.
+func awaitSnapshot(dir string) (target string, ok bool) {
+	f, err := os.Open(filepath.Join(dir, bundle.SuspendFile))
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return "", false
+	}
+	// The engine holds the lock until it has sealed the snapshot or failed.
+	_ = conn.Control(func(fd uintptr) {
+		for errors.Is(unix.Flock(int(fd), unix.LOCK_SH), unix.EINTR) {
+		}
+	})
+	raw, err := os.ReadFile(f.Name())
+	if err != nil || len(raw) == 0 {
+		return "", false
+	}
+	return string(raw), true
+}
+
+// lookup returns the sandbox that h stands for, or driver.ErrNotFound.
+func (d *Driver) lookup(h driver.Handle) (*sandbox, error) {
+	want, err := decodeHandle(h)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sandboxes[want.ID]
+	if s == nil || s.Sentry != want.Sentry {
+		return nil, fmt.Errorf("machine %s: %w", want.ID, driver.ErrNotFound)
+	}
+	return s, nil
+}
+
+// running is lookup for a sandbox that has not ended.
+func (d *Driver) running(h driver.Handle) (*sandbox, error) {
+	s, err := d.lookup(h)
+	if err != nil {
+		return nil, err
+	}
+	if s.ended() {
+		return nil, s.goneError()
+	}
+	return s, nil
+}
+
+// Wait implements driver.Driver.
+func (d *Driver) Wait(ctx context.Context, h driver.Handle) (driver.Exit, error) {
+	s, err := d.lookup(h)
+	if err != nil {
+		return driver.Exit{}, err
+	}
+	select {
+	case <-s.done:
+		return s.exit, nil
+	default:
+	}
+	select {
+	case <-s.done:
+		return s.exit, nil
+	case <-d.closing:
+		return driver.Exit{}, errClosed
+	case <-ctx.Done():
+		return driver.Exit{}, ctx.Err()
+	}
+}
+
+// Recover implements driver.Driver.
+func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
+	want, err := decodeHandle(h)
+	if err != nil {
+		return err
+	}
+	if _, err := d.lookup(h); err == nil {
+		return nil
+	}
+	// Destroy removes the bundle first of all.
+	if _, err := os.Stat(filepath.Join(want.Dir, bundle.ConfigFile)); err != nil {
+		return fmt.Errorf("machine %s: %w", want.ID, driver.ErrNotFound)
+	}
+	d.watch(want)
+	return nil
+}

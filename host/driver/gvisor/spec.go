@@ -1,0 +1,229 @@
+package gvisor
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	guestinit "github.com/hangar-platform/hangar/host/guest/init"
+)
+
+// What the sandbox needs beside the guest's own memory. A guest that fills its
+// memory is suspended within sentryHeadroom; taking it back needs resumeHeadroom
+// until its pages are loaded, or the kernel kills it.
+const (
+	sentryHeadroom = 64 << 20
+	resumeHeadroom = 128 << 20
+)
+
+// cpuPeriod is that of the CPU quota, in microseconds.
+const cpuPeriod = 100_000
+
+// The limits on open files that programs find.
+const (
+	openFilesSoft = 10_240
+	openFilesHard = 1 << 20
+)
+
+// guestCapabilities are all that gVisor emulates: a Machine is a computer of its
+// own, and root in it is root. Nothing of it reaches the host.
+func guestCapabilities() []string {
+	return []string{
+		"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_CHOWN",
+		"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_IPC_OWNER",
+		"CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN", "CAP_MAC_OVERRIDE", "CAP_MKNOD",
+		"CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID",
+		"CAP_SETPCAP", "CAP_SETUID", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_CHROOT",
+		"CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_RESOURCE",
+		"CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+	}
+}
+
+// guestMemory is what the guest sees as its memory, in bytes.
+func guestMemory(spec *driver.Spec) int64 { return int64(spec.MemoryMB) << 20 }
+
+// runtimeSpec returns the OCI configuration of a sandbox.
+func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
+	limit := guestMemory(spec) + headroom
+	quota := int64(spec.CPUs) * cpuPeriod
+	period := uint64(cpuPeriod)
+	network := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: spec.NetNS}
+	all := guestCapabilities()
+	mounts := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs"},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
+		{
+			Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "nodev", "mode=1777", "size=" + strconv.FormatInt(guestMemory(spec)/2, 10)},
+		},
+	}
+	for _, m := range spec.Mounts {
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		mounts = append(mounts, specs.Mount{
+			Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", access},
+		})
+	}
+	cmd := spec.Command
+	return &specs.Spec{
+		Version: specs.Version,
+		Root:    &specs.Root{Path: rootfsDir(spec.Dir)},
+		Process: &specs.Process{
+			Args: guestinit.Args(initPath, spec.TTY, cmd.UID, cmd.GID, cmd.Groups, cmd.Dir, cmd.Args),
+			Env:  cmd.Env,
+			Cwd:  "/",
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: all, Effective: all, Permitted: all, Inheritable: nil, Ambient: nil,
+			},
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFilesSoft, Hard: openFilesHard}},
+		},
+		Hostname: spec.Hostname,
+		Mounts:   mounts,
+		Linux: &specs.Linux{
+			CgroupsPath: d.cgroup.path(string(spec.ID)),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				network,
+			},
+			Resources: &specs.LinuxResources{
+				Memory: &specs.LinuxMemory{Limit: &limit},
+				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+			},
+		},
+	}
+}
+
+// specDigest identifies all that a snapshot depends on. What may change between
+// suspend and resume is left out: environment, host name, limits, network and the
+// sources of mounts.
+func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
+	type mount struct {
+		Target   string
+		ReadOnly bool
+	}
+	fixed := struct {
+		Layers   []string
+		Init     string
+		Args     []string
+		Memory   int
+		Mounts   []mount
+		Caps     []string
+		OpenSoft int
+		OpenHard int
+	}{
+		Layers: spec.Root.Layers,
+		Init:   filepath.Base(d.initLayer()),
+		Args: guestinit.Args(initPath, spec.TTY, spec.Command.UID, spec.Command.GID, spec.Command.Groups,
+			spec.Command.Dir, spec.Command.Args),
+		Memory: spec.MemoryMB, Caps: guestCapabilities(), OpenSoft: openFilesSoft, OpenHard: openFilesHard,
+	}
+	for _, m := range spec.Mounts {
+		fixed.Mounts = append(fixed.Mounts, mount{m.Target, m.ReadOnly})
+	}
+	raw, err := json.Marshal(fixed)
+	if err != nil {
+		return "", err
+	}
+	return digest(raw), nil
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:12])
+}
+
+// writeBundle writes the files that the engine reads, and removes those that an
+// earlier sandbox left.
+func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
+	raw, err := json.Marshal(d.runtimeSpec(spec, headroom))
+	if err != nil {
+		return err
+	}
+	if err := removeFiles(spec.Dir, bundle.ExitFile, bundle.SuspendFile); err != nil {
+		return err
+	}
+	sum, err := d.specDigest(spec)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct{ name, content string }{
+		{bundle.TotalMemFile, strconv.FormatInt(guestMemory(spec), 10)},
+		{specDigestFile, sum},
+		{bundle.ConfigFile, string(raw)},
+	} {
+		// Read by this driver and by its engine only, both made anew before each
+		// start: nothing is lost if a crash cuts them short.
+		if err := os.WriteFile(filepath.Join(spec.Dir, f.name), []byte(f.content), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// specDigestFile keeps the digest for Suspend, which is not given a Spec.
+const specDigestFile = "specdigest"
+
+func removeFiles(dir string, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// origin is what snapshots of this host have in common.
+type origin struct {
+	engine string
+	cpu    string
+}
+
+// hostOrigin reads the version of gVisor from the engine and the features of the
+// processor from the kernel.
+func hostOrigin(engine string) (origin, error) {
+	info, err := buildinfo.ReadFile(engine)
+	if err != nil {
+		return origin{}, fmt.Errorf("read engine version: %w", err)
+	}
+	var o origin
+	for _, dep := range info.Deps {
+		if dep.Path == "gvisor.dev/gvisor" {
+			o.engine = dep.Version
+		}
+	}
+	if o.engine == "" {
+		return origin{}, fmt.Errorf("engine %s: gVisor is not linked in", engine)
+	}
+	raw, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return origin{}, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(key) {
+		case "flags", "Features":
+			o.cpu = digest([]byte(strings.TrimSpace(value)))
+			return o, nil
+		}
+	}
+	return origin{}, errors.New("/proc/cpuinfo names no processor features")
+}

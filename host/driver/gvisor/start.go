@@ -1,0 +1,200 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+)
+
+// engineFlags are the runsc flags of every command. What they cure is told in
+// docs/adr/0002-engine-binary.md.
+func (d *Driver) engineFlags() []string {
+	return []string{
+		"--root=" + d.opts.Root,
+		"--platform=systrap",
+		"--network=sandbox",
+		"--directfs=true",
+		"--overlay2=none",
+		"--host-uds=open",
+		"--allow-suid=true",
+		"--net-raw=true",
+		"--allow-connected-on-save=true",
+		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+		"--host-settings=ignore",
+	}
+}
+
+// Start implements driver.Driver.
+func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, error) {
+	if err := d.checkSpec(&spec); err != nil {
+		return nil, err
+	}
+	h, err := d.boot(ctx, &spec, func() error {
+		root, err := unix.Open(rootfsDir(spec.Dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(root) }()
+		if err := findCommand(root, &spec); err != nil {
+			return err
+		}
+		return prepareTmp(root)
+	}, sentryHeadroom, "start")
+	if err != nil {
+		return nil, fmt.Errorf("start machine %s: %w", spec.ID, err)
+	}
+	return h, nil
+}
+
+func (d *Driver) checkSpec(spec *driver.Spec) error {
+	switch {
+	case !spec.ID.Valid(): // ids are prefix-matched, so all must be equally long
+		return fmt.Errorf("invalid machine id %q", spec.ID)
+	case !filepath.IsAbs(spec.Dir), !filepath.IsAbs(spec.Root.Writable):
+		return fmt.Errorf("machine %s: directories must be absolute", spec.ID)
+	case spec.CPUs < 1 || spec.MemoryMB < 1:
+		return fmt.Errorf("machine %s: %d cores and %d MiB of memory", spec.ID, spec.CPUs, spec.MemoryMB)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := d.sandboxes[spec.ID]; s != nil && !s.ended() {
+		return fmt.Errorf("machine %s runs already", spec.ID)
+	}
+	return nil
+}
+
+// boot makes a sandbox by the given engine command. On an error nothing is left.
+func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
+	// Whatever an earlier sandbox left behind: a lock file of a killed engine, or a
+	// socket that would make gVisor quietly use another directory.
+	d.forget(spec.ID)
+	if err := d.removeRuntimeFiles(string(spec.ID)); err != nil {
+		return nil, err
+	}
+	// From here on there is something to undo, also when ctx ends.
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Destroy(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+		}
+	}()
+	if err := d.mountRoot(spec); err != nil {
+		return nil, err
+	}
+	if err := prepare(); err != nil {
+		return nil, err
+	}
+	if err := d.writeBundle(spec, headroom); err != nil {
+		return nil, err
+	}
+	out, err := openOutput(spec.Output)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	args = append([]string{command, "--bundle=" + spec.Dir}, args...)
+	r, err := d.engine(ctx, out, append(args, string(spec.ID))...)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	h := handle{ID: spec.ID, Dir: spec.Dir, Boot: boot, Socket: r.ControlSocket}
+	if h.Sentry, err = find(r.SentryPID); err != nil {
+		return nil, fmt.Errorf("find sandbox: %w", err)
+	}
+	if r.GoferPID > 0 {
+		if h.Gofer, err = find(r.GoferPID); err != nil && !errors.Is(err, errGone) {
+			return nil, fmt.Errorf("find gofer: %w", err)
+		}
+	}
+	encoded, err := h.encode()
+	if err != nil {
+		return nil, err
+	}
+	d.watch(h)
+	return encoded, nil
+}
+
+// forget drops a sandbox that has ended, as the next one of the Machine begins.
+func (d *Driver) forget(id hangar.MachineID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sandboxes, id)
+}
+
+// openOutput opens the FIFO for reading and writing: the guest then never meets a
+// broken pipe, however often its reader goes away and comes back.
+func openOutput(path string) (*os.File, error) {
+	if path == "" {
+		path = os.DevNull
+	}
+	// Blocking, as the guest expects of its standard output.
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// engine runs one command of the engine. If ctx ends it kills the command; what the
+// command has begun is then left to Destroy.
+func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
+	reply, replyEnd, err := os.Pipe()
+	if err != nil {
+		return bundle.Result{}, err
+	}
+	defer reply.Close()
+	defer replyEnd.Close()
+	cmd := exec.CommandContext(ctx, d.opts.Engine, append(d.engineFlags(), args...)...)
+	cmd.Args[0] = "runsc"
+	cmd.Env = []string{}
+	if out != nil { // an *os.File is handed on as it is, without a copying goroutine
+		cmd.Stdout, cmd.Stderr = out, out
+	}
+	cmd.ExtraFiles = []*os.File{replyEnd} // bundle.ResultFD
+	// Its own group: a ^C at the daemon's terminal is not for it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
+	}
+	_ = replyEnd.Close()
+	raw, readErr := io.ReadAll(reply)
+	waitErr := cmd.Wait()
+	var r bundle.Result
+	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(&r); err != nil {
+		return bundle.Result{}, errors.Join(fmt.Errorf("engine %s ended without a result", args[0]), ctx.Err(), waitErr, readErr)
+	}
+	switch {
+	case r.Unusable:
+		return r, fmt.Errorf("%w: %s", driver.ErrSnapshotUnusable, r.Error)
+	case r.Error != "":
+		return r, fmt.Errorf("engine %s: %s", args[0], strings.TrimSpace(r.Error))
+	}
+	return r, nil
+}
+
+// runtimeFiles are the files that gVisor keeps of a sandbox in its root.
+func (d *Driver) runtimeFiles(id string) []string {
+	name := id + "_sandbox:" + id
+	return []string{name + ".state", name + ".lock", "runsc-" + id + ".sock"}
+}
+
+func (d *Driver) removeRuntimeFiles(id string) error {
+	return removeFiles(d.opts.Root, d.runtimeFiles(id)...)
+}

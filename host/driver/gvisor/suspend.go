@@ -1,0 +1,138 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+)
+
+// Above these sizes, in bytes, it is faster to write a snapshot around the page
+// cache, because the kernel throttles who dirties much of it; and to let the guest
+// run while its memory is being read.
+const (
+	directAbove     = 768 << 20
+	backgroundAbove = 384 << 20
+)
+
+// Suspend implements driver.Suspender. The snapshot is written and sealed by the
+// engine, so that it is complete or absent even if this process dies meanwhile.
+func (d *Driver) Suspend(ctx context.Context, h driver.Handle, dir string) error {
+	s, err := d.running(h)
+	if err != nil {
+		return err
+	}
+	if err := d.suspend(ctx, s, dir); err != nil {
+		return fmt.Errorf("suspend machine %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
+	if _, err := os.Lstat(dir); err == nil {
+		return fmt.Errorf("snapshot %s: %w", dir, os.ErrExist)
+	}
+	spec, err := os.ReadFile(filepath.Join(s.Dir, specDigestFile))
+	if err != nil {
+		return err
+	}
+	// While this file is there, the end of the sandbox may mean that it is suspended.
+	lock := filepath.Join(s.Dir, bundle.SuspendFile)
+	if err := os.WriteFile(lock, []byte(dir), 0o600); err != nil {
+		return err
+	}
+	args := []string{
+		"suspend", "--dir=" + dir, "--lock=" + lock,
+		"--origin-cpu=" + d.origin.cpu, "--origin-spec=" + strings.TrimSpace(string(spec)),
+	}
+	if used, err := d.cgroup.memory(string(s.ID)); err == nil && used > directAbove {
+		args = append(args, "--direct")
+	}
+	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
+		// An engine that was killed leaves its work half done; a sealed snapshot stays
+		// sealed if only its answer was lost.
+		if _, statErr := os.Lstat(dir); statErr != nil {
+			return errors.Join(err, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
+		}
+	}
+	// All is written: what the sandbox still does is free its memory, which the
+	// kernel does as well.
+	ctx = context.WithoutCancel(ctx)
+	if err := d.end(ctx, s); err != nil {
+		return err
+	}
+	return d.release(ctx, string(s.ID), s.Dir)
+}
+
+// Resume implements driver.Suspender.
+func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driver.Handle, error) {
+	if err := d.checkSpec(&spec); err != nil {
+		return nil, err
+	}
+	if spec.Root.Reset {
+		return nil, fmt.Errorf("resume machine %s: its memory needs the writable layer as it was left", spec.ID)
+	}
+	h, err := d.resume(ctx, &spec, dir)
+	if err != nil {
+		return nil, fmt.Errorf("resume machine %s: %w", spec.ID, err)
+	}
+	return h, nil
+}
+
+func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (driver.Handle, error) {
+	meta, err := bundle.ReadMeta(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrSnapshotUnusable, err)
+	}
+	sum, err := d.specDigest(spec)
+	if err != nil {
+		return nil, err
+	}
+	if want := (bundle.Origin{Engine: d.origin.engine, CPU: d.origin.cpu, Spec: sum}); meta.Origin != want {
+		return nil, fmt.Errorf("%w: it was made by %+v, this is %+v", driver.ErrSnapshotUnusable, meta.Origin, want)
+	}
+	args := []string{"--dir=" + dir}
+	if meta.Size() > backgroundAbove {
+		args = append(args, "--background")
+	}
+	h, err := d.boot(ctx, spec, func() error { return nil }, resumeHeadroom, "resume", args...)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.lookup(h)
+	if err != nil {
+		return nil, err
+	}
+	d.lowerLimit(ctx, s, guestMemory(spec)+sentryHeadroom)
+	return h, nil
+}
+
+// lowerLimit takes away the memory that only the loading needed, once it is over.
+func (d *Driver) lowerLimit(ctx context.Context, s *sandbox, limit int64) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.watchers.Go(func() {
+		defer cancel()
+		select {
+		case <-s.done:
+		case <-d.closing:
+		case <-ctx.Done():
+		}
+	})
+	d.watchers.Go(func() {
+		defer cancel()
+		err := s.call(ctx, methodRestored, &struct{}{}, nil)
+		if err == nil {
+			err = d.cgroup.setMemoryLimit(string(s.ID), limit)
+		}
+		if err != nil && !s.ended() {
+			d.log.LogAttrs(ctx, slog.LevelDebug, "memory limit not lowered after resume",
+				slog.String("machine", string(s.ID)), slog.Any("error", err))
+		}
+	})
+}

@@ -1,0 +1,6 @@
+package guestinit
+
+import _ "embed"
+
+//go:embed init_amd64
+var binary []byte
