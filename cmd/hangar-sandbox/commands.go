@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/google/subcommands"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -64,6 +65,9 @@ func (l *launch) FetchSpec(conf *config.Config, f *flag.FlagSet) (string, *specs
 
 func (l *launch) create(conf *config.Config, id string) (*container.Container, error) {
 	keepResult()
+	if err := joinCgroup(conf, l.spec); err != nil {
+		return nil, err
+	}
 	return container.New(conf, container.Args{ID: id, Spec: l.spec, BundleDir: l.bundle, ConsoleSocket: l.console})
 }
 
@@ -73,6 +77,22 @@ func result(c *container.Container) bundle.Result {
 		GoferPID:      c.GoferPid.Load(),
 		ControlSocket: c.Sandbox.ControlSocketPath,
 	}
+}
+
+// launched answers that the sandbox is made, after it has recorded so for a driver
+// that was started meanwhile.
+func (l *launch) launched(c *container.Container) subcommands.ExitStatus {
+	r := result(c)
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err == nil {
+		r.HostBoot = strings.TrimSpace(string(id))
+		err = bundle.WriteResult(l.bundle, r)
+	}
+	if err != nil {
+		_ = c.Destroy()
+		return answer(r, fmt.Errorf("record the sandbox: %w", err))
+	}
+	return answer(r, nil)
 }
 
 // startCommand boots a sandbox and returns when its main process runs.
@@ -94,12 +114,11 @@ func (s *startCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any) 
 	if err != nil {
 		return answer(bundle.Result{}, fmt.Errorf("create sandbox: %w", err))
 	}
-	r := result(c)
 	if err := c.Start(conf); err != nil {
 		_ = c.Destroy()
-		return answer(r, fmt.Errorf("start sandbox: %w", err))
+		return answer(result(c), fmt.Errorf("start sandbox: %w", err))
 	}
-	return answer(r, nil)
+	return s.launched(c)
 }
 
 // suspendCommand writes the memory of a sandbox to disk and ends it.
@@ -234,5 +253,5 @@ func (r *resumeCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any)
 		_ = c.Destroy()
 		return answer(res, fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
 	}
-	return answer(res, nil)
+	return r.launched(c)
 }

@@ -11,7 +11,11 @@
 // line tool, the sentry (runsc-sandbox), the gofer (runsc-gofer), a short-lived
 // child for umounting. Only the first is started by the driver.
 //
-// It is not meant for people: package gvisor is its only caller.
+// Called as `hangar-sandbox keep` it is no sandbox, but what holds the output of
+// sandboxes while the daemon is away: see package keeper. It does that because it is
+// the smallest program that is at hand, and in memory anyway.
+//
+// It is not meant for people: the daemon is its only caller.
 package main
 
 import (
@@ -44,6 +48,9 @@ const (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == commandKeep {
+		keep()
+	}
 	setVersion()
 	switch argv0() {
 	case argv0Sentry:
@@ -52,6 +59,7 @@ func main() {
 		registerSeccomp()
 		go seccheck.Initialize() // registers its protobufs while the rest boots
 		overrideTotalMemory()
+		overrideCPUs()
 	case argv0Gofer:
 		debug.SetGCPercent(bootGCPercent)
 	default:

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,4 +64,35 @@ func TestTotalMemoryIsOverridden(t *testing.T) {
 	}
 	os.Args = []string{argv0Sentry}
 	overrideTotalMemory() // no flag, no harm
+}
+
+func TestProcessorsAreOverridden(t *testing.T) {
+	dir := t.TempDir()
+	old := os.Args
+	defer func() { os.Args = old }()
+	config := `{"linux":{"resources":{"cpu":{"quota":150000,"period":100000}}}}`
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cpus := strconv.Itoa(min(2, runtime.NumCPU()))
+	for _, test := range []struct{ given, want []string }{
+		{
+			[]string{argv0Sentry, "boot", "--bundle=" + dir, "--total-memory", "1000", "id"},
+			[]string{argv0Sentry, "boot", "--bundle=" + dir, "--cpu-num", cpus, "--cpu-quota", "150000", "--cpu-period", "100000", "--total-memory", "1000", "id"},
+		},
+		{ // runsc has joined the cgroup itself
+			[]string{argv0Sentry, "boot", "--bundle=" + dir, "--cpu-num", "7", "--total-memory", "1000", "id"},
+			[]string{argv0Sentry, "boot", "--bundle=" + dir, "--cpu-num", "7", "--total-memory", "1000", "id"},
+		},
+		{
+			[]string{argv0Sentry, "boot", "--bundle=/nowhere", "--total-memory", "1000", "id"},
+			[]string{argv0Sentry, "boot", "--bundle=/nowhere", "--total-memory", "1000", "id"},
+		},
+	} {
+		os.Args = test.given
+		overrideCPUs()
+		if !slices.Equal(os.Args, test.want) {
+			t.Errorf("arguments %q, want %q", os.Args, test.want)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/engine"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs/keeper"
 	"github.com/hangar-platform/hangar/host/network"
 )
 
@@ -53,14 +55,57 @@ func newNetwork(cfg config, id hangar.HostID, log *slog.Logger) *network.Network
 	return network.New(network.Options{Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns")})
 }
 
+// keeperSocket is in a directory of its own, which is for root alone.
+func keeperSocket(cfg config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
+
+// openKeeper finds or starts the process that holds the output of Machines while no
+// daemon runs. The fake driver's Machines have none.
+func openKeeper(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*keeper.Client, error) {
+	if cfg.Driver == driverFake {
+		return nil, nil //nolint:nilnil // package logs takes it for none
+	}
+	c := keeper.New(keeper.Options{Socket: keeperSocket(cfg), Log: log, Start: func(listener *os.File) (*os.Process, error) {
+		return startKeeper(cfg, listener)
+	}})
+	if err := c.Open(ctx); err != nil {
+		return nil, err
+	}
+	opened.add(c.Close)
+	return c, nil
+}
+
+// startKeeper starts a process that has nothing of the daemon's but the listener, and
+// that no signal reaches which is meant for the daemon.
+func startKeeper(cfg config, listener *os.File) (*os.Process, error) {
+	path, err := enginePath(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	return os.StartProcess(path, []string{path, "keep"}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, listener}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// enginePath finds the program that runs sandboxes.
+func enginePath(cfg config) (string, error) {
+	if cfg.Engine != "" {
+		return cfg.Engine, nil
+	}
+	return engine.Locate(cfg.Dir)
+}
+
 func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
-	path := cfg.Engine
-	if path == "" {
-		located, err := engine.Locate(cfg.Dir)
-		if err != nil {
-			return nil, err
-		}
-		path = located
+	path, err := enginePath(cfg)
+	if err != nil {
+		return nil, err
 	}
 	return gvisor.New(gvisor.Options{
 		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
@@ -89,7 +134,8 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 	for _, id := range ids {
 		errs = append(errs, sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id)))
 	}
-	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, anyHost, log).Remove(ctx), os.RemoveAll(runDir(cfg)))
+	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, anyHost, log).Remove(ctx),
+		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }
 

@@ -52,7 +52,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	lines := logs.New(logs.Options{Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Log: log, Now: time.Now})
+	kept, err := openKeeper(ctx, cfg, log, &opened)
+	if err != nil {
+		return err
+	}
+	lines := logs.New(logs.Options{
+		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: kept, Log: log, Now: time.Now,
+	})
 	if err := lines.Open(ctx); err != nil {
 		return err
 	}

@@ -35,7 +35,9 @@ type capture struct {
 }
 
 // Capture makes the FIFO, if it is not there, and copies what comes out of it until
-// Release. It may be repeated, also after a restart of the daemon.
+// Release. It may be repeated, also after a restart of the daemon. With a keeper nothing
+// is lost that is written once Capture has returned, whoever ends first, the Machine or
+// the daemon.
 func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,6 +67,7 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("capture output of machine %s: %w", ref.ID, err), m.closeNote(), c.fifo.Close())
 	}
+	s.hold(ref, c)
 	m.capture = c
 	go func() {
 		defer close(c.done)
@@ -85,7 +88,7 @@ func (s *Store) Release(id hangar.MachineID) error {
 	if !ok {
 		return nil
 	}
-	err := m.endCapture()
+	err := m.endCapture(true)
 	m.finish()
 	return errors.Join(err, m.closeFile())
 }
@@ -180,8 +183,8 @@ func (c *capture) resume(t *tap, n note) error {
 }
 
 // endCapture stops the capture, if there is one, and waits for its goroutine, which
-// waits for nothing.
-func (m *machineLog) endCapture() error {
+// waits for nothing. With drop the keeper lets go of the FIFO, too.
+func (m *machineLog) endCapture(drop bool) error {
 	m.app.mu.Lock()
 	c := m.capture
 	m.app.mu.Unlock()
@@ -199,6 +202,9 @@ func (m *machineLog) endCapture() error {
 	if m.capture == c {
 		m.capture = nil
 		err = errors.Join(err, m.closeNote())
+		if drop {
+			m.store.drop(hangar.MachineRef{App: m.app.name, ID: m.id})
+		}
 	}
 	return err
 }

@@ -10,8 +10,9 @@
 // What belongs to no complete line yet is on disk all the same, marked as such, and is
 // completed after a restart. A kill of the daemon at any moment loses nothing and
 // duplicates nothing, for which every chunk of output takes the four steps of the type
-// note. What a sandbox leaves in its FIFO is lost with the FIFO when it ends while there is no
-// daemon. Nothing is synced: a loss of power loses the last seconds, and a torn line is
+// note. A Store with a keeper also has what a Machine wrote that ended while there was no
+// daemon: the keeper holds the FIFO open meanwhile, and Open goes on with every FIFO that
+// it holds. Nothing is synced: a loss of power loses the last seconds, and a torn line is
 // cut off. When the disk is full output is discarded, and a line says how much.
 //
 // Every line of an App has a time of its own, in nanoseconds, that grows with every
@@ -40,6 +41,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/logs/keeper"
 )
 
 // What the zero Options mean.
@@ -63,8 +65,11 @@ type Options struct {
 	MaxBytes int64
 	// MaxFiles is how many files a Machine keeps; 0: DefaultMaxFiles.
 	MaxFiles int
-	Log      *slog.Logger
-	Now      func() time.Time // nil: time.Now
+	// Keeper holds the FIFOs while this process is away. It is open while the Store
+	// is; nil: output that nobody has read is lost when a Machine ends meanwhile.
+	Keeper *keeper.Client
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
 }
 
 // Store keeps the logs of a host. New makes one, Open makes it usable.
@@ -73,6 +78,7 @@ type Store struct {
 	region   hangar.Region
 	maxBytes int64
 	maxFiles int
+	keeper   *keeper.Client // nil: none
 	log      *slog.Logger
 	now      func() time.Time
 
@@ -96,13 +102,22 @@ func New(o Options) *Store {
 		o.Now = time.Now
 	}
 	return &Store{
-		dir: o.Dir, region: o.Region, maxBytes: o.MaxBytes, maxFiles: o.MaxFiles, log: o.Log, now: o.Now,
+		dir: o.Dir, region: o.Region, maxBytes: o.MaxBytes, maxFiles: o.MaxFiles, keeper: o.Keeper,
+		log: o.Log, now: o.Now,
 	}
 }
 
-// Open finds the logs that there are and mends what a crash left unfinished. A log
-// that cannot be read is reported and left alone.
+// Open finds the logs that there are, mends what a crash left unfinished and captures
+// what the keeper holds. A log that cannot be read is reported and left alone.
 func (s *Store) Open(ctx context.Context) error {
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	s.inherit(ctx)
+	return nil
+}
+
+func (s *Store) load(ctx context.Context) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
@@ -153,7 +168,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, m := range machines {
-		errs = append(errs, m.endCapture(), m.closeFile())
+		errs = append(errs, m.endCapture(false), m.closeFile())
 	}
 	return errors.Join(append(errs, s.tap.close())...)
 }
@@ -182,7 +197,7 @@ func (s *Store) Remove(id hangar.MachineID) error {
 	if !ok {
 		return nil
 	}
-	if err := errors.Join(m.endCapture(), m.closeFile()); err != nil {
+	if err := errors.Join(m.endCapture(true), m.closeFile()); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/logs/keeper"
 )
 
 // The test binary plays the other processes, too: see the functions of these names.
@@ -30,6 +32,7 @@ const (
 	roleEnv    = "HANGAR_LOGS_TEST_ROLE"
 	roleWriter = "writer"
 	roleDaemon = "daemon"
+	roleKeeper = "keeper"
 )
 
 func TestMain(m *testing.M) {
@@ -37,7 +40,11 @@ func TestMain(m *testing.M) {
 	case roleWriter:
 		writer(os.Args[1], os.Args[2])
 	case roleDaemon:
-		daemon(os.Args[1], os.Args[2])
+		daemon(os.Args[1], os.Args[2], os.Args[3])
+	case roleKeeper:
+		l, err := net.FileListener(os.NewFile(3, "listener"))
+		must(err)
+		must(keeper.Serve(l.(*net.UnixListener)))
 	default:
 		goleak.VerifyTestMain(m)
 	}
@@ -64,13 +71,43 @@ func writer(fifo, lines string) {
 
 func testLine(i int) string { return fmt.Sprintf("line %08d %s", i, strings.Repeat("x", i*i%331)) }
 
-// daemon captures a FIFO until it is killed.
-func daemon(dir, fifo string) {
-	s := New(Options{Dir: dir, MaxFiles: 1000, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+// daemon captures a FIFO until it is killed. An empty socket stands for no keeper.
+func daemon(dir, fifo, socket string) {
+	o := Options{Dir: dir, MaxFiles: 1000, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	if socket != "" {
+		o.Keeper = keeper.New(keeper.Options{Socket: socket, Start: startKeeper, Log: o.Log})
+		must(o.Keeper.Open(context.Background()))
+	}
+	s := New(o)
 	must(s.Open(context.Background()))
 	must(s.Capture(ref, fifo))
 	fmt.Println("ready")
 	select {}
+}
+
+// startKeeper starts a keeper that outlives this process.
+func startKeeper(listener *os.File) (*os.Process, error) {
+	return os.StartProcess("/proc/self/exe", []string{"keeper"}, &os.ProcAttr{
+		Env: []string{roleEnv + "=" + roleKeeper}, Files: []*os.File{nil, nil, os.Stderr, listener},
+		Sys: &unix.SysProcAttr{Setsid: true},
+	})
+}
+
+// keeperSocket names a keeper that ends with the test.
+func keeperSocket(tb testing.TB) string {
+	tb.Helper()
+	socket := filepath.Join(tb.TempDir(), "keeper", "socket")
+	tb.Cleanup(func() { must(keeper.Quit(context.Background(), socket)) })
+	return socket
+}
+
+// openKeeper plays a daemon's client of the keeper.
+func openKeeper(tb testing.TB, socket string) *keeper.Client {
+	tb.Helper()
+	c := keeper.New(keeper.Options{Socket: socket, Start: startKeeper, Log: slog.New(slog.NewTextHandler(tb.Output(), nil))})
+	must(c.Open(tb.Context()))
+	tb.Cleanup(func() { must(c.Close()) })
+	return c
 }
 
 func role(t *testing.T, name string, args ...string) (cmd *exec.Cmd, out *bufio.Reader, in io.Closer) {
@@ -561,42 +598,121 @@ func TestNothingIsLostWhileTheDaemonRestarts(t *testing.T) {
 	}
 }
 
-// kill -9 while output comes in: every line is there, once and in order.
-func TestKill(t *testing.T) {
+// kill -9 while output comes in: every line is there, once and in order. Without a
+// keeper the Machine must outlive the last of the daemons that are killed.
+func TestKill(t *testing.T) { testKill(t, "") }
+
+// With one it may end at any moment, too.
+func TestKillAndEnd(t *testing.T) {
+	socket := keeperSocket(t)
+	for range 5 {
+		testKill(t, socket)
+	}
+}
+
+func testKill(t *testing.T, socket string) {
+	t.Helper()
 	dir, fifo := filepath.Join(t.TempDir(), "logs"), fifoOf(t)
 	must(unix.Mkfifo(fifo, 0o600))
-	const count = 60000
-	_, out, in := role(t, roleWriter, fifo, strconv.Itoa(count))
+	cmd, ready, _ := role(t, roleDaemon, dir, fifo, socket)
+	expect(t, ready, "ready")
+	count := 60000
+	if socket != "" {
+		count = 10000 // this is about the end
+	}
+	writer, out, in := role(t, roleWriter, fifo, strconv.Itoa(count))
+	if socket != "" {
+		must(in.Close()) // ends at once when all is written
+	}
 	kills := 0
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
 		expect(t, out, "written")
 	}()
-	for !isClosed(written) {
-		cmd, out, _ := role(t, roleDaemon, dir, fifo)
-		expect(t, out, "ready")
+	for ; ; kills++ {
 		select {
 		case <-written:
 		case <-time.After(time.Duration(kills%7) * 500 * time.Microsecond):
 		}
 		must(cmd.Process.Kill())
 		_ = cmd.Wait()
-		kills++
+		if isClosed(written) {
+			break
+		}
+		cmd, ready, _ = role(t, roleDaemon, dir, fifo, socket)
+		expect(t, ready, "ready")
 	}
-	s := open(t, Options{Dir: dir, MaxFiles: 1000})
+	o := Options{Dir: dir, MaxFiles: 1000}
+	if socket != "" {
+		must(writer.Wait()) // its end of the FIFO is gone
+		o.Keeper = openKeeper(t, socket)
+		if got := o.Keeper.Inherited(); len(got) != 1 || got[0].Path != fifo {
+			t.Errorf("the keeper holds %v", got)
+		}
+	}
+	s := open(t, o)
 	must(s.Capture(ref, fifo))
-	must(in.Close()) // not before: what is in a FIFO goes when nobody has it open
+	if socket == "" {
+		must(in.Close()) // not before: what is in a FIFO goes when nobody has it open
+	}
 	must(s.Release(ref.ID))
 	all := readAll(t, s, 5000)
 	t.Logf("%d kills", kills)
-	if len(all) != count || kills < 3 {
+	if len(all) != count || kills < 1 {
 		t.Errorf("%d lines after %d kills, want %d", len(all), kills, count)
 	}
 	for i, e := range all {
 		if e.Message != testLine(i) {
 			t.Fatalf("line %d is %q, want %q", i, e.Message, testLine(i))
 		}
+	}
+	must(s.Close())
+	if o.Keeper != nil {
+		must(o.Keeper.Close())
+	}
+}
+
+// A Machine that is about to be destroyed, or whose handle is gone, is not captured
+// again by the agent, but released: what it wrote last is there all the same.
+func TestReleaseFindsWhatIsKept(t *testing.T) {
+	socket, dir, fifo := keeperSocket(t), filepath.Join(t.TempDir(), "logs"), fifoOf(t)
+	restart := func() (*Store, *keeper.Client) {
+		c := openKeeper(t, socket)
+		return open(t, Options{Dir: dir, Keeper: c}), c
+	}
+	s, c := restart()
+	must(s.Capture(ref, fifo))
+	must(s.Close())
+	must(c.Close())
+	f := machineOutput(t, fifo)
+	write(t, f, "panic: oh\nno")
+	must(f.Close())
+
+	s, c = restart()
+	must(s.Release(ref.ID))
+	wantMessages(t, readAll(t, s, 10), "panic: oh", "no")
+	must(s.Close())
+	must(c.Close())
+
+	s, c = restart()
+	if left := c.Inherited(); len(left) != 0 {
+		t.Errorf("after Release the keeper holds %v", left)
+	}
+	must(s.Capture(ref, fifo))
+	must(s.Close())
+	must(c.Close())
+	must(os.Remove(fifo))
+
+	s, c = restart() // the FIFO was removed meanwhile
+	must(s.Release(ref.ID))
+	if _, err := os.Stat(fifo); err == nil {
+		t.Error("a FIFO was made for nobody")
+	}
+	must(s.Close())
+	must(c.Close())
+	if left := openKeeper(t, socket).Inherited(); len(left) != 0 {
+		t.Errorf("a FIFO that was removed is kept: %v", left)
 	}
 }
 
@@ -625,7 +741,7 @@ func TestKillBetweenSteps(t *testing.T) {
 			s := open(t, o)
 			must(s.Capture(ref, fifo))
 			write(t, f, before)
-			must(s.machines[ref.ID].endCapture())
+			must(s.machines[ref.ID].endCapture(false))
 			// A daemon takes the steps up to a point.
 			m := s.machines[ref.ID]
 			offset := m.size

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/logs/keeper"
+)
+
+const (
+	commandKeep = "keep"
+	// keepFD is the listener that `hangar-sandbox keep` serves.
+	keepFD = 3
+	// keepFiles is as many files as kernels allow unless they are told otherwise.
+	keepFiles = 1 << 20
+)
+
+// keep holds FIFOs until it is of no use any more, and ends the process. Nobody reads
+// what it could say; its clients notice that it ends.
+func keep() {
+	runtime.GOMAXPROCS(1)
+	closeInherited()
+	// As root it may raise the hard limit; whoever is not keeps what the runtime got.
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: keepFiles, Max: keepFiles})
+	debug.FreeOSMemory() // what the packages of the sandbox made at their start
+	if err := serveKeeper(); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serveKeeper() error {
+	f := os.NewFile(keepFD, "listener")
+	l, err := net.FileListener(f) // a copy
+	if err != nil {
+		return err
+	}
+	_ = f.Close()
+	listener, ok := l.(*net.UnixListener)
+	if !ok {
+		return unix.ENOTSOCK
+	}
+	return keeper.Serve(listener)
+}
+
+// closeInherited closes what came from the daemon's own parents: a pipe that somebody
+// waits for the end of must not live as long as this process. Our own files are not
+// inherited by anybody, by which they are told apart.
+func closeInherited() {
+	names, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(filepath.Base(name))
+		if err != nil || fd <= keepFD {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}

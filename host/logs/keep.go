@@ -1,0 +1,48 @@
+package logs
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// keptName is what the keeper knows a Machine's FIFO by. Neither part has a slash.
+func keptName(ref hangar.MachineRef) string { return string(ref.App) + "/" + string(ref.ID) }
+
+// hold makes the keeper hold the FIFO of a capture.
+func (s *Store) hold(ref hangar.MachineRef, c *capture) {
+	if s.keeper != nil {
+		s.keeper.Hold(keptName(ref), c.path, c.fifo)
+	}
+}
+
+// drop makes the keeper let go of a Machine's FIFO.
+func (s *Store) drop(ref hangar.MachineRef) {
+	if s.keeper != nil {
+		s.keeper.Drop(keptName(ref))
+	}
+}
+
+// inherit captures every FIFO that an earlier daemon left with the keeper. Whether its
+// Machine still runs does not matter: who knows that releases it, and Release copies
+// what is left.
+func (s *Store) inherit(ctx context.Context) {
+	if s.keeper == nil {
+		return
+	}
+	for _, e := range s.keeper.Inherited() {
+		app, id, _ := strings.Cut(e.Name, "/")
+		ref := hangar.MachineRef{App: hangar.AppName(app), ID: hangar.MachineID(id)}
+		if _, err := os.Stat(e.Path); err != nil { // no way leads to what is in it
+			s.drop(ref)
+			continue
+		}
+		if err := s.Capture(ref, e.Path); err != nil {
+			s.log.ErrorContext(ctx, "output that a machine left cannot be captured", slog.String("app", app),
+				slog.String("machine", id), slog.Any("error", err))
+		}
+	}
+}

@@ -1,0 +1,418 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var errClosed = errors.New("client is closed")
+
+// network is that of Unix sockets that keep messages apart.
+const network = "unixpacket"
+
+// answerPatience is how long a keeper may take to answer.
+const answerPatience = 10 * time.Second
+
+// The pauses between attempts to replace a keeper that ends again and again.
+const (
+	minPause = 100 * time.Millisecond
+	maxPause = 30 * time.Second
+)
+
+// Options of a Client.
+type Options struct {
+	// Socket is where the keeper is reached. Its directory is made, for this user
+	// alone; that one's parent is for everybody to traverse.
+	Socket string
+	// Start starts a process that runs Serve on the listener, and nothing else. The
+	// process is to outlive the one that starts it, and has none of its descriptors.
+	Start func(listener *os.File) (*os.Process, error)
+	Log   *slog.Logger
+}
+
+// Entry is a FIFO that is held.
+type Entry struct {
+	Name string
+	Path string
+}
+
+// Client hands FIFOs to a keeper. New makes one, Open makes it usable. There must be
+// one Client for a socket at a time.
+type Client struct {
+	o         Options
+	inherited []Entry
+	closing   chan struct{}
+	done      chan struct{} // closed when the goroutine has ended
+
+	mu    sync.Mutex
+	conn  *net.UnixConn // nil while there is no keeper
+	held  map[string]holding
+	child *os.Process // the keeper, if this process has started it
+}
+
+// holding is a FIFO that was handed over, and will be again if need be.
+type holding struct {
+	path string
+	fifo *os.File
+}
+
+// New returns a Client that Open makes usable.
+func New(o Options) *Client { return &Client{o: o} }
+
+// Open connects to the keeper, if one lives, else starts one.
+func (c *Client) Open(ctx context.Context) error {
+	c.closing, c.done = make(chan struct{}), make(chan struct{})
+	c.held = map[string]holding{}
+	dir := filepath.Dir(c.o.Socket)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil { //nolint:gosec // G301: others keep there what their sandboxes traverse
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	conn, err := c.meet(ctx)
+	if err != nil {
+		return fmt.Errorf("open output keeper: %w", err)
+	}
+	c.conn = conn
+	go func() {
+		defer close(c.done)
+		c.watch(context.WithoutCancel(ctx), conn)
+	}()
+	return nil
+}
+
+// meet connects to a keeper and learns what it holds.
+func (c *Client) meet(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := dial(ctx, c.o.Socket)
+	if err == nil {
+		if c.inherited, err = list(conn); err == nil {
+			return conn, nil
+		}
+		_ = conn.Close()
+		if !isGone(err) {
+			return nil, err
+		}
+		// It was about to end because it held nothing.
+	} else if !isAbsent(err) {
+		return nil, err
+	}
+	return c.start(ctx)
+}
+
+// Inherited returns what the keeper held when the Client was opened: FIFOs of an
+// earlier daemon.
+func (c *Client) Inherited() []Entry { return c.inherited }
+
+// Hold hands over a FIFO, instead of the one of the same name if there is one. From
+// now on what is in it survives this process. The Client keeps the file, too, which
+// the caller must not close before Drop or Close. What goes wrong is logged.
+func (c *Client) Hold(name, path string, fifo *os.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := holding{path: path, fifo: fifo}
+	c.held[name] = h
+	c.request(func() error { return handOver(c.conn, name, h) })
+}
+
+// Drop makes the keeper let go. It does nothing if it does not hold the name.
+func (c *Client) Drop(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, name)
+	c.request(func() error { return send(c.conn, message{wordDrop, name}, nil) })
+}
+
+// Close leaves the keeper alone with what it holds.
+func (c *Client) Close() error {
+	if c.closing == nil {
+		return nil
+	}
+	c.mu.Lock()
+	conn, child := c.conn, c.child
+	c.conn, c.child = nil, nil
+	select {
+	case <-c.closing:
+	default:
+		close(c.closing)
+	}
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	<-c.done
+	if child != nil {
+		return child.Release()
+	}
+	return nil
+}
+
+// request talks to the keeper, if there is one. If that fails the connection is given
+// up, and watch makes another, on which everything is handed over. c.mu is held.
+func (c *Client) request(talk func() error) {
+	if c.conn == nil {
+		return
+	}
+	err := talk()
+	switch {
+	case err == nil:
+	case errors.Is(err, errTooLong), errors.Is(err, os.ErrClosed):
+		c.o.Log.Warn("output of a machine is not kept", slog.Any("error", err))
+	default:
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// handOver sends a FIFO.
+func handOver(conn *net.UnixConn, name string, h holding) error {
+	raw, err := h.fifo.SyscallConn() // not Fd, which would make it blocking
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		err = send(conn, message{wordHold, name, h.path}, unix.UnixRights(int(fd)))
+	})
+	return errors.Join(controlErr, err)
+}
+
+// watch replaces the keeper whenever it ends, until Close.
+func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
+	pause := time.Duration(0)
+	for {
+		met := time.Now()
+		err := c.listen(conn)
+		if !c.hungUp(conn) {
+			return
+		}
+		c.o.Log.Warn("output keeper is gone, starting another", slog.Any("error", err))
+		if time.Since(met) > maxPause {
+			pause = 0
+		}
+		for conn = nil; conn == nil; {
+			if !c.wait(pause) {
+				return
+			}
+			pause = min(max(2*pause, minPause), maxPause)
+			conn, err = c.again(ctx)
+			if err != nil && !c.isClosing() {
+				c.o.Log.Error("output of machines is not kept", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// wait waits, and reports whether the Client is still open.
+func (c *Client) wait(pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.closing:
+		return false
+	}
+}
+
+// listen reads what the keeper says unasked, until it is gone.
+func (c *Client) listen(conn *net.UnixConn) error {
+	b := make([]byte, maxMessage)
+	for {
+		n, err := conn.Read(b)
+		if err != nil {
+			return err
+		}
+		if m := decode(b[:n]); m[0] == wordFailed {
+			c.o.Log.Warn("output of a machine is not kept", slog.String("name", m[1]), slog.String("error", m[2]))
+		}
+	}
+}
+
+// hungUp forgets a connection and reports whether there should be another.
+func (c *Client) hungUp(conn *net.UnixConn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = conn.Close()
+	c.conn = nil
+	return !c.isClosing()
+}
+
+func (c *Client) isClosing() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// again connects to a keeper and hands over everything.
+func (c *Client) again(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := dial(ctx, c.o.Socket)
+	if isAbsent(err) {
+		conn, err = c.start(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosing() {
+		return nil, errors.Join(errClosed, conn.Close())
+	}
+	for name, h := range c.held {
+		if err := handOver(conn, name, h); err != nil && !errors.Is(err, errTooLong) && !errors.Is(err, os.ErrClosed) {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	c.conn = conn
+	return conn, nil
+}
+
+// start starts a keeper. It is connected to before it runs, so that nobody has to
+// wait for it.
+func (c *Client) start(ctx context.Context) (*net.UnixConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.child != nil { // it does not listen any more
+		_ = c.child.Kill()
+		_, _ = c.child.Wait()
+		c.child = nil
+	}
+	if err := os.Remove(c.o.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.ListenUnix(network, &net.UnixAddr{Name: c.o.Socket, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	if err := os.Chmod(c.o.Socket, 0o600); err != nil {
+		return nil, err
+	}
+	f, err := listener.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	conn, err := dial(ctx, c.o.Socket)
+	if err != nil {
+		return nil, err
+	}
+	if c.child, err = c.o.Start(f); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// Quit ends the keeper of a socket, if one lives, and waits until its process has
+// ended. What it holds is lost if nobody else has it open.
+func Quit(ctx context.Context, socket string) error {
+	conn, err := dial(ctx, socket)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	m, err := ask(conn, wordQuit)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("end output keeper: %w", err)
+	}
+	pid, err := strconv.Atoi(m[1])
+	if m[0] != wordBye || err != nil {
+		return fmt.Errorf("end output keeper: it answers %q", m)
+	}
+	return awaitEnd(ctx, pid)
+}
+
+// awaitEnd waits until a process has ended, which is about to.
+func awaitEnd(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for deadline := time.Now().Add(answerPatience); time.Now().Before(deadline); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		const step = 100 // ms, to look at ctx
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, step)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("output keeper, process %d, does not end", pid)
+}
+
+func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, socket)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UnixConn), nil
+}
+
+// isAbsent reports whether dial failed because nobody listens.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// isGone reports whether talking failed because the other side has ended.
+func isGone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+}
+
+// ask sends a word and returns the first message of the answer.
+func ask(conn *net.UnixConn, word string) (message, error) {
+	if err := send(conn, message{word}, nil); err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(answerPatience)); err != nil {
+		return nil, err
+	}
+	return receive(conn)
+}
+
+func receive(conn *net.UnixConn) (message, error) {
+	b := make([]byte, maxMessage)
+	n, err := conn.Read(b)
+	return decode(b[:n]), err
+}
+
+// list asks what the keeper holds.
+func list(conn *net.UnixConn) ([]Entry, error) {
+	var entries []Entry
+	m, err := ask(conn, wordList)
+	for ; err == nil && m[0] == wordHeld; m, err = receive(conn) {
+		entries = append(entries, Entry{Name: m[1], Path: m[2]})
+	}
+	if err == nil && m[0] != wordEnd {
+		err = fmt.Errorf("output keeper answers %q", m)
+	}
+	return entries, errors.Join(err, conn.SetReadDeadline(time.Time{}))
+}
