@@ -134,14 +134,37 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 	for _, id := range ids {
 		errs = append(errs, sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id)))
 	}
-	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, anyHost, log).Remove(ctx),
+	id, err := recordedHost(cfg, log)
+	errs = append(errs, err, sandboxes.Remove(ctx), newNetwork(cfg, id, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }
 
-// anyHost stands for this server where its id does not matter: what the network
-// made is found by the instance.
-const anyHost hangar.HostID = "00000000"
+// noHost stands for a server whose daemon never came as far as to choose an id, and
+// then has given it no address either.
+const noHost hangar.HostID = "00000000"
+
+// recordedHost returns the id that the daemon of cfg chose for this server, from which
+// the address derives that it gave it.
+func recordedHost(cfg config, log *slog.Logger) (_ hangar.HostID, err error) {
+	path := filepath.Join(cfg.Dir, "journal.db")
+	if !exists(path) {
+		return noHost, nil
+	}
+	records, err := journal.Open(path, journal.Options{Log: log})
+	if err != nil {
+		return noHost, err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	id, err := records.Setting(settingHostID)
+	if err != nil {
+		if errors.Is(err, journal.ErrNotFound) {
+			err = nil
+		}
+		return noHost, err
+	}
+	return hangar.HostID(id), nil
+}
 
 // settingHostID is where the journal keeps the server's id.
 const settingHostID = "host_id"

@@ -184,6 +184,18 @@ func (d *Daemon) Kill() { d.end(syscall.SIGKILL) }
 // Term ends the daemon with SIGTERM, which leaves its Machines running.
 func (d *Daemon) Term() { d.end(syscall.SIGTERM) }
 
+// Quit ends the daemon with SIGQUIT, on which it prints the stack of every
+// goroutine, and returns all that it ever printed.
+func (d *Daemon) Quit() string {
+	d.tb.Helper()
+	d.end(syscall.SIGQUIT)
+	b, err := os.ReadFile(d.log)
+	if err != nil {
+		d.tb.Fatal(err)
+	}
+	return string(b)
+}
+
 func (d *Daemon) end(sig syscall.Signal) {
 	d.tb.Helper()
 	if err := d.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
