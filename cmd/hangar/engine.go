@@ -135,7 +135,11 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 		errs = append(errs, sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id)))
 	}
 	id, err := recordedHost(cfg, log)
-	errs = append(errs, err, sandboxes.Remove(ctx), newNetwork(cfg, id, log).Remove(ctx),
+	if err != nil {
+		// A journal that cannot be read must not keep the rest from being removed.
+		log.Warn("the address of this server may stay behind", "error", err)
+	}
+	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, id, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }
