@@ -57,7 +57,8 @@ var rules = map[string]rule{
 	"host/image/...":         {imports: language},
 	"host/image/registry":    {imports: plus(language, "host/image/durable")},
 	"host/journal":           {imports: language},
-	"host/logs":              {imports: language},
+	"host/logs":              {imports: plus(language, "host/logs/keeper")},
+	"host/logs/keeper":       {imports: language},
 	"host/network":           {imports: language},
 
 	"edge/catalog": {imports: language},

@@ -39,7 +39,8 @@ type Agent interface {
 	// CreateMachine records the Machine and starts to prepare it. Repeated with
 	// the same ID, it returns the Machine that is there.
 	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
-	// Machines are sorted by id and come without events. An empty app: of all.
+	// Machines are sorted by id and, unless filter.Events, come without events. An
+	// empty app: of all.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
 }
 
@@ -62,7 +63,7 @@ type MachineRow struct {
 }
 
 // Publisher takes the rows of a host. A failed call is repeated by the host until
-// it succeeds.
+// it succeeds, unless the answer is CodeInvalid: then that row cannot be published.
 type Publisher interface {
 	PublishMachine(ctx context.Context, row MachineRow) error
 	// RetractMachine removes the row of a Machine that is forgotten.

@@ -63,6 +63,7 @@ type MachineFilter struct {
 	Region           Region
 	States           []MachineState
 	Metadata         map[string]string // every pair must be the Machine's
+	Events           bool              // not a condition: list the Machines with their newest events
 }
 
 // Matches reports whether the filter selects m.
@@ -115,7 +116,8 @@ const (
 	MaxWaitTimeout     = 60 * time.Second
 )
 
-// MachineWait is what to wait for.
+// MachineWait is what to wait for. Of a Machine that has destroyed itself, as
+// MachineConfig.AutoDestroy says, every state that it has had counts.
 type MachineWait struct {
 	States    []MachineState // any of them; empty: MachineStarted; WaitSettled is allowed
 	Instance  InstanceID     // when set, that version or a newer one must have the state
@@ -192,6 +194,6 @@ type MachineService interface {
 	// answers CodeConflict with ReasonNameTaken, CodeConflict with
 	// ReasonInsufficientCapacity, and CodeInvalid with ReasonBadConfig.
 	CreateMachine(ctx context.Context, app AppName, in MachineCreate) (*Machine, error)
-	// Machines are sorted by id and come without events.
+	// Machines are sorted by id and, unless filter.Events, come without events.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
 }

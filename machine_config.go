@@ -23,6 +23,8 @@ type MachineConfig struct {
 	Standbys    []MachineID       `json:"standbys,omitempty"`
 	DNS         *DNSConfig        `json:"dns,omitempty"`
 	Rootfs      *RootfsConfig     `json:"rootfs,omitempty"`
+	// DisableMachineAutostart is an older place of Service.Autostart.
+	DisableMachineAutostart *bool `json:"disable_machine_autostart,omitempty"`
 	// PersistRootfs and SwapSizeMB are older places of Rootfs.Persist and
 	// Init.SwapSizeMB; see Persist and SwapMB.
 	PersistRootfs PersistRootfs `json:"persist_rootfs,omitempty"`
@@ -122,15 +124,58 @@ type Service struct {
 	Ports              []ServicePort       `json:"ports,omitempty"`
 	Concurrency        *ServiceConcurrency `json:"concurrency,omitempty"`
 	Checks             []Check             `json:"checks,omitempty"`
+	// ForceInstanceKey and ForceInstanceDescription are older clients' and stored only.
+	ForceInstanceKey         *string `json:"force_instance_key,omitempty"`
+	ForceInstanceDescription *string `json:"force_instance_description,omitempty"`
 }
 
 // ServicePort is a public port, or a range of them, and how its traffic is handled.
 type ServicePort struct {
-	Port       int      `json:"port,omitempty"`
-	StartPort  int      `json:"start_port,omitempty"`
-	EndPort    int      `json:"end_port,omitempty"`
-	Handlers   []string `json:"handlers,omitempty"`
-	ForceHTTPS bool     `json:"force_https,omitempty"`
+	Port       int                `json:"port,omitempty"`
+	StartPort  int                `json:"start_port,omitempty"`
+	EndPort    int                `json:"end_port,omitempty"`
+	Handlers   []string           `json:"handlers,omitempty"`
+	ForceHTTPS bool               `json:"force_https,omitempty"`
+	TLS        *TLSOptions        `json:"tls_options,omitempty"`
+	HTTP       *HTTPOptions       `json:"http_options,omitempty"`
+	ProxyProto *ProxyProtoOptions `json:"proxy_proto_options,omitempty"`
+}
+
+// TLSOptions are those of the handler "tls".
+type TLSOptions struct {
+	ALPN              []string `json:"alpn,omitempty"`
+	Versions          []string `json:"versions,omitempty"` // e.g. "TLSv1.2"
+	DefaultSelfSigned *bool    `json:"default_self_signed,omitempty"`
+}
+
+// HTTPOptions are those of the handler "http". Timeouts are in seconds.
+type HTTPOptions struct {
+	Compress           *bool                `json:"compress,omitempty"`
+	H2Backend          *bool                `json:"h2_backend,omitempty"`
+	IdleTimeout        *uint32              `json:"idle_timeout,omitempty"`
+	HeadersReadTimeout *uint32              `json:"headers_read_timeout,omitempty"`
+	Response           *HTTPResponseOptions `json:"response,omitempty"`
+	ReplayCache        []ReplayCache        `json:"replay_cache,omitempty"`
+}
+
+// HTTPResponseOptions change the answers of the Machine.
+type HTTPResponseOptions struct {
+	Headers  map[string]any `json:"headers,omitempty"` // a text, a list of texts, or false to remove it
+	Pristine *bool          `json:"pristine,omitempty"`
+}
+
+// ReplayCache says for which requests the edge remembers where they were replayed.
+type ReplayCache struct {
+	PathPrefix  string `json:"path_prefix"`
+	TTLSeconds  int    `json:"ttl_seconds"`
+	Type        string `json:"type"` // "cookie" or "header"
+	Name        string `json:"name"`
+	AllowBypass bool   `json:"allow_bypass,omitempty"`
+}
+
+// ProxyProtoOptions are those of the handler "proxy_proto".
+type ProxyProtoOptions struct {
+	Version string `json:"version,omitempty"` // "v1" or "v2"
 }
 
 // ServiceConcurrency bounds what the edge sends to one Machine.
@@ -153,18 +198,27 @@ type Check struct {
 	Protocol      string    `json:"protocol,omitempty"`
 	TLSServerName string    `json:"tls_server_name,omitempty"`
 	TLSSkipVerify bool      `json:"tls_skip_verify,omitempty"`
+	Headers       []Header  `json:"headers,omitempty"` // read from an object, too
+}
+
+// Header is a header of a check's request.
+type Header struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
 }
 
 // Metrics is where the metrics of a Machine are scraped.
 type Metrics struct {
-	Port int    `json:"port"`
-	Path string `json:"path"`
+	Port  int    `json:"port"`
+	Path  string `json:"path"`
+	HTTPS bool   `json:"https,omitempty"`
 }
 
 // Static maps a URL prefix to files of the Machine.
 type Static struct {
 	GuestPath     string `json:"guest_path"`
 	URLPrefix     string `json:"url_prefix"`
+	TigrisBucket  string `json:"tigris_bucket,omitempty"` // of the public platform; stored only
 	IndexDocument string `json:"index_document,omitempty"`
 }
 
@@ -187,7 +241,23 @@ type ProcessConfig struct {
 
 // DNSConfig changes the resolver of a Machine.
 type DNSConfig struct {
-	SkipRegistration bool     `json:"skip_registration,omitempty"`
-	Nameservers      []string `json:"nameservers,omitempty"`
-	Searches         []string `json:"searches,omitempty"`
+	SkipRegistration bool             `json:"skip_registration,omitempty"`
+	Nameservers      []string         `json:"nameservers,omitempty"`
+	Searches         []string         `json:"searches,omitempty"`
+	Options          []DNSOption      `json:"options,omitempty"`
+	ForwardRules     []DNSForwardRule `json:"dns_forward_rules,omitempty"`
+	Hostname         string           `json:"hostname,omitempty"`
+	HostnameFQDN     string           `json:"hostname_fqdn,omitempty"`
+}
+
+// DNSOption is an option of resolv.conf.
+type DNSOption struct {
+	Name  string `json:"name,omitempty"`
+	Value string `json:"value,omitempty"`
+}
+
+// DNSForwardRule sends queries below a name to a resolver.
+type DNSForwardRule struct {
+	Basename string `json:"basename,omitempty"`
+	Addr     string `json:"addr,omitempty"`
 }

@@ -92,7 +92,10 @@ func fillGuest(tree map[string]any) error {
 	if guest == nil {
 		guest = map[string]any{}
 	}
-	kind, _ := guest["cpu_kind"].(string)
+	kind, isText := guest["cpu_kind"].(string)
+	if !isText && guest["cpu_kind"] != nil {
+		return badConfig("config.guest.cpu_kind", "must be a text")
+	}
 	if kind == "" {
 		kind = cmp.Or(want.CPUKind, CPUShared)
 		guest["cpu_kind"] = kind

@@ -3,11 +3,14 @@ package hangar
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -175,7 +178,7 @@ func overlay(doc, was, now any) any {
 }
 
 // normalise walks a document beside the type that it will be read into. It turns
-// durations and autostop into their one spelling, and refuses a property that is
+// what has several spellings into one, and refuses a property that is
 // a typed one but for its case, because encoding/json would read it and the echo
 // would then say another thing than the typed field.
 func normalise(v any, t reflect.Type, path string, depth int) error {
@@ -193,13 +196,12 @@ func normalise(v any, t reflect.Type, path string, depth int) error {
 			if err != nil {
 				return err
 			}
-			if known && sub != nil && subType == reflect.TypeFor[Duration]() {
-				if v[k], err = normalDuration(sub, at); err != nil {
+			if known && sub != nil {
+				if v[k], err = normalValue(sub, subType, at); err != nil {
 					return err
 				}
-				continue
 			}
-			if known && t == reflect.TypeFor[Service]() && k == "autostop" {
+			if t == reflect.TypeFor[Service]() && k == "autostop" {
 				v[k] = normalAutostop(sub)
 			}
 			if err := normalise(v[k], subType, at, depth+1); err != nil {
@@ -250,19 +252,60 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-func normalDuration(v any, path string) (any, error) {
+// normalValue gives a value of type t that has several spellings its one spelling,
+// which is the one that clients read. It also refuses what the decoder would refuse
+// without saying which property is meant.
+func normalValue(v any, t reflect.Type, path string) (any, error) {
+	switch t {
+	case reflect.TypeFor[Duration]():
+		return spelling[Duration](v, path)
+	case reflect.TypeFor[Signal]():
+		if s, err := spelling[Signal](v, path); s != "0" {
+			return s, err
+		}
+		return nil, nil // none is named
+	case reflect.TypeFor[[]Header]():
+		return headerList(v), nil
+	case reflect.TypeFor[[]byte]():
+		text, ok := v.(string)
+		if !ok {
+			return nil, badConfig(path, "must be a text in base64")
+		}
+		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
+			return nil, badConfig(path, "%s", err)
+		}
+	}
+	return v, nil
+}
+
+// spelling reads v as a T and returns how a T is written.
+func spelling[T fmt.Stringer](v any, path string) (any, error) {
 	raw, err := encode(v)
+	var read T
+	if err == nil {
+		err = json.Unmarshal(raw, &read)
+	}
 	if err != nil {
 		return nil, badConfig(path, "%s", err)
 	}
-	var d Duration
-	if err := d.UnmarshalJSON(raw); err != nil {
-		return nil, badConfig(path, "%s", err)
+	return read.String(), nil
+}
+
+// headerList turns {"name": "value" or [values]} into the list that is stored.
+func headerList(v any) any {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return v
 	}
-	if s, ok := v.(string); ok && s == d.String() {
-		return s, nil
+	list := make([]any, 0, len(object))
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		values, ok := object[name].([]any)
+		if !ok {
+			values = []any{object[name]}
+		}
+		list = append(list, map[string]any{"name": name, "values": values})
 	}
-	return d.String(), nil
+	return list
 }
 
 func normalAutostop(v any) any {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"log/slog"
+	"maps"
 	"net/http"
 	"time"
 
@@ -95,7 +96,7 @@ func (s *server) routes() {
 
 	s.mux.Handle("GET /healthz", s.plain(s.health))
 	if s.Registry != nil {
-		s.mux.Handle("/v2/", s.Registry)
+		s.mux.Handle("/v2/", steady(s.Registry))
 	}
 	s.mux.Handle("/", s.plain(s.unknownPath))
 }
@@ -124,8 +125,9 @@ func (s *server) stream(pattern string, h streamer) {
 // plain bounds what is read and writes what h answers.
 func (s *server) plain(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = &timedBody{ReadCloser: http.MaxBytesReader(w, r.Body, MaxBodyBytes), control: http.NewResponseController(w)}
+		r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
 		a, err := h(r)
+		maps.Copy(w.Header(), a.header)
 		if err != nil {
 			s.writeError(w, r, err)
 			return

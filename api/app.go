@@ -11,6 +11,8 @@ type appView struct {
 	*hangar.App
 	Organization orgView `json:"organization"`
 	CreatedAt    int64   `json:"created_at"` // Unix milliseconds
+	CNAMETarget  string  `json:"cname_target"`
+	Role         string  `json:"app_role"` // always empty: no App has a role
 }
 
 type orgView struct {

@@ -9,9 +9,10 @@
 // "code"}, and one table from codes to status codes; see [hangar.Error]. Every
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
 //
-// Input is bounded: a body has at most MaxBodyBytes and must arrive within
-// bodyTimeout, an answer must be taken within answerTimeout, and a stream that
-// nobody reads ends after streamTimeout. A handler that panics answers 500.
+// Input is bounded: a body has at most MaxBodyBytes, is UTF-8 and must arrive within
+// bodyTimeout; what is sent to the registry may be of any size, but must keep coming.
+// An answer must be taken within answerTimeout, and a stream that nobody reads ends
+// after streamTimeout. A handler that panics answers 500.
 //
 // # Streams
 //
@@ -33,13 +34,13 @@
 //	4  the end, from the server: {"exit_code": 0, "exit_signal": 0}, or an error body
 //
 // The server closes the connection with status 1000 after the end. A client that
-// closes first, or is lost, has the command killed. A message has at most 32 KiB
-// and one byte.
+// closes first, or is lost, has the command killed; the server sends a ping now and
+// then to find that out. A message has at most 32 KiB and one byte.
 //
 // # Concurrency
 //
 // Handlers run on the goroutine that net/http gives them. Streams start one more
-// for signs of life, commands one more for what the client sends; both have ended
+// for signs of life, commands another one for what the client sends; all have ended
 // when the handler returns.
 //
 // It is not a place for rules: what a name, a config or a state allows is decided

@@ -42,7 +42,7 @@ var exceptions = map[codeReason]int{
 	{hangar.CodeInvalid, reasonBodyTooLarge}:     http.StatusRequestEntityTooLarge,
 	// Clients repeat a wait that failed with anything but 400 or 404.
 	{hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach}: http.StatusBadRequest,
-	{hangar.CodeInvalid, reasonMethodNotAllowed}: http.StatusMethodNotAllowed,
+	{hangar.CodeInvalid, reasonMethodNotAllowed}:             http.StatusMethodNotAllowed,
 }
 
 // prefixes are the words with which clients expect the texts of a class to begin.
@@ -126,16 +126,15 @@ func hasOwnPrefix(text string) bool {
 	return false
 }
 
-// writeError answers with an error, unless nobody is there to read it.
+// writeError answers with an error, also when the context of the request has ended:
+// that may be the end of the server, and an answer that is left out is an answer with
+// status 200.
 func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	body := describe(err)
 	if body.Code == hangar.CodeInternal && r.Context().Err() == nil {
 		s.Log.ErrorContext(r.Context(), "request failed", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
 	} else {
 		s.Log.DebugContext(r.Context(), "request refused", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
-	}
-	if errors.Is(context.Cause(r.Context()), context.Canceled) && errors.Is(err, context.Canceled) {
-		return
 	}
 	switch body.Code {
 	case hangar.CodeUnavailable, hangar.CodeExhausted:

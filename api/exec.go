@@ -32,8 +32,9 @@ const (
 	// read and dropped.
 	maxExecOutput = 4 << 20
 	// maxStdinAhead is how much input is taken before the command has read it.
-	// While so much waits, a client that leaves is not noticed.
 	maxStdinAhead = 1 << 20
+	// pongTimeout is how long the answer to a sign of life is waited for.
+	pongTimeout = 5 * time.Second
 )
 
 // execWish is the body of exec.
@@ -195,6 +196,11 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	conn := wsmux.New(ws)
 	stdin := newInput(maxStdinAhead)
 	sizes := make(chan hangar.TerminalSize, 1)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		watchPeer(ctx, ws, cancel)
+	}()
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
@@ -226,6 +232,29 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	_ = ws.CloseNow()
 	stdin.close()
 	<-received
+	<-watched
+}
+
+// watchPeer calls lost when the client cannot be written to. While stdin is full,
+// nothing else would notice that it is gone.
+func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
+	t := time.NewTicker(heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		bounded, cancel := context.WithTimeout(ctx, pongTimeout)
+		err := ws.Ping(bounded)
+		cancel()
+		// A client that is slow to answer may be one that is not read from.
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			lost()
+			return
+		}
+	}
 }
 
 // receiveExec hands on what the client sends until the connection ends.

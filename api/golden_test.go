@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -40,8 +41,11 @@ func newAPI(change ...func(*api.Config)) http.Handler {
 			token:   {Subject: "admin", Admin: true},
 			"guest": {Subject: "guest", Org: "guests"},
 		},
-		Registry: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }),
-		Region:   "loc", Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
+		Registry: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(http.StatusTeapot)
+		}),
+		Region: "loc", Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&c)

@@ -122,6 +122,7 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 		Metadata:         q.metadata(),
 	}
 	summary := q.bool("summary")
+	filter.Events = !summary && q.boolOr("events", true)
 	if q.err != nil {
 		return answer{}, q.err
 	}
@@ -311,10 +312,11 @@ func (s *server) listProcesses(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	for i := range processes {
-		processes[i].ListenSockets = orEmpty(processes[i].ListenSockets)
+	views := make([]processView, 0, len(processes))
+	for _, p := range processes {
+		views = append(views, viewProcess(p))
 	}
-	return ok(orEmpty(processes))
+	return ok(views)
 }
 
 func (s *server) getMetadata(r *http.Request) (answer, error) {

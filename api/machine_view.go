@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -94,6 +95,17 @@ func summarize(m *hangar.Machine) machineSummary {
 		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: m.ImageRef, PrivateIP: m.PrivateIP,
 		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
 	}
+}
+
+// processView is a process as clients decode it.
+type processView struct {
+	hangar.Process
+	CPU int `json:"cpu"` // percent of a core: clients read a whole number
+}
+
+func viewProcess(p hangar.Process) processView {
+	p.ListenSockets = orEmpty(p.ListenSockets)
+	return processView{Process: p, CPU: int(math.Round(max(p.CPU, 0) * 100))}
 }
 
 // wireTime writes a time as clients expect it: UTC, whole seconds.

@@ -41,9 +41,11 @@ func (s *server) observe(next http.Handler) http.Handler {
 		// A connection keeps the deadline of the request before.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Time{})
-		// What a handler leaves unread of a body is read by net/http, which would
-		// wait for it without end.
-		defer func() { _ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) }()
+		// From the start, because net/http reads what a handler has left of a body
+		// before it sends an answer. It lifts the deadline at the end of the body.
+		if r.ContentLength != 0 {
+			_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
 		seen := &statusWriter{ResponseWriter: w}
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
 		defer func() { //nolint:contextcheck // it is the request's

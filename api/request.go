@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -20,21 +21,30 @@ const (
 	maxNameText = 255 // of other names in queries and bodies
 )
 
-// timedBody is a body that must arrive in time. net/http lifts the deadline when
-// the body has been read to its end.
-type timedBody struct {
+// steady serves bodies of any size, as long as they keep coming.
+func steady(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = &steadyBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// steadyBody gives every read as long as a whole body has elsewhere. net/http lifts
+// the deadline when the body has been read to its end.
+type steadyBody struct {
 	io.ReadCloser
 	control *http.ResponseController
-	begun   bool
+	ended   bool
 }
 
 // Read implements io.Reader.
-func (b *timedBody) Read(p []byte) (int, error) {
-	if !b.begun {
-		b.begun = true
+func (b *steadyBody) Read(p []byte) (int, error) {
+	if !b.ended {
 		_ = b.control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
-	return b.ReadCloser.Read(p)
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err != nil
+	return n, err
 }
 
 // decode reads the body of a request, which must be one JSON value.
@@ -64,6 +74,9 @@ func readBody(r *http.Request) ([]byte, error) {
 	raw, err := io.ReadAll(r.Body)
 	var tooLarge *http.MaxBytesError
 	switch {
+	case err == nil && !utf8.Valid(raw):
+		// The decoder would put other characters in the place of broken ones.
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "the body is not valid UTF-8")
 	case err == nil:
 		return raw, nil
 	case errors.As(err, &tooLarge):

@@ -87,8 +87,6 @@ type lines struct {
 // newLines starts the signs of life. The caller calls end.
 func newLines(w http.ResponseWriter) *lines {
 	l := &lines{w: w, control: http.NewResponseController(w), stop: make(chan struct{}), stopped: make(chan struct{})}
-	// The request has no body to wait for, and a stream outlives any deadline.
-	_ = l.control.SetReadDeadline(time.Time{})
 	go l.beat()
 	return l
 }

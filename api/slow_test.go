@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 )
 
@@ -70,7 +72,13 @@ func TestSlowClients(t *testing.T) {
 		"headers that do not end": {"GET /v1/apps HTTP/1.1\r\nHost: x\r\n", 0, 15 * time.Second},
 		"a body that stops":       {"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusRequestTimeout, time.Minute},
 		"a body nobody wants":     {"POST /v1/nothing HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusNotFound, time.Minute},
-		"silence afterwards":      {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusOK, 3 * time.Minute},
+		"a body nobody wants, and a stream": {
+			"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + `{"name":"web"}` +
+				"GET /v1/apps/web/logs HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{",
+			http.StatusCreated, time.Minute,
+		},
+		"an upload that stops": {"PUT /v2/x HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusTeapot, time.Minute},
+		"silence afterwards":   {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusOK, 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -81,6 +89,40 @@ func TestSlowClients(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSteadyUpload sends a body for longer than one may take elsewhere: what goes to
+// the registry only has to keep coming.
+func TestSteadyUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
+		near, far := net.Pipe()
+		l.conns <- far
+		server := api.Server(newAPI())
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(l)
+		}()
+		go func() {
+			_, _ = io.WriteString(near, "PUT /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+			for range 10 {
+				time.Sleep(20 * time.Second)
+				_, _ = io.WriteString(near, "x")
+			}
+		}()
+		res, err := http.ReadResponse(bufio.NewReader(near), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusTeapot {
+			t.Errorf("a steady upload is answered %d", res.StatusCode)
+		}
+		_ = near.Close()
+		_ = server.Close()
+		<-served
+	})
 }
 
 // TestLongWait waits for longer than a body may take: the bound on reading must
@@ -122,6 +164,79 @@ func TestLongWait(t *testing.T) {
 			}
 		}
 		_ = near.Close()
+		_ = server.Close()
+		<-served
+	})
+}
+
+// countingExec notes how long commands take.
+type countingExec struct {
+	hangar.MachineService
+	took chan time.Duration
+}
+
+func (c countingExec) ExecMachine(
+	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
+) (hangar.ExecResult, error) {
+	began := time.Now()
+	defer func() { c.took <- time.Since(began) }()
+	return c.MachineService.ExecMachine(ctx, ref, req, streams)
+}
+
+// TestLostClientOfExec: a client that sent more than the command reads, and is then
+// gone, has the command killed, although nobody reads from its connection.
+func TestLostClientOfExec(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
+		near, far := net.Pipe()
+		l.conns <- far
+		took := make(chan time.Duration, 1)
+		server := api.Server(newAPI(func(c *api.Config) { c.Machines = countingExec{c.Machines, took} }))
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(l)
+		}()
+		const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
+		r := bufio.NewReader(near)
+		for _, step := range []struct {
+			sent   string
+			status int
+		}{
+			{"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + `{"name":"web"}`, http.StatusCreated},
+			{"POST /v1/apps/web/machines HTTP/1.1\r\n" + auth + "Content-Length: 28\r\n\r\n" + `{"config":{"image":"nginx"}}`, http.StatusOK},
+			{"GET /v1/apps/web/machines/d8912340000002/exec?command=sleep&command=100000 HTTP/1.1\r\n" + auth +
+				"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", http.StatusSwitchingProtocols},
+		} {
+			if _, err := io.WriteString(near, step.sent); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(r, nil)
+			if err != nil || res.StatusCode != step.status {
+				t.Fatalf("%s: %v, %v", step.sent, res, err)
+			}
+			if step.status != http.StatusSwitchingProtocols {
+				_, _ = io.Copy(io.Discard, res.Body)
+			}
+			_ = res.Body.Close()
+		}
+		const size = 32<<10 + 1 // of a message: a byte for the stream, stdin, and the rest
+		frame := append([]byte{0x82, 0xff, 0, 0, 0, 0, 0, 0, size >> 8 & 0xff, size & 0xff, 0, 0, 0, 0}, make([]byte, size)...)
+		flooded := make(chan struct{})
+		go func() {
+			defer close(flooded)
+			for {
+				if _, err := near.Write(frame); err != nil {
+					return
+				}
+			}
+		}()
+		synctest.Wait() // until the server takes no more
+		_ = near.Close()
+		<-flooded
+		if d := <-took; d > time.Minute {
+			t.Errorf("the command was killed %s after its client was lost", d)
+		}
 		_ = server.Close()
 		<-served
 	})

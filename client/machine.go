@@ -44,6 +44,9 @@ func (c *Client) Machines(ctx context.Context, app hangar.AppName, filter hangar
 	for k, v := range filter.Metadata {
 		in.query.Set("metadata."+k, v)
 	}
+	if !filter.Events {
+		in.query.Set("events", "false")
+	}
 	var out []*hangar.Machine
 	if err := c.do(ctx, in, &out); err != nil {
 		return nil, err
@@ -172,9 +175,17 @@ func (c *Client) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]
 
 // MachineProcesses implements hangar.MachineReader.
 func (c *Client) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
-	var out []hangar.Process
-	if err := c.do(ctx, get(machinePath(ref, "ps")), &out); err != nil {
+	var listed []struct {
+		hangar.Process
+		CPU float64 `json:"cpu"` // percent
+	}
+	if err := c.do(ctx, get(machinePath(ref, "ps")), &listed); err != nil {
 		return nil, err
+	}
+	out := make([]hangar.Process, 0, len(listed))
+	for _, p := range listed {
+		p.Process.CPU = p.CPU / 100
+		out = append(out, p.Process)
 	}
 	return out, nil
 }

@@ -337,6 +337,9 @@ func machineAutoDestroy(t *testing.T, h Harness) {
 	must(t, "signal", h.Machines.SignalMachine(h.Context(t), m.Ref(), 9))
 	h.wait(t, m.Ref(), hangar.MachineDestroyed)
 	lastExit(t, h.get(t, m.Ref()))
+	h.wait(t, m.Ref(), hangar.MachineStarted) // as it was
+	_, err := h.Machines.WaitMachine(h.Context(t), m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineSuspended}, Timeout: patience})
+	wantError(t, "wait for what it never was", err, hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach)
 }
 
 func machineDestroy(t *testing.T, h Harness) {
@@ -355,7 +358,7 @@ func machineDestroy(t *testing.T, h Harness) {
 		wantError(t, name+" a destroyed machine", h.calls(h.Context(t), m.Ref())[name](), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	}
 	_, err := h.Machines.WaitMachine(h.Context(t), m.Ref(), hangar.MachineWait{Timeout: patience})
-	wantError(t, "wait for a destroyed machine to start", err, hangar.CodeFailedPrecondition, "")
+	wantError(t, "wait for a destroyed machine to start", err, hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach)
 }
 
 func machineList(t *testing.T, h Harness) {
@@ -375,6 +378,7 @@ func machineList(t *testing.T, h Harness) {
 		want   []hangar.MachineID
 	}{
 		{"all", hangar.MachineFilter{}, []hangar.MachineID{a.ID, b.ID}},
+		{"with events", hangar.MachineFilter{Events: true}, []hangar.MachineID{a.ID, b.ID}},
 		{"destroyed too", hangar.MachineFilter{IncludeDestroyed: true}, []hangar.MachineID{a.ID, b.ID, c.ID}},
 		{"state", hangar.MachineFilter{States: []hangar.MachineState{hangar.MachineStarted}}, []hangar.MachineID{b.ID}},
 		{"states", hangar.MachineFilter{States: []hangar.MachineState{hangar.MachineStarted, hangar.MachineStopped}}, []hangar.MachineID{a.ID, b.ID}},
@@ -388,8 +392,8 @@ func machineList(t *testing.T, h Harness) {
 		var got []hangar.MachineID
 		for _, m := range machines {
 			got = append(got, m.ID)
-			if len(m.Events) != 0 {
-				t.Errorf("%s: machine %s comes with events", test.name, m.ID)
+			if with := len(m.Events) > 0; with != test.filter.Events {
+				t.Errorf("%s: machine %s comes with events: %t", test.name, m.ID, with)
 			}
 		}
 		slices.Sort(test.want)

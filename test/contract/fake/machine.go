@@ -71,8 +71,11 @@ func (s *Service) Machines(ctx context.Context, app hangar.AppName, filter hanga
 	var out []*hangar.Machine
 	for _, m := range s.machines {
 		if m.App == app && filter.Matches(&m.Machine) {
-			c := m.Machine
-			out = append(out, &c)
+			c := m.snapshot()
+			if !filter.Events {
+				c.Events = nil
+			}
+			out = append(out, c)
 		}
 	}
 	slices.SortFunc(out, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -278,7 +281,8 @@ func (m *machine) reached(in hangar.MachineWait) (hangar.MachineReached, error) 
 	wanted := func(state hangar.MachineState) bool {
 		return slices.Contains(in.States, state) || slices.Contains(in.States, hangar.WaitSettled) && state.Settled()
 	}
-	if in.FromEvent != "" {
+	gone := m.State == hangar.MachineDestroyed && m.Config.AutoDestroy
+	if in.FromEvent != "" || gone {
 		for _, c := range m.changes {
 			if c.Event != nil && c.Event.ID > in.FromEvent && c.Machine.InstanceID >= in.Instance && wanted(c.Machine.State) {
 				return hangar.MachineReached{EventID: c.Event.ID, State: c.Machine.State, Version: c.Machine.InstanceID}, nil
@@ -289,7 +293,7 @@ func (m *machine) reached(in hangar.MachineWait) (hangar.MachineReached, error) 
 		return hangar.MachineReached{EventID: m.events[0].ID, State: m.State, Version: m.InstanceID}, nil
 	}
 	if m.State == hangar.MachineDestroyed {
-		return hangar.MachineReached{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine is destroyed and cannot become %s", in.States[0])
+		return hangar.MachineReached{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach, "machine is destroyed and cannot become %s", in.States[0])
 	}
 	return hangar.MachineReached{}, nil
 }
@@ -330,7 +334,7 @@ func (s *Service) MachineProcesses(ctx context.Context, ref hangar.MachineRef) (
 	if err != nil {
 		return nil, err
 	}
-	p := hangar.Process{PID: 1, Command: strings.Join(append([]string{"/init"}, m.Config.Init.Exec...), " "), Directory: "/", RSS: 4 << 20}
+	p := hangar.Process{PID: 1, Command: strings.Join(append([]string{"/init"}, m.Config.Init.Exec...), " "), Directory: "/", CPU: 0.124, RSS: 4 << 20}
 	for _, service := range m.Config.Services {
 		p.ListenSockets = append(p.ListenSockets, hangar.ListenSocket{Proto: "tcp", Address: fmt.Sprintf("[::]:%d", service.InternalPort)})
 	}

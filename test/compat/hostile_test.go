@@ -1,0 +1,778 @@
+package compat_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestHostileClients is rude to a daemon in many ways at once, while a polite client
+// goes on, and then looks at what is left: open files, memory, goroutines, and what
+// the daemon printed.
+func TestHostileClients(t *testing.T) {
+	w := newWorld(t, "fake")
+	h := hostile{world: w, id: w.run(t, launch{Config: &machineConfig{Image: w.image}}).ID}
+	h.hangUp(t)
+	files, memory := h.openFiles(t), h.memory(t, "VmRSS")
+
+	stop := h.polite(t)
+	t.Run("attacks", func(t *testing.T) {
+		t.Run("types", h.wrongTypes)
+		t.Run("parameters", h.badParameters)
+		t.Run("documents", h.badDocuments)
+		t.Run("large bodies", h.largeBodies)
+		t.Run("paths", h.badPaths)
+		t.Run("protocol", h.brokenProtocol)
+		t.Run("pipelining", h.pipelining)
+		t.Run("half closed", h.halfClosed)
+		t.Run("slow headers", h.slowHeaders)
+		t.Run("slow bodies", h.slowBodies)
+		t.Run("many idle", h.manyIdle)
+		t.Run("lost clients", h.lostClients)
+		t.Run("websocket", h.websocketAbuse)
+		t.Run("flooded stdin", h.floodedStdin)
+	})
+	stop()
+
+	h.hangUp(t)
+	peak := h.memory(t, "VmHWM")
+	t.Logf("memory of the daemon: %d MB before, up to %d MB under attack, %d MB after", memory>>20, peak>>20, h.memory(t, "VmRSS")>>20)
+	if peak > memory+256<<20 {
+		t.Errorf("the daemon took up to %d MB under attack, %d MB before", peak>>20, memory>>20)
+	}
+	if m := w.look(t, h.id); m.State != "started" {
+		t.Errorf("the machine is %s after the attacks", m.State)
+	}
+	h.hangUp(t)
+	if now := h.openFiles(t); now > files {
+		t.Errorf("the daemon has %d open files, %d before", now, files)
+	}
+	h.nothingLeft(t, w.daemon.Quit())
+}
+
+// hostile is who attacks a world in which one Machine runs.
+type hostile struct {
+	world
+	id string
+}
+
+// patience bounds what an attack waits for; the daemon is quicker with all of it.
+const patience = 90 * time.Second
+
+// openFiles counts the open files of the daemon.
+func (h hostile) openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(h.daemon.PID()), "fd"))
+	must(t, "count open files", err)
+	return len(files)
+}
+
+// memory returns a line of the daemon's status in /proc, in bytes.
+func (h hostile) memory(t *testing.T, name string) int {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(h.daemon.PID()), "status"))
+	must(t, "read status", err)
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			must(t, "read "+name, err)
+			return n << 10
+		}
+	}
+	t.Fatalf("no %s", name)
+	return 0
+}
+
+// hangUp ends the connections of the client and waits until the daemon has none.
+func (h hostile) hangUp(t *testing.T) {
+	t.Helper()
+	h.http.CloseIdleConnections()
+	for deadline := time.Now().Add(patience); h.connections(t) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the daemon still has %d connections", h.connections(t))
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	// The goroutine of a connection ends just after its socket.
+	<-time.After(200 * time.Millisecond)
+}
+
+// connections counts the sockets at the daemon's end that it has not closed.
+func (h hostile) connections(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/net/tcp")
+	must(t, "list connections", err)
+	address, err := netip.ParseAddrPort(h.daemon.Addr())
+	must(t, "parse the address", err)
+	const established, closeWait = "01", "08" // the others are listeners, or closed by the daemon
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		if strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", address.Port())) && slices.Contains([]string{established, closeWait}, fields[3]) {
+			n++
+		}
+	}
+	return n
+}
+
+// nothingLeft looks through all that the daemon printed, stacks included.
+func (h hostile) nothingLeft(t *testing.T, output string) {
+	t.Helper()
+	before, stacks, ok := strings.Cut(output, "SIGQUIT: quit")
+	if !ok || !strings.Contains(stacks, "goroutine ") {
+		t.Fatal("the daemon printed no stacks")
+	}
+	for _, bad := range []string{"panic", "fatal error", "DATA RACE", "superfluous"} {
+		if i := strings.Index(before, bad); i >= 0 {
+			t.Errorf("the daemon printed %s", before[max(0, i-200):min(len(before), i+2000)])
+		}
+	}
+	for stack := range strings.SplitSeq(stacks, "\n\n") {
+		for _, owner := range []string{"net/http.(*conn).serve", "hangar/api.", "coder/websocket", "hangar/internal/wsmux"} {
+			if strings.Contains(stack, owner) {
+				t.Errorf("a goroutine is left:\n%s", stack)
+				break
+			}
+		}
+	}
+}
+
+// polite keeps asking for the Machine until the returned function is called. It must
+// never be refused.
+func (h hostile) polite(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := newClient(t, h.base, h.daemon.Token())
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := c.get(ctx, h.app, h.id); err != nil && ctx.Err() == nil {
+				t.Errorf("a polite client is refused: %v", err)
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	})
+	return func() {
+		cancel()
+		asking.Wait()
+		c.http.CloseIdleConnections()
+	}
+}
+
+// dial opens a connection that goes with the test.
+func (h hostile) dial(t *testing.T) *net.TCPConn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", h.daemon.Addr())
+	must(t, "dial", err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	return conn.(*net.TCPConn)
+}
+
+// request is the head of a request with a token, without its empty line.
+func (h hostile) request(method, path string, headers ...string) string {
+	lines := append([]string{method + " " + path + " HTTP/1.1", "Host: x", "Authorization: " + h.authorization}, headers...)
+	return strings.Join(lines, "\r\n") + "\r\n"
+}
+
+// answer reads the answer to text, if there is one. Writing goes on meanwhile,
+// because a server may answer before it has read everything.
+func (h hostile) answer(t *testing.T, text io.Reader) (status int, body string) {
+	t.Helper()
+	conn := h.dial(t)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = io.Copy(conn, text)
+	}()
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		status = res.StatusCode
+		raw, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+		_ = res.Body.Close()
+		body = string(raw)
+	}
+	_ = conn.Close()
+	<-written
+	return status, body
+}
+
+// send posts a body and returns the answer.
+func (h hostile) send(t *testing.T, method, path string, body []byte) (status int, text string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, h.base+path, bytes.NewReader(body))
+	must(t, "make a request", err)
+	r.Header.Set("Authorization", h.authorization)
+	res, err := h.http.Do(r)
+	must(t, method+" "+path, err)
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(res.Body)
+	must(t, "read the answer", err)
+	return res.StatusCode, string(raw)
+}
+
+// refuses checks that an answer is a 4xx with an error that says words.
+func refuses(t *testing.T, what string, status int, text string, words ...string) {
+	t.Helper()
+	var body struct {
+		Error string `json:"error"`
+	}
+	if status < 400 || status > 499 || json.Unmarshal([]byte(text), &body) != nil || body.Error == "" {
+		t.Errorf("%s is answered %d %q, want a 4xx with an error", what, status, text)
+	}
+	for _, word := range words {
+		if !strings.Contains(body.Error, word) {
+			t.Errorf("%s is answered %q, which does not name %q", what, body.Error, word)
+		}
+	}
+}
+
+// spoil calls try with copies of a document in each of which one property has a
+// value of another type. It names the property by its path.
+func spoil(doc any, path []string, put func(any) any, try func(path []string, spoilt any)) {
+	for _, other := range []any{json.Number("-1"), json.Number("1.5"), json.Number("1e999"), "\x00spoilt", true, []any{}, []any{[]any{nil}}, map[string]any{"x": 1}} {
+		if fmt.Sprintf("%T", other) != fmt.Sprintf("%T", doc) {
+			try(path, put(other))
+		}
+	}
+	switch v := doc.(type) {
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			spoil(v[k], append(slices.Clone(path), k), func(x any) any {
+				c := maps.Clone(v)
+				c[k] = x
+				return put(c)
+			}, try)
+		}
+	case []any:
+		for i := range v {
+			spoil(v[i], path, func(x any) any {
+				c := slices.Clone(v)
+				c[i] = x
+				return put(c)
+			}, try)
+		}
+	}
+}
+
+func (h hostile) wrongTypes(t *testing.T) {
+	t.Parallel()
+	wish := `{"region":"loc","skip_launch":true,"skip_service_registration":false,"config":{
+		"image":"` + h.image + `","env":{"A":"1"},"init":{"exec":["/bin/sh"],"cmd":["x"],"tty":false},
+		"guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"metadata":{"a":"b"},"auto_destroy":false,
+		"restart":{"policy":"no","max_retries":1},"stop_config":{"timeout":"5s","signal":"SIGTERM"},
+		"services":[{"protocol":"tcp","internal_port":80,"autostop":"off","autostart":true,"force_instance_key":"x","min_machines_running":0,
+			"ports":[{"port":80,"handlers":["http"],"force_https":false,
+			"tls_options":{"alpn":["h2"],"versions":["TLSv1.2"],"default_self_signed":false},"proxy_proto_options":{"version":"v2"},
+			"http_options":{"compress":true,"h2_backend":false,"idle_timeout":60,"headers_read_timeout":10,"response":{"pristine":false}}}],"concurrency":{"type":"requests","soft_limit":1,"hard_limit":2},
+			"checks":[{"type":"tcp","interval":"15s","timeout":"2s","grace_period":"1s"}]}],
+		"checks":{"alive":{"type":"http","port":80,"path":"/","method":"GET","headers":[{"name":"A","values":["b"]}]}},
+		"files":[{"guest_path":"/x","raw_value":"eA==","mode":420}],"metrics":{"port":9091,"path":"/metrics","https":false},
+		"dns":{"skip_registration":false,"nameservers":["1.1.1.1"],"options":[{"name":"ndots","value":"1"}],"hostname":"x"},"statics":[{"guest_path":"/a","url_prefix":"/a"}]}}`
+	for _, request := range []struct{ path, body string }{
+		{"/v1/apps", `{"app_name":"spoilt","name":"spoilt","org_slug":"personal","network":"default"}`},
+		{machines(h.app), wish},
+		{machines(h.app), `{"name":"spoilt","current_version":"","lease_ttl":0,"lsvd":false,"config":{}}`},
+		{machines(h.app, h.id, "stop"), `{"signal":"SIGWINCH","timeout":"300s"}`},
+		{machines(h.app, h.id, "exec"), `{"cmd":"true","command":["true"],"stdin":"","timeout":1}`},
+		{machines(h.app, h.id, "signal"), `{"signal":"SIGWINCH"}`},
+	} {
+		path := request.path
+		decoder := json.NewDecoder(strings.NewReader(request.body))
+		decoder.UseNumber()
+		var doc any
+		must(t, "decode", decoder.Decode(&doc))
+		spoil(doc, nil, func(x any) any { return x }, func(at []string, spoilt any) {
+			raw, err := json.Marshal(spoilt)
+			if err != nil {
+				raw = fmt.Appendf(nil, "%v", spoilt) // 1e999 is no number to the encoder
+			}
+			status, text := h.send(t, http.MethodPost, path, raw)
+			what := fmt.Sprintf("POST %s with another %s: %s", path, strings.Join(at, "."), raw)
+			if status < 300 && len(at) > 0 && mayBeAnything(at, path) {
+				// What is accepted must not break the clients that list it.
+				if err := json.Unmarshal([]byte(text), new(machine)); err != nil && path == machines(h.app) {
+					t.Errorf("%s is accepted, but clients fail to read it: %v", what, err)
+				}
+				return
+			}
+			refuses(t, what, status, text)
+			if word := named(at); word != "" && !strings.Contains(text, word) {
+				t.Errorf("%s is answered %q, which does not name %q", what, text, word)
+			}
+		})
+	}
+}
+
+// mayBeAnything lists the properties of which another type than the usual is fine,
+// or that a request may leave out.
+func mayBeAnything(at []string, path string) bool {
+	switch last := at[len(at)-1]; {
+	case strings.HasSuffix(path, "/stop"), strings.HasSuffix(path, "/exec") && last != "command" && last != "cmd":
+		return true // the timeout as a number, nothing in the place of a default
+	default:
+		return slices.Contains([]string{"timeout", "interval", "grace_period", "signal", "autostop", "cmd", "command", "app_name", "name"}, last)
+	}
+}
+
+// named is the word of a path that an error must hold.
+func named(at []string) string {
+	switch {
+	case len(at) == 0:
+		return ""
+	case len(at) > 1 && slices.Contains([]string{"env", "metadata", "checks"}, at[len(at)-2]):
+		return at[len(at)-2] // the keys of a map are not properties
+	default:
+		return at[len(at)-1]
+	}
+}
+
+func (h hostile) badParameters(t *testing.T) {
+	t.Parallel()
+	const huge = 40 << 10
+	for _, p := range []struct{ method, path, name string }{
+		{"GET", machines(h.app), "state"},
+		{"GET", machines(h.app), "include_deleted"},
+		{"GET", machines(h.app), "summary"},
+		{"GET", machines(h.app, h.id, "wait"), "state"},
+		{"GET", machines(h.app, h.id, "wait"), "timeout"},
+		{"GET", machines(h.app, h.id, "events"), "limit"},
+		{"GET", machines(h.app, h.id, "events"), "follow"},
+		{"POST", machines(h.app, h.id, "restart"), "force_stop"},
+		{"POST", machines(h.app, h.id, "restart"), "timeout"},
+		{"POST", machines(h.app, h.id, "restart"), "signal"},
+		{"DELETE", machines(h.app, h.id), "kill"},
+		{"DELETE", machines(h.app, h.id), "force"},
+		{"DELETE", "/v1/apps/" + h.app, "force"},
+		{"GET", "/api/v1/apps/" + h.app + "/logs", "limit"},
+		{"GET", "/api/v1/apps/" + h.app + "/logs", "instance"},
+		{"GET", "/api/v1/apps/" + h.app + "/logs", "next_token"},
+	} {
+		for _, value := range []string{"nonsense", "-1", "99999999999999999999", "\x00", "\xff\xfe", "../../etc/passwd", strings.Repeat("a", huge)} {
+			query := url.Values{p.name: {value}}.Encode()
+			status, text := h.send(t, p.method, p.path+"?"+query, nil)
+			refuses(t, fmt.Sprintf("%s %s?%.60s", p.method, p.path, query), status, text, p.name)
+		}
+	}
+	for _, query := range []string{"%zz", "a;b", "metadata.=x", "metadata.a=1&metadata.a=2"} {
+		status, text := h.send(t, "GET", machines(h.app)+"?"+query, nil)
+		refuses(t, "the query "+query, status, text)
+	}
+	if list, err := h.list(t.Context(), h.app, strings.Repeat("x=1&", 5000)); err != nil || len(list) == 0 {
+		t.Errorf("a query of unknown parameters: %d machines, %v", len(list), err)
+	}
+	status, _ := h.answer(t, strings.NewReader(h.request("GET", machines(h.app)+"?x="+strings.Repeat("a", 200<<10))+"\r\n"))
+	if status != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a query of 200 KiB is answered %d", status)
+	}
+}
+
+func (h hostile) badDocuments(t *testing.T) {
+	t.Parallel()
+	deep := func(open, end string, n int) string { return strings.Repeat(open, n) + "1" + strings.Repeat(end, n) }
+	for name, body := range map[string]string{
+		"nothing":          "",
+		"blanks":           " \r\n\t",
+		"half an object":   `{"config":`,
+		"two values":       `{"config":{"image":"x"}}{}`,
+		"a comment":        `{/**/}`,
+		"single quotes":    `{'config':{}}`,
+		"a byte order":     "\xef\xbb\xbf{}",
+		"UTF-16":           "\xff\xfe{\x00}\x00",
+		"broken UTF-8":     "{\"config\":{\"image\":\"" + h.image + "\",\"env\":{\"A\":\"\xff\xfe\"}}}",
+		"a surrogate half": "{\"config\":{\"image\":\"\\ud800\"}}",
+		"a NUL":            "{\"config\":{\"image\":\"x\\u0000\"}}",
+		"deep arrays":      `{"config":{"image":"x","a":` + deep("[", "]", 100_000) + `}}`,
+		"deep objects":     `{"config":{"image":"x","a":` + deep(`{"a":`, "}", 9_000) + `}}`,
+		"a large number":   `{"config":{"image":"x","guest":{"cpus":` + strings.Repeat("9", 100_000) + `}}}`,
+		"many variables":   `{"config":{"image":"x","env":{"A":"` + strings.Repeat("a", 512<<10) + `"}}}`,
+		"NaN":              `{"config":{"image":"x","guest":{"cpus":NaN}}}`,
+		"a form":           "config=x&image=y",
+	} {
+		for _, path := range []string{machines(h.app), machines(h.app, h.id)} {
+			status, text := h.send(t, http.MethodPost, path, []byte(body))
+			refuses(t, name+" to "+path, status, text)
+		}
+	}
+}
+
+// zeroes is an endless text of zeroes.
+type zeroes struct{}
+
+// Read implements io.Reader.
+func (zeroes) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '0'
+	}
+	return len(p), nil
+}
+
+func (h hostile) largeBodies(t *testing.T) {
+	t.Parallel()
+	const size = 10 << 20
+	var sending sync.WaitGroup
+	for _, path := range []string{"/v1/apps", machines(h.app), machines(h.app, h.id), machines(h.app, h.id, "exec"), machines(h.app, h.id, "stop")} {
+		for range 4 {
+			sending.Go(func() {
+				sized := io.MultiReader(strings.NewReader(h.request("POST", path, "Content-Length: "+strconv.Itoa(size))+"\r\n"), io.LimitReader(zeroes{}, size))
+				if status, text := h.answer(t, sized); status != http.StatusRequestEntityTooLarge {
+					t.Errorf("10 MiB to %s are answered %d %s", path, status, text)
+				}
+			})
+			sending.Go(func() {
+				chunk := fmt.Sprintf("%x\r\n%s\r\n", 64<<10, strings.Repeat("0", 64<<10))
+				chunked := io.MultiReader(strings.NewReader(h.request("POST", path, "Transfer-Encoding: chunked")+"\r\n"), strings.NewReader(strings.Repeat(chunk, size/(64<<10))))
+				if status, text := h.answer(t, chunked); status != http.StatusRequestEntityTooLarge {
+					t.Errorf("10 MiB in chunks to %s are answered %d %s", path, status, text)
+				}
+			})
+		}
+	}
+	sending.Wait()
+}
+
+func (h hostile) badPaths(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{
+		"/v1/apps/..%2f..%2f..%2fetc%2fpasswd", "/v1/apps/%2e%2e", "/v1/apps/%00", "/v1/apps/%ff", "/v1/apps/" + strings.Repeat("a", 20_000),
+		"/v1/apps/" + h.app + "/machines/..%2f..%2fadmin.token", "/v1/apps/" + h.app + "/machines/%2e%2e%2f%2e%2e", "/v1/apps/" + h.app + "/machines/" + strings.ToUpper(h.id),
+		"/v1/apps/" + h.app + "/machines/" + h.id + "%00", "/v1/apps/" + h.app + "/machines/" + h.id + "/metadata/..%2f..%2fx",
+		"/v1/apps/" + h.app + "/machines/" + h.id + "/nothing", "/v1/images/sha256:..%2f..%2fx", "/v2/..%2f..%2fetc/manifests/passwd", "/v2/a/blobs/..%2f..%2fx",
+		"/v1/../../../etc/passwd", "//etc/passwd", "/v1/apps/../../admin.token", "/%2e%2e/%2e%2e/etc/passwd", "/admin.token", "/debug/pprof/", "/metrics",
+	} {
+		status, text := h.answer(t, strings.NewReader(h.request("GET", path, "Connection: close")+"\r\n"))
+		if status < 300 || status > 499 || strings.Contains(text, "root:") || strings.Contains(text, h.daemon.Token()) {
+			t.Errorf("GET %.80s is answered %d %.200s", path, status, text)
+		}
+	}
+	for _, method := range []string{"PUT", "PATCH", "TRACE", "OPTIONS", "BREW"} {
+		status, text := h.send(t, method, "/v1/apps", nil)
+		refuses(t, method, status, text, "method")
+	}
+}
+
+func (h hostile) brokenProtocol(t *testing.T) {
+	t.Parallel()
+	body := `{"name":"smuggled"}`
+	for name, text := range map[string]string{
+		"noise":                  "\x00\x01\x02\x03\r\n\r\n",
+		"a TLS hello":            "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+		"an HTTP/2 preface":      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"another version":        "GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+		"no host":                "GET /v1/apps HTTP/1.1\r\n\r\n",
+		"a header without colon": "GET / HTTP/1.1\r\nHost: x\r\nnonsense\r\n\r\n",
+		"a header with a NUL":    "GET / HTTP/1.1\r\nHost: x\r\nA: \x00\r\n\r\n",
+		"large headers":          h.request("GET", "/v1/apps", "X: "+strings.Repeat("a", 200<<10)) + "\r\n",
+		"many headers":           h.request("GET", "/v1/apps", strings.Repeat("X: a\r\n", 40_000)) + "\r\n",
+		"two lengths":            h.request("POST", "/v1/apps", "Content-Length: 3", "Content-Length: 19") + "\r\n" + body,
+		"a negative length":      h.request("POST", "/v1/apps", "Content-Length: -1") + "\r\n" + body,
+		"an absurd length":       h.request("POST", "/v1/apps", "Content-Length: 99999999999999999999") + "\r\n" + body,
+		"an unknown encoding":    h.request("POST", "/v1/apps", "Transfer-Encoding: gzip, chunked") + "\r\n" + body,
+		"a bad chunk":            h.request("POST", "/v1/apps", "Transfer-Encoding: chunked") + "\r\nzz\r\n" + body,
+		"an endless chunk head":  h.request("POST", "/v1/apps", "Transfer-Encoding: chunked") + "\r\n1;" + strings.Repeat("x", 100_000),
+	} {
+		status, answer := h.answer(t, strings.NewReader(text))
+		if status != 0 && (status < 400 || status > 599) || status == http.StatusInternalServerError {
+			t.Errorf("%s is answered %d %.200s", name, status, answer)
+		}
+	}
+	if _, err := h.client.app(t.Context(), "smuggled"); failure(t, err).status != 404 {
+		t.Errorf("a request was smuggled in: %v", err)
+	}
+}
+
+func (h hostile) pipelining(t *testing.T) {
+	t.Parallel()
+	const requests = 500
+	conn := h.dial(t)
+	written := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < requests && err == nil; i++ {
+			_, err = io.WriteString(conn, h.request("GET", "/v1/apps/"+[]string{h.app, "nothing-there"}[i%2])+"\r\n")
+		}
+		written <- err
+	}()
+	r := bufio.NewReader(conn)
+	for i := range requests {
+		res, err := http.ReadResponse(r, nil)
+		must(t, "read an answer", err)
+		_, err = io.Copy(io.Discard, res.Body)
+		must(t, "read an answer", err)
+		_ = res.Body.Close()
+		if want := []int{http.StatusOK, http.StatusNotFound}[i%2]; res.StatusCode != want {
+			t.Fatalf("request %d is answered %d, want %d", i, res.StatusCode, want)
+		}
+	}
+	must(t, "write requests", <-written)
+}
+
+func (h hostile) halfClosed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		text     string
+		statuses []int // 0: none
+	}{
+		// net/http takes the end of what a client sends for the end of the client, so
+		// that a request may be broken off.
+		"after a request":           {h.request("GET", "/v1/apps") + "\r\n", []int{http.StatusOK, http.StatusServiceUnavailable}},
+		"in the headers":            {h.request("GET", "/v1/apps"), []int{0, http.StatusBadRequest}},
+		"in the body":               {h.request("POST", "/v1/apps", "Content-Length: 100") + "\r\n{", []int{http.StatusBadRequest}},
+		"in a chunk":                {h.request("POST", "/v1/apps", "Transfer-Encoding: chunked") + "\r\n10\r\n{", []int{http.StatusBadRequest}},
+		"in a body nobody wants":    {h.request("POST", "/v1/nothing", "Content-Length: 100") + "\r\n{", []int{http.StatusNotFound}},
+		"before anything was asked": {"", []int{0}},
+	} {
+		conn := h.dial(t)
+		_, err := io.WriteString(conn, test.text)
+		must(t, "write", err)
+		must(t, "close one half", conn.CloseWrite())
+		status := 0
+		r := bufio.NewReader(conn)
+		if res, err := http.ReadResponse(r, nil); err == nil {
+			status = res.StatusCode
+			_ = res.Body.Close()
+		}
+		if !slices.Contains(test.statuses, status) {
+			t.Errorf("half closed %s: answered %d, want one of %v", name, status, test.statuses)
+		}
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			t.Errorf("half closed %s: the connection stays open: %v", name, err)
+		}
+	}
+}
+
+// drip sends a text byte by byte until the connection is closed by the other side,
+// which it must be.
+func (h hostile) drip(t *testing.T, begin, rest string) {
+	t.Helper()
+	conn := h.dial(t)
+	if _, err := io.WriteString(conn, begin); err != nil {
+		t.Errorf("begin: %v", err)
+		return
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-closed:
+			return
+		case <-time.After(time.Second):
+		}
+		if time.Duration(i)*time.Second > patience {
+			t.Errorf("%.60q: the connection is still open after %s", begin, patience)
+			return
+		}
+		_, _ = io.WriteString(conn, rest[i%len(rest):][:1])
+	}
+}
+
+func (h hostile) slowHeaders(t *testing.T) {
+	t.Parallel()
+	var dripping sync.WaitGroup
+	for _, begin := range []string{"", "G", "GET /v1/apps HTTP/1.1\r\nHost: x\r\n", h.request("GET", "/v1/apps")} {
+		for range 50 {
+			dripping.Go(func() { h.drip(t, begin, "X: a\r\n") })
+		}
+	}
+	dripping.Wait()
+}
+
+func (h hostile) slowBodies(t *testing.T) {
+	t.Parallel()
+	const length = "Content-Length: 100000"
+	var dripping sync.WaitGroup
+	for _, begin := range []string{
+		h.request("POST", "/v1/apps", length),
+		h.request("POST", machines(h.app, h.id, "start"), length), // takes no body
+		h.request("GET", machines(h.app), length),
+		h.request("GET", "/v1/apps/"+h.app+"/logs", length), // streams its answer
+		h.request("POST", "/v1/nothing", length),
+		"POST /v1/apps HTTP/1.1\r\nHost: x\r\n" + length + "\r\n", // has no token
+		"PUT /v2/personal/x/manifests/1 HTTP/1.1\r\nHost: x\r\n" + length + "\r\n",
+	} {
+		for range 10 {
+			dripping.Go(func() { h.drip(t, begin+"\r\n", " ") })
+		}
+	}
+	dripping.Wait()
+}
+
+func (h hostile) manyIdle(t *testing.T) {
+	t.Parallel()
+	conns := make([]net.Conn, 1000)
+	for i := range conns {
+		conn := h.dial(t)
+		conns[i] = conn
+		if i%2 == 0 { // the others never ask anything
+			_, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+			must(t, "write", err)
+		}
+	}
+	for i := 0; i < len(conns); i += 2 {
+		res, err := http.ReadResponse(bufio.NewReader(conns[i]), nil)
+		must(t, "read an answer", err)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("connection %d is answered %d", i, res.StatusCode)
+		}
+	}
+	for _, conn := range conns {
+		must(t, "close", conn.Close())
+	}
+}
+
+// lostClients ask for what takes long, and vanish with a reset.
+func (h hostile) lostClients(t *testing.T) {
+	t.Parallel()
+	exec := `{"cmd":"sleep 100000","timeout":80000}`
+	for _, request := range []string{
+		h.request("GET", machines(h.app, h.id, "wait")+"?state=stopped") + "\r\n",
+		h.request("GET", machines(h.app, h.id, "events")+"?follow=true") + "\r\n",
+		h.request("GET", "/v1/apps/"+h.app+"/logs?follow=true") + "\r\n",
+		h.request("POST", machines(h.app, h.id, "exec"), "Content-Length: "+strconv.Itoa(len(exec))) + "\r\n" + exec,
+	} {
+		for range 50 {
+			conn := h.dial(t)
+			_, err := io.WriteString(conn, request)
+			must(t, "write", err)
+			must(t, "linger", conn.SetLinger(0))
+			must(t, "close", conn.Close())
+		}
+	}
+}
+
+// upgrade opens an exec with live streams.
+func (h hostile) upgrade(t *testing.T, command string) (*net.TCPConn, *bufio.Reader) {
+	t.Helper()
+	conn := h.dial(t)
+	head := h.request("GET", machines(h.app, h.id, "exec")+"?command="+strings.ReplaceAll(command, " ", "&command="),
+		"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
+	_, err := io.WriteString(conn, head+"\r\n")
+	must(t, "ask for an upgrade", err)
+	r := bufio.NewReader(conn)
+	res, err := http.ReadResponse(r, nil)
+	must(t, "read the upgrade", err)
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("the upgrade is answered %d", res.StatusCode)
+	}
+	return conn, r
+}
+
+// frame makes a masked frame; the mask is zero.
+func frame(opcode byte, payload []byte) []byte {
+	b := []byte{0x80 | opcode, 0xff}
+	b = binary.BigEndian.AppendUint64(b, uint64(len(payload)))
+	return append(append(b, 0, 0, 0, 0), payload...)
+}
+
+const (
+	text    = 1
+	binData = 2
+	closing = 8
+	ping    = 9
+)
+
+// websocketAbuse breaks the protocol of exec in ways that each must end the command
+// and the connection.
+func (h hostile) websocketAbuse(t *testing.T) {
+	t.Parallel()
+	for name, sent := range map[string][]byte{
+		"a text message":       frame(text, []byte("\x00hello")),
+		"an empty message":     frame(binData, nil),
+		"an unknown stream":    frame(binData, []byte{77, 1}),
+		"the server's stream":  frame(binData, []byte{1, 'x'}),
+		"a size that is none":  frame(binData, []byte("\x03nonsense")),
+		"a message too large":  frame(binData, make([]byte, 1<<20)),
+		"a frame of 2^63":      {0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0},
+		"an unmasked frame":    {0x82, 0x02, 0, 'x'},
+		"a reserved opcode":    frame(5, nil),
+		"reserved bits":        {0xf2, 0x80, 0, 0, 0, 0},
+		"a fragmented ping":    {0x09, 0x80, 0, 0, 0, 0},
+		"a large ping":         frame(ping, make([]byte, 1000)),
+		"endless fragments":    bytes.Repeat([]byte{0x02, 0x81, 0, 0, 0, 0, 0}, 2),
+		"a close and the rest": append(frame(closing, []byte{0x03, 0xe8}), bytes.Repeat([]byte("x"), 100_000)...),
+		"noise":                bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef}, 1000),
+	} {
+		conn, r := h.upgrade(t, "sleep 100000")
+		_, _ = conn.Write(sent)
+		if _, err := io.Copy(io.Discard, r); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection stays open", name)
+		}
+	}
+	// Pings are answered, however many.
+	conn, r := h.upgrade(t, "sleep 100000")
+	pinged := make(chan struct{})
+	go func() {
+		defer close(pinged)
+		_, _ = conn.Write(bytes.Repeat(frame(ping, []byte("x")), 10_000))
+	}()
+	pongs, err := io.CopyN(io.Discard, r, 3*10_000)
+	if err != nil {
+		t.Errorf("10000 pings are answered with %d bytes: %v", pongs, err)
+	}
+	<-pinged
+	must(t, "close one half", conn.CloseWrite())
+	_, _ = io.Copy(io.Discard, r)
+	// Clients that vanish.
+	for i := range 50 {
+		conn, _ := h.upgrade(t, "sleep 100000")
+		if i%2 == 0 {
+			must(t, "linger", conn.SetLinger(0))
+		}
+		must(t, "close", conn.Close())
+	}
+	for name, headers := range map[string][]string{
+		"no key":          {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"},
+		"an old version":  {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 8", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="},
+		"a short key":     {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AA=="},
+		"no upgrade":      {},
+		"another upgrade": {"Connection: Upgrade", "Upgrade: h2c"},
+	} {
+		status, text := h.answer(t, strings.NewReader(h.request("GET", machines(h.app, h.id, "exec")+"?command=true", headers...)+"\r\n"))
+		if status < 400 || status > 499 {
+			t.Errorf("an upgrade with %s is answered %d %s", name, status, text)
+		}
+	}
+}
+
+// floodedStdin sends more than commands read, and vanishes: nobody reads from these
+// connections, so that their end is not seen.
+func (h hostile) floodedStdin(t *testing.T) {
+	t.Parallel()
+	message := frame(binData, make([]byte, 32<<10+1))
+	var flooding sync.WaitGroup
+	for range 20 {
+		conn, _ := h.upgrade(t, "sleep 100000")
+		flooding.Go(func() {
+			_ = conn.SetWriteDeadline(time.Now().Add(2 * time.Second))
+			for range 1000 {
+				if _, err := conn.Write(message); err != nil {
+					return
+				}
+			}
+		})
+	}
+	flooding.Wait()
+}
