@@ -22,7 +22,7 @@ import (
 // this process has nowhere to go back to. With version 2, children are born in a
 // group without a move, and runsc does that.
 func joinCgroup(conf *config.Config, spec *specs.Spec) error {
-	if cgroup.IsOnlyV2() {
+	if conf.IgnoreCgroups || cgroup.IsOnlyV2() {
 		return nil
 	}
 	group, err := cgroup.NewFromPath(spec.Linux.CgroupsPath, false)

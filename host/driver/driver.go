@@ -75,6 +75,16 @@ type Suspender interface {
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 
+// Adopter is a driver that finds again what it started for somebody who died before
+// the Handle was journaled.
+type Adopter interface {
+	// Adopt returns the Handle that the last Start or Resume of the Machine returned,
+	// or would have returned, waiting for it if it is not over yet. It answers
+	// ErrNotFound when that did not succeed. A sandbox that ended meanwhile is adopted
+	// too, and Wait then returns its exit.
+	Adopt(ctx context.Context, id hangar.MachineID, dir string) (Handle, error)
+}
+
 // StatsReader is a driver that measures Machines.
 type StatsReader interface {
 	Stats(ctx context.Context, h Handle) (Stats, error)

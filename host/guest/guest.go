@@ -139,6 +139,8 @@ func platformVariables(m *hangar.Machine) map[string]string {
 func EtcHosts(m *hangar.Machine) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+	// What services over UDP bind to. Here any address will do.
+	b.WriteString("0.0.0.0\tfly-global-services platform-global-services\n")
 	if m.PrivateIP.IsValid() {
 		fmt.Fprintf(&b, "%s\t%s fly-local-6pn platform-local-6pn\n", m.PrivateIP, m.ID)
 	}

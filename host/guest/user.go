@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hangar-platform/hangar"
 )
 
@@ -109,66 +107,25 @@ func findRow(rows [][]string, key string, idColumn, width int) []string {
 // maxAccountFile bounds what is read of an image's account files, in bytes.
 const maxAccountFile = 1 << 20
 
-// readColonFile reads a file of colon-separated lines from the topmost layer that
-// has an opinion on it. A file that is absent has no rows.
+// readColonFile reads a file of colon-separated lines as the Machine will see it. A
+// file that is absent has no rows.
 func readColonFile(layers []string, path string) ([][]string, error) {
-	for _, layer := range slices.Backward(layers) {
-		f, err := openInLayer(layer, path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case errors.Is(err, errHidden):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		}
-		defer f.Close()
-		var rows [][]string
-		lines := bufio.NewScanner(&boundedReader{f, maxAccountFile})
-		for lines.Scan() {
-			if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
-				rows = append(rows, strings.Split(line, ":"))
-			}
-		}
-		return rows, lines.Err()
-	}
-	return nil, nil
-}
-
-// errHidden says that a layer removes what the layers below it have.
-var errHidden = errors.New("hidden by a whiteout")
-
-// openInLayer opens a regular file of one layer. Symbolic links are resolved with
-// the layer as the root, so that a hostile image cannot point at the host.
-func openInLayer(layer, path string) (*os.File, error) {
-	root, err := unix.Open(layer, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: layer, Err: err}
-	}
-	defer unix.Close(root)
-	fd, err := unix.Openat2(root, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil, fs.ErrNotExist
+	f, err := openInLayers(layers, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	defer f.Close()
+	var rows [][]string
+	lines := bufio.NewScanner(&boundedReader{f, maxAccountFile})
+	for lines.Scan() {
+		if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
+			rows = append(rows, strings.Split(line, ":"))
+		}
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-	case unix.S_IFCHR:
-		return nil, errHidden
-	default:
-		return nil, fs.ErrNotExist
-	}
-	// Reopening through /proc opens exactly the file that was just checked.
-	return os.Open("/proc/self/fd/" + strconv.Itoa(fd))
+	return rows, lines.Err()
 }
 
 // boundedReader is an io.LimitedReader that fails instead of ending early.

@@ -69,6 +69,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"start errors", test.startErrors},
 		{"destroy", test.destroy},
 		{"restart", test.restart},
+		{"adopt", test.adopt},
 		{"writable layer", test.writableLayer},
 		{"exec", test.exec},
 		{"exec streams", test.execStreams},

@@ -214,6 +214,47 @@ func (t test) restart() {
 	}
 }
 
+// adopt finds Machines again whose handle was lost with the daemon.
+func (t test) adopt() {
+	if _, ok := t.Driver.(driver.Adopter); !ok || t.Restart == nil {
+		t.Skip("this driver does not adopt")
+	}
+	counting := t.start("count")
+	counting.signal(sigUSR1)
+	counting.out.expect("count 1 1")
+	ended := t.start("trap", "INT", "6")
+	ended.signal(sigINT)
+	ended.wait()
+	destroyed := t.start("sleep")
+	destroyed.destroy()
+	never := t.prepare("sleep")
+
+	d := t.Restart(t.T)
+	adopter := d.(driver.Adopter)
+	for _, m := range []*machine{counting, ended} {
+		m.d = d
+		handle, err := adopter.Adopt(m.context(), m.spec.ID, m.spec.Dir)
+		if err != nil {
+			t.Fatalf("Adopt: %v", err)
+		}
+		m.handle = handle
+		if err := d.Recover(m.context(), handle); err != nil {
+			t.Errorf("Recover of what was adopted: %v", err)
+		}
+	}
+	counting.signal(sigUSR1)
+	counting.out.expect("count 2 2")
+	if got, want := ended.wait(), (driver.Exit{Code: 6}); got != want {
+		t.Errorf("exit %+v meanwhile, want %+v", got, want)
+	}
+	for _, m := range []*machine{destroyed, never} {
+		m.d = d
+		if _, err := adopter.Adopt(m.context(), m.spec.ID, m.spec.Dir); !errors.Is(err, driver.ErrNotFound) {
+			t.Errorf("Adopt of nothing: %v, want ErrNotFound", err)
+		}
+	}
+}
+
 func (t test) writableLayer() {
 	m := t.prepare("write", "/kept", "safe")
 	m.start()

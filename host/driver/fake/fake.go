@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -72,6 +73,7 @@ const (
 	OpResume      Op = "resume"
 	OpResumeDone  Op = "resume done"
 	OpRecover     Op = "recover"
+	OpAdopt       Op = "adopt"
 	OpSignal      Op = "signal"
 	OpStop        Op = "stop"
 	OpExec        Op = "exec"
@@ -87,6 +89,9 @@ type Options struct {
 	Faults func(op Op, id hangar.MachineID) (delay time.Duration, err error)
 	// MaxSuspendMemoryMB is announced as a capability; 0: 2048.
 	MaxSuspendMemoryMB int
+	// Programs are those that can be the main process of a Machine, as its command
+	// names them; nil: any.
+	Programs []string
 }
 
 // Driver runs Machines in a World. It keeps nothing itself.
@@ -98,6 +103,7 @@ type Driver struct {
 var (
 	_ driver.Driver      = (*Driver)(nil)
 	_ driver.Suspender   = (*Driver)(nil)
+	_ driver.Adopter     = (*Driver)(nil)
 	_ driver.StatsReader = (*Driver)(nil)
 )
 
@@ -128,7 +134,7 @@ func (h handle) encode() driver.Handle {
 func (d *Driver) decode(h driver.Handle) (handle, error) {
 	var v handle
 	if err := json.Unmarshal(h, &v); err != nil || v.ID == "" || v.Boot == "" {
-		return handle{}, d.world.misused("", "handle %q is none of this driver's", h)
+		return handle{}, fmt.Errorf("%w: %w", driver.ErrNotFound, d.world.misused("", "handle %q is none of this driver's", h))
 	}
 	return v, nil
 }
@@ -150,13 +156,15 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 	if err := env.fault(ctx, EnvStartDelay, EnvStartError); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
-	plan, err := planMain(spec.Command, env)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	if name := spec.Command.Args[0]; d.o.Programs != nil && !slices.Contains(d.o.Programs, name) {
+		return nil, fmt.Errorf("start %s: %s: %w", spec.ID, name, driver.ErrCommandNotFound)
 	}
-	s := &sandbox{Spec: spec, Boot: rand.Text(), Started: now(), Exit: plan}
+	s := &sandbox{Spec: spec, Boot: rand.Text(), Started: now()}
 	s.Incarnation = s.Boot
 	if err := s.bootRoot(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	if err := s.startMain(ctx, env); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
 	return d.launch(ctx, s, OpStartDone)
@@ -171,7 +179,7 @@ func (d *Driver) launch(ctx context.Context, s *sandbox, done Op) (driver.Handle
 		return nil, errors.Join(err, d.world.remove(s.Spec.ID))
 	}
 	if done == OpStartDone {
-		s.print()
+		s.print(s.said)
 	}
 	return handle{s.Spec.ID, s.Incarnation}.encode(), nil
 }
@@ -187,6 +195,21 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 	}
 	_, err = d.world.find(v)
 	return err
+}
+
+// Adopt returns the handle of the sandbox that is there.
+func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, _ string) (driver.Handle, error) {
+	if err := d.fault(ctx, OpAdopt, id); err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", id, err)
+	}
+	s, err := d.world.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if s.suspended() {
+		return nil, fmt.Errorf("adopt %s: %w", id, driver.ErrNotFound)
+	}
+	return s.handle().encode(), nil
 }
 
 // Wait returns the exit.
@@ -207,7 +230,21 @@ func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal)
 	if err := d.fault(ctx, OpSignal, v.ID); err != nil {
 		return fmt.Errorf("signal %s: %w", v.ID, err)
 	}
-	return d.world.change(v, func(s *sandbox) error { return s.signal(sig) })
+	return d.signal(v, sig)
+}
+
+func (d *Driver) signal(h handle, sig hangar.Signal) error {
+	var said string
+	var after *sandbox
+	err := d.world.change(h, func(s *sandbox) (err error) {
+		said, err = s.signal(sig)
+		after = s
+		return err
+	})
+	if err == nil {
+		after.print(said)
+	}
+	return err
 }
 
 // Stop ends the sandbox, by SIGKILL when grace has passed.
@@ -224,7 +261,10 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 	if err := d.fault(ctx, OpStop, v.ID); err != nil {
 		return fmt.Errorf("stop %s: %w", v.ID, err)
 	}
-	if err := d.world.change(v, func(s *sandbox) error { return s.signal(sig) }); err != nil {
+	if s, err := d.world.find(v); err == nil && s.Ended != nil {
+		return nil // before there was anything to stop
+	}
+	if err := d.signal(v, sig); err != nil {
 		return err
 	}
 	patient, cancel := context.WithTimeout(ctx, grace)
@@ -233,7 +273,7 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 	if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	err = d.world.change(v, func(s *sandbox) error { return s.signal(sigKill) })
+	err = d.signal(v, sigKill)
 	if errors.Is(err, driver.ErrNotFound) {
 		return nil // it ended by itself at the last moment
 	}
@@ -256,12 +296,19 @@ func (d *Driver) Destroy(ctx context.Context, id hangar.MachineID, _ string) err
 	return d.fault(ctx, OpDestroyDone, id)
 }
 
-// List names every sandbox, running or not.
+// List names every sandbox that runs or has ended; a suspended one is no more.
 func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := d.fault(ctx, OpList, ""); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	return d.world.list()
+	ids, err := d.world.list()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(ids, func(id hangar.MachineID) bool {
+		s, err := d.world.load(id)
+		return err == nil && s.suspended() || errors.Is(err, driver.ErrNotFound)
+	}), nil
 }
 
 // Processes lists the main process.
@@ -311,7 +358,8 @@ func (d *Driver) checkSpec(spec driver.Spec, what string) (environment, error) {
 	if info, err := os.Stat(spec.Dir); err != nil || !info.IsDir() {
 		return nil, d.world.misused(spec.ID, "%s without its directory %q", what, spec.Dir)
 	}
-	switch _, err := d.world.load(spec.ID); {
+	switch s, err := d.world.load(spec.ID); {
+	case err == nil && s.suspended(): // nothing is left of it
 	case err == nil:
 		return nil, d.world.misused(spec.ID, "%s while an earlier sandbox has not been destroyed", what)
 	case !errors.Is(err, driver.ErrNotFound):
@@ -328,7 +376,10 @@ func (d *Driver) fault(ctx context.Context, op Op, id hangar.MachineID) error {
 	if derr := pause(ctx, delay); derr != nil {
 		return derr
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return d.world.alive()
 }
 
 func pause(ctx context.Context, delay time.Duration) error {

@@ -27,9 +27,10 @@ import (
 //	boot                       a name that every boot has its own, kept by resume
 //	incr   memory              counts in memory and on the root; shows the count
 //	sh -c "A; B"               runs one after the other
+//	guest WORD…                does what package drivertest has its guest do
 //
 // Any other is driver.ErrCommandNotFound. A main process plays echo, true, false,
-// sleep, exit and sh in the same way; any other command runs until it is ended.
+// sleep, exit, sh and guest in the same way; any other command runs until it is ended.
 func (d *Driver) Exec(
 	ctx context.Context, h driver.Handle, cmd driver.Command, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
@@ -94,6 +95,9 @@ type process struct {
 }
 
 func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	if words := guestWords(args); words != nil {
+		return p.guest(ctx, words)
+	}
 	name, args := filepath.Base(args[0]), args[1:]
 	switch name {
 	case "sh":
@@ -266,8 +270,22 @@ func (p *process) cat(ctx context.Context, args []string) (hangar.ExecResult, er
 	}
 }
 
-// read looks for a file in the writable layer and then in the layers, highest first.
+// mounted returns where on the host name is, if it is in a mount.
+func (p *process) mounted(name string) (m driver.Mount, rest string, ok bool) {
+	for _, m := range slices.Backward(p.sandbox.Spec.Mounts) {
+		if rest, ok := strings.CutPrefix(filepath.Clean("/"+name), filepath.Clean(m.Target)); ok && strings.HasPrefix(rest, "/") {
+			return m, rest, true
+		}
+	}
+	return driver.Mount{}, "", false
+}
+
+// read looks for a file in the mounts, in the writable layer and then in the layers,
+// highest first.
 func (p *process) read(name string) ([]byte, error) {
+	if m, rest, ok := p.mounted(name); ok {
+		return readIn(m.Source, rest)
+	}
 	root := p.sandbox.Spec.Root
 	dirs := []string{root.Writable}
 	for _, layer := range slices.Backward(root.Layers) {
@@ -295,10 +313,17 @@ func readIn(dir, name string) ([]byte, error) {
 }
 
 func (p *process) write(name, text string) error {
-	if p.sandbox.Spec.Root.Writable == "" {
+	dir := p.sandbox.Spec.Root.Writable
+	if m, rest, ok := p.mounted(name); ok {
+		if m.ReadOnly {
+			return os.ErrPermission
+		}
+		dir, name = m.Source, rest
+	}
+	if dir == "" {
 		return os.ErrPermission
 	}
-	r, err := os.OpenRoot(p.sandbox.Spec.Root.Writable)
+	r, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,11 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-const sigKill = hangar.Signal(syscall.SIGKILL)
+const (
+	sigInt  = hangar.Signal(syscall.SIGINT)
+	sigKill = hangar.Signal(syscall.SIGKILL)
+	sigUSR1 = hangar.Signal(syscall.SIGUSR1)
+)
 
 // sandbox is the file of one sandbox.
 type sandbox struct {
@@ -31,6 +35,8 @@ type sandbox struct {
 	Exit *driver.Exit `json:"exit,omitempty"`
 	// Ended is how it ended; nil while it runs.
 	Ended *driver.Exit `json:"ended,omitempty"`
+
+	said string // by the main process as it started
 }
 
 // memory is what is lost at the end of a sandbox unless it is suspended.
@@ -40,6 +46,8 @@ type memory struct {
 }
 
 func (s *sandbox) handle() handle { return handle{s.Spec.ID, s.Incarnation} }
+
+func (s *sandbox) suspended() bool { return s.Ended != nil && s.Ended.Suspended }
 
 func (s *sandbox) title() string { return strings.Join(s.Spec.Command.Args, " ") }
 
@@ -59,31 +67,34 @@ func (s *sandbox) settle(t time.Time) {
 	}
 }
 
-// signal does what the main process does on receiving sig.
-func (s *sandbox) signal(sig hangar.Signal) error {
+// signal does what the main process does on receiving sig, and returns what it says.
+func (s *sandbox) signal(sig hangar.Signal) (said string, err error) {
 	if sig <= 0 || sig > 64 {
-		return fmt.Errorf("invalid signal %d", int(sig))
+		return "", fmt.Errorf("invalid signal %d", int(sig))
+	}
+	if said, ok, err := s.guestSignal(guestWords(s.Spec.Command.Args), sig); ok || err != nil {
+		return said, err
 	}
 	switch syscall.Signal(sig) {
 	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
-		return nil
+		return "", nil
 	default: // ends a process that has no other plan
 	}
 	end := driver.Exit{Code: 128 + int(sig), Signal: int(sig), At: now()}
 	if answer := parseEnv(s.Spec.Command.Env)[EnvStop]; answer != "" && sig != sigKill {
 		if answer == "ignore" {
-			return nil
+			return "", nil
 		}
 		exit, err := parseExit(answer, end.At)
 		if err != nil {
-			return fmt.Errorf("%s: %w", EnvStop, err)
+			return "", fmt.Errorf("%s: %w", EnvStop, err)
 		}
 		end = exit
 	}
 	if s.Exit == nil || end.At.Before(s.Exit.At) {
 		s.Exit = &end
 	}
-	return nil
+	return "", nil
 }
 
 // rootFile counts the writes to the writable layer.
@@ -92,6 +103,11 @@ func (s *sandbox) rootFile() string { return filepath.Join(s.Spec.Root.Writable,
 // bootRoot prepares the writable layer for a boot: memory begins with what it
 // finds there.
 func (s *sandbox) bootRoot() error {
+	for _, layer := range s.Spec.Root.Layers {
+		if _, err := os.Stat(layer); err != nil {
+			return err
+		}
+	}
 	dir := s.Spec.Root.Writable
 	if dir == "" {
 		return nil
@@ -133,16 +149,28 @@ func (s *sandbox) increment() error {
 	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
 }
 
-// print writes the main process's words to its output. Nobody may be reading: the
-// sandbox does not wait for a reader.
-func (s *sandbox) print() {
-	text := parseEnv(s.Spec.Command.Env)[EnvOutput]
+// startMain starts the main process: what it says is kept, and when it ends planned.
+func (s *sandbox) startMain(ctx context.Context, env environment) error {
+	if words := guestWords(s.Spec.Command.Args); words != nil {
+		return s.startGuest(ctx, words)
+	}
+	plan, err := planMain(s.Spec.Command, env)
+	if err != nil {
+		return err
+	}
+	s.Exit, s.said = plan, env[EnvOutput]
 	for _, words := range script(s.Spec.Command.Args) {
 		if filepath.Base(words[0]) != "echo" {
 			break
 		}
-		text += strings.Join(words[1:], " ") + "\n"
+		s.said += strings.Join(words[1:], " ") + "\n"
 	}
+	return nil
+}
+
+// print writes what the main process says to its output. Nobody may be reading: the
+// sandbox does not wait for a reader.
+func (s *sandbox) print(text string) {
 	if text == "" || s.Spec.Output == "" {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar/host/driver"
@@ -129,6 +130,9 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	snap, err := readSnapshot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("resume %s: %w: %w", spec.ID, driver.ErrSnapshotUnusable, err)
+	}
+	if !slices.Equal(snap.Command, spec.Command.Args) {
+		return nil, fmt.Errorf("resume %s: %w: it was made of %q", spec.ID, driver.ErrSnapshotUnusable, snap.Command)
 	}
 	s := &sandbox{Spec: spec, Boot: snap.Boot, Incarnation: rand.Text(), Started: now(), Memory: snap.Memory, Exit: snap.Left}
 	if s.Exit != nil {

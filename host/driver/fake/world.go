@@ -21,6 +21,7 @@ type World struct {
 	dir string
 
 	mu      sync.Mutex                         // guards the files and what follows
+	dead    bool                               // see Die
 	busy    map[hangar.MachineID]string        // operations that exclude one another
 	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; somebody waits
 }
@@ -70,6 +71,16 @@ func (w *World) Running() ([]hangar.MachineID, error) {
 	return running, nil
 }
 
+// Boot names the boot of a Machine, as the command boot does inside; "" when it has
+// no sandbox.
+func (w *World) Boot(id hangar.MachineID) string {
+	s, err := w.load(id)
+	if err != nil {
+		return ""
+	}
+	return s.Boot
+}
+
 // Crash ends the main process of a Machine from outside, as the host's own fault
 // would. It answers driver.ErrNotFound when none runs.
 func (w *World) Crash(id hangar.MachineID, exit driver.Exit) error {
@@ -95,8 +106,36 @@ func (w *World) Vanish() error {
 	return err
 }
 
+// ErrDied is answered after Die.
+var ErrDied = errors.New("the daemon has died")
+
+// Die stands for the death of the daemon that uses this World: from now on nothing
+// that is done through it has an effect. The Machines live on in a new World on the
+// same directory.
+func (w *World) Die() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = true
+}
+
+func (w *World) alive() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.aliveLocked()
+}
+
+func (w *World) aliveLocked() error {
+	if w.dead {
+		return ErrDied
+	}
+	return nil
+}
+
 func (w *World) misused(id hangar.MachineID, format string, args ...any) error {
 	what := strings.ReplaceAll(fmt.Sprintf("%s: "+format, append([]any{id}, args...)...), "\n", " ")
+	if err := w.alive(); err != nil {
+		return err
+	}
 	err := fmt.Errorf("%w: %s", ErrMisuse, what)
 	if merr := os.MkdirAll(w.dir, 0o700); merr != nil {
 		return errors.Join(err, merr)
@@ -155,6 +194,9 @@ func (w *World) loadLocked(id hangar.MachineID) (*sandbox, error) {
 }
 
 func (w *World) saveLocked(s *sandbox) error {
+	if err := w.aliveLocked(); err != nil {
+		return err
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -186,6 +228,9 @@ func (w *World) add(s *sandbox) error {
 func (w *World) remove(id hangar.MachineID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := w.aliveLocked(); err != nil {
+		return err
+	}
 	if err := os.Remove(w.file(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

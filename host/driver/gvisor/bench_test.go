@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor"
 )
 
 // BenchmarkStart measures until the main process runs; reply-ms is until the first
@@ -80,4 +82,67 @@ func BenchmarkExec(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkProcesses measures the list of a Machine that listens.
+func BenchmarkProcesses(b *testing.B) {
+	d := open(b)
+	s := serve(b, d, 0)
+	_ = s.dial().Close()
+	for b.Loop() {
+		ps, err := d.Processes(b.Context(), s.handle)
+		if err != nil || len(ps) != 1 || len(ps[0].ListenSockets) != 1 {
+			b.Fatal(ps, err)
+		}
+	}
+}
+
+// cores returns how many cores the Machine uses, over a second.
+func cores(b *testing.B, d *gvisor.Driver, h driver.Handle) float64 {
+	b.Helper()
+	used := func() time.Duration {
+		s, err := d.Stats(b.Context(), h)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s.CPUTime
+	}
+	before, began := used(), time.Now()
+	time.Sleep(time.Second)
+	return float64(used()-before) / float64(time.Since(began))
+}
+
+// BenchmarkIdle measures what a Machine costs that does nothing: an HTTP server
+// without callers. Each operation takes a second.
+func BenchmarkIdle(b *testing.B) {
+	d := open(b)
+	s := serve(b, d, 0)
+	_ = s.dial().Close()
+	var used, memory []float64
+	for b.Loop() {
+		used = append(used, 1000*cores(b, d, s.handle))
+		st, err := d.Stats(b.Context(), s.handle)
+		if err != nil {
+			b.Fatal(err)
+		}
+		memory = append(memory, float64(st.MemoryBytes)/(1<<20))
+	}
+	slices.Sort(used)
+	slices.Sort(memory)
+	b.ReportMetric(used[len(used)/2], "millicores")
+	b.ReportMetric(memory[len(memory)/2], "MiB")
+}
+
+// BenchmarkQuota measures how much a Machine of one core gets that wants four. Each
+// operation takes a second.
+func BenchmarkQuota(b *testing.B) {
+	d := open(b)
+	m := boot(b, d, newSpec(b, "busy", "4"))
+	m.line()
+	var used []float64
+	for b.Loop() {
+		used = append(used, cores(b, d, m.handle))
+	}
+	slices.Sort(used)
+	b.ReportMetric(used[len(used)/2], "cores")
 }

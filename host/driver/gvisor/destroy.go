@@ -32,7 +32,7 @@ func (d *Driver) destroy(ctx context.Context, id, dir string) error {
 		}
 	}
 	// Without the bundle, Recover knows the sandbox no more.
-	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, specDigestFile}
+	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, bundle.ResultFile, specDigestFile}
 	if s == nil {
 		// A start that was cut off, perhaps by the death of the daemon: its engine may
 		// be at work still, and its sandbox be half there.
@@ -59,7 +59,7 @@ func (d *Driver) release(ctx context.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
 	}
-	unmountAll(rootfsDir(dir))
+	d.unmountRoot(dir)
 	return errors.Join(removeFiles(dir, "rootfs"), d.removeRuntimeFiles(id))
 }
 

@@ -52,7 +52,7 @@ type Options struct {
 }
 
 // Driver runs Machines as gVisor sandboxes. It implements driver.Driver,
-// driver.Suspender and driver.StatsReader.
+// driver.Suspender, driver.Adopter and driver.StatsReader.
 type Driver struct {
 	opts   Options
 	log    *slog.Logger
@@ -69,6 +69,7 @@ type Driver struct {
 var (
 	_ driver.Driver      = (*Driver)(nil)
 	_ driver.Suspender   = (*Driver)(nil)
+	_ driver.Adopter     = (*Driver)(nil)
 	_ driver.StatsReader = (*Driver)(nil)
 )
 

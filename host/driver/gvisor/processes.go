@@ -1,66 +1,223 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/urpc"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// Processes implements driver.Driver.
+// Processes implements driver.Driver. The guest's init is not listed.
 func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Process, error) {
 	s, err := d.running(h)
 	if err != nil {
 		return nil, err
 	}
-	id := string(s.ID)
-	var listed []guestProcess
-	if err := s.call(ctx, methodProcesses, &id, &listed); err != nil {
-		return nil, fmt.Errorf("list processes of machine %s: %w", s.ID, err)
-	}
-	var dumped []procfsEntry
-	if err := s.call(ctx, methodProcfs, &struct{}{}, &dumped); err != nil {
-		return nil, fmt.Errorf("list processes of machine %s: %w", s.ID, err)
-	}
-	details := make(map[int32]procfsEntry, len(dumped))
-	for _, e := range dumped {
-		details[e.Status.PID] = e
-	}
-	out := make([]hangar.Process, 0, len(listed))
-	for _, p := range listed {
-		e := details[p.PID]
-		command := strings.Join(e.Args, " ")
-		if command == "" {
-			command = p.Cmd
+	var entries []procfsEntry
+	if err := s.call(ctx, methodProcfs, &struct{}{}, &entries); err != nil {
+		if s.ended() {
+			return nil, s.goneError()
 		}
-		out = append(out, hangar.Process{
-			PID: int(p.PID), Command: command, Directory: e.CWD, RSS: int64(e.Status.VMRSS) << 10,
-			StartedMS: systemTime(p.Time), RunMS: userTime(p, e),
-			CPU:           float64(p.C) / 100,
-			ListenSockets: []hangar.ListenSocket{},
-		})
+		return nil, fmt.Errorf("list processes of machine %s: %w", s.ID, err)
+	}
+	entries = slices.DeleteFunc(entries, procfsEntry.isInit)
+	times, err := s.processorTimes(ctx, entries)
+	if err != nil {
+		return nil, fmt.Errorf("read processor times in machine %s: %w", s.ID, err)
+	}
+	listening, err := s.listening(ctx, entries)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		// A list without sockets is of use, too: a Machine without memory to spare can
+		// not start the program that finds them.
+		d.log.LogAttrs(ctx, slog.LevelDebug, "listening sockets not found",
+			slog.String("machine", string(s.ID)), slog.Any("error", err))
+	}
+	now := time.Now()
+	out := make([]hangar.Process, 0, len(entries))
+	for _, e := range entries {
+		p := hangar.Process{
+			PID: int(e.Status.PID), Command: e.command(), Directory: e.CWD, RSS: int64(e.Status.VMRSS) << 10,
+			ListenSockets: append([]hangar.ListenSocket{}, listening[e.Status.PID]...),
+		}
+		if t, ok := times[e.Status.PID]; ok {
+			p.StartedMS, p.RunMS = t.system.Milliseconds(), t.user.Milliseconds()
+			if life := now.Sub(time.Unix(0, e.StartTime)); life > 0 {
+				p.CPU = float64(t.system+t.user) / float64(life)
+			}
+		}
+		out = append(out, p)
 	}
 	return out, nil
 }
 
-// systemTime reads the processor time that gVisor names, in milliseconds.
-func systemTime(text string) int64 {
-	t, err := time.ParseDuration(text)
-	if err != nil {
-		return 0
-	}
-	return t.Milliseconds()
+// isInit reports whether the process is the guest's init, as PID 1 or beside a
+// command that was executed: nobody inside started it. What it has forked is a
+// command already, if not yet by name.
+func (e procfsEntry) isInit() bool {
+	return len(e.Args) > 0 && e.Args[0] == initPath && e.Status.PPID == 0
 }
 
-// userTime is what remains of the share of a core that gVisor names, which counts
-// both, over the life of the process.
-func userTime(p guestProcess, e procfsEntry) int64 {
-	if e.StartTime == 0 {
-		return 0
+// command is what the process was started as.
+func (e procfsEntry) command() string {
+	args := e.Args
+	if len(args) > 0 && args[0] == initPath {
+		args = guestinit.Command(args)
 	}
-	total := time.Since(time.Unix(0, e.StartTime)).Milliseconds() * int64(p.C) / 100
-	return max(0, total-systemTime(p.Time))
+	if len(args) == 0 {
+		return e.Status.Comm
+	}
+	return strings.Join(args, " ")
+}
+
+// processorTime is what a process has used.
+type processorTime struct{ user, system time.Duration }
+
+// tick is the unit of processor times in /proc.
+const tick = time.Second / 100
+
+// processorTimes reads /proc/PID/stat of the processes. What has ended meanwhile is
+// left out.
+func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (map[int32]processorTime, error) {
+	out := make(map[int32]processorTime, len(entries))
+	for len(entries) > 0 {
+		files := make([]string, len(entries))
+		for i, e := range entries {
+			files[i] = "/proc/" + strconv.Itoa(int(e.Status.PID)) + "/stat"
+		}
+		text, err := s.cat(ctx, files)
+		for line := range strings.Lines(text) {
+			if pid, t, ok := parseStat(line); ok {
+				out[pid] = t
+			}
+		}
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || s.ended() {
+			return nil, err
+		}
+		// The sandbox stopped at the first file that is gone: go on behind it.
+		gone := slices.IndexFunc(entries, func(e procfsEntry) bool {
+			_, known := out[e.Status.PID]
+			return !known
+		})
+		if gone < 0 {
+			break
+		}
+		entries = entries[gone+1:]
+	}
+	return out, nil
+}
+
+// cat returns the contents of files in the sandbox, one after the other, and on an
+// error what it has read before.
+func (s *sandbox) cat(ctx context.Context, files []string) (string, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	read := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(r) // ends when the sandbox, and we, have closed the other end
+		read <- b
+	}()
+	args := catArgs{Files: files, FilePayload: urpc.FilePayload{Files: []*os.File{w}}}
+	err = s.call(ctx, methodCat, &args, nil)
+	_ = w.Close()
+	if ctx.Err() != nil {
+		_ = r.Close() // the sandbox may be at work for longer
+	}
+	return string(<-read), err
+}
+
+// parseStat reads a line of /proc/PID/stat.
+func parseStat(line string) (pid int32, t processorTime, ok bool) {
+	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')') // the name may hold anything
+	if open < 0 || end < open {
+		return 0, processorTime{}, false
+	}
+	const userField, systemField = 11, 12 // counted from the one after the name
+	fields := strings.Fields(line[end+1:])
+	if len(fields) <= systemField {
+		return 0, processorTime{}, false
+	}
+	id, err := strconv.ParseInt(strings.TrimSpace(line[:open]), 10, 32)
+	if err != nil {
+		return 0, processorTime{}, false
+	}
+	user, userErr := strconv.ParseInt(fields[userField], 10, 64)
+	system, systemErr := strconv.ParseInt(fields[systemField], 10, 64)
+	t = processorTime{user: time.Duration(user) * tick, system: time.Duration(system) * tick}
+	return int32(id), t, userErr == nil && systemErr == nil
+}
+
+// maxSockets bounds how many open sockets are looked at: who listens does so before
+// it has many connections, and descriptors are given out in ascending order.
+const maxSockets = 1024
+
+// listening returns the sockets on which each process can be called. The sandbox
+// says which files are sockets; what they are, a program inside has to ask.
+func (s *sandbox) listening(ctx context.Context, entries []procfsEntry) (map[int32][]hangar.ListenSocket, error) {
+	holders := make(map[string][]int32) // of a socket, by its name
+	names := make(map[guestinit.File]string)
+	var ask []guestinit.File
+	for _, e := range entries {
+		for _, f := range e.FDs {
+			if !strings.HasPrefix(f.Path, "socket:[") {
+				continue
+			}
+			file := guestinit.File{PID: e.Status.PID, FD: f.Number}
+			if len(holders[f.Path]) == 0 {
+				names[file] = f.Path
+				ask = append(ask, file)
+			}
+			if !slices.Contains(holders[f.Path], file.PID) {
+				holders[f.Path] = append(holders[f.Path], file.PID)
+			}
+		}
+	}
+	if len(ask) == 0 {
+		return nil, nil
+	}
+	slices.SortStableFunc(ask, func(a, b guestinit.File) int { return int(a.FD - b.FD) })
+	ask = ask[:min(len(ask), maxSockets)]
+	// Kept together by process, each of which is opened once.
+	slices.SortStableFunc(ask, func(a, b guestinit.File) int { return int(a.PID - b.PID) })
+	var in []byte
+	for _, f := range ask {
+		in = guestinit.AppendFile(in, f)
+	}
+	var printed bytes.Buffer
+	result, err := s.exec(ctx, driver.Command{Args: guestinit.SocketsArgs(initPath)}, hangar.ExecStreams{
+		Stdin: bytes.NewReader(in), Stdout: &printed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if result.ExitCode != 0 {
+		return nil, fmt.Errorf("guest's init ended with code %d", result.ExitCode)
+	}
+	out := make(map[int32][]hangar.ListenSocket)
+	for _, l := range guestinit.ListeningSockets(printed.Bytes()) {
+		for _, pid := range holders[names[l.File]] {
+			out[pid] = append(out[pid], hangar.ListenSocket{Proto: l.Proto, Address: l.Address.String()})
+		}
+	}
+	return out, nil
 }

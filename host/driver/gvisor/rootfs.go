@@ -138,6 +138,19 @@ func copyMode(from, to string) error {
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
+// unmountRoot unmounts the root file system of the Machine in dir. It is gone from
+// there at once, but before the kernel lets go of it, it writes to disk whatever of the
+// file system below is not there yet, which may be a large snapshot. It does so for
+// whoever uses the mount last: a descriptor that nobody waits for.
+func (d *Driver) unmountRoot(dir string) {
+	target := rootfsDir(dir)
+	last, err := os.OpenFile(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	unmountAll(target)
+	if err == nil {
+		d.watchers.Go(func() { _ = last.Close() })
+	}
+}
+
 // unmountAll unmounts everything from target.
 func unmountAll(target string) {
 	for unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
@@ -152,20 +165,52 @@ func inRoot(root int, name string, flags uint64) (int, error) {
 	})
 }
 
-// prepareTmp makes sure that the root file system has a /tmp with something in it:
-// gVisor mounts a file system in memory over an empty one. The guest's init removes
-// the file again.
-func prepareTmp(root int) error {
-	tmp, err := inRoot(root, "tmp", unix.O_RDONLY|unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOENT) {
-		if err := unix.Mkdirat(root, "tmp", 0o1777); err != nil {
-			return fmt.Errorf("make /tmp: %w", err)
-		}
-		if err := unix.Fchmodat(root, "tmp", 0o1777, 0); err != nil {
-			return fmt.Errorf("make /tmp: %w", err)
-		}
-		tmp, err = inRoot(root, "tmp", unix.O_RDONLY|unix.O_DIRECTORY)
+// prepareRoot makes the directories that programs rely on, as an image may lack
+// them: /tmp, /run and /run/lock. /run is no file system in memory, because images
+// put directories there for their services.
+func prepareRoot(root int) error {
+	if err := makeDirectory(root, "tmp", 0o1777); err != nil {
+		return err
 	}
+	if err := makeDirectory(root, "run", 0o755); err != nil {
+		return err
+	}
+	if err := makeDirectory(root, "run/lock", 0o1777); err != nil {
+		return err
+	}
+	return keepTmp(root)
+}
+
+// makeDirectory makes the directory name in root if nothing is there. Where something
+// else is, the image wants it so.
+func makeDirectory(root int, name string, mode uint32) error {
+	if fd, err := inRoot(root, name, unix.O_PATH); !errors.Is(err, unix.ENOENT) {
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		return nil
+	}
+	parent, err := inRoot(root, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil // as above
+	}
+	defer func() { _ = unix.Close(parent) }()
+	base := path.Base(name)
+	if err := unix.Mkdirat(parent, base, mode); errors.Is(err, unix.EEXIST) {
+		return nil // a link to nothing
+	} else if err != nil {
+		return fmt.Errorf("make /%s: %w", name, err)
+	}
+	if err := unix.Fchmodat(parent, base, mode, 0); err != nil { // past our own mask
+		return fmt.Errorf("make /%s: %w", name, err)
+	}
+	return nil
+}
+
+// keepTmp makes sure that there is something in /tmp: gVisor mounts a file system in
+// memory over an empty one. The guest's init removes the file again.
+func keepTmp(root int) error {
+	tmp, err := inRoot(root, "tmp", unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) {
 		return nil // the image wants it so
 	}
@@ -182,77 +227,4 @@ func prepareTmp(root int) error {
 		return fmt.Errorf("keep /tmp: %w", err)
 	}
 	return unix.Close(fd)
-}
-
-// findCommand answers driver.ErrCommandNotFound unless the command of spec is a
-// file that can be executed, in the root file system or in a mount.
-func findCommand(root int, spec *driver.Spec) error {
-	if len(spec.Command.Args) == 0 {
-		return fmt.Errorf("%w: no command", driver.ErrCommandNotFound)
-	}
-	name := spec.Command.Args[0]
-	for _, candidate := range candidates(name, spec.Command) {
-		if executable(root, candidate, spec.Mounts) {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %s", driver.ErrCommandNotFound, name)
-}
-
-// candidates are the paths at which name may be.
-func candidates(name string, cmd driver.Command) []string {
-	if strings.Contains(name, "/") {
-		if !path.IsAbs(name) {
-			name = path.Join("/", cmd.Dir, name)
-		}
-		return []string{name}
-	}
-	search := defaultPath
-	for _, e := range cmd.Env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			search = v
-		}
-	}
-	var out []string
-	for dir := range strings.SplitSeq(search, ":") {
-		if !path.IsAbs(dir) {
-			dir = path.Join("/", cmd.Dir, dir)
-		}
-		out = append(out, path.Join(dir, name))
-	}
-	return out
-}
-
-// executable reports whether the guest could execute name. Under a mount, which is
-// made by the sandbox and not there yet, it looks at the source instead.
-func executable(root int, name string, mounts []driver.Mount) bool {
-	for _, m := range mounts {
-		target := path.Clean(m.Target)
-		if name != target && !strings.HasPrefix(name, strings.TrimRight(target, "/")+"/") {
-			continue
-		}
-		src, err := unix.Open(m.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return false
-		}
-		defer func() { _ = unix.Close(src) }()
-		if name == target {
-			return executableFile(src)
-		}
-		return executable(src, strings.TrimPrefix(name, target), nil)
-	}
-	fd, err := inRoot(root, name, unix.O_PATH)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = unix.Close(fd) }()
-	return executableFile(fd)
-}
-
-func executableFile(fd int) bool {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false
-	}
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0
 }

@@ -18,6 +18,7 @@ const (
 	methodProcesses = "containerManager.Processes"
 	methodProcfs    = "containerManager.ProcfsDump"
 	methodRestored  = "containerManager.WaitRestore"
+	methodCat       = "Fs.Cat"
 )
 
 // execArgs are those of methodExec. The files are standard input, output and error.
@@ -67,22 +68,32 @@ type signalArgs struct {
 
 // guestProcess is a process as methodProcesses lists it.
 type guestProcess struct {
-	PID     int32   `json:"pid"`
-	Threads []int32 `json:"threads"`
-	C       int32   `json:"c"` // share of a core in percent
-	Time    string  `json:"time"`
-	Cmd     string  `json:"cmd"`
+	PID int32 `json:"pid"`
 }
 
 // procfsEntry is a process as methodProcfs describes it.
 type procfsEntry struct {
-	Args      []string `json:"args"`
-	CWD       string   `json:"cwd"`
-	StartTime int64    `json:"clone_ts"` // nanoseconds since 1970
+	Args      []string  `json:"args"`
+	CWD       string    `json:"cwd"`
+	FDs       []fdEntry `json:"fdlist"`
+	StartTime int64     `json:"clone_ts"` // nanoseconds since 1970
 	Status    struct {
+		Comm  string `json:"comm"`
 		PID   int32  `json:"pid"`
+		PPID  int32  `json:"ppid"`   // 0: started from outside
 		VMRSS uint64 `json:"vm_rss"` // KiB
 	} `json:"status"`
+}
+
+type fdEntry struct {
+	Number int32  `json:"number"`
+	Path   string `json:"path"`
+}
+
+// catArgs are those of methodCat. The file receives the contents.
+type catArgs struct {
+	Files []string `json:"files"`
+	urpc.FilePayload
 }
 
 // call calls a method of the sandbox. The connection is closed, which ends the

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/sentry/control"
@@ -16,7 +17,8 @@ import (
 func TestWireTypes(t *testing.T) {
 	if methodExec != boot.ContMgrExecuteAsync || methodWaitPID != boot.ContMgrWaitPID ||
 		methodSignal != boot.ContMgrSignal || methodProcesses != boot.ContMgrProcesses ||
-		methodProcfs != boot.ContMgrProcfsDump || methodRestored != boot.ContMgrWaitRestore {
+		methodProcfs != boot.ContMgrProcfsDump || methodRestored != boot.ContMgrWaitRestore ||
+		methodCat != reflect.TypeFor[control.Fs]().Name()+".Cat" {
 		t.Error("the name of a method changed")
 	}
 	if toProcess != int(boot.DeliverToProcess) || toProcessGroup != int(boot.DeliverToProcessGroup) {
@@ -46,14 +48,21 @@ func TestWireTypes(t *testing.T) {
 	}
 
 	var p guestProcess
-	through(t, control.Process{PID: 3, C: 50, Time: "1ms", Cmd: "x"}, &p)
-	if want := (guestProcess{PID: 3, C: 50, Time: "1ms", Cmd: "x"}); !reflect.DeepEqual(p, want) {
+	if through(t, control.Process{PID: 3}, &p); p.PID != 3 {
 		t.Errorf("process arrives as %+v", p)
 	}
 	var e procfsEntry
-	through(t, procfs.ProcessProcfsDump{Args: []string{"a"}, CWD: "/w", StartTime: 5, Status: procfs.Status{PID: 3, VMRSS: 9}}, &e)
-	if e.Args[0] != "a" || e.CWD != "/w" || e.StartTime != 5 || e.Status.PID != 3 || e.Status.VMRSS != 9 {
+	through(t, procfs.ProcessProcfsDump{
+		Args: []string{"a"}, CWD: "/w", StartTime: 5, Status: procfs.Status{Comm: "c", PID: 3, PPID: 2, VMRSS: 9},
+		FDs: []procfs.FDInfo{{Number: 4, Path: "socket:[1]"}},
+	}, &e)
+	if e.Args[0] != "a" || e.CWD != "/w" || e.StartTime != 5 || e.Status.Comm != "c" || e.Status.PID != 3 || e.Status.PPID != 2 || e.Status.VMRSS != 9 ||
+		!slices.Equal(e.FDs, []fdEntry{{4, "socket:[1]"}}) {
 		t.Errorf("process details arrive as %+v", e)
+	}
+	var cat control.CatOpts
+	if through(t, catArgs{Files: []string{"/a", "/b"}}, &cat); !slices.Equal(cat.Files, []string{"/a", "/b"}) {
+		t.Errorf("files to read arrive as %+v", cat)
 	}
 }
 

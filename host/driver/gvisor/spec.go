@@ -30,11 +30,15 @@ const (
 // cpuPeriod is that of the CPU quota, in microseconds.
 const cpuPeriod = 100_000
 
-// The limits on open files that programs find.
-const (
-	openFilesSoft = 10_240
-	openFilesHard = 1 << 20
-)
+// guestLimits are those of resources for which gVisor's own would be too low.
+func guestLimits() []specs.POSIXRlimit {
+	const unlimited = 1<<64 - 1
+	return []specs.POSIXRlimit{
+		{Type: "RLIMIT_NOFILE", Soft: 10_240, Hard: 1 << 20},
+		{Type: "RLIMIT_MEMLOCK", Soft: unlimited, Hard: unlimited},
+		{Type: "RLIMIT_SIGPENDING", Soft: 1 << 14, Hard: 1 << 14},
+	}
+}
 
 // guestCapabilities are all that gVisor emulates: a Machine is a computer of its
 // own, and root in it is root. Nothing of it reaches the host.
@@ -90,7 +94,7 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: all, Effective: all, Permitted: all, Inheritable: nil, Ambient: nil,
 			},
-			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFilesSoft, Hard: openFilesHard}},
+			Rlimits: guestLimits(),
 		},
 		Hostname: spec.Hostname,
 		Mounts:   mounts,
@@ -120,20 +124,19 @@ func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
 		ReadOnly bool
 	}
 	fixed := struct {
-		Layers   []string
-		Init     string
-		Args     []string
-		Memory   int
-		Mounts   []mount
-		Caps     []string
-		OpenSoft int
-		OpenHard int
+		Layers []string
+		Init   string
+		Args   []string
+		Memory int
+		Mounts []mount
+		Caps   []string
+		Limits []specs.POSIXRlimit
 	}{
 		Layers: spec.Root.Layers,
 		Init:   filepath.Base(d.initLayer()),
 		Args: guestinit.Args(initPath, spec.TTY, spec.Command.UID, spec.Command.GID, spec.Command.Groups,
 			spec.Command.Dir, spec.Command.Args),
-		Memory: spec.MemoryMB, Caps: guestCapabilities(), OpenSoft: openFilesSoft, OpenHard: openFilesHard,
+		Memory: spec.MemoryMB, Caps: guestCapabilities(), Limits: guestLimits(),
 	}
 	for _, m := range spec.Mounts {
 		fixed.Mounts = append(fixed.Mounts, mount{m.Target, m.ReadOnly})

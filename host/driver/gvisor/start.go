@@ -52,7 +52,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 		if err := findCommand(root, &spec); err != nil {
 			return err
 		}
-		return prepareTmp(root)
+		return prepareRoot(root)
 	}, sentryHeadroom, "start")
 	if err != nil {
 		return nil, fmt.Errorf("start machine %s: %w", spec.ID, err)
@@ -79,10 +79,11 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 
 // boot makes a sandbox by the given engine command. On an error nothing is left.
 func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
+	d.watchers.Go(d.cgroup.quicken)
 	// Whatever an earlier sandbox left behind: a lock file of a killed engine, or a
 	// socket that would make gVisor quietly use another directory.
 	d.forget(spec.ID)
-	if err := d.removeRuntimeFiles(string(spec.ID)); err != nil {
+	if err := errors.Join(d.removeRuntimeFiles(string(spec.ID)), removeFiles(spec.Dir, bundle.ResultFile)); err != nil {
 		return nil, err
 	}
 	// From here on there is something to undo, also when ctx ends.
@@ -100,21 +101,18 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() err
 	if err := d.writeBundle(spec, headroom); err != nil {
 		return nil, err
 	}
-	out, err := openOutput(spec.Output)
+	out, held, err := openOutput(spec.Output)
 	if err != nil {
 		return nil, err
 	}
+	defer held.Close()
 	defer out.Close()
 	args = append([]string{command, "--bundle=" + spec.Dir}, args...)
 	r, err := d.engine(ctx, out, append(args, string(spec.ID))...)
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
-	if err != nil {
-		return nil, err
-	}
-	h := handle{ID: spec.ID, Dir: spec.Dir, Boot: boot, Socket: r.ControlSocket}
+	h := handle{ID: spec.ID, Dir: spec.Dir, Boot: r.HostBoot, Socket: r.ControlSocket}
 	if h.Sentry, err = find(r.SentryPID); err != nil {
 		return nil, fmt.Errorf("find sandbox: %w", err)
 	}
@@ -123,6 +121,11 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() err
 			return nil, fmt.Errorf("find gofer: %w", err)
 		}
 	}
+	return d.take(h)
+}
+
+// take begins to watch a sandbox and returns its handle for the journal.
+func (d *Driver) take(h handle) (driver.Handle, error) {
 	encoded, err := h.encode()
 	if err != nil {
 		return nil, err
@@ -138,19 +141,35 @@ func (d *Driver) forget(id hangar.MachineID) {
 	delete(d.sandboxes, id)
 }
 
-// openOutput opens the FIFO for reading and writing: the guest then never meets a
-// broken pipe, however often its reader goes away and comes back.
-func openOutput(path string) (*os.File, error) {
+// openOutput opens the FIFO for the guest, which the sandbox keeps open for reading
+// from its start on. Until then held does: close it after the start.
+func openOutput(path string) (out, held *os.File, err error) {
 	if path == "" {
 		path = os.DevNull
 	}
 	// Blocking, as the guest expects of its standard output.
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	open := func(flags int) *os.File {
+		if err != nil {
+			return nil
+		}
+		fd, openErr := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if openErr != nil {
+			err = &os.PathError{Op: "open", Path: path, Err: openErr}
+			return nil
+		}
+		return os.NewFile(uintptr(fd), path)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	held = open(unix.O_RDWR)
+	out = open(unix.O_WRONLY)
+	if err != nil && held != nil {
+		_ = held.Close()
+	}
+	return out, held, err
 }
+
+// engineName is argv[0] of the engine's commands, as opposed to the sandboxes'
+// processes.
+const engineName = "runsc"
 
 // engine runs one command of the engine. If ctx ends it kills the command; what the
 // command has begun is then left to Destroy.
@@ -162,7 +181,7 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	defer reply.Close()
 	defer replyEnd.Close()
 	cmd := exec.CommandContext(ctx, d.opts.Engine, append(d.engineFlags(), args...)...)
-	cmd.Args[0] = "runsc"
+	cmd.Args[0] = engineName
 	cmd.Env = []string{}
 	if out != nil { // an *os.File is handed on as it is, without a copying goroutine
 		cmd.Stdout, cmd.Stderr = out, out

@@ -18,7 +18,8 @@ func (d *Driver) Stats(ctx context.Context, h driver.Handle) (driver.Stats, erro
 	if err := s.call(ctx, methodProcesses, &id, &listed); err != nil {
 		return driver.Stats{}, fmt.Errorf("count processes of machine %s: %w", s.ID, err)
 	}
-	stats := driver.Stats{Processes: len(listed)}
+	// All but the guest's init.
+	stats := driver.Stats{Processes: max(0, len(listed)-1)}
 	if stats.MemoryBytes, err = d.cgroup.memory(id); err != nil {
 		return driver.Stats{}, fmt.Errorf("read memory of machine %s: %w", s.ID, err)
 	}

@@ -17,7 +17,7 @@ import (
 // cache, because the kernel throttles who dirties much of it; and to let the guest
 // run while its memory is being read.
 const (
-	directAbove     = 768 << 20
+	directAbove     = 1536 << 20
 	backgroundAbove = 384 << 20
 )
 

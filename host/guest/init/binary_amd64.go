@@ -3,4 +3,4 @@ package guestinit
 import _ "embed"
 
 //go:embed init_amd64
-var binary []byte
+var program []byte

@@ -2,4 +2,4 @@
 
 package guestinit
 
-var binary []byte
+var program []byte

@@ -29,7 +29,7 @@ const (
 )
 
 // Binary returns the program for this architecture, or nil when there is none.
-func Binary() []byte { return binary }
+func Binary() []byte { return program }
 
 // Args returns the arguments, from Args[0] on, that make the program at path run
 // command as uid and gid, with the supplementary groups, in dir.
@@ -52,4 +52,13 @@ func Args(path string, tty bool, uid, gid uint32, groups []uint32, dir string, c
 	}
 	args = append(args, strconv.FormatUint(uint64(uid), 10), strconv.FormatUint(uint64(gid), 10), list, dir)
 	return append(args, command...)
+}
+
+// Command returns the command in arguments that Args made.
+func Command(args []string) []string {
+	const fixed = 5 // the program, user, group, groups, directory
+	if len(args) > 1 && args[1] == "-t" {
+		args = args[1:]
+	}
+	return args[min(fixed, len(args)):]
 }

@@ -129,8 +129,14 @@ func TestArgs(t *testing.T) {
 	if want := []string{"/init", "-t", "1", "2", "3,4", "/", "a", "b"}; !slices.Equal(got, want) {
 		t.Errorf("Args = %q, want %q", got, want)
 	}
+	if got, want := Command(got), []string{"a", "b"}; !slices.Equal(got, want) {
+		t.Errorf("Command = %q, want %q", got, want)
+	}
 	got = Args("/init", false, 0, 0, nil, "/x", []string{"a"})
 	if want := []string{"/init", "0", "0", "-", "/x", "a"}; !slices.Equal(got, want) {
 		t.Errorf("Args = %q, want %q", got, want)
+	}
+	if got, want := Command(got), []string{"a"}; !slices.Equal(got, want) {
+		t.Errorf("Command = %q, want %q", got, want)
 	}
 }

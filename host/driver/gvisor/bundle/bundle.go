@@ -26,6 +26,7 @@ const (
 	TotalMemFile = "totalmem"    // bytes that the guest sees, decimal
 	ExitFile     = "exit"        // written by the sentry as it ends; empty until then
 	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by who writes it
+	ResultFile   = "result"      // of the start or resume that made the sandbox, once it has succeeded
 )
 
 // ResultFD is the descriptor on which an engine command writes its Result.
@@ -36,9 +37,38 @@ type Result struct {
 	SentryPID     int    `json:"sentry_pid,omitempty"`
 	GoferPID      int    `json:"gofer_pid,omitempty"`
 	ControlSocket string `json:"control_socket,omitempty"`
+	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot, as the processes are of
 	Error         string `json:"error,omitempty"`
 	// Unusable: the snapshot is why a resume went wrong.
 	Unusable bool `json:"unusable,omitempty"`
+}
+
+// WriteResult records that a start or resume in dir has succeeded, in one step.
+func WriteResult(dir string, r Result) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, ResultFile)
+	if err := os.WriteFile(path+".tmp", raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// ReadResult returns what WriteResult wrote. The error is fs.ErrNotExist when no
+// start or resume has succeeded.
+func ReadResult(dir string) (Result, error) {
+	path := filepath.Join(dir, ResultFile)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Result{}, err
+	}
+	var r Result
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return Result{}, fmt.Errorf("parse %s: %w", path, err)
+	}
+	return r, nil
 }
 
 // ExitRecord is what the sentry writes as it ends.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func sealed(t *testing.T) (string, Origin) {
@@ -114,6 +116,42 @@ func TestDamageIsFound(t *testing.T) {
 				t.Errorf("Verify: %v, want ErrDamaged", err)
 			}
 		})
+	}
+}
+
+// TestUntouchedIsNotRead: only what was written long enough before it was sealed, in
+// this boot of the host, and is still in memory, is taken for what it was.
+func TestUntouchedIsNotRead(t *testing.T) {
+	dir, _ := sealed(t)
+	meta, err := ReadMeta(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range meta.Files {
+		meta.Files[i].Sum++ // shows who reads
+	}
+	if err := Verify(dir, meta); !errors.Is(err, ErrDamaged) {
+		t.Errorf("sealed as soon as it was written: %v, want ErrDamaged", err)
+	}
+	meta.Sealed += clockTick + int64(time.Hour)
+	var probe unix.Cachestat_t
+	if err := unix.Cachestat(^uint(0)>>1, &unix.CachestatRange{}, &probe, 0); errors.Is(err, unix.ENOSYS) {
+		t.Skip("this kernel cannot tell what is in memory")
+	}
+	if err := Verify(dir, meta); err != nil {
+		t.Errorf("untouched: %v", err)
+	}
+	elsewhen := meta
+	elsewhen.Boot = "another"
+	if err := Verify(dir, elsewhen); !errors.Is(err, ErrDamaged) {
+		t.Errorf("sealed in another boot: %v, want ErrDamaged", err)
+	}
+	now := time.Now()
+	if err := os.Chtimes(filepath.Join(dir, "pages.img"), now, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := Verify(dir, meta); !errors.Is(err, ErrDamaged) {
+		t.Errorf("touched: %v, want ErrDamaged", err)
 	}
 }
 

@@ -9,9 +9,16 @@
  *
  *   init [-t] UID GID GROUPS DIR COMMAND [ARG...]
  *
+ * It also tells which sockets of other processes listen, because the files in
+ * /proc/net do not name all of them in every kernel: see sockets().
+ *
+ *   init -s
+ *
  * GROUPS is a comma-separated list or "-". A missing DIR is made. COMMAND is looked
  * up in the PATH of the environment. Exit codes of its own, as shells have them:
  * 126 the command cannot be executed, 127 there is none, 125 anything else.
+ *
+ * As PID 1 it also mounts what the driver has no way to: /dev/mqueue.
  *
  * It uses no library and makes a handful of system calls, because each one of its
  * pages and calls is paid for in the time that a Machine takes to boot.
@@ -23,16 +30,18 @@ typedef long word;
 #if defined(__x86_64__)
 enum {
 	SYS_read = 0, SYS_write = 1, SYS_open = 2, SYS_poll = 7, SYS_rt_sigprocmask = 14, SYS_ioctl = 16,
-	SYS_dup2 = 33, SYS_getpid = 39, SYS_fork = 57, SYS_execve = 59, SYS_exit = 60, SYS_wait4 = 61,
+	SYS_close = 3, SYS_dup2 = 33, SYS_getpid = 39, SYS_getsockname = 51, SYS_getpeername = 52, SYS_getsockopt = 55, SYS_fork = 57, SYS_execve = 59, SYS_exit = 60, SYS_wait4 = 61,
 	SYS_kill = 62, SYS_chdir = 80, SYS_mkdir = 83, SYS_unlink = 87, SYS_fchown = 93, SYS_setuid = 105,
 	SYS_setgid = 106, SYS_setsid = 112, SYS_prctl = 157, SYS_setgroups = 116, SYS_rt_sigtimedwait = 128, SYS_signalfd4 = 289,
+	SYS_mount = 165, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438,
 };
 
-static word call(word n, word a, word b, word c, word d)
+static word call5(word n, word a, word b, word c, word d, word e)
 {
 	word ret;
 	register word r10 __asm__("r10") = d;
-	__asm__ volatile("syscall" : "=a"(ret) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+	register word r8 __asm__("r8") = e;
+	__asm__ volatile("syscall" : "=a"(ret) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
 	return ret;
 }
 
@@ -46,20 +55,21 @@ __asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%r
 #define poll_(fds, n, ms) call(SYS_poll, (word)(fds), (n), (ms), 0)
 #elif defined(__aarch64__)
 enum {
-	SYS_dup3 = 24, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_unlinkat = 35, SYS_chdir = 49, SYS_fchown = 55,
-	SYS_openat = 56, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
+	SYS_dup3 = 24, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_unlinkat = 35, SYS_mount = 40, SYS_chdir = 49, SYS_fchown = 55,
+	SYS_openat = 56, SYS_close = 57, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
 	SYS_kill = 129, SYS_rt_sigprocmask = 135, SYS_rt_sigtimedwait = 137, SYS_setgid = 144, SYS_setuid = 146,
-	SYS_setsid = 157, SYS_setgroups = 159, SYS_prctl = 167, SYS_getpid = 172, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260,
+	SYS_setsid = 157, SYS_setgroups = 159, SYS_prctl = 167, SYS_getpid = 172,
+	SYS_getsockname = 204, SYS_getpeername = 205, SYS_getsockopt = 209, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260,
 };
 
-static word call(word n, word a, word b, word c, word d)
+static word call5(word n, word a, word b, word c, word d, word e)
 {
 	register word x8 __asm__("x8") = n;
 	register word x0 __asm__("x0") = a;
 	register word x1 __asm__("x1") = b;
 	register word x2 __asm__("x2") = c;
 	register word x3 __asm__("x3") = d;
-	register word x4 __asm__("x4") = 0;
+	register word x4 __asm__("x4") = e;
 	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
 	return x0;
 }
@@ -74,17 +84,22 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x0,sp\n\tb run\n");
 #define unlink_(path) call(SYS_unlinkat, AT_FDCWD, (word)(path), 0, 0)
 static word poll_(void *fds, word n, word ms)
 {
-	word ts[2] = { 0, 0 };
+	word ts[2] = { ms / 1000, ms % 1000 * 1000000 };
 	return call(SYS_ppoll, (word)fds, n, ms < 0 ? 0 : (word)ts, 0);
 }
 #else
 #error "no system calls for this architecture"
 #endif
 
+#define call(n, a, b, c, d) call5(n, a, b, c, d, 0)
+
 enum { ENOENT = 2, EINTR = 4, EACCES = 13, ENOTDIR = 20 };
 enum { SIGKILL = 9, SIGCHLD = 17, SIGSTOP = 19, SIG_UNBLOCK = 1, SIG_SETMASK = 2, WNOHANG = 1 };
 enum { O_RDWR = 2, O_NOCTTY = 0400, TIOCSCTTY = 0x540E, TIOCSWINSZ = 0x5414 };
-enum { POLLIN = 1, POLLNVAL = 32, PR_SET_PDEATHSIG = 1, RESIZE = 3, CTRL_D = 4 };
+/* For how long, in milliseconds, the last output of a command waits for a reader. */
+enum { LAST_WORDS = 1000 };
+enum { POLLIN = 1, POLLOUT = 4, POLLNVAL = 32, PR_SET_PDEATHSIG = 1, RESIZE = 3, CTRL_D = 4 };
+enum { SOL_SOCKET = 1, SO_TYPE = 3, SO_ACCEPTCONN = 30 };
 #define TIOCGPTN 0x80045430UL
 #define TIOCSPTLCK 0x40045431UL
 
@@ -96,6 +111,8 @@ struct pollfd {
 /* The driver keeps an empty /tmp from being replaced by a file system in memory
  * with this file; its work is done once we run. */
 #define TMP_KEEPER "/tmp/.hangar-keep"
+
+#define QUEUES "/dev/mqueue"
 
 static ulong length(const char *s)
 {
@@ -252,10 +269,11 @@ static int terminal(int *slave, unsigned uid, unsigned gid)
 	return master;
 }
 
-/* copy moves what there is to read; it returns 0 at the end of the input. */
+/* copy moves what there is to read; it returns 0 at the end of the input. Where it
+ * writes was seen to take something: a page then goes in without waiting. */
 static int copy(int from, int to)
 {
-	static char buf[16384];
+	static char buf[4096];
 	word n = call(SYS_read, from, (word)buf, sizeof buf, 0);
 	if (n > 0)
 		write_all(to, buf, n);
@@ -311,6 +329,62 @@ static int signalled(int sig, int command, int *status)
 	return 0;
 }
 
+/* A socket that sockets() is asked about and, with the rest filled in, answers. */
+struct sock {
+	unsigned pid, fd;
+	int type;      /* SOCK_STREAM, SOCK_DGRAM */
+	int waiting;   /* it accepts connections, or is not connected */
+	char name[28]; /* struct sockaddr_in or sockaddr_in6 */
+};
+
+static word option(word fd, int name, int *value)
+{
+	static unsigned size;
+	size = sizeof *value;
+	return call5(SYS_getsockopt, fd, SOL_SOCKET, name, (word)value, (word)&size);
+}
+
+/* sockets reads process ids and descriptors, two 32-bit numbers each, from standard
+ * input, and writes a struct sock for each of them that is a socket. */
+static void sockets(void)
+{
+	static struct sock s;
+	static char peer[128];
+	unsigned last = 0, size;
+	word process = -1, n, fd;
+
+	for (;;) {
+		for (ulong have = 0; have < 8; have += n) {
+			n = call(SYS_read, 0, (word)&s + have, 8 - have, 0);
+			if (n <= 0)
+				return;
+		}
+		if (s.pid != last) {
+			if (process >= 0)
+				call(SYS_close, process, 0, 0, 0);
+			process = call(SYS_pidfd_open, s.pid, 0, 0, 0);
+			last = s.pid;
+		}
+		if (process < 0)
+			continue;
+		fd = call(SYS_pidfd_getfd, process, s.fd, 0, 0);
+		if (fd < 0)
+			continue;
+		for (ulong i = 0; i < sizeof s.name; i++)
+			s.name[i] = 0;
+		size = sizeof s.name;
+		if (option(fd, SO_TYPE, &s.type) == 0 && call(SYS_getsockname, fd, (word)s.name, (word)&size, 0) == 0) {
+			size = sizeof peer;
+			if (s.type == 1)
+				option(fd, SO_ACCEPTCONN, &s.waiting);
+			else
+				s.waiting = call(SYS_getpeername, fd, (word)peer, (word)&size, 0) < 0;
+			write_all(1, (char *)&s, sizeof s);
+		}
+		call(SYS_close, fd, 0, 0, 0);
+	}
+}
+
 __attribute__((used)) void run(word *stack)
 {
 	int argc = *stack;
@@ -326,6 +400,10 @@ __attribute__((used)) void run(word *stack)
 		tty = 1;
 		argv++;
 		argc--;
+	} else if (argc == 1 && argv[0][0] == '-' && argv[0][1] == 's' && argv[0][2] == 0) {
+		sockets();
+		for (;;)
+			call(SYS_exit, 0, 0, 0, 0);
 	}
 	if (argc < 5)
 		die(125, "usage: init [-t] UID GID GROUPS DIR COMMAND [ARG...]", "");
@@ -333,7 +411,11 @@ __attribute__((used)) void run(word *stack)
 	gid = parse(argv[1]);
 
 	call(SYS_rt_sigprocmask, SIG_SETMASK, (word)&all, 0, 8);
-	unlink_(TMP_KEEPER);
+	if (call(SYS_getpid, 0, 0, 0, 0) == 1) {
+		unlink_(TMP_KEEPER);
+		mkdir_(QUEUES, 0755);
+		call(SYS_mount, (word)"mqueue", (word)QUEUES, (word)"mqueue", 0);
+	}
 	if (tty) {
 		/* Asked first: if it is not open, the next file will have its number. */
 		poll_(&sizes, 1, 0);
@@ -374,29 +456,46 @@ __attribute__((used)) void run(word *stack)
 		}
 	}
 
-	/* The slave stays open here: without any, poll would report a hang-up for ever. */
+	/* The slave stays open here: without any, poll would report a hang-up for ever.
+	 * Nothing is read before it can be passed on, so that signals are heard also when
+	 * nobody takes what is said. */
 	int signals = call(SYS_signalfd4, -1, (word)&all, 8, 0);
-	enum { SIGNALS, MASTER, STDIN, SIZES, SOURCES };
-	struct pollfd fds[SOURCES] = { { signals, POLLIN, 0 }, { master, POLLIN, 0 }, { 0, POLLIN, 0 }, sizes };
+	int out_ready = 0, in_ready = 0, in = 0;
+	enum { SIGNALS, MASTER, OUT, STDIN, SIZES, SOURCES };
+	struct pollfd fds[SOURCES] = { { signals, POLLIN, 0 }, { master, 0, 0 }, { 1, POLLOUT, 0 }, { 0, POLLIN, 0 }, sizes };
 	static int info[32]; /* struct signalfd_siginfo: 128 bytes, the signal first */
 	for (;;) {
+		fds[MASTER].events = (out_ready ? POLLIN : 0) | (in_ready ? 0 : POLLOUT);
+		fds[OUT].fd = out_ready ? -1 : 1;
+		fds[STDIN].fd = in_ready ? in : -1;
 		if (poll_(fds, SOURCES, -1) <= 0)
 			continue;
-		if (fds[MASTER].revents & POLLIN)
+		if (fds[OUT].revents)
+			out_ready = 1;
+		if (fds[MASTER].revents & POLLIN) {
 			copy(master, 1);
+			out_ready = 0;
+		}
+		if (fds[MASTER].revents & POLLOUT)
+			in_ready = 1;
 		if (fds[SIZES].revents && !((fds[SIZES].revents & POLLIN) && resize(master)))
 			fds[SIZES].fd = -1;
-		if (fds[STDIN].revents && !((fds[STDIN].revents & POLLIN) && copy(0, master))) {
-			char eof = CTRL_D;
-			write_all(master, &eof, 1);
-			fds[STDIN].fd = -1;
+		if (fds[STDIN].revents) {
+			if (!((fds[STDIN].revents & POLLIN) && copy(0, master))) {
+				char eof = CTRL_D;
+				write_all(master, &eof, 1);
+				in = -1;
+			}
+			in_ready = 0;
 		}
 		if (!(fds[SIGNALS].revents & POLLIN))
 			continue;
 		if (call(SYS_read, signals, (word)info, sizeof info, 0) != sizeof info)
 			continue;
 		if (signalled(info[0], command, &status)) {
-			while (poll_(fds + MASTER, 1, 0) > 0 && (fds[MASTER].revents & POLLIN) && copy(master, 1))
+			struct pollfd rest = { master, POLLIN, 0 }, out = { 1, POLLOUT, 0 };
+			while (poll_(&rest, 1, 0) > 0 && (rest.revents & POLLIN) && poll_(&out, 1, LAST_WORDS) > 0 &&
+			       copy(master, 1))
 				;
 			end(status);
 		}

@@ -82,6 +82,31 @@ func main() {
 		orphan()
 	case "orphan-parent":
 		orphanParent()
+	case "listen":
+		listen()
+	case "inherit":
+		fmt.Println("ready")
+		forever()
+	case "burn":
+		burn(atoi(args[1]))
+	case "fidelity":
+		if args[1] == "limits" {
+			say("limits", limits())
+			say("umask", umask())
+			say("capabilities", allCapabilities())
+		} else {
+			fidelity(args[1] == "user")
+		}
+	case "euid":
+		fmt.Println(os.Geteuid())
+	case "capable":
+		capable()
+	case "busy":
+		busy(atoi(args[1]))
+	case "flood":
+		flood(atoi(args[1]), args[2] == "ignore")
+	case "reopen":
+		reopen()
 	case "serve":
 		serve(atoi(args[1]))
 	default:

@@ -1,0 +1,93 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+)
+
+// Adopt implements driver.Adopter. An engine that was started by a daemon which died
+// finishes its work, and records that in the bundle before it answers to nobody.
+func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, dir string) (driver.Handle, error) {
+	h, err := d.adopt(ctx, id, dir)
+	if err != nil {
+		return nil, fmt.Errorf("adopt machine %s: %w", id, err)
+	}
+	return h, nil
+}
+
+func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (driver.Handle, error) {
+	if err := awaitEngine(ctx, dir); err != nil {
+		return nil, err
+	}
+	r, err := bundle.ReadResult(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, driver.ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	if r.HostBoot != boot {
+		return nil, driver.ErrNotFound
+	}
+	// A process that has ended keeps its id and start time 0 in the handle, which no
+	// process has: it is then known to have ended, and its exit is in the bundle.
+	h := handle{ID: id, Dir: dir, Boot: boot, Socket: r.ControlSocket}
+	h.Sentry, h.Gofer = process{PID: r.SentryPID}, process{PID: r.GoferPID}
+	procs, err := withArgument(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range procs {
+		switch p.PID {
+		case r.SentryPID:
+			h.Sentry = p
+		case r.GoferPID:
+			h.Gofer = p
+		}
+	}
+	return d.take(h)
+}
+
+// awaitEngine returns when no command of the engine is at work on the bundle in dir.
+func awaitEngine(ctx context.Context, dir string) error {
+	procs, err := withArgument(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range procs {
+		name, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(p.PID), "cmdline"))
+		if arg0, _, _ := strings.Cut(string(name), "\x00"); err != nil || arg0 != engineName {
+			continue
+		}
+		f, err := p.open()
+		if errors.Is(err, errGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // ends the waiting
+		err = awaitEnd(f)
+		reap(p.PID)
+		if stop() {
+			_ = f.Close()
+		}
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+package gvisor
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/driver"
+)
+
+// findCommand answers driver.ErrCommandNotFound unless the guest will be able to
+// execute the command of spec: it is a file in the root file system or in a mount,
+// its user may execute it, and what interprets it is there, too.
+func findCommand(root int, spec *driver.Spec) error {
+	if len(spec.Command.Args) == 0 {
+		return fmt.Errorf("%w: no command", driver.ErrCommandNotFound)
+	}
+	t := newTree(root, spec.Mounts)
+	defer t.close()
+	name := spec.Command.Args[0]
+	var why error
+	for _, candidate := range candidates(name, spec.Command) {
+		err := t.executable(candidate, spec.Command, maxInterpreters)
+		if err == nil {
+			return nil
+		}
+		if why == nil || !errors.Is(err, unix.ENOENT) {
+			why = err // there is one, which counts for more than where there is none
+		}
+	}
+	if errors.Is(why, unix.ENOENT) || errors.Is(why, unix.ENOTDIR) {
+		return fmt.Errorf("%w: %s", driver.ErrCommandNotFound, name)
+	}
+	return fmt.Errorf("%w: %w", driver.ErrCommandNotFound, why)
+}
+
+// candidates are the paths at which name may be.
+func candidates(name string, cmd driver.Command) []string {
+	if strings.Contains(name, "/") {
+		return []string{absolute(name, cmd.Dir)}
+	}
+	search := defaultPath
+	for _, e := range cmd.Env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if dir == "" { // stands for the working directory
+			dir = "."
+		}
+		out = append(out, absolute(dir+"/"+name, cmd.Dir))
+	}
+	return out
+}
+
+// absolute is not clean: ".." counts from where a link leads.
+func absolute(name, dir string) string {
+	if path.IsAbs(name) {
+		return name
+	}
+	return "/" + dir + "/" + name
+}
+
+// maxInterpreters is how many scripts may interpret one another, as in Linux.
+const maxInterpreters = 4
+
+// maxLinks is how many symbolic links a path may lead through, as in Linux.
+const maxLinks = 40
+
+// tree is the file system that the guest will see. The mounts in it are made by the
+// sandbox and not there yet, so it looks into their sources.
+type tree struct {
+	root   int
+	mounts []mountPoint // the latest last
+}
+
+type mountPoint struct {
+	target string // without links
+	source int    // -1: it cannot be opened
+}
+
+func newTree(root int, mounts []driver.Mount) *tree {
+	t := &tree{root: root}
+	for _, m := range mounts {
+		target, _, _ := t.walk(m.Target)
+		source, err := unix.Open(m.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			source = -1
+		}
+		t.mounts = append(t.mounts, mountPoint{target, source})
+	}
+	return t
+}
+
+func (t *tree) close() {
+	for _, m := range t.mounts {
+		if m.source >= 0 {
+			_ = unix.Close(m.source)
+		}
+	}
+}
+
+// walk follows name through all links and mounts. It returns where it leads and
+// what is there; if that does not exist, where it would be.
+func (t *tree) walk(name string) (string, unix.Stat_t, error) {
+	where := "/"
+	st, err := t.stat(where)
+	todo := strings.Split(name, "/")
+	for links := 0; len(todo) > 0; {
+		next := todo[0]
+		todo = todo[1:]
+		switch {
+		case next == "" || next == ".":
+			continue
+		case err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return where, st, unix.ENOTDIR
+		case err != nil && next == "..":
+			return where, st, err
+		case err != nil: // but a mount may be below what is not there yet
+			where = path.Join(where, next)
+			st, err = t.stat(where)
+			continue
+		case next == "..":
+			where = path.Dir(where)
+			st, err = t.stat(where)
+			continue
+		}
+		entry := path.Join(where, next)
+		st, err = t.stat(entry)
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			where = entry
+			continue
+		}
+		if links++; links > maxLinks {
+			return where, st, unix.ELOOP
+		}
+		target, linkErr := t.readlink(entry)
+		if linkErr != nil {
+			return where, st, linkErr
+		}
+		if path.IsAbs(target) {
+			where = "/"
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+		st, err = t.stat(where)
+	}
+	return where, st, err
+}
+
+// base returns the directory or file of the host that holds name, which must be
+// without links, and the path from there.
+func (t *tree) base(name string) (fd int, rest string) {
+	for _, m := range slices.Backward(t.mounts) {
+		if rest, ok := strings.CutPrefix(name, m.target); ok && (rest == "" || rest[0] == '/' || m.target == "/") {
+			return m.source, strings.TrimLeft(rest, "/")
+		}
+	}
+	return t.root, strings.TrimLeft(name, "/")
+}
+
+// open returns a descriptor of name itself, also if it is a link.
+func (t *tree) open(name string) (int, error) {
+	fd, rest := t.base(name)
+	if fd < 0 {
+		return -1, unix.ENOENT
+	}
+	if rest == "" {
+		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	return unix.Openat2(fd, rest, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+func (t *tree) stat(name string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := t.open(name)
+	if err != nil {
+		return st, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return st, unix.Fstat(fd, &st)
+}
+
+func (t *tree) readlink(name string) (string, error) {
+	fd, err := t.open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	b := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", b)
+	return string(b[:max(n, 0)]), err
+}
+
+// executable answers an error unless the guest could execute name.
+func (t *tree) executable(name string, cmd driver.Command, depth int) error {
+	where, st, err := t.walk(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Clean(name), err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !mayExecute(&st, cmd) {
+		return fmt.Errorf("%s: %w", where, unix.EACCES)
+	}
+	if depth == 0 {
+		return fmt.Errorf("%s: %w", where, unix.ELOOP)
+	}
+	interpreter, err := t.interpreter(where)
+	if err != nil || interpreter == "" {
+		return err
+	}
+	if err := t.executable(absolute(interpreter, cmd.Dir), cmd, depth-1); err != nil {
+		return fmt.Errorf("%s: interpreter %s: %s", where, interpreter, rootCause(err)) //nolint:errorlint // the command is there: not its ENOENT
+	}
+	return nil
+}
+
+// rootCause is the innermost error.
+func rootCause(err error) error {
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	return err
+}
+
+// mayExecute looks at the permissions of the file as gVisor does: it knows no
+// access control lists.
+func mayExecute(st *unix.Stat_t, cmd driver.Command) bool {
+	const own, group, others = 0o100, 0o010, 0o001
+	switch {
+	case cmd.UID == 0:
+		return st.Mode&(own|group|others) != 0
+	case st.Uid == cmd.UID:
+		return st.Mode&own != 0
+	case st.Gid == cmd.GID || slices.Contains(cmd.Groups, st.Gid):
+		return st.Mode&group != 0
+	default:
+		return st.Mode&others != 0
+	}
+}
+
+// interpreter returns the program that the kernel would run for the file: the one
+// that a script names, or the dynamic linker of a binary. Empty: none.
+func (t *tree) interpreter(name string) (string, error) {
+	fd, err := t.open(name)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd)) // exactly the file that was looked at
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	defer f.Close()
+	head := make([]byte, 256) // what the kernel reads
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	if script, ok := bytes.CutPrefix(head[:n], []byte("#!")); ok {
+		line, _, _ := bytes.Cut(script, []byte("\n"))
+		fields := strings.Fields(string(line))
+		if len(fields) == 0 {
+			return "", nil
+		}
+		return fields[0], nil
+	}
+	binary, err := elf.NewFile(f)
+	if err != nil {
+		return "", nil
+	}
+	for _, p := range binary.Progs {
+		if p.Type != elf.PT_INTERP || p.Filesz > unix.PathMax {
+			continue
+		}
+		linker := make([]byte, p.Filesz)
+		if _, err := p.ReadAt(linker, 0); err != nil {
+			return "", nil
+		}
+		linker, _, _ = bytes.Cut(linker, []byte{0})
+		return string(linker), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,69 @@
+package gvisor_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// TestMoreCoresThanTheHost: a Machine may be promised more than there is.
+func TestMoreCoresThanTheHost(t *testing.T) {
+	t.Parallel()
+	spec := newSpec(t, "resources")
+	spec.CPUs = 1000
+	var visible, memory int
+	if _, err := fmt.Sscan(boot(t, open(t), spec).line(), &visible, &memory); err != nil {
+		t.Fatal(err)
+	}
+	if visible != runtime.NumCPU() {
+		t.Errorf("%d processors visible, want the host's %d", visible, runtime.NumCPU())
+	}
+}
+
+// TestLimitAfterResume: what a Machine may use beyond its memory while it is taken
+// back is taken away again.
+func TestLimitAfterResume(t *testing.T) {
+	t.Parallel()
+	d, opts := newDriver(t)
+	t.Cleanup(func() { _ = d.Close() })
+	spec := newSpec(t, "sleep")
+	m := boot(t, d, spec)
+	m.line()
+	before := memoryLimit(t, opts.CgroupParent, spec.ID)
+	snapshot := filepath.Join(spec.Dir, "snapshot")
+	if err := d.Suspend(t.Context(), m.handle, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if m.handle, err = d.Resume(t.Context(), spec, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(step); ; {
+		after := memoryLimit(t, opts.CgroupParent, spec.ID)
+		if after == before {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("limit %s after resume, %s before", after, before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// memoryLimit returns what the kernel enforces.
+func memoryLimit(t *testing.T, parent string, id hangar.MachineID) string {
+	t.Helper()
+	for _, file := range []string{"memory/" + parent + "/" + string(id) + "/memory.limit_in_bytes", parent + "/" + string(id) + "/memory.max"} {
+		if b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file)); err == nil {
+			return strings.TrimSpace(string(b))
+		}
+	}
+	t.Fatal("no memory limit")
+	return ""
+}
