@@ -67,7 +67,6 @@ var rules = map[string]rule{
 	"test/...":     {imports: plus(everything, "cmd/...")},
 	"bench/...":    {imports: everything},
 	"examples/...": {},
-	"zzwarm":       {},
 }
 
 // forbiddenWords say nothing about what is in a package.
