@@ -106,6 +106,9 @@ func stateError(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &e) {
 		return err
 	}
+	if errors.Is(err, state.ErrInvalid) { // repeating it cannot help
+		return &hangar.Error{Code: hangar.CodeInvalid, Message: "The cluster state does not take this, it may be too large", Err: err}
+	}
 	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The cluster state cannot be reached", Err: err}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 
@@ -267,4 +268,16 @@ func BenchmarkPublish(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestRowThatIsTooLarge is refused as one that no repetition helps, so that its host
+// can go on with the next.
+func TestRowThatIsTooLarge(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		large := row(machineID(1), 1, hangar.MachineStarted)
+		large.Machine.Config.Env = map[string]string{"LARGE": strings.Repeat("x", state.MaxTxnBytes)}
+		if err := control.NewRows(store, quiet).PublishMachine(t.Context(), large); hangar.CodeOf(err) != hangar.CodeInvalid {
+			t.Errorf("a row that is too large = %v, want an invalid one", err)
+		}
+	})
 }

@@ -19,7 +19,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,7 +27,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
@@ -80,16 +78,38 @@ type Agent struct {
 	machines map[hangar.MachineID]*machine // guarded by mu
 	unread   map[hangar.MachineID]bool     // have a record that does not parse; set by Open
 
-	lifetime context.Context //nolint:containedctx // of the workers, which outlive every request
-	stop     context.CancelFunc
+	lifetime context.Context    //nolint:containedctx // of the workers, which outlive every request
+	stop     context.CancelFunc // ends lifetime
+	effects  context.Context    //nolint:containedctx // of what is better finished; ends a while after lifetime
+	abandon  context.CancelFunc // ends effects
+
+	starting sync.Mutex // held while a worker is started, and while Close rules that none will be
 	workers  sync.WaitGroup
+	limits   limits
+}
+
+// limits bound the steps of Machines. What takes longer is given up or forced.
+type limits struct {
+	recover time.Duration // to take back a sandbox
+	boot    time.Duration // a boot or a resume, once the image is on the host
+	suspend time.Duration // the writing of memory
+	stop    time.Duration // a stop, beyond its grace
+	release time.Duration // to release a sandbox that has ended, or to end it by force
+	close   time.Duration // what Close waits for effects under way
+}
+
+func defaultLimits() limits {
+	return limits{
+		recover: 30 * time.Second, boot: 2 * time.Minute, suspend: 5 * time.Minute, stop: 20 * time.Second,
+		release: time.Minute, close: 10 * time.Second,
+	}
 }
 
 var _ hangar.Agent = (*Agent)(nil)
 
 // New returns an agent that has done nothing yet.
 func New(o Options) *Agent {
-	return &Agent{o: o, machines: make(map[hangar.MachineID]*machine)}
+	return &Agent{o: o, machines: make(map[hangar.MachineID]*machine), limits: defaultLimits()}
 }
 
 // Open takes up every Machine that the journal knows, then removes what no record
@@ -99,22 +119,43 @@ func (a *Agent) Open(ctx context.Context) error {
 		return err
 	}
 	a.lifetime, a.stop = context.WithCancel(context.WithoutCancel(ctx))
+	a.effects, a.abandon = context.WithCancel(context.WithoutCancel(ctx))
 	if err := a.recover(ctx); err != nil {
 		a.stop()
+		a.abandon()
 		return err
 	}
-	a.workers.Go(func() { a.publish(a.lifetime) })
-	a.workers.Go(func() { a.keepHouse(a.lifetime) })
+	a.start(func() { a.publish(a.lifetime) })
+	a.start(func() { a.keepHouse(a.lifetime) })
 	return nil
 }
 
-// Close ends the workers and leaves the Machines running.
+// Close ends the workers and leaves the Machines running. A boot, resume or suspend
+// that is under way may take a moment to end, so that nobody's memory is lost to a
+// restart of the daemon. It may be repeated.
 func (a *Agent) Close() error {
-	if a.stop != nil {
-		a.stop()
+	if a.stop == nil {
+		return nil
 	}
+	a.starting.Lock()
+	a.stop()
+	a.starting.Unlock()
+	impatience := time.AfterFunc(a.limits.close, a.abandon)
 	a.workers.Wait()
+	impatience.Stop()
+	a.abandon()
 	return nil
+}
+
+// start runs work until Close. It reports false once that has been called.
+func (a *Agent) start(work func()) bool {
+	a.starting.Lock()
+	defer a.starting.Unlock()
+	if a.lifetime.Err() != nil {
+		return false
+	}
+	a.workers.Go(work)
+	return true
 }
 
 // Host returns the server's own description.
@@ -147,14 +188,21 @@ func (a *Agent) all() []*machine {
 	return list
 }
 
-// Machines lists the Machines of an App, or of all, without events.
+// Machines implements hangar.Agent.
 func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	list := []*hangar.Machine{}
 	for _, m := range a.all() {
 		got := m.rec.Load().Machine
-		if (app == "" || got.App == app) && filter.Matches(&got) {
-			list = append(list, &got)
+		if app != "" && got.App != app || !filter.Matches(&got) {
+			continue
 		}
+		if filter.Events {
+			var err error
+			if got.Events, err = a.o.Journal.Events(m.id, shownEvents); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, &got)
 	}
 	return list, nil
 }
@@ -173,143 +221,6 @@ func (a *Agent) ImagesInUse() map[string]bool {
 		}
 	}
 	return used
-}
-
-// recoverers bounds how many Machines are taken up at once.
-const recoverers = 8
-
-// recover reads the journal, re-attaches to what still runs and sweeps away what
-// no record claims. Only then do workers start, so that no step meets leftovers of
-// another Machine.
-func (a *Agent) recover(ctx context.Context) error {
-	err := a.o.Journal.Machines(func(rec *journal.Record) error {
-		a.adopt(rec, rec.Handle == nil && rec.Machine.State.Settled())
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := a.findUnread(); err != nil {
-		return err
-	}
-	var group errgroup.Group
-	group.SetLimit(recoverers)
-	for _, m := range a.all() {
-		group.Go(func() error {
-			m.reattach(ctx)
-			return nil
-		})
-	}
-	_ = group.Wait() // no error is returned to it
-	if err := a.sweep(ctx); err != nil {
-		return err
-	}
-	for _, m := range a.all() {
-		m.mu.Lock()
-		m.wake()
-		m.mu.Unlock()
-	}
-	return nil
-}
-
-// adopt makes the Machine of a record known; clean says that nothing of a sandbox
-// of it can be on the host.
-func (a *Agent) adopt(rec *journal.Record, clean bool) *machine {
-	m := &machine{agent: a, id: rec.Machine.ID, clean: clean}
-	m.rec.Store(rec)
-	a.mu.Lock()
-	a.machines[m.id] = m
-	a.mu.Unlock()
-	return m
-}
-
-// reattach takes back the sandbox of a record, if there is one. What goes wrong
-// with one Machine must not keep the others from being served: the step of its
-// state meets the fault again and acts on it.
-func (m *machine) reattach(ctx context.Context) {
-	rec := m.rec.Load()
-	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
-		return
-	}
-	// The output first: what a sandbox wrote while nobody read is still there.
-	if err := m.agent.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile)); err != nil {
-		m.agent.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
-	}
-	switch err := m.agent.o.Driver.Recover(ctx, rec.Handle); {
-	case errors.Is(err, driver.ErrNotFound):
-		m.agent.o.Log.Warn("machine left no sandbox", keyMachine, m.id, keyState, rec.Machine.State)
-	case err != nil:
-		m.agent.o.Log.Error("take back machine", keyMachine, m.id, keyError, err)
-	}
-}
-
-// sweep destroys what is on the host and claimed by no record.
-func (a *Agent) sweep(ctx context.Context) error {
-	sandboxes, err := a.o.Driver.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range sandboxes {
-		if a.claims(id) {
-			continue
-		}
-		a.o.Log.Warn("sweeping a sandbox that no record claims", keyMachine, id)
-		if err := a.o.Driver.Destroy(ctx, id, a.sandboxDir(id)); err != nil {
-			return err
-		}
-	}
-	endpoints, err := a.o.Network.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range endpoints {
-		if a.claims(id) {
-			continue
-		}
-		if err := a.o.Network.Detach(ctx, id); err != nil {
-			return err
-		}
-	}
-	dirs, err := os.ReadDir(filepath.Join(a.o.Dir, "machines"))
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if id := hangar.MachineID(dir.Name()); !a.claims(id) {
-			// Mounts go before files: Destroy releases them, whoever made them.
-			if err := a.o.Driver.Destroy(ctx, id, a.sandboxDir(id)); err != nil {
-				return err
-			}
-			if err := os.RemoveAll(filepath.Join(a.o.Dir, "machines", dir.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// claims reports whether a Machine with that id may own things on the host. One
-// whose record cannot be read keeps what it has, for whoever mends the record.
-func (a *Agent) claims(id hangar.MachineID) bool {
-	a.mu.RLock()
-	m := a.machines[id]
-	a.mu.RUnlock()
-	return a.unread[id] || m != nil && m.rec.Load().Machine.State != hangar.MachineDestroyed
-}
-
-// findUnread finds the records that the journal could not read.
-func (a *Agent) findUnread() error {
-	ids, err := a.o.Journal.IDs()
-	if err != nil {
-		return err
-	}
-	a.unread = make(map[hangar.MachineID]bool)
-	for _, id := range ids {
-		if a.machines[id] == nil {
-			a.unread[id] = true
-		}
-	}
-	return nil
 }
 
 func (a *Agent) sandboxDir(id hangar.MachineID) string { return SandboxDir(a.o.Dir, id) }

@@ -19,35 +19,55 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// bootDeadline bounds a boot or a resume once the image is on the host.
-const bootDeadline = 2 * time.Minute
-
 // boot brings a Machine from starting to started: from its memory if there is any,
 // else from its image.
 func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 	began := m.agent.o.Now()
+	if handle := m.takeOver(ctx, rec); handle != nil {
+		return m.booted(ctx, rec, handle, m.agent.o.Now().Sub(began))
+	}
 	if err := m.clear(ctx, rec); err != nil {
 		return err
 	}
 	img, err := m.pull(ctx, rec)
 	if err == nil {
-		var cold string
+		rec, err = m.ready(ctx, rec, img)
+	}
+	if err == nil && ctx.Err() == nil {
 		var handle driver.Handle
-		bounded, cancel := context.WithTimeout(ctx, bootDeadline)
-		handle, cold, rec, err = m.launch(bounded, rec, img)
+		bounded, cancel := m.patiently(ctx, m.agent.limits.boot)
+		handle, rec, err = m.launch(bounded, rec, img)
 		cancel()
 		if err == nil {
-			return m.booted(ctx, rec, handle, cold, m.agent.o.Now().Sub(began))
+			return m.booted(ctx, rec, handle, m.agent.o.Now().Sub(began))
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, errOvertaken) {
 		return errOvertaken
 	}
-	m.note("error", "Machine failed to start: %s", userText(err))
+	return m.notBooted(ctx, rec, err)
+}
+
+// notBooted records that a boot or a resume failed, and what follows it.
+func (m *machine) notBooted(ctx context.Context, rec *journal.Record, cause error) error {
+	m.note("error", "Machine failed to start: %s", userText(cause))
+	r := m.nextRestart(rec, true)
+	// The policy has the last word only on a boot that it began, and not where
+	// another attempt is bound to end in the same way.
+	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound)
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		if next.Resuming {
+			forgetMemory(next, userText(cause))
+		}
 		next.Machine.State = hangar.MachineFailed
-		next.Handle = nil
-		return []hangar.Event{failure(hangar.EventStart, err)}
+		next.Handle, next.Ended = nil, false
+		e := failure(hangar.EventStart, cause)
+		if retrying {
+			next.Machine.State = hangar.MachineRestarting
+			next.Restarts, next.RestartAt = r.times, r.at
+			e.Request.RestartCount = len(r.times)
+		}
+		return []hangar.Event{e}
 	})
 }
 
@@ -57,41 +77,76 @@ func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
 	if m.clean && rec.Handle == nil {
 		return nil
 	}
-	if err := m.agent.o.Driver.Destroy(ctx, m.id, m.path(sandboxDir)); err != nil {
-		return fmt.Errorf("release the sandbox of machine %s: %w", m.id, err)
+	if err := m.agent.release(ctx, m.id); err != nil {
+		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
 	}
 	m.clean = true
 	return nil
 }
 
-// launch starts the sandbox. It returns why the boot is a cold one although the
-// Machine was suspended, and the record that it left.
-func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, string, *journal.Record, error) {
+// ready records what a launch begins with: no sandbox, so that one that is found
+// after a crash can only be of this launch, and the image, so that nobody removes it
+// meanwhile.
+func (m *machine) ready(ctx context.Context, rec *journal.Record, img *image.Image) (*journal.Record, error) {
+	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
+		return rec, nil
+	}
+	return m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
+		next.Handle, next.Ended = nil, false
+		next.Machine.ImageRef = img.Ref
+		return nil
+	})
+}
+
+// launch starts the sandbox, and returns the record that it left.
+func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
 	spec, err := m.spec(ctx, rec, img)
 	if err != nil {
-		return nil, "", rec, err
+		return nil, rec, err
 	}
-	if err := m.agent.o.Logs.Capture(rec.Machine.Ref(), spec.Output); err != nil {
-		return nil, "", rec, err
+	if err := m.capture(rec); err != nil {
+		return nil, rec, err
 	}
-	m.clean = false
-	cold := rec.ColdBoot
+	m.clean, m.known = false, true
 	if rec.Snapshot {
-		handle, resumed, err := m.resume(ctx, rec, spec)
-		rec = resumed
+		handle, resuming, err := m.resume(ctx, rec, spec)
+		rec = resuming
 		if !errors.Is(err, driver.ErrSnapshotUnusable) {
-			return handle, "", rec, err
+			return handle, rec, err
 		}
-		cold = err.Error()
-		m.note("warn", "Cannot resume from memory, starting afresh: %s", cold)
+		m.note("warn", "Cannot resume from memory, starting afresh: %s", err)
+		// Recorded first: a crash must not make a cold boot look like a resume.
+		rec, err = m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
+			forgetMemory(next, err.Error())
+			return nil
+		})
+		if err != nil {
+			return nil, rec, err
+		}
 		spec.Root.Reset = false
 		// Addresses went into the sandbox that could not be resumed.
 		if spec.NetNS, err = m.attach(ctx, rec); err != nil {
-			return nil, "", rec, err
+			return nil, rec, err
 		}
 	}
 	handle, err := m.agent.o.Driver.Start(ctx, spec)
-	return handle, cold, rec, err
+	return handle, rec, err
+}
+
+// capture begins to read what the Machine prints.
+func (m *machine) capture(rec *journal.Record) error {
+	if err := m.makeDirs(); err != nil {
+		return err
+	}
+	m.tidied = false
+	return m.agent.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile))
+}
+
+// forgetMemory makes the next start a cold boot that keeps the root file system,
+// because the memory that belongs to it cannot be had.
+func forgetMemory(next *journal.Record, why string) {
+	dropSnapshot(next)
+	next.ColdBoot, next.KeepRoot = why, true
 }
 
 // resume continues from the snapshot. That it does is journaled first: memory may
@@ -104,30 +159,33 @@ func (m *machine) resume(ctx context.Context, rec *journal.Record, spec driver.S
 	if rec.Resuming {
 		return nil, rec, fmt.Errorf("%w: the daemon was interrupted while resuming from it", driver.ErrSnapshotUnusable)
 	}
-	err := m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	rec, err := m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Resuming = true
 		return nil
 	})
 	if err != nil {
 		return nil, rec, err
 	}
-	rec = m.rec.Load()
 	handle, err := suspender.Resume(ctx, spec, m.path(snapshotDir))
 	return handle, rec, err
 }
 
 // booted records that the sandbox runs.
-func (m *machine) booted(ctx context.Context, rec *journal.Record, handle driver.Handle, cold string, took time.Duration) error {
-	resumed := rec.Snapshot && cold == ""
+func (m *machine) booted(ctx context.Context, rec *journal.Record, handle driver.Handle, took time.Duration) error {
+	// Out of the way before the record: where the next suspend writes there must
+	// never lie an older snapshot, which would be taken for the new one.
+	if err := m.retireSnapshot(); err != nil {
+		return err
+	}
 	err := m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
-		next.Handle = handle
+		next.Handle, next.Ended = handle, false
 		next.Prepared = true
 		next.KeepRoot, next.FreshVersion = false, false
 		dropSnapshot(next)
 		e := hangar.Event{Type: hangar.EventStart, Source: hangar.SourceAgent}
-		if cold != "" {
-			e.Request = &hangar.EventRequest{ColdBoot: cold}
+		if rec.ColdBoot != "" {
+			e.Request = &hangar.EventRequest{ColdBoot: rec.ColdBoot}
 		}
 		return []hangar.Event{e}
 	})
@@ -135,11 +193,26 @@ func (m *machine) booted(ctx context.Context, rec *journal.Record, handle driver
 		return err
 	}
 	how := "started"
-	if resumed {
+	if rec.Snapshot {
 		how = "resumed"
 	}
 	m.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
-	return os.RemoveAll(m.path(snapshotDir))
+	if err := os.RemoveAll(m.path(usedDir)); err != nil {
+		m.agent.o.Log.Warn("remove a used snapshot", keyMachine, m.id, keyError, err)
+	}
+	return nil
+}
+
+// retireSnapshot moves the snapshot away, if there is one. That is quick, while
+// freeing what it takes may not be.
+func (m *machine) retireSnapshot() error {
+	if err := os.RemoveAll(m.path(usedDir)); err != nil {
+		return err
+	}
+	if err := os.Rename(m.path(snapshotDir), m.path(usedDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // attach gives the Machine its network namespace with its addresses, and returns

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			appendEvents(tx, &rec.Machine, []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}, now))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("commit new machine %s: %w", spec.ID, err)
+		return nil, notRecorded(spec.ID, err)
 	}
 	m := a.adopt(rec, true)
 	m.mu.Lock()

@@ -30,7 +30,7 @@ func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineDestroyed
-		next.Handle, next.Stop, next.Previous, next.Prepared = nil, nil, nil, false
+		next.Handle, next.Ended, next.Stop, next.Previous, next.Prepared = nil, false, nil, nil, false
 		dropSnapshot(next)
 		next.DestroyedAt = a.o.Now()
 		return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.SourceAgent}}
@@ -54,16 +54,27 @@ func (a *Agent) keepHouse(ctx context.Context) {
 		if err := a.forgetDestroyed(ctx); err != nil && ctx.Err() == nil {
 			a.o.Log.Error("forget destroyed machines", keyError, err)
 		}
-		if freed, err := a.o.Images.GC(ctx, imagePolicy); err != nil && ctx.Err() == nil {
-			a.o.Log.Error("collect images", keyError, err)
-		} else if freed > 0 {
-			a.o.Log.Info("freed images", "bytes", freed)
-		}
+		a.collectImages(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// collectImages frees images, unless there are Machines of which nobody can tell
+// what they use.
+func (a *Agent) collectImages(ctx context.Context) {
+	if len(a.unread) > 0 {
+		return
+	}
+	freed, err := a.o.Images.GC(ctx, imagePolicy)
+	if err != nil && ctx.Err() == nil {
+		a.o.Log.Error("collect images", keyError, err)
+	}
+	if freed > 0 {
+		a.o.Log.Info("freed images", "bytes", freed)
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 // watch waits for the main process of a started Machine to end.
 func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
 	m.clean = false
+	if err := m.attached(ctx, rec); err != nil {
+		return err
+	}
 	exit, err := m.agent.o.Driver.Wait(ctx, rec.Handle)
 	if ctx.Err() != nil {
 		return errOvertaken
@@ -35,30 +38,49 @@ func lost(now time.Time) driver.Exit {
 
 // exited records an exit that nobody asked for, and what follows it.
 func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.Exit) error {
-	now := m.agent.o.Now()
-	policy, maxRetries := rec.Machine.Config.RestartPolicy()
-	restarts := slices.DeleteFunc(slices.Clone(rec.Restarts), func(t time.Time) bool { return now.Sub(t) > restartWindow })
-	wanted := policy == hangar.RestartAlways || policy == hangar.RestartOnFailure && exit.Code != 0
-	exhausted := policy == hangar.RestartOnFailure && len(restarts) >= maxRetries
-	restarting := wanted && !exhausted && !rec.Machine.Config.AutoDestroy
+	r := m.nextRestart(rec, exit.Code != 0)
+	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
 	m.noteExit(exit)
-	if wanted && exhausted {
-		m.note("warn", "machine has reached its max restart count of %d", maxRetries)
+	if r.exhausted {
+		m.note("warn", "machine has reached its max restart count of %d", len(r.times))
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Stop = nil
+		next.Ended = true
 		switch {
 		case rec.Machine.Config.AutoDestroy:
 			next.Machine.State = hangar.MachineDestroying
 		case restarting:
 			next.Machine.State = hangar.MachineRestarting
-			next.Restarts = append(restarts, now)
-			next.RestartAt = now.Add(restartPause(len(restarts)))
+			next.Restarts, next.RestartAt = r.times, r.at
 		default:
 			next.Machine.State = hangar.MachineStopped
 		}
 		return []hangar.Event{exitEvent(exit, false, restarting, len(next.Restarts))}
 	})
+}
+
+// restart is what the policy makes of an end that nobody asked for.
+type restart struct {
+	wanted    bool
+	exhausted bool        // it would be wanted, were it not for too many before
+	times     []time.Time // of the restarts within the window, with this one if it is wanted
+	at        time.Time
+}
+
+func (m *machine) nextRestart(rec *journal.Record, failed bool) restart {
+	now := m.agent.o.Now()
+	policy, maxRetries := rec.Machine.Config.RestartPolicy()
+	times := slices.DeleteFunc(slices.Clone(rec.Restarts), func(t time.Time) bool { return now.Sub(t) > restartWindow })
+	wanted := policy == hangar.RestartAlways || policy == hangar.RestartOnFailure && failed
+	switch {
+	case !wanted:
+		return restart{times: times}
+	case policy == hangar.RestartOnFailure && len(times) >= maxRetries:
+		return restart{times: times, exhausted: true}
+	default:
+		return restart{wanted: true, times: append(times, now), at: now.Add(restartPause(len(times)))}
+	}
 }
 
 func (m *machine) noteExit(exit driver.Exit) {
@@ -101,30 +123,42 @@ func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hanga
 	}
 }
 
-// halt ends the sandbox as the record's Stop says and returns how it ended, or nil
-// when there was none.
+// halt ends the sandbox as the record's Stop says, by force if it must, and returns
+// how it ended, or nil when there was none or its end was told already.
 func (m *machine) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
-	if rec.Handle == nil {
+	if rec.Handle == nil || rec.Ended {
 		return nil, m.clear(ctx, rec)
 	}
+	m.clean = false
+	exit, err := m.stopSandbox(ctx, rec)
+	switch {
+	case ctx.Err() != nil:
+		return nil, errOvertaken
+	case errors.Is(err, driver.ErrNotFound):
+		exit = lost(m.agent.o.Now())
+	case err != nil:
+		m.agent.o.Log.Error("ending a machine by force", keyMachine, m.id, keyState, rec.Machine.State, keyError, err)
+		m.note("warn", "Machine cannot be stopped, ending it by force")
+		exit = lost(m.agent.o.Now())
+	}
+	return &exit, m.clear(ctx, rec)
+}
+
+func (m *machine) stopSandbox(ctx context.Context, rec *journal.Record) (driver.Exit, error) {
 	stop := rec.Stop
 	if stop == nil {
 		stop = howToStop(rec.Machine.Config, hangar.MachineStop{})
 	}
+	ctx, cancel := context.WithTimeout(ctx, stop.Grace+m.agent.limits.stop)
+	defer cancel()
+	if err := m.attached(ctx, rec); err != nil {
+		return driver.Exit{}, err
+	}
 	d := m.agent.o.Driver
-	err := d.Stop(ctx, rec.Handle, stop.Signal, stop.Grace)
-	if err != nil && !errors.Is(err, driver.ErrNotFound) {
-		return nil, err
+	if err := d.Stop(ctx, rec.Handle, stop.Signal, stop.Grace); err != nil && !errors.Is(err, driver.ErrNotFound) {
+		return driver.Exit{}, err
 	}
-	exit, err := d.Wait(ctx, rec.Handle)
-	if errors.Is(err, driver.ErrNotFound) {
-		exit, err = lost(m.agent.o.Now()), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	m.clean = false
-	return &exit, m.clear(ctx, rec)
+	return d.Wait(ctx, rec.Handle)
 }
 
 // end brings a Machine from stopping to stopped.
@@ -138,7 +172,7 @@ func (m *machine) end(ctx context.Context, rec *journal.Record) error {
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStopped
-		next.Stop, next.Handle = nil, nil
+		next.Stop, next.Handle, next.Ended = nil, nil, false
 		dropSnapshot(next)
 		if exit != nil {
 			return []hangar.Event{exitEvent(*exit, true, false, 0)}
@@ -159,7 +193,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 			m.noteExit(*exit)
 		}
 		return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
-			next.Stop, next.Handle = nil, nil
+			next.Stop, next.Handle, next.Ended = nil, nil, false
 			if exit == nil {
 				return nil
 			}
@@ -178,7 +212,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarting
-		next.Handle, next.RestartAt = nil, time.Time{}
+		next.Handle, next.Ended, next.RestartAt = nil, false, time.Time{}
 		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
 	})
 }
@@ -188,19 +222,24 @@ func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
 	if err := m.clear(ctx, rec); err != nil {
 		return err
 	}
+	unused := []string{m.path(usedDir)}
 	if !rec.Snapshot {
-		if err := os.RemoveAll(m.path(snapshotDir)); err != nil {
+		unused = append(unused, m.path(snapshotDir))
+	}
+	for _, dir := range unused {
+		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}
 	if err := m.agent.o.Logs.Release(m.id); err != nil {
 		return err
 	}
+	m.tidied = true
 	if rec.Handle == nil {
 		return nil
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
-		next.Handle = nil
+		next.Handle, next.Ended = nil, false
 		return nil
 	})
 }

@@ -18,6 +18,7 @@ const (
 	sandboxDir  = "sandbox"  // the driver's
 	writableDir = "root"     // the writable layer
 	snapshotDir = "snapshot" // memory, while suspended
+	usedDir     = "used"     // a snapshot that was resumed from, about to be removed
 	outputFile  = "output"   // FIFO of stdout and stderr
 	etcDir      = "etc"      // hosts, hostname and resolv.conf
 	filesDir    = "files"    // of config.files
@@ -31,13 +32,17 @@ type machine struct {
 
 	rec atomic.Pointer[journal.Record] // replaced under mu, never changed in place
 
-	mu        sync.Mutex         // held while a change is decided and committed
-	interrupt context.CancelFunc // ends the step under way; guarded by mu
-	working   bool               // the worker runs; guarded by mu
-	dirty     bool               // the worker has to look again; guarded by mu
+	mu        sync.Mutex              // held while a change is decided and committed
+	interrupt context.CancelCauseFunc // ends the step under way; guarded by mu
+	working   bool                    // the worker runs; guarded by mu
+	dirty     bool                    // the worker has to look again; guarded by mu
 
-	// clean: nothing of an earlier sandbox can be on the host. The worker's alone.
-	clean bool
+	// What follows is the worker's alone, once it runs.
+
+	clean      bool // nothing of an earlier sandbox can be on the host
+	known      bool // the driver was asked to recover the record's handle, and has answered
+	unrecorded bool // a sandbox may run whose handle did not get into the record
+	tidied     bool // a Machine at rest holds nothing that it does not need
 
 	watchers watchers
 }
@@ -53,15 +58,15 @@ var errOvertaken = errors.New("overtaken by another request")
 // change alters a copy of a Machine's record and says what happened.
 type change func(next *journal.Record) []hangar.Event
 
-// commit makes a change durable and then visible. Each event is stamped with the
-// state that the change brought. m.mu is held.
-func (m *machine) commit(ctx context.Context, alter change) error {
+// commit makes a change durable and then visible, and returns the new record. Each
+// event is stamped with the state that the change brought. m.mu is held.
+func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, error) {
 	current := m.rec.Load()
 	next := *current
 	now := m.agent.o.Now()
 	events := alter(&next)
 	if from, to := current.Machine.State, next.Machine.State; from != to && !from.CanBecome(to) {
-		return fmt.Errorf("machine %s cannot turn from %s into %s", m.id, from, to)
+		return nil, fmt.Errorf("machine %s cannot turn from %s into %s", m.id, from, to)
 	}
 	if len(events) > 0 {
 		next.Machine.UpdatedAt = wholeSecond(now)
@@ -80,11 +85,19 @@ func (m *machine) commit(ctx context.Context, alter change) error {
 		return appendEvents(tx, &next.Machine, events, now)
 	})
 	if err != nil {
-		return fmt.Errorf("commit machine %s: %w", m.id, err)
+		return nil, notRecorded(m.id, err)
 	}
 	m.rec.Store(&next)
 	m.watchers.changed()
-	return nil
+	return &next, nil
+}
+
+// notRecorded is the error of a change that did not get into the journal.
+func notRecorded(id hangar.MachineID, err error) error {
+	if errors.Is(err, journal.ErrClosed) {
+		return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down", Err: err}
+	}
+	return fmt.Errorf("commit machine %s: %w", id, err)
 }
 
 func appendEvents(tx *journal.Tx, m *hangar.Machine, events []hangar.Event, now time.Time) error {
@@ -104,12 +117,22 @@ func wholeSecond(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 // advance commits a step's result, unless the Machine is no longer what the step
 // began with.
 func (m *machine) advance(ctx context.Context, from *journal.Record, alter change) error {
+	_, err := m.proceed(ctx, from, alter)
+	return err
+}
+
+// proceed is advance for a step that goes on with the record that it made.
+func (m *machine) proceed(ctx context.Context, from *journal.Record, alter change) (*journal.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.rec.Load() != from {
-		return errOvertaken
+		return from, errOvertaken
 	}
-	return m.commit(ctx, alter)
+	next, err := m.commit(ctx, alter)
+	if err != nil {
+		return from, err
+	}
+	return next, nil
 }
 
 // wake makes the worker look at the record again, ending what it is doing. m.mu is
@@ -117,12 +140,24 @@ func (m *machine) advance(ctx context.Context, from *journal.Record, alter chang
 func (m *machine) wake() {
 	m.dirty = true
 	if m.interrupt != nil {
-		m.interrupt()
+		m.interrupt(errOvertaken)
 	}
-	if !m.working && m.agent.lifetime.Err() == nil {
-		m.working = true
-		m.agent.workers.Go(m.work)
+	if !m.working {
+		m.working = m.agent.start(m.work)
 	}
+}
+
+// patiently returns a context for an effect that had better be finished, because
+// something is lost when it is cut off. It ends when the Machine was asked something
+// else, or after limit; the end of the daemon it outlives for a while.
+func (m *machine) patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	patient, cancel := context.WithTimeout(m.agent.effects, limit)
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), errOvertaken) {
+			cancel()
+		}
+	})
+	return patient, func() { stop(); cancel() }
 }
 
 // The pauses between attempts of a step that fails.
@@ -165,7 +200,7 @@ func (m *machine) begin() (*journal.Record, context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.interrupt != nil {
-		m.interrupt()
+		m.interrupt(nil)
 		m.interrupt = nil
 	}
 	rec := m.rec.Load()
@@ -174,7 +209,7 @@ func (m *machine) begin() (*journal.Record, context.Context) {
 		return nil, nil
 	}
 	m.dirty = false
-	ctx, cancel := context.WithCancel(m.agent.lifetime)
+	ctx, cancel := context.WithCancelCause(m.agent.lifetime)
 	m.interrupt = cancel
 	return rec, ctx
 }
@@ -183,7 +218,7 @@ func (m *machine) begin() (*journal.Record, context.Context) {
 func (m *machine) idle(rec *journal.Record) bool {
 	switch rec.Machine.State {
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
-		return rec.Handle == nil
+		return rec.Handle == nil && m.tidied
 	case hangar.MachineDestroyed:
 		return true
 	default:

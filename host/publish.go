@@ -53,11 +53,22 @@ func (a *Agent) publishOnce(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	for _, p := range pending {
-		if err := a.publishRow(ctx, p); err != nil {
+		if err := a.passOver(p.ID, a.publishRow(ctx, p)); err != nil {
 			return 0, err
 		}
 	}
 	return len(pending), a.o.Journal.Published(pending)
+}
+
+// passOver turns the refusal of one row into a line of the log: it concerns no other
+// Machine, whose rows must not queue behind it. What may succeed later stays an
+// error.
+func (a *Agent) passOver(id hangar.MachineID, err error) error {
+	if hangar.CodeOf(err) != hangar.CodeInvalid {
+		return err
+	}
+	a.o.Log.Error("row of a machine is refused; it is published again when it changes", keyMachine, id, keyError, err)
+	return nil
 }
 
 func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
@@ -89,13 +100,16 @@ func (a *Agent) republish(ctx context.Context) error {
 	for _, m := range a.all() {
 		rec := m.rec.Load()
 		if seq, ok := published[m.id]; !ok || seq < rec.Seq {
-			if err := a.o.Publisher.PublishMachine(ctx, row(rec)); err != nil {
+			if err := a.passOver(m.id, a.o.Publisher.PublishMachine(ctx, row(rec))); err != nil {
 				return err
 			}
 		}
 		delete(published, m.id)
 	}
 	for id := range published {
+		if a.claims(id) {
+			continue // its record cannot be read, or it was created meanwhile
+		}
 		if err := a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, id); err != nil {
 			return err
 		}

@@ -16,10 +16,14 @@ func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
-	if err != nil {
+	running := rec.Handle != nil && !rec.Ended
+	switch {
+	case err != nil && running && rec.Stop != nil:
+		// It was being restarted when the update came: that was promised, too.
+		return m.endPrevious(ctx, rec)
+	case err != nil:
 		return m.rollBack(ctx, rec, err)
-	}
-	if rec.Handle != nil {
+	case running:
 		return m.endPrevious(ctx, rec)
 	}
 	if err := m.clear(ctx, rec); err != nil {
@@ -43,7 +47,7 @@ func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
 		m.noteExit(*exit)
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
-		next.Handle, next.Stop = nil, nil
+		next.Handle, next.Ended, next.Stop = nil, false, nil
 		if exit == nil {
 			return nil
 		}
@@ -57,7 +61,7 @@ func (m *machine) replaced(ctx context.Context, rec *journal.Record, img *image.
 		m.note("info", "machine was in a non-started state prior to the update so leaving the new version stopped")
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
-		next.Previous = nil
+		next.Previous, next.Handle, next.Ended, next.Stop = nil, nil, false, nil
 		next.Prepared = true
 		next.FreshVersion = true
 		next.KeepRoot = false
@@ -80,7 +84,8 @@ func (m *machine) rollBack(ctx context.Context, rec *journal.Record, cause error
 		next.Previous = nil
 		next.Machine.State = before.State
 		next.Machine.Config, next.Machine.InstanceID, next.Machine.ImageRef = before.Config, before.InstanceID, before.ImageRef
-		if before.State == hangar.MachineStarted && next.Handle == nil {
+		next.Stop = nil
+		if before.State == hangar.MachineStarted && (next.Handle == nil || next.Ended) {
 			next.Machine.State = hangar.MachineStarting
 		}
 		return []hangar.Event{failure(hangar.EventUpdate, cause)}

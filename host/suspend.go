@@ -4,36 +4,41 @@ import (
 	"context"
 	"errors"
 	"os"
-	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// suspendDeadline bounds the writing of a Machine's memory.
-const suspendDeadline = 5 * time.Minute
-
 // suspend brings a Machine from suspending to suspended. When that fails and the
 // Machine still runs, it is started as before.
 func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 	snapshot := m.path(snapshotDir)
-	_, err := os.Stat(snapshot)
-	written := err == nil // before the daemon was killed: the directory appears complete or not at all
-	if !written {
-		bounded, cancel := context.WithTimeout(ctx, suspendDeadline)
+	if err := m.attached(ctx, rec); err != nil {
+		return err
+	}
+	// A snapshot that is there was written before the daemon was killed: the
+	// directory appears complete or not at all, and booted leaves none.
+	if _, err := os.Stat(snapshot); err != nil {
+		bounded, cancel := m.patiently(ctx, m.agent.limits.suspend)
 		err = m.agent.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
 		cancel()
-		if ctx.Err() != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
 			return errOvertaken
-		}
-		if err != nil {
+		default:
 			return m.notSuspended(ctx, rec, err)
 		}
 	}
+	return m.suspended(ctx, rec)
+}
+
+func (m *machine) suspended(ctx context.Context, rec *journal.Record) error {
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspended
 		next.Snapshot, next.Resuming = true, false
+		next.Ended = true
 		return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.SourceAgent}}
 	})
 }
@@ -41,17 +46,20 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 // notSuspended goes on after a suspend that failed: the Machine either still runs,
 // or has ended as Wait tells.
 func (m *machine) notSuspended(ctx context.Context, rec *journal.Record, cause error) error {
-	m.note("error", "Failed to suspend: %s", userText(cause))
 	if errors.Is(cause, driver.ErrNotFound) {
 		exit, err := m.agent.o.Driver.Wait(ctx, rec.Handle)
-		if errors.Is(err, driver.ErrNotFound) {
-			exit, err = lost(m.agent.o.Now()), nil
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, driver.ErrNotFound):
+			exit = lost(m.agent.o.Now())
+		case err != nil:
 			return err
+		case exit.Suspended: // what a daemon before this one asked for has come true
+			return m.suspended(ctx, rec)
 		}
+		m.note("error", "Failed to suspend: %s", userText(cause))
 		return m.exited(ctx, rec, exit)
 	}
+	m.note("error", "Failed to suspend: %s", userText(cause))
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		return []hangar.Event{failure(hangar.EventSuspend, cause)}

@@ -26,7 +26,7 @@ func (m *machine) askLocked(ctx context.Context, verb hangar.Verb, alter change)
 	case hangar.Refuse:
 		return state, refusal(verb, state)
 	}
-	if err := m.commit(ctx, alter); err != nil {
+	if _, err := m.commit(ctx, alter); err != nil {
 		return state, err
 	}
 	m.wake()
@@ -80,13 +80,19 @@ func (a *Agent) StopMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	if err != nil {
 		return err
 	}
-	_, err = m.ask(ctx, hangar.VerbStop, func(next *journal.Record) []hangar.Event {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rec.Load().Machine.State == hangar.MachineStopping {
+		return m.stopOtherwise(ctx, in)
+	}
+	_, err = m.askLocked(ctx, hangar.VerbStop, func(next *journal.Record) []hangar.Event {
 		stop := hangar.Event{Type: hangar.EventStop, Source: hangar.SourceUser}
 		switch {
 		case next.Machine.State == hangar.MachineSuspended:
 			dropSnapshot(next)
 			next.Machine.State = hangar.MachineStopped
-		case next.Machine.State == hangar.MachineRestarting && next.Handle == nil:
+		case next.Machine.State == hangar.MachineRestarting && (next.Handle == nil || next.Ended):
+			next.Stop = nil
 			next.Machine.State = hangar.MachineStopped
 		default:
 			next.Machine.State = hangar.MachineStopping
@@ -94,6 +100,25 @@ func (a *Agent) StopMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 		}
 		return []hangar.Event{stop}
 	})
+	return err
+}
+
+// stopOtherwise changes how a Machine is being stopped, as for somebody who loses
+// patience. A request that says nothing new changes nothing: repeating it must not
+// begin the grace again. m.mu is held.
+func (m *machine) stopOtherwise(ctx context.Context, in hangar.MachineStop) error {
+	rec := m.rec.Load()
+	stop := howToStop(rec.Machine.Config, in)
+	if in == (hangar.MachineStop{}) || rec.Stop != nil && *stop == *rec.Stop {
+		return nil
+	}
+	_, err := m.commit(ctx, func(next *journal.Record) []hangar.Event {
+		next.Stop = stop
+		return nil
+	})
+	if err == nil {
+		m.wake()
+	}
 	return err
 }
 

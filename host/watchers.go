@@ -118,10 +118,19 @@ func (m *machine) reached(in hangar.MachineWait, after hangar.EventID) (*hangar.
 	if in.FromEvent == "" && satisfies(in.States, state) {
 		return &hangar.MachineReached{EventID: last, State: state, Version: version}, last, nil
 	}
-	if after != "" && after != last {
+	// A Machine that destroys itself may have done its work before anybody could wait
+	// for its start: all that it has been counts.
+	gone := state == hangar.MachineDestroyed && rec.Machine.Config.AutoDestroy && in.FromEvent == ""
+	if gone {
+		after = ""
+	}
+	if gone || after != "" && after != last {
 		passed, err := m.agent.o.Journal.EventsAfter(m.id, after)
 		if err != nil {
 			return nil, "", err
+		}
+		if in.Instance != "" {
+			passed = sinceUpdate(passed)
 		}
 		for _, e := range passed {
 			if satisfies(in.States, hangar.MachineState(e.Status)) {
@@ -134,6 +143,16 @@ func (m *machine) reached(in hangar.MachineWait, after hangar.EventID) (*hangar.
 			"machine %s is destroyed and can no longer become %s", m.id, joinStates(in.States))
 	}
 	return nil, last, nil
+}
+
+// sinceUpdate leaves out the events of versions before the current one.
+func sinceUpdate(passed []hangar.Event) []hangar.Event {
+	for i, e := range slices.Backward(passed) {
+		if e.Type == hangar.EventUpdate && e.Status == string(hangar.MachineReplacing) {
+			return passed[i:]
+		}
+	}
+	return passed
 }
 
 func satisfies(wished []hangar.MachineState, state hangar.MachineState) bool {

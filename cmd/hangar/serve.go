@@ -109,12 +109,24 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
+	group.Go(func() error { return watchJournal(ctx, records) })
 	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
 	ready(listener.Addr().String())
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
+}
+
+// watchJournal ends the daemon when its journal cannot record any more, so that it
+// starts again with what is really on the disk. Machines run on.
+func watchJournal(ctx context.Context, records *journal.Journal) error {
+	select {
+	case <-records.Broken():
+		return journal.ErrBroken
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // serveHTTP serves until ctx ends. Requests see its end, so that streams finish.

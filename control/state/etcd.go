@@ -37,6 +37,8 @@ const (
 	keepAlive       = 10 * time.Second
 	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
 	maxRequestBytes = 1 << 21  // above MaxTxnBytes with what etcd adds
+	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts late
+	keptForOthers   = 100      // writes, of which a member without peers needs none
 )
 
 // EtcdConfig says where the state is kept.
@@ -160,6 +162,7 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 		c.QuotaBackendBytes = DefaultQuotaBytes
 	}
 	c.MaxRequestBytes = maxRequestBytes
+	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptForOthers
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(slogCore{log: cfg.Log}))
 	return c

@@ -588,8 +588,11 @@ func TestErrorsOfRegistries(t *testing.T) {
 	wantError(t, err, hangar.CodeUnavailable, "registry_rate_limited", "too many requests")
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
-	_, err = s.Resolve(t.Context(), strings.TrimPrefix(closed.URL, "http://")+"/app")
+	named, err := s.Resolve(t.Context(), strings.TrimPrefix(closed.URL, "http://")+"/app")
 	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "does not answer")
+	if named.Repository != "app" || named.Tag != "latest" || named.Digest != "" {
+		t.Errorf("the reference to a registry that does not answer is %+v", named)
+	}
 	// An image without layers still has one directory.
 	u.on(func(http.ResponseWriter, *http.Request) bool { return false })
 	img := pull(t, s, ref)

@@ -16,7 +16,8 @@ import (
 // Resolve answers what a reference stands for now, without transferring layers. A
 // reference pinned to an image that is held, and from that repository, is answered
 // from memory. Errors are hangar.CodeInvalid with ReasonBadConfig, ReasonImageNotFound
-// or ReasonBadImage, or hangar.CodeUnavailable.
+// or ReasonBadImage, or hangar.CodeUnavailable, which comes with what the reference
+// says by itself.
 func (s *Store) Resolve(ctx context.Context, ref string) (hangar.ImageRef, error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
@@ -27,7 +28,7 @@ func (s *Store) Resolve(ctx context.Context, ref string) (hangar.ImageRef, error
 	}
 	p, img, err := s.plan(ctx, parsed)
 	if err != nil {
-		return hangar.ImageRef{}, err
+		return parsed.resolved("", nil), err
 	}
 	if img != nil {
 		return img.Ref, nil

@@ -179,6 +179,9 @@ func (j *Journal) afterFailure(number uint64, cause error) error {
 	if err == nil && seen < number {
 		return fmt.Errorf("commit: %w", cause)
 	}
+	if j.broken == nil {
+		close(j.fault)
+	}
 	j.broken = fmt.Errorf("%w: %w", ErrBroken, errors.Join(cause, err))
 	return j.broken
 }

@@ -362,6 +362,11 @@ func TestBrokenJournalRefusesUntilReopened(t *testing.T) {
 	j := reopen(t, path, journal.Options{})
 	put(t, j, record(machineID(1), "m"))
 	cause := errors.New("input/output error")
+	select {
+	case <-j.Broken():
+		t.Error("broken before anything went wrong")
+	default:
+	}
 	for _, err := range []error{
 		journal.Break(t.Context(), j, cause),
 		j.Commit(t.Context(), func(*journal.Tx) error { t.Error("fn ran"); return nil }),
@@ -369,6 +374,11 @@ func TestBrokenJournalRefusesUntilReopened(t *testing.T) {
 		if !errors.Is(err, journal.ErrBroken) || !errors.Is(err, cause) {
 			t.Errorf("error %v", err)
 		}
+	}
+	select {
+	case <-j.Broken():
+	default:
+		t.Error("nobody is told that the journal is broken")
 	}
 	if got := all(t, j); len(got) != 1 {
 		t.Errorf("it cannot be read any more: %v", got)

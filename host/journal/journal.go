@@ -93,6 +93,7 @@ type Journal struct {
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
 	done    chan struct{} // closed when the committer has ended
+	fault   chan struct{} // closed when broken is set
 
 	broken       error // written and read by the committer only
 	commits      atomic.Uint64
@@ -135,6 +136,7 @@ func Open(path string, o Options) (*Journal, error) {
 		wake:    make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
 		done:    make(chan struct{}),
+		fault:   make(chan struct{}),
 	}
 	var lagging bool
 	err = j.view(func(tx *bolt.Tx) error {
@@ -286,6 +288,10 @@ func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
 // start when something already was. Signals that nobody took yet become one. It is
 // meant for a single receiver and is never closed.
 func (j *Journal) Changed() <-chan struct{} { return j.changed }
+
+// Broken is closed when the journal has met ErrBroken: nothing is recorded any more
+// until it is opened again, so its user had better do that.
+func (j *Journal) Broken() <-chan struct{} { return j.fault }
 
 // signal leaves a note in a channel of capacity 1 unless one is there already.
 func signal(ch chan struct{}) {

@@ -22,11 +22,13 @@ type Record struct {
 	// Handle of the sandbox, from the moment the driver returned it until the
 	// sandbox was destroyed.
 	Handle []byte `json:"handle,omitempty"`
+	// Ended: the sandbox of Handle has ended, and an event has told so.
+	Ended bool `json:"ended,omitempty"`
 	// Snapshot: the directory of the Machine holds memory to resume from.
 	Snapshot bool `json:"snapshot,omitempty"`
 	// Resuming: the snapshot is being resumed from. A record that still says so
-	// after a restart of the daemon may not use the snapshot again, unless the
-	// driver knows nothing of the sandbox: the root file system may have moved on.
+	// after a restart of the daemon may not use the snapshot again: the root file
+	// system may have moved on.
 	Resuming bool `json:"resuming,omitempty"`
 	// KeepRoot: the next start must not reset the writable layer.
 	KeepRoot bool `json:"keep_root,omitempty"`

@@ -9,8 +9,10 @@ package sim
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -23,7 +25,10 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -47,19 +52,24 @@ func fromEnv[T ~int | ~uint64](t *testing.T, name string, otherwise T) T {
 }
 
 func TestRandomUsersAndKills(t *testing.T) {
-	driver := os.Getenv("SIM_DRIVER")
-	if driver == "" {
-		driver = "fake"
-	}
 	seed := fromEnv(t, "SIM_SEED", uint64(time.Now().UnixNano())>>1)
-	rounds := fromEnv(t, "SIM_ROUNDS", 6)
+	// The default is what fits into every run of the tests.
+	for driver, rounds := range map[string]int{"fake": 6, "gvisor": 2} {
+		if only := os.Getenv("SIM_DRIVER"); only != "" && only != driver || only == "" && driver == "gvisor" && os.Getenv("SIM_ROUNDS") != "" {
+			continue
+		}
+		t.Run(driver, func(t *testing.T) { play(t, driver, seed, fromEnv(t, "SIM_ROUNDS", rounds)) })
+	}
+}
+
+func play(t *testing.T, driver string, seed uint64, rounds int) {
+	t.Helper()
 	t.Logf("SIM_SEED=%d SIM_ROUNDS=%d SIM_DRIVER=%s", seed, rounds, driver)
 	defer func() {
 		if t.Failed() {
 			t.Logf("run again with SIM_SEED=%d SIM_ROUNDS=%d SIM_DRIVER=%s", seed, rounds, driver)
 		}
 	}()
-
 	d := daemon.Start(t, daemon.Options{Driver: driver})
 	w := newWorld(t, d, driver, seed)
 	for round := range rounds {
@@ -68,6 +78,8 @@ func TestRandomUsersAndKills(t *testing.T) {
 			return
 		}
 	}
+	d.Term()
+	w.checkRows()
 }
 
 // fact is what is known of a Machine from answers: what was acknowledged, and
@@ -78,6 +90,8 @@ type fact struct {
 	maybe  bool                // a verb had no answer: its effect may be there or not
 	gone   bool                // destruction was acknowledged
 	acked  hangar.InstanceID   // the newest version that was acknowledged
+	flaky  bool                // its main process ends by itself, for good
+	name   string
 }
 
 // world is what the users believe of the platform.
@@ -93,6 +107,7 @@ type world struct {
 	facts map[hangar.MachineID]*fact
 	busy  map[hangar.MachineID]bool // one user at a time asks something of a Machine
 	verbs map[string]int            // that were acknowledged, for the summary
+	apps  map[hangar.AppName]bool   // whether it exists; absent: unknown
 }
 
 func newWorld(t *testing.T, d *daemon.Daemon, driver string, seed uint64) *world {
@@ -100,6 +115,7 @@ func newWorld(t *testing.T, d *daemon.Daemon, driver string, seed uint64) *world
 	w := &world{
 		T: t, d: d, c: d.Client(), rng: rand.New(rand.NewPCG(seed, 1)), driver: driver,
 		facts: make(map[hangar.MachineID]*fact), busy: make(map[hangar.MachineID]bool), verbs: make(map[string]int),
+		apps: make(map[hangar.AppName]bool),
 	}
 	if _, err := w.c.CreateApp(t.Context(), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
 		t.Fatal(err)
@@ -123,23 +139,35 @@ func (w *world) round(n int) {
 	}
 	life := 100*time.Millisecond + time.Duration(w.rng.Int64N(int64(1500*time.Millisecond)))
 	time.Sleep(life)
-	if w.rng.IntN(5) == 0 {
+	if w.rng.IntN(4) == 0 {
 		w.d.Term()
 	} else {
 		w.d.Kill()
 	}
 	stop()
 	group.Wait()
+	kills := 1
+	for ; w.rng.IntN(3) == 0; kills++ { // while it starts, and does what was left undone
+		w.d.UpAndKill(time.Duration(w.rng.Int64N(int64(700 * time.Millisecond))))
+	}
 	ready := w.d.Up()
 	w.settle(n)
 	w.mu.Lock()
-	w.Logf("round %d: killed after %s, ready again in %s, %d machines, acknowledged %v", n, life, ready, len(w.facts), w.verbs)
+	w.Logf("round %d: killed after %s, %d times, ready again in %s, %d machines, acknowledged %v", n, life, kills, ready, len(w.facts), w.verbs)
 	w.mu.Unlock()
 	w.check()
 }
 
 // act does one random thing.
 func (w *world) act(ctx context.Context, rng *rand.Rand) {
+	switch rng.IntN(40) {
+	case 0:
+		w.app(ctx)
+		return
+	case 1:
+		w.removeImages(ctx)
+		return
+	}
 	f := w.pick(rng)
 	if f == nil {
 		w.create(ctx, rng)
@@ -216,11 +244,16 @@ func (w *world) create(ctx context.Context, rng *rand.Rand) {
 		return
 	}
 	in := hangar.MachineCreate{Config: config(w.image, 0), SkipLaunch: rng.IntN(4) == 0}
+	flaky := w.driver == "fake" && rng.IntN(5) == 0
+	if flaky {
+		in.Config.Env[fake.EnvExit] = strconv.Itoa(flakyCode) + "@" + strconv.Itoa(rng.IntN(1000)) + "ms"
+		in.Config.Restart.Policy = hangar.RestartNo
+	}
 	m, err := w.c.CreateMachine(ctx, app, in)
 	if w.tolerate("create", err); err != nil {
 		return
 	}
-	f := &fact{ref: hangar.MachineRef{App: app, ID: m.ID}, expect: hangar.MachineStarted, acked: m.InstanceID}
+	f := &fact{ref: hangar.MachineRef{App: app, ID: m.ID}, expect: hangar.MachineStarted, acked: m.InstanceID, flaky: flaky, name: m.Name}
 	if in.SkipLaunch {
 		f.expect = hangar.MachineStopped
 	}
@@ -228,6 +261,52 @@ func (w *world) create(ctx context.Context, rng *rand.Rand) {
 	w.facts[m.ID] = f
 	w.verbs["create"]++
 	w.mu.Unlock()
+}
+
+// flakyCode is how Machines exit that end by themselves.
+const flakyCode = 7
+
+// app makes an App with a Machine and destroys it again.
+func (w *world) app(ctx context.Context) {
+	name := hangar.AppName("sim-" + strings.ToLower(crand.Text()))
+	_, err := w.c.CreateApp(ctx, hangar.AppCreate{Name: name, Org: hangar.OrgPersonal})
+	if w.tolerate("create app", err); err != nil {
+		return
+	}
+	w.know(name, true)
+	_, err = w.c.CreateMachine(ctx, name, hangar.MachineCreate{Config: config(w.image, 0), Name: "only"})
+	if w.tolerate("create in app", err); err != nil {
+		return
+	}
+	err = w.c.DestroyApp(ctx, name, true)
+	w.tolerate("destroy app", err)
+	switch {
+	case err == nil:
+		w.know(name, false)
+	case !answered(err):
+		w.mu.Lock()
+		delete(w.apps, name)
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) know(name hangar.AppName, exists bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.apps[name] = exists
+	w.verbs["app"]++
+}
+
+// removeImages tries to take away what Machines use, or are about to.
+func (w *world) removeImages(ctx context.Context) {
+	images, err := w.c.Images(ctx)
+	w.tolerate("images", err)
+	for _, image := range images {
+		err := w.c.RemoveImage(ctx, image.Ref.Digest)
+		if hangar.CodeOf(err) != hangar.CodeNotFound {
+			w.tolerate("remove image", err)
+		}
+	}
 }
 
 func config(image string, version int) hangar.MachineConfig {
@@ -260,6 +339,7 @@ func (w *world) update(ctx context.Context, f *fact) {
 	defer w.mu.Unlock()
 	switch {
 	case err == nil:
+		f.flaky = false
 		f.acked = m.InstanceID
 		w.verbs["update"]++
 		// A started one starts again, any other is left stopped; which it was
@@ -323,15 +403,19 @@ func (w *world) known() []*fact {
 // check compares what was acknowledged with what is.
 func (w *world) check() {
 	w.Helper()
-	started := make(map[hangar.MachineID]bool)
-	existing := make(map[hangar.MachineID]bool)
+	var gone *fact
 	for _, f := range w.known() {
 		m, err := w.c.Machine(w.Context(), f.ref)
 		if err != nil {
 			w.Errorf("machine %s was acknowledged and is lost: %v", f.ref.ID, err)
 			continue
 		}
-		if !f.maybe && m.State != f.expect {
+		if m.Events, err = w.c.MachineEvents(w.Context(), f.ref, mostEvents); err != nil {
+			w.Fatal(err)
+		}
+		ended := f.flaky && m.State == hangar.MachineStopped && // before it could be suspended, perhaps
+			(f.expect == hangar.MachineStarted || f.expect == hangar.MachineSuspended)
+		if !f.maybe && m.State != f.expect && !ended {
 			w.Errorf("machine %s is %s, acknowledged was %s: %s", m.ID, m.State, f.expect, history(m))
 		}
 		if f.gone && m.State != hangar.MachineDestroyed {
@@ -341,20 +425,145 @@ func (w *world) check() {
 			w.Errorf("machine %s is at version %s, acknowledged was %s: %s", m.ID, m.InstanceID, f.acked, history(m))
 		}
 		w.checkHistory(m)
+		w.checkVersions(f, m)
+		w.checkLog(m)
 		f.expect, f.maybe, f.gone, f.acked = m.State, false, m.State == hangar.MachineDestroyed, m.InstanceID
 		if f.gone {
 			w.forget(f)
+			gone = f
 		}
 	}
-	all, err := w.c.Machines(w.Context(), app, hangar.MachineFilter{IncludeDestroyed: true})
+	w.checkApps()
+	w.checkHost()
+	w.checkNames(gone)
+}
+
+// mostEvents is how many events the platform answers with.
+const mostEvents = 50
+
+// checkVersions: what was acknowledged is listed, newest first.
+func (w *world) checkVersions(f *fact, m *hangar.Machine) {
+	w.Helper()
+	versions, err := w.c.MachineVersions(w.Context(), f.ref)
 	if err != nil {
 		w.Fatal(err)
 	}
-	for _, m := range all {
-		started[m.ID] = m.State == hangar.MachineStarted
-		existing[m.ID] = m.State != hangar.MachineDestroyed
+	for i, v := range versions {
+		if i > 0 && v.Version >= versions[i-1].Version {
+			w.Errorf("machine %s: version %s is listed after %s", m.ID, v.Version, versions[i-1].Version)
+		}
 	}
-	w.checkHost(started, existing)
+	for _, want := range []hangar.InstanceID{f.acked, m.InstanceID} {
+		known := slices.ContainsFunc(versions, func(v hangar.MachineVersion) bool { return v.Version == want })
+		if !known && (len(versions) == 0 || want > versions[len(versions)-1].Version) {
+			w.Errorf("machine %s: version %s is not listed", m.ID, want)
+		}
+	}
+}
+
+// checkLog: the platform says something at each start. The line of the start at
+// which the daemon was killed may be missing.
+func (w *world) checkLog(m *hangar.Machine) {
+	w.Helper()
+	starts := 0
+	for _, e := range m.Events {
+		if e.Type == hangar.EventStart && e.Status == string(hangar.MachineStarted) {
+			starts++
+		}
+	}
+	if starts < 2 {
+		return
+	}
+	page, err := w.c.Logs(w.Context(), app, hangar.LogQuery{Instance: m.ID})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if !slices.ContainsFunc(page.Entries, func(e hangar.LogEntry) bool { return e.Provider == hangar.LogRunner }) {
+		w.Errorf("machine %s was started %d times, of which its log says nothing", m.ID, starts)
+	}
+}
+
+// checkNames: a name is its Machine's alone, and free once that is destroyed.
+func (w *world) checkNames(gone *fact) {
+	w.Helper()
+	if known := w.known(); len(known) > 0 {
+		taken := known[w.rng.IntN(len(known))]
+		_, err := w.c.CreateMachine(w.Context(), app, hangar.MachineCreate{Config: config(w.image, 0), Name: taken.name})
+		if hangar.ReasonOf(err) != hangar.ReasonNameTaken {
+			w.Errorf("a second machine with the name of %s: %v", taken.ref.ID, err)
+		}
+	}
+	if gone == nil {
+		return
+	}
+	m, err := w.c.CreateMachine(w.Context(), app, hangar.MachineCreate{Config: config(w.image, 0), Name: gone.name})
+	if err != nil {
+		w.Errorf("the name of machine %s, which is destroyed, is not free: %v", gone.ref.ID, err)
+		return
+	}
+	w.mu.Lock()
+	w.facts[m.ID] = &fact{ref: hangar.MachineRef{App: app, ID: m.ID}, expect: hangar.MachineStarted, acked: m.InstanceID, name: m.Name}
+	w.mu.Unlock()
+}
+
+// checkApps: an App is there or not, as was acknowledged.
+func (w *world) checkApps() {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, exists := range w.apps {
+		_, err := w.c.App(w.Context(), name)
+		switch {
+		case exists && err != nil:
+			w.Errorf("app %s was created: %v", name, err)
+		case !exists && hangar.CodeOf(err) != hangar.CodeNotFound:
+			w.Errorf("app %s was destroyed: %v", name, err)
+		}
+		if !exists {
+			delete(w.apps, name)
+		}
+	}
+}
+
+// checkRows compares the journal of the host with what the cluster state says of it,
+// once the daemon has ended: they agree, but for what waits to be published.
+func (w *world) checkRows() {
+	w.Helper()
+	log := slog.New(slog.DiscardHandler)
+	records, err := journal.Open(filepath.Join(w.d.Dir(), "journal.db"), journal.Options{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer records.Close()
+	store, err := state.OpenEtcd(w.Context(), state.EtcdConfig{Dir: filepath.Join(w.d.Dir(), "state"), Log: log})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer store.Close()
+	pending, err := records.Unpublished(0)
+	if err != nil {
+		w.Fatal(err)
+	}
+	var published map[hangar.MachineID]uint64
+	err = records.Machines(func(rec *journal.Record) (err error) {
+		if published == nil {
+			if published, err = control.NewRows(store, log).PublishedMachines(w.Context(), rec.Machine.Host); err != nil {
+				return err
+			}
+		}
+		waits := slices.ContainsFunc(pending, func(p journal.Pending) bool { return p.ID == rec.Machine.ID })
+		if seq, ok := published[rec.Machine.ID]; !waits && (!ok || seq != rec.Seq) {
+			w.Errorf("machine %s is at %d in the journal and at %d in the cluster state", rec.Machine.ID, rec.Seq, seq)
+		}
+		delete(published, rec.Machine.ID)
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for id := range published {
+		w.Errorf("machine %s has a row and no record", id)
+	}
 }
 
 // forget makes room for new Machines: a destroyed one was checked for good.
@@ -365,16 +574,36 @@ func (w *world) forget(f *fact) {
 }
 
 // checkHistory walks the events, each of which must be allowed to follow the one
-// before it.
+// before it. An exit is told once for each time the main process ran.
 func (w *world) checkHistory(m *hangar.Machine) {
 	w.Helper()
-	for i := len(m.Events) - 1; i > 0; i-- {
-		from, to := hangar.MachineState(m.Events[i].Status), hangar.MachineState(m.Events[i-1].Status)
+	whole := len(m.Events) < mostEvents
+	ran := !whole
+	for i, e := range slices.Backward(m.Events) {
+		to := hangar.MachineState(e.Status)
+		if e.Type == hangar.EventExit {
+			if !ran {
+				w.Errorf("machine %s: exit %s of nothing that ran: %s", m.ID, e.ID, history(m))
+			}
+			ran = false
+		}
+		ran = ran || to == hangar.MachineStarted
+		if i == len(m.Events)-1 {
+			if whole && (e.Type != hangar.EventLaunch || to != hangar.MachineCreated) {
+				w.Errorf("machine %s begins with %s/%s", m.ID, e.Type, e.Status)
+			}
+			continue
+		}
+		before := m.Events[i+1]
+		from := hangar.MachineState(before.Status)
 		if from != to && !from.CanBecome(to) {
 			w.Errorf("machine %s went from %s to %s: %s", m.ID, from, to, history(m))
 		}
-		if m.Events[i].ID >= m.Events[i-1].ID {
-			w.Errorf("machine %s: event %s is not older than %s", m.ID, m.Events[i].ID, m.Events[i-1].ID)
+		if before.Type == e.Type && before.Status == e.Status {
+			w.Errorf("machine %s was told twice that it is %s/%s: %s", m.ID, e.Type, e.Status, history(m))
+		}
+		if before.ID >= e.ID {
+			w.Errorf("machine %s: event %s is not older than %s", m.ID, before.ID, e.ID)
 		}
 	}
 	if len(m.Events) > 0 && m.Events[0].Status != string(m.State) {
@@ -392,17 +621,38 @@ func history(m *hangar.Machine) string {
 
 // checkHost compares what is on the host with what is recorded. What a Machine at
 // rest releases may take a moment longer than its state.
-func (w *world) checkHost(started, existing map[hangar.MachineID]bool) {
+func (w *world) checkHost() {
 	w.Helper()
 	var complaints []string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if complaints = w.complaints(started, existing); len(complaints) == 0 {
+		if complaints = w.complaints(); len(complaints) == 0 {
 			return
 		}
 	}
 	for _, c := range complaints {
 		w.Error(c)
 	}
+}
+
+// machines says of every Machine whether it is started, and whether it exists.
+func (w *world) machines() (started, existing map[hangar.MachineID]bool) {
+	w.Helper()
+	started, existing = make(map[hangar.MachineID]bool), make(map[hangar.MachineID]bool)
+	apps, err := w.c.Apps(w.Context(), hangar.AppFilter{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, a := range apps {
+		all, err := w.c.Machines(w.Context(), a.Name, hangar.MachineFilter{IncludeDestroyed: true})
+		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound { // healed away meanwhile
+			w.Fatal(err)
+		}
+		for _, m := range all {
+			started[m.ID] = m.State == hangar.MachineStarted
+			existing[m.ID] = m.State != hangar.MachineDestroyed
+		}
+	}
+	return started, existing
 }
 
 // running lists the Machines that have a sandbox. With the fake driver, misuse of
@@ -420,8 +670,9 @@ func (w *world) running() ([]hangar.MachineID, error) {
 	return daemon.Sandboxes(w.d.Dir())
 }
 
-func (w *world) complaints(started, existing map[hangar.MachineID]bool) []string {
+func (w *world) complaints() []string {
 	var list []string
+	started, existing := w.machines()
 	dirs, err := os.ReadDir(filepath.Join(w.d.Dir(), "machines"))
 	if err != nil {
 		list = append(list, err.Error())

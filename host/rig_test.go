@@ -1,0 +1,328 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"go.uber.org/goleak"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// faults decide what goes wrong.
+type faults func(op fake.Op, id hangar.MachineID) (time.Duration, error)
+
+// rig is an agent on a pretend host, which outlives it.
+type rig struct {
+	testing.TB
+	dir    string
+	world  *fake.World
+	faults atomic.Pointer[faults]
+	images *images
+	rows   *rows
+	pace   func(*host.Limits)
+	*host.Agent
+	close func()
+	crash func() // as close, but as a kill does it
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{TB: t, dir: t.TempDir(), images: newImages(t), rows: &rows{}}
+	r.open()
+	t.Cleanup(func() {
+		r.close()
+		misuses, err := r.world.Misuses()
+		if err != nil || len(misuses) > 0 {
+			t.Errorf("the agent misused the driver: %v %v", misuses, err)
+		}
+	})
+	return r
+}
+
+// open starts an agent on what the one before left.
+func (r *rig) open() {
+	r.Helper()
+	ctx := context.Background()
+	log := slog.New(slog.DiscardHandler)
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	j, err := journal.Open(filepath.Join(r.dir, "journal.db"), journal.Options{Log: log})
+	if err != nil {
+		r.Fatal(err)
+	}
+	l := logs.New(logs.Options{Dir: filepath.Join(r.dir, "logs"), Region: "loc", Log: log, Now: time.Now})
+	if err := l.Open(ctx); err != nil {
+		r.Fatal(err)
+	}
+	world := fake.NewWorld(filepath.Join(r.dir, "world"))
+	dead := make(chan struct{})
+	drv := fake.New(world, fake.Options{Faults: func(op fake.Op, id hangar.MachineID) (time.Duration, error) {
+		if f := r.faults.Load(); f != nil {
+			delay, err := (*f)(op, id)
+			if errors.Is(err, errHang) {
+				<-dead
+			}
+			return delay, err
+		}
+		return 0, nil
+	}})
+	a := host.New(host.Options{
+		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
+		Images: r.images, Network: host.NoNetwork{}, Logs: l, Journal: j, Publisher: r.rows, Log: log, Now: time.Now,
+	})
+	if r.pace != nil {
+		host.SetLimits(a, r.pace)
+	}
+	if err := a.Open(ctx); err != nil {
+		r.Fatal(err)
+	}
+	r.Agent, r.world = a, world
+	var once sync.Once
+	r.close = func() {
+		once.Do(func() {
+			close(dead)
+			for _, err := range []error{a.Close(), l.Close(), j.Close()} {
+				if err != nil {
+					r.Error(err)
+				}
+			}
+		})
+	}
+	r.crash = func() {
+		once.Do(func() {
+			world.Die() // nothing is done to the host from now on, and nothing recorded
+			for _, err := range []error{j.Close(), l.Close()} {
+				if err != nil {
+					r.Error(err)
+				}
+			}
+			close(dead)
+			if err := a.Close(); err != nil {
+				r.Error(err)
+			}
+		})
+	}
+}
+
+// errHang is the fault of an operation that does not return until the daemon ends.
+var errHang = errors.New("hangs")
+
+// hangAt makes an operation hang for good, and returns what is closed once it does.
+func (r *rig) hangAt(op fake.Op) <-chan struct{} {
+	reached := make(chan struct{})
+	hit := sync.OnceFunc(func() { close(reached) })
+	r.inject(func(at fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if at == op {
+			hit()
+			return 0, errHang
+		}
+		return 0, nil
+	})
+	return reached
+}
+
+func (r *rig) inject(f faults) { r.faults.Store(&f) }
+
+// restart replaces the agent, as when the daemon is restarted.
+func (r *rig) restart() {
+	r.Helper()
+	r.close()
+	r.open()
+}
+
+// images is a store in which every image exists but those called "missing".
+type images struct {
+	layer  string
+	mu     sync.Mutex
+	pulls  int
+	online bool // "offline" images can be had after all
+}
+
+func newImages(t *testing.T) *images {
+	t.Helper()
+	return &images{layer: t.TempDir()}
+}
+
+const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000001"
+
+func (s *images) ref(name string) hangar.ImageRef {
+	return hangar.ImageRef{Registry: "r.test", Repository: name, Tag: "latest", Digest: digest}
+}
+
+func (s *images) Resolve(_ context.Context, ref string) (hangar.ImageRef, error) {
+	switch {
+	case strings.HasPrefix(ref, "missing"):
+		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: not found", ref)
+	case strings.HasPrefix(ref, "offline"):
+		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeUnavailable, "", "registry away")
+	default:
+		return s.ref(ref), nil
+	}
+}
+
+func (s *images) Pull(_ context.Context, ref string, progress func(hangar.PullProgress)) (*image.Image, error) {
+	s.mu.Lock()
+	away := strings.HasPrefix(ref, "offline") && !s.online
+	s.mu.Unlock()
+	if away {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "registry away")
+	}
+	s.mu.Lock()
+	s.pulls++
+	s.mu.Unlock()
+	progress(hangar.PullProgress{Phase: "pulling", Done: 1, Total: 1})
+	return s.image(s.ref(ref)), nil
+}
+
+func (s *images) image(ref hangar.ImageRef) *image.Image {
+	return &image.Image{Ref: ref, Config: v1.Config{Cmd: []string{"sleep", "1000"}}, Layers: []string{s.layer}}
+}
+
+func (s *images) Get(d string) (*image.Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pulls == 0 || d != digest {
+		return nil, image.ErrNotFound
+	}
+	return s.image(hangar.ImageRef{Digest: d}), nil
+}
+
+func (s *images) List() ([]hangar.Image, error) {
+	return []hangar.Image{{Ref: s.ref("web")}}, nil
+}
+func (s *images) Remove(context.Context, string) error                      { return nil }
+func (s *images) GC(context.Context, image.Policy) (freed int64, err error) { return 0, nil }
+
+// rows is a cluster state that can be away.
+type rows struct {
+	mu   sync.Mutex
+	away bool
+	has  map[hangar.MachineID]hangar.MachineRow
+}
+
+var errAway = errors.New("the cluster state is away")
+
+func (p *rows) PublishMachine(_ context.Context, row hangar.MachineRow) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return errAway
+	}
+	if row.Machine.Name == "poison" {
+		return hangar.Errorf(hangar.CodeInvalid, "", "the row is too large")
+	}
+	if p.has == nil {
+		p.has = make(map[hangar.MachineID]hangar.MachineRow)
+	}
+	if row.Seq > p.has[row.Machine.ID].Seq {
+		p.has[row.Machine.ID] = row
+	}
+	return nil
+}
+
+func (p *rows) RetractMachine(_ context.Context, _ hangar.HostID, id hangar.MachineID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return errAway
+	}
+	delete(p.has, id)
+	return nil
+}
+
+func (p *rows) PublishedMachines(context.Context, hangar.HostID) (map[hangar.MachineID]uint64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return nil, errAway
+	}
+	seqs := make(map[hangar.MachineID]uint64)
+	for id, row := range p.has {
+		seqs[id] = row.Seq
+	}
+	return seqs, nil
+}
+
+func (p *rows) setAway(away bool) {
+	p.mu.Lock()
+	p.away = away
+	p.mu.Unlock()
+}
+
+func (p *rows) state(id hangar.MachineID) hangar.MachineState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.has[id].Machine.State
+}
+
+// create makes a Machine with the environment that steers the fake driver.
+func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) hangar.MachineRef {
+	r.Helper()
+	spec := hangar.MachineSpec{
+		ID: hangar.NewMachineID(), Name: "m", App: "web", Org: hangar.OrgPersonal, Network: 1, Region: "loc",
+		Config: hangar.MachineConfig{Image: "web", Env: env, Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256}},
+	}
+	for _, e := range edit {
+		e(&spec)
+	}
+	m, err := r.CreateMachine(r.Context(), spec)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m.Ref()
+}
+
+func (r *rig) wait(ref hangar.MachineRef, states ...hangar.MachineState) {
+	r.Helper()
+	if _, err := r.WaitMachine(r.Context(), ref, hangar.MachineWait{States: states, Timeout: 20 * time.Second}); err != nil {
+		r.Fatalf("wait for %v: %v\n%s", states, err, r.history(ref))
+	}
+}
+
+// history is the Machine's events, oldest first, as "type/status".
+func (r *rig) history(ref hangar.MachineRef) string {
+	r.Helper()
+	events, err := r.MachineEvents(r.Context(), ref, 50)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var lines []string
+	for _, e := range slices.Backward(events) {
+		lines = append(lines, fmt.Sprintf("%s/%s", e.Type, e.Status))
+	}
+	return strings.Join(lines, " ")
+}
+
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) start(ref hangar.MachineRef) {
+	r.Helper()
+	_, err := r.StartMachine(r.Context(), ref)
+	r.must(err)
+	r.wait(ref, hangar.MachineStarted)
+}
