@@ -367,6 +367,7 @@ func TestContract(t *testing.T) {
 	contract.AppService(t, contract.Harness{
 		Apps: p.Apps(), Machines: p.Machines(), Image: "nginx:alpine", Sleep: []string{"sleep"},
 		Context: func(tb testing.TB) context.Context {
+			tb.Helper()
 			return hangar.WithPrincipal(tb.Context(), hangar.Principal{Subject: "admin", Admin: true})
 		},
 		Exit: func(code int) []string { return []string{"exit", fmt.Sprint(code)} },
