@@ -26,7 +26,7 @@ func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 	if handle := m.takeOver(ctx, rec); handle != nil {
 		return m.booted(ctx, rec, handle, m.agent.o.Now().Sub(began))
 	}
-	if err := m.clear(ctx, rec); err != nil {
+	if err := m.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
 	img, err := m.pull(ctx, rec)
@@ -80,8 +80,17 @@ func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
 	if err := m.agent.release(ctx, m.id); err != nil {
 		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
 	}
-	m.clean = true
+	m.clean, m.kept = true, false
 	return nil
+}
+
+// clearUnlessKept is clear, but for a Machine whose memory this daemon has written to
+// disk: what the driver has left of it makes the resume quick.
+func (m *machine) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
+	if m.kept && rec.Snapshot {
+		return nil
+	}
+	return m.clear(ctx, rec)
 }
 
 // ready records what a launch begins with: no sandbox, so that one that is found
@@ -107,7 +116,7 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 	if err := m.capture(rec); err != nil {
 		return nil, rec, err
 	}
-	m.clean, m.known = false, true
+	m.clean, m.kept, m.known = false, false, true
 	if rec.Snapshot {
 		handle, resuming, err := m.resume(ctx, rec, spec)
 		rec = resuming

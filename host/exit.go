@@ -219,7 +219,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 
 // tidy releases what a Machine at rest does not need.
 func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
-	if err := m.clear(ctx, rec); err != nil {
+	if err := m.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
 	unused := []string{m.path(usedDir)}

@@ -40,6 +40,7 @@ type machine struct {
 	// What follows is the worker's alone, once it runs.
 
 	clean      bool // nothing of an earlier sandbox can be on the host
+	kept       bool // all that can be there is what the driver keeps for a resume
 	known      bool // the driver was asked to recover the record's handle, and has answered
 	unrecorded bool // a sandbox may run whose handle did not get into the record
 	tidied     bool // a Machine at rest holds nothing that it does not need

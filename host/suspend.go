@@ -25,6 +25,7 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 		cancel()
 		switch {
 		case err == nil:
+			m.kept = true
 		case ctx.Err() != nil:
 			return errOvertaken
 		default:

@@ -66,12 +66,13 @@ type Driver interface {
 // Suspender is a driver that can write the memory of a Machine to disk.
 type Suspender interface {
 	// Suspend writes the snapshot atomically to dir, which must not exist, and
-	// ends the sandbox: no process of it remains. On an error there is no dir, and
+	// ends the sandbox: no process of it remains. What else remains on the host is
+	// what Resume goes on with; Destroy releases it. On an error there is no dir, and
 	// the sandbox either still runs or Wait returns its exit.
 	Suspend(ctx context.Context, h Handle, dir string) error
 	// Resume continues from the snapshot in dir, with the writable layer as it was
-	// left. It answers ErrSnapshotUnusable, leaving nothing running. It does not
-	// remove dir.
+	// left. It answers ErrSnapshotUnusable, leaving nothing behind but spec.Dir. It
+	// does not remove dir.
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 

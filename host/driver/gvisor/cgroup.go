@@ -172,13 +172,20 @@ func (c cgroups) cpuTime(id string) (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
+// memoryLimit returns what setMemoryLimit changes.
+func (c cgroups) memoryLimit(id string) (int64, error) { return number(c.limitFile(id)) }
+
 // setMemoryLimit changes the limit of a running sandbox, in bytes.
 func (c cgroups) setMemoryLimit(id string, limit int64) error {
+	return os.WriteFile(c.limitFile(id), []byte(strconv.FormatInt(limit, 10)), 0o600)
+}
+
+func (c cgroups) limitFile(id string) string {
 	name := "memory.limit_in_bytes"
 	if c.v2 {
 		name = "memory.max"
 	}
-	return os.WriteFile(c.file(id, "memory", name), []byte(strconv.FormatInt(limit, 10)), 0o600)
+	return c.file(id, "memory", name)
 }
 
 // processes returns the ids of all processes in the sandbox's groups.

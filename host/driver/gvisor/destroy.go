@@ -59,7 +59,10 @@ func (d *Driver) release(ctx context.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
 	}
-	d.unmountRoot(dir)
+	d.mu.Lock()
+	delete(d.kept, hangar.MachineID(id))
+	d.mu.Unlock()
+	unmountAll(rootfsDir(dir))
 	return errors.Join(removeFiles(dir, "rootfs"), d.removeRuntimeFiles(id))
 }
 

@@ -62,8 +62,11 @@ type Driver struct {
 
 	mu        sync.Mutex
 	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
-	watchers  sync.WaitGroup
-	closing   chan struct{} // closed by Close
+	// kept are the Machines whose root file system Suspend has left mounted for
+	// Resume; guarded by mu.
+	kept     map[hangar.MachineID]bool
+	watchers sync.WaitGroup
+	closing  chan struct{} // closed by Close
 }
 
 var (
@@ -81,6 +84,7 @@ func New(opts Options) *Driver {
 	return &Driver{
 		opts: opts, log: opts.Log, fdHold: -1,
 		sandboxes: make(map[hangar.MachineID]*sandbox),
+		kept:      make(map[hangar.MachineID]bool),
 		closing:   make(chan struct{}),
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
@@ -138,17 +139,15 @@ func copyMode(from, to string) error {
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// unmountRoot unmounts the root file system of the Machine in dir. It is gone from
-// there at once, but before the kernel lets go of it, it writes to disk whatever of the
-// file system below is not there yet, which may be a large snapshot. It does so for
-// whoever uses the mount last: a descriptor that nobody waits for.
-func (d *Driver) unmountRoot(dir string) {
-	target := rootfsDir(dir)
-	last, err := os.OpenFile(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	unmountAll(target)
-	if err == nil {
-		d.watchers.Go(func() { _ = last.Close() })
-	}
+// takeRoot reports whether the root file system of the Machine in dir is mounted since
+// its Suspend. What follows uses it up.
+func (d *Driver) takeRoot(id hangar.MachineID, dir string) bool {
+	d.mu.Lock()
+	kept := d.kept[id]
+	delete(d.kept, id)
+	d.mu.Unlock()
+	var st unix.Statfs_t
+	return kept && unix.Statfs(rootfsDir(dir), &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
 // unmountAll unmounts everything from target.

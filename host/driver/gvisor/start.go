@@ -44,6 +44,9 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 		return nil, err
 	}
 	h, err := d.boot(ctx, &spec, func() error {
+		if err := d.mountRoot(&spec); err != nil {
+			return err
+		}
 		root, err := unix.Open(rootfsDir(spec.Dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -77,8 +80,9 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 	return nil
 }
 
-// boot makes a sandbox by the given engine command. On an error nothing is left.
-func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
+// boot makes a sandbox by the given engine command, once root has mounted its root file
+// system. On an error nothing is left.
+func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
 	d.watchers.Go(d.cgroup.quicken)
 	// Whatever an earlier sandbox left behind: a lock file of a killed engine, or a
 	// socket that would make gVisor quietly use another directory.
@@ -92,10 +96,7 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, prepare func() err
 			err = errors.Join(err, d.Destroy(context.WithoutCancel(ctx), spec.ID, spec.Dir))
 		}
 	}()
-	if err := d.mountRoot(spec); err != nil {
-		return nil, err
-	}
-	if err := prepare(); err != nil {
+	if err := root(); err != nil {
 		return nil, err
 	}
 	if err := d.writeBundle(spec, headroom); err != nil {

@@ -54,11 +54,24 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if used, err := d.cgroup.memory(string(s.ID)); err == nil && used > directAbove {
 		args = append(args, "--direct")
 	}
+	limit, err := d.cgroup.memoryLimit(string(s.ID))
+	if err != nil {
+		return err
+	}
+	// The kernel counts what the sandbox writes against its limit, too, until it is on
+	// disk. The guest, which is stopped meanwhile, cannot use what is added.
+	if err := d.cgroup.setMemoryLimit(string(s.ID), 2*limit); err != nil {
+		return err
+	}
 	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
 		// An engine that was killed leaves its work half done; a sealed snapshot stays
 		// sealed if only its answer was lost.
 		if _, statErr := os.Lstat(dir); statErr != nil {
-			return errors.Join(err, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
+			restored := d.cgroup.setMemoryLimit(string(s.ID), limit)
+			if s.ended() {
+				restored = nil // nor is there anything to limit
+			}
+			return errors.Join(err, restored, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
 		}
 	}
 	// All is written: what the sandbox still does is free its memory, which the
@@ -67,7 +80,19 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err := d.end(ctx, s); err != nil {
 		return err
 	}
-	return d.release(ctx, string(s.ID), s.Dir)
+	if err := d.removeCgroup(ctx, string(s.ID)); err != nil {
+		return err
+	}
+	if err := errors.Join(d.removeRuntimeFiles(string(s.ID)), removeFiles(s.Dir, bundle.ResultFile)); err != nil {
+		return err
+	}
+	// The root file system stays mounted for Resume. Before it unmounts it, the kernel
+	// writes to disk whatever of the file system below is not there yet: the snapshot
+	// above all.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.kept[s.ID] = true
+	return nil
 }
 
 // Resume implements driver.Suspender.
@@ -80,6 +105,7 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	}
 	h, err := d.resume(ctx, &spec, dir)
 	if err != nil {
+		err = errors.Join(err, d.destroy(context.WithoutCancel(ctx), string(spec.ID), spec.Dir)) // what Suspend has left
 		return nil, fmt.Errorf("resume machine %s: %w", spec.ID, err)
 	}
 	return h, nil
@@ -101,7 +127,13 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 	if meta.Size() > backgroundAbove {
 		args = append(args, "--background")
 	}
-	h, err := d.boot(ctx, spec, func() error { return nil }, resumeHeadroom, "resume", args...)
+	// The digest holds for what the root file system is made of, too.
+	h, err := d.boot(ctx, spec, func() error {
+		if d.takeRoot(spec.ID, spec.Dir) {
+			return nil
+		}
+		return d.mountRoot(spec)
+	}, resumeHeadroom, "resume", args...)
 	if err != nil {
 		return nil, err
 	}
