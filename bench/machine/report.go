@@ -85,11 +85,14 @@ func replaceSection(document, section string) string {
 func (b *bench) markdown(ctx context.Context) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "%s\n\n", heading)
-	fmt.Fprintf(&w, "`go run ./bench/machine -runs %d -cpus %d -seed %d`", b.options.runs, b.options.cpus, b.options.seed)
-	if len(b.options.skip) > 0 {
-		fmt.Fprintf(&w, ", without %s", strings.Join(b.options.skip, ", "))
+	fmt.Fprintf(&w, "`go run ./bench/machine -runs %d -cpus %d -seed %d", b.options.runs, b.options.cpus, b.options.seed)
+	if b.options.busyOK {
+		fmt.Fprint(&w, " -busy")
 	}
-	fmt.Fprintf(&w, "\n\n")
+	if len(b.options.skip) > 0 {
+		fmt.Fprintf(&w, " -skip %s", strings.Join(b.options.skip, ","))
+	}
+	fmt.Fprint(&w, "`\n\n")
 	for _, line := range b.environment(ctx) {
 		fmt.Fprintf(&w, "- %s\n", line)
 	}
