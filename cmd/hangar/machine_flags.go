@@ -363,7 +363,7 @@ func patched(base, patch object) (hangar.MachineConfig, error) {
 	var config hangar.MachineConfig
 	if _, ok := patch["size"]; !ok && patch["guest"] != nil {
 		// The size was expanded into guest when it was set; left in place it would
-		// say something else than the guest that is asked for now.
+		// say something else than the guest that this call asks for.
 		base = maps.Clone(base)
 		delete(base, "size")
 	}

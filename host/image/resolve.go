@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Resolve answers what a reference stands for now, without transferring layers. A
+// Resolve answers what a reference stands for at present, without transferring layers. A
 // reference pinned to an image that is held, and from that repository, is answered
 // from memory. Errors are hangar.CodeInvalid with ReasonBadConfig, ReasonImageNotFound
 // or ReasonBadImage, or hangar.CodeUnavailable, which comes with what the reference

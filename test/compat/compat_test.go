@@ -4,9 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -30,39 +27,11 @@ func newWorld(t *testing.T, driver string) world {
 	t.Helper()
 	d := daemon.Start(t, daemon.Options{Driver: driver})
 	w := world{client: newClient(t, d.URL(), d.Token()), daemon: d, driver: driver, app: "web"}
-	w.image = d.Push(busybox(t), "httpd:1", "--cmd", "httpd", "--cmd", "-f", "--cmd", "-p", "--cmd", "8080")
+	w.image = d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat", "httpd"), "httpd:1", "--cmd", "httpd", "--cmd", "-f", "--cmd", "-p", "--cmd", "8080")
 	if _, err := w.createApp(t.Context(), w.app); err != nil {
 		t.Fatal(err)
 	}
 	return w
-}
-
-// busybox returns a directory with Debian's static busybox as the commands that
-// the tests use.
-func busybox(t *testing.T) string {
-	t.Helper()
-	program, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatalf("needs busybox, as in Debian's package busybox-static: %v", err)
-	}
-	b, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bin, "busybox"), b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"sh", "sleep", "echo", "cat", "httpd"} {
-		if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }
 
 // config is what existing clients send for a Machine with a service.

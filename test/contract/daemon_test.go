@@ -3,9 +3,6 @@ package contract_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -28,7 +25,7 @@ func TestDaemon(t *testing.T) {
 					tb.Cleanup(cancel)
 					return ctx
 				},
-				Image: d.Push(busybox(t), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
+				Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
 				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 				Sleep: []string{"sleep", "1000"},
 			}
@@ -36,32 +33,4 @@ func TestDaemon(t *testing.T) {
 			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 		})
 	}
-}
-
-// busybox returns a directory with Debian's static busybox as every command that
-// the suites use.
-func busybox(t *testing.T) string {
-	t.Helper()
-	program, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatalf("needs busybox, as in Debian's package busybox-static: %v", err)
-	}
-	b, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bin, "busybox"), b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"sh", "sleep", "echo", "cat"} {
-		if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }
