@@ -160,8 +160,8 @@ func TestPrincipal(t *testing.T) {
 		{hangar.Principal{}, "", false},
 		{hangar.Principal{}, "a", false},
 	} {
-		if got := test.p.MayAct(test.org); got != test.want {
-			t.Errorf("%+v may act on %q: %t, want %t", test.p, test.org, got, test.want)
+		if got := test.p.May(hangar.ActionRead, hangar.Target{Org: test.org}); got != test.want {
+			t.Errorf("%+v may read %q: %t, want %t", test.p, test.org, got, test.want)
 		}
 	}
 }

@@ -9,8 +9,30 @@ type Principal struct {
 	Admin   bool    // may do everything on this server
 }
 
-// MayAct reports whether the principal may act on things of the organization.
-func (p Principal) MayAct(org OrgSlug) bool { return p.Admin || p.Org != "" && p.Org == org }
+// Action is what somebody wants to do with a thing.
+type Action uint8
+
+// The actions.
+const (
+	ActionRead    Action = 1 << iota // see it
+	ActionWrite                      // change its config, metadata, lease or cordon, its secrets
+	ActionCreate                     // make a thing in it
+	ActionDelete                     // destroy it
+	ActionControl                    // start, stop, suspend, restart, signal, execute in it
+)
+
+// Target is what an action is about: a Machine, an App (Machine is empty) or an
+// organization (App is empty, too).
+type Target struct {
+	Org     OrgSlug
+	App     AppName
+	Machine MachineID
+}
+
+// May reports whether the principal may do action to the target.
+func (p Principal) May(action Action, target Target) bool {
+	return p.Admin || action != 0 && p.Org != "" && p.Org == target.Org
+}
 
 type principalKey struct{}
 

@@ -15,15 +15,21 @@ type Apps struct{ *Control }
 
 var _ hangar.AppService = (*Apps)(nil)
 
-// app returns an App to whoever may act on it.
-func (c *Control) app(ctx context.Context, name hangar.AppName) (appRecord, state.Item, error) {
+// app returns an App to whoever may do action to it.
+func (c *Control) app(ctx context.Context, name hangar.AppName, action hangar.Action) (appRecord, state.Item, error) {
+	return c.appFor(ctx, action, hangar.MachineRef{App: name})
+}
+
+// appFor returns the App of ref to whoever may do action to what ref names: the App
+// itself, or one of its Machines.
+func (c *Control) appFor(ctx context.Context, action hangar.Action, ref hangar.MachineRef) (appRecord, state.Item, error) {
 	p, err := hangar.PrincipalFrom(ctx)
 	if err != nil {
 		return appRecord{}, state.Item{}, err
 	}
-	rec, item, err := c.anyApp(ctx, name)
-	if err == nil && !p.MayAct(rec.Org) {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to act on app %q", name)
+	rec, item, err := c.anyApp(ctx, ref.App)
+	if err == nil && !p.May(action, hangar.Target{Org: rec.Org, App: rec.Name, Machine: ref.ID}) {
+		err = hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to act on app %q", ref.App)
 	}
 	return rec, item, err
 }
@@ -65,7 +71,7 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	if err := checkNetworkName(in.Network); err != nil {
 		return nil, err
 	}
-	org, err := a.org(ctx, p, in.Org)
+	org, err := a.org(ctx, p, in.Org, hangar.ActionCreate)
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +117,9 @@ func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate) (appRecord
 	return rec, err
 }
 
-// org returns an organization to whoever may act on it.
-func (c *Control) org(ctx context.Context, p hangar.Principal, slug hangar.OrgSlug) (hangar.Org, error) {
-	if !p.MayAct(slug) {
+// org returns an organization to whoever may do action to it.
+func (c *Control) org(ctx context.Context, p hangar.Principal, slug hangar.OrgSlug, action hangar.Action) (hangar.Org, error) {
+	if !p.May(action, hangar.Target{Org: slug}) {
 		return hangar.Org{}, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to act on organization %q", slug)
 	}
 	if strings.Contains(string(slug), "/") {
@@ -132,7 +138,7 @@ func orgNotFound(slug hangar.OrgSlug) error {
 
 // App implements hangar.AppService.
 func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
-	rec, _, err := a.app(ctx, name)
+	rec, _, err := a.app(ctx, name, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +161,7 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 		return nil, err
 	}
 	if filter.Org != "" {
-		if _, err := a.org(ctx, p, filter.Org); err != nil {
+		if _, err := a.org(ctx, p, filter.Org, hangar.ActionRead); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +184,7 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if p.MayAct(rec.Org) && (filter.Org == "" || filter.Org == rec.Org) {
+		if p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: rec.Name}) && (filter.Org == "" || filter.Org == rec.Org) {
 			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.Name]))
 		}
 	}

@@ -35,7 +35,7 @@ func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) 
 // markDeleting returns the App's record as it will stay until it is gone.
 func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool) (state.Item, error) {
 	for {
-		rec, item, err := a.app(ctx, name)
+		rec, item, err := a.app(ctx, name, hangar.ActionDelete)
 		if err != nil || rec.Deleting {
 			return item, err
 		}

@@ -25,7 +25,7 @@ const (
 
 // CreateMachine implements hangar.MachineService.
 func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
-	rec, item, err := m.app(ctx, app)
+	rec, item, err := m.app(ctx, app, hangar.ActionCreate)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (c *Control) markDeployed(ctx context.Context, rec appRecord, item state.It
 // Machines implements hangar.MachineService. Machines of hosts that cannot be
 // reached are shown as they were published, with the host status "unreachable".
 func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	if _, _, err := m.app(ctx, app); err != nil {
+	if _, _, err := m.app(ctx, app, hangar.ActionRead); err != nil {
 		return nil, err
 	}
 	return m.machinesOf(ctx, app, filter)

@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// reservation returns where a Machine is, to whoever may act on its App.
-func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
-	if _, _, err := m.app(ctx, ref.App); err != nil {
+// reservation returns where a Machine is, to whoever may do action to it.
+func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, error) {
+	if _, _, err := m.appFor(ctx, action, ref); err != nil {
 		return reservation{}, err
 	}
 	if !ref.ID.Valid() {
@@ -28,9 +28,9 @@ func machineNotFound(id hangar.MachineID) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
 }
 
-// owner returns the host of a Machine.
-func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef) (hangar.Agent, error) {
-	r, err := m.reservation(ctx, ref)
+// owner returns the host of a Machine, to whoever may do action to it.
+func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.Agent, error) {
+	r, err := m.reservation(ctx, ref, action)
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +38,10 @@ func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef) (hangar.Age
 }
 
 // ask passes a question about one Machine on to its host.
-func ask[T any](ctx context.Context, m *Machines, ref hangar.MachineRef, question func(hangar.Agent) (T, error)) (T, error) {
-	agent, err := m.owner(ctx, ref)
+func ask[T any](
+	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.Agent) (T, error),
+) (T, error) {
+	agent, err := m.owner(ctx, ref, action)
 	if err != nil {
 		var none T
 		return none, err
@@ -48,8 +50,8 @@ func ask[T any](ctx context.Context, m *Machines, ref hangar.MachineRef, questio
 }
 
 // order passes an order to one Machine on to its host.
-func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, give func(hangar.Agent) error) error {
-	agent, err := m.owner(ctx, ref)
+func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.Agent) error) error {
+	agent, err := m.owner(ctx, ref, action)
 	if err != nil {
 		return err
 	}
@@ -59,7 +61,7 @@ func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, give func(h
 // Machine implements hangar.MachineService. While its host cannot be reached, the
 // Machine is shown as it was published.
 func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
-	r, err := m.reservation(ctx, ref)
+	r, err := m.reservation(ctx, ref, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +70,7 @@ func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.
 
 // UpdateMachine implements hangar.MachineService.
 func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) (*hangar.Machine, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.Machine, error) {
 		if err := checkConfig(&in.Config); err != nil {
 			return nil, err
 		}
@@ -78,33 +80,33 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 
 // StartMachine implements hangar.MachineService.
 func (m *Machines) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.StartResult, error) { return a.StartMachine(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (hangar.StartResult, error) { return a.StartMachine(ctx, ref) })
 }
 
 // StopMachine implements hangar.MachineService.
 func (m *Machines) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
-	return m.order(ctx, ref, func(a hangar.Agent) error { return a.StopMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.StopMachine(ctx, ref, in) })
 }
 
 // SuspendMachine implements hangar.MachineService.
 func (m *Machines) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, func(a hangar.Agent) error { return a.SuspendMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.SuspendMachine(ctx, ref) })
 }
 
 // RestartMachine implements hangar.MachineService.
 func (m *Machines) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
-	return m.order(ctx, ref, func(a hangar.Agent) error { return a.RestartMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.RestartMachine(ctx, ref, in) })
 }
 
 // SignalMachine implements hangar.MachineService.
 func (m *Machines) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig hangar.Signal) error {
-	return m.order(ctx, ref, func(a hangar.Agent) error { return a.SignalMachine(ctx, ref, sig) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.SignalMachine(ctx, ref, sig) })
 }
 
 // DestroyMachine implements hangar.MachineService. The name of the Machine is free
 // when it returns.
 func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
-	r, err := m.reservation(ctx, ref)
+	r, err := m.reservation(ctx, ref, hangar.ActionDelete)
 	if err != nil {
 		return err
 	}
@@ -124,35 +126,35 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 
 // WaitMachine implements hangar.MachineService.
 func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })
 }
 
 // MachineEvents implements hangar.MachineService.
 func (m *Machines) MachineEvents(ctx context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.Event, error) { return a.MachineEvents(ctx, ref, limit) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.Event, error) { return a.MachineEvents(ctx, ref, limit) })
 }
 
 // MachineVersions implements hangar.MachineService.
 func (m *Machines) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.MachineVersion, error) { return a.MachineVersions(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.MachineVersion, error) { return a.MachineVersions(ctx, ref) })
 }
 
 // MachineProcesses implements hangar.MachineService.
 func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) ([]hangar.Process, error) { return a.MachineProcesses(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.Process, error) { return a.MachineProcesses(ctx, ref) })
 }
 
 // ExecMachine implements hangar.MachineService.
 func (m *Machines) ExecMachine(
 	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
-	return ask(ctx, m, ref, func(a hangar.Agent) (hangar.ExecResult, error) { return a.ExecMachine(ctx, ref, req, streams) })
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (hangar.ExecResult, error) { return a.ExecMachine(ctx, ref, req, streams) })
 }
 
 // WatchMachine implements hangar.MachineService.
 func (m *Machines) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
 	return func(yield func(hangar.MachineChange, error) bool) {
-		agent, err := m.owner(ctx, ref)
+		agent, err := m.owner(ctx, ref, hangar.ActionRead)
 		if err != nil {
 			yield(hangar.MachineChange{}, err)
 			return

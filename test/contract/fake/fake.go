@@ -143,7 +143,7 @@ func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.
 	defer s.mu.Unlock()
 	var apps []*hangar.App
 	for _, a := range s.apps {
-		if p.MayAct(a.Org.Slug) && (filter.Org == "" || filter.Org == a.Org.Slug) {
+		if p.May(hangar.ActionRead, hangar.Target{Org: a.Org.Slug, App: a.Name}) && (filter.Org == "" || filter.Org == a.Org.Slug) {
 			apps = append(apps, s.copyApp(a))
 		}
 	}
@@ -201,7 +201,7 @@ func mayAct(ctx context.Context, org hangar.OrgSlug) error {
 	if err != nil {
 		return err
 	}
-	if !p.MayAct(org) {
+	if !p.May(hangar.ActionRead, hangar.Target{Org: org}) {
 		return hangar.Errorf(hangar.CodeForbidden, "", "you may not act on organization %q", org)
 	}
 	return nil
