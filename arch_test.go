@@ -63,7 +63,7 @@ var rules = map[string]rule{
 
 	"edge/catalog": {imports: language},
 
-	"cmd/...":      {imports: everything},
+	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
 	"bench/...":    {imports: everything},
 	"examples/...": {},

@@ -11,6 +11,9 @@
 // line tool, the sentry (runsc-sandbox), the gofer (runsc-gofer), a short-lived
 // child for umounting. Only the first is started by the driver.
 //
+// Started as `runsc await`, the command line tool has its own start behind it when its
+// command comes; see package bundle.
+//
 // Called as `hangar-sandbox keep` it is no sandbox, but what holds the output of
 // sandboxes while the daemon is away: see package keeper. It does that because it is
 // the smallest program that is at hand, and in memory anyway.
@@ -31,6 +34,9 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	_ "github.com/hangar-platform/hangar/cmd/hangar-sandbox/early" // unmounts, and exits
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
 // How runsc names the processes that it starts from this binary.
@@ -50,6 +56,9 @@ const (
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == commandKeep {
 		keep()
+	}
+	if len(os.Args) == 2 && os.Args[1] == bundle.AwaitArg && !await() {
+		return
 	}
 	setVersion()
 	switch argv0() {

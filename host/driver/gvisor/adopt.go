@@ -46,7 +46,7 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 	// process has: it is then known to have ended, and its exit is in the bundle.
 	h := handle{ID: id, Dir: dir, Boot: boot, Socket: r.ControlSocket}
 	h.Sentry, h.Gofer = process{PID: r.SentryPID}, process{PID: r.GoferPID}
-	procs, err := withArgument(dir)
+	procs, err := processesOf(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 
 // awaitEngine returns when no command of the engine is at work on the bundle in dir.
 func awaitEngine(ctx context.Context, dir string) error {
-	procs, err := withArgument(dir)
+	procs, err := processesOf(dir)
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (d *Driver) end(ctx context.Context, s *sandbox) error {
 // engine's commands first, which could start others.
 func killStrays(ctx context.Context, dir string) error {
 	for {
-		procs, err := withArgument(dir)
+		procs, err := processesOf(dir)
 		if err != nil {
 			return err
 		}

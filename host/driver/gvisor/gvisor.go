@@ -66,6 +66,7 @@ type Driver struct {
 	// Resume; guarded by mu.
 	kept     map[hangar.MachineID]bool
 	watchers sync.WaitGroup
+	spare    spares
 	closing  chan struct{} // closed by Close
 }
 
@@ -118,6 +119,7 @@ func (d *Driver) Open(context.Context) error {
 		return fmt.Errorf("become a subreaper: %w", err)
 	}
 	d.fdHold = growFDTable()
+	d.fillSpare()
 	return nil
 }
 
@@ -136,6 +138,7 @@ func (d *Driver) Close() error {
 	}
 	d.mu.Unlock()
 	d.watchers.Wait()
+	d.dismissSpare()
 	if d.fdHold >= 0 {
 		_ = unix.Close(d.fdHold)
 	}

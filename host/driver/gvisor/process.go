@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
 // process is one process of the host, told apart from a later one with the same id
@@ -135,15 +137,15 @@ func killAll(ctx context.Context, procs []process) error {
 	return nil
 }
 
-// withArgument returns the processes that were started with an argument that is
-// value, or ends in "=" and value.
-func withArgument(value string) ([]process, error) {
-	dir, err := os.Open("/proc")
+// processesOf returns the processes that were started for the Machine in dir: with an
+// argument that is dir, or ends in "=" and dir, or with an order to work there.
+func processesOf(dir string) ([]process, error) {
+	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}
@@ -155,19 +157,38 @@ func withArgument(value string) ([]process, error) {
 			continue
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", name, "cmdline"))
-		if err != nil || !bytes.Contains(raw, []byte(value)) {
+		if err != nil || !hasArgument(raw, dir) && !worksIn(name, raw, dir) {
 			continue
 		}
-		for arg := range bytes.SplitSeq(raw, []byte{0}) {
-			if string(arg) == value || bytes.HasSuffix(arg, []byte("="+value)) {
-				if p, err := find(pid); err == nil {
-					out = append(out, p)
-				}
-				break
-			}
+		if p, err := find(pid); err == nil {
+			out = append(out, p)
 		}
 	}
 	return out, nil
+}
+
+// hasArgument reports whether value, or something that ends in "=" and value, is among the
+// arguments of a command line.
+func hasArgument(cmdline []byte, value string) bool {
+	if !bytes.Contains(cmdline, []byte(value)) {
+		return false
+	}
+	for arg := range bytes.SplitSeq(cmdline, []byte{0}) {
+		if string(arg) == value || bytes.HasSuffix(arg, []byte("="+value)) {
+			return true
+		}
+	}
+	return false
+}
+
+// worksIn reports whether a process is an engine that waited for its command, and got
+// one for dir; see bundle.AwaitArg.
+func worksIn(pid string, cmdline []byte, dir string) bool {
+	if string(cmdline) != engineName+"\x00"+bundle.AwaitArg+"\x00" {
+		return false
+	}
+	at, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
+	return err == nil && at == dir
 }
 
 // bootID identifies the time since the host booted.

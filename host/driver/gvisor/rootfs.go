@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,6 +58,31 @@ func writeInitLayer(dir string) error {
 
 func rootfsDir(dir string) string { return filepath.Join(dir, "rootfs") }
 
+// discard moves a writable layer away, which is quick, and removes it later, which need
+// not be: it holds whatever a Machine wrote.
+func (d *Driver) discard(upper string) error {
+	discarded := upper + ".old"
+	// One that is left of a daemon that died.
+	if err := os.RemoveAll(discarded); err != nil {
+		return err
+	}
+	if err := os.Rename(upper, discarded); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	d.watchers.Go(func() {
+		select {
+		case <-time.After(bootTime):
+		case <-d.closing:
+		}
+		if err := os.RemoveAll(discarded); err != nil {
+			d.log.Warn("remove a discarded writable layer", "path", discarded, "err", err)
+		}
+	})
+	return nil
+}
+
 // mountRoot mounts the root file system of spec at rootfsDir. The layers are named
 // by descriptors: mount(2) takes one page of options, which a few dozen long paths
 // would not fit in.
@@ -66,7 +92,7 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	}
 	upper, work := filepath.Join(spec.Root.Writable, "upper"), filepath.Join(spec.Root.Writable, "work")
 	if spec.Root.Reset {
-		if err := os.RemoveAll(upper); err != nil {
+		if err := d.discard(upper); err != nil {
 			return err
 		}
 	}

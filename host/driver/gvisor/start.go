@@ -1,17 +1,11 @@
 package gvisor
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -166,47 +160,6 @@ func openOutput(path string) (out, held *os.File, err error) {
 		_ = held.Close()
 	}
 	return out, held, err
-}
-
-// engineName is argv[0] of the engine's commands, as opposed to the sandboxes'
-// processes.
-const engineName = "runsc"
-
-// engine runs one command of the engine. If ctx ends it kills the command; what the
-// command has begun is then left to Destroy.
-func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
-	reply, replyEnd, err := os.Pipe()
-	if err != nil {
-		return bundle.Result{}, err
-	}
-	defer reply.Close()
-	defer replyEnd.Close()
-	cmd := exec.CommandContext(ctx, d.opts.Engine, append(d.engineFlags(), args...)...)
-	cmd.Args[0] = engineName
-	cmd.Env = []string{}
-	if out != nil { // an *os.File is handed on as it is, without a copying goroutine
-		cmd.Stdout, cmd.Stderr = out, out
-	}
-	cmd.ExtraFiles = []*os.File{replyEnd} // bundle.ResultFD
-	// Its own group: a ^C at the daemon's terminal is not for it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
-	}
-	_ = replyEnd.Close()
-	raw, readErr := io.ReadAll(reply)
-	waitErr := cmd.Wait()
-	var r bundle.Result
-	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(&r); err != nil {
-		return bundle.Result{}, errors.Join(fmt.Errorf("engine %s ended without a result", args[0]), ctx.Err(), waitErr, readErr)
-	}
-	switch {
-	case r.Unusable:
-		return r, fmt.Errorf("%w: %s", driver.ErrSnapshotUnusable, r.Error)
-	case r.Error != "":
-		return r, fmt.Errorf("engine %s: %s", args[0], strings.TrimSpace(r.Error))
-	}
-	return r, nil
 }
 
 // runtimeFiles are the files that gVisor keeps of a sandbox in its root.
