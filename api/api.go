@@ -4,9 +4,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/openapi"
 )
 
 // The bounds of a request; see the package comment.
@@ -38,12 +40,16 @@ type Config struct {
 // server holds what handlers share. It is never changed after New.
 type server struct {
 	Config
-	mux *http.ServeMux
+	mux   *http.ServeMux
+	table []route
+	// document is made once, when it is first asked for.
+	document func() *openapi.Document
 }
 
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) http.Handler {
 	s := &server{Config: config, mux: http.NewServeMux()}
+	s.document = sync.OnceValue(s.describe)
 	s.routes()
 	return s.observe(s.mux)
 }
@@ -59,42 +65,20 @@ func Server(handler http.Handler) *http.Server {
 	}
 }
 
+// The places of Machines.
+const (
+	machines = "/v1/apps/{app}/machines"
+	machine  = machines + "/{machine}"
+)
+
 func (s *server) routes() {
-	const machines = "/v1/apps/{app}/machines"
-	const machine = machines + "/{machine}"
-
-	s.handle("POST /v1/apps", s.createApp)
-	s.handle("GET /v1/apps", s.listApps)
-	s.handle("GET /v1/apps/{app}", s.getApp)
-	s.handle("DELETE /v1/apps/{app}", s.destroyApp)
-
-	s.handle("POST "+machines, s.createMachine)
-	s.handle("GET "+machines, s.listMachines)
-	s.handle("GET "+machine, s.getMachine)
-	s.handle("POST "+machine, s.updateMachine)
-	s.handle("DELETE "+machine, s.destroyMachine)
-	s.handle("POST "+machine+"/start", s.startMachine)
-	s.handle("POST "+machine+"/stop", s.stopMachine)
-	s.handle("POST "+machine+"/suspend", s.suspendMachine)
-	s.handle("POST "+machine+"/restart", s.restartMachine)
-	s.handle("POST "+machine+"/signal", s.signalMachine)
-	s.handle("GET "+machine+"/wait", s.waitMachine)
-	s.handle("GET "+machine+"/versions", s.listVersions)
-	s.handle("GET "+machine+"/ps", s.listProcesses)
-	s.handle("GET "+machine+"/metadata", s.getMetadata)
-	s.handle("GET "+machine+"/metadata/{key}", s.getMetadataKey)
-	s.handle("POST "+machine+"/exec", s.execMachine)
-	s.stream("GET "+machine+"/exec", s.execStream)
-	s.stream("GET "+machine+"/events", s.listEvents)
-
-	s.handle("GET /api/v1/apps/{app}/logs", s.pollLogs)
-	s.stream("GET /v1/apps/{app}/logs", s.followLogs)
-
-	s.handle("GET /v1/images", s.listImages)
-	s.handle("DELETE /v1/images/{digest}", s.removeImage)
-	s.handle("GET /v1/platform/regions", s.listRegions)
-
-	s.mux.Handle("GET /healthz", s.plain(s.health))
+	s.appRoutes()
+	s.machineRoutes()
+	s.readRoutes()
+	s.execRoutes()
+	s.logRoutes()
+	s.imageRoutes()
+	s.platformRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", steady(s.Registry))
 	}
@@ -107,20 +91,6 @@ type handler func(r *http.Request) (answer, error)
 // streamer writes its answer itself. An error that it returns before it has
 // written anything is answered like any other.
 type streamer func(w http.ResponseWriter, r *http.Request) error
-
-// handle mounts h behind a token.
-func (s *server) handle(pattern string, h handler) {
-	s.mux.Handle(pattern, s.authenticate(s.plain(h)))
-}
-
-// stream mounts h behind a token.
-func (s *server) stream(pattern string, h streamer) {
-	s.mux.Handle(pattern, s.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := h(w, r); err != nil {
-			s.writeError(w, r, err)
-		}
-	})))
-}
 
 // plain bounds what is read and writes what h answers.
 func (s *server) plain(h handler) http.Handler {

@@ -6,6 +6,33 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
+func (s *server) appRoutes() {
+	s.handle("POST /v1/apps", s.createApp, operation{
+		ID: "createApp", Tag: "Apps", Summary: "Create an App",
+		Text:   "One of `app_name` and `name` is required. A name that exists is refused with 422 and the reason `name_taken`.",
+		Query:  []param{{"wait", true, "Accepted; an App is always ready when this answers."}},
+		Body:   appWish{AppName: "web", Org: hangar.OrgPersonal},
+		Status: http.StatusCreated, Answer: exampleApp(), Errors: []int{http.StatusUnprocessableEntity},
+	})
+	s.handle("GET /v1/apps", s.listApps, operation{
+		ID: "listApps", Tag: "Apps", Summary: "List Apps", Text: "Sorted by name.",
+		Query: []param{
+			{"org_slug", "personal", "Only those of this organization."},
+			{"app_role", "", "Only those with this role; no App has one."},
+		},
+		Answer: appList{1, []appView{exampleApp()}},
+	})
+	s.handle("GET /v1/apps/{app}", s.getApp, operation{
+		ID: "getApp", Tag: "Apps", Summary: "Get an App",
+		Answer: exampleApp(),
+	})
+	s.handle("DELETE /v1/apps/{app}", s.destroyApp, operation{
+		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App and its Machines",
+		Query:  []param{{"force", true, "Also while a Machine runs. The default is true."}},
+		Status: http.StatusAccepted, Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
 // appView is an App as clients decode it.
 type appView struct {
 	*hangar.App
@@ -18,6 +45,12 @@ type appView struct {
 type orgView struct {
 	hangar.Org
 	NumericID uint64 `json:"internal_numeric_id"`
+}
+
+// appList is a listing of Apps.
+type appList struct {
+	Total int       `json:"total_apps"`
+	Apps  []appView `json:"apps"`
 }
 
 // orgNumericID stands for every organization: clients decode a number and do
@@ -75,10 +108,7 @@ func (s *server) listApps(r *http.Request) (answer, error) {
 			views = append(views, viewApp(a))
 		}
 	}
-	return ok(struct {
-		Total int       `json:"total_apps"`
-		Apps  []appView `json:"apps"`
-	}{len(views), views})
+	return ok(appList{len(views), views})
 }
 
 func (s *server) getApp(r *http.Request) (answer, error) {

@@ -3,8 +3,8 @@
 // # What it promises
 //
 // It decodes, checks the form of what was sent, calls a service and writes what
-// that answers; it decides nothing. Every request but GET /healthz and those of
-// the registry, which authenticates by itself, carries a token, and the services
+// that answers; it decides nothing. Every request but GET /healthz, the document and those
+// of the registry, which authenticates by itself, carries a token, and the services
 // find its principal in their context. Errors have one shape, {"error", "status",
 // "code"}, and one table from codes to status codes; see [hangar.Error]. Every
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
@@ -13,6 +13,11 @@
 // bodyTimeout; what is sent to the registry may be of any size, but must keep coming.
 // An answer must be taken within answerTimeout, and a stream that nobody reads ends
 // after streamTimeout. A handler that panics answers 500.
+//
+// # The document
+//
+// GET /v1/openapi.json describes every route in OpenAPI 3.1. It is made from the routes
+// themselves: see operation.
 //
 // # Streams
 //

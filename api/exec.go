@@ -37,6 +37,54 @@ const (
 	pongTimeout = 5 * time.Second
 )
 
+func (s *server) execRoutes() {
+	s.handle("POST "+machine+"/exec", s.execMachine, operation{
+		ID: "execMachine", Tag: "Execution", Summary: "Run a command to its end",
+		Text:   "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
+		Body:   execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
+		Answer: execView{Stdout: "web\n"}, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.stream("GET "+machine+"/exec", s.execStream, operation{
+		ID: "execStream", Tag: "Execution", Summary: "Run a command with live streams",
+		Text: textOfExec,
+		Query: []param{
+			{"command", []string{"sh", "-c", "date"}, "The command and its arguments, one each time."},
+			{"tty", true, "Give it a terminal."},
+			{"rows", 40, "Of the terminal."},
+			{"cols", 120, "Of the terminal."},
+			{"timeout", "1m", "Kill it after this time: seconds, or a duration such as 10s. The default is never."},
+		},
+		Status: http.StatusSwitchingProtocols, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("GET "+machine+"/ps", s.listProcesses, operation{
+		ID: "listProcesses", Tag: "Execution", Summary: "List the processes inside a Machine",
+		Query: []param{
+			{"sort_by", "pid", "Accepted, and of no effect."},
+			{"order", "asc", "Accepted, and of no effect."},
+		},
+		Answer: []processView{viewProcess(hangar.Process{
+			PID: 1, StartedMS: 20, RunMS: 40, Command: "nginx: master process", Directory: "/", CPU: 0.02, RSS: 8 << 20,
+			ListenSockets: []hangar.ListenSocket{{Proto: "tcp", Address: "[::]:80"}},
+		})},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+machine+"/signal", s.signalMachine, operation{
+		ID: "signalMachine", Tag: "Execution", Summary: "Send a signal to the main process",
+		Body: signalWish{Signal: hangar.Signal(15)}, Answer: doneView{true}, Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
+// textOfExec is the protocol of the package comment, for users.
+const textOfExec = `Upgrade to WebSocket. Every message is binary, and its first byte says what the rest is:
+
+- 0: stdin, from the client; a message without more ends it
+- 1: stdout, from the server
+- 2: stderr, from the server; never with a terminal
+- 3: a new size of the terminal, from the client: {"rows": 40, "cols": 120}
+- 4: the end, from the server: {"exit_code": 0, "exit_signal": 0}, or an error
+
+The command is killed when the connection is lost.`
+
 // execWish is the body of exec.
 type execWish struct {
 	Cmd       string   `json:"cmd"`     // a command line
@@ -44,6 +92,14 @@ type execWish struct {
 	Container string   `json:"container"`
 	Stdin     string   `json:"stdin"`
 	Timeout   float64  `json:"timeout"` // seconds
+}
+
+// execView is how a command ended, and what it printed.
+type execView struct {
+	hangar.ExecResult
+	Stdout    string `json:"stdout"`
+	Stderr    string `json:"stderr"`
+	Truncated bool   `json:"truncated,omitempty"` // a stream was longer than what is kept of it
 }
 
 // execMachine runs a command to its end and answers with its output. A command
@@ -80,12 +136,7 @@ func (s *server) execMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(struct {
-		hangar.ExecResult
-		Stdout    string `json:"stdout"`
-		Stderr    string `json:"stderr"`
-		Truncated bool   `json:"truncated,omitempty"`
-	}{result, stdout.String(), stderr.String(), stdout.dropped || stderr.dropped})
+	return ok(execView{result, stdout.String(), stderr.String(), stdout.dropped || stderr.dropped})
 }
 
 // head keeps the beginning of what is written to it. The two streams of a command

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )
 
@@ -89,6 +90,7 @@ func TestExchanges(t *testing.T) {
 func replay(t *testing.T, archive *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	handler := newAPI()
+	handler = openapitest.Of(t, handler, "/v1/openapi.json", "/v2/").Handler(t, handler)
 	ids := &ids{numbers: map[string]string{}, values: map[string]string{}}
 	out := &txtar.Archive{Comment: archive.Comment}
 	for _, f := range archive.Files {

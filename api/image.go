@@ -3,7 +3,20 @@ package api
 import (
 	"net/http"
 	"regexp"
+
+	"github.com/hangar-platform/hangar"
 )
+
+func (s *server) imageRoutes() {
+	s.handle("GET /v1/images", s.listImages, operation{
+		ID: "listImages", Tag: "Images", Summary: "List the images that this server holds", Text: "Sorted by reference.",
+		Answer: []hangar.Image{{Ref: exampleImage, SizeBytes: 52 << 20, InUse: true, LastUsed: exampleTime}},
+	})
+	s.handle("DELETE /v1/images/{digest}", s.removeImage, operation{
+		ID: "removeImage", Tag: "Images", Summary: "Free an image", Text: "An image that a Machine uses is refused.",
+		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
+	})
+}
 
 var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 

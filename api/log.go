@@ -10,6 +10,39 @@ import (
 
 const maxLogLimit = 1000
 
+func (s *server) logRoutes() {
+	query := []param{
+		{"instance", exampleID, "Only lines of this Machine."},
+		{"region", hangar.Region("loc"), "Only lines from this region."},
+		{"limit", hangar.DefaultLogLimit, "At most so many lines, from 1 to 1000. The default is 100."},
+		{"next_token", "0", "Only lines after this place; see `meta.next_token`."},
+	}
+	entry := hangar.LogEntry{
+		Time: exampleTime, Message: "listening on :8080", Level: "info", Provider: hangar.LogApp, Instance: exampleID, Region: "loc",
+	}
+	s.handle("GET /api/v1/apps/{app}/logs", s.pollLogs, operation{
+		ID: "pollLogs", Tag: "Logs", Summary: "Read a page of the log",
+		Text:  "Ask again with the token of the answer. A page without lines means that nothing is new: wait before you ask again.",
+		Query: query, Answer: logPage{[]logView{viewLog(entry, 0)}, logPageMeta{"1"}},
+	})
+	s.stream("GET /v1/apps/{app}/logs", s.followLogs, operation{
+		ID: "followLogs", Tag: "Logs", Summary: "Stream the log",
+		Text:   "One JSON value per line. " + textOfStreams,
+		Query:  append(query, param{"follow", true, "Go on with lines to come."}),
+		Stream: entry,
+	})
+}
+
+// logPage is a piece of a log as clients decode it.
+type logPage struct {
+	Data []logView   `json:"data"`
+	Meta logPageMeta `json:"meta"`
+}
+
+type logPageMeta struct {
+	Next string `json:"next_token"`
+}
+
 // logView is a log line as clients decode it.
 type logView struct {
 	ID         string        `json:"id"`
@@ -77,17 +110,11 @@ func (s *server) pollLogs(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	type meta struct {
-		Next string `json:"next_token"`
-	}
 	views := make([]logView, 0, len(page.Entries))
 	for i, e := range page.Entries {
 		views = append(views, viewLog(e, i))
 	}
-	return ok(struct {
-		Data []logView `json:"data"`
-		Meta meta      `json:"meta"`
-	}{views, meta{page.Next}})
+	return ok(logPage{views, logPageMeta{page.Next}})
 }
 
 // followLogs writes one line per entry: those there are and, with follow, those to come.

@@ -15,13 +15,16 @@ const maxEvents = 50
 type machineWish struct {
 	Name                    string            `json:"name"`
 	Region                  hangar.Region     `json:"region"`
-	Config                  json.RawMessage   `json:"config"`
+	Config                  rawConfig         `json:"config" schema:"required"`
 	CurrentVersion          hangar.InstanceID `json:"current_version"`
 	SkipLaunch              bool              `json:"skip_launch"`
 	SkipServiceRegistration bool              `json:"skip_service_registration"`
 	LeaseTTL                int64             `json:"lease_ttl"`
 	LSVD                    bool              `json:"lsvd"`
 }
+
+// rawConfig is a config as it was sent.
+type rawConfig struct{ json.RawMessage }
 
 // stopWish is the body of stop.
 type stopWish struct {
@@ -31,7 +34,7 @@ type stopWish struct {
 
 // signalWish is the body of signal.
 type signalWish struct {
-	Signal hangar.Signal `json:"signal"`
+	Signal hangar.Signal `json:"signal" schema:"required"`
 }
 
 func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
@@ -40,7 +43,7 @@ func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
 		return in, hangar.MachineConfig{}, err
 	}
 	switch {
-	case len(in.Config) == 0 || string(in.Config) == "null":
+	case len(in.Config.RawMessage) == 0 || string(in.Config.RawMessage) == "null":
 		err = invalid("config", "is required")
 	case len(in.Name) > maxNameText:
 		err = invalid("name", "has %d bytes, more than the %d that are allowed", len(in.Name), maxNameText)
@@ -54,7 +57,7 @@ func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
 	if err != nil {
 		return in, hangar.MachineConfig{}, err
 	}
-	config, err := hangar.ParseMachineConfig(in.Config)
+	config, err := hangar.ParseMachineConfig(in.Config.RawMessage)
 	return in, config, err
 }
 
@@ -193,11 +196,7 @@ func (s *server) startMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(struct {
-		hangar.StartResult
-		Migrated bool   `json:"migrated"`
-		NewHost  string `json:"new_host"`
-	}{StartResult: res})
+	return ok(startView{StartResult: res})
 }
 
 func (s *server) stopMachine(r *http.Request) (answer, error) {
@@ -285,10 +284,7 @@ func (s *server) waitMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(struct {
-		OK bool `json:"ok"`
-		hangar.MachineReached
-	}{true, reached})
+	return ok(reachedView{true, reached})
 }
 
 func (s *server) listVersions(r *http.Request) (answer, error) {
@@ -340,9 +336,7 @@ func (s *server) getMetadataKey(r *http.Request) (answer, error) {
 	if !found {
 		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", clip(key))
 	}
-	return ok(struct {
-		Value string `json:"value"`
-	}{value})
+	return ok(metadataValue{value})
 }
 
 func (s *server) metadata(r *http.Request) (map[string]string, error) {
@@ -395,11 +389,7 @@ func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar
 				view = &v
 			}
 			// The watcher is told by the end of its connection.
-			if err := l.send(struct {
-				Machine  *machineView         `json:"machine"`
-				Event    *hangar.Event        `json:"event,omitempty"`
-				Progress *hangar.PullProgress `json:"progress,omitempty"`
-			}{view, change.Event, change.Progress}); err != nil {
+			if err := l.send(changeView{view, change.Event, change.Progress}); err != nil {
 				return nil // nobody is left to read an error
 			}
 		}

@@ -14,14 +14,14 @@ import (
 // same name in the Machine.
 type machineView struct {
 	*hangar.Machine
-	Version    hangar.InstanceID    `json:"version"` // the older name of instance_id
-	Config     hangar.MachineConfig `json:"config"`
-	Incomplete any                  `json:"incomplete_config"` // always null
-	HostStatus string               `json:"host_status"`
-	CreatedAt  string               `json:"created_at"`
-	UpdatedAt  string               `json:"updated_at"`
-	Checks     []checkView          `json:"checks"`
-	Events     []hangar.Event       `json:"events"`
+	Version    hangar.InstanceID     `json:"version"` // the older name of instance_id
+	Config     hangar.MachineConfig  `json:"config"`
+	Incomplete *hangar.MachineConfig `json:"incomplete_config"` // always null
+	HostStatus string                `json:"host_status"`
+	CreatedAt  string                `json:"created_at"`
+	UpdatedAt  string                `json:"updated_at"`
+	Checks     []checkView           `json:"checks"`
+	Events     []hangar.Event        `json:"events"`
 }
 
 // checkView is the result of a health check.
@@ -95,6 +95,31 @@ func summarize(m *hangar.Machine) machineSummary {
 		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: m.ImageRef, PrivateIP: m.PrivateIP,
 		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
 	}
+}
+
+// startView answers a start.
+type startView struct {
+	hangar.StartResult
+	Migrated bool   `json:"migrated"` // always false: a Machine stays on its host
+	NewHost  string `json:"new_host"`
+}
+
+// reachedView answers a wait.
+type reachedView struct {
+	OK bool `json:"ok"`
+	hangar.MachineReached
+}
+
+// changeView is one step of a Machine's life, as a watcher sees it.
+type changeView struct {
+	Machine  *machineView         `json:"machine"`
+	Event    *hangar.Event        `json:"event,omitempty"`
+	Progress *hangar.PullProgress `json:"progress,omitempty"` // while its image is being fetched
+}
+
+// metadataValue is what a key of the metadata has.
+type metadataValue struct {
+	Value string `json:"value"`
 }
 
 // processView is a process as clients decode it.

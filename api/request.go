@@ -261,6 +261,9 @@ func (q *query) signal(name string) hangar.Signal {
 // seconds as a number, or nanoseconds as a large one.
 type stopTimeout time.Duration
 
+// MarshalJSON writes a text such as "10s".
+func (t stopTimeout) MarshalJSON() ([]byte, error) { return hangar.Duration(t).MarshalJSON() }
+
 // UnmarshalJSON reads any of the forms.
 func (t *stopTimeout) UnmarshalJSON(b []byte) error {
 	text := string(b)

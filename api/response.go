@@ -20,11 +20,14 @@ type answer struct {
 
 func ok(body any) (answer, error) { return answer{body: body}, nil }
 
+// doneView is the answer of verbs that have nothing to tell.
+type doneView struct {
+	OK bool `json:"ok"`
+}
+
 // done is the answer of verbs.
 func done() (answer, error) {
-	return ok(struct {
-		OK bool `json:"ok"`
-	}{true})
+	return ok(doneView{true})
 }
 
 // write sends an answer.

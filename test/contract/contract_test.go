@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 	"github.com/hangar-platform/hangar/test/contract"
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )
@@ -28,10 +29,11 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	t.Helper()
 	s := fake.New("loc")
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = api.Server(api.New(api.Config{
+	handler := api.New(api.Config{
 		Apps: s, Machines: s, Logs: s, Images: s, Auth: fake.Tokens{token: {Subject: "test", Admin: true}},
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-	}))
+	})
+	server.Config = api.Server(openapitest.Of(t, handler, "/v1/openapi.json").Handler(t, handler))
 	if l != nil {
 		_ = server.Listener.Close()
 		server.Listener = l

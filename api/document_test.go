@@ -1,0 +1,249 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+)
+
+func mounted() *server {
+	s := &server{Config: Config{Log: slog.New(slog.DiscardHandler), Region: "loc", Version: "1.2.3"}, mux: http.NewServeMux()}
+	s.document = s.describe
+	s.routes()
+	return s
+}
+
+func asJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestDocumentIsOpenAPI asks a reader of OpenAPI that is not ours.
+func TestDocumentIsOpenAPI(t *testing.T) {
+	doc, err := openapi3.NewLoader().LoadFromData(asJSON(t, mounted().document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDocumentIsServed also has it that neither document needs a token.
+func TestDocumentIsServed(t *testing.T) {
+	s := mounted()
+	w := httptest.NewRecorder()
+	s.mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/openapi.json", nil))
+	var got, want any
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK {
+		t.Fatalf("answered %d, %v", w.Code, err)
+	}
+	if err := json.Unmarshal(asJSON(t, s.document()), &want); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Error("what is served is not the document")
+	}
+}
+
+// TestEveryRouteIsDescribed checks what each route has to say of itself.
+func TestEveryRouteIsDescribed(t *testing.T) {
+	s := mounted()
+	d := s.document()
+	ids := map[string]string{}
+	for _, r := range s.table {
+		name := r.method + " " + r.path
+		op := d.Paths[r.path][strings.ToLower(r.method)]
+		switch {
+		case op == nil:
+			t.Errorf("%s is not in the document", name)
+			continue
+		case r.ID == "" || r.Summary == "" || strings.HasSuffix(r.Summary, "."):
+			t.Errorf("%s: needs an ID, and a Summary without a full stop", name)
+		case ids[r.ID] != "":
+			t.Errorf("%s: %s has the ID %s, too", name, ids[r.ID], r.ID)
+		case !slices.ContainsFunc(tags, func(tag openapi.Tag) bool { return tag.Name == r.Tag }):
+			t.Errorf("%s: Tag %q is not one of tags", name, r.Tag)
+		case r.Answer == nil && r.Stream == nil && r.Status != http.StatusNoContent && r.Status != http.StatusAccepted && r.Status != http.StatusSwitchingProtocols:
+			t.Errorf("%s: needs an example of its Answer", name)
+		}
+		ids[r.ID] = name
+		for _, p := range r.parameters() {
+			if pathParams[p].Text == "" {
+				t.Errorf("%s: {%s} is not one of pathParams", name, p)
+			}
+		}
+		for _, p := range slices.Concat(r.Query, r.Headers) {
+			if p.Name == "" || p.Example == nil || p.Text == "" {
+				t.Errorf("%s: parameter %q needs an example and a text", name, p.Name)
+			}
+		}
+		for status, answer := range op.Responses {
+			code, _ := strconv.Atoi(status)
+			if _, known := errorExamples[code]; code >= http.StatusBadRequest && (!known || answer.Ref == "") {
+				t.Errorf("%s: status %s has no example in errorExamples", name, status)
+			}
+		}
+	}
+	for path, methods := range d.Paths {
+		for method := range methods {
+			if _, pattern := s.mux.Handler(httptest.NewRequestWithContext(t.Context(), strings.ToUpper(method), inBraces.ReplaceAllString(path, "x"), nil)); !strings.HasSuffix(pattern, path) {
+				t.Errorf("%s %s is described, and served by %q", method, path, pattern)
+			}
+		}
+	}
+}
+
+// TestExamplesFitTheirSchemas, and so does a value of the same type in which nothing
+// is empty: so a schema has every property that encoding/json can write.
+func TestExamplesFitTheirSchemas(t *testing.T) {
+	s := mounted()
+	d, err := openapitest.Read(asJSON(t, s.document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(name, place string, values ...any) {
+		for _, v := range values {
+			if err := d.Value(place, v); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, asJSON(t, v))
+			}
+		}
+	}
+	at := strings.NewReplacer("{", "%7B", "}", "%7D", "/", "~1")
+	for _, r := range s.table {
+		name := r.method + " " + r.path
+		place := "/paths/" + at.Replace(r.path) + "/" + strings.ToLower(r.method)
+		answers := place + "/responses/" + strconv.Itoa(max(r.Status, http.StatusOK)) + "/content/"
+		if r.Status == http.StatusSwitchingProtocols {
+			continue
+		}
+		if r.Body != nil {
+			check(name+" body", place+"/requestBody/content/application~1json/schema", exampleOf(r.Body), full(t, r.Body))
+		}
+		if r.Answer != nil {
+			check(name+" answer", answers+"application~1json/schema", r.Answer, full(t, r.Answer))
+		}
+		for _, other := range r.Answers {
+			check(name+" other answer", answers+"application~1json/schema", full(t, other))
+		}
+		if r.Stream != nil {
+			check(name+" line", answers+"application~1x-ndjson/schema", r.Stream, full(t, r.Stream))
+		}
+		for i, p := range slices.Concat(r.Query, r.Headers) {
+			check(name+" "+p.Name, place+"/parameters/"+strconv.Itoa(i+len(r.parameters()))+"/schema", p.Example)
+		}
+	}
+}
+
+// full returns a value of the type of v in which every field has a value, apart
+// from those of types that are not structs, slices, maps or pointers to them: they
+// keep what v has.
+func full(t *testing.T, v any) any {
+	t.Helper()
+	p := reflect.New(reflect.TypeOf(v))
+	p.Elem().Set(reflect.ValueOf(v))
+	fill(p.Elem(), 0)
+	return p.Elem().Interface()
+}
+
+// fill gives v a value where it has none. Types that have but a few values, or
+// read and write themselves, get one that they know.
+func fill(v reflect.Value, depth int) {
+	if !v.CanSet() || depth > 12 {
+		return
+	}
+	if known, ok := samples[v.Type()]; ok {
+		v.Set(reflect.ValueOf(known))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		fill(v.Elem(), depth+1)
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			fill(field, depth+1)
+		}
+	case reflect.Slice:
+		if v.Len() == 0 {
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		}
+		for i := range v.Len() {
+			fill(v.Index(i), depth+1)
+		}
+	case reflect.Map:
+		if v.Len() == 0 {
+			key, elem := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(key, depth+1)
+			fill(elem, depth+1)
+			v.Set(reflect.MakeMap(v.Type()))
+			v.SetMapIndex(key, elem)
+		}
+	case reflect.String:
+		if v.Len() == 0 {
+			v.SetString("x")
+		}
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		if v.IsZero() {
+			v.SetInt(1)
+		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if v.IsZero() {
+			v.SetUint(1)
+		}
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(1.5)
+	default:
+	}
+}
+
+// samples are values of types whose values are not free.
+var samples = map[reflect.Type]any{
+	reflect.TypeFor[rawConfig]():            rawConfig{[]byte(`{"image":"nginx","unknown":1}`)},
+	reflect.TypeFor[hangar.PersistRootfs](): hangar.PersistNever,
+	reflect.TypeFor[time.Time]():            exampleTime,
+	reflect.TypeFor[hangar.MachineState]():  hangar.MachineStarted,
+	reflect.TypeFor[hangar.EventSource]():   hangar.SourceUser,
+	reflect.TypeFor[hangar.LogProvider]():   hangar.LogApp,
+	reflect.TypeFor[hangar.AppStatus]():     hangar.AppDeployed,
+}
+
+// TestCheckIsStrict: what is checked is checked strictly.
+func TestCheckIsStrict(t *testing.T) {
+	d, err := openapitest.Read(asJSON(t, mounted().document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for place, broken := range map[string]string{
+		"/components/schemas/Error":   `{"error":"x","code":"invalid","more":1}`,
+		"/components/schemas/App":     `{"id":"web"}`,
+		"/components/schemas/Machine": `{"id":1}`,
+		"/components/schemas/Event":   string(bytes.Replace(asJSON(t, exampleMachine().Events[0]), []byte(`"user"`), []byte(`"nobody"`), 1)),
+	} {
+		if d.Value(place, json.RawMessage(broken)) == nil {
+			t.Errorf("%s takes %s", place, broken)
+		}
+	}
+}

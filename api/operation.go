@@ -1,0 +1,137 @@
+package api
+
+import (
+	"net/http"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"github.com/hangar-platform/hangar/internal/openapi"
+)
+
+// operation says of a route what the OpenAPI document says of it. Body and Answer
+// are examples: their types are what the handler decodes and writes, and become the
+// schemas. What follows from the pattern of the route is not repeated here: the
+// parameters of its path, and the errors that every such route has; see errorsOf.
+type operation struct {
+	ID      string // unique, a verb and a noun: "createApp"
+	Tag     string // one of tags
+	Summary string // one line, as an order: "Create an App"
+	Text    string // what else there is to know, in Markdown
+
+	Query   []param
+	Headers []param
+	Body    any  // nil: none. Zero fields of a struct are left out of the example
+	MayOmit bool // the body
+
+	Status  int   // 0: 200
+	Answer  any   // nil: no body
+	Answers []any // further shapes of the body, told by a parameter
+	Stream  any   // a line of the answer when it is a stream of JSON values; nil: never one
+
+	Errors []int // status codes beyond those that errorsOf has
+}
+
+// param is a parameter of a query, or a header. Example gives its type, too: a list
+// may be repeated or hold commas.
+type param struct {
+	Name    string
+	Example any
+	Text    string
+}
+
+// tags are the groups of operations, in the order in which they are shown.
+var tags = []openapi.Tag{
+	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
+	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
+	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
+	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
+	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
+	{Name: "Images", Description: "The images that this server holds unpacked."},
+	{Name: "Platform", Description: "The server itself."},
+}
+
+// pathParams says what stands in the braces of patterns.
+var pathParams = map[string]param{
+	"app":     {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"machine": {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
+	"key":     {"", "role", "A key of the metadata."},
+	"digest":  {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
+}
+
+// route is a path that is served.
+type route struct {
+	method, path string
+	public       bool // needs no token
+	operation
+}
+
+var inBraces = regexp.MustCompile(`\{([^{}]+)\}`)
+
+// parameters are the names in the path.
+func (r route) parameters() []string {
+	var names []string
+	for _, m := range inBraces.FindAllStringSubmatch(r.path, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// errorsOf lists the status codes of errors that the route answers with.
+func (r route) errorsOf() []int {
+	list := []int{http.StatusInternalServerError, http.StatusServiceUnavailable}
+	if !r.public {
+		list = append(list, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests)
+	}
+	if len(r.parameters()) > 0 {
+		list = append(list, http.StatusNotFound)
+	}
+	if r.Body != nil || len(r.Query) > 0 || len(r.parameters()) > 0 {
+		list = append(list, http.StatusBadRequest)
+	}
+	if r.Body != nil {
+		list = append(list, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
+	}
+	return append(list, r.Errors...)
+}
+
+// handle mounts h behind a token.
+func (s *server) handle(pattern string, h handler, op operation) {
+	s.mount(pattern, s.authenticate(s.plain(h)), op, false)
+}
+
+// public mounts h for everybody.
+func (s *server) public(pattern string, h handler, op operation) {
+	s.mount(pattern, s.plain(h), op, true)
+}
+
+// stream mounts h behind a token.
+func (s *server) stream(pattern string, h streamer, op operation) {
+	s.mount(pattern, s.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h(w, r); err != nil {
+			s.writeError(w, r, err)
+		}
+	})), op, false)
+}
+
+func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {
+	method, path, _ := strings.Cut(pattern, " ")
+	s.table = append(s.table, route{method, path, public, op})
+	s.mux.Handle(pattern, h)
+}
+
+// exampleOf is v without the zero fields of a struct, which a sender leaves out.
+func exampleOf(v any) any {
+	value := reflect.ValueOf(v)
+	if value.Kind() != reflect.Struct {
+		return v
+	}
+	sparse := map[string]any{}
+	for f, at := range value.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" && !at.IsZero() {
+			sparse[name] = at.Interface()
+		}
+	}
+	return sparse
+}

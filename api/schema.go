@@ -1,0 +1,52 @@
+package api
+
+import (
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/openapi"
+)
+
+// newSchemas knows the types that read and write their JSON themselves, and those
+// that have but a few values.
+func newSchemas() *openapi.Schemas {
+	s := openapi.NewSchemas()
+	s.Echo(reflect.TypeFor[hangar.MachineConfig]())
+	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
+	s.Name(reflect.TypeFor[checkView](), "CheckResult")
+	s.Name(reflect.TypeFor[errorBody](), "Error")
+
+	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
+	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IPv6 address."})
+	know[hangar.Duration](s, openapi.Schema{
+		Type: []string{"string", "integer"}, Description: `A text such as "15s"; a number is in nanoseconds.`, Examples: []any{"15s"},
+	})
+	know[stopTimeout](s, openapi.Schema{
+		Type: []string{"string", "number", "null"}, Description: `A text such as "10s", or a number of seconds.`, Examples: []any{"10s"},
+	})
+	know[hangar.Signal](s, openapi.Schema{
+		Type: []string{"string", "integer", "null"}, Description: "The name or the number of a signal.", Examples: []any{"SIGTERM", 15},
+	})
+	know[hangar.PersistRootfs](s, openapi.Schema{Type: []string{"string", "integer"}, Enum: []any{
+		hangar.PersistNever, hangar.PersistRestart, hangar.PersistAlways, "", 0, 1, 2, 3,
+	}})
+	enum(s, hangar.MachineStates()...)
+	enum(s, hangar.Codes()...)
+	enum(s, hangar.AppPending, hangar.AppDeployed)
+	enum(s, hangar.SourceUser, hangar.SourceAgent, hangar.SourceProxy)
+	enum(s, hangar.LogApp, hangar.LogRunner)
+	return s
+}
+
+func know[T any](s *openapi.Schemas, schema openapi.Schema) { s.Know(reflect.TypeFor[T](), schema) }
+
+// enum says that a type has no other values.
+func enum[T ~string](s *openapi.Schemas, values ...T) {
+	list := make([]any, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	know[T](s, openapi.Schema{Type: []string{"string"}, Enum: list})
+}

@@ -1,0 +1,263 @@
+package openapi
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Direction is which way a value crosses the wire.
+type Direction int
+
+// The directions.
+const (
+	// Answered values are written by encoding/json: a property without omitempty or
+	// omitzero is always there.
+	Answered Direction = iota
+	// Sent values are read by encoding/json: no property has to be there but those
+	// with the tag `schema:"required"`, and null is as good as leaving out what may
+	// be nil in Go.
+	Sent
+	// echoed values are sent, kept and answered as they were sent, with the
+	// properties that nobody knows; see Echo.
+	echoed
+)
+
+// Schemas makes schemas of Go types and collects those that have a name.
+type Schemas struct {
+	known   map[reflect.Type]Schema
+	echoes  map[reflect.Type]bool
+	sameAs  map[reflect.Type]reflect.Type
+	called  map[reflect.Type]string
+	names   map[typeIn]string
+	taken   map[string]typeIn
+	schemas map[string]*Schema
+}
+
+type typeIn struct {
+	reflect.Type
+	Direction
+}
+
+// NewSchemas returns a Schemas that knows no type.
+func NewSchemas() *Schemas {
+	return &Schemas{
+		known: map[reflect.Type]Schema{}, echoes: map[reflect.Type]bool{}, sameAs: map[reflect.Type]reflect.Type{}, called: map[reflect.Type]string{},
+		names: map[typeIn]string{}, taken: map[string]typeIn{}, schemas: map[string]*Schema{},
+	}
+}
+
+// Know says what the JSON of a type looks like that reads and writes it by itself,
+// or that has but a few values.
+func (s *Schemas) Know(t reflect.Type, schema Schema) { s.known[t] = schema }
+
+// KnowAs says that a type has the JSON of another.
+func (s *Schemas) KnowAs(t, as reflect.Type) { s.sameAs[t] = as }
+
+// Echo says that values of a type, and what is in them, are answered as they were
+// sent, with the properties that nobody knows.
+func (s *Schemas) Echo(t reflect.Type) { s.echoes[t] = true }
+
+// Name gives a type another name than it would have.
+func (s *Schemas) Name(t reflect.Type, name string) { s.called[t] = name }
+
+// Named returns the schemas with names that were made so far, by name.
+func (s *Schemas) Named() map[string]*Schema { return s.schemas }
+
+// Of returns the schema of a type: a reference for a struct that has a name. It
+// panics for a type that encoding/json cannot write or that Know has to explain.
+func (s *Schemas) Of(t reflect.Type, d Direction) *Schema {
+	if as, ok := s.sameAs[t]; ok {
+		t = as
+	}
+	if known, ok := s.known[t]; ok {
+		return &known
+	}
+	if t.Kind() == reflect.Pointer {
+		return Nullable(s.Of(t.Elem(), d))
+	}
+	if s.echoes[t] {
+		d = echoed
+	} else if writesItself(t) {
+		panic(fmt.Sprintf("openapi: %s reads or writes its JSON itself, and nobody has said how it looks", t))
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return &Schema{Type: []string{"boolean"}}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return &Schema{Type: []string{"integer"}}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return &Schema{Type: []string{"integer"}, Minimum: new(float64)}
+	case reflect.Float32, reflect.Float64:
+		return &Schema{Type: []string{"number"}}
+	case reflect.String:
+		return &Schema{Type: []string{"string"}}
+	case reflect.Interface:
+		return &Schema{}
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &Schema{Type: []string{"string"}, Format: "byte"}
+		}
+		return &Schema{Type: []string{"array"}, Items: s.Of(t.Elem(), d)}
+	case reflect.Map:
+		return &Schema{Type: []string{"object"}, AdditionalProperties: s.Of(t.Elem(), d)}
+	case reflect.Struct:
+		return s.object(t, d)
+	default:
+		panic(fmt.Sprintf("openapi: %s has no JSON", t))
+	}
+}
+
+func (s *Schemas) object(t reflect.Type, d Direction) *Schema {
+	if t.Name() == "" {
+		return s.properties(t, d)
+	}
+	key := typeIn{t, d}
+	if _, made := s.names[typeIn{t, echoed}]; made && d == Sent {
+		key.Direction = echoed // which is sent, too
+	}
+	name, made := s.names[key]
+	if !made {
+		name = s.name(key)
+		s.names[key], s.taken[name] = name, key
+		schema := &Schema{}
+		s.schemas[name] = schema // before its properties, which may hold the type itself
+		*schema = *s.properties(t, d)
+	}
+	return &Schema{Ref: "#/components/schemas/" + name}
+}
+
+// name is the name of a type without the word for its role in the code. What is
+// sent of a type that is also answered has a name of its own.
+func (s *Schemas) name(t typeIn) string {
+	n := s.called[t.Type]
+	if n == "" {
+		name := []rune(strings.TrimSuffix(t.Name(), "View"))
+		name[0] = unicode.ToUpper(name[0])
+		n = string(name)
+		if wish, ok := strings.CutSuffix(n, "Wish"); ok {
+			n = wish + "Request"
+		}
+	}
+	other, taken := s.taken[n]
+	switch {
+	case !taken:
+		return n
+	case other.Type == t.Type && t.Direction == Sent:
+		return n + "Input"
+	default:
+		panic(fmt.Sprintf("openapi: %s and %s are both named %s; Name one of them", other.Type, t.Type, n))
+	}
+}
+
+func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
+	schema := &Schema{Type: []string{"object"}, Properties: map[string]*Schema{}}
+	if d == echoed {
+		schema.AdditionalProperties = &Schema{}
+	}
+	for _, f := range fieldsOf(t) {
+		p := s.Of(f.Type, d)
+		switch f.Type.Kind() {
+		case reflect.Pointer:
+			if d == Answered && f.optional {
+				p = s.Of(f.Type.Elem(), d) // nil is left out
+			}
+		case reflect.Slice, reflect.Map:
+			if d != Answered {
+				p = Nullable(p)
+			}
+		default:
+		}
+		schema.Properties[f.name] = p
+		if d == Answered && !f.optional || d != Answered && f.Tag.Get("schema") == "required" {
+			schema.Required = append(schema.Required, f.name)
+		}
+	}
+	slices.Sort(schema.Required)
+	return schema
+}
+
+// Nullable returns a schema that also allows null.
+func Nullable(s *Schema) *Schema {
+	null := []string{"null"}
+	if s.Ref != "" || len(s.Enum) > 0 || len(s.AnyOf) > 0 {
+		return &Schema{AnyOf: []*Schema{s, {Type: null}}}
+	}
+	if len(s.Type) == 0 || slices.Contains(s.Type, "null") {
+		return s
+	}
+	either := *s
+	either.Type = slices.Concat(s.Type, null)
+	return &either
+}
+
+// field is a property of an object.
+type field struct {
+	reflect.StructField
+	name     string // on the wire
+	optional bool   // left out when it is empty
+	depth    int
+}
+
+// fieldsOf lists what encoding/json writes of a struct: of fields with the same
+// name, the one that is embedded least.
+func fieldsOf(t reflect.Type) []field {
+	byName := map[string]field{}
+	var order []string
+	var walk func(t reflect.Type, depth int)
+	walk = func(t reflect.Type, depth int) {
+		for f := range t.Fields() {
+			tag := f.Tag.Get("json")
+			name, options, _ := strings.Cut(tag, ",")
+			inner := f.Type
+			if inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			switch {
+			case tag == "-" || !f.IsExported() && !f.Anonymous:
+				continue
+			case f.Anonymous && name == "" && inner.Kind() == reflect.Struct:
+				walk(inner, depth+1)
+				continue
+			case !f.IsExported():
+				continue
+			case name == "":
+				name = f.Name
+			}
+			old, seen := byName[name]
+			if seen && old.depth <= depth {
+				continue
+			}
+			if !seen {
+				order = append(order, name)
+			}
+			byName[name] = field{
+				StructField: f, name: name, depth: depth,
+				optional: strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"),
+			}
+		}
+	}
+	walk(t, 0)
+	fields := make([]field, 0, len(order))
+	for _, name := range order {
+		fields = append(fields, byName[name])
+	}
+	return fields
+}
+
+// writesItself reports whether encoding/json asks the type for its JSON.
+func writesItself(t reflect.Type) bool {
+	for _, method := range []reflect.Type{
+		reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),
+		reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
+	} {
+		if t.Implements(method) || reflect.PointerTo(t).Implements(method) {
+			return true
+		}
+	}
+	return false
+}
