@@ -7,15 +7,21 @@ type EventType string
 
 // The types of events, as clients of the public platform know them.
 const (
-	EventLaunch  EventType = "launch"  // a config version was created
-	EventStart   EventType = "start"   // starting, started
-	EventUpdate  EventType = "update"  // replacing, replaced
-	EventRestart EventType = "restart" // starting again
-	EventExit    EventType = "exit"    // the main process ended; Request.ExitEvent is set
-	EventStop    EventType = "stop"    // stopping, stopped
-	EventSuspend EventType = "suspend" // suspending, suspended
-	EventDestroy EventType = "destroy" // destroying, destroyed
+	EventLaunch   EventType = "launch"   // a config version was created
+	EventStart    EventType = "start"    // starting, started
+	EventUpdate   EventType = "update"   // replacing, replaced
+	EventRestart  EventType = "restart"  // starting again
+	EventExit     EventType = "exit"     // the main process ended; Request.ExitEvent is set
+	EventStop     EventType = "stop"     // stopping, stopped
+	EventSuspend  EventType = "suspend"  // suspending, suspended
+	EventDestroy  EventType = "destroy"  // destroying, destroyed
+	EventCordon   EventType = "cordon"   // no requests are sent to it any more; its status is what the state was
+	EventUncordon EventType = "uncordon" // the end of that
 )
+
+// Transits reports whether the status of an event of this type is a state that the
+// Machine came to be in, and not one that it was in anyway.
+func (t EventType) Transits() bool { return t != EventCordon && t != EventUncordon }
 
 // EventSource says who caused an event.
 type EventSource string

@@ -33,6 +33,7 @@ type Agent interface {
 	MachineOps
 	MachineReader
 	MachineExecer
+	MachineTagger
 	LogService
 	ImageService
 	Host() Host

@@ -29,6 +29,12 @@ type InstanceID string
 // EventID identifies an event: a ULID, so that events sort by time.
 type EventID string
 
+// Valid reports whether the id has the shape of an EventID.
+func (id EventID) Valid() bool {
+	_, err := ulid.ParseStrict(string(id))
+	return err == nil
+}
+
 // HostID identifies a server that runs Machines: 8 lowercase hexadecimal characters.
 type HostID string
 

@@ -125,6 +125,23 @@ type MachineWait struct {
 	Timeout   time.Duration  // 0: DefaultWaitTimeout
 }
 
+// Validate answers CodeInvalid for a wish that makes no sense.
+func (w *MachineWait) Validate() error {
+	for _, s := range w.States {
+		if !s.Valid() && s != WaitSettled {
+			return Errorf(CodeInvalid, "", "invalid state: %q is not a state of a machine", s)
+		}
+	}
+	switch {
+	case w.Timeout < 0 || w.Timeout > MaxWaitTimeout:
+		return Errorf(CodeInvalid, "", "invalid timeout: %s is not from 0s to %s", w.Timeout, MaxWaitTimeout)
+	case w.FromEvent != "" && !w.FromEvent.Valid():
+		return Errorf(CodeInvalid, "", "invalid from_event_id: %q is not the id of an event", w.FromEvent)
+	default:
+		return nil
+	}
+}
+
 // MachineReached answers a wait.
 type MachineReached struct {
 	EventID EventID      `json:"event_id"` // of the event that brought the state
@@ -165,6 +182,11 @@ type MachineOps interface {
 	SignalMachine(ctx context.Context, ref MachineRef, sig Signal) error
 	// DestroyMachine removes the Machine. It may be repeated.
 	DestroyMachine(ctx context.Context, ref MachineRef, in MachineDestroy) error
+	// CordonMachine keeps the edge from sending requests to the Machine. It may be
+	// repeated.
+	CordonMachine(ctx context.Context, ref MachineRef) error
+	// UncordonMachine ends what CordonMachine began. It may be repeated.
+	UncordonMachine(ctx context.Context, ref MachineRef) error
 	// WaitMachine returns as soon as the Machine is as wished. It answers
 	// CodeTimeout with ReasonWaitTimeout when the time passed, CodeInvalid for a
 	// bad wish and CodeFailedPrecondition when the wish can no longer come true.
@@ -190,6 +212,7 @@ type MachineService interface {
 	MachineOps
 	MachineReader
 	MachineExecer
+	MachineTagger
 	// CreateMachine answers when the Machine is recorded; it boots by itself. It
 	// answers CodeConflict with ReasonNameTaken, CodeConflict with
 	// ReasonInsufficientCapacity, and CodeInvalid with ReasonBadConfig.

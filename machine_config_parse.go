@@ -127,7 +127,39 @@ func (c *MachineConfig) Normalize() error {
 }
 
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
-func (c *MachineConfig) SetMetadata(metadata map[string]string) { c.Metadata = metadata }
+func (c *MachineConfig) SetMetadata(metadata map[string]string) {
+	before, err := c.typedDigest()
+	c.Metadata = metadata
+	// MarshalJSON would find the difference, too, but anew for every reader.
+	if err == nil && c.sent != nil && c.sent.typed == before {
+		if changed, err := c.sentWith(metadata); err == nil {
+			c.sent = changed
+		}
+	}
+}
+
+// sentWith returns the document that was sent with other metadata, which the typed
+// fields have already.
+func (c *MachineConfig) sentWith(metadata map[string]string) (*sentConfig, error) {
+	var doc map[string]json.RawMessage
+	if err := json.Unmarshal(c.sent.doc, &doc); err != nil {
+		return nil, err
+	}
+	delete(doc, "metadata")
+	if len(metadata) > 0 {
+		pairs, err := encode(metadata)
+		if err != nil {
+			return nil, err
+		}
+		doc["metadata"] = pairs
+	}
+	changed, err := encode(doc)
+	if err != nil {
+		return nil, err
+	}
+	typed, err := c.typedDigest()
+	return &sentConfig{doc: changed, typed: typed}, err
+}
 
 func (c *MachineConfig) typedDigest() ([sha256.Size]byte, error) {
 	typed, err := encode(plainConfig(*c))

@@ -155,23 +155,28 @@ func (c *MachineConfig) validateEnv() error {
 	return nil
 }
 
-func (c *MachineConfig) validateMetadata() error { return ValidateMetadata(c.Metadata) }
+func (c *MachineConfig) validateMetadata() error {
+	return ValidateMetadata("config.metadata", c.Metadata)
+}
 
-// ValidateMetadata checks the metadata of a Machine as MachineConfig.Validate does.
-func ValidateMetadata(metadata map[string]string) error {
+// ValidateMetadata checks the metadata of a Machine, which stands at a path in what was
+// sent, as MachineConfig.Validate does.
+func ValidateMetadata(at string, metadata map[string]string) error {
 	if len(metadata) > MaxMetadataKeys {
-		return badConfig("config.metadata", "has %d keys, more than the %d that are allowed", len(metadata), MaxMetadataKeys)
+		return badConfig(at, "has %d keys, more than the %d that are allowed", len(metadata), MaxMetadataKeys)
 	}
 	for k, v := range metadata {
 		switch {
 		case k == "":
-			return badConfig("config.metadata", "has an empty key")
+			return badConfig(at, "has an empty key")
 		case len(k) > MaxMetadataKeyBytes:
-			return badConfig("config.metadata", "has a key of %d bytes, more than the %d that are allowed", len(k), MaxMetadataKeyBytes)
+			return badConfig(at, "has a key of %d bytes, more than the %d that are allowed", len(k), MaxMetadataKeyBytes)
 		case !utf8.ValidString(k) || strings.ContainsFunc(k, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			return badConfig("config.metadata", "has a key with control characters: %q", k)
+			return badConfig(at, "has a key with control characters: %q", k)
 		case len(v) > MaxMetadataValueBytes:
-			return badConfig("config.metadata."+k, "has %d bytes, more than the %d that are allowed", len(v), MaxMetadataValueBytes)
+			return badConfig(at+"."+k, "has %d bytes, more than the %d that are allowed", len(v), MaxMetadataValueBytes)
+		case !utf8.ValidString(v):
+			return badConfig(at+"."+k, "is not valid UTF-8")
 		}
 	}
 	return nil

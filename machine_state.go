@@ -66,6 +66,32 @@ func (s MachineState) Valid() bool {
 	return ok
 }
 
+// machineReach is, for each state, every state that a Machine may be in later.
+var machineReach = reachOf(machineTransitions)
+
+func reachOf(transitions map[MachineState][]MachineState) map[MachineState]map[MachineState]bool {
+	reach := make(map[MachineState]map[MachineState]bool, len(transitions))
+	for from := range transitions {
+		seen, todo := map[MachineState]bool{}, []MachineState{from}
+		for len(todo) > 0 {
+			at := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			for _, next := range transitions[at] {
+				if !seen[next] {
+					seen[next] = true
+					todo = append(todo, next)
+				}
+			}
+		}
+		reach[from] = seen
+	}
+	return reach
+}
+
+// CanReach reports whether a Machine in state s may be in state later, after any
+// number of steps.
+func (s MachineState) CanReach(later MachineState) bool { return machineReach[s][later] }
+
 // Settled reports whether the Machine stays in s until somebody acts.
 func (s MachineState) Settled() bool {
 	switch s {
@@ -88,6 +114,9 @@ const (
 	VerbUpdate  Verb = "update"
 	VerbExec    Verb = "exec" // and signal and ps
 	VerbDestroy Verb = "destroy"
+	// VerbAnnotate is what changes how a Machine is found and used, and nothing that
+	// it is made of: cordon, uncordon and writes of metadata.
+	VerbAnnotate Verb = "annotate"
 )
 
 // Answer says what a Machine does when it is asked something.
@@ -121,6 +150,11 @@ var machineAnswers = map[Verb]map[MachineState]Answer{
 		MachineRestarting: Accept,
 	},
 	VerbExec: {MachineStarted: Accept},
+	VerbAnnotate: {
+		MachineCreated: Accept, MachineStarting: Accept, MachineStarted: Accept, MachineStopping: Accept,
+		MachineStopped: Accept, MachineSuspending: Accept, MachineSuspended: Accept, MachineRestarting: Accept,
+		MachineReplacing: Accept, MachineFailed: Accept,
+	},
 	VerbDestroy: {
 		MachineCreated: Accept, MachineStopped: Accept, MachineSuspended: Accept, MachineFailed: Accept,
 		MachineStarted: Accept, MachineStarting: Accept, MachineStopping: Accept, MachineSuspending: Accept,

@@ -75,6 +75,7 @@ func (s *server) routes() {
 	s.appRoutes()
 	s.machineRoutes()
 	s.readRoutes()
+	s.metadataRoutes()
 	s.execRoutes()
 	s.logRoutes()
 	s.imageRoutes()

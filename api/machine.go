@@ -262,6 +262,28 @@ func (s *server) signalMachine(r *http.Request) (answer, error) {
 	return done()
 }
 
+func (s *server) cordonMachine(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := s.Machines.CordonMachine(r.Context(), ref); err != nil {
+		return answer{}, err
+	}
+	return done()
+}
+
+func (s *server) uncordonMachine(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := s.Machines.UncordonMachine(r.Context(), ref); err != nil {
+		return answer{}, err
+	}
+	return done()
+}
+
 func (s *server) waitMachine(r *http.Request) (answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
@@ -313,42 +335,6 @@ func (s *server) listProcesses(r *http.Request) (answer, error) {
 		views = append(views, viewProcess(p))
 	}
 	return ok(views)
-}
-
-func (s *server) getMetadata(r *http.Request) (answer, error) {
-	metadata, err := s.metadata(r)
-	if err != nil {
-		return answer{}, err
-	}
-	if metadata == nil {
-		metadata = map[string]string{}
-	}
-	return ok(metadata)
-}
-
-func (s *server) getMetadataKey(r *http.Request) (answer, error) {
-	metadata, err := s.metadata(r)
-	if err != nil {
-		return answer{}, err
-	}
-	key := r.PathValue("key")
-	value, found := metadata[key]
-	if !found {
-		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", clip(key))
-	}
-	return ok(metadataValue{value})
-}
-
-func (s *server) metadata(r *http.Request) (map[string]string, error) {
-	ref, err := machineRef(r)
-	if err != nil {
-		return nil, err
-	}
-	m, err := s.Machines.Machine(r.Context(), ref)
-	if err != nil {
-		return nil, err
-	}
-	return m.Config.Metadata, nil
 }
 
 // listEvents answers with the newest events or, with follow, with every change.

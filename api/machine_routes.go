@@ -60,6 +60,14 @@ func (s *server) machineRoutes() {
 		},
 		Answer: doneView{true}, Errors: []int{conflict, state},
 	})
+	s.handle("POST "+machine+"/cordon", s.cordonMachine, operation{
+		ID: "cordonMachine", Tag: "Machines", Summary: "Keep new connections away from a Machine",
+		Text: "What is open stays open, and the Machine goes on running. May be repeated.", Answer: doneView{true}, Errors: []int{conflict, state},
+	})
+	s.handle("POST "+machine+"/uncordon", s.uncordonMachine, operation{
+		ID: "uncordonMachine", Tag: "Machines", Summary: "Let new connections reach a Machine again", Text: "May be repeated.",
+		Answer: doneView{true}, Errors: []int{conflict, state},
+	})
 }
 
 // readRoutes are those that look at Machines.
@@ -106,13 +114,5 @@ func (s *server) readRoutes() {
 			{"follow", true, "Stream the changes to come."},
 		},
 		Answer: example.Events, Stream: changeView{Machine: &example, Event: &example.Events[0]},
-	})
-	s.handle("GET "+machine+"/metadata", s.getMetadata, operation{
-		ID: "getMetadata", Tag: "Metadata", Summary: "Get the metadata of a Machine",
-		Answer: map[string]string{"role": "web"},
-	})
-	s.handle("GET "+machine+"/metadata/{key}", s.getMetadataKey, operation{
-		ID: "getMetadataKey", Tag: "Metadata", Summary: "Get a value of the metadata",
-		Answer: metadataValue{"web"},
 	})
 }

@@ -130,6 +130,16 @@ func (c *Client) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in h
 	return c.do(ctx, call{method: http.MethodDelete, path: machinePath(ref), query: q}, nil)
 }
 
+// CordonMachine implements hangar.MachineOps.
+func (c *Client) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return c.do(ctx, post(machinePath(ref, "cordon")), nil)
+}
+
+// UncordonMachine implements hangar.MachineOps.
+func (c *Client) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return c.do(ctx, post(machinePath(ref, "uncordon")), nil)
+}
+
 // WaitMachine implements hangar.MachineOps.
 func (c *Client) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
 	to := get(machinePath(ref, "wait"))

@@ -204,6 +204,51 @@ func (f *fakeHost) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	return err
 }
 
+// change changes what a Machine shows of itself.
+func (f *fakeHost) change(ctx context.Context, ref hangar.MachineRef, alter func(m *hangar.Machine)) error {
+	if _, err := f.do(ctx, ref, hangar.VerbAnnotate, false, ""); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	m := f.machines[ref.ID]
+	alter(m)
+	row := f.row(m)
+	f.mu.Unlock()
+	return f.send(ctx, row)
+}
+
+func (f *fakeHost) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return f.change(ctx, ref, func(m *hangar.Machine) { m.Cordoned = true })
+}
+
+func (f *fakeHost) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return f.change(ctx, ref, func(m *hangar.Machine) { m.Cordoned = false })
+}
+
+func (f *fakeHost) MachineMetadata(ctx context.Context, ref hangar.MachineRef) (map[string]string, error) {
+	m, err := f.do(ctx, ref, "", false, "")
+	return m.Config.Metadata, err
+}
+
+func (f *fakeHost) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
+	return f.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{Pairs: map[string]string{in.Key: in.Value}})
+}
+
+func (f *fakeHost) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRef, key string) error {
+	return f.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{Pairs: map[string]string{key: ""}})
+}
+
+func (f *fakeHost) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
+	return f.change(ctx, ref, func(m *hangar.Machine) { m.Config.SetMetadata(in.Pairs) })
+}
+
+func (f *fakeHost) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
+	return f.change(ctx, ref, func(m *hangar.Machine) {
+		pairs, _ := hangar.MetadataTimes{}.Merge(m.Config.Metadata, in, time.Now())
+		m.Config.SetMetadata(pairs)
+	})
+}
+
 func (f *fakeHost) WaitMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
 	m, err := f.do(ctx, ref, "", false, "")
 	return hangar.MachineReached{State: m.State}, err

@@ -124,6 +124,16 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	return nil
 }
 
+// CordonMachine implements hangar.MachineService.
+func (m *Machines) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.CordonMachine(ctx, ref) })
+}
+
+// UncordonMachine implements hangar.MachineService.
+func (m *Machines) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.UncordonMachine(ctx, ref) })
+}
+
 // WaitMachine implements hangar.MachineService.
 func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
 	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })

@@ -200,12 +200,18 @@ func (c *Control) machineOrRow(ctx context.Context, ref hangar.MachineRef, host 
 			return m, nil
 		}
 	}
-	if !unreachable(err) || ctx.Err() != nil {
-		return nil, err
+	return c.rowInstead(ctx, ref, host, err)
+}
+
+// rowInstead returns a Machine as it was published if failure says that its host is
+// away, and else that failure.
+func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host hangar.HostID, failure error) (*hangar.Machine, error) {
+	if !unreachable(failure) || ctx.Err() != nil {
+		return nil, failure
 	}
-	row, rowErr := c.rows.row(ctx, host, ref.ID)
-	if rowErr != nil || row.Machine.App != ref.App {
-		return nil, err
+	row, err := c.rows.row(ctx, host, ref.ID)
+	if err != nil || row.Machine.App != ref.App {
+		return nil, failure
 	}
 	row.Machine.HostStatus = "unreachable"
 	return &row.Machine, nil

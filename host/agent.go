@@ -11,7 +11,9 @@
 // Each Machine is a small state machine of its own. A verb decides and commits
 // under the Machine's lock and returns; a goroutine that exists only while there
 // is something to do or to watch then makes it true, one step per state, and every
-// step can run twice. The table of states is hangar.MachineState's.
+// step can run twice. The table of states is hangar.MachineState's. What only
+// annotates a Machine, such as metadata or a cordon, is committed in the same way and
+// does not disturb a step that is under way.
 //
 // The agent does not authorise, place or name; that is control's part. How a
 // Machine runs is the driver's.

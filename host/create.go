@@ -52,6 +52,8 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
 		},
 	}
+	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}
+	stamp(launched, rec.Machine.State, now)
 	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
 		number, err := tx.NextNumber()
 		if err != nil {
@@ -60,8 +62,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		rec.Number = number
 		rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
 		version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
-		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version),
-			appendEvents(tx, &rec.Machine, []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}, now))
+		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), appendEvents(tx, spec.ID, launched))
 	})
 	if err != nil {
 		return nil, notRecorded(spec.ID, err)

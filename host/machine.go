@@ -36,6 +36,7 @@ type machine struct {
 	interrupt context.CancelCauseFunc // ends the step under way; guarded by mu
 	working   bool                    // the worker runs; guarded by mu
 	dirty     bool                    // the worker has to look again; guarded by mu
+	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
 
 	// What follows is the worker's alone, once it runs.
 
@@ -66,6 +67,7 @@ func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, er
 	next := *current
 	now := m.agent.o.Now()
 	events := alter(&next)
+	stamp(events, next.Machine.State, now)
 	if from, to := current.Machine.State, next.Machine.State; from != to && !from.CanBecome(to) {
 		return nil, fmt.Errorf("machine %s cannot turn from %s into %s", m.id, from, to)
 	}
@@ -83,13 +85,14 @@ func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, er
 				return err
 			}
 		}
-		return appendEvents(tx, &next.Machine, events, now)
+		return appendEvents(tx, m.id, events)
 	})
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
 	m.rec.Store(&next)
-	m.watchers.changed()
+	m.began = &next
+	m.watchers.happened(&next.Machine, events)
 	return &next, nil
 }
 
@@ -101,12 +104,18 @@ func notRecorded(id hangar.MachineID, err error) error {
 	return fmt.Errorf("commit machine %s: %w", id, err)
 }
 
-func appendEvents(tx *journal.Tx, m *hangar.Machine, events []hangar.Event, now time.Time) error {
+// stamp gives events their ids, the time and the state that they brought.
+func stamp(events []hangar.Event, state hangar.MachineState, now time.Time) {
+	for i := range events {
+		events[i].ID = hangar.NewEventID(now)
+		events[i].Status = string(state)
+		events[i].Timestamp = now.UnixMilli()
+	}
+}
+
+func appendEvents(tx *journal.Tx, id hangar.MachineID, events []hangar.Event) error {
 	for _, e := range events {
-		e.ID = hangar.NewEventID(now)
-		e.Status = string(m.State)
-		e.Timestamp = now.UnixMilli()
-		if err := tx.AppendEvent(m.ID, e); err != nil {
+		if err := tx.AppendEvent(id, e); err != nil {
 			return err
 		}
 	}
@@ -126,7 +135,7 @@ func (m *machine) advance(ctx context.Context, from *journal.Record, alter chang
 func (m *machine) proceed(ctx context.Context, from *journal.Record, alter change) (*journal.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.rec.Load() != from {
+	if m.began != from {
 		return from, errOvertaken
 	}
 	next, err := m.commit(ctx, alter)
@@ -177,7 +186,7 @@ func (m *machine) work() {
 		}
 		err := m.step(ctx, rec)
 		switch {
-		case err == nil, errors.Is(err, errOvertaken), m.rec.Load() != rec:
+		case err == nil, errors.Is(err, errOvertaken), m.overtaken(rec):
 			pause = minStepPause
 			continue
 		case ctx.Err() != nil:
@@ -195,6 +204,14 @@ func (m *machine) work() {
 	}
 }
 
+// overtaken reports whether something was committed since the step of rec began, by
+// the step itself or by a verb.
+func (m *machine) overtaken(rec *journal.Record) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.began != rec
+}
+
 // begin returns the record to work on and a context that ends when the record is
 // overtaken, or nil when the worker may end.
 func (m *machine) begin() (*journal.Record, context.Context) {
@@ -210,6 +227,7 @@ func (m *machine) begin() (*journal.Record, context.Context) {
 		return nil, nil
 	}
 	m.dirty = false
+	m.began = rec
 	ctx, cancel := context.WithCancelCause(m.agent.lifetime)
 	m.interrupt = cancel
 	return rec, ctx

@@ -44,15 +44,15 @@ type rig struct {
 	crash func() // as close, but as a kill does it
 }
 
-func newRig(t *testing.T) *rig {
-	t.Helper()
-	r := &rig{TB: t, dir: t.TempDir(), images: newImages(t), rows: &rows{}}
+func newRig(tb testing.TB) *rig {
+	tb.Helper()
+	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}}
 	r.open()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		r.close()
 		misuses, err := r.world.Misuses()
 		if err != nil || len(misuses) > 0 {
-			t.Errorf("the agent misused the driver: %v %v", misuses, err)
+			tb.Errorf("the agent misused the driver: %v %v", misuses, err)
 		}
 	})
 	return r
@@ -158,9 +158,9 @@ type images struct {
 	online bool // "offline" images can be had after all
 }
 
-func newImages(t *testing.T) *images {
-	t.Helper()
-	return &images{layer: t.TempDir()}
+func newImages(tb testing.TB) *images {
+	tb.Helper()
+	return &images{layer: tb.TempDir()}
 }
 
 const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000001"
@@ -269,11 +269,13 @@ func (p *rows) setAway(away bool) {
 	p.mu.Unlock()
 }
 
-func (p *rows) state(id hangar.MachineID) hangar.MachineState {
+func (p *rows) row(id hangar.MachineID) hangar.MachineRow {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.has[id].Machine.State
+	return p.has[id]
 }
+
+func (p *rows) state(id hangar.MachineID) hangar.MachineState { return p.row(id).Machine.State }
 
 // create makes a Machine with the environment that steers the fake driver.
 func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) hangar.MachineRef {

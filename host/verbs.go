@@ -278,6 +278,7 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 		next.Machine.Config = in.Config
 		next.Machine.InstanceID = hangar.NewInstanceID(m.agent.o.Now())
 		next.Machine.ImageRef = img
+		next.MetadataTimes = hangar.MetadataTimes{All: m.agent.o.Now().UnixMilli()}
 		next.SkipLaunch = in.SkipLaunch
 		next.Restarts = nil
 		if in.SkipServiceRegistration {

@@ -3,24 +3,22 @@ package host
 import (
 	"context"
 	"iter"
-	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/hangar-platform/hangar"
 )
 
-// watchers wakes those who wait for a Machine to change. While nobody waits it
-// costs nothing.
+// watchers tells those who wait for a Machine, or watch it, what happens to it. While
+// nobody does it costs nothing.
 type watchers struct {
 	mu       sync.Mutex
-	next     chan struct{} // closed at the next change; nil while nobody waits
+	waiters  map[*waiter]struct{} // nil while nobody waits
+	next     chan struct{}        // closed at the next event or progress; nil while nobody watches
 	progress *hangar.PullProgress
 }
 
-// wait returns a channel that closes at the next change, and the progress of a
-// pull that is under way.
+// wait returns a channel that closes at the next event or progress, and the progress
+// of a pull that is under way.
 func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -30,9 +28,45 @@ func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	return w.next, w.progress
 }
 
-func (w *watchers) changed() {
+// enlist has a waiter told as soon as there is a verdict.
+func (w *watchers) enlist(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.waiters == nil {
+		w.waiters = make(map[*waiter]struct{})
+	}
+	w.waiters[x] = struct{}{}
+}
+
+// strike ends what enlist began. It may be repeated.
+func (w *watchers) strike(x *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiters, x)
+	if len(w.waiters) == 0 {
+		w.waiters = nil
+	}
+}
+
+// happened tells of events that are committed; now is the Machine as they left it.
+// The Machine's lock is held, so that events are told in their order.
+func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
+	if len(events) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wake()
+	for x := range w.waiters {
+		if v := x.judge(now, events); v != nil {
+			x.told <- *v
+			delete(w.waiters, x)
+		}
+	}
+}
+
+// wake wakes those who watch. w.mu is held.
+func (w *watchers) wake() {
 	if w.next != nil {
 		close(w.next)
 		w.next = nil
@@ -42,129 +76,9 @@ func (w *watchers) changed() {
 // report tells of the progress of a pull; nil when it has ended.
 func (w *watchers) report(p *hangar.PullProgress) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.progress = p
-	w.mu.Unlock()
-	w.changed()
-}
-
-// WaitMachine implements hangar.MachineOps.
-func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
-	m, err := a.machine(ref)
-	if err != nil {
-		return hangar.MachineReached{}, err
-	}
-	if len(in.States) == 0 {
-		in.States = []hangar.MachineState{hangar.MachineStarted}
-	}
-	timeout := in.Timeout
-	if timeout <= 0 {
-		timeout = hangar.DefaultWaitTimeout
-	}
-	deadline := time.NewTimer(timeout)
-	defer deadline.Stop()
-
-	after := in.FromEvent
-	for {
-		changed, _ := m.watchers.wait()
-		reached, last, err := m.reached(in, after)
-		if err != nil || reached != nil {
-			return deref(reached), err
-		}
-		// From here on a state that comes and goes between two looks counts, too.
-		after = last
-		select {
-		case <-changed:
-		case <-deadline.C:
-			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
-				"machine failed to reach desired state, %s, currently %s", joinStates(in.States), m.rec.Load().Machine.State)
-		case <-ctx.Done():
-			return hangar.MachineReached{}, ctx.Err()
-		case <-a.lifetime.Done():
-			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
-		}
-	}
-}
-
-func deref(r *hangar.MachineReached) hangar.MachineReached {
-	if r == nil {
-		return hangar.MachineReached{}
-	}
-	return *r
-}
-
-// newestEvent returns the id of the newest event, "" before the first.
-func (m *machine) newestEvent() (hangar.EventID, error) {
-	newest, err := m.agent.o.Journal.Events(m.id, 1)
-	if err != nil || len(newest) == 0 {
-		return "", err
-	}
-	return newest[0].ID, nil
-}
-
-// reached returns how the wish came true, if it has, and the newest event. Record
-// and events are read under the lock, so that neither is ahead of the other.
-func (m *machine) reached(in hangar.MachineWait, after hangar.EventID) (*hangar.MachineReached, hangar.EventID, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	rec := m.rec.Load()
-	state, version := rec.Machine.State, rec.Machine.InstanceID
-	last, err := m.newestEvent()
-	if err != nil {
-		return nil, "", err
-	}
-	if in.Instance != "" && version < in.Instance {
-		return nil, last, nil
-	}
-	if in.FromEvent == "" && satisfies(in.States, state) {
-		return &hangar.MachineReached{EventID: last, State: state, Version: version}, last, nil
-	}
-	// A Machine that destroys itself may have done its work before anybody could wait
-	// for its start: all that it has been counts.
-	gone := state == hangar.MachineDestroyed && rec.Machine.Config.AutoDestroy && in.FromEvent == ""
-	if gone {
-		after = ""
-	}
-	if gone || after != "" && after != last {
-		passed, err := m.agent.o.Journal.EventsAfter(m.id, after)
-		if err != nil {
-			return nil, "", err
-		}
-		if in.Instance != "" {
-			passed = sinceUpdate(passed)
-		}
-		for _, e := range passed {
-			if satisfies(in.States, hangar.MachineState(e.Status)) {
-				return &hangar.MachineReached{EventID: e.ID, State: hangar.MachineState(e.Status), Version: version}, last, nil
-			}
-		}
-	}
-	if state == hangar.MachineDestroyed {
-		return nil, last, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach,
-			"machine %s is destroyed and can no longer become %s", m.id, joinStates(in.States))
-	}
-	return nil, last, nil
-}
-
-// sinceUpdate leaves out the events of versions before the current one.
-func sinceUpdate(passed []hangar.Event) []hangar.Event {
-	for i, e := range slices.Backward(passed) {
-		if e.Type == hangar.EventUpdate && e.Status == string(hangar.MachineReplacing) {
-			return passed[i:]
-		}
-	}
-	return passed
-}
-
-func satisfies(wished []hangar.MachineState, state hangar.MachineState) bool {
-	return slices.Contains(wished, state) || state.Settled() && slices.Contains(wished, hangar.WaitSettled)
-}
-
-func joinStates(states []hangar.MachineState) string {
-	names := make([]string, len(states))
-	for i, s := range states {
-		names[i] = string(s)
-	}
-	return strings.Join(names, " or ")
+	w.wake()
 }
 
 // since returns the Machine as it is and the events after last; for the first

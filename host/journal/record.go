@@ -45,6 +45,8 @@ type Record struct {
 	Restarts []time.Time `json:"restarts,omitempty"`
 	// RestartAt is when a Machine in state restarting boots again.
 	RestartAt time.Time `json:"restart_at,omitzero"`
+	// MetadataTimes are when the pairs of the metadata were written.
+	MetadataTimes hangar.MetadataTimes `json:"metadata_times,omitzero"`
 	// DestroyedAt is when the Machine was destroyed; its record stays for a day.
 	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
 	// Seq is the number of the commit that wrote the record. Set by PutMachine.

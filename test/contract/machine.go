@@ -30,6 +30,14 @@ func MachineService(t *testing.T, h Harness) {
 		"auto destroy":      machineAutoDestroy,
 		"destroy":           machineDestroy,
 		"list":              machineList,
+		"metadata":          machineMetadata,
+		"metadata in lists": machineMetadataList,
+		"metadata in order": machineMetadataOrder,
+		"metadata refused":  machineMetadataRefused,
+		"metadata at once":  machineMetadataConcurrent,
+		"metadata at boot":  machineMetadataBoot,
+		"metadata, updated": machineMetadataUpdate,
+		"cordon":            machineCordon,
 		"events":            machineEvents,
 		"wait":              machineWait,
 		"wait from event":   machineWaitFromEvent,
@@ -138,6 +146,13 @@ func (h Harness) calls(ctx context.Context, ref hangar.MachineRef) map[string]fu
 		"restart":  func() error { return h.Machines.RestartMachine(ctx, ref, hangar.MachineRestart{}) },
 		"signal":   func() error { return h.Machines.SignalMachine(ctx, ref, 10) },
 		"destroy":  func() error { return h.Machines.DestroyMachine(ctx, ref, hangar.MachineDestroy{Force: true}) },
+		"cordon":   func() error { return h.Machines.CordonMachine(ctx, ref) },
+		"uncordon": func() error { return h.Machines.UncordonMachine(ctx, ref) },
+		"metadata": func() error { _, err := h.Machines.MachineMetadata(ctx, ref); return err },
+		"set":      func() error { return h.Machines.SetMachineMetadata(ctx, ref, hangar.MetadataPair{Key: "k"}) },
+		"remove":   func() error { return h.Machines.RemoveMachineMetadata(ctx, ref, "k") },
+		"replace":  func() error { return h.Machines.ReplaceMachineMetadata(ctx, ref, hangar.MetadataWrite{}) },
+		"merge":    func() error { return h.Machines.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{}) },
 		"wait":     func() error { _, err := h.Machines.WaitMachine(ctx, ref, hangar.MachineWait{}); return err },
 		"events":   func() error { _, err := h.Machines.MachineEvents(ctx, ref, 0); return err },
 		"versions": func() error { _, err := h.Machines.MachineVersions(ctx, ref); return err },
@@ -354,7 +369,9 @@ func machineDestroy(t *testing.T, h Harness) {
 		t.Errorf("destroyed machine is %+v", got)
 	}
 	must(t, "destroy a destroyed machine", h.Machines.DestroyMachine(h.Context(t), m.Ref(), hangar.MachineDestroy{}))
-	for _, name := range []string{"start", "stop", "suspend", "restart", "signal", "update", "ps", "exec"} {
+	for _, name := range []string{
+		"start", "stop", "suspend", "restart", "signal", "update", "ps", "exec", "cordon", "uncordon", "set", "remove", "replace", "merge",
+	} {
 		wantError(t, name+" a destroyed machine", h.calls(h.Context(t), m.Ref())[name](), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	}
 	_, err := h.Machines.WaitMachine(h.Context(t), m.Ref(), hangar.MachineWait{Timeout: patience})

@@ -57,6 +57,7 @@ type machine struct {
 	events   []hangar.Event          // newest first
 	versions []hangar.MachineVersion // newest first
 	changes  []hangar.MachineChange  // oldest first
+	tagged   hangar.MetadataTimes
 	restarts int
 }
 

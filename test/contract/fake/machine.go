@@ -116,6 +116,8 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	launch := m.State == hangar.MachineStarted && !in.SkipLaunch
 	s.become(m, hangar.MachineReplacing, hangar.EventUpdate, hangar.SourceUser, nil)
 	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.Image)
+	m.tagged = hangar.MetadataTimes{All: s.now().UnixMilli()}
+	m.Cordoned = m.Cordoned || in.SkipServiceRegistration
 	m.versions = slices.Insert(m.versions, 0, hangar.MachineVersion{Version: m.InstanceID, Config: config})
 	s.record(m, hangar.EventLaunch, string(hangar.MachineCreated), hangar.SourceUser, nil)
 	answer := m.snapshot()
@@ -235,20 +237,15 @@ func (s *Service) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in 
 
 // WaitMachine implements hangar.MachineOps.
 func (s *Service) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
+	if err := in.Validate(); err != nil {
+		return hangar.MachineReached{}, err
+	}
 	timeout := in.Timeout
 	if timeout == 0 {
 		timeout = hangar.DefaultWaitTimeout
 	}
-	if timeout < 0 || timeout > hangar.MaxWaitTimeout {
-		return hangar.MachineReached{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid timeout: %s is not from 0s to %s", timeout, hangar.MaxWaitTimeout)
-	}
 	if len(in.States) == 0 {
 		in.States = []hangar.MachineState{hangar.MachineStarted}
-	}
-	for _, w := range in.States {
-		if w != hangar.WaitSettled && !w.Valid() {
-			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid state: %q", w)
-		}
 	}
 	passed := time.NewTimer(timeout)
 	defer passed.Stop()
@@ -281,21 +278,33 @@ func (m *machine) reached(in hangar.MachineWait) (hangar.MachineReached, error) 
 	wanted := func(state hangar.MachineState) bool {
 		return slices.Contains(in.States, state) || slices.Contains(in.States, hangar.WaitSettled) && state.Settled()
 	}
-	gone := m.State == hangar.MachineDestroyed && m.Config.AutoDestroy
+	gone := m.Config.AutoDestroy && (m.State == hangar.MachineDestroying || m.State == hangar.MachineDestroyed)
 	if in.FromEvent != "" || gone {
 		for _, c := range m.changes {
-			if c.Event != nil && c.Event.ID > in.FromEvent && c.Machine.InstanceID >= in.Instance && wanted(c.Machine.State) {
+			if c.Event != nil && c.Event.ID > in.FromEvent && c.Event.Type.Transits() && c.Machine.InstanceID >= in.Instance && wanted(c.Machine.State) {
 				return hangar.MachineReached{EventID: c.Event.ID, State: c.Machine.State, Version: c.Machine.InstanceID}, nil
 			}
 		}
 	}
-	if wanted(m.State) && m.InstanceID >= in.Instance {
-		return hangar.MachineReached{EventID: m.events[0].ID, State: m.State, Version: m.InstanceID}, nil
+	outOfReach := func(format string, args ...any) (hangar.MachineReached, error) {
+		return hangar.MachineReached{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach, format, args...)
 	}
-	if m.State == hangar.MachineDestroyed {
-		return hangar.MachineReached{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach, "machine is destroyed and cannot become %s", in.States[0])
+	if in.Instance > m.InstanceID {
+		return outOfReach("machine has no version %s, it is at %s", in.Instance, m.InstanceID)
 	}
-	return hangar.MachineReached{}, nil
+	if in.FromEvent == "" && wanted(m.State) {
+		for _, e := range m.events {
+			if e.Type.Transits() {
+				return hangar.MachineReached{EventID: e.ID, State: m.State, Version: m.InstanceID}, nil
+			}
+		}
+	}
+	for _, w := range in.States {
+		if m.State.CanReach(w) || w == hangar.WaitSettled && m.State != hangar.MachineDestroyed {
+			return hangar.MachineReached{}, nil
+		}
+	}
+	return outOfReach("machine is %s and can no longer become %s", m.State, in.States[0])
 }
 
 // MachineEvents implements hangar.MachineReader.

@@ -1,0 +1,128 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// annotate commits a change to what a Machine shows of itself and not to what it
+// is made of. The worker has nothing to do with it: it is not woken, and a step
+// under way goes on and adds its result to the record as it is by then. m.mu is held.
+func (m *machine) annotate(ctx context.Context, alter change) error {
+	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbAnnotate) != hangar.Accept {
+		return refusal(hangar.VerbAnnotate, state)
+	}
+	began := m.began
+	_, err := m.commit(ctx, func(next *journal.Record) []hangar.Event {
+		next.Machine.UpdatedAt = wholeSecond(m.agent.o.Now())
+		return alter(next)
+	})
+	m.began = began
+	return err
+}
+
+// CordonMachine implements hangar.MachineOps.
+func (a *Agent) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return a.setCordon(ctx, ref, true)
+}
+
+// UncordonMachine implements hangar.MachineOps.
+func (a *Agent) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
+	return a.setCordon(ctx, ref, false)
+}
+
+func (a *Agent) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool) error {
+	m, err := a.machine(ref)
+	if err != nil {
+		return err
+	}
+	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.SourceUser}
+	if cordoned {
+		event.Type = hangar.EventCordon
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	if rec.Machine.Cordoned == cordoned && rec.Machine.State.Answers(hangar.VerbAnnotate) == hangar.Accept {
+		return nil
+	}
+	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+		next.Machine.Cordoned = cordoned
+		return []hangar.Event{event}
+	})
+}
+
+// MachineMetadata implements hangar.MachineTagger.
+func (a *Agent) MachineMetadata(_ context.Context, ref hangar.MachineRef) (map[string]string, error) {
+	m, err := a.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.rec.Load().Machine.Config.Metadata, nil
+}
+
+// SetMachineMetadata implements hangar.MachineTagger.
+func (a *Agent) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
+	return a.tag(ctx, ref, "", func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+		return t.Set(pairs, in, now)
+	})
+}
+
+// RemoveMachineMetadata implements hangar.MachineTagger.
+func (a *Agent) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRef, key string) error {
+	return a.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{Pairs: map[string]string{key: ""}})
+}
+
+// ReplaceMachineMetadata implements hangar.MachineTagger.
+func (a *Agent) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
+	return a.tag(ctx, ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+		return t.Replace(pairs, in, now)
+	})
+}
+
+// MergeMachineMetadata implements hangar.MachineTagger.
+func (a *Agent) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
+	return a.tag(ctx, ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+		return t.Merge(pairs, in, now)
+	})
+}
+
+// retag returns what pairs that were decided at t become.
+type retag func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes)
+
+// tag changes the metadata of a Machine. While an update is under way, the version
+// that it may have to return to is tagged, too.
+func (a *Agent) tag(ctx context.Context, ref hangar.MachineRef, version hangar.InstanceID, write retag) error {
+	m, err := a.machine(ref)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	if version != "" && version != rec.Machine.InstanceID {
+		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonStaleVersion,
+			"machine_version is stale: %s, the machine is at %s", version, rec.Machine.InstanceID)
+	}
+	now := a.o.Now()
+	pairs, times := write(rec.MetadataTimes, rec.Machine.Config.Metadata, now)
+	if err := hangar.ValidateMetadata("metadata", pairs); err != nil {
+		return err
+	}
+	previous := rec.Previous
+	if previous != nil {
+		tagged := *previous
+		before, _ := write(rec.MetadataTimes, previous.Config.Metadata, now)
+		tagged.Config.SetMetadata(before)
+		previous = &tagged
+	}
+	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+		next.Machine.Config.SetMetadata(pairs)
+		next.MetadataTimes = times
+		next.Previous = previous
+		return nil
+	})
+}

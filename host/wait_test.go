@@ -1,0 +1,216 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+)
+
+// TestTenThousandWaiters has them wait for the starts of a hundred Machines. They may
+// cost 200 MB, and none may miss its Machine.
+func TestTenThousandWaiters(t *testing.T) {
+	const machines, each, budget = 100, 100, 200 << 20
+	r := newRig(t)
+	refs := make([]hangar.MachineRef, machines)
+	for i := range refs {
+		refs[i] = r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
+	}
+	for _, ref := range refs {
+		r.wait(ref, hangar.MachineStopped)
+	}
+	before := memory()
+	var done sync.WaitGroup
+	errs := make(chan error, machines*each)
+	for _, ref := range refs {
+		for range each {
+			done.Go(func() {
+				got, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{Timeout: hangar.MaxWaitTimeout})
+				if err == nil && got.State != hangar.MachineStarted {
+					err = fmt.Errorf("reached %+v", got)
+				}
+				errs <- err
+			})
+		}
+	}
+	for _, ref := range refs {
+		for r.Waiting(ref) < each {
+			runtime.Gosched()
+		}
+	}
+	if used := memory() - before; used > budget {
+		t.Errorf("%d waiters take %d MB", machines*each, used>>20)
+	} else {
+		t.Logf("%d waiters take %d MB", machines*each, used>>20)
+	}
+	for _, ref := range refs {
+		_, err := r.StartMachine(t.Context(), ref)
+		r.must(err)
+	}
+	done.Wait()
+	for range cap(errs) {
+		r.must(<-errs)
+	}
+}
+
+// memory is what the heap and the stacks of this process hold.
+func memory() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapInuse + m.StackInuse)
+}
+
+func TestWaitsThatCannotComeTrue(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	m, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	for name, wish := range map[string]hangar.MachineWait{
+		"to be created again": {States: []hangar.MachineState{hangar.MachineCreated}},
+		"for no version":      {Instance: "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"},
+	} {
+		if _, err := r.WaitMachine(t.Context(), ref, wish); hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
+			t.Errorf("wait %s = %v", name, err)
+		}
+	}
+	for name, wish := range map[string]hangar.MachineWait{
+		"for no state": {States: []hangar.MachineState{"flying"}},
+		"for too long": {Timeout: time.Hour},
+		"for -1s":      {Timeout: -time.Second},
+		"from nothing": {FromEvent: "zzz"},
+	} {
+		if _, err := r.WaitMachine(t.Context(), ref, wish); hangar.CodeOf(err) != hangar.CodeInvalid {
+			t.Errorf("wait %s = %v", name, err)
+		}
+	}
+
+	// Told when it is decided, not when it is done.
+	destroying := r.hangAt(fake.OpDestroy)
+	told := make(chan error, 2)
+	for range cap(told) {
+		go func() {
+			_, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{
+				States: []hangar.MachineState{hangar.MachineStopped, hangar.MachineSuspended}, Instance: m.InstanceID,
+			})
+			told <- err
+		}()
+	}
+	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+	<-destroying
+	for range cap(told) {
+		if err := <-told; hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
+			t.Errorf("wait for a machine that is being destroyed to stop = %v", err)
+		}
+	}
+}
+
+// TestWaitSeesStatesThatPass waits for a state that is left as soon as it is reached.
+func TestWaitSeesStatesThatPass(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvExit: "0@0ms"}, func(s *hangar.MachineSpec) {
+		s.SkipLaunch = true
+		s.Config.AutoDestroy = true
+	})
+	r.wait(ref, hangar.MachineStopped)
+	got := make(chan error, 16)
+	for range cap(got) {
+		go func() {
+			_, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{Timeout: 20 * time.Second})
+			got <- err
+		}()
+	}
+	_, err := r.StartMachine(t.Context(), ref)
+	r.must(err)
+	for range cap(got) {
+		r.must(<-got)
+	}
+	r.wait(ref, hangar.MachineDestroyed)
+	r.wait(ref, hangar.MachineStarted) // it was
+	if _, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineSuspended}}); hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
+		t.Errorf("wait for what it never was = %v", err)
+	}
+}
+
+func TestWaitersLeave(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	stopped := hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}}
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := r.WaitMachine(ctx, ref, stopped)
+		left <- err
+	}()
+	cancel()
+	if err := <-left; err == nil {
+		t.Error("a wait whose caller has left succeeded")
+	}
+	go func() {
+		_, err := r.WaitMachine(t.Context(), ref, stopped)
+		left <- err
+	}()
+	for r.Waiting(ref) == 0 {
+		runtime.Gosched()
+	}
+	r.close()
+	if err := <-left; hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("a wait that the end of the daemon met = %v", err)
+	}
+	if n := r.Waiting(ref); n != 0 {
+		t.Errorf("%d waiters are left behind", n)
+	}
+}
+
+// BenchmarkWait measures how long after a transition is committed the last of its
+// waiters has the answer.
+func BenchmarkWait(b *testing.B) {
+	for _, waiters := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
+			r := newRig(b)
+			ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
+			r.wait(ref, hangar.MachineStopped)
+			var delays []time.Duration
+			for b.Loop() {
+				answered := make(chan time.Time, waiters)
+				for range waiters {
+					go func() {
+						_, err := r.WaitMachine(b.Context(), ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStarting}})
+						if err != nil {
+							b.Error(err)
+						}
+						answered <- time.Now()
+					}()
+				}
+				for r.Waiting(ref) < waiters {
+					runtime.Gosched()
+				}
+				_, err := r.StartMachine(b.Context(), ref) // returns with the commit
+				committed := time.Now()
+				r.must(err)
+				var last time.Time
+				for range waiters {
+					if at := <-answered; at.After(last) {
+						last = at
+					}
+				}
+				delays = append(delays, max(0, last.Sub(committed)))
+				r.wait(ref, hangar.MachineStarted)
+				r.must(r.StopMachine(b.Context(), ref, hangar.MachineStop{}))
+				r.wait(ref, hangar.MachineStopped)
+			}
+			slices.Sort(delays)
+			b.ReportMetric(float64(delays[len(delays)/2].Microseconds())/1000, "ms-median")
+			b.ReportMetric(float64(delays[len(delays)-1].Microseconds())/1000, "ms-worst")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
