@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,6 +57,25 @@ func (c *cli) completeMachine(cmd *cobra.Command, args []string, prefix string) 
 		ids = append(ids, fmt.Sprintf("%s\t%s, %s", m.ID, m.Name, m.State))
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeMetadataKey completes APP, MACHINE and then the keys of its metadata.
+func (c *cli) completeMetadataKey(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) < 2 {
+		return c.completeMachine(cmd, args, prefix)
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	defer cancel()
+	_, m, err := c.oneMachine(ctx, args[:2])
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var keys []string
+	for k, v := range m.Config.Metadata {
+		keys = append(keys, fmt.Sprintf("%s\t%s", k, short(v, 40)))
+	}
+	slices.Sort(keys)
+	return keys, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeState completes the states that a Machine can be waited into.

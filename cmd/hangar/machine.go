@@ -25,6 +25,7 @@ func newMachineCommand(c *cli) *cobra.Command {
 		newMachineListCommand(c), newMachineStatusCommand(c), newMachineEventsCommand(c), newMachinePsCommand(c),
 		newMachineStartCommand(c), newMachineStopCommand(c), newMachineSuspendCommand(c), newMachineRestartCommand(c),
 		newMachineDestroyCommand(c), newMachineSignalCommand(c), newMachineWaitCommand(c), newMachineExecCommand(c),
+		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c),
 	)
 	return cmd
 }

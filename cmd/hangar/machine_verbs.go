@@ -24,8 +24,8 @@ const verbsAtOnce = 16
 type verb struct {
 	name, short string
 	long        string
-	done        string // how the sentence "Machine X is …" ends
-	reaches     []hangar.MachineState
+	done        string                // how the sentence "Machine X is …" ends
+	reaches     []hangar.MachineState // none: the effect is there when act returns
 	flags       func(cmd *cobra.Command)
 	prepare     func() error // reads the flags, once
 	act         func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error
@@ -71,7 +71,10 @@ func (c *cli) command(v verb) *cobra.Command {
 				if err := v.act(ctx, p, m.Ref()); err != nil {
 					return "", err
 				}
-				if noWait || len(v.reaches) == 0 {
+				if len(v.reaches) == 0 {
+					return fmt.Sprintf("Machine %s is %s", m.ID, v.done), nil
+				}
+				if noWait {
 					return fmt.Sprintf("Machine %s: %s requested", m.ID, v.name), nil
 				}
 				reached, err := await(ctx, p, m.Ref(), hangar.MachineWait{States: v.reaches}, patience)
