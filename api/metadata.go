@@ -154,7 +154,7 @@ func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, e
 func noContent(err error) (answer, error) { return answer{status: http.StatusNoContent}, err }
 
 // instant is updated_at in the body of a request: RFC 3339, and maybe missing.
-type instant time.Time
+type instant struct{ time.Time }
 
 // UnmarshalJSON names the property when the text is no time.
 func (i *instant) UnmarshalJSON(b []byte) error {
@@ -165,7 +165,7 @@ func (i *instant) UnmarshalJSON(b []byte) error {
 	if err := t.UnmarshalJSON(b); err != nil {
 		return invalid("updated_at", "%s is not a time such as \"2006-01-02T15:04:05Z\"", clip(string(b)))
 	}
-	*i = instant(t)
+	i.Time = t
 	return nil
 }
 
@@ -173,5 +173,5 @@ func (i *instant) time() time.Time {
 	if i == nil {
 		return time.Time{}
 	}
-	return time.Time(*i)
+	return i.Time
 }
