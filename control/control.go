@@ -13,6 +13,9 @@
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
 // memory but which creations are under way in this process, so that several
 // control planes may share one state; it starts no goroutine that outlives a call.
+// On a store that NewMirror made, reads come from memory and go on while the state
+// cannot be reached; what state.Mirror promises of them is enough, because every
+// decision compares the revisions of what it was made by.
 //
 // It does not own Machines: their config, state and events are their host's, which
 // is asked, and which publishes a row of each; see Rows. It is not on the path of
@@ -39,6 +42,13 @@ const (
 	keyKey     = "key"
 	keyError   = "err"
 )
+
+// NewMirror returns a copy in memory of all of a state that control reads to answer
+// requests: everything but the rows of Machines, which are most of a state and which
+// the edge keeps for itself.
+func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
+	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{hostsPrefix}, Log: log})
+}
 
 // Config is what control needs.
 type Config struct {

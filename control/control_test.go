@@ -73,18 +73,33 @@ func (p *plane) restart(t *testing.T) {
 // onEachStore runs a test on every Store.
 func onEachStore(t *testing.T, test func(t *testing.T, store state.Store)) {
 	t.Run("memory", func(t *testing.T) { test(t, state.NewMemory()) })
-	t.Run("etcd", func(t *testing.T) {
-		s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Dir: t.TempDir(), Log: quiet})
-		if err != nil {
-			t.Fatal(err)
+	t.Run("mirror", func(t *testing.T) { test(t, mirror(t, state.NewMemory())) })
+	t.Run("etcd", func(t *testing.T) { test(t, openEtcd(t)) })
+	t.Run("mirror of etcd", func(t *testing.T) { test(t, mirror(t, openEtcd(t))) })
+}
+
+func openEtcd(t *testing.T) *state.Etcd {
+	t.Helper()
+	s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Dir: t.TempDir(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		test(t, s)
 	})
+	return s
+}
+
+func mirror(t *testing.T, store state.Store) *state.Mirror {
+	t.Helper()
+	m := control.NewMirror(store, quiet)
+	if err := m.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() }) // never fails
+	return m
 }
 
 func as(t *testing.T, p hangar.Principal) context.Context {

@@ -444,6 +444,38 @@ func TestMachinesOfHostsThatAreAway(t *testing.T) {
 	}
 }
 
+// TestStateThatIsAway: who reads, and who orders what only the host decides, does not
+// notice.
+func TestStateThatIsAway(t *testing.T) {
+	store := &brittle{Store: state.NewMemory()}
+	p := newPlane(t, mirror(t, store))
+	ctx := admin(t)
+	p.app(t, "web")
+	m := p.machine(t, "web", "one")
+	p.hosts[0].publish = nil // rows queue on the host
+	store.mu.Lock()
+	store.dead = true
+	store.mu.Unlock()
+	if got, err := p.Machines().Machine(ctx, m.Ref()); err != nil || got.ID != m.ID {
+		t.Errorf("get: %v, %v", got, err)
+	}
+	if list, err := p.Machines().Machines(ctx, "web", hangar.MachineFilter{}); err != nil || len(list) != 1 {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	if app, err := p.Apps().App(ctx, "web"); err != nil || app.MachineCount != 1 {
+		t.Errorf("app: %+v, %v", app, err)
+	}
+	if apps, err := p.Apps().Apps(ctx, hangar.AppFilter{}); err != nil || len(apps) != 1 {
+		t.Errorf("apps: %v, %v", apps, err)
+	}
+	if err := p.Machines().StopMachine(ctx, m.Ref(), hangar.MachineStop{}); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if _, err := p.Machines().CreateMachine(ctx, "web", wish("two")); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("create: %v, want unavailable", err)
+	}
+}
+
 // TestOrphansAreAdopted takes the state back to before a Machine was created, as
 // a restore from a backup does.
 func TestOrphansAreAdopted(t *testing.T) {

@@ -82,7 +82,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	opened.add(store.Close)
-	rows := control.NewRows(store, log)
+	known := control.NewMirror(store, log)
+	opened.add(known.Close)
+	rows := control.NewRows(known, log)
 
 	agent = host.New(host.Options{
 		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: network, Logs: lines, Journal: records,
@@ -93,11 +95,14 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	opened.add(agent.Close)
 
-	decide := control.New(control.Config{Store: store, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
+	if err := known.Open(ctx); err != nil {
+		return err
+	}
+	decide := control.New(control.Config{Store: known, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
 	if err := decide.Open(ctx); err != nil {
 		return err
 	}
-	tokens := auth.New(auth.Config{Store: control.NewTokens(store), Dir: cfg.Dir})
+	tokens := auth.New(auth.Config{Store: control.NewTokens(known), Dir: cfg.Dir})
 	if err := tokens.Open(ctx); err != nil {
 		return err
 	}

@@ -263,11 +263,8 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 			yield(Batch{}, ErrClosed)
 			return
 		}
-		watching, cancel := context.WithCancel(ctx)
+		watching, cancel := context.WithCancel(s.watchContext(ctx))
 		defer cancel() // ends the watch when the caller breaks off
-		if s.member == nil {
-			watching = clientv3.WithRequireLeader(watching) // a member that lost its cluster says so instead of staying silent
-		}
 		for r := range s.client.Watch(watching, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from))) {
 			if err := r.Err(); err != nil {
 				if ctx.Err() == nil {
@@ -275,10 +272,11 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 				}
 				return
 			}
-			if len(r.Events) == 0 {
-				continue
+			b := s.batch(r.Events)
+			if r.IsProgressNotify() {
+				b.Revision = Revision(r.Header.Revision)
 			}
-			if ctx.Err() != nil || !yield(s.batch(r.Events), nil) {
+			if b.Revision > 0 && (ctx.Err() != nil || !yield(b, nil)) {
 				return
 			}
 		}
@@ -286,6 +284,23 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 			yield(Batch{}, ErrClosed)
 		}
 	}
+}
+
+// watchContext is that of every watch. Those of one context with the same metadata
+// share a stream, to which progress is told.
+func (s *Etcd) watchContext(ctx context.Context) context.Context {
+	if s.member == nil {
+		return clientv3.WithRequireLeader(ctx) // a member that lost its cluster says so instead of staying silent
+	}
+	return ctx
+}
+
+// progress makes every Watch yield how far it is.
+func (s *Etcd) progress(ctx context.Context) error {
+	if err := s.client.RequestProgress(s.watchContext(ctx)); err != nil {
+		return s.classify(ctx, "ask for progress of", "watches", err)
+	}
+	return nil
 }
 
 // Txn implements Store.
@@ -315,7 +330,7 @@ func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
 		return 0, s.classify(ctx, "txn", txn.Then[0].Key, err)
 	}
 	if !r.Succeeded {
-		return 0, ErrConflict
+		return Revision(r.Header.Revision), ErrConflict
 	}
 	return Revision(r.Header.Revision), nil
 }

@@ -165,7 +165,7 @@ func (m *Memory) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	}
 	for _, c := range txn.If {
 		if item, _ := m.at(c.Key, m.revision); item.Revision != c.Revision {
-			return 0, ErrConflict
+			return m.revision, ErrConflict
 		}
 	}
 	next := m.revision + 1

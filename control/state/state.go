@@ -17,7 +17,9 @@
 // changes nothing.
 //
 // OpenEtcd keeps the state in an etcd member inside this process or in an
-// external etcd cluster; NewMemory is the same without durability.
+// external etcd cluster; NewMemory is the same without durability. NewMirror
+// answers reads of another Store from memory, also while that is away, at the price
+// of seeing what other processes write a moment later; see Mirror.
 package state
 
 import (
@@ -79,7 +81,8 @@ type Change struct {
 	Deleted bool // the key is gone
 }
 
-// Batch holds the changes of one or more whole revisions, oldest first.
+// Batch holds the changes of one or more whole revisions, oldest first. One
+// without changes says only how far the watch is.
 type Batch struct {
 	Changes  []Change
 	Revision Revision // of the last change; a Watch resumes at Revision+1
@@ -129,15 +132,21 @@ type Store interface {
 	// (List again), ErrClosed, or the failure of the store.
 	Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error]
 	// Txn returns the revision of the state that the writes brought about. It
-	// returns ErrConflict when a compare failed, and ErrInvalid for a transaction
-	// that breaks a limit or names a key twice. One that ended with another error
-	// may have happened: read before repeating.
+	// returns ErrConflict, with the revision of the state that was compared, when a
+	// compare failed, and ErrInvalid for a transaction that breaks a limit or names a
+	// key twice. One that ended with another error may have happened: read before
+	// repeating.
 	Txn(ctx context.Context, txn Txn) (Revision, error)
 }
 
 // All reads every item whose key starts with prefix, page by page, as of one
 // revision, which it returns. Values are left out if keysOnly is set.
 func All(ctx context.Context, s Store, prefix string, keysOnly bool) ([]Item, Revision, error) {
+	if m, ok := s.(*Mirror); ok {
+		if items, revision, done, err := m.all(ctx, prefix, keysOnly); done {
+			return items, revision, err
+		}
+	}
 	var items []Item
 	o := ListOptions{KeysOnly: keysOnly}
 	for {

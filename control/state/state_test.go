@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,9 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/state/statetest"
@@ -56,23 +53,8 @@ func TestEtcd(t *testing.T) {
 // else operates.
 func TestExternalEtcd(t *testing.T) {
 	statetest.Run(t, func(t *testing.T) statetest.Store {
-		cfg := embed.NewConfig()
-		cfg.Dir = t.TempDir()
-		any, err := url.Parse("http://127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.ListenClientUrls, cfg.ListenPeerUrls = []url.URL{*any}, nil
-		cfg.TickMs, cfg.ElectionMs = 10, 100
-		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-		e, err := embed.StartEtcd(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(e.Close)
-		<-e.Server.ReadyNotify()
 		s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{
-			Endpoints: []string{"http://" + e.Clients[0].Addr().String()}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler),
+			Endpoints: []string{externalEtcd(t)}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,377 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/btree"
+)
+
+// MirrorConfig says what a Mirror keeps.
+type MirrorConfig struct {
+	Store Store // that is mirrored; closed by its owner, after the Mirror
+	// Except are prefixes of what is not kept in memory, because it is large and
+	// hardly read. Reads of it ask the Store.
+	Except []string
+	Log    *slog.Logger // breaks of the watch
+}
+
+const (
+	mirrorRoot     = "/"                   // all keys of hangar are below it; what is not is not kept
+	mirrorDegree   = 32                    // of the tree
+	mirrorPatience = 10 * time.Second      // until a write of our own must have come back by the watch
+	progressAfter  = 10 * time.Millisecond // of waiting, an etcd that others use, too, is asked how far it is
+	minWatchPause  = 50 * time.Millisecond // before a watch that broke is taken up again
+	maxWatchPause  = 2 * time.Second
+)
+
+// Mirror is a Store whose reads are answered from memory, which follows a Store
+// by its watch.
+//
+// A Get or List sees a whole state that the Store had, and never an older one than
+// any read of the same Mirror before it. It sees every write that was made through
+// the same Mirror and has returned; and after a Txn that ended with ErrConflict,
+// the write that it conflicted with. So with one Mirror per Store, as with embedded
+// etcd, reads are linearizable. Writes of other processes are seen as soon as the
+// watch tells, usually within milliseconds; while the Store cannot be reached they
+// are not, and reads answer with what was last known. Transactions are the
+// Store's, compare with what it really holds, and stay linearizable throughout:
+// who decides by what a read has said compares its revision, and on ErrConflict
+// reads again. An etcd cluster that is restored from a backup needs its daemons
+// restarted.
+//
+// Until Open has returned, every call is the Store's.
+type Mirror struct {
+	store  Store
+	except []string
+	log    *slog.Logger
+	now    atomic.Pointer[image] // nil before Open
+	closed atomic.Bool
+	stop   context.CancelFunc // ends follow; nil before Open
+	done   chan struct{}      // closed when follow has ended
+
+	mu      sync.Mutex // guards waiters; held while now is replaced
+	waiters []waiter
+}
+
+// image is a state of the Store. It is never changed.
+type image struct {
+	items    *btree.BTreeG[Item]
+	revision Revision
+}
+
+// waiter waits for a revision.
+type waiter struct {
+	revision Revision
+	reached  chan struct{} // closed when the mirror has it
+}
+
+// progresser is a Store that can be asked to tell its watchers how far they are,
+// which they otherwise do not learn when what was written is not theirs.
+type progresser interface {
+	progress(ctx context.Context) error
+}
+
+var _ Store = (*Mirror)(nil)
+
+// NewMirror returns a Mirror that has read nothing yet.
+func NewMirror(cfg MirrorConfig) *Mirror {
+	return &Mirror{store: cfg.Store, except: cfg.Except, log: cfg.Log, done: make(chan struct{})}
+}
+
+// Open reads the Store and follows it until Close.
+func (m *Mirror) Open(ctx context.Context) error {
+	first, err := m.load(ctx)
+	if err != nil {
+		return fmt.Errorf("state: fill the mirror: %w", err)
+	}
+	m.show(first)
+	ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go m.follow(ctx)
+	return nil
+}
+
+// Close stops following the Store; all later calls return ErrClosed. It may be
+// repeated.
+func (m *Mirror) Close() error {
+	if !m.closed.Swap(true) && m.stop != nil {
+		m.stop()
+	}
+	if m.stop != nil {
+		<-m.done
+	}
+	return nil
+}
+
+// keeps reports whether a key is in memory.
+func (m *Mirror) keeps(key string) bool {
+	return strings.HasPrefix(key, mirrorRoot) && !slices.ContainsFunc(m.except, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
+// keepsAll reports whether everything below a prefix is in memory.
+func (m *Mirror) keepsAll(prefix string) bool {
+	return m.keeps(prefix) && !slices.ContainsFunc(m.except, func(p string) bool { return strings.HasPrefix(p, prefix) })
+}
+
+// load reads all that is kept, as of one revision.
+func (m *Mirror) load(ctx context.Context) (*image, error) {
+	items := btree.NewG(mirrorDegree, func(a, b Item) bool { return a.Key < b.Key })
+	var o ListOptions
+	for {
+		page, err := m.store.List(ctx, mirrorRoot, o)
+		if err != nil {
+			return nil, err
+		}
+		o.Revision = page.Revision
+		for _, item := range page.Items {
+			o.After = item.Key
+			if i := slices.IndexFunc(m.except, func(p string) bool { return strings.HasPrefix(item.Key, p) }); i >= 0 {
+				o.After = m.except[i] + "\xff" // sorts behind all of them: keys are text
+				continue
+			}
+			items.ReplaceOrInsert(item)
+		}
+		if !page.More {
+			return &image{items: items, revision: page.Revision}, nil
+		}
+	}
+}
+
+// show makes an image what reads see, and wakes those who wait for it.
+func (m *Mirror) show(next *image) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Store(next)
+	m.waiters = slices.DeleteFunc(m.waiters, func(w waiter) bool {
+		if w.revision > next.revision {
+			return false
+		}
+		close(w.reached)
+		return true
+	})
+}
+
+// follow is the one goroutine of a Mirror, and the only one that shows images.
+func (m *Mirror) follow(ctx context.Context) {
+	defer close(m.done)
+	pause := minWatchPause
+	for ctx.Err() == nil {
+		before := m.now.Load().revision
+		err := m.watch(ctx)
+		if errors.Is(err, ErrCompacted) {
+			var fresh *image
+			if fresh, err = m.load(ctx); err == nil {
+				m.show(fresh)
+				continue
+			}
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+			return
+		}
+		if m.now.Load().revision > before {
+			pause = minWatchPause
+		}
+		m.log.Warn("the cluster state cannot be followed, what was last known is used", "err", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, maxWatchPause)
+	}
+}
+
+func (m *Mirror) watch(ctx context.Context) error {
+	for batch, err := range m.store.Watch(ctx, mirrorRoot, m.now.Load().revision+1) {
+		if err != nil {
+			return err
+		}
+		m.apply(batch)
+	}
+	return ctx.Err()
+}
+
+func (m *Mirror) apply(batch Batch) {
+	last := m.now.Load()
+	if batch.Revision <= last.revision {
+		return // tells only how far the watch is
+	}
+	next := &image{items: last.items, revision: batch.Revision}
+	for _, c := range batch.Changes {
+		if !m.keeps(c.Key) {
+			continue
+		}
+		if next.items == last.items {
+			next.items = last.items.Clone() // shares what is not changed
+		}
+		if c.Deleted {
+			next.items.Delete(c.Item)
+		} else {
+			next.items.ReplaceOrInsert(c.Item)
+		}
+	}
+	m.show(next)
+}
+
+// reach returns when reads see revision.
+func (m *Mirror) reach(ctx context.Context, revision Revision) error {
+	m.mu.Lock()
+	if m.now.Load().revision >= revision {
+		m.mu.Unlock()
+		return nil
+	}
+	w := waiter{revision: revision, reached: make(chan struct{})}
+	m.waiters = append(m.waiters, w)
+	m.mu.Unlock()
+	defer m.forget(w)
+
+	patience := time.NewTimer(mirrorPatience)
+	defer patience.Stop()
+	asking := time.NewTicker(progressAfter)
+	defer asking.Stop()
+	for {
+		select {
+		case <-w.reached:
+			return nil
+		case <-asking.C:
+			if p, ok := m.store.(progresser); ok {
+				if err := p.progress(ctx); err != nil {
+					return err
+				}
+			}
+		case <-patience.C:
+			return fmt.Errorf("state: revision %d was not seen within %s", revision, mirrorPatience)
+		case <-m.done:
+			return ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("state: wait for revision %d: %w", revision, ctx.Err())
+		}
+	}
+}
+
+// forget removes a waiter that has given up.
+func (m *Mirror) forget(w waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiters = slices.DeleteFunc(m.waiters, func(x waiter) bool { return x == w })
+}
+
+// usable returns what reads see, nil before Open.
+func (m *Mirror) usable(ctx context.Context) (*image, error) {
+	if m.closed.Load() {
+		return nil, ErrClosed
+	}
+	return m.now.Load(), ctx.Err()
+}
+
+// Get implements Store.
+func (m *Mirror) Get(ctx context.Context, key string) (Item, error) {
+	if err := validKey(key); err != nil {
+		return Item{}, err
+	}
+	now, err := m.usable(ctx)
+	if err != nil {
+		return Item{}, err
+	}
+	if now == nil || !m.keeps(key) {
+		return m.store.Get(ctx, key)
+	}
+	item, ok := now.items.Get(Item{Key: key})
+	if !ok {
+		return Item{}, ErrNotFound
+	}
+	item.Value = bytes.Clone(item.Value)
+	return item, nil
+}
+
+// List implements Store. The state of another revision than the newest is the
+// Store's to tell.
+func (m *Mirror) List(ctx context.Context, prefix string, o ListOptions) (Page, error) {
+	now, err := m.usable(ctx)
+	if err != nil {
+		return Page{}, err
+	}
+	if now == nil || !m.keepsAll(prefix) || o.Revision > 0 && o.Revision != now.revision {
+		return m.store.List(ctx, prefix, o)
+	}
+	page := Page{Revision: now.revision}
+	limit := o.limit()
+	now.each(prefix, o.After, func(item Item) bool {
+		if len(page.Items) == limit {
+			page.More = true
+			return false
+		}
+		page.Items = append(page.Items, item.copied(o.KeysOnly))
+		return true
+	})
+	return page, nil
+}
+
+// all is All without pages.
+func (m *Mirror) all(ctx context.Context, prefix string, keysOnly bool) ([]Item, Revision, bool, error) {
+	now, err := m.usable(ctx)
+	if err != nil || now == nil || !m.keepsAll(prefix) {
+		return nil, 0, err != nil, err
+	}
+	var items []Item
+	now.each(prefix, "", func(item Item) bool {
+		items = append(items, item.copied(keysOnly))
+		return true
+	})
+	return items, now.revision, true, nil
+}
+
+// each yields the items whose keys start with prefix and sort after a key.
+func (i *image) each(prefix, after string, yield func(Item) bool) {
+	i.items.AscendGreaterOrEqual(Item{Key: max(prefix, after)}, func(item Item) bool {
+		if !strings.HasPrefix(item.Key, prefix) {
+			return item.Key < prefix
+		}
+		return item.Key == after || yield(item)
+	})
+}
+
+func (i Item) copied(keyOnly bool) Item {
+	if keyOnly {
+		i.Value = nil
+	} else {
+		i.Value = bytes.Clone(i.Value)
+	}
+	return i
+}
+
+// Watch implements Store.
+func (m *Mirror) Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error] {
+	if m.closed.Load() {
+		return func(yield func(Batch, error) bool) { yield(Batch{}, ErrClosed) }
+	}
+	return m.store.Watch(ctx, prefix, from)
+}
+
+// Txn implements Store. It returns when reads see its writes or, on ErrConflict,
+// what it conflicted with.
+func (m *Mirror) Txn(ctx context.Context, txn Txn) (Revision, error) {
+	if m.closed.Load() {
+		return 0, ErrClosed
+	}
+	revision, err := m.store.Txn(ctx, txn)
+	if m.now.Load() == nil || err != nil && !errors.Is(err, ErrConflict) {
+		return revision, err
+	}
+	kept := slices.ContainsFunc(txn.Then, func(o Op) bool { return m.keeps(o.Key) }) ||
+		err != nil && slices.ContainsFunc(txn.If, func(c Compare) bool { return m.keeps(c.Key) })
+	if kept {
+		if late := m.reach(ctx, revision); late != nil {
+			return 0, late
+		}
+	}
+	return revision, err
+}
