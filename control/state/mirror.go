@@ -46,8 +46,9 @@ const (
 // are not, and reads answer with what was last known. Transactions are the
 // Store's, compare with what it really holds, and stay linearizable throughout:
 // who decides by what a read has said compares its revision, and on ErrConflict
-// reads again. An etcd cluster that is restored from a backup needs its daemons
-// restarted.
+// reads again. What is excepted is read from the Store itself, and may be ahead of
+// what is kept by writes that have not returned yet. An etcd cluster that is restored
+// from a backup needs its daemons restarted.
 //
 // Until Open has returned, every call is the Store's.
 type Mirror struct {

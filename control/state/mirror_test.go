@@ -53,7 +53,7 @@ func TestMirrorOfSlowStore(t *testing.T) {
 }
 
 func TestMirrorOfWhatIsExcepted(t *testing.T) {
-	statetest.Run(t, func(t *testing.T) statetest.Store { return mirror(t, state.NewMemory(), "/b", "/many/") })
+	statetest.Run(t, func(t *testing.T) statetest.Store { return mirror(t, state.NewMemory(), "/b/", "/many/") })
 }
 
 func TestMirrorOfEtcd(t *testing.T) {

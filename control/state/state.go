@@ -37,7 +37,7 @@ type Revision int64
 const (
 	MaxTxnOps   = 128       // operations, and compares
 	MaxTxnBytes = 1_400_000 // sum of the keys and values that are put
-	MaxPage     = 1000      // items of a List, also when none or a greater limit is asked for
+	MaxPage     = 10_000    // items of a List, also when none or a greater limit is asked for; each costs etcd a look at all that follow
 	maxKeyBytes = 4096      // of a key
 )
 
