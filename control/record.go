@@ -102,9 +102,14 @@ func read[T any](ctx context.Context, s state.Store, key string) (T, state.Item,
 	return v, item, err
 }
 
+// decode returns the record of an item, which others may share: it must not be
+// changed below its fields.
 func decode[T any](item state.Item) (T, error) {
-	var v T
-	if err := json.Unmarshal(item.Value, &v); err != nil {
+	v, err := state.Parse(item, func(value []byte) (v T, err error) {
+		err = json.Unmarshal(value, &v)
+		return v, err
+	})
+	if err != nil {
 		return v, &hangar.Error{
 			Code: hangar.CodeInternal, Message: "A record of the cluster state cannot be read",
 			Err: fmt.Errorf("record %s: %w", item.Key, err),

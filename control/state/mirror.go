@@ -82,6 +82,28 @@ type progresser interface {
 	progress(ctx context.Context) error
 }
 
+// parsed holds what the value of an item means.
+type parsed struct{ value atomic.Pointer[any] }
+
+// Parse returns what parse makes of the value of an item. If the item is one that a
+// Mirror keeps, it is parsed once, and the result is shared: it must not be changed.
+func Parse[T any](item Item, parse func([]byte) (T, error)) (T, error) {
+	if item.parsed == nil {
+		return parse(item.Value)
+	}
+	if known := item.parsed.value.Load(); known != nil {
+		if v, ok := (*known).(T); ok {
+			return v, nil
+		}
+	}
+	v, err := parse(item.Value)
+	if err == nil {
+		known := any(v)
+		item.parsed.value.Store(&known)
+	}
+	return v, err
+}
+
 var _ Store = (*Mirror)(nil)
 
 // NewMirror returns a Mirror that has read nothing yet.
@@ -139,6 +161,7 @@ func (m *Mirror) load(ctx context.Context) (*image, error) {
 				o.After = m.except[i] + "\xff" // sorts behind all of them: keys are text
 				continue
 			}
+			item.parsed = new(parsed)
 			items.ReplaceOrInsert(item)
 		}
 		if !page.More {
@@ -216,6 +239,7 @@ func (m *Mirror) apply(batch Batch) {
 		if c.Deleted {
 			next.items.Delete(c.Item)
 		} else {
+			c.parsed = new(parsed)
 			next.items.ReplaceOrInsert(c.Item)
 		}
 	}

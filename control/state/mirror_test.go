@@ -253,6 +253,37 @@ func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
+// TestMirrorParsesOnce, until the value changes.
+func TestMirrorParsesOnce(t *testing.T) {
+	m := mirror(t, state.NewMemory())
+	defer func() { _ = m.Close() }()
+	times := 0
+	parse := func(key string) (n int, err error) {
+		item, err := m.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.Parse(item, func(b []byte) (int, error) { times++; return strconv.Atoi(string(b)) })
+	}
+	for i, value := range []string{"1", "2", "x", "3"} {
+		if _, err := m.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/n", []byte(value))}}); err != nil {
+			t.Fatal(err)
+		}
+		want, wantErr := strconv.Atoi(value)
+		for range 3 {
+			if got, err := parse("/n"); got != want || (err == nil) != (wantErr == nil) {
+				t.Errorf("%d, %v; want %d", got, err, want)
+			}
+		}
+		if i == 1 && times != 2 {
+			t.Errorf("parsed %d times, want twice", times)
+		}
+	}
+	if times != 6 { // what cannot be parsed is tried each time
+		t.Errorf("parsed %d times, want 6", times)
+	}
+}
+
 // TestMirrorOfSharedEtcd: other users of an etcd make revisions of which no watch of
 // ours tells.
 func TestMirrorOfSharedEtcd(t *testing.T) {

@@ -57,6 +57,8 @@ type Item struct {
 	Key      string
 	Value    []byte
 	Revision Revision // of the write that gave the key this value
+
+	parsed *parsed // nil but for what a Mirror keeps
 }
 
 // ListOptions selects a part of a List. The zero value is the first page at the
