@@ -41,6 +41,8 @@ const (
 	ReasonBadConfig            = "bad_config"
 	ReasonWrongState           = "wrong_state"
 	ReasonStaleVersion         = "stale_version"
+	ReasonLeaseHeld            = "lease_held"      // by another
+	ReasonLeaseNotFound        = "lease_not_found" // or not under this nonce
 	ReasonWaitTimeout          = "wait_timeout"
 	ReasonOutOfReach           = "out_of_reach" // a wait that can no longer come true
 	ReasonMachineNotFound      = "machine_not_found"

@@ -1,6 +1,9 @@
 package hangar
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // EventType says what an event is about.
 type EventType string
@@ -32,6 +35,23 @@ const (
 	SourceAgent EventSource = "flyd"
 	SourceProxy EventSource = "proxy"
 )
+
+type eventSourceKey struct{}
+
+// WithEventSource returns a context that says who causes what is done with it. The
+// API sets none, so that whoever comes through it is a user.
+func WithEventSource(ctx context.Context, source EventSource) context.Context {
+	return context.WithValue(ctx, eventSourceKey{}, source)
+}
+
+// EventSourceFrom returns who causes what is done with ctx: SourceUser unless it
+// says otherwise.
+func EventSourceFrom(ctx context.Context) EventSource {
+	if source, ok := ctx.Value(eventSourceKey{}).(EventSource); ok {
+		return source
+	}
+	return SourceUser
+}
 
 // Event is one immutable fact of a Machine's life. Listings are newest first.
 type Event struct {

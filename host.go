@@ -3,6 +3,7 @@ package hangar
 import (
 	"context"
 	"iter"
+	"time"
 )
 
 // Host is a server that runs Machines.
@@ -25,12 +26,14 @@ type MachineSpec struct {
 	Config     MachineConfig
 	SkipLaunch bool
 	Cordoned   bool
+	LeaseTTL   time.Duration // 0: it is not leased
 }
 
 // Agent is one host as the other planes see it, in this process or over the
 // network. The host owns its Machines: their config, state and events.
 type Agent interface {
 	MachineOps
+	MachineLeaser
 	MachineReader
 	MachineExecer
 	MachineTagger

@@ -88,7 +88,7 @@ func TestStates(t *testing.T) {
 	if hangar.MachineState("flying").Valid() || hangar.WaitSettled.Valid() {
 		t.Error("a state that is none is valid")
 	}
-	for _, v := range []hangar.Verb{"start", "stop", "suspend", "restart", "update", "exec", "annotate", "destroy"} {
+	for _, v := range []hangar.Verb{"start", "stop", "suspend", "restart", "update", "exec", "annotate", "destroy", "lease"} {
 		accepted := 0
 		for _, s := range states {
 			if s.Answers(v) == hangar.Accept {

@@ -25,7 +25,7 @@ type Machine struct {
 	Cordoned   bool          `json:"cordoned"`
 	HostStatus string        `json:"host_status"`      // "ok", "unknown" or "unreachable"
 	Events     []Event       `json:"events,omitempty"` // newest first
-	Nonce      string        `json:"nonce,omitempty"`
+	Nonce      string        `json:"nonce,omitempty"`  // only in the answer to a creation or update with LeaseTTL
 }
 
 // Ref returns the name under which the services know the Machine.
@@ -42,8 +42,9 @@ type MachineCreate struct {
 	Name                    string // empty: a generated one
 	Region                  Region // empty: the server's
 	Config                  MachineConfig
-	SkipLaunch              bool // prepare it, and leave it stopped
-	SkipServiceRegistration bool // start it cordoned
+	SkipLaunch              bool          // prepare it, and leave it stopped
+	SkipServiceRegistration bool          // start it cordoned
+	LeaseTTL                time.Duration // 0: none; else it is leased to its creator from the start
 }
 
 // MachineUpdate replaces the config of a Machine.
@@ -54,6 +55,7 @@ type MachineUpdate struct {
 	Region                  Region     // when set, must be the Machine's
 	SkipLaunch              bool       // leave it stopped
 	SkipServiceRegistration bool
+	LeaseTTL                time.Duration // 0: none; else as AcquireLease, in the same step
 }
 
 // MachineFilter selects Machines of an App. The zero value selects all that were
@@ -167,7 +169,8 @@ type MachineOps interface {
 	Machine(ctx context.Context, ref MachineRef) (*Machine, error)
 	// UpdateMachine gives the Machine a new version. A started one reboots, any
 	// other stays stopped. It answers CodeConflict with ReasonStaleVersion, and
-	// CodeConflict while another update is under way.
+	// CodeConflict while another update is under way. When the new version turns out
+	// not to be possible, the one before it stays, or comes back.
 	UpdateMachine(ctx context.Context, ref MachineRef, in MachineUpdate) (*Machine, error)
 	// StartMachine boots or resumes. It may be repeated.
 	StartMachine(ctx context.Context, ref MachineRef) (StartResult, error)
@@ -210,6 +213,7 @@ type MachineReader interface {
 // MachineService is the Machines of a server, as a user sees them.
 type MachineService interface {
 	MachineOps
+	MachineLeaser
 	MachineReader
 	MachineExecer
 	MachineTagger

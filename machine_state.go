@@ -114,6 +114,7 @@ const (
 	VerbUpdate  Verb = "update"
 	VerbExec    Verb = "exec" // and signal and ps
 	VerbDestroy Verb = "destroy"
+	VerbLease   Verb = "lease"
 	// VerbAnnotate is what changes how a Machine is found and used, and nothing that
 	// it is made of: cordon, uncordon and writes of metadata.
 	VerbAnnotate Verb = "annotate"
@@ -150,6 +151,11 @@ var machineAnswers = map[Verb]map[MachineState]Answer{
 		MachineRestarting: Accept,
 	},
 	VerbExec: {MachineStarted: Accept},
+	VerbLease: {
+		MachineCreated: Accept, MachineStarting: Accept, MachineStarted: Accept, MachineStopping: Accept,
+		MachineStopped: Accept, MachineSuspending: Accept, MachineSuspended: Accept, MachineRestarting: Accept,
+		MachineReplacing: Accept, MachineFailed: Accept,
+	},
 	VerbAnnotate: {
 		MachineCreated: Accept, MachineStarting: Accept, MachineStarted: Accept, MachineStopping: Accept,
 		MachineStopped: Accept, MachineSuspending: Accept, MachineSuspended: Accept, MachineRestarting: Accept,

@@ -76,6 +76,7 @@ func (s *server) routes() {
 	s.machineRoutes()
 	s.readRoutes()
 	s.metadataRoutes()
+	s.leaseRoutes()
 	s.execRoutes()
 	s.logRoutes()
 	s.imageRoutes()

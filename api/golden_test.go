@@ -142,10 +142,11 @@ func exchange(t *testing.T, handler http.Handler, text string, ids *ids) []byte 
 // ids numbers what is random.
 type ids struct{ numbers, values map[string]string }
 
-var ulidPattern = regexp.MustCompile(`\b0[0-9A-HJKMNP-TV-Z]{25}\b`)
+// randomPattern finds ULIDs and the nonces of leases.
+var randomPattern = regexp.MustCompile(`\b(0[0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{12})\b`)
 
 func (i *ids) number(text string) string {
-	return ulidPattern.ReplaceAllStringFunc(text, func(id string) string {
+	return randomPattern.ReplaceAllStringFunc(text, func(id string) string {
 		if i.numbers[id] == "" {
 			i.numbers[id] = fmt.Sprintf("<id-%d>", len(i.numbers)+1)
 			i.values[i.numbers[id]] = id

@@ -19,7 +19,7 @@ type machineWish struct {
 	CurrentVersion          hangar.InstanceID `json:"current_version"`
 	SkipLaunch              bool              `json:"skip_launch"`
 	SkipServiceRegistration bool              `json:"skip_service_registration"`
-	LeaseTTL                int64             `json:"lease_ttl"`
+	LeaseTTL                int               `json:"lease_ttl"` // seconds
 	LSVD                    bool              `json:"lsvd"`
 }
 
@@ -49,8 +49,8 @@ func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
 		err = invalid("name", "has %d bytes, more than the %d that are allowed", len(in.Name), maxNameText)
 	case len(in.Region) > maxNameText:
 		err = invalid("region", "has %d bytes, more than the %d that are allowed", len(in.Region), maxNameText)
-	case in.LeaseTTL != 0:
-		err = unsupported("lease_ttl", "leases are not offered by this server")
+	case in.LeaseTTL < 0 || in.LeaseTTL > maxLeaseSeconds:
+		err = invalid("lease_ttl", "a lease lasts from 1 to %d seconds", maxLeaseSeconds)
 	case in.LSVD:
 		err = unsupported("lsvd", "log-structured disks are not offered by this server")
 	}
@@ -75,6 +75,7 @@ func (s *server) createMachine(r *http.Request) (answer, error) {
 	}
 	return machineAnswer(s.Machines.CreateMachine(r.Context(), app, hangar.MachineCreate{
 		Name: in.Name, Region: in.Region, Config: config, SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
+		LeaseTTL: time.Duration(in.LeaseTTL) * time.Second,
 	}))
 }
 
@@ -90,6 +91,7 @@ func (s *server) updateMachine(r *http.Request) (answer, error) {
 	return machineAnswer(s.Machines.UpdateMachine(r.Context(), ref, hangar.MachineUpdate{
 		Config: config, CurrentVersion: in.CurrentVersion, Name: in.Name, Region: in.Region,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
+		LeaseTTL: time.Duration(in.LeaseTTL) * time.Second,
 	}))
 }
 

@@ -26,7 +26,7 @@ func (s *server) machineRoutes() {
 	s.handle("POST "+machine, s.updateMachine, operation{
 		ID: "updateMachine", Tag: "Machines", Summary: "Give a Machine a new config",
 		Text: "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
-		Body: wish, Answer: example, Errors: []int{conflict, state},
+		Body: wish, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("DELETE "+machine, s.destroyMachine, operation{
 		ID: "destroyMachine", Tag: "Machines", Summary: "Destroy a Machine",
@@ -34,22 +34,22 @@ func (s *server) machineRoutes() {
 			{"force", true, "Also a Machine that is not stopped."},
 			{"kill", true, "Another name of force."},
 		},
-		Answer: doneView{true}, Errors: []int{conflict, state},
+		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/start", s.startMachine, operation{
 		ID: "startMachine", Tag: "Machines", Summary: "Boot or resume a Machine", Text: "May be repeated.",
-		Answer: startView{StartResult: hangar.StartResult{PreviousState: hangar.MachineStopped}}, Errors: []int{conflict, state},
+		Answer: startView{StartResult: hangar.StartResult{PreviousState: hangar.MachineStopped}}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/stop", s.stopMachine, operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
 		Text: "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
 		Body: stopWish{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
-		Answer: doneView{true}, Errors: []int{conflict, state},
+		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/suspend", s.suspendMachine, operation{
 		ID: "suspendMachine", Tag: "Machines", Summary: "Put the memory of a Machine aside",
 		Text:   "A start resumes it where it was, open connections included. A Machine that cannot be suspended is refused, with the reason in the text.",
-		Answer: doneView{true}, Errors: []int{conflict, state},
+		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/restart", s.restartMachine, operation{
 		ID: "restartMachine", Tag: "Machines", Summary: "Stop a Machine, if need be, and start the same version",
@@ -58,15 +58,15 @@ func (s *server) machineRoutes() {
 			{"signal", "SIGTERM", "The name or the number of the signal to stop it with."},
 			{"timeout", "10s", "How long it may take to stop: seconds, or a duration such as 10s."},
 		},
-		Answer: doneView{true}, Errors: []int{conflict, state},
+		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/cordon", s.cordonMachine, operation{
 		ID: "cordonMachine", Tag: "Machines", Summary: "Keep new connections away from a Machine",
-		Text: "What is open stays open, and the Machine goes on running. May be repeated.", Answer: doneView{true}, Errors: []int{conflict, state},
+		Text: "What is open stays open, and the Machine goes on running. May be repeated.", Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/uncordon", s.uncordonMachine, operation{
 		ID: "uncordonMachine", Tag: "Machines", Summary: "Let new connections reach a Machine again", Text: "May be repeated.",
-		Answer: doneView{true}, Errors: []int{conflict, state},
+		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 }
 

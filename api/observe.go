@@ -103,7 +103,7 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController find deadlines, flushing and hijacking.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// authenticate finds the principal of a request.
+// authenticate finds the principal of a request, and the lease that it acts under.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, err := s.principal(r)
@@ -111,7 +111,11 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			s.writeError(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(hangar.WithPrincipal(r.Context(), p)))
+		ctx := hangar.WithPrincipal(r.Context(), p)
+		if nonce := leaseNonce(r.Header); nonce != "" {
+			ctx = hangar.WithLeaseNonce(ctx, nonce)
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

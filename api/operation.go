@@ -44,6 +44,7 @@ type param struct {
 var tags = []openapi.Tag{
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
+	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},

@@ -160,6 +160,10 @@ func (c *Client) request(ctx context.Context, in call, body []byte) (*http.Reque
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "bad address of the server: %w", err)
 	}
 	req.Header = c.header()
+	if nonce := hangar.LeaseNonceFrom(ctx); nonce != "" {
+		req.Header.Set(hangar.HeaderLeaseNonce.Neutral, nonce)
+		req.Header.Set(hangar.HeaderLeaseNonce.Original, nonce)
+	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

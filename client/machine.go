@@ -18,13 +18,14 @@ type machineWish struct {
 	CurrentVersion          hangar.InstanceID    `json:"current_version,omitempty"`
 	SkipLaunch              bool                 `json:"skip_launch,omitempty"`
 	SkipServiceRegistration bool                 `json:"skip_service_registration,omitempty"`
+	LeaseTTL                int64                `json:"lease_ttl,omitempty"` // seconds
 }
 
 // CreateMachine implements hangar.MachineService.
 func (c *Client) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
 	return c.machine(ctx, call{method: http.MethodPost, path: appPath(app, "machines"), in: machineWish{
 		Name: in.Name, Region: in.Region, Config: in.Config,
-		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
+		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
 	}})
 }
 
@@ -63,7 +64,7 @@ func (c *Client) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Ma
 func (c *Client) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
 	return c.machine(ctx, call{method: http.MethodPost, path: machinePath(ref), in: machineWish{
 		Name: in.Name, Region: in.Region, Config: in.Config, CurrentVersion: in.CurrentVersion,
-		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
+		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
 	}})
 }
 

@@ -18,8 +18,9 @@ const (
 	deletesAtOnce  = state.MaxTxnOps - 1 // one compare is of the App
 )
 
-// DestroyApp implements hangar.AppService. Once it has marked the App, the
-// decision stands: what cannot be destroyed now is when it is called again, or by
+// DestroyApp implements hangar.AppService. Leases of its Machines do not keep an App:
+// whoever may delete it may do so with all that is in it. Once it has marked the
+// App, the decision stands: what cannot be destroyed now is when it is called again, or by
 // Open.
 func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	marked, err := a.markDeleting(ctx, name, force)
@@ -135,7 +136,7 @@ func (c *Control) destroyMachines(ctx context.Context, app hangar.AppName, owner
 		group.Go(func() error {
 			agent, err := c.agent(host)
 			if err == nil {
-				err = agent.DestroyMachine(ctx, hangar.MachineRef{App: app, ID: id}, hangar.MachineDestroy{Force: true})
+				err = agent.DestroyMachine(platform(ctx), hangar.MachineRef{App: app, ID: id}, hangar.MachineDestroy{Force: true})
 			}
 			if hangar.CodeOf(err) == hangar.CodeNotFound {
 				return nil

@@ -19,6 +19,7 @@ type fakeHost struct {
 
 	mu        sync.Mutex
 	machines  map[hangar.MachineID]*hangar.Machine
+	leases    map[hangar.MachineID]*hangar.Lease
 	logs      []hangar.LogEntry
 	images    []hangar.Image
 	seq       uint64
@@ -34,6 +35,7 @@ func newFakeHost(id hangar.HostID, region hangar.Region) *fakeHost {
 	return &fakeHost{
 		host:     hangar.Host{ID: id, Region: region, CPUs: 2, Memory: 1 << 30},
 		machines: map[hangar.MachineID]*hangar.Machine{},
+		leases:   map[hangar.MachineID]*hangar.Lease{},
 	}
 }
 
@@ -193,6 +195,12 @@ func (f *fakeHost) SignalMachine(ctx context.Context, ref hangar.MachineRef, _ h
 }
 
 func (f *fakeHost) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
+	f.mu.Lock()
+	lease := f.leases[ref.ID]
+	f.mu.Unlock()
+	if !lease.Admits(ctx, time.Now()) {
+		return lease.Held(ref.ID)
+	}
 	_, err := f.do(ctx, ref, hangar.VerbDestroy, in.Force, hangar.MachineDestroyed)
 	f.mu.Lock()
 	hook := f.onDestroy
@@ -252,6 +260,45 @@ func (f *fakeHost) MergeMachineMetadata(ctx context.Context, ref hangar.MachineR
 func (f *fakeHost) WaitMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
 	m, err := f.do(ctx, ref, "", false, "")
 	return hangar.MachineReached{State: m.State}, err
+}
+
+func (f *fakeHost) AcquireLease(ctx context.Context, ref hangar.MachineRef, in hangar.LeaseAcquire) (hangar.Lease, error) {
+	if _, err := f.do(ctx, ref, hangar.VerbLease, false, ""); err != nil {
+		return hangar.Lease{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, err := f.leases[ref.ID].Acquire(ctx, ref.ID, in, time.Now())
+	if err != nil {
+		return hangar.Lease{}, err
+	}
+	f.leases[ref.ID] = next
+	return *next, nil
+}
+
+func (f *fakeHost) MachineLease(ctx context.Context, ref hangar.MachineRef) (hangar.Lease, error) {
+	if _, err := f.do(ctx, ref, "", false, ""); err != nil {
+		return hangar.Lease{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l := f.leases[ref.ID]; l.Live(time.Now()) {
+		return *l, nil
+	}
+	return hangar.Lease{}, hangar.NotLeased(ref.ID)
+}
+
+func (f *fakeHost) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
+	if _, err := f.do(ctx, ref, "", false, ""); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.leases[ref.ID].Release(ctx, ref.ID, time.Now())
+	if err == nil {
+		delete(f.leases, ref.ID)
+	}
+	return err
 }
 
 func (f *fakeHost) MachineEvents(ctx context.Context, ref hangar.MachineRef, _ int) ([]hangar.Event, error) {

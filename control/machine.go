@@ -37,6 +37,9 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err := checkConfig(&in.Config); err != nil {
 		return nil, err
 	}
+	if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
+		return nil, err
+	}
 	if in.Region == "" {
 		in.Region = m.region
 	}
@@ -84,7 +87,7 @@ func (c *Control) create(ctx context.Context, app appRecord, in hangar.MachineCr
 	}
 	spec := hangar.MachineSpec{
 		ID: id, Name: r.Name, App: app.Name, Org: app.Org, Network: app.NetworkID, Region: in.Region,
-		Config: in.Config, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration,
+		Config: in.Config, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
 	}
 	var refusal error
 	for _, host := range hosts {
@@ -143,7 +146,7 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim
 func (c *Control) confirm(ctx context.Context, agent hangar.Agent, r *claim) error {
 	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
-		if err := agent.DestroyMachine(ctx, r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
+		if err := agent.DestroyMachine(platform(ctx), r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
 			c.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
 		}
 	}

@@ -74,6 +74,9 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 		if err := checkConfig(&in.Config); err != nil {
 			return nil, err
 		}
+		if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
+			return nil, err
+		}
 		return a.UpdateMachine(ctx, ref, in)
 	})
 }

@@ -8,6 +8,10 @@
 // their events are one commit, which wakes every waiter and queues the row that
 // the other planes read.
 //
+// A lease keeps users other than its holder from changing a Machine; see
+// hangar.MachineLeaser. What the agent does by itself, such as to apply a restart
+// policy, and what the edge asks of it, goes on.
+//
 // Each Machine is a small state machine of its own. A verb decides and commits
 // under the Machine's lock and returns; a goroutine that exists only while there
 // is something to do or to watch then makes it true, one step per state, and every

@@ -34,24 +34,32 @@ func (a *Agent) UncordonMachine(ctx context.Context, ref hangar.MachineRef) erro
 	return a.setCordon(ctx, ref, false)
 }
 
+// setCordon cordons a Machine or lets it be reached again. While an update is under
+// way, that is said of the version that it may have to return to, too.
 func (a *Agent) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool) error {
-	m, err := a.machine(ref)
-	if err != nil {
-		return err
-	}
-	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.SourceUser}
+	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.EventSourceFrom(ctx)}
 	if cordoned {
 		event.Type = hangar.EventCordon
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	rec := m.rec.Load()
-	if rec.Machine.Cordoned == cordoned && rec.Machine.State.Answers(hangar.VerbAnnotate) == hangar.Accept {
-		return nil
-	}
-	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
-		next.Machine.Cordoned = cordoned
-		return []hangar.Event{event}
+	return a.guarded(ctx, ref, func(m *machine) error {
+		rec := m.rec.Load()
+		previous := rec.Previous
+		if previous != nil && previous.Cordoned != cordoned {
+			before := *previous
+			before.Cordoned = cordoned
+			previous = &before
+		}
+		isSo := rec.Machine.Cordoned == cordoned
+		if isSo && previous == rec.Previous && rec.Machine.State.Answers(hangar.VerbAnnotate) == hangar.Accept {
+			return nil
+		}
+		return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+			next.Machine.Cordoned, next.Previous = cordoned, previous
+			if isSo {
+				return nil
+			}
+			return []hangar.Event{event}
+		})
 	})
 }
 

@@ -25,8 +25,15 @@ func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*ha
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.Machine(ctx, created.(*machine).rec.Load().Machine.Ref())
-	return m, err
+	m := created.(*machine)
+	got, err := a.Machine(ctx, m.rec.Load().Machine.Ref())
+	if err != nil {
+		return nil, err
+	}
+	if spec.LeaseTTL > 0 {
+		got.Nonce = m.nonce()
+	}
+	return got, nil
 }
 
 func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, error) {
@@ -52,8 +59,15 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
 		},
 	}
-	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}
+	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.EventSourceFrom(ctx)}}
 	stamp(launched, rec.Machine.State, now)
+	var lease *hangar.Lease
+	if spec.LeaseTTL > 0 {
+		lease, err = lease.Acquire(ctx, spec.ID, hangar.LeaseAcquire{TTL: spec.LeaseTTL}, now)
+		if err != nil {
+			return nil, err
+		}
+	}
 	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
 		number, err := tx.NextNumber()
 		if err != nil {
@@ -62,12 +76,12 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		rec.Number = number
 		rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
 		version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
-		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), appendEvents(tx, spec.ID, launched))
+		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), tx.PutLease(spec.ID, lease), appendEvents(tx, spec.ID, launched))
 	})
 	if err != nil {
 		return nil, notRecorded(spec.ID, err)
 	}
-	m := a.adopt(rec, true)
+	m := a.adopt(rec, lease, true)
 	m.mu.Lock()
 	m.wake()
 	m.mu.Unlock()

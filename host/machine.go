@@ -37,6 +37,7 @@ type machine struct {
 	working   bool                    // the worker runs; guarded by mu
 	dirty     bool                    // the worker has to look again; guarded by mu
 	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
+	lease     *hangar.Lease           // nil: none, never changed in place; it may have expired; guarded by mu
 
 	// What follows is the worker's alone, once it runs.
 
@@ -63,6 +64,12 @@ type change func(next *journal.Record) []hangar.Event
 // commit makes a change durable and then visible, and returns the new record. Each
 // event is stamped with the state that the change brought. m.mu is held.
 func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, error) {
+	return m.commitLeased(ctx, m.lease, alter)
+}
+
+// commitLeased is commit that also makes lease the Machine's. One that is destroyed
+// has none.
+func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter change) (*journal.Record, error) {
 	current := m.rec.Load()
 	next := *current
 	now := m.agent.o.Now()
@@ -73,6 +80,9 @@ func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, er
 	}
 	if len(events) > 0 {
 		next.Machine.UpdatedAt = wholeSecond(now)
+	}
+	if next.Machine.State == hangar.MachineDestroyed {
+		lease = nil
 	}
 	newVersion := next.Machine.InstanceID > current.Machine.InstanceID
 	err := m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
@@ -85,11 +95,17 @@ func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, er
 				return err
 			}
 		}
+		if lease != m.lease {
+			if err := tx.PutLease(m.id, lease); err != nil {
+				return err
+			}
+		}
 		return appendEvents(tx, m.id, events)
 	})
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
+	m.lease = lease
 	m.rec.Store(&next)
 	m.began = &next
 	m.watchers.happened(&next.Machine, events)

@@ -65,7 +65,11 @@ func (a *Agent) readJournal(sandboxes []hangar.MachineID) error {
 		for _, e := range events {
 			newest = max(newest, timeOf(string(e.ID)))
 		}
-		m := a.adopt(rec, rec.Handle == nil && !left[rec.Machine.ID])
+		lease, err := a.o.Journal.Lease(rec.Machine.ID)
+		if err != nil {
+			return err
+		}
+		m := a.adopt(rec, lease, rec.Handle == nil && !left[rec.Machine.ID])
 		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
 		return nil
 	})
@@ -87,10 +91,10 @@ func timeOf(id string) uint64 {
 	return parsed.Time()
 }
 
-// adopt makes the Machine of a record known; clean says that nothing of a sandbox
-// of it can be on the host.
-func (a *Agent) adopt(rec *journal.Record, clean bool) *machine {
-	m := &machine{agent: a, id: rec.Machine.ID, clean: clean}
+// adopt makes the Machine of a record known, with its lease, if it has one; clean
+// says that nothing of a sandbox of it can be on the host.
+func (a *Agent) adopt(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
+	m := &machine{agent: a, id: rec.Machine.ID, lease: lease, clean: clean}
 	m.rec.Store(rec)
 	a.mu.Lock()
 	a.machines[m.id] = m

@@ -10,14 +10,9 @@ import (
 )
 
 // ask decides and commits what a verb asks for, and wakes the worker. It returns
-// the state before. When there is nothing to do, alter is not called.
+// the state before. When there is nothing to do, alter is not called. m.mu is held,
+// and leaseAllows was asked.
 func (m *machine) ask(ctx context.Context, verb hangar.Verb, alter change) (hangar.MachineState, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.askLocked(ctx, verb, alter)
-}
-
-func (m *machine) askLocked(ctx context.Context, verb hangar.Verb, alter change) (hangar.MachineState, error) {
 	state := m.rec.Load().Machine.State
 	switch state.Answers(verb) {
 	case hangar.Already:
@@ -62,31 +57,30 @@ func refusal(verb hangar.Verb, state hangar.MachineState) error {
 
 // StartMachine implements hangar.MachineOps.
 func (a *Agent) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
-	m, err := a.machine(ref)
-	if err != nil {
-		return hangar.StartResult{}, err
-	}
-	previous, err := m.ask(ctx, hangar.VerbStart, func(next *journal.Record) []hangar.Event {
-		next.Machine.State = hangar.MachineStarting
-		next.Restarts = nil
-		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceUser}}
+	var result hangar.StartResult
+	err := a.guarded(ctx, ref, func(m *machine) (err error) {
+		result.PreviousState, err = m.ask(ctx, hangar.VerbStart, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineStarting
+			next.Restarts = nil
+			return []hangar.Event{{Type: hangar.EventStart, Source: hangar.EventSourceFrom(ctx)}}
+		})
+		return err
 	})
-	return hangar.StartResult{PreviousState: previous}, err
+	return result, err
 }
 
 // StopMachine implements hangar.MachineOps.
 func (a *Agent) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
-	m, err := a.machine(ref)
-	if err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	return a.guarded(ctx, ref, func(m *machine) error { return m.stop(ctx, in) })
+}
+
+// stop is StopMachine. m.mu is held.
+func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 	if m.rec.Load().Machine.State == hangar.MachineStopping {
 		return m.stopOtherwise(ctx, in)
 	}
-	_, err = m.askLocked(ctx, hangar.VerbStop, func(next *journal.Record) []hangar.Event {
-		stop := hangar.Event{Type: hangar.EventStop, Source: hangar.SourceUser}
+	_, err := m.ask(ctx, hangar.VerbStop, func(next *journal.Record) []hangar.Event {
+		stop := hangar.Event{Type: hangar.EventStop, Source: hangar.EventSourceFrom(ctx)}
 		switch {
 		case next.Machine.State == hangar.MachineSuspended:
 			dropSnapshot(next)
@@ -142,23 +136,19 @@ func dropSnapshot(next *journal.Record) {
 
 // SuspendMachine implements hangar.MachineOps.
 func (a *Agent) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
-	m, err := a.machine(ref)
-	if err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	rec := m.rec.Load()
-	if rec.Machine.State.Answers(hangar.VerbSuspend) == hangar.Accept {
-		if err := a.canSuspend(rec); err != nil {
-			return err
+	return a.guarded(ctx, ref, func(m *machine) error {
+		rec := m.rec.Load()
+		if rec.Machine.State.Answers(hangar.VerbSuspend) == hangar.Accept {
+			if err := a.canSuspend(rec); err != nil {
+				return err
+			}
 		}
-	}
-	_, err = m.askLocked(ctx, hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
-		next.Machine.State = hangar.MachineSuspending
-		return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.SourceUser}}
+		_, err := m.ask(ctx, hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineSuspending
+			return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.EventSourceFrom(ctx)}}
+		})
+		return err
 	})
-	return err
 }
 
 func (a *Agent) canSuspend(rec *journal.Record) error {
@@ -171,26 +161,25 @@ func (a *Agent) canSuspend(rec *journal.Record) error {
 
 // RestartMachine implements hangar.MachineOps.
 func (a *Agent) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
-	m, err := a.machine(ref)
-	if err != nil {
+	return a.guarded(ctx, ref, func(m *machine) error {
+		_, err := m.ask(ctx, hangar.VerbRestart, func(next *journal.Record) []hangar.Event {
+			restart := hangar.Event{Type: hangar.EventRestart, Source: hangar.EventSourceFrom(ctx)}
+			next.Restarts = nil
+			dropSnapshot(next)
+			if next.Machine.State != hangar.MachineStarted {
+				next.Machine.State = hangar.MachineStarting
+				return []hangar.Event{restart}
+			}
+			next.Machine.State = hangar.MachineRestarting
+			next.Stop = howToStop(next.Machine.Config, in.MachineStop)
+			if in.ForceStop {
+				next.Stop.Signal, next.Stop.Grace = sigKill, 0
+			}
+			next.RestartAt = time.Time{}
+			return []hangar.Event{restart}
+		})
 		return err
-	}
-	_, err = m.ask(ctx, hangar.VerbRestart, func(next *journal.Record) []hangar.Event {
-		next.Restarts = nil
-		dropSnapshot(next)
-		if next.Machine.State != hangar.MachineStarted {
-			next.Machine.State = hangar.MachineStarting
-			return []hangar.Event{{Type: hangar.EventRestart, Source: hangar.SourceUser}}
-		}
-		next.Machine.State = hangar.MachineRestarting
-		next.Stop = howToStop(next.Machine.Config, in.MachineStop)
-		if in.ForceStop {
-			next.Stop.Signal, next.Stop.Grace = sigKill, 0
-		}
-		next.RestartAt = time.Time{}
-		return []hangar.Event{{Type: hangar.EventRestart, Source: hangar.SourceUser}}
 	})
-	return err
 }
 
 // sigKill is SIGKILL.
@@ -207,84 +196,15 @@ func (a *Agent) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig ha
 
 // DestroyMachine implements hangar.MachineOps.
 func (a *Agent) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
-	m, err := a.machine(ref)
-	if err != nil {
+	return a.guarded(ctx, ref, func(m *machine) error {
+		if state := m.rec.Load().Machine.State; state.NeedsForce() && !in.Force {
+			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
+				"unable to destroy machine, not currently stopped: it is %s; stop it first or use force", state)
+		}
+		_, err := m.ask(ctx, hangar.VerbDestroy, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineDestroying
+			return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.EventSourceFrom(ctx)}}
+		})
 		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if state := m.rec.Load().Machine.State; state.NeedsForce() && !in.Force {
-		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
-			"unable to destroy machine, not currently stopped: it is %s; stop it first or use force", state)
-	}
-	_, err = m.askLocked(ctx, hangar.VerbDestroy, func(next *journal.Record) []hangar.Event {
-		next.Machine.State = hangar.MachineDestroying
-		return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.SourceUser}}
 	})
-	return err
-}
-
-// UpdateMachine implements hangar.MachineOps. The old version keeps running until
-// the image of the new one is on the host.
-func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	m, err := a.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	if err := immutable(&m.rec.Load().Machine, in); err != nil {
-		return nil, err
-	}
-	if err := a.room(in.Config); err != nil {
-		return nil, err
-	}
-	img, err := a.resolve(ctx, in.Config.Image)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.update(ctx, in, img); err != nil {
-		return nil, err
-	}
-	return a.Machine(ctx, ref)
-}
-
-// immutable refuses an update of what cannot be changed.
-func immutable(m *hangar.Machine, in hangar.MachineUpdate) error {
-	switch {
-	case in.Name != "" && in.Name != m.Name:
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid name: %q cannot be changed, the machine is called %q", in.Name, m.Name)
-	case in.Region != "" && in.Region != m.Region:
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid region: %q cannot be changed, the machine is in %q", in.Region, m.Region)
-	default:
-		return nil
-	}
-}
-
-func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hangar.ImageRef) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if current := m.rec.Load().Machine.InstanceID; in.CurrentVersion != "" && in.CurrentVersion != current {
-		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonStaleVersion,
-			"machine version is stale: current_version is %s, the machine is at %s", in.CurrentVersion, current)
-	}
-	_, err := m.askLocked(ctx, hangar.VerbUpdate, func(next *journal.Record) []hangar.Event {
-		state := next.Machine.State
-		if state == hangar.MachineRestarting {
-			state = hangar.MachineStarted
-		}
-		next.Previous = &journal.Previous{
-			Config: next.Machine.Config, InstanceID: next.Machine.InstanceID, ImageRef: next.Machine.ImageRef, State: state,
-		}
-		next.Machine.State = hangar.MachineReplacing
-		next.Machine.Config = in.Config
-		next.Machine.InstanceID = hangar.NewInstanceID(m.agent.o.Now())
-		next.Machine.ImageRef = img
-		next.MetadataTimes = hangar.MetadataTimes{All: m.agent.o.Now().UnixMilli()}
-		next.SkipLaunch = in.SkipLaunch
-		next.Restarts = nil
-		if in.SkipServiceRegistration {
-			next.Machine.Cordoned = true
-		}
-		return []hangar.Event{{Type: hangar.EventUpdate, Source: hangar.SourceUser}}
-	})
-	return err
 }

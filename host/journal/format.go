@@ -1,12 +1,14 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 
 	bolt "go.etcd.io/bbolt"
@@ -23,6 +25,7 @@ var (
 	bucketMachines = []byte("machines")       // id → Record
 	bucketEvents   = []byte("events")         // series of hangar.Event
 	bucketVersions = []byte("versions")       // series of hangar.MachineVersion
+	bucketLeases   = []byte("leases")         // id → hangar.Lease
 	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
 
@@ -37,8 +40,34 @@ var keyVersion = []byte("version")
 func buckets() [][]byte {
 	return [][]byte{
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
-		bucketCommits, bucketTransactions, bucketNumbers,
+		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases,
 	}
+}
+
+// addedBuckets came to the format after it was in use; Open adds them to a journal
+// that lacks them.
+func addedBuckets() [][]byte { return [][]byte{bucketLeases} }
+
+// addBuckets completes a journal that was made before there were addedBuckets.
+func addBuckets(db *bolt.DB) error {
+	complete := true
+	err := db.View(func(tx *bolt.Tx) error {
+		for _, name := range addedBuckets() {
+			complete = complete && tx.Bucket(name) != nil
+		}
+		return nil
+	})
+	if err != nil || complete {
+		return err
+	}
+	return db.Update(func(tx *bolt.Tx) error {
+		for _, name := range addedBuckets() {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // writeFormat makes an empty database a journal.
@@ -64,7 +93,8 @@ func checkFormat(tx *bolt.Tx) error {
 		return fmt.Errorf("%w: the file has format %d, this hangar reads format %d", ErrFormat, v, format)
 	}
 	for _, name := range buckets() {
-		if tx.Bucket(name) == nil {
+		added := slices.ContainsFunc(addedBuckets(), func(b []byte) bool { return bytes.Equal(b, name) })
+		if tx.Bucket(name) == nil && !added {
 			return fmt.Errorf("%w: %q is missing in it", ErrFormat, name)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package journal is the durable memory of one host: every Machine that it owns,
-// with the Machine's versions and events, and what the rest of the cluster has not
-// been told of it yet.
+// with the Machine's versions, events and lease, and what the rest of the cluster
+// has not been told of it yet.
 //
 // A commit is on disk when Commit returns nil, survives the loss of power, and is
 // applied wholly or not at all. Every commit has a number that grows for ever;
@@ -147,6 +147,9 @@ func Open(path string, o Options) (*Journal, error) {
 		lagging = k != nil
 		return nil
 	})
+	if err == nil {
+		err = addBuckets(db)
+	}
 	if err != nil {
 		_ = db.Close() // the error that matters is the one above
 		return nil, fmt.Errorf("open journal %s: %w", path, err)

@@ -126,6 +126,26 @@ func readMachine(tx *bolt.Tx, id hangar.MachineID) (*Record, error) {
 	return r, nil
 }
 
+// Lease returns what PutLease wrote last for a Machine, be it over or not, or nil. One
+// that does not parse is logged, counted and as good as none: it is over soon.
+func (j *Journal) Lease(id hangar.MachineID) (*hangar.Lease, error) {
+	var lease *hangar.Lease
+	err := j.view(func(tx *bolt.Tx) error {
+		v := tx.Bucket(bucketLeases).Get([]byte(id))
+		if v == nil {
+			return nil
+		}
+		l := new(hangar.Lease)
+		if err := json.Unmarshal(v, l); err != nil {
+			j.skipped("lease", id, err)
+			return nil
+		}
+		lease = l
+		return nil
+	})
+	return lease, err
+}
+
 // Events returns at most limit events of a Machine, newest first; limit 0: all
 // that are kept. A Machine without any has none, known or not.
 func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error) {

@@ -66,4 +66,5 @@ type Previous struct {
 	InstanceID hangar.InstanceID    `json:"instance_id"`
 	ImageRef   hangar.ImageRef      `json:"image_ref"`
 	State      hangar.MachineState  `json:"state"` // started, stopped, suspended or failed
+	Cordoned   bool                 `json:"cordoned,omitempty"`
 }

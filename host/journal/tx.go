@@ -67,7 +67,30 @@ func (t *Tx) PutMachine(r *Record) error {
 	return t.unpublished(r.Machine.ID, seq, false)
 }
 
-// DeleteMachine removes the record, events and versions of a Machine and marks a
+// PutLease writes the lease of a Machine; nil: it has none. Others are not told.
+func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
+	key, err := machineKey(id)
+	if err != nil {
+		return err
+	}
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	b := t.tx.Bucket(bucketLeases)
+	if l == nil {
+		return b.Delete(key)
+	}
+	value, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("encode lease of machine %s: %w", id, err)
+	}
+	if err := b.Put(key, value); err != nil {
+		return fmt.Errorf("write lease of machine %s: %w", id, err)
+	}
+	return nil
+}
+
+// DeleteMachine removes the record, lease, events and versions of a Machine and marks a
 // retraction unpublished, also when there was no record: a row that others still
 // have of it is withdrawn that way.
 func (t *Tx) DeleteMachine(id hangar.MachineID) error {
@@ -81,6 +104,9 @@ func (t *Tx) DeleteMachine(id hangar.MachineID) error {
 	}
 	if err := t.tx.Bucket(bucketMachines).Delete(key); err != nil {
 		return fmt.Errorf("delete machine %s: %w", id, err)
+	}
+	if err := t.tx.Bucket(bucketLeases).Delete(key); err != nil {
+		return fmt.Errorf("delete lease of machine %s: %w", id, err)
 	}
 	for _, name := range [][]byte{bucketEvents, bucketVersions} {
 		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {

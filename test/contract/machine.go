@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 // MachineService checks an implementation of hangar.MachineService.
 func MachineService(t *testing.T, h Harness) {
 	t.Helper()
-	for name, test := range map[string]func(*testing.T, Harness){
+	tests := map[string]func(*testing.T, Harness){
 		"create":            machineCreate,
 		"config echo":       machineEcho,
 		"bad wishes":        machineBadWishes,
@@ -49,7 +50,9 @@ func MachineService(t *testing.T, h Harness) {
 		"exec ends":         machineExecEnds,
 		"concurrent stops":  machineConcurrent,
 		"context of caller": machineContext,
-	} {
+	}
+	maps.Copy(tests, leaseTests)
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
 }
@@ -155,8 +158,14 @@ func (h Harness) calls(ctx context.Context, ref hangar.MachineRef) map[string]fu
 		"merge":    func() error { return h.Machines.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{}) },
 		"wait":     func() error { _, err := h.Machines.WaitMachine(ctx, ref, hangar.MachineWait{}); return err },
 		"events":   func() error { _, err := h.Machines.MachineEvents(ctx, ref, 0); return err },
+		"lease":    func() error { _, err := h.Machines.MachineLease(ctx, ref); return err },
 		"versions": func() error { _, err := h.Machines.MachineVersions(ctx, ref); return err },
-		"ps":       func() error { _, err := h.Machines.MachineProcesses(ctx, ref); return err },
+		"acquire": func() error {
+			_, err := h.Machines.AcquireLease(ctx, ref, hangar.LeaseAcquire{})
+			return err
+		},
+		"release": func() error { return h.Machines.ReleaseLease(hangar.WithLeaseNonce(ctx, "000000000000"), ref) },
+		"ps":      func() error { _, err := h.Machines.MachineProcesses(ctx, ref); return err },
 		"exec": func() error {
 			_, err := h.Machines.ExecMachine(ctx, ref, hangar.ExecRequest{Command: []string{"echo"}}, hangar.ExecStreams{})
 			return err
@@ -370,7 +379,7 @@ func machineDestroy(t *testing.T, h Harness) {
 	}
 	must(t, "destroy a destroyed machine", h.Machines.DestroyMachine(h.Context(t), m.Ref(), hangar.MachineDestroy{}))
 	for _, name := range []string{
-		"start", "stop", "suspend", "restart", "signal", "update", "ps", "exec", "cordon", "uncordon", "set", "remove", "replace", "merge",
+		"start", "stop", "suspend", "restart", "signal", "update", "ps", "exec", "cordon", "uncordon", "set", "remove", "replace", "merge", "acquire",
 	} {
 		wantError(t, name+" a destroyed machine", h.calls(h.Context(t), m.Ref())[name](), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	}

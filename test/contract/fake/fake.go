@@ -59,6 +59,7 @@ type machine struct {
 	changes  []hangar.MachineChange  // oldest first
 	tagged   hangar.MetadataTimes
 	restarts int
+	lease    *hangar.Lease // nil: none; it may have expired
 }
 
 // Option changes a Service that New makes.

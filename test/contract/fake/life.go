@@ -105,4 +105,5 @@ func (s *Service) destroy(m *machine, source hangar.EventSource) {
 	}
 	s.become(m, hangar.MachineDestroying, hangar.EventDestroy, source, nil)
 	s.become(m, hangar.MachineDestroyed, hangar.EventDestroy, hangar.SourceAgent, nil)
+	m.lease = nil
 }

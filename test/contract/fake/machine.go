@@ -28,6 +28,9 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 	if err := checkConfig(&config); err != nil {
 		return nil, err
 	}
+	if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
+		return nil, err
+	}
 	if in.Region != "" && in.Region != s.region {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid region: %q is not one of [%s]", in.Region, s.region)
 	}
@@ -53,6 +56,12 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 	s.images[m.ImageRef.Digest] = hangar.Image{Ref: m.ImageRef, SizeBytes: 1 << 20, LastUsed: now}
 	s.record(m, hangar.EventLaunch, string(hangar.MachineCreated), hangar.SourceUser, nil)
 	answer := m.snapshot()
+	if in.LeaseTTL > 0 {
+		if m.lease, err = m.lease.Acquire(ctx, m.ID, hangar.LeaseAcquire{TTL: in.LeaseTTL}, s.now()); err != nil {
+			return nil, err
+		}
+		answer.Nonce = m.lease.Nonce
+	}
 	if in.SkipLaunch {
 		s.become(m, hangar.MachineStopped, hangar.EventLaunch, hangar.SourceAgent, nil)
 	} else {
@@ -97,12 +106,15 @@ func (s *Service) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.M
 func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, _, err := s.ask(ctx, ref, hangar.VerbUpdate)
+	m, _, err := s.order(ctx, ref, hangar.VerbUpdate)
 	if err != nil {
 		return nil, err
 	}
 	config := in.Config
 	if err := checkConfig(&config); err != nil {
+		return nil, err
+	}
+	if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 		return nil, err
 	}
 	switch {
@@ -113,6 +125,11 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	case in.Region != "" && in.Region != m.Region:
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid region: the region of a machine cannot change")
 	}
+	if in.LeaseTTL > 0 {
+		if m.lease, err = m.lease.Acquire(ctx, m.ID, hangar.LeaseAcquire{TTL: in.LeaseTTL}, s.now()); err != nil {
+			return nil, err
+		}
+	}
 	launch := m.State == hangar.MachineStarted && !in.SkipLaunch
 	s.become(m, hangar.MachineReplacing, hangar.EventUpdate, hangar.SourceUser, nil)
 	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.Image)
@@ -121,6 +138,9 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	m.versions = slices.Insert(m.versions, 0, hangar.MachineVersion{Version: m.InstanceID, Config: config})
 	s.record(m, hangar.EventLaunch, string(hangar.MachineCreated), hangar.SourceUser, nil)
 	answer := m.snapshot()
+	if in.LeaseTTL > 0 {
+		answer.Nonce = m.lease.Nonce
+	}
 	if launch {
 		s.boot(m, hangar.SourceAgent)
 	} else {
@@ -133,7 +153,7 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 func (s *Service) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, answer, err := s.ask(ctx, ref, hangar.VerbStart)
+	m, answer, err := s.order(ctx, ref, hangar.VerbStart)
 	if err != nil {
 		return hangar.StartResult{}, err
 	}
@@ -148,7 +168,7 @@ func (s *Service) StartMachine(ctx context.Context, ref hangar.MachineRef) (hang
 func (s *Service) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, answer, err := s.ask(ctx, ref, hangar.VerbStop)
+	m, answer, err := s.order(ctx, ref, hangar.VerbStop)
 	if err != nil || answer == hangar.Already {
 		return err
 	}
@@ -170,7 +190,7 @@ func (s *Service) StopMachine(ctx context.Context, ref hangar.MachineRef, in han
 func (s *Service) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, answer, err := s.ask(ctx, ref, hangar.VerbSuspend)
+	m, answer, err := s.order(ctx, ref, hangar.VerbSuspend)
 	if err != nil || answer == hangar.Already {
 		return err
 	}
@@ -186,7 +206,7 @@ func (s *Service) SuspendMachine(ctx context.Context, ref hangar.MachineRef) err
 func (s *Service) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, answer, err := s.ask(ctx, ref, hangar.VerbRestart)
+	m, answer, err := s.order(ctx, ref, hangar.VerbRestart)
 	if err != nil || answer == hangar.Already {
 		return err
 	}
@@ -224,7 +244,7 @@ func (s *Service) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig 
 func (s *Service) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, answer, err := s.ask(ctx, ref, hangar.VerbDestroy)
+	m, answer, err := s.order(ctx, ref, hangar.VerbDestroy)
 	if err != nil || answer == hangar.Already {
 		return err
 	}

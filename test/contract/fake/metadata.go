@@ -81,7 +81,7 @@ func (s *Service) UncordonMachine(ctx context.Context, ref hangar.MachineRef) er
 func (s *Service) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool, t hangar.EventType) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, _, err := s.ask(ctx, ref, hangar.VerbAnnotate)
+	m, _, err := s.order(ctx, ref, hangar.VerbAnnotate)
 	if err != nil || m.Cordoned == cordoned {
 		return err
 	}

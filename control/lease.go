@@ -1,0 +1,42 @@
+package control
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// AcquireLease implements hangar.MachineService.
+func (m *Machines) AcquireLease(ctx context.Context, ref hangar.MachineRef, in hangar.LeaseAcquire) (hangar.Lease, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent) (hangar.Lease, error) {
+		if err := in.Normalize(); err != nil {
+			return hangar.Lease{}, err
+		}
+		return a.AcquireLease(ctx, ref, in)
+	})
+}
+
+// MachineLease implements hangar.MachineService. Whoever may only read learns who
+// holds the lease, and not the nonce.
+func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (hangar.Lease, error) {
+	lease, err := ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (hangar.Lease, error) { return a.MachineLease(ctx, ref) })
+	if err != nil {
+		return lease, err
+	}
+	_, _, err = m.appFor(ctx, hangar.ActionWrite, ref)
+	if hangar.CodeOf(err) == hangar.CodeForbidden {
+		lease.Nonce, err = "", nil
+	}
+	return lease, err
+}
+
+// ReleaseLease implements hangar.MachineService.
+func (m *Machines) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.ReleaseLease(ctx, ref) })
+}
+
+// platform is ctx for what the platform does because of what somebody asked of
+// another thing: leases hold off users only.
+func platform(ctx context.Context) context.Context {
+	return hangar.WithEventSource(ctx, hangar.SourceAgent)
+}

@@ -1,0 +1,93 @@
+package host
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// UpdateMachine implements hangar.MachineOps. The old version keeps running until
+// the image of the new one is on the host.
+func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
+	// What is refused anyway need not wait for a registry. What counts is the second look.
+	if err := a.guarded(ctx, ref, func(m *machine) error { return m.updatable(in) }); err != nil {
+		return nil, err
+	}
+	if err := a.room(in.Config); err != nil {
+		return nil, err
+	}
+	img, err := a.resolve(ctx, in.Config.Image)
+	if err != nil {
+		return nil, err
+	}
+	var updated *hangar.Machine
+	err = a.guarded(ctx, ref, func(m *machine) (err error) {
+		if err := m.updatable(in); err != nil {
+			return err
+		}
+		updated, err = m.update(ctx, in, img)
+		return err
+	})
+	return updated, err
+}
+
+// updatable refuses an update of what cannot be changed, or by somebody who does not
+// know the version that there is, or while the state forbids it. m.mu is held.
+func (m *machine) updatable(in hangar.MachineUpdate) error {
+	current := &m.rec.Load().Machine
+	switch {
+	case in.Name != "" && in.Name != current.Name:
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid name: %q cannot be changed, the machine is called %q", in.Name, current.Name)
+	case in.Region != "" && in.Region != current.Region:
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid region: %q cannot be changed, the machine is in %q", in.Region, current.Region)
+	case current.State.Answers(hangar.VerbUpdate) != hangar.Accept:
+		return refusal(hangar.VerbUpdate, current.State)
+	case in.CurrentVersion != "" && in.CurrentVersion != current.InstanceID:
+		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonStaleVersion,
+			"machine version is stale: current_version is %s, the machine is at %s", in.CurrentVersion, current.InstanceID)
+	default:
+		return nil
+	}
+}
+
+// update commits a new version, with the lease that was asked for, and returns the
+// Machine as that left it: another may be quicker than a second look. m.mu is held.
+func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hangar.ImageRef) (*hangar.Machine, error) {
+	lease := m.lease
+	if in.LeaseTTL > 0 {
+		var err error
+		if lease, err = m.lease.Acquire(ctx, m.id, hangar.LeaseAcquire{TTL: in.LeaseTTL}, m.agent.o.Now()); err != nil {
+			return nil, err
+		}
+	}
+	rec, err := m.commitLeased(ctx, lease, func(next *journal.Record) []hangar.Event {
+		state := next.Machine.State
+		if state == hangar.MachineRestarting {
+			state = hangar.MachineStarted
+		}
+		next.Previous = &journal.Previous{
+			Config: next.Machine.Config, InstanceID: next.Machine.InstanceID, ImageRef: next.Machine.ImageRef, State: state,
+			Cordoned: next.Machine.Cordoned,
+		}
+		next.Machine.State = hangar.MachineReplacing
+		next.Machine.Config = in.Config
+		next.Machine.InstanceID = hangar.NewInstanceID(m.agent.o.Now())
+		next.Machine.ImageRef = img
+		next.MetadataTimes = hangar.MetadataTimes{All: m.agent.o.Now().UnixMilli()}
+		next.SkipLaunch = in.SkipLaunch
+		next.Restarts = nil
+		next.Machine.Cordoned = next.Machine.Cordoned || in.SkipServiceRegistration
+		return []hangar.Event{{Type: hangar.EventUpdate, Source: hangar.EventSourceFrom(ctx)}}
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.wake()
+	updated := rec.Machine
+	if in.LeaseTTL > 0 {
+		updated.Nonce = lease.Nonce
+	}
+	updated.Events, err = m.agent.o.Journal.Events(m.id, shownEvents)
+	return &updated, err
+}
