@@ -39,6 +39,7 @@ type rig struct {
 	images *images
 	rows   *rows
 	pace   func(*host.Limits)
+	ahead  atomic.Int64 // nanoseconds by which the agent's clock is
 	*host.Agent
 	close func()
 	crash func() // as close, but as a kill does it
@@ -88,7 +89,8 @@ func (r *rig) open() {
 	}})
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
-		Images: r.images, Network: host.NoNetwork{}, Logs: l, Journal: j, Publisher: r.rows, Log: log, Now: time.Now,
+		Images: r.images, Network: host.NoNetwork{}, Logs: l, Journal: j, Publisher: r.rows, Log: log,
+		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {
 		host.SetLimits(a, r.pace)
@@ -141,7 +143,13 @@ func (r *rig) hangAt(op fake.Op) <-chan struct{} {
 	return reached
 }
 
-func (r *rig) inject(f faults) { r.faults.Store(&f) }
+func (r *rig) inject(f faults) {
+	if f == nil {
+		r.faults.Store(nil)
+		return
+	}
+	r.faults.Store(&f)
+}
 
 // restart replaces the agent, as when the daemon is restarted.
 func (r *rig) restart() {
@@ -156,6 +164,8 @@ type images struct {
 	mu     sync.Mutex
 	pulls  int
 	online bool // "offline" images can be had after all
+
+	onResolve atomic.Pointer[func()] // called before an image is resolved
 }
 
 func newImages(tb testing.TB) *images {
@@ -170,6 +180,9 @@ func (s *images) ref(name string) hangar.ImageRef {
 }
 
 func (s *images) Resolve(_ context.Context, ref string) (hangar.ImageRef, error) {
+	if before := s.onResolve.Load(); before != nil {
+		(*before)()
+	}
 	switch {
 	case strings.HasPrefix(ref, "missing"):
 		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: not found", ref)

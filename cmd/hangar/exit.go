@@ -48,6 +48,7 @@ var exitReasons = map[string]int{
 	hangar.ReasonNameTaken:            exitRefused,
 	hangar.ReasonImageNotFound:        exitNotFound,
 	hangar.ReasonInsufficientCapacity: exitUnavailable,
+	hangar.ReasonLeaseNotFound:        exitNotFound,
 }
 
 // hints is the advice for reasons and codes that mean the same everywhere; a
@@ -60,6 +61,7 @@ var hints = map[string]string{
 	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
 	hangar.ReasonImageNotFound:        "check the name, or push a local image with `hangar image push DIR|BINARY|TAR NAME`",
 	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
+	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
 	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",
 
 	string(hangar.CodeUnauthenticated): "pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",

@@ -15,7 +15,10 @@ import (
 const machineLong = `Run and look after Machines.
 
 A Machine is named by its App and its id or name: ` + "`hangar machine stop hello 3d8d413b29d089`" + `.
-Where an App has exactly one Machine, its name may be left out.`
+Where an App has exactly one Machine, its name may be left out.
+
+A Machine that somebody has leased is changed only by whoever shows the nonce of the
+lease, with --nonce or HANGAR_LEASE_NONCE; see ` + "`hangar machine lease`" + `.`
 
 func newMachineCommand(c *cli) *cobra.Command {
 	cmd := group("machine", "Run and look after Machines", "machines", "m")
@@ -25,8 +28,9 @@ func newMachineCommand(c *cli) *cobra.Command {
 		newMachineListCommand(c), newMachineStatusCommand(c), newMachineEventsCommand(c), newMachinePsCommand(c),
 		newMachineStartCommand(c), newMachineStopCommand(c), newMachineSuspendCommand(c), newMachineRestartCommand(c),
 		newMachineDestroyCommand(c), newMachineSignalCommand(c), newMachineWaitCommand(c), newMachineExecCommand(c),
-		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c),
+		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c), newMachineLeaseCommand(c),
 	)
+	cmd.PersistentFlags().StringVar(&c.nonce, "nonce", "", "nonce of the Machine's lease (or HANGAR_LEASE_NONCE)")
 	return cmd
 }
 

@@ -41,6 +41,7 @@ type cli struct {
 	url   string
 	token string
 	dir   string
+	nonce string // of the lease that commands on Machines act under
 
 	args   []string
 	parsed bool // the command line was understood; what fails later is no usage error

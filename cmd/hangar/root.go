@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
 )
 
 const rootLong = `hangar turns a Linux server into a hosting platform: it runs any OCI image as a
@@ -37,8 +39,11 @@ func newRootCommand(c *cli) *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			c.parsed = true
+			if nonce := firstOf(c.nonce, c.getenv("HANGAR_LEASE_NONCE")); nonce != "" {
+				cmd.SetContext(hangar.WithLeaseNonce(cmd.Context(), nonce))
+			}
 		},
 	}
 	flags := root.PersistentFlags()

@@ -18,17 +18,23 @@ import (
 // model is the journal in its simplest form.
 type model struct {
 	records map[hangar.MachineID]string
+	leases  map[hangar.MachineID]string   // nonces
 	events  map[hangar.MachineID][]string // oldest first
 	pending []journal.Pending
 	number  uint64
 }
 
 func newModel() *model {
-	return &model{records: make(map[hangar.MachineID]string), events: make(map[hangar.MachineID][]string)}
+	return &model{
+		records: make(map[hangar.MachineID]string), leases: make(map[hangar.MachineID]string), events: make(map[hangar.MachineID][]string),
+	}
 }
 
 func (m *model) clone() *model {
-	c := &model{records: maps.Clone(m.records), events: make(map[hangar.MachineID][]string), pending: slices.Clone(m.pending), number: m.number}
+	c := &model{
+		records: maps.Clone(m.records), leases: maps.Clone(m.leases), events: make(map[hangar.MachineID][]string),
+		pending: slices.Clone(m.pending), number: m.number,
+	}
 	for id, e := range m.events {
 		c.events[id] = slices.Clone(e)
 	}
@@ -62,7 +68,7 @@ func TestAgainstModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit": func(rt *rapid.T) {
 				next := m.clone()
-				steps := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 5).Draw(rt, "steps")
+				steps := rapid.SliceOfN(rapid.IntRange(0, 5), 1, 5).Draw(rt, "steps")
 				targets := rapid.SliceOfN(ids, len(steps), len(steps)).Draw(rt, "ids")
 				text := rapid.StringN(0, 20, -1).Draw(rt, "text")
 				fail := rapid.IntRange(0, 5).Draw(rt, "fail") == 0
@@ -128,6 +134,7 @@ func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text 
 				return err
 			}
 			delete(m.records, id)
+			delete(m.leases, id)
 			delete(m.events, id)
 			m.touch(id, seq, true)
 		case 2:
@@ -144,6 +151,16 @@ func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text 
 				return fmt.Errorf("number %d after %d", n, m.number)
 			}
 			m.number = n
+		case 4:
+			if err := tx.PutLease(id, &hangar.Lease{Nonce: text}); err != nil {
+				return err
+			}
+			m.leases[id] = text
+		case 5:
+			if err := tx.PutLease(id, nil); err != nil {
+				return err
+			}
+			delete(m.leases, id)
 		}
 	}
 	return nil
@@ -162,6 +179,10 @@ func compare(rt *rapid.T, j *journal.Journal, m *model) {
 		events, err := j.EventsAfter(id, "")
 		if err != nil {
 			rt.Fatal(err)
+		}
+		lease, err := j.Lease(id)
+		if nonce, ok := m.leases[id]; err != nil || (lease != nil) != ok || ok && lease.Nonce != nonce {
+			rt.Fatalf("lease of %s: %+v, %v, want %q", id, lease, err, nonce)
 		}
 		var got []string
 		for _, e := range events {

@@ -140,7 +140,8 @@ func (l *leaseGame) round(rng *rand.Rand) {
 // act does one random thing and writes down what came of it.
 func (l *leaseGame) act(tenant int, m *leasedMachine, rng *rand.Rand) {
 	in := leaseInput{id: int(l.ids.Add(1))}
-	in.nonce, in.current = m.knowledge(rng)
+	nonce, version := m.knowledge(rng)
+	in.nonce = nonce
 	switch rng.IntN(12) {
 	case 0, 1, 2:
 		in.op, in.ttl = opAcquire, []time.Duration{time.Second, 2 * time.Second, time.Hour}[rng.IntN(3)]
@@ -149,7 +150,7 @@ func (l *leaseGame) act(tenant int, m *leasedMachine, rng *rand.Rand) {
 	case 5:
 		in.op = opLease
 	case 6, 7, 8:
-		in.op = opUpdate
+		in.op, in.current = opUpdate, version
 	case 9, 10:
 		in.op = opMachine
 	default:
