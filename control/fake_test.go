@@ -121,6 +121,9 @@ func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar
 			Config: spec.Config, Cordoned: spec.Cordoned, HostStatus: "ok",
 		}
 		f.machines[spec.ID] = m
+		if spec.LeaseTTL > 0 {
+			f.leases[spec.ID], _ = f.leases[spec.ID].Acquire(ctx, spec.ID, hangar.LeaseAcquire{TTL: spec.LeaseTTL}, time.Now())
+		}
 	}
 	got, row := *m, f.row(m)
 	f.mu.Unlock()

@@ -1,0 +1,73 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+func TestLeases(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	ctx := admin(t)
+	p.app(t, "web")
+	m := p.machine(t, "web", "")
+	lease, err := p.Machines().AcquireLease(ctx, m.Ref(), hangar.LeaseAcquire{})
+	if err != nil || lease.Owner != "admin" {
+		t.Fatalf("acquired %+v, %v", lease, err)
+	}
+	if left := time.Until(lease.ExpiresAt); left < hangar.DefaultLeaseTTL/2 || left > hangar.DefaultLeaseTTL+2*time.Second {
+		t.Errorf("a lease of no said length lasts %s", left)
+	}
+	if got, err := p.Machines().MachineLease(ctx, m.Ref()); err != nil || got.Nonce != lease.Nonce {
+		t.Errorf("lease %+v, %v", got, err)
+	}
+	for _, bad := range []hangar.LeaseAcquire{
+		{TTL: -1}, {TTL: hangar.MaxLeaseTTL + 1}, {Description: strings.Repeat("x", hangar.MaxLeaseDescription+1)},
+	} {
+		_, err := p.Machines().AcquireLease(hangar.WithLeaseNonce(ctx, lease.Nonce), m.Ref(), bad)
+		wantError(t, err, hangar.CodeInvalid, "")
+	}
+	wantError(t, p.Machines().DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true}), hangar.CodeConflict, hangar.ReasonLeaseHeld)
+	p.check(t) // what was refused keeps its name
+	wantError(t, p.Machines().ReleaseLease(ctx, m.Ref()), hangar.CodeInvalid, hangar.ReasonLeaseNotFound)
+	if err := p.Machines().ReleaseLease(hangar.WithLeaseNonce(ctx, lease.Nonce), m.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Machines().MachineLease(ctx, m.Ref())
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonLeaseNotFound)
+
+	other := as(t, hangar.Principal{Subject: "you", Org: "other"})
+	_, err = p.Machines().AcquireLease(other, m.Ref(), hangar.LeaseAcquire{})
+	wantError(t, err, hangar.CodeForbidden, "")
+	_, err = p.Machines().MachineLease(other, m.Ref())
+	wantError(t, err, hangar.CodeForbidden, "")
+	wantError(t, p.Machines().ReleaseLease(hangar.WithLeaseNonce(other, "000000000000"), m.Ref()), hangar.CodeForbidden, "")
+}
+
+// TestLeaseDoesNotKeepAnApp: who may destroy an App does so with all that is in it.
+func TestLeaseDoesNotKeepAnApp(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	ctx := admin(t)
+	p.app(t, "web")
+	in := wish("")
+	in.LeaseTTL = hangar.MaxLeaseTTL + time.Second
+	_, err := p.Machines().CreateMachine(ctx, "web", in)
+	wantError(t, err, hangar.CodeInvalid, "")
+	in.LeaseTTL = time.Hour
+	m, err := p.Machines().CreateMachine(ctx, "web", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease, err := p.Machines().MachineLease(ctx, m.Ref()); err != nil || lease.Nonce == "" {
+		t.Errorf("lease of a machine created with one: %+v, %v", lease, err)
+	}
+	if err := p.Apps().DestroyApp(ctx, "web", true); err != nil {
+		t.Fatal(err)
+	}
+	if left := p.hosts[0].alive(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
