@@ -82,8 +82,12 @@ func newLeaseViewCommand(c *cli) *cobra.Command {
 				return c.printJSON(lease)
 			}
 			return printFields(c.stdout, []field{
-				{"Machine", string(m.ID)}, {"Owner", lease.Owner}, {"Description", lease.Description},
-				{"Expires", lease.ExpiresAt.Local().Format(time.DateTime)}, {"Nonce", lease.Nonce}, {"Version", string(lease.Version)},
+				{"Machine", string(m.ID)},
+				{"Owner", lease.Owner},
+				{"Description", lease.Description},
+				{"Expires", lease.ExpiresAt.Local().Format(time.DateTime)},
+				{"Nonce", lease.Nonce},
+				{"Version", string(lease.Version)},
 			})
 		},
 	}
