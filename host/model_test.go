@@ -36,6 +36,7 @@ func TestAgainstModel(t *testing.T) {
 			"restart": func(rt *rapid.T) { p.restart(rt) },
 			"update":  func(rt *rapid.T) { p.update(rt) },
 			"destroy": func(rt *rapid.T) { p.destroy(rt) },
+			"cordon":  func(rt *rapid.T) { p.cordon(rt) },
 			"kill":    func(rt *rapid.T) { p.kill(rt) },
 			"acquire": func(rt *rapid.T) { p.acquire(rt) },
 			"release": func(rt *rapid.T) { p.release(rt) },
@@ -65,9 +66,10 @@ type player struct {
 	image    string
 	version  hangar.InstanceID
 	versions []hangar.InstanceID // newest first
-	nonce    string              // of the lease, "": none was taken or it was released
-	until    time.Time           // when the lease ends
-	past     []string            // nonces of leases before
+	cordoned bool
+	nonce    string    // of the lease, "": none was taken or it was released
+	until    time.Time // when the lease ends
+	past     []string  // nonces of leases before
 }
 
 func (p *player) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
@@ -184,6 +186,7 @@ func (p *player) update(rt *rapid.T) {
 	in := hangar.MachineUpdate{Config: p.config, SkipLaunch: rapid.Bool().Draw(rt, "skip launch")}
 	in.Config.Image = rapid.SampledFrom([]string{"web", "api", "offline", "missing"}).Draw(rt, "image")
 	in.CurrentVersion = rapid.SampledFrom(append([]hangar.InstanceID{"", p.version}, p.versions...)).Draw(rt, "current")
+	in.SkipServiceRegistration = rapid.IntRange(0, 3).Draw(rt, "skip registration") == 0
 	in.LeaseTTL = rapid.SampledFrom([]time.Duration{0, 0, 0, 30 * time.Second}).Draw(rt, "lease")
 	ctx, admitted, sure := p.caller(rt)
 	if leased, _ := p.leased(); leased && hangar.LeaseNonceFrom(ctx) != p.nonce {
@@ -223,7 +226,7 @@ func (p *player) update(rt *rapid.T) {
 	case in.SkipLaunch:
 		p.state = hangar.MachineStopped
 	}
-	p.version, p.image = updated.InstanceID, in.Config.Image
+	p.version, p.image, p.cordoned = updated.InstanceID, in.Config.Image, p.cordoned || in.SkipServiceRegistration
 	if p.state != hangar.MachineStarted {
 		p.state = hangar.MachineStopped
 	}
@@ -260,6 +263,16 @@ func (p *player) destroy(rt *rapid.T) {
 	}) {
 		p.becomes(rt, hangar.MachineDestroyed)
 		p.nonce = ""
+	}
+}
+
+func (p *player) cordon(rt *rapid.T) {
+	set, cordoned := p.CordonMachine, true
+	if rapid.Bool().Draw(rt, "uncordon") {
+		set, cordoned = p.UncordonMachine, false
+	}
+	if p.ask(rt, hangar.VerbAnnotate, func(ctx context.Context) error { return set(ctx, p.ref) }) {
+		p.cordoned = cordoned
 	}
 }
 
@@ -321,8 +334,8 @@ func (p *player) compare(rt *rapid.T) {
 	if err != nil {
 		rt.Fatal(err)
 	}
-	if m.State != p.state || m.InstanceID != p.version || m.Config.Image != p.image || m.Nonce != "" {
-		rt.Fatalf("machine is %s at %s with image %s, want %s at %s with %s", m.State, m.InstanceID, m.Config.Image, p.state, p.version, p.image)
+	if m.State != p.state || m.InstanceID != p.version || m.Config.Image != p.image || m.Cordoned != p.cordoned || m.Nonce != "" {
+		rt.Fatalf("machine is %+v, want %s at %s with image %s, cordoned %t", m, p.state, p.version, p.image, p.cordoned)
 	}
 	listed, err := p.MachineVersions(p.Context(), p.ref)
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 type client struct {
 	base          string
 	authorization string
+	nonce         string // of a lease; empty: none
 	http          http.Client
 }
 
@@ -87,6 +88,9 @@ func (c *client) call(ctx context.Context, method, path string, in, out any) err
 		r.Header.Set("Content-Type", "application/json")
 	}
 	r.Header.Set("Authorization", c.authorization)
+	if c.nonce != "" {
+		r.Header.Set("Fly-Machine-Lease-Nonce", c.nonce)
+	}
 	r.Header.Set("User-Agent", "flyctl/0.3.200")
 	r.Header.Set("Fly-Client-Interactive", "false")
 	r.Header.Set("Fly-Force-Instance-Id", "ignored")

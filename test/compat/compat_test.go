@@ -118,6 +118,7 @@ func TestClient(t *testing.T) {
 			t.Run("verbs", w.verbs)
 			t.Run("inside", w.inside)
 			t.Run("update", w.updates)
+			t.Run("leases", w.leases)
 			t.Run("waits", w.waits)
 			t.Run("release command", w.releaseCommand)
 			t.Run("texts", w.texts)
