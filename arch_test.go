@@ -65,7 +65,7 @@ var rules = map[string]rule{
 
 	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
-	"bench/...":    {imports: everything},
+	"bench/...":    {imports: plus(everything, "bench/publish")},
 	"examples/...": {},
 }
 

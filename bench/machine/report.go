@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/publish"
 )
 
 // The units of figures.
@@ -58,28 +58,7 @@ func (b *bench) report() error {
 	if b.options.out == "" {
 		return nil
 	}
-	old, err := os.ReadFile(b.options.out)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.WriteFile(b.options.out, []byte(replaceSection(string(old), text)), 0o644) //nolint:gosec // for everybody to read
-}
-
-// replaceSection puts a section, which begins with its heading, in the place of the
-// one with the same heading, or at the end.
-func replaceSection(document, section string) string {
-	title, _, _ := strings.Cut(section, "\n")
-	before, rest, found := strings.Cut(document, title+"\n")
-	if !found {
-		if document == "" {
-			document = "# Results\n"
-		}
-		return strings.TrimRight(document, "\n") + "\n\n" + section
-	}
-	if _, after, more := strings.Cut(rest, "\n## "); more {
-		section += "\n## " + after
-	}
-	return before + section
+	return publish.Section(b.options.out, text)
 }
 
 func (b *bench) markdown(ctx context.Context) string {
@@ -111,13 +90,6 @@ func (b *bench) markdown(ctx context.Context) string {
 	return w.String()
 }
 
-func verdict(met bool) string {
-	if met {
-		return "met"
-	}
-	return "**missed**"
-}
-
 // writeGoals compares with the unchanged runsc and with Podman.
 func (b *bench) writeGoals(w *strings.Builder) {
 	fmt.Fprint(w, "\n### Goals\n\nMedians in ms, one at a time; ratios are to the unchanged runsc in the same run.\n\n"+
@@ -139,14 +111,14 @@ func (b *bench) writeGoals(w *strings.Builder) {
 		}
 		podman := b.results.samples[series{System: namePodman, Op: opStart, Crowd: crowdFew, MB: smallMB, All: true}]
 		fmt.Fprintf(w, "| %d starts at once, until all have replied | %d | %s | %s | %s | ≤ %s | %s | %s |\n", crowdFew, smallMB,
-			inMS(ours), inMS(theirs), ratio, ms(goalCrowd), verdict(median(ours) <= goalCrowd), inMS(podman))
+			inMS(ours), inMS(theirs), ratio, ms(goalCrowd), publish.Verdict(median(ours) <= goalCrowd), inMS(podman))
 	}
 }
 
 func (b *bench) writeGoal(w *strings.Builder, g goal, mb int, ours []time.Duration) {
 	podman := b.results.samples[series{System: namePodman, Op: g.op, Crowd: 1, MB: mb}]
 	if g.against == "" {
-		fmt.Fprintf(w, "| %s | %d | %s | - | - | ≤ %s | %s | %s |\n", g.op, mb, inMS(ours), ms(g.limit), verdict(median(ours) <= g.limit), inMS(podman))
+		fmt.Fprintf(w, "| %s | %d | %s | - | - | ≤ %s | %s | %s |\n", g.op, mb, inMS(ours), ms(g.limit), publish.Verdict(median(ours) <= g.limit), inMS(podman))
 		return
 	}
 	theirs := b.results.samples[series{System: nameRunsc, Op: g.against, Crowd: 1, MB: mb}]
@@ -155,7 +127,7 @@ func (b *bench) writeGoal(w *strings.Builder, g goal, mb int, ours []time.Durati
 		return
 	}
 	ratio := float64(median(ours)) / float64(median(theirs))
-	fmt.Fprintf(w, "| %s | %d | %s | %s | %.2f | ≤ %.1f× | %s | %s |\n", g.op, mb, inMS(ours), inMS(theirs), ratio, g.most, verdict(ratio <= g.most), inMS(podman))
+	fmt.Fprintf(w, "| %s | %d | %s | %s | %.2f | ≤ %.1f× | %s | %s |\n", g.op, mb, inMS(ours), inMS(theirs), ratio, g.most, publish.Verdict(ratio <= g.most), inMS(podman))
 }
 
 func ms(d time.Duration) string {
@@ -222,7 +194,7 @@ func (b *bench) writeFigures(w *strings.Builder) {
 			fmt.Fprintf(w, "| %s | %s | | |\n", f.Name, amount(f.Value, f.Unit))
 			continue
 		}
-		fmt.Fprintf(w, "| %s | %s | ≤ %s | %s |\n", f.Name, amount(f.Value, f.Unit), amount(f.Goal, f.Unit), verdict(f.Value <= f.Goal))
+		fmt.Fprintf(w, "| %s | %s | ≤ %s | %s |\n", f.Name, amount(f.Value, f.Unit), amount(f.Goal, f.Unit), publish.Verdict(f.Value <= f.Goal))
 	}
 }
 

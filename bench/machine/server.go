@@ -1,19 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"debug/buildinfo"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hangar-platform/hangar/bench/publish"
 )
 
 const (
@@ -102,37 +100,14 @@ func memoryOf(pid int) (usage, error) {
 
 // environment says where and with what was measured, without naming the server.
 func (b *bench) environment(ctx context.Context) []string {
-	var kernel unix.Utsname
-	_ = unix.Uname(&kernel) // cannot fail
-	var info unix.Sysinfo_t
-	_ = unix.Sysinfo(&info) // cannot fail
-	cgroups := "v1"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		cgroups = "v2"
-	}
-	lines := []string{
-		fmt.Sprintf("%s, %d cores of %s, %d GiB of memory, Linux %s, cgroups %s",
-			time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), processor(),
-			(info.Totalram*uint64(info.Unit)+1<<29)>>30, unix.ByteSliceToString(kernel.Release[:]), cgroups),
-	}
-	versions := []string{said(ctx, filepath.Join(b.options.bin, "hangar"), "version"), runtime.Version()}
+	versions := []string{publish.Said(ctx, filepath.Join(b.options.bin, "hangar"), "version"), runtime.Version()}
 	if b.stock != "" {
 		versions = append(versions, "runsc of gvisor.dev/gvisor "+gvisorVersion(b.stock))
 	}
 	if b.podman == "" {
-		versions = append(versions, said(ctx, "podman", "--version"), said(ctx, "crun", "--version"))
+		versions = append(versions, publish.Said(ctx, "podman", "--version"), publish.Said(ctx, "crun", "--version"))
 	}
-	return append(lines, strings.Join(versions, "; "))
-}
-
-func processor() string {
-	raw, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(raw)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
+	return []string{publish.Server(), strings.Join(versions, "; ")}
 }
 
 // gvisorVersion is the module version of gVisor in a program.
@@ -147,14 +122,4 @@ func gvisorVersion(program string) string {
 		}
 	}
 	return "unknown"
-}
-
-// said is the first line that a command prints.
-func said(ctx context.Context, name string, args ...string) string {
-	out, err := exec.CommandContext(ctx, name, args...).Output()
-	if err != nil {
-		return name + " of an unknown version"
-	}
-	line, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
-	return string(line)
 }

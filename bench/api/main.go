@@ -1,0 +1,140 @@
+// Command api measures the API of a platform with a growing number of Machines: how many
+// requests it answers in a second, how long they take, what they cost the daemon, and
+// how that grows with the number of Machines.
+//
+// It runs a platform of its own with a driver that pretends, creates the Machines
+// through the public API and drives it from this process, over loopback. In the same
+// run, the same clients ask Podman's API for a container and nginx for the same bytes
+// as a file, so that the ratios hold on any server.
+//
+// The results go into bench/RESULTS.md, next to the goals. All that it makes on the
+// server is removed at the end, also when it is interrupted. It is not a test: a goal
+// that is missed is reported, not an error.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options say what is measured.
+type options struct {
+	bin      string
+	out      string
+	machines []int // how many there are in turn, ascending
+	clients  int
+	waiters  int
+	span     time.Duration // of one measurement
+	skip     []string
+}
+
+// What can be left out.
+const (
+	partPodman  = "podman"
+	partNginx   = "nginx"
+	partWaiters = "waiters"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/api:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		return err
+	}
+	// The first signal ends the measuring and lets it clean up.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b := &bench{options: o}
+	err = b.measure(ctx)
+	if err == nil {
+		err = b.report(ctx)
+	}
+	return errors.Join(err, b.cleanup.run())
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var machines, skip string
+	var quick bool
+	f := flag.NewFlagSet("api", flag.ContinueOnError)
+	f.StringVar(&o.bin, "bin", "bin", "directory of hangar, as `make build` leaves it")
+	f.StringVar(&o.out, "out", "bench/RESULTS.md", "file to put the results into; empty: print them only")
+	f.StringVar(&machines, "machines", "100,1000,10000", "how many Machines there are in turn, ascending")
+	f.IntVar(&o.clients, "clients", 32, "connections that ask at once")
+	f.IntVar(&o.waiters, "waiters", 10_000, "connections that wait for one Machine")
+	f.DurationVar(&o.span, "span", 8*time.Second, "how long each thing is measured")
+	f.StringVar(&skip, "skip", "", "what to leave out, separated by commas: podman, nginx, waiters")
+	f.BoolVar(&quick, "quick", false, "a short run, to see that it works: 100 and 1,000 Machines, printed only")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	set := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	if quick {
+		for name, short := range map[string]string{"out": "", "machines": "100,1000", "waiters": "500", "span": "1s"} {
+			if !set[name] {
+				if err := f.Set(name, short); err != nil {
+					return o, err
+				}
+			}
+		}
+	}
+	for word := range strings.SplitSeq(machines, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return o, fmt.Errorf("-machines %s: must be numbers", machines)
+		}
+		o.machines = append(o.machines, n)
+	}
+	o.skip = strings.FieldsFunc(skip, func(r rune) bool { return r == ',' || r == ' ' })
+	for _, s := range o.skip {
+		if !slices.Contains([]string{partPodman, partNginx, partWaiters}, s) {
+			return o, fmt.Errorf("-skip %s: no such part", s)
+		}
+	}
+	if o.clients < 1 || o.waiters < 1 || o.span <= 0 || f.NArg() > 0 || !slices.IsSorted(o.machines) {
+		return o, errors.New("numbers must be positive, -machines ascending, and nothing may follow the flags")
+	}
+	return o, nil
+}
+
+func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
+
+// undo is what remains to be removed, in the order in which it was made.
+type undo []func() error
+
+func (u *undo) add(f func() error) { *u = append(*u, f) }
+
+func (u *undo) run() error {
+	var errs []error
+	for _, f := range slices.Backward(*u) {
+		errs = append(errs, f())
+	}
+	*u = nil
+	return errors.Join(errs...)
+}
+
+// String is the flags that make the same run.
+func (o options) String() string {
+	numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(o.machines), " ", ","), "[]")
+	text := fmt.Sprintf("-machines %s -clients %d -waiters %d -span %s", numbers, o.clients, o.waiters, o.span)
+	if len(o.skip) > 0 {
+		text += " -skip " + strings.Join(o.skip, ",")
+	}
+	return text
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// bench is one measuring.
+type bench struct {
+	options options
+	cleanup undo
+	dir     string // temporary
+	stages  []*stage
+	peers   []*row
+	notes   []string
+	waiting *fanOut
+	busy    float64 // share of the processors that others took before
+}
+
+// stage is what was measured with so many Machines.
+type stage struct {
+	machines    int
+	rows        []*row
+	rss, rested int64         // of the daemon: after it created them, and after a restart
+	ready       time.Duration // after kill -9
+}
+
+// row is one kind of request under load.
+type row struct {
+	name    string
+	clients int
+	load    *load
+	cost    time.Duration // processor time of the server for one request
+}
+
+// What is measured at every stage.
+const (
+	opCreate    = "create"
+	opGet       = "get"
+	opMetadata  = "set metadata"
+	opFew       = "list 1,000"
+	opFewShort  = "list 1,000, summary"
+	opMany      = "list 10,000"
+	opManyBrief = "list 10,000, summary"
+)
+
+func (b *bench) measure(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "hga") // short, because sockets live below it
+	if err != nil {
+		return err
+	}
+	b.dir = dir
+	b.cleanup.add(func() error { return os.RemoveAll(dir) })
+	if b.busy, err = otherWork(ctx); err != nil {
+		return err
+	}
+	program := filepath.Join(dir, "guest")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./bench/guest")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the guest: %w\n%s", err, said)
+	}
+	d, err := startDaemon(ctx, filepath.Join(b.options.bin, "hangar"), dir)
+	if err != nil {
+		return err
+	}
+	b.cleanup.add(d.down)
+	token, err := d.token()
+	if err != nil {
+		return err
+	}
+	image, err := d.push(ctx, program, "guest:bench", token)
+	if err != nil {
+		return err
+	}
+	p := &platform{addr: d.addr, token: token, image: image, apps: map[string]bool{}}
+	for _, n := range b.options.machines {
+		s := &stage{machines: n}
+		b.stages = append(b.stages, s)
+		if err := b.stage(ctx, d, p, s); err != nil {
+			return fmt.Errorf("%d machines: %w", n, err)
+		}
+		if n != b.options.machines[0] {
+			continue
+		}
+		// With few Machines, so that what they cost is not theirs.
+		if err := b.compare(ctx, p); err != nil {
+			return err
+		}
+		if !b.options.skips(partWaiters) {
+			if err := b.fan(ctx, d, p); err != nil {
+				return fmt.Errorf("%d waiters: %w", b.options.waiters, err)
+			}
+		}
+	}
+	return nil
+}
+
+// settling is how long a daemon is left alone before its memory is read.
+const settling = 3 * time.Second
+
+func (b *bench) stage(ctx context.Context, d *daemon, p *platform, s *stage) error {
+	created, err := cost(d.pids, func() (*load, error) { return p.grow(ctx, s.machines, b.options.clients) })
+	if err != nil {
+		return err
+	}
+	created.name, created.clients = opCreate, b.options.clients
+	s.rows = append(s.rows, created)
+	progress(created)
+	if s.rss, err = b.settled(ctx, d); err != nil {
+		return err
+	}
+	many := func(name string, clients int, next request) error {
+		return b.many(ctx, d, p, s, name, clients, next)
+	}
+	if err := many(opGet, b.options.clients, p.anyMachine(func(r ref) []byte { return p.request(http.MethodGet, r.path(), nil) })); err != nil {
+		return err
+	}
+	for _, list := range []struct {
+		name, app, query string
+		from             int
+	}{
+		{opFew, "listed-few", "", listedFew},
+		{opFewShort, "listed-few", "?summary=true", listedFew},
+		{opMany, "listed-many", "", 2 * listedMany},
+		{opManyBrief, "listed-many", "?summary=true", 2 * listedMany},
+	} {
+		if s.machines < list.from {
+			continue
+		}
+		raw := p.request(http.MethodGet, "/v1/apps/"+list.app+"/machines"+list.query, nil)
+		if err := many(list.name, 1, func(int) []byte { return raw }); err != nil {
+			return err
+		}
+	}
+	var n atomic.Int64
+	requests := p.anyMachine(func(r ref) []byte {
+		return p.request(http.MethodPost, r.path()+"/metadata/bench", map[string]string{"value": strconv.FormatInt(n.Add(1), 10)})
+	})
+	if err := many(opMetadata, b.options.clients, requests); err != nil {
+		return err
+	}
+	if s.ready, err = d.restart(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s\n", s.ready)
+	s.rested, err = b.settled(ctx, d)
+	return err
+}
+
+// many puts load on the daemon and records a row.
+func (b *bench) many(ctx context.Context, d *daemon, p *platform, s *stage, name string, clients int, next request) error {
+	if _, err := drive(ctx, "tcp", p.addr, clients, b.options.span/5, next); err != nil { // warms up
+		return err
+	}
+	r, err := cost(d.pids, func() (*load, error) { return drive(ctx, "tcp", p.addr, clients, b.options.span, next) })
+	if err != nil {
+		return err
+	}
+	r.name, r.clients = name, clients
+	progress(r)
+	if r.load.failed == 0 {
+		s.rows = append(s.rows, r)
+	}
+	return nil
+}
+
+func progress(r *row) {
+	fmt.Fprintf(os.Stderr, "  %-22s %9.0f/s  p50 %8s  p99 %8s  max %8s  cpu %8s  %d bytes  failed %d %s\n", r.name, r.load.perSecond(),
+		r.load.quantile(.5).Round(time.Microsecond), r.load.quantile(.99).Round(time.Microsecond), r.load.quantile(1).Round(time.Microsecond),
+		r.cost.Round(time.Microsecond), r.load.bytes/int64(max(1, len(r.load.took))), r.load.failed, r.load.first)
+}
+
+// cost measures a load together with what it costs the processes that serve it.
+func cost(serve func() []int, do func() (*load, error)) (*row, error) {
+	before, err := processorTime(serve())
+	if err != nil {
+		return nil, err
+	}
+	l, err := do()
+	if err != nil {
+		return nil, err
+	}
+	after, err := processorTime(serve())
+	if err != nil {
+		return nil, err
+	}
+	return &row{load: l, cost: (after - before) / time.Duration(max(1, len(l.took)))}, nil
+}
+
+// settled returns the memory of a daemon that was left alone.
+func (b *bench) settled(ctx context.Context, d *daemon) (int64, error) {
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(settling):
+	}
+	rss, err := memory(d.pids())
+	fmt.Fprintf(os.Stderr, "  rss %d MiB\n", rss>>20)
+	return rss, err
+}

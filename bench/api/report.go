@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar/bench/publish"
+)
+
+// The goals, on a server with two cores that the clients share.
+const (
+	goalGets   = 15_000 // a second
+	goalGetP99 = 5 * time.Millisecond
+	goalList   = 10 * time.Millisecond // of 1,000 Machines, median
+	goalWrites = 1000                  // a second
+	goalGrowth = 1.5                   // what a get costs with most Machines, to what it costs with fewest
+	goalReady  = 2 * time.Second       // with as many as readyAt
+	readyAt    = 10_000
+)
+
+// heading is where the results are in the file.
+const heading = "## API: `make bench-api`"
+
+// report prints what was measured, and puts it into the file of results.
+func (b *bench) report(ctx context.Context) error {
+	text := b.markdown(ctx)
+	fmt.Print(text)
+	if b.options.out == "" {
+		return nil
+	}
+	return publish.Section(b.options.out, text)
+}
+
+func (b *bench) markdown(ctx context.Context) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "%s\n\n`go run ./bench/api %s`\n\n", heading, b.options)
+	fmt.Fprintf(&w, "- %s\n", publish.Server())
+	versions := []string{publish.Said(ctx, filepath.Join(b.options.bin, "hangar"), "version"), runtime.Version()}
+	for _, p := range b.peers {
+		flag := map[string]string{partNginx: "-v", partPodman: "--version"}[p.name]
+		versions = append(versions, publish.Said(ctx, p.name, flag))
+	}
+	fmt.Fprintf(&w, "- %s\n", strings.Join(versions, "; "))
+	fmt.Fprintf(&w, "- before it began, other work took %.0f%% of the processors\n", 100*b.busy)
+	for _, n := range b.notes {
+		fmt.Fprintf(&w, "- %s\n", n)
+	}
+	b.writeGoals(&w)
+	b.writeRows(&w)
+	b.writePeers(&w)
+	b.writeDaemon(&w)
+	return w.String()
+}
+
+// row is the measurement with that name, or nil.
+func (s *stage) row(name string) *row {
+	for _, r := range s.rows {
+		if r.name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// writeGoals judges the run with most Machines: all others are easier.
+func (b *bench) writeGoals(w *strings.Builder) {
+	fmt.Fprint(w, "\n### Goals\n\n| | | goal | |\n|---|--:|--:|---|\n")
+	goal := func(name, got, want string, met bool) {
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", name, got, want, publish.Verdict(met))
+	}
+	first, last := b.stages[0], b.stages[len(b.stages)-1]
+	of := fmt.Sprintf("%s Machines", count(last.machines))
+	if r := last.row(opGet); r != nil {
+		goal("get a Machine, of "+of, count(int(r.load.perSecond()))+"/s", "≥ "+count(goalGets)+"/s", r.load.perSecond() >= goalGets)
+		goal("get a Machine, p99", ms(r.load.quantile(.99)), "≤ "+ms(goalGetP99), r.load.quantile(.99) <= goalGetP99)
+		if few := first.row(opGet); few != nil && first != last {
+			growth := float64(r.cost) / float64(few.cost)
+			goal(fmt.Sprintf("what a get costs the daemon, to the same with %s", count(first.machines)),
+				fmt.Sprintf("%.2f×", growth), fmt.Sprintf("≤ %.1f×", goalGrowth), growth <= goalGrowth)
+		}
+	}
+	if r := last.row(opFew); r != nil {
+		goal("list 1,000 Machines, median", ms(r.load.quantile(.5)), "≤ "+ms(goalList), r.load.quantile(.5) <= goalList)
+	}
+	if r := last.row(opMetadata); r != nil {
+		goal(fmt.Sprintf("durable writes of metadata, %d clients", r.clients), count(int(r.load.perSecond()))+"/s",
+			"≥ "+count(goalWrites)+"/s", r.load.perSecond() >= goalWrites)
+	}
+	for _, s := range b.stages {
+		if s.machines == readyAt {
+			goal(fmt.Sprintf("ready after kill -9, %s Machines", count(readyAt)), ms(s.ready), "≤ "+ms(goalReady), s.ready <= goalReady)
+		}
+	}
+}
+
+func (b *bench) writeRows(w *strings.Builder) {
+	fmt.Fprint(w, "\n### Requests\n\nClients ask again as soon as they have an answer. \"cpu\" is the daemon's processor time for one request.\n\n"+
+		"| | Machines | clients | per second | p50 | p99 | cpu | bytes |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, name := range []string{opCreate, opGet, opMetadata, opFew, opFewShort, opMany, opManyBrief} {
+		for _, s := range b.stages {
+			if r := s.row(name); r != nil {
+				fmt.Fprintf(w, "| %s | %s %s\n", name, count(s.machines), r.columns())
+			}
+		}
+	}
+}
+
+// columns are the numbers of a row of a table.
+func (r *row) columns() string {
+	return fmt.Sprintf("| %d | %s | %s | %s | %s | %s |", r.clients, rate(r.load.perSecond()), ms(r.load.quantile(.5)), ms(r.load.quantile(.99)),
+		micro(r.cost), count(int(r.load.bytes)/max(1, len(r.load.took))))
+}
+
+func (b *bench) writePeers(w *strings.Builder) {
+	if len(b.peers) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\n### Others, in the same run\n\nnginx serves the answer of hangar as a file. Podman's service is asked for its only container, over its Unix socket.\n\n"+
+		"| | clients | per second | p50 | p99 | cpu | bytes |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	if r := b.stages[0].row(opGet); r != nil {
+		fmt.Fprintf(w, "| hangar, get of %s %s\n", count(b.stages[0].machines), r.columns())
+	}
+	for _, p := range b.peers {
+		fmt.Fprintf(w, "| %s %s\n", p.name, p.columns())
+	}
+}
+
+func (b *bench) writeDaemon(w *strings.Builder) {
+	fmt.Fprint(w, "\n### The daemon\n\n| Machines | memory after creating them | memory after a restart | ready after kill -9 |\n|--:|--:|--:|--:|\n")
+	for _, s := range b.stages {
+		fmt.Fprintf(w, "| %s | %d MiB | %d MiB | %s |\n", count(s.machines), s.rss>>20, s.rested>>20, ms(s.ready))
+	}
+	if f := b.waiting; f != nil {
+		last := len(f.took) - 1
+		fmt.Fprintf(w, "\nA start told %s connections that waited for it: the first after %s, half after %s, all after %s, with %s of processor time "+
+			"and %d KiB of the daemon's memory for each.\n", count(f.waiters), ms(f.took[0]), ms(f.took[last/2]), ms(f.took[last]),
+			micro(f.cost/time.Duration(f.waiters)), f.bytes>>10)
+	}
+}
+
+func ms(d time.Duration) string {
+	v := float64(d) / float64(time.Millisecond)
+	switch {
+	case v < 10:
+		return fmt.Sprintf("%.2f ms", v)
+	case v < 1000:
+		return fmt.Sprintf("%.0f ms", v)
+	default:
+		return fmt.Sprintf("%.2f s", v/1000)
+	}
+}
+
+func micro(d time.Duration) string {
+	if d >= 10*time.Millisecond {
+		return ms(d)
+	}
+	return fmt.Sprintf("%.0f µs", float64(d)/float64(time.Microsecond))
+}
+
+func rate(perSecond float64) string {
+	if perSecond < 100 {
+		return fmt.Sprintf("%.1f", perSecond)
+	}
+	return count(int(perSecond))
+}
+
+// count writes a number with a comma between thousands.
+func count(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", count(n/1000), n%1000)
+}
