@@ -46,6 +46,11 @@ type Agent interface {
 	// Machines are sorted by id and, unless filter.Events, come without events. An
 	// empty app: of all.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
+	// OrgMachines are at most limit Machines of an organization, the first of those
+	// whose id comes after another, sorted and without events.
+	OrgMachines(ctx context.Context, org OrgSlug, after MachineID, limit int, filter MachineFilter) ([]*Machine, error)
+	// Room says what the host has left.
+	Room(ctx context.Context) (HostRoom, error)
 }
 
 // Agents finds hosts.

@@ -62,9 +62,10 @@ type MachineUpdate struct {
 // not destroyed.
 type MachineFilter struct {
 	IncludeDestroyed bool
-	Region           Region
-	States           []MachineState
+	Regions          []Region          // any of them; empty: all
+	States           []MachineState    // any of them; empty: all
 	Metadata         map[string]string // every pair must be the Machine's
+	UpdatedAfter     time.Time         // zero: at any time
 	Events           bool              // not a condition: list the Machines with their newest events
 }
 
@@ -73,7 +74,10 @@ func (f MachineFilter) Matches(m *Machine) bool {
 	if m.State == MachineDestroyed && !f.IncludeDestroyed {
 		return false
 	}
-	if f.Region != "" && f.Region != m.Region {
+	if len(f.Regions) > 0 && !slices.Contains(f.Regions, m.Region) {
+		return false
+	}
+	if !f.UpdatedAfter.IsZero() && !m.UpdatedAt.After(f.UpdatedAfter) {
 		return false
 	}
 	if len(f.States) > 0 && !slices.Contains(f.States, m.State) {
@@ -223,4 +227,7 @@ type MachineService interface {
 	CreateMachine(ctx context.Context, app AppName, in MachineCreate) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
+	// OrgMachines returns a page of the Machines of all Apps of an organization that
+	// the caller may see. It answers CodeNotFound for one that there is not.
+	OrgMachines(ctx context.Context, org OrgSlug, q MachinePageQuery) (MachinePage, error)
 }

@@ -64,6 +64,17 @@ func Presets() []string {
 	return names
 }
 
+// Complete fills in what g leaves out and answers CodeInvalid for a size that no
+// Machine can have. The text names the member as being below at, e.g. "compute.".
+func (g *Guest) Complete(at string) error {
+	g.CPUKind = cmp.Or(g.CPUKind, CPUShared)
+	g.CPUs = cmp.Or(g.CPUs, 1)
+	if g.MemoryMB == 0 && g.CPUs > 0 && g.CPUs <= MaxCPUs {
+		g.MemoryMB = g.CPUs * memoryPerCPU(g.CPUKind)
+	}
+	return g.validate(at)
+}
+
 func (g *Guest) complete() bool { return g.CPUKind != "" && g.CPUs != 0 && g.MemoryMB != 0 }
 
 // fillGuest expands size into guest and gives a guest the members that it leaves
@@ -140,24 +151,25 @@ func asInt(v any) (int, bool) {
 	}
 }
 
-func (g *Guest) validate() error {
+// validate names what is wrong by its place below at.
+func (g *Guest) validate(at string) error {
 	switch {
 	case g.GPUs != 0 || g.GPUKind != "":
-		return unsupported("config.guest.gpus", "GPUs are not offered")
+		return unsupported(at+"gpus", "GPUs are not offered")
 	case g.HostDedicationID != "":
-		return unsupported("config.guest.host_dedication_id", "dedicated hosts are not offered")
+		return unsupported(at+"host_dedication_id", "dedicated hosts are not offered")
 	case g.CPUKind != CPUShared && g.CPUKind != CPUPerformance:
-		return badConfig("config.guest.cpu_kind", "%q is not %q or %q", g.CPUKind, CPUShared, CPUPerformance)
+		return badConfig(at+"cpu_kind", "%q is not %q or %q", g.CPUKind, CPUShared, CPUPerformance)
 	case g.CPUs < 1 || g.CPUs > MaxCPUs:
-		return badConfig("config.guest.cpus", "%d is not from 1 to %d", g.CPUs, MaxCPUs)
+		return badConfig(at+"cpus", "%d is not from 1 to %d", g.CPUs, MaxCPUs)
 	case g.MemoryMB < MemoryStepMB || g.MemoryMB > MaxMemoryMB:
-		return badConfig("config.guest.memory_mb", "%d is not from %d to %d", g.MemoryMB, MemoryStepMB, MaxMemoryMB)
+		return badConfig(at+"memory_mb", "%d is not from %d to %d", g.MemoryMB, MemoryStepMB, MaxMemoryMB)
 	case g.MemoryMB%MemoryStepMB != 0:
-		return badConfig("config.guest.memory_mb", "%d is not a multiple of %d", g.MemoryMB, MemoryStepMB)
+		return badConfig(at+"memory_mb", "%d is not a multiple of %d", g.MemoryMB, MemoryStepMB)
 	case g.MaxMemoryMB != 0 && g.MaxMemoryMB != g.MemoryMB:
-		return unsupported("config.guest.max_memory_mb", "memory that grows is not offered")
+		return unsupported(at+"max_memory_mb", "memory that grows is not offered")
 	case g.PersistRootfs != "" && !slices.Contains(persistValues, g.PersistRootfs):
-		return badConfig("config.guest.persist_rootfs", "%q is not one of %v", g.PersistRootfs, persistValues)
+		return badConfig(at+"persist_rootfs", "%q is not one of %v", g.PersistRootfs, persistValues)
 	default:
 		return nil
 	}

@@ -109,7 +109,7 @@ func (c *MachineConfig) validateGuest() error {
 	if c.Guest == nil {
 		return badConfig("config.guest", "is required")
 	}
-	return c.Guest.validate()
+	return c.Guest.validate("config.guest.")
 }
 
 func (c *MachineConfig) validateInit() error {

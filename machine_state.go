@@ -88,6 +88,9 @@ func reachOf(transitions map[MachineState][]MachineState) map[MachineState]map[M
 	return reach
 }
 
+// AtRest reports whether a Machine in state s needs no memory until it is started.
+func (s MachineState) AtRest() bool { return s.Settled() && s != MachineStarted }
+
 // CanReach reports whether a Machine in state s may be in state later, after any
 // number of steps.
 func (s MachineState) CanReach(later MachineState) bool { return machineReach[s][later] }

@@ -29,6 +29,7 @@ type Config struct {
 	Machines hangar.MachineService
 	Logs     hangar.LogService
 	Images   hangar.ImageService
+	Platform hangar.PlatformService
 	Auth     hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler

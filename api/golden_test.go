@@ -37,7 +37,7 @@ func newAPI(change ...func(*api.Config)) http.Handler {
 	now := time.Date(2026, 8, 14, 9, 57, 35, 250e6, time.UTC)
 	s := fake.New("loc", fake.WithClock(func() time.Time { return now }))
 	c := api.Config{
-		Apps: s, Machines: s, Logs: s, Images: s,
+		Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
 		Auth: fake.Tokens{
 			token:   {Subject: "admin", Admin: true},
 			"guest": {Subject: "guest", Org: "guests"},

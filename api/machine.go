@@ -120,12 +120,7 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	q := queryOf(r)
-	filter := hangar.MachineFilter{
-		IncludeDestroyed: q.bool("include_deleted"),
-		Region:           hangar.Region(q.text("region")),
-		States:           q.states("state", ""),
-		Metadata:         q.metadata(),
-	}
+	filter := q.machineFilter()
 	summary := q.bool("summary")
 	filter.Events = !summary && q.boolOr("events", true)
 	if q.err != nil {
@@ -151,6 +146,17 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 		views = append(views, v)
 	}
 	return ok(views)
+}
+
+// machineFilter reads what listings of Machines have in common.
+func (q *query) machineFilter() hangar.MachineFilter {
+	return hangar.MachineFilter{
+		IncludeDestroyed: q.bool("include_deleted"),
+		Regions:          q.regions("region"),
+		States:           q.states("state", ""),
+		Metadata:         q.metadata(),
+		UpdatedAfter:     q.time("updated_after"),
+	}
 }
 
 // metadata reads the parameters metadata.KEY=VALUE.

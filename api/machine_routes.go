@@ -77,13 +77,32 @@ func (s *server) readRoutes() {
 		ID: "listMachines", Tag: "Machines", Summary: "List the Machines of an App", Text: "Sorted by id.",
 		Query: []param{
 			{"include_deleted", true, "Also those that were destroyed within a day."},
-			{"region", hangar.Region("loc"), "Only those in this region."},
+			{"region", []hangar.Region{"loc"}, "Only those in one of these regions."},
 			{"state", []hangar.MachineState{hangar.MachineStarted}, "Only those in one of these states."},
 			{"metadata.*", map[string]string{"metadata.role": "web"}, "`metadata.KEY=VALUE`: only those with this pair in their metadata."},
-			{"summary", true, "Leave out config, checks and events."},
+			{"updated_after", exampleTime, "Only those that changed after this time."},
+			{"summary", true, "Leave out config, checks, events and host_status."},
 			{"events", false, "Leave out events. The default is true."},
 		},
 		Answer: []machineView{example}, Answers: []any{[]machineSummary{}},
+	})
+	page := viewPage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
+	s.handle("GET /v1/orgs/{org}/machines", s.listOrgMachines, operation{
+		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization, page by page",
+		Text: "Sorted by id: whatever comes and goes meanwhile, no Machine is on two pages, and none that is there all the time is on none. " +
+			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every Machine " +
+			"that changed after this listing began. `error_regions` have servers that cannot be reached; their Machines are listed as they were last known.",
+		Query: []param{
+			{"include_deleted", true, "Also those that were destroyed within a day."},
+			{"region", []hangar.Region{"loc"}, "Only those in one of these regions."},
+			{"state", []hangar.MachineState{hangar.MachineStarted}, "Only those in one of these states."},
+			{"metadata.*", map[string]string{"metadata.role": "web"}, "`metadata.KEY=VALUE`: only those with this pair in their metadata."},
+			{"updated_after", exampleTime, "Only those that changed after this time. A cursor remembers it."},
+			{"cursor", "", "The `next_cursor` of the page before. The other parameters must be the same."},
+			{"limit", 100, "At most so many, from 1 to 1000. The default is 1000."},
+			{"summary", true, "Leave out config and host_status."},
+		},
+		Answer: page,
 	})
 	s.handle("GET "+machine, s.getMachine, operation{
 		ID: "getMachine", Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -53,13 +54,12 @@ type machineSummary struct {
 // Machine with any other.
 const hostOK = "ok"
 
+func hostStatus(m *hangar.Machine) string { return cmp.Or(m.HostStatus, hostOK) }
+
 func viewMachine(m *hangar.Machine) (machineView, error) {
 	v := machineView{
-		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: m.HostStatus,
+		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: hostStatus(m),
 		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Events: m.Events,
-	}
-	if v.HostStatus == "" {
-		v.HostStatus = hostOK
 	}
 	if v.Events == nil {
 		v.Events = []hangar.Event{}

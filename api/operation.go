@@ -55,6 +55,7 @@ var tags = []openapi.Tag{
 // pathParams says what stands in the braces of patterns.
 var pathParams = map[string]param{
 	"app":     {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"org":     {"", "personal", "The slug of an organization."},
 	"machine": {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
 	"key":     {"", "role", "A key of the metadata."},
 	"digest":  {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},

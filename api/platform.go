@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
+	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/openapi"
@@ -10,7 +12,23 @@ import (
 func (s *server) platformRoutes() {
 	s.handle("GET /v1/platform/regions", s.listRegions, operation{
 		ID: "listRegions", Tag: "Platform", Summary: "List regions",
-		Answer: regionList{[]regionView{{Code: "loc", Name: "loc"}}, "loc"},
+		Text: "`capacity` is how many more Machines of a size find memory that no other has been promised. Servers promise more than they have, " +
+			"so that 0 does not mean that none can be created.",
+		Query: []param{
+			{"size", "shared-cpu-1x", "The name of a size. The default is shared-cpu-1x."},
+			{"cpu_kind", "shared", "Another kind of CPU than that of the size."},
+			{"cpus", 1, "Another number of CPUs than that of the size."},
+			{"memory_mb", 256, "Other memory than that of the size, in MiB."},
+		},
+		Answer: regionList{[]regionView{{Code: "loc", Name: "loc", Capacity: 30}}, "loc"},
+	})
+	s.handle("POST /v1/platform/placements", s.placeMachines, operation{
+		ID: "placeMachines", Tag: "Platform", Summary: "Ask where new Machines would go",
+		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
+			"stands for all regions. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
+			"Volumes and weights have no effect.",
+		Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
+		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusConflict},
 	})
 	s.public("GET /v1/openapi.json", s.getDocument, operation{
 		ID: "getDocument", Tag: "Platform", Summary: "Get this document",
@@ -43,17 +61,78 @@ type regionView struct {
 	GatewayAvailable bool          `json:"gateway_available"`
 	RequiresPaidPlan bool          `json:"requires_paid_plan"`
 	Deprecated       bool          `json:"deprecated"`
+	Capacity         int           `json:"capacity"`
 	GeoRegion        string        `json:"geo_region"`
+	MPGAvailable     bool          `json:"mpg_available"` // always false: there are no databases to rent
 }
 
-// regionList is a listing of regions.
+// regionList is a listing of regions. The capitals are those of the public platform.
 type regionList struct {
 	Regions []regionView
 	Nearest hangar.Region
 }
 
-// listRegions answers with the one region of this server. The capitals are those
-// of the public platform.
-func (s *server) listRegions(*http.Request) (answer, error) {
-	return ok(regionList{[]regionView{{Code: s.Region, Name: string(s.Region)}}, s.Region})
+// placementWish is the body of a question for placements.
+type placementWish struct {
+	Compute         *hangar.Guest  `json:"compute"`
+	Region          string         `json:"region"`
+	Count           int            `json:"count"`
+	Org             hangar.OrgSlug `json:"org_slug"`
+	VolumeName      string         `json:"volume_name"`
+	VolumeSizeBytes int64          `json:"volume_size_bytes"`
+	Weights         any            `json:"weights"`
+}
+
+// placementList answers where Machines would go.
+type placementList struct {
+	Regions []hangar.Placement
+}
+
+func (s *server) listRegions(r *http.Request) (answer, error) {
+	q := queryOf(r)
+	guest := hangar.Guest{
+		CPUKind: q.text("cpu_kind"), CPUs: q.int("cpus", 1, hangar.MaxCPUs), MemoryMB: q.int("memory_mb", 1, hangar.MaxMemoryMB),
+	}
+	if size := q.text("size"); size != "" {
+		preset, known := hangar.Preset(size)
+		if !known {
+			q.fail("size", "%q is not one of %v", size, hangar.Presets())
+		}
+		guest = hangar.Guest{
+			CPUKind: cmp.Or(guest.CPUKind, preset.CPUKind), CPUs: cmp.Or(guest.CPUs, preset.CPUs), MemoryMB: cmp.Or(guest.MemoryMB, preset.MemoryMB),
+		}
+	}
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	rooms, err := s.Platform.Regions(r.Context(), guest)
+	if err != nil {
+		return answer{}, err
+	}
+	list := regionList{Regions: []regionView{}, Nearest: s.Region}
+	for _, room := range rooms {
+		list.Regions = append(list.Regions, regionView{Code: room.Region, Name: string(room.Region), Capacity: room.Capacity})
+	}
+	return ok(list)
+}
+
+func (s *server) placeMachines(r *http.Request) (answer, error) {
+	in, err := decodeOptional[placementWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	query := hangar.PlacementQuery{Org: in.Org, Count: in.Count}
+	if in.Compute != nil {
+		query.Guest = *in.Compute
+	}
+	for word := range strings.SplitSeq(in.Region, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			query.Regions = append(query.Regions, hangar.Region(clip(word)))
+		}
+	}
+	placements, err := s.Platform.Placements(r.Context(), query)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(placementList{placements})
 }

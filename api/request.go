@@ -245,6 +245,31 @@ func (q *query) states(name string, also hangar.MachineState) []hangar.MachineSt
 	return states
 }
 
+func (q *query) regions(name string) []hangar.Region {
+	var regions []hangar.Region
+	for _, w := range q.words(name) {
+		if len(w) > maxNameText {
+			q.fail(name, "has a word of %d bytes, more than the %d that are allowed", len(w), maxNameText)
+			return nil
+		}
+		regions = append(regions, hangar.Region(w))
+	}
+	return regions
+}
+
+// time reads a time of RFC 3339; missing is the zero time.
+func (q *query) time(name string) time.Time {
+	v := q.text(name)
+	if v == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, v)
+	if err != nil {
+		q.fail(name, "%q is not a time such as \"2006-01-02T15:04:05Z\"", v)
+	}
+	return t
+}
+
 func (q *query) signal(name string) hangar.Signal {
 	v := q.text(name)
 	if v == "" {

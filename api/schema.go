@@ -14,6 +14,7 @@ import (
 func newSchemas() *openapi.Schemas {
 	s := openapi.NewSchemas()
 	s.Echo(reflect.TypeFor[hangar.MachineConfig]())
+	s.Echo(reflect.TypeFor[orgConfig]())
 	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
 	s.Name(reflect.TypeFor[checkView](), "CheckResult")
 	s.Name(reflect.TypeFor[errorBody](), "Error")

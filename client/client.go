@@ -36,10 +36,11 @@ type Client struct {
 
 // The interfaces that a Client offers.
 var (
-	_ hangar.AppService     = (*Client)(nil)
-	_ hangar.MachineService = (*Client)(nil)
-	_ hangar.LogService     = (*Client)(nil)
-	_ hangar.ImageService   = (*Client)(nil)
+	_ hangar.AppService      = (*Client)(nil)
+	_ hangar.MachineService  = (*Client)(nil)
+	_ hangar.LogService      = (*Client)(nil)
+	_ hangar.ImageService    = (*Client)(nil)
+	_ hangar.PlatformService = (*Client)(nil)
 )
 
 // Option changes a Client that New makes.

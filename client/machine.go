@@ -32,19 +32,7 @@ func (c *Client) CreateMachine(ctx context.Context, app hangar.AppName, in hanga
 // Machines implements hangar.MachineService.
 func (c *Client) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	in := get(appPath(app, "machines"))
-	in.query = url.Values{}
-	if filter.IncludeDestroyed {
-		in.query.Set("include_deleted", "true")
-	}
-	if filter.Region != "" {
-		in.query.Set("region", string(filter.Region))
-	}
-	for _, s := range filter.States {
-		in.query.Add("state", string(s))
-	}
-	for k, v := range filter.Metadata {
-		in.query.Set("metadata."+k, v)
-	}
+	in.query = filterQuery(filter)
 	if !filter.Events {
 		in.query.Set("events", "false")
 	}
@@ -53,6 +41,51 @@ func (c *Client) Machines(ctx context.Context, app hangar.AppName, filter hangar
 		return nil, err
 	}
 	return out, nil
+}
+
+// filterQuery is a filter as parameters, but for the events.
+func filterQuery(filter hangar.MachineFilter) url.Values {
+	query := url.Values{}
+	if filter.IncludeDestroyed {
+		query.Set("include_deleted", "true")
+	}
+	for _, r := range filter.Regions {
+		query.Add("region", string(r))
+	}
+	for _, s := range filter.States {
+		query.Add("state", string(s))
+	}
+	for k, v := range filter.Metadata {
+		query.Set("metadata."+k, v)
+	}
+	if !filter.UpdatedAfter.IsZero() {
+		query.Set("updated_after", filter.UpdatedAfter.UTC().Format(time.RFC3339Nano))
+	}
+	return query
+}
+
+// OrgMachines implements hangar.MachineService.
+func (c *Client) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
+	in := get(pathOf("v1", "orgs", string(org), "machines"))
+	in.query = filterQuery(q.MachineFilter)
+	if q.Cursor != "" {
+		in.query.Set("cursor", q.Cursor)
+	}
+	if q.Limit != 0 {
+		in.query.Set("limit", strconv.Itoa(q.Limit))
+	}
+	var out struct {
+		Machines     []*hangar.Machine `json:"machines"`
+		Next         string            `json:"next_cursor"`
+		LastUpdated  time.Time         `json:"last_updated_at"`
+		ErrorRegions []hangar.Region   `json:"error_regions"`
+	}
+	if err := c.do(ctx, in, &out); err != nil {
+		return hangar.MachinePage{}, err
+	}
+	return hangar.MachinePage{
+		Machines: out.Machines, Next: out.Next, LastUpdated: out.LastUpdated, ErrorRegions: out.ErrorRegions,
+	}, nil
 }
 
 // Machine implements hangar.MachineOps.

@@ -106,6 +106,9 @@ func (c *Control) Machines() *Machines { return &Machines{c} }
 // Logs returns the service of logs.
 func (c *Control) Logs() *Logs { return &Logs{c} }
 
+// Platform returns the service of the platform as a whole.
+func (c *Control) Platform() *Platform { return &Platform{c} }
+
 // Images returns the service of images.
 func (c *Control) Images() *Images { return &Images{c} }
 

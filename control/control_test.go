@@ -166,6 +166,7 @@ func TestEveryMethodNeedsAPrincipal(t *testing.T) {
 		{reflect.TypeFor[hangar.MachineService](), p.Machines()},
 		{reflect.TypeFor[hangar.LogService](), p.Logs()},
 		{reflect.TypeFor[hangar.ImageService](), p.Images()},
+		{reflect.TypeFor[hangar.PlatformService](), p.Platform()},
 	}
 	calls := 0
 	for _, s := range services {

@@ -347,6 +347,30 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar
 	return list, nil
 }
 
+// OrgMachines has all Machines in one organization.
+func (f *fakeHost) OrgMachines(
+	ctx context.Context, _ hangar.OrgSlug, after hangar.MachineID, limit int, filter hangar.MachineFilter,
+) ([]*hangar.Machine, error) {
+	list, err := f.Machines(ctx, "", filter)
+	list = slices.DeleteFunc(list, func(m *hangar.Machine) bool { return m.ID <= after })
+	return list[:min(limit, len(list))], err
+}
+
+func (f *fakeHost) Room(context.Context) (hangar.HostRoom, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return hangar.HostRoom{}, errDown
+	}
+	room := hangar.HostRoom{Region: f.host.Region, Memory: f.host.Memory, Free: f.host.Memory}
+	for _, m := range f.machines {
+		if !m.State.AtRest() {
+			room.Free -= int64(m.Config.Guest.MemoryMB) << 20
+		}
+	}
+	return room, nil
+}
+
 // Logs has tokens that count lines.
 func (f *fakeHost) Logs(_ context.Context, _ hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
 	f.mu.Lock()

@@ -81,11 +81,11 @@ func (i *Images) RemoveImage(ctx context.Context, digest string) error {
 
 // eachHost calls do for every host that can be reached, in turn. It returns the
 // first error, and an unreachable host's only if none could be reached.
-func (i *Images) eachHost(do func(hangar.Agent) error) error {
+func (c *Control) eachHost(do func(hangar.Agent) error) error {
 	var away error
 	reached := false
-	for _, host := range i.agents.Hosts() {
-		agent, err := i.agent(host.ID)
+	for _, host := range c.agents.Hosts() {
+		agent, err := c.agent(host.ID)
 		if err == nil {
 			err = do(agent)
 		}
@@ -96,7 +96,7 @@ func (i *Images) eachHost(do func(hangar.Agent) error) error {
 			return err
 		default:
 			away = err
-			i.log.Warn("host left out", keyHost, host.ID, keyError, err)
+			c.log.Warn("host left out", keyHost, host.ID, keyError, err)
 		}
 	}
 	if reached {

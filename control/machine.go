@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +20,8 @@ var _ hangar.MachineService = (*Machines)(nil)
 const (
 	listTimeout = 5 * time.Second // for one host of several to answer a list
 	createTries = 3               // of a creation that others keep taking for dead
+
+	hostUnreachable = "unreachable" // the status of a host that its Machines are shown with
 )
 
 // CreateMachine implements hangar.MachineService.
@@ -197,7 +198,7 @@ func (c *Control) machinesOf(ctx context.Context, app hangar.AppName, filter han
 		return nil, err
 	}
 	list := append([]*hangar.Machine{}, slices.Concat(lists...)...)
-	slices.SortFunc(list, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(list, byID)
 	return list, nil
 }
 
@@ -252,7 +253,7 @@ func (c *Control) listHost(
 		case err != nil:
 			return nil, stateError(err)
 		case row.Machine.App == app && filter.Matches(&row.Machine):
-			row.Machine.HostStatus = "unreachable"
+			row.Machine.HostStatus = hostUnreachable
 			list = append(list, &row.Machine)
 		}
 	}

@@ -213,7 +213,7 @@ func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host ha
 	if err != nil || row.Machine.App != ref.App {
 		return nil, failure
 	}
-	row.Machine.HostStatus = "unreachable"
+	row.Machine.HostStatus = hostUnreachable
 	return &row.Machine, nil
 }
 

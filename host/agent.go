@@ -213,6 +213,38 @@ func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.Ma
 	return list, nil
 }
 
+// OrgMachines implements hangar.Agent.
+func (a *Agent) OrgMachines(
+	_ context.Context, org hangar.OrgSlug, after hangar.MachineID, limit int, filter hangar.MachineFilter,
+) ([]*hangar.Machine, error) {
+	list := []*hangar.Machine{}
+	for _, m := range a.all() {
+		if len(list) == limit {
+			break
+		}
+		if m.id <= after {
+			continue
+		}
+		if rec := m.rec.Load(); rec.Org == org && filter.Matches(&rec.Machine) {
+			got := rec.Machine
+			list = append(list, &got)
+		}
+	}
+	return list, nil
+}
+
+// Room implements hangar.Agent. A Machine is promised its memory until it is at
+// rest.
+func (a *Agent) Room(context.Context) (hangar.HostRoom, error) {
+	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.o.Host.Memory, Free: a.o.Host.Memory}
+	for _, m := range a.all() {
+		if got := &m.rec.Load().Machine; !got.State.AtRest() {
+			room.Free -= int64(got.Config.Guest.MemoryMB) << 20
+		}
+	}
+	return room, nil
+}
+
 // ImagesInUse returns the digests that Machines need to start again.
 func (a *Agent) ImagesInUse() map[string]bool {
 	used := make(map[string]bool)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,22 +12,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newMachineListCommand(c *cli) *cobra.Command {
 	var (
 		asJSON, quiet, all bool
-		states, metadata   []string
-		region             string
+		states, regions    []string
+		metadata           []string
+		org                string
 	)
 	cmd := &cobra.Command{
 		Use:               "list [APP]",
 		Aliases:           []string{"ls"},
-		Short:             "List the Machines of an App, or of all Apps",
+		Short:             "List the Machines of an App, of an organization, or of all Apps",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			filter := hangar.MachineFilter{IncludeDestroyed: all, Region: hangar.Region(region)}
+			if org != "" && len(args) > 0 {
+				return usageErrorf("name an APP or an organization with --org, not both")
+			}
+			filter := hangar.MachineFilter{IncludeDestroyed: all}
+			for _, r := range regions {
+				filter.Regions = append(filter.Regions, hangar.Region(r))
+			}
 			var err error
 			if filter.States, err = parseStates(states); err != nil {
 				return err
@@ -38,28 +47,18 @@ func newMachineListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			apps := []hangar.AppName{}
-			if len(args) > 0 {
-				apps = append(apps, hangar.AppName(args[0]))
-			} else {
-				known, err := p.Apps(cmd.Context(), hangar.AppFilter{})
-				if err != nil {
-					return err
-				}
-				for _, a := range known {
-					apps = append(apps, a.Name)
-				}
-			}
 			var machines []*hangar.Machine
-			for _, app := range apps {
-				found, err := p.Machines(cmd.Context(), app, filter)
-				// Without an APP to look at, one that was destroyed meanwhile is no error.
-				if err != nil && (len(args) > 0 || hangar.CodeOf(err) != hangar.CodeNotFound) {
-					return err
-				}
-				machines = append(machines, found...)
+			switch {
+			case len(args) > 0:
+				machines, err = p.Machines(cmd.Context(), hangar.AppName(args[0]), filter)
+			case org != "":
+				machines, err = c.orgMachines(cmd.Context(), p, hangar.OrgSlug(org), filter)
+			default:
+				machines, err = allMachines(cmd.Context(), p, filter)
 			}
 			switch {
+			case err != nil:
+				return err
 			case asJSON:
 				return c.printJSON(orEmpty(machines))
 			case quiet:
@@ -76,11 +75,51 @@ func newMachineListCommand(c *cli) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also destroyed ones")
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only Machines in these states, e.g. started,stopped")
-	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
+	cmd.Flags().StringVar(&org, "org", "", "the Machines of all Apps of this organization")
+	cmd.Flags().StringSliceVar(&regions, "region", nil, "only Machines in these regions")
 	cmd.Flags().StringArrayVar(&metadata, "metadata", nil, "only Machines with this KEY=VALUE; may be repeated")
 	jsonFlag(cmd, &asJSON)
 	quietFlag(cmd, &quiet, "ids")
 	return cmd
+}
+
+// allMachines lists the Machines of every App.
+func allMachines(ctx context.Context, p *client.Client, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	apps, err := p.Apps(ctx, hangar.AppFilter{})
+	if err != nil {
+		return nil, err
+	}
+	var machines []*hangar.Machine
+	for _, app := range apps {
+		found, err := p.Machines(ctx, app.Name, filter)
+		// That an App was destroyed meanwhile is no error.
+		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+			return nil, err
+		}
+		machines = append(machines, found...)
+	}
+	return machines, nil
+}
+
+// orgMachines lists the Machines of an organization, page by page.
+func (c *cli) orgMachines(
+	ctx context.Context, p *client.Client, org hangar.OrgSlug, filter hangar.MachineFilter,
+) ([]*hangar.Machine, error) {
+	var machines []*hangar.Machine
+	for q := (hangar.MachinePageQuery{MachineFilter: filter}); ; {
+		page, err := p.OrgMachines(ctx, org, q)
+		if err != nil {
+			return nil, err
+		}
+		machines = append(machines, page.Machines...)
+		if q.Cursor = page.Next; page.Next != "" {
+			continue
+		}
+		if len(page.ErrorRegions) > 0 {
+			fmt.Fprintf(c.stderr, "Some hosts cannot be reached; what is listed of regions %v may be old.\n", page.ErrorRegions)
+		}
+		return machines, nil
+	}
 }
 
 // printMachines writes the table of Machines.

@@ -108,7 +108,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	view := catalog.New(rows, log)
 	handler := api.New(api.Config{
-		Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(), Images: decide.Images(), Auth: tokens,
+		Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(), Images: decide.Images(),
+		Platform: decide.Platform(), Auth: tokens,
 		Registry: images.Registry(registryLogin(tokens)), Region: cfg.Region, Version: version, Log: log,
 	})
 

@@ -26,6 +26,7 @@ import (
 type Harness struct {
 	Apps     hangar.AppService
 	Machines hangar.MachineService
+	Platform hangar.PlatformService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context

@@ -30,7 +30,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	s := fake.New("loc")
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
-		Apps: s, Machines: s, Logs: s, Images: s, Auth: fake.Tokens{token: {Subject: "test", Admin: true}},
+		Apps: s, Machines: s, Logs: s, Images: s, Platform: s, Auth: fake.Tokens{token: {Subject: "test", Admin: true}},
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
 	server.Config = api.Server(openapitest.Of(t, handler, "/v1/openapi.json").Handler(t, handler))
@@ -46,7 +46,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	c := client.New(address, token)
 	t.Cleanup(c.Close)
 	return contract.Harness{
-		Apps: c, Machines: c, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Apps: c, Machines: c, Platform: c, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
 		Exit:    func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context { tb.Helper(); return tb.Context() },
 	}
@@ -56,6 +56,7 @@ func TestOverTCP(t *testing.T) {
 	h := serve(t, nil, "")
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
+	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
@@ -67,6 +68,7 @@ func TestOverUnixSocket(t *testing.T) {
 	h := serve(t, l, "unix://"+path)
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
+	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 }
 
 func TestWrongToken(t *testing.T) {

@@ -18,7 +18,7 @@ func TestDaemon(t *testing.T) {
 			d := daemon.Start(t, daemon.Options{Driver: driver})
 			c := d.Client()
 			h := contract.Harness{
-				Apps: c, Machines: c, Suspend: true,
+				Apps: c, Machines: c, Platform: c, Suspend: true,
 				Context: func(tb testing.TB) context.Context {
 					tb.Helper()
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Minute)
@@ -31,6 +31,7 @@ func TestDaemon(t *testing.T) {
 			}
 			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
+			t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 		})
 	}
 }

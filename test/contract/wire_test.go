@@ -99,7 +99,7 @@ func TestTerminal(t *testing.T) {
 func TestLogs(t *testing.T) {
 	s := fake.New("loc")
 	server := httptest.NewServer(api.New(api.Config{
-		Apps: s, Machines: s, Logs: s, Images: s, Auth: fake.Tokens{token: {Admin: true}}, Region: "loc",
+		Apps: s, Machines: s, Logs: s, Images: s, Platform: s, Auth: fake.Tokens{token: {Admin: true}}, Region: "loc",
 		Log: slog.New(slog.DiscardHandler),
 	}))
 	defer server.Close()

@@ -44,11 +44,12 @@ type Service struct {
 
 // The interfaces that a Service offers.
 var (
-	_ hangar.AppService     = (*Service)(nil)
-	_ hangar.MachineService = (*Service)(nil)
-	_ hangar.LogService     = (*Service)(nil)
-	_ hangar.ImageService   = (*Service)(nil)
-	_ hangar.Authenticator  = Tokens(nil)
+	_ hangar.AppService      = (*Service)(nil)
+	_ hangar.MachineService  = (*Service)(nil)
+	_ hangar.LogService      = (*Service)(nil)
+	_ hangar.ImageService    = (*Service)(nil)
+	_ hangar.PlatformService = (*Service)(nil)
+	_ hangar.Authenticator   = Tokens(nil)
 )
 
 // machine is everything that is known of a Machine.

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestContract(t *testing.T) {
 	s := fake.New("loc")
 	h := contract.Harness{
-		Apps: s, Machines: s, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Apps: s, Machines: s, Platform: s, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
 		Exit: func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context {
 			tb.Helper()
@@ -26,4 +26,5 @@ func TestContract(t *testing.T) {
 	}
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
+	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 }

@@ -87,9 +87,11 @@ func (s *Service) Machines(ctx context.Context, app hangar.AppName, filter hanga
 			out = append(out, c)
 		}
 	}
-	slices.SortFunc(out, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(out, byID)
 	return out, nil
 }
+
+func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
 // Machine implements hangar.MachineOps.
 func (s *Service) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {

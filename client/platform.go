@@ -1,0 +1,63 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Regions implements hangar.PlatformService.
+func (c *Client) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.RegionRoom, error) {
+	in := get("/v1/platform/regions")
+	in.query = url.Values{}
+	if guest.CPUKind != "" {
+		in.query.Set("cpu_kind", guest.CPUKind)
+	}
+	if guest.CPUs != 0 {
+		in.query.Set("cpus", strconv.Itoa(guest.CPUs))
+	}
+	if guest.MemoryMB != 0 {
+		in.query.Set("memory_mb", strconv.Itoa(guest.MemoryMB))
+	}
+	var out struct {
+		Regions []struct {
+			Code     hangar.Region `json:"code"`
+			Capacity int           `json:"capacity"`
+		} `json:"Regions"`
+	}
+	if err := c.do(ctx, in, &out); err != nil {
+		return nil, err
+	}
+	rooms := make([]hangar.RegionRoom, len(out.Regions))
+	for i, r := range out.Regions {
+		rooms[i] = hangar.RegionRoom{Region: r.Code, Capacity: r.Capacity}
+	}
+	return rooms, nil
+}
+
+// placementWish is the body of a question for placements.
+type placementWish struct {
+	Compute hangar.Guest   `json:"compute"`
+	Region  string         `json:"region,omitempty"`
+	Count   int            `json:"count,omitempty"`
+	Org     hangar.OrgSlug `json:"org_slug,omitempty"`
+}
+
+// Placements implements hangar.PlatformService.
+func (c *Client) Placements(ctx context.Context, q hangar.PlacementQuery) ([]hangar.Placement, error) {
+	words := make([]string, len(q.Regions))
+	for i, r := range q.Regions {
+		words[i] = string(r)
+	}
+	var out struct {
+		Regions []hangar.Placement `json:"Regions"`
+	}
+	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/platform/placements", in: placementWish{
+		Compute: q.Guest, Region: strings.Join(words, ","), Count: q.Count, Org: q.Org,
+	}}, &out)
+	return out.Regions, err
+}

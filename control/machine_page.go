@@ -1,0 +1,182 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// minAsk is how many Machines a host is asked for at least, so that a small page does
+// not take many questions when the caller may see few of the host's Machines.
+const minAsk = 100
+
+// OrgMachines implements hangar.MachineService. Every host is asked for what fits on
+// the page, and no more.
+func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
+	p, err := hangar.PrincipalFrom(ctx)
+	if err != nil {
+		return hangar.MachinePage{}, err
+	}
+	if _, err := m.org(ctx, p, org, hangar.ActionRead); err != nil {
+		return hangar.MachinePage{}, err
+	}
+	listing, err := q.Listing(m.now())
+	if err != nil {
+		return hangar.MachinePage{}, err
+	}
+	byHost, err := m.reservedAfter(ctx, p, org, listing.After)
+	if err != nil {
+		return hangar.MachinePage{}, err
+	}
+	hosts := slices.Sorted(maps.Keys(byHost))
+	pages := make([]hostPage, len(hosts))
+	var group errgroup.Group
+	for i, host := range hosts {
+		group.Go(func() (err error) {
+			pages[i], err = m.pageHost(ctx, org, host, byHost[host], listing.After, q)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return hangar.MachinePage{}, err
+	}
+	var list []*hangar.Machine
+	missed := []hangar.Region{}
+	for _, host := range pages {
+		list, missed = append(list, host.machines...), append(missed, host.missed...)
+	}
+	slices.SortFunc(list, byID)
+	slices.Sort(missed)
+	page := listing.Page(list, q.Limit)
+	page.ErrorRegions = slices.Compact(missed)
+	return page, nil
+}
+
+func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) }
+
+// reservedAfter returns which Machines of an organization are reserved on which
+// host: those after an id, of Apps that p may see.
+func (c *Control) reservedAfter(
+	ctx context.Context, p hangar.Principal, org hangar.OrgSlug, after hangar.MachineID,
+) (map[hangar.HostID]map[hangar.MachineID]hangar.AppName, error) {
+	apps, _, err := state.All(ctx, c.store, appsPrefix, false)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	visible := map[hangar.AppName]bool{}
+	for _, item := range apps {
+		rec, err := decode[appRecord](item)
+		if err != nil {
+			c.log.Error("app skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		visible[rec.Name] = rec.Org == org && p.May(hangar.ActionRead, hangar.Target{Org: org, App: rec.Name})
+	}
+	items, _, err := state.All(ctx, c.store, reservationsPrefix, false)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	byHost := map[hangar.HostID]map[hangar.MachineID]hangar.AppName{}
+	for _, item := range items {
+		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
+		if !visible[hangar.AppName(app)] || hangar.MachineID(id) <= after {
+			continue
+		}
+		r, err := decode[reservation](item)
+		if err != nil {
+			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		if byHost[r.Host] == nil {
+			byHost[r.Host] = map[hangar.MachineID]hangar.AppName{}
+		}
+		byHost[r.Host][r.ID] = hangar.AppName(app)
+	}
+	return byHost, nil
+}
+
+// hostPage is what a host has for a page: sorted, and one Machine more than the page
+// has room for if there is one. The missed regions are of Machines of which the host
+// could not be asked.
+type hostPage struct {
+	machines []*hangar.Machine
+	missed   []hangar.Region
+}
+
+func (c *Control) pageHost(
+	ctx context.Context, org hangar.OrgSlug, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName,
+	after hangar.MachineID, q hangar.MachinePageQuery,
+) (hostPage, error) {
+	list, err := c.askPage(ctx, org, host, reserved, after, q)
+	if err == nil || !unreachable(err) || ctx.Err() != nil {
+		return hostPage{machines: list}, err
+	}
+	return c.publishedPage(ctx, host, reserved, q)
+}
+
+// askPage asks a host. It may still have Machines that are no longer reserved, and
+// is asked again for what these took the place of.
+func (c *Control) askPage(
+	ctx context.Context, org hangar.OrgSlug, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName,
+	after hangar.MachineID, q hangar.MachinePageQuery,
+) ([]*hangar.Machine, error) {
+	agent, err := c.agent(host)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var list []*hangar.Machine
+	for ask := max(q.Limit+1, minAsk); ; {
+		got, err := agent.OrgMachines(ctx, org, after, ask, q.MachineFilter)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range got {
+			if app, ok := reserved[m.ID]; ok && app == m.App {
+				list = append(list, m)
+			}
+		}
+		if len(got) < ask || len(list) > q.Limit {
+			return list, nil
+		}
+		after = got[len(got)-1].ID
+	}
+}
+
+// publishedPage reads what a host that cannot be reached has published.
+func (c *Control) publishedPage(
+	ctx context.Context, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName, q hangar.MachinePageQuery,
+) (hostPage, error) {
+	var page hostPage
+	for _, id := range slices.Sorted(maps.Keys(reserved)) {
+		row, err := c.rows.row(ctx, host, id)
+		m := &row.Machine
+		switch {
+		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
+			continue
+		case err != nil:
+			return page, stateError(err)
+		case m.App != reserved[id]:
+			continue
+		}
+		if !slices.Contains(page.missed, m.Region) {
+			page.missed = append(page.missed, m.Region)
+		}
+		if q.Matches(m) {
+			m.HostStatus = hostUnreachable
+			page.machines = append(page.machines, m)
+		}
+		if len(page.machines) > q.Limit {
+			break
+		}
+	}
+	return page, nil
+}

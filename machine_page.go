@@ -1,0 +1,121 @@
+package hangar
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"time"
+)
+
+// MaxMachinePage is how many Machines a page has at most, and unless asked.
+const MaxMachinePage = 1000
+
+// MachinePageQuery asks for one page of a listing of Machines.
+type MachinePageQuery struct {
+	MachineFilter        // the same for every page of a listing; Events has no effect
+	Cursor        string // MachinePage.Next of the page before; empty: the first page
+	Limit         int    // 0: MaxMachinePage, which is the most
+}
+
+// MachinePage is a part of a listing of Machines, sorted by id. As an id never
+// changes, no Machine is on two pages of a listing, and none that is there all the
+// time is on no page, whatever comes and goes meanwhile.
+type MachinePage struct {
+	// Machines come without events. Of their configs, nobody may rely on more than
+	// guest, image and metadata.
+	Machines []*Machine
+	Next     string // the cursor of the next page; empty: there is none
+	// LastUpdated, of the last page, is MachineFilter.UpdatedAfter of a later listing
+	// that has every Machine that changed after this listing began. The zero time: no
+	// Machine was ever listed.
+	LastUpdated time.Time
+	// ErrorRegions have hosts that cannot be reached. Their Machines are listed as
+	// they were published, with the host status "unreachable".
+	ErrorRegions []Region
+}
+
+// MachineListing is a listing under way, which is what a cursor holds.
+type MachineListing struct {
+	After        MachineID // the last Machine that was listed
+	UpdatedAfter time.Time
+	Began        time.Time
+	Newest       time.Time // the last change of a Machine that was listed
+}
+
+// cursor is a MachineListing on its way to the client and back. Times are in
+// seconds since 1970, which is as exact as those of Machines are.
+type cursor struct {
+	After        MachineID `json:"a"`
+	UpdatedAfter int64     `json:"u"`
+	Began        int64     `json:"b"`
+	Newest       int64     `json:"n"`
+}
+
+// Listing returns the listing that q begins or goes on with. A page that is not the
+// first has the UpdatedAfter of the first, whatever q says. It answers CodeInvalid
+// for a cursor that no page had and for a limit that is out of bounds.
+func (q *MachinePageQuery) Listing(now time.Time) (MachineListing, error) {
+	if q.Limit < 0 || q.Limit > MaxMachinePage {
+		return MachineListing{}, Errorf(CodeInvalid, "", "invalid limit: %d is not from 1 to %d", q.Limit, MaxMachinePage)
+	}
+	if q.Limit == 0 {
+		q.Limit = MaxMachinePage
+	}
+	if q.Cursor == "" {
+		return MachineListing{UpdatedAfter: q.UpdatedAfter, Began: now, Newest: q.UpdatedAfter}, nil
+	}
+	var c cursor
+	text, err := base64.RawURLEncoding.DecodeString(q.Cursor)
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err != nil || !c.After.Valid() {
+		return MachineListing{}, Errorf(CodeInvalid, "", "invalid cursor: is not the next_cursor of a page of machines")
+	}
+	q.UpdatedAfter = instant(c.UpdatedAfter)
+	return MachineListing{
+		After: c.After, UpdatedAfter: q.UpdatedAfter, Began: instant(c.Began), Newest: instant(c.Newest),
+	}, nil
+}
+
+// Page makes the next page of the first limit Machines of list, which has those
+// that come after l.After, sorted. When there are more, it has at least one more.
+func (l MachineListing) Page(list []*Machine, limit int) MachinePage {
+	page := MachinePage{Machines: list[:min(limit, len(list))]}
+	for _, m := range page.Machines {
+		l.After = m.ID
+		if m.UpdatedAt.After(l.Newest) {
+			l.Newest = m.UpdatedAt
+		}
+	}
+	// What changes in the second in which the listing began may have been listed before.
+	page.LastUpdated = l.Newest
+	if before := l.Began.Truncate(time.Second).Add(-time.Second); page.LastUpdated.After(before) {
+		page.LastUpdated = before
+	}
+	if len(list) > limit {
+		page.Next = l.cursor()
+	}
+	return page
+}
+
+func (l MachineListing) cursor() string {
+	text, _ := json.Marshal(cursor{ // has nothing that JSON cannot hold
+		After: l.After, UpdatedAfter: seconds(l.UpdatedAfter), Began: seconds(l.Began), Newest: seconds(l.Newest),
+	})
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// seconds and instant are each other's inverse; the zero time is 0.
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func instant(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}

@@ -1,0 +1,143 @@
+package hangar
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+)
+
+// AnyRegion stands for all regions in a PlacementQuery.
+const AnyRegion Region = "any"
+
+// MaxPlacements is how many Machines can be asked for at once.
+const MaxPlacements = 1000
+
+// RegionRoom says what a region has room for.
+type RegionRoom struct {
+	Region Region
+	// Capacity is how many more Machines find memory that no other has been promised.
+	// Hosts promise more than they have, so that 0 does not mean that none can be made.
+	Capacity int
+}
+
+// PlacementQuery asks where new Machines would go.
+type PlacementQuery struct {
+	Org     OrgSlug  // whose they would be; empty: the caller does not say
+	Regions []Region // where they may go; empty, AnyRegion, or a word that is not the code of a region: anywhere
+	Guest   Guest    // how large each is
+	Count   int      // 0: 1; at most MaxPlacements
+}
+
+// Validate fills in what q leaves out of its Guest and answers CodeInvalid for a
+// query that makes no sense.
+func (q *PlacementQuery) Validate() error {
+	if q.Count < 0 || q.Count > MaxPlacements {
+		return Errorf(CodeInvalid, "", "invalid count: %d is not from 1 to %d", q.Count, MaxPlacements)
+	}
+	return q.Guest.Complete("compute.")
+}
+
+// anywhere reports whether the Machines may go to every region. A group of regions,
+// such as "eu", is told from a region by its length, as that of a code is three.
+func (q *PlacementQuery) anywhere() bool {
+	return len(q.Regions) == 0 || slices.ContainsFunc(q.Regions, func(r Region) bool { return r == AnyRegion || !r.IsCode() })
+}
+
+// IsCode reports whether r can be the code of a region.
+func (r Region) IsCode() bool {
+	return len(r) == 3 && !strings.ContainsFunc(string(r), func(c rune) bool { return c < 'a' || c > 'z' })
+}
+
+// Placement is how many of the Machines that were asked for would go to a region.
+type Placement struct {
+	Region      Region
+	Count       int
+	Concurrency int // on how many hosts
+}
+
+// HostRoom is what a host that may take new Machines has to offer.
+type HostRoom struct {
+	Region Region
+	Memory int64 // bytes, all that it has
+	Free   int64 // bytes that no Machine has been promised; negative: it has promised more than it has
+}
+
+// holds is how many Machines of a size find memory that nobody has been promised.
+func (h HostRoom) holds(g Guest) int {
+	return int(max(h.Free, 0) / (int64(max(g.MemoryMB, 1)) << 20))
+}
+
+// RegionRooms adds up what hosts have room for, by region, sorted. The regions of
+// also are listed even if they have no host.
+func RegionRooms(hosts []HostRoom, g Guest, also ...Region) []RegionRoom {
+	rooms := []RegionRoom{}
+	at := func(r Region) *RegionRoom {
+		i := slices.IndexFunc(rooms, func(x RegionRoom) bool { return x.Region == r })
+		if i < 0 {
+			i = len(rooms)
+			rooms = append(rooms, RegionRoom{Region: r})
+		}
+		return &rooms[i]
+	}
+	for _, r := range also {
+		at(r)
+	}
+	for _, h := range hosts {
+		at(h.Region).Capacity += h.holds(g)
+	}
+	slices.SortFunc(rooms, func(a, b RegionRoom) int { return cmp.Compare(a.Region, b.Region) })
+	return rooms
+}
+
+// Place distributes the Machines of q over hosts: the region with the most room is
+// filled first. When there is not enough room for all of them, the rest goes to the
+// first region, whose hosts then promise more than they have. A host that is smaller
+// than one Machine takes none. The errors are those of PlatformService.Placements.
+func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement, error) {
+	if err := q.Validate(); err != nil {
+		return nil, err
+	}
+	if !q.anywhere() && !slices.ContainsFunc(q.Regions, func(r Region) bool { return slices.Contains(regions, r) }) {
+		return nil, Errorf(CodeInvalid, "", "invalid region: %q is not a region of this server", q.Regions[0])
+	}
+	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h HostRoom) bool {
+		return h.Memory < int64(q.Guest.MemoryMB)<<20 || !q.anywhere() && !slices.Contains(q.Regions, h.Region)
+	})
+	if len(hosts) == 0 {
+		return nil, Errorf(CodeConflict, ReasonInsufficientCapacity,
+			"could not reserve resource for machine: insufficient memory available to fulfill request: no host has %d MB", q.Guest.MemoryMB)
+	}
+	rooms := RegionRooms(hosts, q.Guest)
+	slices.SortStableFunc(rooms, func(a, b RegionRoom) int { return cmp.Compare(b.Capacity, a.Capacity) })
+	var list []Placement
+	left := max(q.Count, 1)
+	for i, room := range rooms {
+		n := min(left, room.Capacity)
+		if n == 0 && i > 0 {
+			break
+		}
+		left -= n
+		p := Placement{Region: room.Region, Count: n}
+		for _, h := range hosts {
+			if h.Region == room.Region {
+				p.Concurrency++
+			}
+		}
+		list = append(list, p)
+	}
+	list[0].Count += left
+	return list, nil
+}
+
+// PlatformService says what the platform as a whole can do. Every method answers
+// CodeUnauthenticated without a principal.
+type PlatformService interface {
+	// Regions are those where Machines can be, sorted, with their room for Machines
+	// of a size; the zero Guest: of the default one.
+	Regions(ctx context.Context, guest Guest) ([]RegionRoom, error)
+	// Placements says where new Machines would go, the best region first. It reserves
+	// nothing. It answers CodeInvalid for regions that there are not, and CodeConflict
+	// with ReasonInsufficientCapacity when no host can take one such Machine.
+	Placements(ctx context.Context, q PlacementQuery) ([]Placement, error)
+}
