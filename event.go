@@ -20,11 +20,17 @@ const (
 	EventDestroy  EventType = "destroy"  // destroying, destroyed
 	EventCordon   EventType = "cordon"   // no requests are sent to it any more; its status is what the state was
 	EventUncordon EventType = "uncordon" // the end of that
+
+	// EventSchedule tells of runs that a schedule asked for and that did not take
+	// place; Request.Schedule is set. A type of hangar alone.
+	EventSchedule EventType = "schedule"
 )
 
 // Transits reports whether the status of an event of this type is a state that the
 // Machine came to be in, and not one that it was in anyway.
-func (t EventType) Transits() bool { return t != EventCordon && t != EventUncordon }
+func (t EventType) Transits() bool {
+	return t != EventCordon && t != EventUncordon && t != EventSchedule
+}
 
 // EventSource says who caused an event.
 type EventSource string
@@ -73,6 +79,18 @@ type EventRequest struct {
 	ColdBoot string `json:"cold_boot,omitempty"`
 	// Error is why a launch, start or suspend failed. A field of hangar alone.
 	Error string `json:"error,omitempty"`
+	// Schedule is set on the start of a scheduled run, and where one did not take
+	// place. A field of hangar alone.
+	Schedule *ScheduledRun `json:"schedule,omitempty"`
+}
+
+// ScheduledRun says for which time a Machine was started by its schedule, or for
+// which times it was not.
+type ScheduledRun struct {
+	Due    time.Time `json:"due"`              // of the run that begins, or of the latest that was missed
+	Missed int       `json:"missed,omitempty"` // runs that did not take place
+	Since  time.Time `json:"since,omitzero"`   // when the first of them was due
+	Reason string    `json:"reason,omitempty"` // why
 }
 
 // MonitorEvent wraps an exit for clients that read the older place.

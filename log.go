@@ -13,6 +13,7 @@ type LogProvider string
 const (
 	LogApp    LogProvider = "app"    // the Machine's own output
 	LogRunner LogProvider = "runner" // the platform
+	LogHealth LogProvider = "health" // its health checks
 )
 
 // LogEntry is one line of a Machine's log.

@@ -10,22 +10,23 @@ import (
 
 // Machine is a fast-launching VM: its config, state and latest events.
 type Machine struct {
-	ID         MachineID     `json:"id"`
-	Name       string        `json:"name"` // unique among the App's Machines that exist
-	App        AppName       `json:"app_name"`
-	State      MachineState  `json:"state"`
-	Region     Region        `json:"region"`
-	Host       HostID        `json:"host_id"`
-	InstanceID InstanceID    `json:"instance_id"` // of the current config version
-	PrivateIP  netip.Addr    `json:"private_ip"`
-	ImageRef   ImageRef      `json:"image_ref"`
-	Config     MachineConfig `json:"config"`
-	CreatedAt  time.Time     `json:"created_at"` // UTC, whole seconds
-	UpdatedAt  time.Time     `json:"updated_at"` // UTC, whole seconds
-	Cordoned   bool          `json:"cordoned"`
-	HostStatus string        `json:"host_status"`      // "ok", "unknown" or "unreachable"
-	Events     []Event       `json:"events,omitempty"` // newest first
-	Nonce      string        `json:"nonce,omitempty"`  // only in the answer to a creation or update with LeaseTTL
+	ID         MachineID      `json:"id"`
+	Name       string         `json:"name"` // unique among the App's Machines that exist
+	App        AppName        `json:"app_name"`
+	State      MachineState   `json:"state"`
+	Region     Region         `json:"region"`
+	Host       HostID         `json:"host_id"`
+	InstanceID InstanceID     `json:"instance_id"` // of the current config version
+	PrivateIP  netip.Addr     `json:"private_ip"`
+	ImageRef   ImageRef       `json:"image_ref"`
+	Config     MachineConfig  `json:"config"`
+	CreatedAt  time.Time      `json:"created_at"` // UTC, whole seconds
+	UpdatedAt  time.Time      `json:"updated_at"` // UTC, whole seconds
+	Cordoned   bool           `json:"cordoned"`
+	HostStatus string         `json:"host_status"`      // "ok", "unknown" or "unreachable"
+	Checks     []MachineCheck `json:"checks,omitempty"` // in the order of MachineConfig.NamedChecks
+	Events     []Event        `json:"events,omitempty"` // newest first
+	Nonce      string         `json:"nonce,omitempty"`  // only in the answer to a creation or update with LeaseTTL
 }
 
 // Ref returns the name under which the services know the Machine.

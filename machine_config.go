@@ -16,11 +16,11 @@ type MachineConfig struct {
 	Statics     []Static          `json:"statics,omitempty"`
 	Files       []File            `json:"files,omitempty"`
 	Processes   []ProcessConfig   `json:"processes,omitempty"`
-	Schedule    string            `json:"schedule,omitempty"`
+	Schedule    Schedule          `json:"schedule,omitempty"`
 	AutoDestroy bool              `json:"auto_destroy,omitempty"`
 	Restart     *RestartConfig    `json:"restart,omitempty"`
 	StopConfig  *StopConfig       `json:"stop_config,omitempty"`
-	Standbys    []MachineID       `json:"standbys,omitempty"`
+	Standbys    []MachineID       `json:"standbys,omitempty"` // the Machines for which this one waits; see StandsBy
 	DNS         *DNSConfig        `json:"dns,omitempty"`
 	Rootfs      *RootfsConfig     `json:"rootfs,omitempty"`
 	// DisableMachineAutostart is an older place of Service.Autostart.

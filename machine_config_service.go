@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 var (
@@ -22,9 +24,14 @@ func (c *MachineConfig) validateServices() error {
 	if len(c.Services) > maxServices {
 		return badConfig("config.services", "has %d entries, more than the %d that are allowed", len(c.Services), maxServices)
 	}
+	checks := len(c.Checks)
 	for i := range c.Services {
-		if err := c.Services[i].validate("config.services[" + strconv.Itoa(i) + "]"); err != nil {
+		at := "config.services[" + strconv.Itoa(i) + "]"
+		if err := c.Services[i].validate(at); err != nil {
 			return err
+		}
+		if checks += len(c.Services[i].Checks); checks > maxChecks {
+			return badConfig(at+".checks", "brings the checks of the Machine to %d, more than the %d that are allowed", checks, maxChecks)
 		}
 	}
 	return nil
@@ -96,8 +103,13 @@ func (c *MachineConfig) validateChecks() error {
 		return badConfig("config.checks", "has %d entries, more than the %d that are allowed", len(c.Checks), maxChecks)
 	}
 	for name, check := range c.Checks {
-		if name == "" {
+		switch {
+		case name == "":
 			return badConfig("config.checks", "has an empty name")
+		case len(name) > maxCheckName:
+			return badConfig("config.checks", "has a name of %d bytes, more than the %d that are allowed", len(name), maxCheckName)
+		case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+			return badConfig("config.checks", "has a name with control characters: %q", name)
 		}
 		if err := check.validate("config.checks."+name, true); err != nil {
 			return err
@@ -118,20 +130,56 @@ func (k *Check) validate(at string, needsPort bool) error {
 		return badConfig(at+".protocol", "%q is not \"http\" or \"https\"", k.Protocol)
 	case k.Path != "" && !strings.HasPrefix(k.Path, "/"):
 		return badConfig(at+".path", "%q does not start with a slash", k.Path)
+	case len(k.Path) > maxCheckText || strings.ContainsFunc(k.Path, unprintable):
+		return badConfig(at+".path", "is not a path of at most %d printable ASCII characters", maxCheckText)
+	case k.Method != "" && (len(k.Method) > maxCheckText || !isToken(k.Method)):
+		return badConfig(at+".method", "%q is not an HTTP method", k.Method)
+	case len(k.TLSServerName) > maxCheckText || strings.ContainsFunc(k.TLSServerName, unprintable):
+		return badConfig(at+".tls_server_name", "%q is not the name of a host", k.TLSServerName)
+	case len(k.Headers) > maxCheckHeaders:
+		return badConfig(at+".headers", "has %d entries, more than the %d that are allowed", len(k.Headers), maxCheckHeaders)
 	}
 	for _, d := range []struct {
-		name  string
-		value *Duration
-		min   time.Duration
-	}{{"interval", k.Interval, minInterval}, {"timeout", k.Timeout, 0}, {"grace_period", k.GracePeriod, 0}} {
+		name     string
+		value    *Duration
+		min, max time.Duration
+	}{
+		{"interval", k.Interval, minInterval, maxInterval},
+		{"timeout", k.Timeout, minCheckTimeout, maxCheckTimeout},
+		{"grace_period", k.GracePeriod, 0, maxInterval},
+	} {
 		if d.value == nil || *d.value == 0 {
 			continue
 		}
-		if v := time.Duration(*d.value); v < d.min || v > maxInterval {
-			return badConfig(at+"."+d.name, "%s is not from %s to %s", v, d.min, maxInterval)
+		if v := time.Duration(*d.value); v < d.min || v > d.max {
+			return badConfig(at+"."+d.name, "%s is not from %s to %s", v, d.min, d.max)
+		}
+	}
+	for i, h := range k.Headers {
+		here := at + ".headers[" + strconv.Itoa(i) + "]"
+		if len(h.Name) > maxCheckText || !isToken(h.Name) {
+			return badConfig(here+".name", "%q is not the name of a header", h.Name)
+		}
+		if len(h.Values) > maxCheckHeaders {
+			return badConfig(here+".values", "has %d entries, more than the %d that are allowed", len(h.Values), maxCheckHeaders)
+		}
+		for n, v := range h.Values {
+			if len(v) > maxCheckText || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+				return badConfig(here+".values["+strconv.Itoa(n)+"]", "is longer than %d bytes or contains control characters", maxCheckText)
+			}
 		}
 	}
 	return nil
+}
+
+// unprintable is true of what neither a path nor a host name may contain as it is.
+func unprintable(r rune) bool { return r <= ' ' || r >= 0x7f }
+
+// isToken reports whether s may be an HTTP method or the name of a header.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return unprintable(r) || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
 }
 
 // validateObserved checks what metrics and the edge will read from the Machine.

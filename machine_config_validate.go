@@ -27,10 +27,16 @@ const (
 	maxRetries    = 1_000_000
 	maxServices   = 64
 	maxPorts      = 256
-	maxChecks     = 64
+	maxChecks     = 64 // of the config and its services together
 	maxFiles      = 256
 	minInterval   = time.Second
 	maxInterval   = 24 * time.Hour
+
+	minCheckTimeout = time.Millisecond
+	maxCheckTimeout = time.Minute
+	maxCheckName    = 128     // bytes
+	maxCheckText    = 2 << 10 // bytes of a path, a name or a value of a header
+	maxCheckHeaders = 64
 )
 
 var persistValues = []PersistRootfs{PersistNever, PersistRestart, PersistAlways}
@@ -51,7 +57,7 @@ var unsupportedProperties = []struct{ name, what string }{
 func (c *MachineConfig) Validate() error {
 	checks := []func() error{
 		c.validateImage, c.validateSupported, c.validateGuest, c.validateInit, c.validateEnv, c.validateMetadata,
-		c.validateServices, c.validateChecks, c.validateFiles, c.validateLifecycle, c.validateObserved,
+		c.validateServices, c.validateChecks, c.validateFiles, c.validateLifecycle, c.validateSchedule, c.validateStandbys, c.validateObserved,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -78,12 +84,8 @@ func (c *MachineConfig) validateSupported() error {
 	switch {
 	case len(c.Mounts) > 0:
 		return unsupported("config.mounts", "volumes are not offered")
-	case c.Schedule != "":
-		return unsupported("config.schedule", "scheduled Machines are not offered")
 	case len(c.Processes) > 0:
 		return unsupported("config.processes", "several processes in one Machine are not offered")
-	case len(c.Standbys) > 0:
-		return unsupported("config.standbys", "standby Machines are not offered")
 	case c.SwapMB() != 0:
 		return unsupported("config.init.swap_size_mb", "swap is not offered")
 	case c.Rootfs != nil && c.Rootfs.SizeGB != 0:
