@@ -46,6 +46,7 @@ var rules = map[string]rule{
 	"control/state/statetest": {imports: plus(language, "control/state")},
 
 	"host":                   {imports: plus(language, "host/..."), tests: []string{"test/contract/..."}},
+	"host/check":             {imports: language},
 	"host/driver":            {imports: language},
 	"host/driver/drivertest": {imports: plus(language, "host/driver")},
 	"host/driver/fake":       {imports: plus(language, "host/driver"), tests: []string{"host/driver/drivertest"}},

@@ -1,0 +1,377 @@
+// Package check probes the health of Machines and says when what is known of one
+// changes.
+//
+// A Machine is watched from the moment it is started until it is not. Each of its
+// checks runs at its interval; right after a boot, once the grace period is over,
+// it runs much more often until it passes or two intervals have gone by, so that a
+// Machine is known to be healthy as soon as it is. One run decides: what failed is
+// critical, what succeeded passes. A run that is slow does not delay the next one of
+// another check, and a check never runs twice at once. Nothing here acts on a
+// Machine.
+//
+// One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long
+// as it takes. How many runs there are at once is bounded, and how many of one
+// Machine, so that a Machine that does not answer cannot hold up the others.
+// Methods may be called from any goroutine.
+//
+// The package keeps nothing on disk; what must outlive the daemon is for who is told
+// of changes.
+package check
+
+import (
+	"container/heap"
+	"context"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Dialer reaches into the private network of Machines.
+type Dialer interface {
+	// Dial connects to a TCP port of a Machine, by whichever of its addresses
+	// listens.
+	Dial(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
+}
+
+// DefaultAtOnce and DefaultPerMachine bound the runs at a time.
+const (
+	DefaultAtOnce     = 1024
+	DefaultPerMachine = 4
+)
+
+// The pace after a boot: the first pause, which doubles up to the last.
+const (
+	minEager = 50 * time.Millisecond
+	maxEager = time.Second
+)
+
+// Change is a check whose status has changed.
+type Change struct {
+	Check  hangar.NamedCheck
+	Before hangar.CheckStatus
+	After  hangar.MachineCheck
+	Tell   bool // people want to know: it is not just the first failure of a Machine that boots
+}
+
+// Options of a Checker. AtOnce and PerMachine may be zero for the defaults.
+type Options struct {
+	Dialer Dialer
+	Now    func() time.Time // stamps results
+	// Changed is told of every change, one after the other. It must not call the
+	// Checker, and should be quick.
+	Changed    func(id hangar.MachineID, change Change)
+	AtOnce     int
+	PerMachine int
+}
+
+// Target is a Machine to be watched.
+type Target struct {
+	Machine hangar.MachineID
+	Addr    netip.Addr // by which requests name the Machine
+	Checks  []hangar.NamedCheck
+	// Booted is when the Machine booted: grace periods are counted from then. Zero
+	// for one that has no need of them, as after a resume.
+	Booted time.Time
+	// Known is what a daemon before this one has found out, in the order of Checks;
+	// nil if nothing is known.
+	Known []hangar.MachineCheck
+}
+
+// Unknown is the output of a check that has not run yet.
+const Unknown = "the check has not run yet"
+
+// Checker watches Machines. Use New, then Run.
+type Checker struct {
+	o     Options
+	wake  chan struct{} // buffered 1: the queue has a new head, or a run has ended
+	slots chan struct{} // one for each run under way
+	runs  sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	machines map[hangar.MachineID]*machine
+	queue    queue
+}
+
+// machine is a Machine that is watched.
+type machine struct {
+	id     hangar.MachineID
+	addr   netip.Addr
+	probes []*probe
+	active int      // runs under way
+	behind []*probe // due, but the Machine has as many runs as it may
+}
+
+// probe is one check of a Machine.
+type probe struct {
+	machine *machine
+	spec    hangar.NamedCheck
+	result  hangar.MachineCheck
+	due     time.Time
+	eager   time.Duration      // the next pause after a boot; 0: it goes at its interval
+	patient time.Time          // when it stops being eager
+	calm    bool               // it has been eager no longer once
+	at      int                // in the queue; -1: not there
+	cancel  context.CancelFunc // of the run under way; nil: there is none
+}
+
+// New returns a Checker that watches nothing yet.
+func New(o Options) *Checker {
+	if o.AtOnce == 0 {
+		o.AtOnce = DefaultAtOnce
+	}
+	if o.PerMachine == 0 {
+		o.PerMachine = DefaultPerMachine
+	}
+	return &Checker{
+		o: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.AtOnce), machines: make(map[hangar.MachineID]*machine),
+	}
+}
+
+// Watch begins to watch a Machine, as if it had not been watched before.
+func (c *Checker) Watch(t Target) {
+	now := time.Now()
+	m := &machine{id: t.Machine, addr: t.Addr}
+	since := c.o.Now()
+	for i, spec := range t.Checks {
+		p := &probe{machine: m, spec: spec, at: -1, due: now, eager: minEager}
+		if len(t.Known) == len(t.Checks) && t.Known[i].Name == spec.Name {
+			// It has been going for a while; whatever else has been going, too,
+			// shall not all be run at the start of a daemon.
+			p.result = t.Known[i]
+			if p.result.Status == hangar.CheckPassing {
+				p.eager, p.calm = 0, true
+				p.due = now.Add(p.share(spec.Interval))
+			}
+		} else {
+			p.result = hangar.MachineCheck{Name: spec.Name, Status: hangar.CheckWarning, Output: Unknown, UpdatedAt: since}
+		}
+		if !t.Booted.IsZero() {
+			if left := spec.Grace - since.Sub(t.Booted); p.due.Before(now.Add(left)) {
+				p.due = now.Add(min(left, spec.Grace))
+			}
+		}
+		p.patient = p.due.Add(2 * spec.Interval)
+		m.probes = append(m.probes, p)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(t.Machine)
+	if len(m.probes) == 0 {
+		return
+	}
+	c.machines[m.id] = m
+	for _, p := range m.probes {
+		heap.Push(&c.queue, p)
+	}
+	c.signal()
+}
+
+// share is a part of d that is the probe's own, so that checks which began at the
+// same moment do not run at the same moment for ever.
+func (p *probe) share(d time.Duration) time.Duration {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(p.machine.id)) // never fails
+	_, _ = h.Write([]byte(p.spec.Name))
+	return time.Duration(float64(d) * float64(h.Sum32()) / (1 << 32))
+}
+
+// Forget ends the watch of a Machine. Runs under way are cut off and their results
+// dropped: after Forget, Changed is not told of the Machine.
+func (c *Checker) Forget(id hangar.MachineID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(id)
+}
+
+func (c *Checker) forget(id hangar.MachineID) {
+	m := c.machines[id]
+	if m == nil {
+		return
+	}
+	delete(c.machines, id)
+	for _, p := range m.probes {
+		if p.cancel != nil {
+			p.cancel()
+		}
+		if p.at >= 0 {
+			heap.Remove(&c.queue, p.at)
+		}
+	}
+	m.behind = nil
+}
+
+// Results returns what is known of a Machine's checks, in their order; nil of a
+// Machine that is not watched.
+func (c *Checker) Results(id hangar.MachineID) []hangar.MachineCheck {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.machines[id]
+	if m == nil {
+		return nil
+	}
+	list := make([]hangar.MachineCheck, len(m.probes))
+	for i, p := range m.probes {
+		list[i] = p.result
+	}
+	return list
+}
+
+// Run runs checks until ctx ends and all runs have.
+func (c *Checker) Run(ctx context.Context) {
+	defer c.runs.Wait()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		p, pause := c.next(time.Now())
+		if p != nil {
+			c.begin(ctx, p)
+			continue
+		}
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-c.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// next takes a probe that is due off the queue, or returns how long until one is.
+func (c *Checker) next(now time.Time) (*probe, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) > 0 {
+		p := c.queue[0]
+		if pause := p.due.Sub(now); pause > 0 {
+			return nil, pause
+		}
+		heap.Pop(&c.queue)
+		if p.machine.active >= c.o.PerMachine {
+			p.machine.behind = append(p.machine.behind, p)
+			continue
+		}
+		p.machine.active++
+		return p, 0
+	}
+	return nil, time.Hour
+}
+
+// begin runs a probe, once there is a slot for it.
+func (c *Checker) begin(ctx context.Context, p *probe) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	c.runs.Go(func() {
+		defer func() { <-c.slots }()
+		bounded, cancel := context.WithTimeout(ctx, p.spec.Timeout)
+		defer cancel()
+		if !c.claim(p, cancel) {
+			return
+		}
+		output, err := run(bounded, c.o.Dialer, p.machine, &p.spec)
+		if ctx.Err() == nil {
+			c.end(p, output, err)
+		}
+	})
+}
+
+// claim notes how to cut off a run. It reports false for a Machine that has been
+// forgotten meanwhile.
+func (c *Checker) claim(p *probe, cancel context.CancelFunc) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.cancel = cancel
+	return c.machines[p.machine.id] == p.machine
+}
+
+// end takes over what a run found out, and plans the next.
+func (c *Checker) end(p *probe, output string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := p.machine
+	if c.machines[m.id] != m {
+		return
+	}
+	m.active--
+	p.cancel = nil
+	if len(m.behind) > 0 {
+		heap.Push(&c.queue, m.behind[0])
+		m.behind = slices.Delete(m.behind, 0, 1)
+	}
+	now := time.Now()
+	wasEager := p.eager > 0
+	p.due = now.Add(p.pause(now, err == nil))
+	heap.Push(&c.queue, p)
+	c.signal()
+
+	before := p.result
+	p.result.Status, p.result.Output = hangar.CheckPassing, clean(output)
+	if err != nil {
+		p.result.Status, p.result.Output = hangar.CheckCritical, clean(err.Error())
+	}
+	gaveUp := wasEager && p.eager == 0 && err != nil
+	if before.Status == p.result.Status && !gaveUp {
+		return
+	}
+	if before.Status != p.result.Status {
+		p.result.UpdatedAt = c.o.Now()
+	}
+	c.o.Changed(m.id, Change{Check: p.spec, Before: before.Status, After: p.result, Tell: err == nil || gaveUp || !wasEager})
+}
+
+// pause returns how long until the next run.
+func (p *probe) pause(now time.Time, passed bool) time.Duration {
+	if p.eager > 0 && !passed && now.Before(p.patient) {
+		pause := min(p.eager, p.spec.Interval)
+		p.eager = min(2*p.eager, maxEager)
+		return pause
+	}
+	p.eager = 0
+	if !p.calm {
+		p.calm = true
+		return p.spec.Interval - p.share(p.spec.Interval/2)
+	}
+	return p.spec.Interval
+}
+
+// signal makes Run look at the queue. c.mu is held.
+func (c *Checker) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// queue is a heap of probes, the one that is due first on top.
+type queue []*probe
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].at, q[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	p := x.(*probe)
+	p.at = len(*q)
+	*q = append(*q, p)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	p := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	p.at = -1
+	return p
+}
