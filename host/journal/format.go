@@ -26,6 +26,7 @@ var (
 	bucketEvents   = []byte("events")         // series of hangar.Event
 	bucketVersions = []byte("versions")       // series of hangar.MachineVersion
 	bucketLeases   = []byte("leases")         // id → hangar.Lease
+	bucketHealth   = []byte("health")         // id → Health
 	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
 
@@ -40,13 +41,13 @@ var keyVersion = []byte("version")
 func buckets() [][]byte {
 	return [][]byte{
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
-		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases,
+		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases, bucketHealth,
 	}
 }
 
 // addedBuckets came to the format after it was in use; Open adds them to a journal
 // that lacks them.
-func addedBuckets() [][]byte { return [][]byte{bucketLeases} }
+func addedBuckets() [][]byte { return [][]byte{bucketLeases, bucketHealth} }
 
 // addBuckets completes a journal that was made before there were addedBuckets.
 func addBuckets(db *bolt.DB) error {

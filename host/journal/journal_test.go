@@ -90,6 +90,7 @@ func full() *journal.Record {
 		Stop:     &journal.Stop{Signal: 15, Grace: 5 * time.Second, Source: hangar.SourceUser},
 		Previous: &journal.Previous{InstanceID: "01H00000000000000000000000", State: hangar.MachineStopped},
 		Restarts: []time.Time{at}, RestartAt: at.Add(time.Second), DestroyedAt: at.Add(time.Minute),
+		Since: at.Add(time.Nanosecond), Scheduled: at.Add(time.Hour),
 	}
 }
 

@@ -74,6 +74,7 @@ func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err
 			if err := json.Unmarshal(v, r); err != nil {
 				j.skipped("machine", hangar.MachineID(k), err)
 			} else {
+				j.readHealth(tx, r)
 				batch = append(batch, r)
 			}
 			if n++; n == machinesPerRead {
@@ -108,10 +109,26 @@ func (j *Journal) IDs() ([]hangar.MachineID, error) {
 func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
-		r, err = readMachine(tx, id)
+		if r, err = readMachine(tx, id); err == nil {
+			j.readHealth(tx, r)
+		}
 		return err
 	})
 	return r, err
+}
+
+// readHealth adds to a record what is known of its health checks.
+func (j *Journal) readHealth(tx *bolt.Tx, r *Record) {
+	v := tx.Bucket(bucketHealth).Get([]byte(r.Machine.ID))
+	if v == nil {
+		return
+	}
+	h := new(Health)
+	if err := json.Unmarshal(v, h); err != nil {
+		j.skipped("health", r.Machine.ID, err)
+		return
+	}
+	r.Health, r.Seq = h, max(r.Seq, h.Seq)
 }
 
 func readMachine(tx *bolt.Tx, id hangar.MachineID) (*Record, error) {

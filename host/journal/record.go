@@ -49,8 +49,27 @@ type Record struct {
 	MetadataTimes hangar.MetadataTimes `json:"metadata_times,omitzero"`
 	// DestroyedAt is when the Machine was destroyed; its record stays for a day.
 	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
-	// Seq is the number of the commit that wrote the record. Set by PutMachine.
+	// Since is when the Machine came into its state.
+	Since time.Time `json:"since,omitzero"`
+	// Scheduled is the latest time of the Machine's schedule that has been dealt
+	// with: it has been started for it, or not, and an event told so.
+	Scheduled time.Time `json:"scheduled,omitzero"`
+	// Seq is the number of the commit that wrote the record, or Health if that is
+	// newer. Set by PutMachine.
 	Seq uint64 `json:"seq"`
+
+	// Health is what was last known of the health checks. It is read with the
+	// record, and written beside it: see PutHealth.
+	Health *Health `json:"-"`
+}
+
+// Health is what was found out about a Machine's health checks.
+type Health struct {
+	// Since is the Since of the record for which this was found out: of a Machine
+	// that has been stopped or started since, it says nothing.
+	Since  time.Time             `json:"since"`
+	Checks []hangar.MachineCheck `json:"checks"`
+	Seq    uint64                `json:"seq"` // of the commit that wrote it; set by PutHealth
 }
 
 // Stop says how a sandbox is asked to end.

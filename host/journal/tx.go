@@ -50,7 +50,7 @@ func (t *Tx) PutMachine(r *Record) error {
 	}
 	stored := *r
 	stored.Seq = seq
-	stored.Machine.Events = nil
+	stored.Machine.Events, stored.Machine.Checks = nil, nil
 	value, err := json.Marshal(&stored)
 	if err != nil {
 		return fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
@@ -90,7 +90,35 @@ func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	return nil
 }
 
-// DeleteMachine removes the record, lease, events and versions of a Machine and marks a
+// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the
+// number of this commit and marks the Machine unpublished. What it says of a Machine
+// that has no record, it says to nobody.
+func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
+	key, err := machineKey(id)
+	if err != nil {
+		return err
+	}
+	seq, err := t.begin()
+	if err != nil {
+		return err
+	}
+	if t.tx.Bucket(bucketMachines).Get(key) == nil {
+		return nil
+	}
+	stored := *h
+	stored.Seq = seq
+	value, err := json.Marshal(&stored)
+	if err != nil {
+		return fmt.Errorf("encode health of machine %s: %w", id, err)
+	}
+	if err := t.tx.Bucket(bucketHealth).Put(key, value); err != nil {
+		return fmt.Errorf("write health of machine %s: %w", id, err)
+	}
+	h.Seq = seq
+	return t.unpublished(id, seq, false)
+}
+
+// DeleteMachine removes the record, lease, health, events and versions of a Machine and marks a
 // retraction unpublished, also when there was no record: a row that others still
 // have of it is withdrawn that way.
 func (t *Tx) DeleteMachine(id hangar.MachineID) error {
@@ -107,6 +135,9 @@ func (t *Tx) DeleteMachine(id hangar.MachineID) error {
 	}
 	if err := t.tx.Bucket(bucketLeases).Delete(key); err != nil {
 		return fmt.Errorf("delete lease of machine %s: %w", id, err)
+	}
+	if err := t.tx.Bucket(bucketHealth).Delete(key); err != nil {
+		return fmt.Errorf("delete health of machine %s: %w", id, err)
 	}
 	for _, name := range [][]byte{bucketEvents, bucketVersions} {
 		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {

@@ -1,0 +1,37 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Dial connects to a TCP port of a Machine, as the host, which is what programs in
+// the Machine see. A program may listen on the private address, on the IPv4 one or
+// on both: the private one is asked first, and if nothing answers there, the other.
+func (n *Network) Dial(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
+	n.mu.Lock()
+	at, ok := n.attached[id]
+	n.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("machine %s is not on the network", id)
+	}
+	// Half of the time for each, should packets vanish without an answer.
+	first := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		first, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	var d net.Dialer
+	to := strconv.Itoa(port)
+	conn, err := d.DialContext(first, "tcp6", net.JoinHostPort(at.ipv6.String(), to))
+	if err == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	return d.DialContext(ctx, "tcp4", net.JoinHostPort(at.ipv4.String(), to))
+}
