@@ -36,6 +36,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
@@ -58,6 +59,7 @@ type Networks interface {
 	Attach(ctx context.Context, e network.Endpoint) (network.Attachment, error)
 	Detach(ctx context.Context, id hangar.MachineID) error
 	List(ctx context.Context) ([]hangar.MachineID, error)
+	check.Dialer
 }
 
 // Options are what an agent is made of. All fields are required.
@@ -79,6 +81,10 @@ type Options struct {
 type Agent struct {
 	o       Options
 	creates singleflight.Group
+	checks  *check.Checker
+	news    unhealthy // statuses of checks that are not in the journal yet
+
+	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
 
 	mu       sync.RWMutex
 	machines map[hangar.MachineID]*machine // guarded by mu
@@ -115,7 +121,10 @@ var _ hangar.Agent = (*Agent)(nil)
 
 // New returns an agent that has done nothing yet.
 func New(o Options) *Agent {
-	return &Agent{o: o, machines: make(map[hangar.MachineID]*machine), limits: defaultLimits()}
+	a := &Agent{o: o, machines: make(map[hangar.MachineID]*machine), schedules: make(chan struct{}, 1), limits: defaultLimits()}
+	a.news.init()
+	a.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: a.healthChanged})
+	return a
 }
 
 // Open takes up every Machine that the journal knows, then removes what no record
@@ -133,6 +142,9 @@ func (a *Agent) Open(ctx context.Context) error {
 	}
 	a.start(func() { a.publish(a.lifetime) })
 	a.start(func() { a.keepHouse(a.lifetime) })
+	a.start(func() { a.checks.Run(a.lifetime) })
+	a.start(func() { a.keepHealth(a.lifetime) })
+	a.start(func() { a.keepSchedules(a.lifetime) })
 	return nil
 }
 
@@ -198,10 +210,11 @@ func (a *Agent) all() []*machine {
 func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	list := []*hangar.Machine{}
 	for _, m := range a.all() {
-		got := m.rec.Load().Machine
-		if app != "" && got.App != app || !filter.Matches(&got) {
+		rec := m.rec.Load()
+		if app != "" && rec.Machine.App != app || !filter.Matches(&rec.Machine) {
 			continue
 		}
+		got := m.shown(rec)
 		if filter.Events {
 			var err error
 			if got.Events, err = a.o.Journal.Events(m.id, shownEvents); err != nil {

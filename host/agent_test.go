@@ -3,11 +3,13 @@ package host_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
@@ -52,13 +54,14 @@ func TestExitsAndPolicies(t *testing.T) {
 		code  int
 		sig   int
 		oom   bool
+		lines []string
 	}{
-		"no restart":            {"7@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 7, -1, false},
-		"on-failure, success":   {"0@10ms", policy(hangar.RestartOnFailure, 3), hangar.MachineStopped, 0, -1, false},
-		"on-failure, exhausted": {"3@10ms", policy(hangar.RestartOnFailure, 1), hangar.MachineStopped, 3, -1, false},
-		"killed":                {"signal:9@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 137, 9, false},
-		"out of memory":         {"oom@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 137, 9, true},
-		"auto destroy":          {"1@10ms", func(s *hangar.MachineSpec) { s.Config.AutoDestroy = true }, hangar.MachineDestroyed, 1, -1, false},
+		"no restart":            {"7@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 7, -1, false, []string{"Main child exited normally with code: 7"}},
+		"on-failure, success":   {"0@10ms", policy(hangar.RestartOnFailure, 3), hangar.MachineStopped, 0, -1, false, []string{"Main child exited normally with code: 0"}},
+		"on-failure, exhausted": {"3@10ms", policy(hangar.RestartOnFailure, 1), hangar.MachineStopped, 3, -1, false, []string{"Main child exited normally with code: 3", "machine has reached its max restart count of 1"}},
+		"killed":                {"signal:9@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 137, 9, false, []string{"Main child exited with signal (with signal 'SIGKILL', core dumped? false)"}},
+		"out of memory":         {"oom@10ms", policy(hangar.RestartNo, 0), hangar.MachineStopped, 137, 9, true, []string{"Main child was killed: out of memory"}},
+		"auto destroy":          {"1@10ms", func(s *hangar.MachineSpec) { s.Config.AutoDestroy = true }, hangar.MachineDestroyed, 1, -1, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -71,12 +74,66 @@ func TestExitsAndPolicies(t *testing.T) {
 					continue
 				}
 				x := e.Request.ExitEvent
+				for _, line := range tc.lines {
+					if !slices.Contains(r.said(ref), line) {
+						t.Errorf("the log lacks %q: %q", line, r.said(ref))
+					}
+				}
 				if x.ExitCode != tc.code || x.Signal != tc.sig || x.OOMKilled != tc.oom || x.RequestedStop || x.ExitedAt.IsZero() {
 					t.Errorf("exit event = %+v", x)
 				}
 				return
 			}
 			t.Errorf("no exit event in %s", r.history(ref))
+		})
+	}
+}
+
+// said is what the platform wrote into the Machine's log.
+func (r *rig) said(ref hangar.MachineRef) []string {
+	r.Helper()
+	page, err := r.Logs(r.Context(), ref.App, hangar.LogQuery{Instance: ref.ID})
+	r.must(err)
+	var lines []string
+	for _, e := range page.Entries {
+		if e.Provider == hangar.LogRunner {
+			lines = append(lines, e.Message)
+		}
+	}
+	return lines
+}
+
+// TestRestartWindow plays crash loops of a day.
+func TestRestartWindow(t *testing.T) {
+	onFailure := func(retries int) *hangar.RestartConfig {
+		return &hangar.RestartConfig{Policy: hangar.RestartOnFailure, MaxRetries: retries}
+	}
+	for name, test := range map[string]struct {
+		restart  *hangar.RestartConfig
+		code     int
+		runs     time.Duration
+		restarts int // -1: for ever
+		after    time.Duration
+	}{
+		// The pauses are 1, 2, 4, 8 and then 10 seconds.
+		"nothing said":        {nil, 1, 0, hangar.DefaultMaxRetries, 75 * time.Second},
+		"no policy":           {&hangar.RestartConfig{}, 1, 0, hangar.DefaultMaxRetries, 75 * time.Second},
+		"on-failure":          {onFailure(0), 1, time.Second, hangar.DefaultMaxRetries, 86 * time.Second},
+		"three":               {onFailure(3), 1, 0, 3, 7 * time.Second},
+		"success":             {onFailure(3), 0, 0, 0, 0},
+		"seldom":              {onFailure(10), 1, 40 * time.Second, -1, 0},
+		"as often as allowed": {onFailure(10), 1, 20 * time.Second, hangar.DefaultMaxRetries, 295 * time.Second},
+		"always":              {&hangar.RestartConfig{Policy: hangar.RestartAlways, MaxRetries: 3}, 0, 0, -1, 0},
+		"no":                  {&hangar.RestartConfig{Policy: hangar.RestartNo}, 1, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			restarts, after := host.Crashes(hangar.MachineConfig{Restart: test.restart}, test.code, test.runs)
+			if test.restarts < 0 && restarts > 1000 {
+				restarts = -1
+			}
+			if restarts != test.restarts || after != test.after {
+				t.Errorf("%d restarts, given up after %s; want %d and %s", restarts, after, test.restarts, test.after)
+			}
 		})
 	}
 }

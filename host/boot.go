@@ -51,7 +51,7 @@ func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 // notBooted records that a boot or a resume failed, and what follows it.
 func (m *machine) notBooted(ctx context.Context, rec *journal.Record, cause error) error {
 	m.note("error", "Machine failed to start: %s", userText(cause))
-	r := m.nextRestart(rec, true)
+	r := nextRestart(rec, true, m.agent.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound)

@@ -52,7 +52,8 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	}
 	now := a.o.Now()
 	rec := &journal.Record{
-		Org: spec.Org, Network: spec.Network, SkipLaunch: spec.SkipLaunch, FreshVersion: true,
+		Org: spec.Org, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
+		Since: now, Scheduled: wholeSecond(now),
 		Machine: hangar.Machine{
 			ID: spec.ID, Name: spec.Name, App: spec.App, State: hangar.MachineCreated, Region: spec.Region,
 			Host: a.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
@@ -82,6 +83,9 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		return nil, notRecorded(spec.ID, err)
 	}
 	m := a.adopt(rec, lease, true)
+	if rec.Machine.Config.Schedule != "" {
+		a.rescheduled()
+	}
 	m.mu.Lock()
 	m.wake()
 	m.mu.Unlock()
@@ -203,7 +207,7 @@ func (a *Agent) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machi
 	if err != nil {
 		return nil, err
 	}
-	got := m.rec.Load().Machine
+	got := m.shown(m.rec.Load())
 	got.Events = events
 	return &got, nil
 }

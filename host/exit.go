@@ -38,11 +38,11 @@ func lost(now time.Time) driver.Exit {
 
 // exited records an exit that nobody asked for, and what follows it.
 func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.Exit) error {
-	r := m.nextRestart(rec, exit.Code != 0)
+	r := nextRestart(rec, exit.Code != 0, m.agent.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
 	m.noteExit(exit)
 	if r.exhausted {
-		m.note("warn", "machine has reached its max restart count of %d", len(r.times))
+		m.note("warn", "machine has reached its max restart count of %d", r.most)
 	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Stop = nil
@@ -63,24 +63,27 @@ func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.E
 // restart is what the policy makes of an end that nobody asked for.
 type restart struct {
 	wanted    bool
-	exhausted bool        // it would be wanted, were it not for too many before
+	exhausted bool        // it would be wanted, were it not for as many as there may be before
+	most      int         // restarts within the window; 0: any number
 	times     []time.Time // of the restarts within the window, with this one if it is wanted
 	at        time.Time
 }
 
-func (m *machine) nextRestart(rec *journal.Record, failed bool) restart {
-	now := m.agent.o.Now()
-	policy, maxRetries := rec.Machine.Config.RestartPolicy()
-	times := slices.DeleteFunc(slices.Clone(rec.Restarts), func(t time.Time) bool { return now.Sub(t) > restartWindow })
-	wanted := policy == hangar.RestartAlways || policy == hangar.RestartOnFailure && failed
+// nextRestart is what the policy makes of an end at now; failed says that the exit
+// code is not 0.
+func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
+	policy, most := rec.Machine.Config.RestartPolicy()
+	r := restart{most: most}
+	r.times = slices.DeleteFunc(slices.Clone(rec.Restarts), func(t time.Time) bool { return now.Sub(t) > restartWindow })
 	switch {
-	case !wanted:
-		return restart{times: times}
-	case policy == hangar.RestartOnFailure && len(times) >= maxRetries:
-		return restart{times: times, exhausted: true}
+	case policy != hangar.RestartAlways && (policy != hangar.RestartOnFailure || !failed):
+	case most > 0 && len(r.times) >= most:
+		r.exhausted = true
 	default:
-		return restart{wanted: true, times: append(times, now), at: now.Add(restartPause(len(times)))}
+		r.wanted, r.at = true, now.Add(restartPause(len(r.times)))
+		r.times = append(r.times, now)
 	}
+	return r
 }
 
 func (m *machine) noteExit(exit driver.Exit) {

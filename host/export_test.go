@@ -1,10 +1,38 @@
 package host
 
 import (
+	"context"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
 )
+
+// Crashes plays a Machine that ends with a code each time after it has run for so
+// long, and returns how often it is restarted within a day, and how long until the
+// policy gives up (0: it does not).
+func Crashes(config hangar.MachineConfig, code int, runs time.Duration) (restarts int, after time.Duration) {
+	rec := &journal.Record{Machine: hangar.Machine{Config: config}}
+	began := time.Unix(0, 0)
+	for now := began.Add(runs); now.Sub(began) < 24*time.Hour; now = rec.RestartAt.Add(runs) {
+		r := nextRestart(rec, code != 0, now)
+		if !r.wanted {
+			if !r.exhausted {
+				return restarts, 0
+			}
+			return restarts, now.Sub(began)
+		}
+		rec.Restarts, rec.RestartAt = r.times, r.at
+		restarts++
+	}
+	return restarts, 0
+}
+
+// RunSchedules starts what is due now.
+func RunSchedules(ctx context.Context, a *Agent) error {
+	_, err := a.runSchedules(ctx)
+	return err
+}
 
 // Limits are the limits of an Agent.
 type Limits struct{ Recover, Boot, Suspend, Stop, Release, Close time.Duration }

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"errors"
+	"net"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/network"
@@ -21,3 +23,8 @@ func (NoNetwork) Detach(context.Context, hangar.MachineID) error { return nil }
 
 // List is empty.
 func (NoNetwork) List(context.Context) ([]hangar.MachineID, error) { return nil, nil }
+
+// Dial reaches nothing.
+func (NoNetwork) Dial(context.Context, hangar.MachineID, int) (net.Conn, error) {
+	return nil, errors.New("machines of this driver have no network")
+}

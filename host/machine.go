@@ -32,6 +32,8 @@ type machine struct {
 
 	rec atomic.Pointer[journal.Record] // replaced under mu, never changed in place
 
+	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
+
 	mu        sync.Mutex              // held while a change is decided and committed
 	interrupt context.CancelCauseFunc // ends the step under way; guarded by mu
 	working   bool                    // the worker runs; guarded by mu
@@ -81,6 +83,12 @@ func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter c
 	if len(events) > 0 {
 		next.Machine.UpdatedAt = wholeSecond(now)
 	}
+	if current.Machine.State != next.Machine.State {
+		next.Since = now
+	}
+	if current.Machine.Config.Schedule != next.Machine.Config.Schedule {
+		next.Scheduled = now // what was due by another schedule is none of this one's
+	}
 	if next.Machine.State == hangar.MachineDestroyed {
 		lease = nil
 	}
@@ -108,8 +116,18 @@ func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter c
 	m.lease = lease
 	m.rec.Store(&next)
 	m.began = &next
+	m.observe(current, &next)
 	m.watchers.happened(&next.Machine, events)
 	return &next, nil
+}
+
+// observe lets what follows the record from outside know that it changed. m.mu is
+// held.
+func (m *machine) observe(before, now *journal.Record) {
+	m.checkHealth(before, now)
+	if before.Machine.Config.Schedule != now.Machine.Config.Schedule {
+		m.agent.rescheduled()
+	}
 }
 
 // notRecorded is the error of a change that did not get into the journal.

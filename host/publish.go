@@ -87,7 +87,9 @@ func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
 }
 
 func row(rec *journal.Record) hangar.MachineRow {
-	return hangar.MachineRow{Machine: rec.Machine, Org: rec.Org, Network: rec.Network, Seq: rec.Seq}
+	m := rec.Machine
+	m.Checks = checksOf(rec, known(rec))
+	return hangar.MachineRow{Machine: m, Org: rec.Org, Network: rec.Network, Seq: rec.Seq}
 }
 
 // republish sends what lags although nothing waits in the journal, as after the
@@ -98,9 +100,8 @@ func (a *Agent) republish(ctx context.Context) error {
 		return err
 	}
 	for _, m := range a.all() {
-		rec := m.rec.Load()
-		if seq, ok := published[m.id]; !ok || seq < rec.Seq {
-			if err := a.passOver(m.id, a.o.Publisher.PublishMachine(ctx, row(rec))); err != nil {
+		if seq, ok := published[m.id]; !ok || seq < m.seq() {
+			if err := a.passOver(m.id, a.publishRow(ctx, journal.Pending{ID: m.id})); err != nil {
 				return err
 			}
 		}

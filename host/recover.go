@@ -42,6 +42,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	}
 	for _, m := range a.all() {
 		m.mu.Lock()
+		m.checkHealth(nil, m.rec.Load())
 		m.wake()
 		m.mu.Unlock()
 	}

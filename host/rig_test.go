@@ -40,6 +40,7 @@ type rig struct {
 	rows   *rows
 	pace   func(*host.Limits)
 	ahead  atomic.Int64 // nanoseconds by which the agent's clock is
+	net    host.Networks
 	*host.Agent
 	close func()
 	crash func() // as close, but as a kill does it
@@ -47,7 +48,7 @@ type rig struct {
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}}
+	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: host.NoNetwork{}}
 	r.open()
 	tb.Cleanup(func() {
 		r.close()
@@ -57,6 +58,16 @@ func newRig(tb testing.TB) *rig {
 		}
 	})
 	return r
+}
+
+// until waits for something that no event tells of.
+func (r *rig) until(true func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !true(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.Fatal("it did not happen")
+		}
+	}
 }
 
 // open starts an agent on what the one before left.
@@ -89,7 +100,7 @@ func (r *rig) open() {
 	}})
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
-		Images: r.images, Network: host.NoNetwork{}, Logs: l, Journal: j, Publisher: r.rows, Log: log,
+		Images: r.images, Network: r.net, Logs: l, Journal: j, Publisher: r.rows, Log: log,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {

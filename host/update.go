@@ -75,7 +75,7 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 		next.Machine.InstanceID = hangar.NewInstanceID(m.agent.o.Now())
 		next.Machine.ImageRef = img
 		next.MetadataTimes = hangar.MetadataTimes{All: m.agent.o.Now().UnixMilli()}
-		next.SkipLaunch = in.SkipLaunch
+		next.SkipLaunch = in.SkipLaunch || in.Config.StandsBy()
 		next.Restarts = nil
 		next.Machine.Cordoned = next.Machine.Cordoned || in.SkipServiceRegistration
 		return []hangar.Event{{Type: hangar.EventUpdate, Source: hangar.EventSourceFrom(ctx)}}
@@ -84,7 +84,7 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 		return nil, err
 	}
 	m.wake()
-	updated := rec.Machine
+	updated := m.shown(rec)
 	if in.LeaseTTL > 0 {
 		updated.Nonce = lease.Nonce
 	}

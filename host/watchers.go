@@ -86,7 +86,7 @@ func (w *watchers) report(p *hangar.PullProgress) {
 func (m *machine) since(first bool, last hangar.EventID) (*hangar.Machine, []hangar.Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.rec.Load().Machine
+	now := m.shown(m.rec.Load())
 	var events []hangar.Event
 	var err error
 	if first {
