@@ -3,9 +3,7 @@ package api
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -25,12 +23,12 @@ type machineView struct {
 	Events     []hangar.Event        `json:"events"`
 }
 
-// checkView is the result of a health check.
+// checkView is a health check as clients decode it.
 type checkView struct {
-	Name      string `json:"name"`
-	Status    string `json:"status"`
-	Output    string `json:"output"`
-	UpdatedAt string `json:"updated_at"`
+	Name      string             `json:"name"`
+	Status    hangar.CheckStatus `json:"status"`
+	Output    string             `json:"output"`
+	UpdatedAt string             `json:"updated_at"` // clients dereference it without looking
 }
 
 // machineSummary is what summary=true leaves of a Machine.
@@ -60,6 +58,7 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 	v := machineView{
 		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: hostStatus(m),
 		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Events: m.Events,
+		Checks: viewChecks(m.Checks),
 	}
 	if v.Events == nil {
 		v.Events = []hangar.Event{}
@@ -68,23 +67,14 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 	if err := v.Config.Normalize(); err != nil {
 		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
 	}
-	v.Checks = viewChecks(&m.Config, v.UpdatedAt)
 	return v, nil
 }
 
-// viewChecks lists the checks that are configured. None of them has run.
-func viewChecks(c *hangar.MachineConfig, since string) []checkView {
-	views := []checkView{}
-	add := func(name string) {
-		views = append(views, checkView{Name: name, Status: "warning", Output: "the check has not run yet", UpdatedAt: since})
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
-		add(name)
-	}
-	for _, s := range c.Services {
-		for i, k := range s.Checks {
-			add(fmt.Sprintf("servicecheck-%02d-%s-%d", i, k.Type, s.InternalPort))
-		}
+// viewChecks is never nil: clients decode a list.
+func viewChecks(checks []hangar.MachineCheck) []checkView {
+	views := make([]checkView, 0, len(checks))
+	for _, k := range checks {
+		views = append(views, checkView{k.Name, k.Status, k.Output, wireTime(k.UpdatedAt)})
 	}
 	return views
 }

@@ -43,6 +43,8 @@ type configFlags struct {
 	stopSignal string
 	stopGrace  time.Duration
 	persist    string
+	schedule   string
+	standbyFor []string
 	tty        bool
 }
 
@@ -66,12 +68,15 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.stopSignal, "stop-signal", "", "signal that asks the Machine to stop (default SIGINT)")
 	fs.DurationVar(&f.stopGrace, "stop-timeout", 0, "time to stop before it is killed (default 5s)")
 	fs.StringVar(&f.persist, "persist-rootfs", "", "when to keep the root file system: never, restart or always")
+	fs.StringVar(&f.schedule, "schedule", "", "start the Machine again every so often: hourly, daily, weekly or monthly")
+	fs.StringSliceVar(&f.standbyFor, "standby-for", nil, "ids of Machines for which this one stands by, stopped; may be repeated")
 	fs.BoolVar(&f.tty, "tty", false, "give the main process a terminal")
 	for flag, values := range map[string][]string{
 		"autostop":       {"off", "stop", "suspend"},
 		"restart":        {"no", "always", "on-failure"},
 		"cpu-kind":       {"shared", "performance"},
 		"persist-rootfs": {"never", "restart", "always"},
+		"schedule":       {"hourly", "daily", "weekly", "monthly"},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -101,6 +106,12 @@ func (f *configFlags) patch(c *cli, cmd *cobra.Command, command []string) (objec
 	}
 	if f.persist != "" {
 		set(p, "rootfs", "persist", f.persist)
+	}
+	if cmd.Flags().Changed("schedule") {
+		p["schedule"] = f.schedule
+	}
+	if cmd.Flags().Changed("standby-for") {
+		p["standbys"] = f.standbyFor
 	}
 	for _, part := range []func(object) error{
 		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles,

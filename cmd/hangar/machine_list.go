@@ -128,11 +128,11 @@ func (c *cli) printMachines(machines []*hangar.Machine) error {
 	var rows [][]string
 	for _, m := range machines {
 		rows = append(rows, []string{
-			string(m.ID), m.Name, string(m.App), stateText(m), string(m.Region), imageText(m.ImageRef, m.Config.Image),
+			string(m.ID), m.Name, string(m.App), stateText(m), checksText(m.Checks), string(m.Region), imageText(m.ImageRef, m.Config.Image),
 			addressText(m), ago(now, m.UpdatedAt),
 		})
 	}
-	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "REGION", "IMAGE", "ADDRESS", "CHANGED"}, rows)
+	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "CHECKS", "REGION", "IMAGE", "ADDRESS", "CHANGED"}, rows)
 }
 
 func stateText(m *hangar.Machine) string {
@@ -215,8 +215,14 @@ func (c *cli) printStatus(m *hangar.Machine) error {
 		{"Version", string(m.InstanceID)},
 		{"Created", ago(now, m.CreatedAt)},
 		{"Changed", ago(now, m.UpdatedAt)},
+		{"Schedule", string(m.Config.Schedule)},
+		{"Stands by for", joined(m.Config.Standbys)},
 		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
 	})
+	if err == nil && len(m.Checks) > 0 {
+		fmt.Fprintln(c.stdout)
+		err = c.printHealth([]*hangar.Machine{m})
+	}
 	if err != nil || len(m.Events) == 0 {
 		return err
 	}
@@ -312,6 +318,9 @@ func eventDetail(r *hangar.EventRequest) string {
 	}
 	if r.RestartCount > 0 {
 		parts = append(parts, "restart "+strconv.Itoa(r.RestartCount))
+	}
+	if run := r.Schedule; run != nil {
+		parts = append(parts, scheduleText(run))
 	}
 	if r.ColdBoot != "" {
 		parts = append(parts, "cold boot: "+r.ColdBoot)

@@ -145,7 +145,7 @@ func (c *cli) createAndFollow(ctx context.Context, p *client.Client, app hangar.
 	}
 	if !f.detach {
 		wished := hangar.MachineStarted
-		if f.skipLaunch {
+		if f.skipLaunch || config.StandsBy() {
 			wished = hangar.MachineStopped
 		}
 		if m, err = c.follow(ctx, p, m, wished, f.patience); err != nil {
@@ -365,7 +365,7 @@ func newMachineUpdateCommand(c *cli) *cobra.Command {
 				return err
 			}
 			began, wished := time.Now(), hangar.MachineStopped
-			if m.State == hangar.MachineStarted && !f.skipLaunch {
+			if m.State == hangar.MachineStarted && !f.skipLaunch && !config.StandsBy() {
 				wished = hangar.MachineStarted
 			}
 			m, err = p.UpdateMachine(cmd.Context(), m.Ref(), hangar.MachineUpdate{

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func newChecksCommand(c *cli) *cobra.Command {
+	cmd := group("checks", "See how the health checks of Machines go")
+	cmd.AddCommand(newChecksListCommand(c))
+	return cmd
+}
+
+// machineChecks is what --json prints of a Machine.
+type machineChecks struct {
+	Machine hangar.MachineID      `json:"machine_id"`
+	State   hangar.MachineState   `json:"state"`
+	Checks  []hangar.MachineCheck `json:"checks"`
+}
+
+func newChecksListCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "list APP [MACHINE]",
+		Aliases:           []string{"ls"},
+		Short:             "List the health checks of an App's Machines",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			machines, err := findAll(cmd.Context(), p, hangar.AppName(args[0]), args[1:], len(args) == 1)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				list := []machineChecks{}
+				for _, m := range machines {
+					list = append(list, machineChecks{m.ID, m.State, orEmpty(m.Checks)})
+				}
+				return c.printJSON(list)
+			}
+			for _, m := range machines {
+				if len(m.Checks) > 0 {
+					return c.printHealth(machines)
+				}
+			}
+			fmt.Fprintln(c.stderr, "No checks. A Machine has those of its config: checks and services[].checks")
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// printHealth writes the table of checks.
+func (c *cli) printHealth(machines []*hangar.Machine) error {
+	now := time.Now()
+	var rows [][]string
+	for _, m := range machines {
+		for _, k := range m.Checks {
+			rows = append(rows, []string{k.Name, string(k.Status), string(m.ID), ago(now, k.UpdatedAt), short(strings.Join(strings.Fields(k.Output), " "), 60)})
+		}
+	}
+	return c.printTable([]string{"CHECK", "STATUS", "MACHINE", "CHANGED", "OUTPUT"}, rows)
+}
+
+// checksText says how many of a Machine's checks pass.
+func checksText(checks []hangar.MachineCheck) string {
+	if len(checks) == 0 {
+		return ""
+	}
+	passing := 0
+	for _, k := range checks {
+		if k.Status == hangar.CheckPassing {
+			passing++
+		}
+	}
+	return fmt.Sprintf("%d/%d passing", passing, len(checks))
+}
+
+// scheduleText says what an event has to do with a schedule.
+func scheduleText(run *hangar.ScheduledRun) string {
+	text := "scheduled for " + run.Due.UTC().Format(time.RFC3339)
+	if run.Missed > 0 {
+		text += fmt.Sprintf(", missed %d since %s: %s", run.Missed, run.Since.UTC().Format(time.RFC3339), run.Reason)
+	}
+	return text
+}
+
+// joined writes ids in a row.
+func joined(ids []hangar.MachineID) string {
+	texts := make([]string, 0, len(ids))
+	for _, id := range ids {
+		texts = append(texts, string(id))
+	}
+	return strings.Join(texts, ", ")
+}
