@@ -54,6 +54,9 @@ func MachineService(t *testing.T, h Harness) {
 		"exec ends":         machineExecEnds,
 		"concurrent stops":  machineConcurrent,
 		"context of caller": machineContext,
+		"checks":            machineChecks,
+		"schedule":          machineSchedule,
+		"standby":           machineStandby,
 	}
 	maps.Copy(tests, leaseTests)
 	for name, test := range tests {

@@ -62,7 +62,7 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 		}
 		answer.Nonce = m.lease.Nonce
 	}
-	if in.SkipLaunch {
+	if in.SkipLaunch || config.StandsBy() {
 		s.become(m, hangar.MachineStopped, hangar.EventLaunch, hangar.SourceAgent, nil)
 	} else {
 		s.boot(m, hangar.SourceAgent)
@@ -132,7 +132,7 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 			return nil, err
 		}
 	}
-	launch := m.State == hangar.MachineStarted && !in.SkipLaunch
+	launch := m.State == hangar.MachineStarted && !in.SkipLaunch && !config.StandsBy()
 	s.become(m, hangar.MachineReplacing, hangar.EventUpdate, hangar.SourceUser, nil)
 	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.Image)
 	m.tagged = hangar.MetadataTimes{All: s.now().UnixMilli()}
@@ -439,7 +439,21 @@ func (s *Service) ask(ctx context.Context, ref hangar.MachineRef, v hangar.Verb)
 func (m *machine) snapshot() *hangar.Machine {
 	c := m.Machine
 	c.Events = slices.Clone(m.events[:min(defaultEvents, len(m.events))])
+	c.Checks = m.checks()
 	return &c
+}
+
+// checks pass while the Machine is started.
+func (m *machine) checks() []hangar.MachineCheck {
+	var list []hangar.MachineCheck
+	for _, k := range m.Config.NamedChecks() {
+		r := hangar.MachineCheck{Name: k.Name, Status: hangar.CheckPassing, Output: "Success", UpdatedAt: m.UpdatedAt}
+		if m.State != hangar.MachineStarted {
+			r.Status, r.Output = hangar.CheckWarning, "the machine hasn't started: it is "+string(m.State)
+		}
+		list = append(list, r)
+	}
+	return list
 }
 
 func checkConfig(c *hangar.MachineConfig) error {
