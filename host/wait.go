@@ -14,7 +14,7 @@ import (
 // until then, and ten thousand of them cost one commit a walk over a list.
 type waiter struct {
 	wish hangar.MachineWait
-	told chan verdict // buffered 1; gets one value at most
+	told chan *verdict // buffered 1; gets one value each time that the waiter is enlisted, at most
 }
 
 // verdict is how a wait ended: the wish came true, or never will.
@@ -41,8 +41,7 @@ func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	}
 	deadline := time.NewTimer(in.Timeout)
 	defer deadline.Stop()
-	w := &waiter{wish: in, told: make(chan verdict, 1)}
-	defer m.watchers.strike(w)
+	w := &waiter{wish: in, told: make(chan *verdict, 1)}
 	for {
 		v, err := m.enlist(w)
 		switch {
@@ -56,13 +55,16 @@ func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 			if v.look {
 				continue
 			}
-			return v.reached, v.err
+			return v.reached, v.err // whoever was told is on the list no more
 		case <-deadline.C:
+			m.watchers.strike(w)
 			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
 				"machine failed to reach desired state, %s, currently %s", joinStates(in.States), m.rec.Load().Machine.State)
 		case <-ctx.Done():
+			m.watchers.strike(w)
 			return hangar.MachineReached{}, ctx.Err()
 		case <-a.lifetime.Done():
+			m.watchers.strike(w)
 			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 		}
 	}

@@ -54,15 +54,34 @@ func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
 	if len(events) == 0 {
 		return
 	}
+	for _, x := range w.judge(now, events) {
+		x.waiter.told <- x.verdict // without w.mu, for which those who wake up would queue
+	}
+}
+
+// judged is a waiter who is about to be told.
+type judged struct {
+	waiter  *waiter
+	verdict *verdict
+}
+
+// judge wakes those who watch and takes off the list those who need not wait any
+// longer.
+func (w *watchers) judge(now *hangar.Machine, events []hangar.Event) []judged {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wake()
+	list := make([]judged, 0, len(w.waiters))
 	for x := range w.waiters {
 		if v := x.judge(now, events); v != nil {
-			x.told <- *v
+			list = append(list, judged{x, v})
 			delete(w.waiters, x)
 		}
 	}
+	if len(w.waiters) == 0 {
+		w.waiters = nil
+	}
+	return list
 }
 
 // wake wakes those who watch. w.mu is held.
