@@ -134,7 +134,7 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(c.stdout)
-			return c.printMachines(machines)
+			return c.printMachines(machines, true)
 		},
 	}
 	jsonFlag(cmd, &asJSON)

@@ -70,7 +70,7 @@ func newMachineListCommand(c *cli) *cobra.Command {
 				fmt.Fprintln(c.stderr, "No Machines. Run one: hangar machine run APP IMAGE")
 				return nil
 			}
-			return c.printMachines(machines)
+			return c.printMachines(machines, org == "") // the listing of an organization has no checks
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also destroyed ones")
@@ -122,17 +122,23 @@ func (c *cli) orgMachines(
 	}
 }
 
-// printMachines writes the table of Machines.
-func (c *cli) printMachines(machines []*hangar.Machine) error {
+// printMachines writes the table of Machines, with or without their checks.
+func (c *cli) printMachines(machines []*hangar.Machine, checks bool) error {
+	const checksColumn = 4
 	now := time.Now()
-	var rows [][]string
+	rows := [][]string{{"ID", "NAME", "APP", "STATE", "CHECKS", "REGION", "IMAGE", "ADDRESS", "CHANGED"}}
 	for _, m := range machines {
 		rows = append(rows, []string{
 			string(m.ID), m.Name, string(m.App), stateText(m), checksText(m.Checks), string(m.Region), imageText(m.ImageRef, m.Config.Image),
 			addressText(m), ago(now, m.UpdatedAt),
 		})
 	}
-	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "CHECKS", "REGION", "IMAGE", "ADDRESS", "CHANGED"}, rows)
+	if !checks {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], checksColumn, checksColumn+1)
+		}
+	}
+	return c.printTable(rows[0], rows[1:])
 }
 
 func stateText(m *hangar.Machine) string {
