@@ -43,10 +43,11 @@ type Driver interface {
 	// It answers ErrNotFound when nothing is known of it; a sandbox that ended
 	// meanwhile is recovered too, and Wait then returns its exit.
 	Recover(ctx context.Context, h Handle) error
-	// Wait returns the exit of the main process. After it, everything but Destroy
+	// Wait returns the exit of the main process: of the one that ended first, where
+	// there are Spec.Others. After it, everything but Destroy
 	// answers ErrNotFound. It may be called many times.
 	Wait(ctx context.Context, h Handle) (Exit, error)
-	// Signal sends to the main process.
+	// Signal sends to the main process and to Spec.Others.
 	Signal(ctx context.Context, h Handle, sig hangar.Signal) error
 	// Stop sends sig and, when grace has passed, SIGKILL; it returns once the
 	// sandbox has ended. The exit is reported by Wait.
@@ -112,10 +113,16 @@ type Spec struct {
 	Hostname string
 	Root     Root
 	Command  Command
-	Mounts   []Mount
-	CPUs     int    // cores the Machine may use
-	MemoryMB int    // MiB visible inside
-	NetNS    string // path of the network namespace; empty: none
+	// Others are processes that run beside Command, which then has no TTY. When any of
+	// them all ends, the rest are sent StopSignal, unless they have been sent a signal
+	// to stop already, and are killed when StopGrace has passed.
+	Others     []Command
+	StopSignal hangar.Signal `json:",omitzero"` // none cannot be read back
+	StopGrace  time.Duration
+	Mounts     []Mount
+	CPUs       int    // cores the Machine may use
+	MemoryMB   int    // MiB visible inside
+	NetNS      string // path of the network namespace; empty: none
 	// Output is the path of a FIFO that receives stdout and stderr.
 	Output string
 	// TTY gives the main process a terminal; its output still goes to Output.

@@ -79,6 +79,9 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"output", test.output},
 		{"identity", test.identity},
 		{"resources", test.resources},
+		{"several commands", test.several},
+		{"several commands stop", test.severalStop},
+		{"several commands outlive", test.severalOutlive},
 		{"suspend", test.suspend},
 		{"snapshot errors", test.snapshotErrors},
 	} {

@@ -69,3 +69,15 @@ func (o *output) expect(want string) {
 		o.t.Fatalf("output %q, want %q", got, want)
 	}
 }
+
+// expectBeside is expect where another command may say what other is.
+func (o *output) expectBeside(other, want string) {
+	o.t.Helper()
+	got := o.line()
+	if got == other {
+		got = o.line()
+	}
+	if got != want {
+		o.t.Fatalf("output %q, want %q", got, want)
+	}
+}

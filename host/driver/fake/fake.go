@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -156,15 +157,17 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 	if err := env.fault(ctx, EnvStartDelay, EnvStartError); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
-	if name := spec.Command.Args[0]; d.o.Programs != nil && !slices.Contains(d.o.Programs, name) {
-		return nil, fmt.Errorf("start %s: %s: %w", spec.ID, name, driver.ErrCommandNotFound)
-	}
 	s := &sandbox{Spec: spec, Boot: rand.Text(), Started: now()}
+	for _, cmd := range s.commands() {
+		if name := cmd.Args[0]; d.o.Programs != nil && !slices.Contains(d.o.Programs, name) {
+			return nil, fmt.Errorf("start %s: %s: %w", spec.ID, name, driver.ErrCommandNotFound)
+		}
+	}
 	s.Incarnation = s.Boot
 	if err := s.bootRoot(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
-	if err := s.startMain(ctx, env); err != nil {
+	if err := s.startAll(ctx); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
 	return d.launch(ctx, s, OpStartDone)
@@ -311,20 +314,24 @@ func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
 	}), nil
 }
 
-// Processes lists the main process.
+// Processes lists the main process and those beside it.
 func (d *Driver) Processes(_ context.Context, h driver.Handle) ([]hangar.Process, error) {
 	s, err := d.running(h)
 	if err != nil {
 		return nil, err
 	}
-	return []hangar.Process{{
-		PID:           1,
-		Command:       s.title(),
-		Directory:     s.Spec.Command.Dir,
-		RunMS:         now().Sub(s.Started).Milliseconds(),
-		RSS:           s.memoryBytes(),
-		ListenSockets: []hangar.ListenSocket{},
-	}}, nil
+	var out []hangar.Process
+	for i, cmd := range s.commands() {
+		out = append(out, hangar.Process{
+			PID:           1 + i,
+			Command:       strings.Join(cmd.Args, " "),
+			Directory:     cmd.Dir,
+			RunMS:         now().Sub(s.Started).Milliseconds(),
+			RSS:           s.memoryBytes(),
+			ListenSockets: []hangar.ListenSocket{},
+		})
+	}
+	return out, nil
 }
 
 // Stats counts as much processor time as the sandbox has been running.
@@ -333,7 +340,7 @@ func (d *Driver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error)
 	if err != nil {
 		return driver.Stats{}, err
 	}
-	return driver.Stats{CPUTime: now().Sub(s.Started), MemoryBytes: s.memoryBytes(), Processes: 1}, nil
+	return driver.Stats{CPUTime: now().Sub(s.Started), MemoryBytes: s.memoryBytes(), Processes: len(s.commands())}, nil
 }
 
 // running returns a sandbox that has not ended.
@@ -352,6 +359,10 @@ func (d *Driver) checkSpec(spec driver.Spec, what string) (environment, error) {
 		return nil, d.world.misused(spec.ID, "%s without an id", what)
 	case len(spec.Command.Args) == 0:
 		return nil, d.world.misused(spec.ID, "%s without a command", what)
+	case slices.ContainsFunc(spec.Others, func(c driver.Command) bool { return len(c.Args) == 0 }):
+		return nil, d.world.misused(spec.ID, "%s with an empty command beside the main one", what)
+	case len(spec.Others) > 0 && (spec.TTY || spec.StopSignal == 0):
+		return nil, d.world.misused(spec.ID, "%s of several commands with a terminal or without a signal to stop", what)
 	case len(spec.Root.Layers) == 0:
 		return nil, d.world.misused(spec.ID, "%s without a root layer", what)
 	}

@@ -34,11 +34,11 @@ func guestWords(args []string) []string {
 	return args[1:]
 }
 
-// startGuest plays the words as the main process: what they say is kept in the
+// startGuest plays the words as a process of the Machine: what they say is kept in the
 // sandbox, and how they end, if they do, becomes its planned exit.
-func (s *sandbox) startGuest(ctx context.Context, words []string) error {
+func (s *sandbox) startGuest(ctx context.Context, cmd driver.Command, words []string) error {
 	var out strings.Builder
-	p := &process{sandbox: s, cmd: s.Spec.Command, in: strings.NewReader(""), out: &out, err: &out}
+	p := &process{sandbox: s, cmd: cmd, in: strings.NewReader(""), out: &out, err: &out}
 	if s.Spec.TTY {
 		p.size = hangar.TerminalSize{Rows: 24, Cols: 80}
 	}
@@ -49,9 +49,9 @@ func (s *sandbox) startGuest(ctx context.Context, words []string) error {
 		if err != nil {
 			return err
 		}
-		s.Exit = &driver.Exit{Code: r.ExitCode, Signal: r.ExitSignal, At: now()}
+		s.plan(&driver.Exit{Code: r.ExitCode, Signal: r.ExitSignal, At: now()})
 	}
-	s.said = out.String()
+	s.say(out.String())
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (s *sandbox) guestSignal(words []string, sig hangar.Signal) (said string, o
 		if err != nil {
 			return "", false, err
 		}
-		s.Exit = &driver.Exit{Code: code, At: now()}
+		s.plan(&driver.Exit{Code: code, At: now()})
 	}
 	return "", true, nil
 }

@@ -49,8 +49,6 @@ func (s *sandbox) handle() handle { return handle{s.Spec.ID, s.Incarnation} }
 
 func (s *sandbox) suspended() bool { return s.Ended != nil && s.Ended.Suspended }
 
-func (s *sandbox) title() string { return strings.Join(s.Spec.Command.Args, " ") }
-
 func (s *sandbox) memoryBytes() int64 {
 	const idle = 8
 	mb := int64(idle)
@@ -67,12 +65,43 @@ func (s *sandbox) settle(t time.Time) {
 	}
 }
 
-// signal does what the main process does on receiving sig, and returns what it says.
+// commands are the main process and those beside it.
+func (s *sandbox) commands() []driver.Command {
+	return append([]driver.Command{s.Spec.Command}, s.Spec.Others...)
+}
+
+// plan is how one of the processes will end; the first that does ends all.
+func (s *sandbox) plan(exit *driver.Exit) {
+	if exit != nil && (s.Exit == nil || exit.At.Before(s.Exit.At)) {
+		s.Exit = exit
+	}
+}
+
+// say adds to what the processes say as they start.
+func (s *sandbox) say(text string) {
+	if s.said != "" && !strings.HasSuffix(s.said, "\n") {
+		s.said += "\n"
+	}
+	s.said += text
+}
+
+// signal does what the processes do on receiving sig, and returns what they say.
 func (s *sandbox) signal(sig hangar.Signal) (said string, err error) {
 	if sig <= 0 || sig > 64 {
 		return "", fmt.Errorf("invalid signal %d", int(sig))
 	}
-	if said, ok, err := s.guestSignal(guestWords(s.Spec.Command.Args), sig); ok || err != nil {
+	for _, cmd := range s.commands() {
+		words, err := s.signalCommand(cmd, sig)
+		if err != nil {
+			return "", err
+		}
+		said += words
+	}
+	return said, nil
+}
+
+func (s *sandbox) signalCommand(cmd driver.Command, sig hangar.Signal) (said string, err error) {
+	if said, ok, err := s.guestSignal(guestWords(cmd.Args), sig); ok || err != nil {
 		return said, err
 	}
 	switch syscall.Signal(sig) {
@@ -81,7 +110,7 @@ func (s *sandbox) signal(sig hangar.Signal) (said string, err error) {
 	default: // ends a process that has no other plan
 	}
 	end := driver.Exit{Code: 128 + int(sig), Signal: int(sig), At: now()}
-	if answer := parseEnv(s.Spec.Command.Env)[EnvStop]; answer != "" && sig != sigKill {
+	if answer := parseEnv(cmd.Env)[EnvStop]; answer != "" && sig != sigKill {
 		if answer == "ignore" {
 			return "", nil
 		}
@@ -91,9 +120,7 @@ func (s *sandbox) signal(sig hangar.Signal) (said string, err error) {
 		}
 		end = exit
 	}
-	if s.Exit == nil || end.At.Before(s.Exit.At) {
-		s.Exit = &end
-	}
+	s.plan(&end)
 	return "", nil
 }
 
@@ -149,21 +176,32 @@ func (s *sandbox) increment() error {
 	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
 }
 
-// startMain starts the main process: what it says is kept, and when it ends planned.
-func (s *sandbox) startMain(ctx context.Context, env environment) error {
-	if words := guestWords(s.Spec.Command.Args); words != nil {
-		return s.startGuest(ctx, words)
+// startAll starts the processes: what they say is kept, and when they end planned.
+func (s *sandbox) startAll(ctx context.Context) error {
+	for _, cmd := range s.commands() {
+		if err := s.startCommand(ctx, cmd); err != nil {
+			return err
+		}
 	}
-	plan, err := planMain(s.Spec.Command, env)
+	return nil
+}
+
+func (s *sandbox) startCommand(ctx context.Context, cmd driver.Command) error {
+	if words := guestWords(cmd.Args); words != nil {
+		return s.startGuest(ctx, cmd, words)
+	}
+	env := parseEnv(cmd.Env)
+	plan, err := planMain(cmd, env)
 	if err != nil {
 		return err
 	}
-	s.Exit, s.said = plan, env[EnvOutput]
-	for _, words := range script(s.Spec.Command.Args) {
+	s.plan(plan)
+	s.say(env[EnvOutput])
+	for _, words := range script(cmd.Args) {
 		if filepath.Base(words[0]) != "echo" {
 			break
 		}
-		s.said += strings.Join(words[1:], " ") + "\n"
+		s.say(strings.Join(words[1:], " ") + "\n")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,9 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
 // Adopt implements driver.Adopter. An engine that was started by a daemon which died
@@ -45,6 +49,9 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 	// A process that has ended keeps its id and start time 0 in the handle, which no
 	// process has: it is then known to have ended, and its exit is in the bundle.
 	h := handle{ID: id, Dir: dir, Boot: boot, Socket: r.ControlSocket}
+	if h.Others, err = othersIn(dir); err != nil {
+		return nil, err
+	}
 	h.Sentry, h.Gofer = process{PID: r.SentryPID}, process{PID: r.GoferPID}
 	procs, err := processesOf(dir)
 	if err != nil {
@@ -59,6 +66,19 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 		}
 	}
 	return d.take(h)
+}
+
+// othersIn returns how many commands run beside the main one of the bundle in dir.
+func othersIn(dir string) (int, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, bundle.ConfigFile))
+	if err != nil {
+		return 0, err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(raw, &spec); err != nil || spec.Process == nil {
+		return 0, fmt.Errorf("read %s of the bundle: %w", bundle.ConfigFile, err)
+	}
+	return max(guestinit.Count(spec.Process.Args)-1, 0), nil
 }
 
 // awaitEngine returns when no command of the engine is at work on the bundle in dir.

@@ -17,19 +17,33 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// findCommand answers driver.ErrCommandNotFound unless the guest will be able to
-// execute the command of spec: it is a file in the root file system or in a mount,
+// commandsOf returns all commands of a Machine, in the order of their process ids.
+func commandsOf(spec *driver.Spec) []driver.Command {
+	return append([]driver.Command{spec.Command}, spec.Others...)
+}
+
+// findCommands answers driver.ErrCommandNotFound unless the guest will be able to
+// execute the commands of spec: each is a file in the root file system or in a mount,
 // its user may execute it, and what interprets it is there, too.
-func findCommand(root int, spec *driver.Spec) error {
-	if len(spec.Command.Args) == 0 {
-		return fmt.Errorf("%w: no command", driver.ErrCommandNotFound)
-	}
+func findCommands(root int, spec *driver.Spec) error {
 	t := newTree(root, spec.Mounts)
 	defer t.close()
-	name := spec.Command.Args[0]
+	for _, cmd := range commandsOf(spec) {
+		if err := t.findCommand(cmd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tree) findCommand(cmd driver.Command) error {
+	if len(cmd.Args) == 0 {
+		return fmt.Errorf("%w: no command", driver.ErrCommandNotFound)
+	}
+	name := cmd.Args[0]
 	var why error
-	for _, candidate := range candidates(name, spec.Command) {
-		err := t.executable(candidate, spec.Command, maxInterpreters)
+	for _, candidate := range candidates(name, cmd) {
+		err := t.executable(candidate, cmd, maxInterpreters)
 		if err == nil {
 			return nil
 		}

@@ -121,7 +121,7 @@ func TestFindCommand(t *testing.T) {
 		if tt.path != "" || tt.command == "sh" && tt.dir != "" {
 			cmd.Env = []string{"PATH=" + tt.path}
 		}
-		err := findCommand(dir, &driver.Spec{Command: cmd, Mounts: mounts})
+		err := findCommands(dir, &driver.Spec{Command: cmd, Mounts: mounts})
 		switch {
 		case tt.want == "" && err != nil:
 			t.Errorf("%+v: %v", tt, err)
@@ -129,7 +129,7 @@ func TestFindCommand(t *testing.T) {
 			t.Errorf("%+v: error %v", tt, err)
 		}
 	}
-	if err := findCommand(dir, &driver.Spec{}); !errors.Is(err, driver.ErrCommandNotFound) {
+	if err := findCommands(dir, &driver.Spec{}); !errors.Is(err, driver.ErrCommandNotFound) {
 		t.Errorf("no command: %v", err)
 	}
 }
@@ -160,12 +160,12 @@ func TestInterpreterOfBinary(t *testing.T) {
 	}
 	defer func() { _ = unix.Close(dir) }()
 	spec := driver.Spec{Command: driver.Command{Args: []string{"/app"}}}
-	err = findCommand(dir, &spec)
+	err = findCommands(dir, &spec)
 	if want := "/app: interpreter " + linker + ": no such file or directory"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("error %v, want ... %s", err, want)
 	}
 	plant(t, root, map[string]string{linker: "linker"})
-	if err := findCommand(dir, &spec); err != nil {
+	if err := findCommands(dir, &spec); err != nil {
 		t.Errorf("with its linker: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,15 @@ import (
 )
 
 // commandPID is the process id that the command has in every sandbox: the guest's
-// init, which has 1, starts it first of all.
-const commandPID = 2
+// init, which has initPID, starts it first of all. Others have the ids that follow.
+const (
+	initPID    = 1
+	commandPID = 2
+)
 
 // Signal implements driver.Driver. The signal goes past the guest's init to the
-// command, so that none is treated in a special way.
+// command, so that none is treated in a special way. Where there are several commands,
+// the init hands on what it can: it needs to know that they were asked to stop.
 func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
 	s, err := d.running(h)
 	if err != nil {
@@ -37,9 +42,8 @@ const (
 )
 
 func (s *sandbox) signal(ctx context.Context, sig hangar.Signal) error {
-	args := signalArgs{CID: string(s.ID), Signo: int32(sig), PID: commandPID, Mode: toProcess}
 	for began := time.Now(); ; {
-		err := s.call(ctx, methodSignal, &args, nil)
+		err := s.deliver(ctx, sig)
 		if err == nil {
 			return nil
 		}
@@ -57,6 +61,37 @@ func (s *sandbox) signal(ctx context.Context, sig hangar.Signal) error {
 		case <-time.After(signalRetry):
 		}
 	}
+}
+
+// deliver sends to the commands that are there.
+func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
+	if s.Others == 0 {
+		return s.signalProcess(ctx, commandPID, sig)
+	}
+	direct := hangar.Signal(0) // which only finds out who is there
+	switch unix.Signal(sig) {
+	case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD:
+		direct = sig
+	}
+	var first error
+	delivered := false
+	for i := range 1 + s.Others {
+		err := s.signalProcess(ctx, int32(commandPID+i), direct)
+		delivered = delivered || err == nil
+		first = cmp.Or(first, err)
+	}
+	switch {
+	case !delivered:
+		return first
+	case direct != 0:
+		return nil
+	default: // with a command, the init is there and hears
+		return s.signalProcess(ctx, initPID, sig)
+	}
+}
+
+func (s *sandbox) signalProcess(ctx context.Context, pid int32, sig hangar.Signal) error {
+	return s.call(ctx, methodSignal, &signalArgs{CID: string(s.ID), Signo: int32(sig), PID: pid, Mode: toProcess}, nil)
 }
 
 func (s *sandbox) goneError() error {

@@ -35,6 +35,7 @@ type handle struct {
 	Sentry process          `json:"sentry"`
 	Gofer  process          `json:"gofer"`
 	Socket string           `json:"socket"`
+	Others int              `json:"others,omitempty"` // commands beside the main one
 }
 
 func (h handle) encode() (driver.Handle, error) { return json.Marshal(h) }

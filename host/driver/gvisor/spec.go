@@ -83,13 +83,13 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 			Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", access},
 		})
 	}
-	cmd := spec.Command
+	args, env := initCommand(spec)
 	return &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: rootfsDir(spec.Dir)},
 		Process: &specs.Process{
-			Args: guestinit.Args(initPath, spec.TTY, cmd.UID, cmd.GID, cmd.Groups, cmd.Dir, cmd.Args),
-			Env:  cmd.Env,
+			Args: args,
+			Env:  env,
 			Cwd:  "/",
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: all, Effective: all, Permitted: all, Inheritable: nil, Ambient: nil,
@@ -115,6 +115,21 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 	}
 }
 
+// initCommand returns what starts the guest's init: its arguments and environment.
+func initCommand(spec *driver.Spec) (args, env []string) {
+	cmd := spec.Command
+	if len(spec.Others) == 0 {
+		return guestinit.Args(initPath, spec.TTY, cmd.UID, cmd.GID, cmd.Groups, cmd.Dir, cmd.Args), cmd.Env
+	}
+	commands := make([]guestinit.ManyCommand, 0, 1+len(spec.Others))
+	for _, c := range commandsOf(spec) {
+		commands = append(commands, guestinit.ManyCommand{
+			Args: c.Args, Env: c.Env, Dir: c.Dir, UID: c.UID, GID: c.GID, Groups: c.Groups,
+		})
+	}
+	return guestinit.SeveralArgs(initPath, int(spec.StopSignal), spec.StopGrace, commands)
+}
+
 // specDigest identifies all that a snapshot depends on. What may change between
 // suspend and resume is left out: environment, host name, limits, network and the
 // sources of mounts.
@@ -123,6 +138,7 @@ func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
 		Target   string
 		ReadOnly bool
 	}
+	args, _ := initCommand(spec)
 	fixed := struct {
 		Layers []string
 		Init   string
@@ -134,8 +150,7 @@ func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
 	}{
 		Layers: spec.Root.Layers,
 		Init:   filepath.Base(d.initLayer()),
-		Args: guestinit.Args(initPath, spec.TTY, spec.Command.UID, spec.Command.GID, spec.Command.Groups,
-			spec.Command.Dir, spec.Command.Args),
+		Args:   args,
 		Memory: spec.MemoryMB, Caps: guestCapabilities(), Limits: guestLimits(),
 	}
 	for _, m := range spec.Mounts {

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
 // engineFlags are the runsc flags of every command. What they cure is told in
@@ -46,7 +47,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 			return err
 		}
 		defer func() { _ = unix.Close(root) }()
-		if err := findCommand(root, &spec); err != nil {
+		if err := findCommands(root, &spec); err != nil {
 			return err
 		}
 		return prepareRoot(root)
@@ -65,6 +66,8 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 		return fmt.Errorf("machine %s: directories must be absolute", spec.ID)
 	case spec.CPUs < 1 || spec.MemoryMB < 1:
 		return fmt.Errorf("machine %s: %d cores and %d MiB of memory", spec.ID, spec.CPUs, spec.MemoryMB)
+	case len(spec.Others) >= guestinit.MaxCommands, len(spec.Others) > 0 && (spec.TTY || spec.StopSignal < 1):
+		return fmt.Errorf("machine %s: %d commands beside the main one", spec.ID, len(spec.Others))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +110,7 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 	if err != nil {
 		return nil, err
 	}
-	h := handle{ID: spec.ID, Dir: spec.Dir, Boot: r.HostBoot, Socket: r.ControlSocket}
+	h := handle{ID: spec.ID, Dir: spec.Dir, Boot: r.HostBoot, Socket: r.ControlSocket, Others: len(spec.Others)}
 	if h.Sentry, err = find(r.SentryPID); err != nil {
 		return nil, fmt.Errorf("find sandbox: %w", err)
 	}

@@ -1,6 +1,6 @@
 /*
- * init is PID 1 of a Machine. It runs one command, reaps what is orphaned, hands
- * signals on, and ends exactly as the command ended: with its exit code, or by the
+ * init is PID 1 of a Machine. It runs one command, or several, reaps what is orphaned,
+ * hands signals on, and ends exactly as the command ended: with its exit code, or by the
  * same signal. With -t it gives the command a terminal of its own, which lives in
  * the Machine and survives the daemon: standard input goes there, what is written
  * there comes out of standard output, and descriptor 3, if open, brings new sizes
@@ -8,6 +8,14 @@
  * commands beside the main one; they die with it.
  *
  *   init [-t] UID GID GROUPS DIR COMMAND [ARG...]
+ *
+ * With -m it runs several commands, as the processes 2, 3 and so on. When any of them
+ * ends, the others are sent SIGNAL and have GRACE milliseconds to follow; then init
+ * ends as the first one did. Each COUNT says how many words the command has that
+ * follows. A variable of the environment begins with the number of the command that it
+ * is for, from 0, and a colon; with the colon alone it is for all.
+ *
+ *   init -m SIGNAL GRACE {UID GID GROUPS DIR COUNT COMMAND [ARG...]}...
  *
  * It also tells which sockets of other processes listen, because the files in
  * /proc/net do not name all of them in every kernel: see sockets().
@@ -33,7 +41,7 @@ enum {
 	SYS_close = 3, SYS_dup2 = 33, SYS_getpid = 39, SYS_getsockname = 51, SYS_getpeername = 52, SYS_getsockopt = 55, SYS_fork = 57, SYS_execve = 59, SYS_exit = 60, SYS_wait4 = 61,
 	SYS_kill = 62, SYS_chdir = 80, SYS_mkdir = 83, SYS_unlink = 87, SYS_fchown = 93, SYS_setuid = 105,
 	SYS_setgid = 106, SYS_setsid = 112, SYS_prctl = 157, SYS_setgroups = 116, SYS_rt_sigtimedwait = 128, SYS_signalfd4 = 289,
-	SYS_mount = 165, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438,
+	SYS_mount = 165, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_fchmod = 91, SYS_setitimer = 38, SYS_pipe2 = 293,
 };
 
 static word call5(word n, word a, word b, word c, word d, word e)
@@ -56,7 +64,7 @@ __asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%r
 #elif defined(__aarch64__)
 enum {
 	SYS_dup3 = 24, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_unlinkat = 35, SYS_mount = 40, SYS_chdir = 49, SYS_fchown = 55,
-	SYS_openat = 56, SYS_close = 57, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
+	SYS_fchmod = 52, SYS_openat = 56, SYS_close = 57, SYS_pipe2 = 59, SYS_setitimer = 103, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
 	SYS_kill = 129, SYS_rt_sigprocmask = 135, SYS_rt_sigtimedwait = 137, SYS_setgid = 144, SYS_setuid = 146,
 	SYS_setsid = 157, SYS_setgroups = 159, SYS_prctl = 167, SYS_getpid = 172,
 	SYS_getsockname = 204, SYS_getpeername = 205, SYS_getsockopt = 209, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260,
@@ -94,10 +102,13 @@ static word poll_(void *fds, word n, word ms)
 #define call(n, a, b, c, d) call5(n, a, b, c, d, 0)
 
 enum { ENOENT = 2, EINTR = 4, EACCES = 13, ENOTDIR = 20 };
-enum { SIGKILL = 9, SIGCHLD = 17, SIGSTOP = 19, SIG_UNBLOCK = 1, SIG_SETMASK = 2, WNOHANG = 1 };
-enum { O_RDWR = 2, O_NOCTTY = 0400, TIOCSCTTY = 0x540E, TIOCSWINSZ = 0x5414 };
+enum { SIGINT = 2, SIGQUIT = 3, SIGKILL = 9, SIGALRM = 14, SIGTERM = 15, SIGCHLD = 17, SIGSTOP = 19, SIG_UNBLOCK = 1, SIG_SETMASK = 2, WNOHANG = 1 };
+enum { O_RDWR = 2, O_NOCTTY = 0400, O_CLOEXEC = 02000000, TIOCSCTTY = 0x540E, TIOCSWINSZ = 0x5414 };
 /* For how long, in milliseconds, the last output of a command waits for a reader. */
 enum { LAST_WORDS = 1000 };
+/* How many commands there may be, and for how long, in milliseconds, they may follow one
+ * another if whoever told them to stop has set a limit of his own. */
+enum { MOST = 64, PATIENCE = 300000 };
 enum { POLLIN = 1, POLLOUT = 4, POLLNVAL = 32, PR_SET_PDEATHSIG = 1, RESIZE = 3, CTRL_D = 4 };
 enum { SOL_SOCKET = 1, SO_TYPE = 3, SO_ACCEPTCONN = 30 };
 #define TIOCGPTN 0x80045430UL
@@ -385,6 +396,97 @@ static void sockets(void)
 	}
 }
 
+/* belonging returns those variables of env that are for the command of the given
+ * number, in list. */
+static char **belonging(char **env, unsigned command, char **list)
+{
+	int n = 0;
+	for (; *env; env++) {
+		const char *p = *env;
+		if (*p == ':' || (number(&p) == command && *p == ':'))
+			list[n++] = (char *)p + 1;
+	}
+	list[n] = 0;
+	return list;
+}
+
+/* several runs the commands that argv describes, and ends as the first that ends. */
+__attribute__((noinline)) static void several(char **argv, char **env)
+{
+	static int commands[MOST];
+	int stop = parse(argv[0]), n = 0, left, ended = 0, told = 0, status = 0, gate[2], vars = 1;
+	unsigned grace = parse(argv[1]);
+	ulong all = ~0UL, none = 0;
+
+	while (env[vars - 1])
+		vars++;
+	/* Their users differ, and each may open /dev/stdout again. */
+	call(SYS_fchmod, 1, 0666, 0, 0);
+	call(SYS_fchmod, 2, 0666, 0, 0);
+	/* The commands wait at the gate until the last of them is there, so that their
+	 * process ids follow from their order. */
+	if (call(SYS_pipe2, (word)gate, O_CLOEXEC, 0, 0) < 0)
+		die(125, "no pipe", "");
+	for (argv += 2; argv[0]; n++) {
+		for (int i = 0; i < 6; i++)
+			if (!argv[i] || n == MOST)
+				die(125, "these are no commands", "");
+		int words = parse(argv[4]);
+		commands[n] = fork_();
+		if (commands[n] < 0)
+			die(125, "cannot fork", "");
+		if (commands[n] == 0) {
+			char *own[vars], c;
+			call(SYS_close, gate[1], 0, 0, 0);
+			call(SYS_read, gate[0], (word)&c, 1, 0);
+			call(SYS_setsid, 0, 0, 0, 0);
+			enter(argv[3]);
+			become(parse(argv[0]), parse(argv[1]), argv[2]);
+			argv[5 + words] = 0;
+			call(SYS_rt_sigprocmask, SIG_SETMASK, (word)&none, 0, 8);
+			execute(argv + 5, belonging(env, n, own));
+		}
+		for (argv += 5; words > 0 && *argv; words--)
+			argv++;
+	}
+	call(SYS_close, gate[0], 0, 0, 0);
+	call(SYS_close, gate[1], 0, 0, 0);
+
+	for (left = n; left > 0;) {
+		word sig = call(SYS_rt_sigtimedwait, (word)&all, 0, 0, 8), pid;
+		int ws;
+		if (sig == SIGALRM && ended)
+			break; /* what is left goes with us */
+		if (sig > 0 && sig != SIGCHLD) {
+			/* Who is asked to end by one signal is not asked again by another. */
+			told |= sig == stop || sig == SIGINT || sig == SIGQUIT || sig == SIGTERM;
+			for (int i = 0; i < n; i++)
+				if (commands[i])
+					call(SYS_kill, commands[i], sig, 0, 0);
+		}
+		while (sig == SIGCHLD && (pid = call(SYS_wait4, -1, (word)&ws, WNOHANG, 0)) > 0) {
+			for (int i = 0; i < n; i++) {
+				if (commands[i] != pid)
+					continue;
+				commands[i] = 0;
+				left--;
+				if (left == n - 1)
+					status = ws;
+			}
+		}
+		if (left < n && !ended) {
+			unsigned ms = told ? PATIENCE : grace;
+			word timer[4] = { 0, 0, ms / 1000, ms % 1000 * 1000 + 1 };
+			ended = 1;
+			for (int i = 0; i < n; i++)
+				if (commands[i] && !told)
+					call(SYS_kill, commands[i], stop, 0, 0);
+			call(SYS_setitimer, 0, (word)timer, 0, 0);
+		}
+	}
+	end(status);
+}
+
 __attribute__((used)) void run(word *stack)
 {
 	int argc = *stack;
@@ -407,8 +509,6 @@ __attribute__((used)) void run(word *stack)
 	}
 	if (argc < 5)
 		die(125, "usage: init [-t] UID GID GROUPS DIR COMMAND [ARG...]", "");
-	uid = parse(argv[0]);
-	gid = parse(argv[1]);
 
 	call(SYS_rt_sigprocmask, SIG_SETMASK, (word)&all, 0, 8);
 	if (call(SYS_getpid, 0, 0, 0, 0) == 1) {
@@ -416,6 +516,10 @@ __attribute__((used)) void run(word *stack)
 		mkdir_(QUEUES, 0755);
 		call(SYS_mount, (word)"mqueue", (word)QUEUES, (word)"mqueue", 0);
 	}
+	if (argv[0][0] == '-' && argv[0][1] == 'm' && argv[0][2] == 0)
+		several(argv + 1, env);
+	uid = parse(argv[0]);
+	gid = parse(argv[1]);
 	if (tty) {
 		/* Asked first: if it is not open, the next file will have its number. */
 		poll_(&sizes, 1, 0);
