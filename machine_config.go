@@ -3,7 +3,7 @@ package hangar
 // MachineConfig is the wish for how a Machine looks and behaves, as its owner
 // sent it. Unknown properties are kept and echoed; see ParseMachineConfig.
 type MachineConfig struct {
-	Image       string            `json:"image"` // a reference with a tag, a digest or both
+	Image       string            `json:"image"` // a reference with a tag, a digest or both; see ImageName
 	Env         map[string]string `json:"env,omitempty"`
 	Init        Init              `json:"init"`
 	Guest       *Guest            `json:"guest,omitempty"` // never nil after ParseMachineConfig
@@ -15,7 +15,8 @@ type MachineConfig struct {
 	Metrics     *Metrics          `json:"metrics,omitempty"`
 	Statics     []Static          `json:"statics,omitempty"`
 	Files       []File            `json:"files,omitempty"`
-	Processes   []ProcessConfig   `json:"processes,omitempty"`
+	Processes   []ProcessConfig   `json:"processes,omitempty"`  // see Commands
+	Containers  []Container       `json:"containers,omitempty"` // at most one
 	Schedule    Schedule          `json:"schedule,omitempty"`
 	AutoDestroy bool              `json:"auto_destroy,omitempty"`
 	Restart     *RestartConfig    `json:"restart,omitempty"`
@@ -50,8 +51,8 @@ type Init struct {
 type Guest struct {
 	CPUKind          string        `json:"cpu_kind,omitempty"` // "shared" or "performance"
 	CPUs             int           `json:"cpus,omitempty"`
-	MemoryMB         int           `json:"memory_mb,omitempty"` // MiB, a multiple of 256
-	MaxMemoryMB      int           `json:"max_memory_mb,omitempty"`
+	MemoryMB         int           `json:"memory_mb,omitempty"`     // MiB, a multiple of 256
+	MaxMemoryMB      int           `json:"max_memory_mb,omitempty"` // see Memory
 	GPUs             int           `json:"gpus,omitempty"`
 	GPUKind          string        `json:"gpu_kind,omitempty"`
 	HostDedicationID string        `json:"host_dedication_id,omitempty"`
@@ -222,42 +223,13 @@ type Static struct {
 	IndexDocument string `json:"index_document,omitempty"`
 }
 
-// File is written into the Machine before it boots.
+// File is written into the Machine before it boots. Its content is RawValue, or that
+// of a secret, which is kept in base64.
 type File struct {
 	GuestPath  string `json:"guest_path"`
 	RawValue   []byte `json:"raw_value,omitempty"` // base64 on the wire
 	SecretName string `json:"secret_name,omitempty"`
-	Mode       uint32 `json:"mode,omitempty"`
-}
-
-// ProcessConfig is one of several processes of a Machine.
-type ProcessConfig struct {
-	Exec       []string          `json:"exec,omitempty"`
-	Entrypoint []string          `json:"entrypoint,omitempty"`
-	Cmd        []string          `json:"cmd,omitempty"`
-	User       string            `json:"user,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
-}
-
-// DNSConfig changes the resolver of a Machine.
-type DNSConfig struct {
-	SkipRegistration bool             `json:"skip_registration,omitempty"`
-	Nameservers      []string         `json:"nameservers,omitempty"`
-	Searches         []string         `json:"searches,omitempty"`
-	Options          []DNSOption      `json:"options,omitempty"`
-	ForwardRules     []DNSForwardRule `json:"dns_forward_rules,omitempty"`
-	Hostname         string           `json:"hostname,omitempty"`
-	HostnameFQDN     string           `json:"hostname_fqdn,omitempty"`
-}
-
-// DNSOption is an option of resolv.conf.
-type DNSOption struct {
-	Name  string `json:"name,omitempty"`
-	Value string `json:"value,omitempty"`
-}
-
-// DNSForwardRule sends queries below a name to a resolver.
-type DNSForwardRule struct {
-	Basename string `json:"basename,omitempty"`
-	Addr     string `json:"addr,omitempty"`
+	// ImageConfig is not offered.
+	ImageConfig string `json:"image_config,omitempty"`
+	Mode        uint32 `json:"mode,omitempty"` // 0: 0644
 }

@@ -75,6 +75,10 @@ func (g *Guest) Complete(at string) error {
 	return g.validate(at)
 }
 
+// Memory is what the Machine may use, in MiB. Where it may grow it has the most from
+// the start, as memory that is not used takes nothing from the host.
+func (g *Guest) Memory() int { return max(g.MemoryMB, g.MaxMemoryMB) }
+
 func (g *Guest) complete() bool { return g.CPUKind != "" && g.CPUs != 0 && g.MemoryMB != 0 }
 
 // fillGuest expands size into guest and gives a guest the members that it leaves
@@ -166,8 +170,10 @@ func (g *Guest) validate(at string) error {
 		return badConfig(at+"memory_mb", "%d is not from %d to %d", g.MemoryMB, MemoryStepMB, MaxMemoryMB)
 	case g.MemoryMB%MemoryStepMB != 0:
 		return badConfig(at+"memory_mb", "%d is not a multiple of %d", g.MemoryMB, MemoryStepMB)
-	case g.MaxMemoryMB != 0 && g.MaxMemoryMB != g.MemoryMB:
-		return unsupported(at+"max_memory_mb", "memory that grows is not offered")
+	case g.MaxMemoryMB != 0 && (g.MaxMemoryMB < g.MemoryMB || g.MaxMemoryMB > MaxMemoryMB):
+		return badConfig(at+"max_memory_mb", "%d is not from memory_mb, which is %d, to %d", g.MaxMemoryMB, g.MemoryMB, MaxMemoryMB)
+	case g.MaxMemoryMB%MemoryStepMB != 0:
+		return badConfig(at+"max_memory_mb", "%d is not a multiple of %d", g.MaxMemoryMB, MemoryStepMB)
 	case g.PersistRootfs != "" && !slices.Contains(persistValues, g.PersistRootfs):
 		return badConfig(at+"persist_rootfs", "%q is not one of %v", g.PersistRootfs, persistValues)
 	default:

@@ -21,8 +21,15 @@ const (
 	MaxMetadataKeyBytes   = 256
 	MaxMetadataValueBytes = 4 << 10
 
-	maxEnvBytes   = 256 << 10 // all variables of a Machine; a kernel refuses to execute with much more
-	maxArgsBytes  = 128 << 10
+	maxEnvBytes  = 256 << 10 // all variables of a Machine; a kernel refuses to execute with much more
+	maxArgsBytes = 128 << 10
+
+	MaxProcesses     = 32
+	MaxSwapMB        = 64 << 10 // 64 GiB
+	MaxRootfsGB      = 500
+	maxUserBytes     = 256
+	maxVariableBytes = 256
+
 	maxImageBytes = 1 << 10
 	maxRetries    = 1_000_000
 	maxServices   = 64
@@ -44,7 +51,6 @@ var persistValues = []PersistRootfs{PersistNever, PersistRestart, PersistAlways}
 // unsupportedProperties are those that MachineConfig has no field for and that
 // change what a Machine is: to accept them would be to ignore them.
 var unsupportedProperties = []struct{ name, what string }{
-	{"containers", "several containers in one Machine are not offered"},
 	{"volumes", "volumes of containers are not offered"},
 	{"cache_drive", "cache drives are not offered"},
 	{"spot", "spot prices are not offered"},
@@ -56,8 +62,9 @@ var unsupportedProperties = []struct{ name, what string }{
 // that is normalised; see Normalize.
 func (c *MachineConfig) Validate() error {
 	checks := []func() error{
-		c.validateImage, c.validateSupported, c.validateGuest, c.validateInit, c.validateEnv, c.validateMetadata,
-		c.validateServices, c.validateChecks, c.validateFiles, c.validateLifecycle, c.validateSchedule, c.validateStandbys, c.validateObserved,
+		c.validateImage, c.validateSupported, c.validateGuest, c.validateInit, c.validateMetadata, c.validateProcesses,
+		c.validateServices, c.validateChecks, c.validateFiles, c.validateDNS, c.validateLifecycle, c.validateSchedule,
+		c.validateStandbys, c.validateObserved,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -68,28 +75,28 @@ func (c *MachineConfig) Validate() error {
 }
 
 func (c *MachineConfig) validateImage() error {
-	switch {
-	case c.Image == "":
-		return badConfig("config.image", "is required")
-	case len(c.Image) > maxImageBytes:
-		return badConfig("config.image", "has %d bytes, more than the %d that are allowed", len(c.Image), maxImageBytes)
-	case strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return badConfig("config.image", "%q is not a reference to an image", c.Image)
-	default:
-		return nil
+	images := []struct{ at, name string }{{"config.image", c.Image}}
+	if k := c.container(); k != nil {
+		images = append(images, struct{ at, name string }{"config.containers[0].image", k.Image})
 	}
+	for _, i := range images {
+		switch {
+		case len(i.name) > maxImageBytes:
+			return badConfig(i.at, "has %d bytes, more than the %d that are allowed", len(i.name), maxImageBytes)
+		case strings.ContainsFunc(i.name, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			return badConfig(i.at, "%q is not a reference to an image", i.name)
+		}
+	}
+	if c.ImageName() == "" {
+		return badConfig("config.image", "is required")
+	}
+	return nil
 }
 
 func (c *MachineConfig) validateSupported() error {
 	switch {
 	case len(c.Mounts) > 0:
 		return unsupported("config.mounts", "volumes are not offered")
-	case len(c.Processes) > 0:
-		return unsupported("config.processes", "several processes in one Machine are not offered")
-	case c.SwapMB() != 0:
-		return unsupported("config.init.swap_size_mb", "swap is not offered")
-	case c.Rootfs != nil && c.Rootfs.SizeGB != 0:
-		return unsupported("config.rootfs.size_gb", "a size of the root file system is not offered")
 	case c.sent == nil:
 		return nil
 	}
@@ -115,14 +122,23 @@ func (c *MachineConfig) validateGuest() error {
 }
 
 func (c *MachineConfig) validateInit() error {
+	for path, swap := range map[string]int{"config.init.swap_size_mb": c.Init.SwapSizeMB, "config.swap_size_mb": c.SwapSizeMB} {
+		if swap < 0 || swap > MaxSwapMB {
+			return badConfig(path, "%d is not from 0 to %d", swap, MaxSwapMB)
+		}
+	}
+	if err := validateEnv("config.env", c.Env); err != nil {
+		return err
+	}
+	return validateCommand("config.init", c.Init.Exec, c.Init.Entrypoint, c.Init.Cmd)
+}
+
+// validateCommand checks the three lists that a command is made of.
+func validateCommand(at string, exec, entrypoint, cmd []string) error {
 	for _, list := range []struct {
 		path string
 		args []string
-	}{
-		{"config.init.exec", c.Init.Exec},
-		{"config.init.entrypoint", c.Init.Entrypoint},
-		{"config.init.cmd", c.Init.Cmd},
-	} {
+	}{{at + ".exec", exec}, {at + ".entrypoint", entrypoint}, {at + ".cmd", cmd}} {
 		total := 0
 		for i, arg := range list.args {
 			total += len(arg) + 1
@@ -133,26 +149,26 @@ func (c *MachineConfig) validateInit() error {
 		if total > maxArgsBytes {
 			return badConfig(list.path, "has %d bytes, more than the %d that are allowed", total, maxArgsBytes)
 		}
-		if list.path != "config.init.cmd" && len(list.args) > 0 && list.args[0] == "" {
+		if list.path != at+".cmd" && len(list.args) > 0 && list.args[0] == "" {
 			return badConfig(list.path+"[0]", "is empty; it names the file to execute")
 		}
 	}
 	return nil
 }
 
-func (c *MachineConfig) validateEnv() error {
+func validateEnv(at string, env map[string]string) error {
 	total := 0
-	for name, value := range c.Env {
+	for name, value := range env {
 		total += len(name) + len(value) + 2
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return badConfig("config.env", "%q is not the name of a variable", name)
+			return badConfig(at, "%q is not the name of a variable", name)
 		case strings.ContainsRune(value, 0):
-			return badConfig("config.env."+name, "contains a NUL")
+			return badConfig(at+"."+name, "contains a NUL")
 		}
 	}
 	if total > maxEnvBytes {
-		return badConfig("config.env", "has %d bytes, more than the %d that are allowed", total, maxEnvBytes)
+		return badConfig(at, "has %d bytes, more than the %d that are allowed", total, maxEnvBytes)
 	}
 	return nil
 }
@@ -184,40 +200,39 @@ func ValidateMetadata(at string, metadata map[string]string) error {
 	return nil
 }
 
-func (c *MachineConfig) validateFiles() error {
-	if len(c.Files) > maxFiles {
-		return badConfig("config.files", "has %d entries, more than the %d that are allowed", len(c.Files), maxFiles)
+func validateFiles(path string, files []File) error {
+	if len(files) > maxFiles {
+		return badConfig(path, "has %d entries, more than the %d that are allowed", len(files), maxFiles)
 	}
-	for i, f := range c.Files {
-		at := "config.files[" + strconv.Itoa(i) + "]"
-		switch {
-		case f.SecretName != "":
-			return unsupported(at+".secret_name", "secrets are not offered")
-		case !path.IsAbs(f.GuestPath) || path.Clean(f.GuestPath) != f.GuestPath || f.GuestPath == "/":
-			return badConfig(at+".guest_path", "%q is not an absolute path of a file", f.GuestPath)
-		case strings.ContainsRune(f.GuestPath, 0):
-			return badConfig(at+".guest_path", "contains a NUL")
-		case f.Mode > 0o7777:
-			return badConfig(at+".mode", "%#o is not from 0 to 07777", f.Mode)
-		}
-	}
-	if c.sent == nil {
-		return nil
-	}
-	var sent struct {
-		Files []struct {
-			ImageConfig *string `json:"image_config"`
-		} `json:"files"`
-	}
-	if err := json.Unmarshal(c.sent.doc, &sent); err != nil {
-		return typeError(err)
-	}
-	for i, f := range sent.Files {
-		if f.ImageConfig != nil && *f.ImageConfig != "" {
-			return unsupported("config.files["+strconv.Itoa(i)+"].image_config", "files made from the config of an image are not offered")
+	for i, f := range files {
+		if err := f.validate(path + "[" + strconv.Itoa(i) + "]"); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (c *MachineConfig) validateFiles() error {
+	return validateFiles("config.files", c.Files)
+}
+
+func (f *File) validate(at string) error {
+	switch {
+	case f.ImageConfig != "":
+		return unsupported(at+".image_config", "files made from the config of an image are not offered")
+	case f.SecretName != "" && len(f.RawValue) > 0:
+		return badConfig(at+".secret_name", "stands beside raw_value; give one of the two")
+	case strings.ContainsFunc(f.SecretName, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return badConfig(at+".secret_name", "%q is not the name of a secret", f.SecretName)
+	case !path.IsAbs(f.GuestPath) || path.Clean(f.GuestPath) != f.GuestPath || f.GuestPath == "/":
+		return badConfig(at+".guest_path", "%q is not an absolute path of a file", f.GuestPath)
+	case strings.ContainsRune(f.GuestPath, 0):
+		return badConfig(at+".guest_path", "contains a NUL")
+	case f.Mode > 0o7777:
+		return badConfig(at+".mode", "%#o is not from 0 to 07777", f.Mode)
+	default:
+		return nil
+	}
 }
 
 func (c *MachineConfig) validateLifecycle() error {
@@ -227,34 +242,54 @@ func (c *MachineConfig) validateLifecycle() error {
 	if r := c.Rootfs; r != nil && r.Persist != "" && !slices.Contains(persistValues, r.Persist) {
 		return badConfig("config.rootfs.persist", "%q is not one of %v", r.Persist, persistValues)
 	}
-	if r := c.Restart; r != nil {
-		switch r.Policy {
-		case "", RestartNo, RestartOnFailure, RestartAlways:
-		case "spot-price":
-			return unsupported("config.restart.policy", "spot prices are not offered")
-		default:
-			return badConfig("config.restart.policy", "%q is not one of %v", r.Policy, []RestartPolicy{RestartNo, RestartOnFailure, RestartAlways})
-		}
-		if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
-			return badConfig("config.restart.max_retries", "%d is not from 0 to %d", r.MaxRetries, maxRetries)
-		}
+	if r := c.Rootfs; r != nil && (r.SizeGB < 0 || r.SizeGB > MaxRootfsGB) {
+		return badConfig("config.rootfs.size_gb", "%d is not from 0 to %d", r.SizeGB, MaxRootfsGB)
 	}
-	if s := c.StopConfig; s != nil {
-		if s.Timeout != nil && (*s.Timeout < 0 || time.Duration(*s.Timeout) > MaxStopTimeout) {
-			return badConfig("config.stop_config.timeout", "%s is not from 0s to %s", s.Timeout, MaxStopTimeout)
-		}
-		if s.Signal != nil && (*s.Signal < 0 || *s.Signal > 64) {
-			return badConfig("config.stop_config.signal", "%d is not from 1 to 64", *s.Signal)
-		}
+	if err := validateRestart("config.restart", c.Restart); err != nil {
+		return err
+	}
+	return validateStop("config.stop_config", c.StopConfig)
+}
+
+func validateRestart(at string, r *RestartConfig) error {
+	if r == nil {
+		return nil
+	}
+	switch r.Policy {
+	case "", RestartNo, RestartOnFailure, RestartAlways:
+	case "spot-price":
+		return unsupported(at+".policy", "spot prices are not offered")
+	default:
+		return badConfig(at+".policy", "%q is not one of %v", r.Policy, []RestartPolicy{RestartNo, RestartOnFailure, RestartAlways})
+	}
+	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
+		return badConfig(at+".max_retries", "%d is not from 0 to %d", r.MaxRetries, maxRetries)
 	}
 	return nil
+}
+
+func validateStop(at string, s *StopConfig) error {
+	switch {
+	case s == nil:
+		return nil
+	case s.Timeout != nil && (*s.Timeout < 0 || time.Duration(*s.Timeout) > MaxStopTimeout):
+		return badConfig(at+".timeout", "%s is not from 0s to %s", s.Timeout, MaxStopTimeout)
+	case s.Signal != nil && (*s.Signal < 0 || *s.Signal > 64):
+		return badConfig(at+".signal", "%d is not from 1 to 64", *s.Signal)
+	default:
+		return nil
+	}
 }
 
 // RestartPolicy returns what follows an exit, with the defaults filled in:
 // the policy, and how many restarts within five minutes it allows (0: any number).
 func (c *MachineConfig) RestartPolicy() (policy RestartPolicy, maxRetries int) {
 	policy, maxRetries = RestartOnFailure, DefaultMaxRetries
-	if r := c.Restart; r != nil {
+	r := c.Restart
+	if k := c.container(); k != nil && k.Restart != nil {
+		r = k.Restart
+	}
+	if r != nil {
 		if r.Policy != "" {
 			policy = r.Policy
 		}
@@ -270,16 +305,28 @@ func (c *MachineConfig) RestartPolicy() (policy RestartPolicy, maxRetries int) {
 
 // StopSignal is what asks the main process to end.
 func (c *MachineConfig) StopSignal() Signal {
-	if s := c.StopConfig; s != nil && s.Signal != nil && *s.Signal > 0 {
-		return *s.Signal
+	for _, s := range c.stops() {
+		if s != nil && s.Signal != nil && *s.Signal > 0 {
+			return *s.Signal
+		}
 	}
 	return DefaultStopSignal
 }
 
+// stops are the places that say how to stop, the most important first.
+func (c *MachineConfig) stops() []*StopConfig {
+	if k := c.container(); k != nil {
+		return []*StopConfig{k.Stop, c.StopConfig}
+	}
+	return []*StopConfig{c.StopConfig}
+}
+
 // StopTimeout is how long the main process has to end before SIGKILL.
 func (c *MachineConfig) StopTimeout() time.Duration {
-	if s := c.StopConfig; s != nil && s.Timeout != nil && *s.Timeout > 0 {
-		return time.Duration(*s.Timeout)
+	for _, s := range c.stops() {
+		if s != nil && s.Timeout != nil && *s.Timeout > 0 {
+			return time.Duration(*s.Timeout)
+		}
 	}
 	return DefaultStopTimeout
 }
@@ -308,8 +355,8 @@ func (c *MachineConfig) CanSuspend() error {
 		return Errorf(CodeFailedPrecondition, ReasonUnsupported, "machine cannot be suspended: "+format, args...)
 	}
 	switch {
-	case c.Guest != nil && c.Guest.MemoryMB > MaxSuspendMemoryMB:
-		return refuse("it has %d MB of memory, more than %d", c.Guest.MemoryMB, MaxSuspendMemoryMB)
+	case c.Guest != nil && c.Guest.Memory() > MaxSuspendMemoryMB:
+		return refuse("it has %d MB of memory, more than %d", c.Guest.Memory(), MaxSuspendMemoryMB)
 	case c.SwapMB() > 0:
 		return refuse("it has swap")
 	case c.Schedule != "":

@@ -252,7 +252,7 @@ func (a *Agent) Room(context.Context) (hangar.HostRoom, error) {
 	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.o.Host.Memory, Free: a.o.Host.Memory}
 	for _, m := range a.all() {
 		if got := &m.rec.Load().Machine; !got.State.AtRest() {
-			room.Free -= int64(got.Config.Guest.MemoryMB) << 20
+			room.Free -= int64(got.Config.Guest.Memory()) << 20
 		}
 	}
 	return room, nil

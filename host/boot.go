@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -115,6 +114,9 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 	}
 	if err := m.capture(rec); err != nil {
 		return nil, rec, err
+	}
+	if spec.SwapMB > 0 && !m.agent.o.Driver.Capabilities().Swap {
+		m.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
 	}
 	m.clean, m.kept, m.known = false, false, true
 	if rec.Snapshot {
@@ -234,14 +236,18 @@ func (m *machine) attach(ctx context.Context, rec *journal.Record) (string, erro
 // spec works out everything that the driver needs, and writes the files that the
 // Machine finds in /etc.
 func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
-	main, err := guest.Resolve(asGuest(img), &rec.Machine)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, nil)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	files, err := guest.Files(&rec.Machine, nil)
 	if err != nil {
 		return driver.Spec{}, err
 	}
 	if err := m.makeDirs(); err != nil {
 		return driver.Spec{}, err
 	}
-	mounts, err := m.writeFiles(rec)
+	mounts, own, err := m.writeEtc(rec, files)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -250,12 +256,17 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 		return driver.Spec{}, err
 	}
 	config := rec.Machine.Config
-	return driver.Spec{
-		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: string(m.id),
+	spec := driver.Spec{
+		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
 		Root:    driver.Root{Layers: img.Layers, Writable: m.path(writableDir), Reset: resetsRoot(rec)},
-		Command: asCommand(main), Mounts: mounts, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.MemoryMB,
+		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
+		Mounts: mounts, Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
 		NetNS: netns, Output: m.path(outputFile), TTY: config.Init.TTY,
-	}, nil
+	}
+	for _, p := range processes[1:] {
+		spec.Others = append(spec.Others, asCommand(p))
+	}
+	return spec, nil
 }
 
 // resetsRoot says whether the boot begins with the image's root file system.
@@ -289,40 +300,37 @@ func (a *Agent) process(rec *journal.Record) (guest.Process, error) {
 	if err != nil {
 		return guest.Process{}, err
 	}
-	return guest.Resolve(asGuest(img), &rec.Machine)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, nil)
+	if err != nil {
+		return guest.Process{}, err
+	}
+	return processes[0], nil
 }
 
-// writeFiles writes the files that the platform and the config put into the
-// Machine, and returns how they are mounted. The set depends on the config alone,
-// so that a resume finds the mounts of the suspend.
-func (m *machine) writeFiles(rec *journal.Record) ([]driver.Mount, error) {
+// writeEtc writes the files that the platform puts into the Machine, and returns how
+// they are mounted. The set is always the same, so that a resume finds the mounts of the
+// suspend. Of files it takes those that stand for one of its own, and returns the rest.
+func (m *machine) writeEtc(rec *journal.Record, files []guest.File) ([]driver.Mount, []driver.File, error) {
 	etc := map[string]string{
-		"hostname":    string(m.id) + "\n",
-		"hosts":       guest.EtcHosts(&rec.Machine),
-		"resolv.conf": guest.ResolvConf(&rec.Machine, m.agent.o.Nameservers),
+		"/etc/hostname":    guest.EtcHostname(&rec.Machine),
+		"/etc/hosts":       guest.EtcHosts(&rec.Machine),
+		"/etc/resolv.conf": guest.ResolvConf(&rec.Machine, m.agent.o.Nameservers),
+	}
+	var rest []driver.File
+	for _, f := range files {
+		if _, ok := etc[f.Path]; ok {
+			etc[f.Path] = string(f.Content)
+			continue
+		}
+		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
 	}
 	var mounts []driver.Mount
-	for name, content := range etc {
-		path := filepath.Join(m.path(etcDir), name)
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
-			return nil, err
+	for _, target := range slices.Sorted(maps.Keys(etc)) {
+		path := filepath.Join(m.path(etcDir), filepath.Base(target))
+		if err := os.WriteFile(path, []byte(etc[target]), 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
+			return nil, nil, err
 		}
-		mounts = append(mounts, driver.Mount{Source: path, Target: "/etc/" + name})
+		mounts = append(mounts, driver.Mount{Source: path, Target: target})
 	}
-	for i, f := range rec.Machine.Config.Files {
-		path := filepath.Join(m.path(filesDir), strconv.Itoa(i))
-		mode := os.FileMode(f.Mode & 0o7777)
-		if mode == 0 {
-			mode = 0o644
-		}
-		if err := os.WriteFile(path, f.RawValue, mode); err != nil {
-			return nil, err
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			return nil, err
-		}
-		mounts = append(mounts, driver.Mount{Source: path, Target: f.GuestPath})
-	}
-	slices.SortFunc(mounts, func(x, y driver.Mount) int { return strings.Compare(x.Target, y.Target) })
-	return mounts, nil
+	return mounts, rest, nil
 }

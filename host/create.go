@@ -46,7 +46,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if err := a.room(spec.Config); err != nil {
 		return nil, err
 	}
-	ref, err := a.resolve(ctx, spec.Config.Image)
+	ref, err := a.resolve(ctx, spec.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}
@@ -94,10 +94,10 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 
 // room refuses a Machine that this server could never run.
 func (a *Agent) room(c hangar.MachineConfig) error {
-	if need := int64(c.Guest.MemoryMB) << 20; need > a.o.Host.Memory {
+	if need := int64(c.Guest.Memory()) << 20; need > a.o.Host.Memory {
 		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
 			"could not reserve resource for machine: insufficient memory available to fulfill request: %d MB asked, the host has %d MB",
-			c.Guest.MemoryMB, a.o.Host.Memory>>20)
+			c.Guest.Memory(), a.o.Host.Memory>>20)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 		return errOvertaken
 	}
 	if err != nil {
-		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.Image, err)
+		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.ImageName(), err)
 		return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineFailed
 			return []hangar.Event{failure(hangar.EventLaunch, err)}
@@ -150,7 +150,7 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 
 // makeDirs makes the directories of the Machine.
 func (m *machine) makeDirs() error {
-	for _, dir := range []string{"", sandboxDir, etcDir, filesDir} {
+	for _, dir := range []string{"", sandboxDir, etcDir} {
 		if err := os.MkdirAll(m.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
 			return err
 		}
@@ -175,7 +175,7 @@ func userText(err error) string {
 // pull returns the image of the record's current version, from this host if it is
 // here.
 func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
-	ref := rec.Machine.Config.Image
+	ref := rec.Machine.Config.ImageName()
 	if digest := rec.Machine.ImageRef.Digest; digest != "" {
 		if img, err := m.agent.o.Images.Get(digest); err == nil {
 			found := *img

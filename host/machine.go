@@ -21,7 +21,6 @@ const (
 	usedDir     = "used"     // a snapshot that was resumed from, about to be removed
 	outputFile  = "output"   // FIFO of stdout and stderr
 	etcDir      = "etc"      // hosts, hostname and resolv.conf
-	filesDir    = "files"    // of config.files
 )
 
 // machine is one Machine in the agent's memory: its record, and the goroutine that

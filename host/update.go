@@ -17,7 +17,7 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	if err := a.room(in.Config); err != nil {
 		return nil, err
 	}
-	img, err := a.resolve(ctx, in.Config.Image)
+	img, err := a.resolve(ctx, in.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}

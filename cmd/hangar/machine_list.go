@@ -129,7 +129,7 @@ func (c *cli) printMachines(machines []*hangar.Machine, checks bool) error {
 	rows := [][]string{{"ID", "NAME", "APP", "STATE", "CHECKS", "REGION", "IMAGE", "ADDRESS", "CHANGED"}}
 	for _, m := range machines {
 		rows = append(rows, []string{
-			string(m.ID), m.Name, string(m.App), stateText(m), checksText(m.Checks), string(m.Region), imageText(m.ImageRef, m.Config.Image),
+			string(m.ID), m.Name, string(m.App), stateText(m), checksText(m.Checks), string(m.Region), imageText(m.ImageRef, m.Config.ImageName()),
 			addressText(m), ago(now, m.UpdatedAt),
 		})
 	}

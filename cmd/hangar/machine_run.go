@@ -174,7 +174,7 @@ func (c *cli) follow(ctx context.Context, p *client.Client, m *hangar.Machine, w
 			return nil, withHint(err, fmt.Sprintf("hangar machine status %s %s; it goes on by itself", ref.App, ref.ID))
 		}
 		if change.Progress != nil {
-			bar.update(change.Progress.Phase+" "+imageText(m.ImageRef, m.Config.Image), change.Progress.Done, change.Progress.Total)
+			bar.update(change.Progress.Phase+" "+imageText(m.ImageRef, m.Config.ImageName()), change.Progress.Done, change.Progress.Total)
 		}
 		now := change.Machine
 		if failure(change) != "" {

@@ -99,6 +99,8 @@ type Capabilities struct {
 	// MaxSuspendMemoryMB bounds the memory, in MiB, of a Machine that can be
 	// suspended.
 	MaxSuspendMemoryMB int
+	// Swap: the host has swap that Machines can be given.
+	Swap bool
 }
 
 // Handle is what a driver needs to find a sandbox again. It is opaque to all but
@@ -120,9 +122,16 @@ type Spec struct {
 	StopSignal hangar.Signal `json:",omitzero"` // none cannot be read back
 	StopGrace  time.Duration
 	Mounts     []Mount
-	CPUs       int    // cores the Machine may use
-	MemoryMB   int    // MiB visible inside
-	NetNS      string // path of the network namespace; empty: none
+	// Files are written to the root file system by Start, in this order; Resume finds
+	// what the Machine has made of them.
+	Files    []File
+	CPUs     int // cores the Machine may use
+	MemoryMB int // MiB visible inside
+	// SwapMB is how many MiB of the Machine's memory the host may swap out beyond what
+	// MemoryMB lets it keep. Without Capabilities.Swap it has no effect. A Machine with
+	// swap is not suspended.
+	SwapMB int
+	NetNS  string // path of the network namespace; empty: none
 	// Output is the path of a FIFO that receives stdout and stderr.
 	Output string
 	// TTY gives the main process a terminal; its output still goes to Output.
@@ -147,6 +156,13 @@ type Command struct {
 	Groups []uint32
 	TTY    bool                // Exec only
 	Size   hangar.TerminalSize // Exec with TTY only
+}
+
+// File is a regular file of the Machine, owned by its root.
+type File struct {
+	Path    string // absolute; directories that are missing are made, links are followed within the Machine
+	Content []byte
+	Mode    uint32 // permissions
 }
 
 // Mount puts a directory or file of the host into the Machine.

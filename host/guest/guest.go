@@ -1,5 +1,5 @@
-// Package guest works out what a Machine's main process looks like from inside:
-// which command, with which environment, as whom, and which files of /etc it
+// Package guest works out what a Machine's processes look like from inside: which
+// command, with which environment, as whom, and which files of /etc it
 // finds.
 //
 // An image says one thing and the Machine's config may say another; the rules by
@@ -13,6 +13,8 @@
 package guest
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,7 +34,7 @@ type Image struct {
 	Layers     []string // unpacked, lowest first
 }
 
-// Process is the main process of a Machine, fully resolved.
+// Process is a process of a Machine, fully resolved.
 type Process struct {
 	Args   []string
 	Env    []string // "NAME=value", sorted
@@ -42,26 +44,69 @@ type Process struct {
 	Groups []uint32
 }
 
-// Resolve combines an image with a Machine's config. It answers CodeInvalid with
-// ReasonBadConfig when there is nothing to run or the user is unknown.
-func Resolve(img Image, m *hangar.Machine) (Process, error) {
-	args := arguments(img, m.Config.Init)
+// Resolve combines an image with a Machine's config, and returns its processes, the
+// main one first. secrets are those of the app; nil: none. It answers CodeInvalid with
+// ReasonBadConfig when there is nothing to run, or a user or a secret is unknown.
+func Resolve(img Image, m *hangar.Machine, secrets map[string]string) ([]Process, error) {
+	commands := m.Config.Commands()
+	out := make([]Process, 0, len(commands))
+	for i, c := range commands {
+		p, err := resolve(img, m, c, secrets)
+		if err != nil {
+			if len(commands) > 1 {
+				err = inProcess(m.Config.CommandPath(i), err)
+			}
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// inProcess says which process an error is about.
+func inProcess(at string, err error) error {
+	if e, ok := errors.AsType[*hangar.Error](err); ok {
+		in := *e
+		in.Message = at + ": " + e.Message
+		return &in
+	}
+	return fmt.Errorf("%s: %w", at, err)
+}
+
+func resolve(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string) (Process, error) {
+	args := arguments(img, overlaid(m.Config.Init, c))
 	if len(args) == 0 {
 		return Process{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
 			"nothing to run: the image has neither ENTRYPOINT nor CMD; set config.init.exec, config.init.entrypoint or config.init.cmd")
 	}
-	account, err := lookupUser(img.Layers, img.User)
+	account, err := lookupUser(img.Layers, cmp.Or(c.User, img.User))
 	if err != nil {
 		return Process{}, err
 	}
-	dir := img.WorkDir
-	if dir == "" {
-		dir = "/"
+	env, err := environment(img, m, c, secrets, account.home)
+	if err != nil {
+		return Process{}, err
 	}
 	return Process{
-		Args: args, Env: environment(img, m, account.home), Dir: dir,
-		UID: account.uid, GID: account.gid, Groups: account.groups,
+		Args: args, Env: env, Dir: cmp.Or(img.WorkDir, "/"), UID: account.uid, GID: account.gid, Groups: account.groups,
 	}, nil
+}
+
+// overlaid lays what a process says of its command over what the Machine says. As in
+// init itself, exec replaces everything; a process that says only a part of the command
+// has no use for an exec of the Machine.
+func overlaid(init hangar.Init, c hangar.ProcessConfig) hangar.Init {
+	if len(c.Exec)+len(c.Entrypoint)+len(c.Cmd) == 0 {
+		return init
+	}
+	init.Exec = c.Exec
+	if len(c.Entrypoint) > 0 {
+		init.Entrypoint = c.Entrypoint
+	}
+	if len(c.Cmd) > 0 {
+		init.Cmd = c.Cmd
+	}
+	return init
 }
 
 // arguments follows the platform's rule: exec replaces everything; otherwise the
@@ -85,9 +130,9 @@ func arguments(img Image, init hangar.Init) []string {
 // have it.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environment lays the config's variables over the image's and the platform's
-// over both.
-func environment(img Image, m *hangar.Machine, home string) []string {
+// environment lays over the image's variables those of the config, of the app's secrets
+// and of the process, in this order, and the platform's over all.
+func environment(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string, home string) ([]string, error) {
 	vars := map[string]string{"PATH": defaultPath, "HOME": home}
 	for _, v := range img.Env {
 		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
@@ -95,6 +140,20 @@ func environment(img Image, m *hangar.Machine, home string) []string {
 		}
 	}
 	maps.Copy(vars, m.Config.Env)
+	if !c.IgnoreAppSecrets {
+		maps.Copy(vars, secrets)
+	}
+	for _, e := range c.EnvFrom {
+		vars[e.EnvVar] = field(m, e.FieldRef)
+	}
+	maps.Copy(vars, c.Env)
+	for _, s := range c.Secrets {
+		value, ok := secrets[s.Secret()]
+		if !ok {
+			return nil, noSecret(s.Secret(), "the variable "+s.EnvVar)
+		}
+		vars[s.EnvVar] = value
+	}
 	if m.Config.Init.TTY && vars["TERM"] == "" {
 		vars["TERM"] = "xterm"
 	}
@@ -107,25 +166,54 @@ func environment(img Image, m *hangar.Machine, home string) []string {
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)
-	return env
+	return env, nil
 }
 
-func platformVariables(m *hangar.Machine) map[string]string {
+func noSecret(name, forWhat string) error {
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "the app has no secret %q, which %s is made of", name, forWhat)
+}
+
+// field returns the property of the Machine that ref names.
+func field(m *hangar.Machine, ref hangar.FieldRef) string {
+	switch ref {
+	case hangar.FieldID:
+		return string(m.ID)
+	case hangar.FieldVersion:
+		return string(m.InstanceID)
+	case hangar.FieldAppName:
+		return string(m.App)
+	case hangar.FieldPrivateIP:
+		return m.PrivateIP.String()
+	case hangar.FieldRegion:
+		return string(m.Region)
+	case hangar.FieldImage:
+		return imageText(m)
+	default:
+		return ""
+	}
+}
+
+// imageText names the image without its digest.
+func imageText(m *hangar.Machine) string {
 	image := m.ImageRef.Registry + "/" + m.ImageRef.Repository
 	if m.ImageRef.Tag != "" {
 		image += ":" + m.ImageRef.Tag
 	}
+	return image
+}
+
+func platformVariables(m *hangar.Machine) map[string]string {
 	vars := map[string]string{
 		"APP_NAME":        string(m.App),
 		"MACHINE_ID":      string(m.ID),
 		"ALLOC_ID":        string(m.ID),
 		"MACHINE_VERSION": string(m.InstanceID),
 		"REGION":          string(m.Region),
-		"IMAGE_REF":       image,
+		"IMAGE_REF":       imageText(m),
 		"PRIVATE_IP":      m.PrivateIP.String(),
 	}
 	if g := m.Config.Guest; g != nil {
-		vars["VM_MEMORY_MB"] = strconv.Itoa(g.MemoryMB)
+		vars["VM_MEMORY_MB"] = strconv.Itoa(g.Memory())
 	}
 	for _, key := range []string{hangar.MetadataProcessGroup.Neutral, hangar.MetadataProcessGroup.Original} {
 		if group := m.Config.Metadata[key]; group != "" {
@@ -133,34 +221,4 @@ func platformVariables(m *hangar.Machine) map[string]string {
 		}
 	}
 	return vars
-}
-
-// EtcHosts is the Machine's /etc/hosts.
-func EtcHosts(m *hangar.Machine) string {
-	var b strings.Builder
-	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	// What services over UDP bind to. Here any address will do.
-	b.WriteString("0.0.0.0\tfly-global-services platform-global-services\n")
-	if m.PrivateIP.IsValid() {
-		fmt.Fprintf(&b, "%s\t%s fly-local-6pn platform-local-6pn\n", m.PrivateIP, m.ID)
-	}
-	return b.String()
-}
-
-// ResolvConf is the Machine's /etc/resolv.conf: the config's name servers, or
-// else those given.
-func ResolvConf(m *hangar.Machine, nameservers []string) string {
-	var b strings.Builder
-	if dns := m.Config.DNS; dns != nil {
-		if len(dns.Nameservers) > 0 {
-			nameservers = dns.Nameservers
-		}
-		if len(dns.Searches) > 0 {
-			b.WriteString("search " + strings.Join(dns.Searches, " ") + "\n")
-		}
-	}
-	for _, ns := range nameservers {
-		b.WriteString("nameserver " + ns + "\n")
-	}
-	return b.String()
 }

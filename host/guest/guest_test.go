@@ -107,10 +107,11 @@ func TestEnvironmentPrecedence(t *testing.T) {
 			Guest:    &hangar.Guest{MemoryMB: 512},
 		},
 	}
-	p, err := Resolve(Image{Cmd: []string{"x"}, Env: []string{"A=image", "B=image", "PATH=/opt"}}, m)
+	all, err := Resolve(Image{Cmd: []string{"x"}, Env: []string{"A=image", "B=image", "PATH=/opt"}}, m, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := all[0]
 	for _, want := range []string{
 		"A=config", "B=image", "PATH=/opt", "HOME=/root", "FLY_REGION=loc", "PLATFORM_REGION=loc", "FLY_MACHINE_ID=0123456789abcd",
 		"FLY_ALLOC_ID=0123456789abcd", "FLY_PROCESS_GROUP=worker", "FLY_VM_MEMORY_MB=512", "FLY_IMAGE_REF=r/n:1", "FLY_PRIVATE_IP=fdaa:0:1::2",
@@ -122,7 +123,7 @@ func TestEnvironmentPrecedence(t *testing.T) {
 }
 
 func TestNothingToRun(t *testing.T) {
-	_, err := Resolve(Image{}, &hangar.Machine{})
+	_, err := Resolve(Image{}, &hangar.Machine{}, nil)
 	if hangar.ReasonOf(err) != hangar.ReasonBadConfig {
 		t.Errorf("Resolve of an empty image = %v, want bad_config", err)
 	}

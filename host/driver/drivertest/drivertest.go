@@ -78,6 +78,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"processes", test.processes},
 		{"output", test.output},
 		{"identity", test.identity},
+		{"files", test.files},
 		{"resources", test.resources},
 		{"several commands", test.several},
 		{"several commands stop", test.severalStop},

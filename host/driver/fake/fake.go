@@ -90,6 +90,8 @@ type Options struct {
 	Faults func(op Op, id hangar.MachineID) (delay time.Duration, err error)
 	// MaxSuspendMemoryMB is announced as a capability; 0: 2048.
 	MaxSuspendMemoryMB int
+	// Swap is announced as a capability.
+	Swap bool
 	// Programs are those that can be the main process of a Machine, as its command
 	// names them; nil: any.
 	Programs []string
@@ -118,7 +120,7 @@ func New(w *World, o Options) *Driver {
 
 // Capabilities says that the driver can suspend.
 func (d *Driver) Capabilities() driver.Capabilities {
-	return driver.Capabilities{Name: "fake", Suspend: true, MaxSuspendMemoryMB: d.o.MaxSuspendMemoryMB}
+	return driver.Capabilities{Name: "fake", Suspend: true, MaxSuspendMemoryMB: d.o.MaxSuspendMemoryMB, Swap: d.o.Swap}
 }
 
 // handle is what a driver.Handle holds. Boot tells sandboxes of one Machine apart.
@@ -165,6 +167,9 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 	}
 	s.Incarnation = s.Boot
 	if err := s.bootRoot(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	if err := s.writeFiles(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
 	if err := s.startAll(ctx); err != nil {

@@ -152,6 +152,17 @@ func (s *sandbox) bootRoot() error {
 	return err
 }
 
+// writeFiles writes the files of the Machine to the writable layer.
+func (s *sandbox) writeFiles() error {
+	p := &process{sandbox: s, cmd: s.Spec.Command}
+	for _, f := range s.Spec.Files {
+		if err := p.write(f.Path, string(f.Content)); err != nil {
+			return fmt.Errorf("write %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
 func (s *sandbox) rootWrites() (uint64, error) {
 	if s.Spec.Root.Writable == "" {
 		return 0, nil

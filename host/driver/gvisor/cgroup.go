@@ -188,6 +188,22 @@ func (c cgroups) limitFile(id string) string {
 	return c.file(id, "memory", name)
 }
 
+// hasSwap reports whether the host has swap, and its kernel counts who uses it.
+func (c cgroups) hasSwap() bool {
+	raw, err := os.ReadFile("/proc/swaps")
+	if err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") == 0 {
+		return false // the first line is a title
+	}
+	counted := filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes")
+	if c.v2 {
+		// The root group has no limits: look at any other.
+		groups, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "memory.swap.max"))
+		return err == nil && len(groups) > 0
+	}
+	_, err = os.Stat(counted)
+	return err == nil
+}
+
 // processes returns the ids of all processes in the sandbox's groups.
 func (c cgroups) processes(id string) []int {
 	seen := make(map[int]bool)

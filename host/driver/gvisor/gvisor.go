@@ -147,7 +147,9 @@ func (d *Driver) Close() error {
 
 // Capabilities implements driver.Driver.
 func (d *Driver) Capabilities() driver.Capabilities {
-	return driver.Capabilities{Name: "gvisor", Suspend: true, MaxSuspendMemoryMB: MaxSuspendMemoryMB}
+	return driver.Capabilities{
+		Name: "gvisor", Suspend: true, MaxSuspendMemoryMB: MaxSuspendMemoryMB, Swap: d.cgroup.hasSwap(),
+	}
 }
 
 // Remove takes away what all sandboxes share, once every Machine was destroyed:

@@ -84,6 +84,11 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 		})
 	}
 	args, env := initCommand(spec)
+	memory := &specs.LinuxMemory{Limit: &limit}
+	if spec.SwapMB > 0 && d.cgroup.hasSwap() {
+		total := limit + int64(spec.SwapMB)<<20
+		memory.Swap = &total
+	}
 	return &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: rootfsDir(spec.Dir)},
@@ -108,7 +113,7 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 				network,
 			},
 			Resources: &specs.LinuxResources{
-				Memory: &specs.LinuxMemory{Limit: &limit},
+				Memory: memory,
 				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
 			},
 		},

@@ -47,10 +47,14 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 			return err
 		}
 		defer func() { _ = unix.Close(root) }()
-		if err := findCommands(root, &spec); err != nil {
+		if err := prepareRoot(root); err != nil {
 			return err
 		}
-		return prepareRoot(root)
+		// A command may be one of the files.
+		if err := writeFiles(root, spec.Files); err != nil {
+			return err
+		}
+		return findCommands(root, &spec)
 	}, sentryHeadroom, "start")
 	if err != nil {
 		return nil, fmt.Errorf("start machine %s: %w", spec.ID, err)

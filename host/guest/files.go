@@ -1,0 +1,107 @@
+package guest
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// File is a file that a Machine finds when it boots.
+type File struct {
+	Path    string // absolute, as its config says
+	Content []byte
+	Mode    uint32 // permissions
+}
+
+// defaultFileMode is that of files whose config says none.
+const defaultFileMode = 0o644
+
+// Files returns what the config has written into the Machine, the later over the
+// earlier. It answers CodeInvalid with ReasonBadConfig when a secret is unknown or not
+// base64.
+func Files(m *hangar.Machine, secrets map[string]string) ([]File, error) {
+	var out []File
+	for _, f := range m.Config.WrittenFiles() {
+		file := File{Path: f.GuestPath, Content: f.RawValue, Mode: f.Mode}
+		if file.Mode == 0 {
+			file.Mode = defaultFileMode
+		}
+		if f.SecretName != "" {
+			value, ok := secrets[f.SecretName]
+			if !ok {
+				return nil, noSecret(f.SecretName, "the file "+f.GuestPath)
+			}
+			content, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value))
+			if err != nil {
+				return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+					"the secret %q, which the file %s is made of, is not in base64", f.SecretName, f.GuestPath)
+			}
+			file.Content = content
+		}
+		out = append(out, file)
+	}
+	return out, nil
+}
+
+// Hostname is what the Machine calls itself.
+func Hostname(m *hangar.Machine) string {
+	if dns := m.Config.DNS; dns != nil && dns.Hostname != "" {
+		return dns.Hostname
+	}
+	return string(m.ID)
+}
+
+// EtcHostname is the Machine's /etc/hostname.
+func EtcHostname(m *hangar.Machine) string { return Hostname(m) + "\n" }
+
+// EtcHosts is the Machine's /etc/hosts. Its own names come first, so that a program
+// that asks for the name of its own address finds the full one.
+func EtcHosts(m *hangar.Machine) string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+	// What services over UDP bind to. Here any address will do.
+	b.WriteString("0.0.0.0\tfly-global-services platform-global-services\n")
+	if m.PrivateIP.IsValid() {
+		names := []string{Hostname(m)}
+		if dns := m.Config.DNS; dns != nil && dns.HostnameFQDN != "" {
+			names = append([]string{strings.TrimSuffix(dns.HostnameFQDN, ".")}, names...)
+		}
+		if names[len(names)-1] != string(m.ID) {
+			names = append(names, string(m.ID))
+		}
+		fmt.Fprintf(&b, "%s\t%s fly-local-6pn platform-local-6pn\n", m.PrivateIP, strings.Join(names, " "))
+	}
+	return b.String()
+}
+
+// ResolvConf is the Machine's /etc/resolv.conf: the config's name servers, or
+// else those given.
+func ResolvConf(m *hangar.Machine, nameservers []string) string {
+	var b strings.Builder
+	dns := m.Config.DNS
+	if dns == nil {
+		dns = &hangar.DNSConfig{}
+	}
+	if len(dns.Nameservers) > 0 {
+		nameservers = dns.Nameservers
+	}
+	if len(dns.Searches) > 0 {
+		b.WriteString("search " + strings.Join(dns.Searches, " ") + "\n")
+	}
+	for _, ns := range nameservers {
+		b.WriteString("nameserver " + ns + "\n")
+	}
+	if len(dns.Options) > 0 {
+		b.WriteString("options")
+		for _, o := range dns.Options {
+			b.WriteString(" " + o.Name)
+			if o.Value != "" {
+				b.WriteString(":" + o.Value)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
