@@ -45,7 +45,7 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 	m := &machine{Machine: hangar.Machine{
 		ID: hangar.MachineID(fmt.Sprintf("%014x", 0xd8912340000000+s.numbers)), Name: in.Name, App: app, State: hangar.MachineCreated,
 		Region: s.region, Host: "0000000a", InstanceID: hangar.NewInstanceID(s.now()), PrivateIP: address(s.numbers),
-		ImageRef: resolve(config.Image), Config: config, CreatedAt: now, UpdatedAt: now, Cordoned: in.SkipServiceRegistration, HostStatus: "ok",
+		ImageRef: resolve(config.ImageName()), Config: config, CreatedAt: now, UpdatedAt: now, Cordoned: in.SkipServiceRegistration, HostStatus: "ok",
 	}}
 	if m.Name == "" {
 		m.Name = fmt.Sprintf("quiet-hill-%04d", s.numbers)
@@ -134,7 +134,7 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	}
 	launch := m.State == hangar.MachineStarted && !in.SkipLaunch && !config.StandsBy()
 	s.become(m, hangar.MachineReplacing, hangar.EventUpdate, hangar.SourceUser, nil)
-	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.Image)
+	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.ImageName())
 	m.tagged = hangar.MetadataTimes{All: s.now().UnixMilli()}
 	m.Cordoned = m.Cordoned || in.SkipServiceRegistration
 	m.versions = slices.Insert(m.versions, 0, hangar.MachineVersion{Version: m.InstanceID, Config: config})

@@ -41,7 +41,7 @@ enum {
 	SYS_close = 3, SYS_dup2 = 33, SYS_getpid = 39, SYS_getsockname = 51, SYS_getpeername = 52, SYS_getsockopt = 55, SYS_fork = 57, SYS_execve = 59, SYS_exit = 60, SYS_wait4 = 61,
 	SYS_kill = 62, SYS_chdir = 80, SYS_mkdir = 83, SYS_unlink = 87, SYS_fchown = 93, SYS_setuid = 105,
 	SYS_setgid = 106, SYS_setsid = 112, SYS_prctl = 157, SYS_setgroups = 116, SYS_rt_sigtimedwait = 128, SYS_signalfd4 = 289,
-	SYS_mount = 165, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_fchmod = 91, SYS_setitimer = 38, SYS_pipe2 = 293,
+	SYS_mount = 165, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_setitimer = 38, SYS_pipe2 = 293,
 };
 
 static word call5(word n, word a, word b, word c, word d, word e)
@@ -64,7 +64,7 @@ __asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%r
 #elif defined(__aarch64__)
 enum {
 	SYS_dup3 = 24, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_unlinkat = 35, SYS_mount = 40, SYS_chdir = 49, SYS_fchown = 55,
-	SYS_fchmod = 52, SYS_openat = 56, SYS_close = 57, SYS_pipe2 = 59, SYS_setitimer = 103, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
+	SYS_openat = 56, SYS_close = 57, SYS_pipe2 = 59, SYS_setitimer = 103, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_signalfd4 = 74, SYS_exit = 93,
 	SYS_kill = 129, SYS_rt_sigprocmask = 135, SYS_rt_sigtimedwait = 137, SYS_setgid = 144, SYS_setuid = 146,
 	SYS_setsid = 157, SYS_setgroups = 159, SYS_prctl = 167, SYS_getpid = 172,
 	SYS_getsockname = 204, SYS_getpeername = 205, SYS_getsockopt = 209, SYS_pidfd_open = 434, SYS_pidfd_getfd = 438, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260,
@@ -414,15 +414,12 @@ static char **belonging(char **env, unsigned command, char **list)
 __attribute__((noinline)) static void several(char **argv, char **env)
 {
 	static int commands[MOST];
-	int stop = parse(argv[0]), n = 0, left, ended = 0, told = 0, status = 0, gate[2], vars = 1;
+	int stop = parse(argv[0]), n = 0, left, ended = 0, told = 0, status = 0, gate[2], vars = 1, owned = 0;
 	unsigned grace = parse(argv[1]);
 	ulong all = ~0UL, none = 0;
 
 	while (env[vars - 1])
 		vars++;
-	/* Their users differ, and each may open /dev/stdout again. */
-	call(SYS_fchmod, 1, 0666, 0, 0);
-	call(SYS_fchmod, 2, 0666, 0, 0);
 	/* The commands wait at the gate until the last of them is there, so that their
 	 * process ids follow from their order. */
 	if (call(SYS_pipe2, (word)gate, O_CLOEXEC, 0, 0) < 0)
@@ -432,6 +429,12 @@ __attribute__((noinline)) static void several(char **argv, char **env)
 			if (!argv[i] || n == MOST)
 				die(125, "these are no commands", "");
 		int words = parse(argv[4]);
+		unsigned uid = parse(argv[0]), gid = parse(argv[1]);
+		if (uid != 0 && !owned) { /* the owner may open /dev/stdout again; of several, the first */
+			owned = 1;
+			call(SYS_fchown, 1, uid, gid, 0);
+			call(SYS_fchown, 2, uid, gid, 0);
+		}
 		commands[n] = fork_();
 		if (commands[n] < 0)
 			die(125, "cannot fork", "");
@@ -441,7 +444,7 @@ __attribute__((noinline)) static void several(char **argv, char **env)
 			call(SYS_read, gate[0], (word)&c, 1, 0);
 			call(SYS_setsid, 0, 0, 0, 0);
 			enter(argv[3]);
-			become(parse(argv[0]), parse(argv[1]), argv[2]);
+			become(uid, gid, argv[2]);
 			argv[5 + words] = 0;
 			call(SYS_rt_sigprocmask, SIG_SETMASK, (word)&none, 0, 8);
 			execute(argv + 5, belonging(env, n, own));
