@@ -195,9 +195,6 @@ func validVariable(name string) bool {
 }
 
 func (c *MachineConfig) validateContainers() error {
-	if len(c.Containers) > 1 {
-		return unsupported("config.containers", "several containers in one Machine are not offered")
-	}
 	k := c.container()
 	const at = "config.containers[0]"
 	switch {
@@ -208,7 +205,7 @@ func (c *MachineConfig) validateContainers() error {
 	case len(k.DependsOn) > 0:
 		return badConfig(at+".depends_on", "names other containers, of which there are none")
 	case len(k.Healthchecks) > 0:
-		return unsupported(at+".healthchecks", "health checks of containers are not offered; use config.checks")
+		return unsupported(at+".healthchecks", "health checks of containers, as opposed to config.checks, are not offered")
 	case len(k.Mounts) > 0:
 		return unsupported(at+".mounts", "volumes of containers are not offered")
 	}

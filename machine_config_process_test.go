@@ -31,7 +31,8 @@ func TestCommands(t *testing.T) {
 			[]hangar.ProcessConfig{{
 				Entrypoint: []string{"e"}, Cmd: []string{"c"}, User: "u", Env: map[string]string{"A": "1"},
 				EnvFrom: []hangar.EnvFrom{{EnvVar: "ID", FieldRef: hangar.FieldID}}, Secrets: []hangar.ProcessSecret{{EnvVar: "S"}},
-			}}, "config.containers[0]",
+			}},
+			"config.containers[0]",
 		},
 	} {
 		c := parse(t, test.properties)

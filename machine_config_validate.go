@@ -21,12 +21,12 @@ const (
 	MaxMetadataKeyBytes   = 256
 	MaxMetadataValueBytes = 4 << 10
 
-	maxEnvBytes  = 256 << 10 // all variables of a Machine; a kernel refuses to execute with much more
-	maxArgsBytes = 128 << 10
+	MaxProcesses = 32
+	MaxSwapMB    = 64 << 10 // 64 GiB
+	MaxRootfsGB  = 500
 
-	MaxProcesses     = 32
-	MaxSwapMB        = 64 << 10 // 64 GiB
-	MaxRootfsGB      = 500
+	maxEnvBytes      = 256 << 10 // all variables of a process; a kernel refuses to execute with much more
+	maxArgsBytes     = 128 << 10
 	maxUserBytes     = 256
 	maxVariableBytes = 256
 
@@ -62,7 +62,7 @@ var unsupportedProperties = []struct{ name, what string }{
 // that is normalised; see Normalize.
 func (c *MachineConfig) Validate() error {
 	checks := []func() error{
-		c.validateImage, c.validateSupported, c.validateGuest, c.validateInit, c.validateMetadata, c.validateProcesses,
+		c.validateSupported, c.validateImage, c.validateGuest, c.validateInit, c.validateMetadata, c.validateProcesses,
 		c.validateServices, c.validateChecks, c.validateFiles, c.validateDNS, c.validateLifecycle, c.validateSchedule,
 		c.validateStandbys, c.validateObserved,
 	}
@@ -97,6 +97,8 @@ func (c *MachineConfig) validateSupported() error {
 	switch {
 	case len(c.Mounts) > 0:
 		return unsupported("config.mounts", "volumes are not offered")
+	case len(c.Containers) > 1:
+		return unsupported("config.containers", "several containers in one Machine are not offered")
 	case c.sent == nil:
 		return nil
 	}
@@ -122,9 +124,12 @@ func (c *MachineConfig) validateGuest() error {
 }
 
 func (c *MachineConfig) validateInit() error {
-	for path, swap := range map[string]int{"config.init.swap_size_mb": c.Init.SwapSizeMB, "config.swap_size_mb": c.SwapSizeMB} {
-		if swap < 0 || swap > MaxSwapMB {
-			return badConfig(path, "%d is not from 0 to %d", swap, MaxSwapMB)
+	for _, swap := range []struct {
+		at string
+		mb int
+	}{{"config.init.swap_size_mb", c.Init.SwapSizeMB}, {"config.swap_size_mb", c.SwapSizeMB}} {
+		if swap.mb < 0 || swap.mb > MaxSwapMB {
+			return badConfig(swap.at, "%d is not from 0 to %d", swap.mb, MaxSwapMB)
 		}
 	}
 	if err := validateEnv("config.env", c.Env); err != nil {
@@ -200,12 +205,12 @@ func ValidateMetadata(at string, metadata map[string]string) error {
 	return nil
 }
 
-func validateFiles(path string, files []File) error {
+func validateFiles(at string, files []File) error {
 	if len(files) > maxFiles {
-		return badConfig(path, "has %d entries, more than the %d that are allowed", len(files), maxFiles)
+		return badConfig(at, "has %d entries, more than the %d that are allowed", len(files), maxFiles)
 	}
 	for i, f := range files {
-		if err := f.validate(path + "[" + strconv.Itoa(i) + "]"); err != nil {
+		if err := f.validate(at + "[" + strconv.Itoa(i) + "]"); err != nil {
 			return err
 		}
 	}

@@ -121,7 +121,7 @@ func (c *cli) launch(cmd *cobra.Command, f *launchFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	if config.Image == "" {
+	if config.ImageName() == "" {
 		return usageErrorf("say which image")
 	}
 	p, err := c.connect()

@@ -73,7 +73,8 @@ func TestProcessEnvironment(t *testing.T) {
 		{
 			"fields", `,"processes":[{"env_from":[{"env_var":"V1","field_ref":"id"},{"env_var":"V2","field_ref":"version"},{"env_var":"V3","field_ref":"app_name"},
 			 {"env_var":"V4","field_ref":"private_ip"},{"env_var":"V5","field_ref":"region"},{"env_var":"V6","field_ref":"image"},{"env_var":"A","field_ref":"id"}],"env":{"A":"process"}}]`,
-			[]string{"V1=0123456789abcd", "V2=01J", "V3=web", "V4=fdaa:0:1::2", "V5=loc", "V6=r/n:1", "A=process"}, "",
+			[]string{"V1=0123456789abcd", "V2=01J", "V3=web", "V4=fdaa:0:1::2", "V5=loc", "V6=r/n:1", "A=process"},
+			"",
 		},
 		{"platform over all", `,"processes":[{"env":{"FLY_APP_NAME":"x","PLATFORM_APP_NAME":"y"}}]`, []string{"FLY_APP_NAME=web", "PLATFORM_APP_NAME=web"}, ""},
 		{"container", `,"env":{"C":"env"},"containers":[{"env":{"A":"k"},"secrets":[{"env_var":"S","name":"KEY"}]}]`, []string{"A=k", "S=k", "C=env"}, ""},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,8 +70,7 @@ func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 		return s.signalProcess(ctx, commandPID, sig)
 	}
 	direct := hangar.Signal(0) // which only finds out who is there
-	switch unix.Signal(sig) {
-	case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD:
+	if slices.Contains([]unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD}, unix.Signal(sig)) {
 		direct = sig
 	}
 	var first error
