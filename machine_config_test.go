@@ -161,6 +161,8 @@ func TestParseMachineConfigRefuses(t *testing.T) {
 		{`"checks":{"c":{"type":"http","port":1,"headers":5}}`, "config.checks.headers", bad},
 		{`"files":[{"guest_path":"/x","secret_name":"s","raw_value":"aGk="}]`, "config.files[0].secret_name", bad},
 		{`"files":[{"guest_path":"/x","secret_name":"a b"}]`, "config.files[0].secret_name", bad},
+		{`"files":[{"guest_path":"/dev/shm/x"}]`, "config.files[0].guest_path", bad},
+		{`"files":[{"guest_path":"/.hangar/init"}]`, "config.files[0].guest_path", bad},
 		{`"files":[{"guest_path":"/x","mode":4096}]`, "config.files[0].mode", bad},
 		{`"files":[{"guest_path":"/x"},{"guest_path":"/y","image_config":"z"}]`, "config.files[1].image_config", unsupported},
 		{`"restart":{"policy":"sometimes"}`, "config.restart.policy", bad},
@@ -253,6 +255,7 @@ func TestParseMachineConfigAccepts(t *testing.T) {
 		`"processes":[{"exec":["a"],"env":{"A":"b"},"user":"1:2"},{"cmd":["b"],"secrets":[{"env_var":"A_1","name":"b-c"}],"env_from":[{"env_var":"IP","field_ref":"private_ip"}],"ignore_app_secrets":true}]`,
 		`"processes":[{}],"init":{"tty":true}`,
 		`"dns":{"nameservers":["fdaa::3","8.8.8.8"],"searches":["internal.","a_b.c"],"options":[{"name":"ndots","value":"2"},{"name":"edns0"}],"hostname":"web","hostname_fqdn":"web.example.com"}`,
+		`"files":[{"guest_path":"/device"},{"guest_path":"/system/x"}]`,
 		`"files":[{"guest_path":"/etc/x","secret_name":"s","image_config":null}]`,
 		`"containers":[{"name":"a","image":"b","depends_on":[],"healthchecks":[],"stop":{"timeout":10000000000,"signal":15},"x":1}]`,
 	} {

@@ -221,6 +221,10 @@ func (c *MachineConfig) validateFiles() error {
 	return validateFiles("config.files", c.Files)
 }
 
+// reservedPaths are directories of a Machine that no file is written into: other file
+// systems are mounted there, or the platform has its own.
+var reservedPaths = []string{"/dev", "/proc", "/sys", "/.hangar"}
+
 func (f *File) validate(at string) error {
 	switch {
 	case f.ImageConfig != "":
@@ -233,6 +237,8 @@ func (f *File) validate(at string) error {
 		return badConfig(at+".guest_path", "%q is not an absolute path of a file", f.GuestPath)
 	case strings.ContainsRune(f.GuestPath, 0):
 		return badConfig(at+".guest_path", "contains a NUL")
+	case slices.ContainsFunc(reservedPaths, func(dir string) bool { return strings.HasPrefix(f.GuestPath+"/", dir+"/") }):
+		return badConfig(at+".guest_path", "%q is not in the image's file system: the platform has %v", f.GuestPath, reservedPaths)
 	case f.Mode > 0o7777:
 		return badConfig(at+".mode", "%#o is not from 0 to 07777", f.Mode)
 	default:
