@@ -25,6 +25,9 @@ const maxConfigDepth = 64
 type sentConfig struct {
 	doc   json.RawMessage
 	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
+	// sealed are the typed fields of a config that is only ever replaced; see Seal.
+	// Then there is no digest.
+	sealed *plainConfig
 }
 
 // plainConfig is MachineConfig without its methods: what encoding/json does by itself.
@@ -95,11 +98,14 @@ func (c *MachineConfig) UnmarshalJSON(raw []byte) error {
 // since replace theirs in it; what the document holds beyond the typed fields
 // stays. A config that was built in Go is written from its fields.
 func (c MachineConfig) MarshalJSON() ([]byte, error) {
+	if c.intact() {
+		return c.sent.doc, nil
+	}
 	typed, err := encode(plainConfig(c))
 	if err != nil || c.sent == nil {
 		return typed, err
 	}
-	if sha256.Sum256(typed) == c.sent.typed {
+	if c.sent.sealed == nil && sha256.Sum256(typed) == c.sent.typed {
 		return c.sent.doc, nil
 	}
 	var before plainConfig
@@ -128,19 +134,28 @@ func (c *MachineConfig) Normalize() error {
 
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
 func (c *MachineConfig) SetMetadata(metadata map[string]string) {
-	before, err := c.typedDigest()
-	c.Metadata = metadata
 	// MarshalJSON would find the difference, too, but anew for every reader.
-	if err == nil && c.sent != nil && c.sent.typed == before {
-		if changed, err := c.sentWith(metadata); err == nil {
-			c.sent = changed
+	before, sealed := *c, c.intact()
+	c.Metadata = metadata
+	if !sealed {
+		typed, err := before.typedDigest()
+		if err != nil || c.sent == nil || c.sent.sealed != nil || c.sent.typed != typed {
+			return
 		}
+	}
+	doc, err := c.sentWith(metadata)
+	if err != nil {
+		return
+	}
+	if sealed {
+		c.seal(doc)
+	} else if typed, err := c.typedDigest(); err == nil {
+		c.sent = &sentConfig{doc: doc, typed: typed}
 	}
 }
 
-// sentWith returns the document that was sent with other metadata, which the typed
-// fields have already.
-func (c *MachineConfig) sentWith(metadata map[string]string) (*sentConfig, error) {
+// sentWith returns the document that was sent with other metadata.
+func (c *MachineConfig) sentWith(metadata map[string]string) (json.RawMessage, error) {
 	var doc map[string]json.RawMessage
 	if err := json.Unmarshal(c.sent.doc, &doc); err != nil {
 		return nil, err
@@ -153,12 +168,7 @@ func (c *MachineConfig) sentWith(metadata map[string]string) (*sentConfig, error
 		}
 		doc["metadata"] = pairs
 	}
-	changed, err := encode(doc)
-	if err != nil {
-		return nil, err
-	}
-	typed, err := c.typedDigest()
-	return &sentConfig{doc: changed, typed: typed}, err
+	return encode(doc)
 }
 
 func (c *MachineConfig) typedDigest() ([sha256.Size]byte, error) {

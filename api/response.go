@@ -40,12 +40,13 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 		w.WriteHeader(status)
 		return
 	}
-	raw, err := encode(a.body)
-	if err != nil {
+	buffer := buffers.Get().(*bytes.Buffer)
+	defer release(buffer)
+	if err := encodeTo(buffer, a.body); err != nil {
 		s.writeError(w, r, hangar.Errorf(hangar.CodeInternal, "", "encode the answer: %w", err))
 		return
 	}
-	s.writeRaw(w, status, raw)
+	s.writeRaw(w, status, buffer.Bytes())
 }
 
 func (s *server) writeBody(w http.ResponseWriter, status int, body errorBody) {
@@ -69,10 +70,28 @@ func (s *server) writeRaw(w http.ResponseWriter, status int, raw []byte) {
 
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
+	err := encodeTo(&b, v)
 	return b.Bytes(), err
+}
+
+func encodeTo(b *bytes.Buffer, v any) error {
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// buffers are for answers, which are copied when they are sent.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// keptBuffer bounds a buffer that is kept for the next answer: one of a list of some
+// thousand Machines.
+const keptBuffer = 4 << 20
+
+func release(b *bytes.Buffer) {
+	if b.Cap() <= keptBuffer {
+		b.Reset()
+		buffers.Put(b)
+	}
 }
 
 // lines writes JSON values to a client as they come, one per line.

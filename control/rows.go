@@ -59,7 +59,7 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 		cond := state.Absent(put.Key)
 		switch item, err := r.store.Get(ctx, put.Key); {
 		case err == nil:
-			if published, err := r.parse(item); err == nil && published.Seq >= row.Seq {
+			if published(item) >= row.Seq {
 				return nil
 			}
 			cond = state.Unchanged(item)
@@ -116,17 +116,13 @@ func (r *Rows) PublishedMachines(ctx context.Context, host hangar.HostID) (map[h
 	if err != nil {
 		return nil, stateError(err)
 	}
-	published := make(map[hangar.MachineID]uint64, len(items))
+	seqs := make(map[hangar.MachineID]uint64, len(items))
 	for _, item := range items {
 		if _, id, ok := parseRowKey(item.Key); ok {
-			row, err := r.parse(item)
-			if err != nil {
-				row.Seq = 0
-			}
-			published[id] = row.Seq
+			seqs[id] = published(item)
 		}
 	}
-	return published, nil
+	return seqs, nil
 }
 
 // WatchMachines implements hangar.MachineFeed.
@@ -230,19 +226,10 @@ func (r *Rows) row(ctx context.Context, host hangar.HostID, id hangar.MachineID)
 // parse reads a row, or logs and counts why that cannot be done. A row that does
 // not belong where it is, or is of a state that this version does not know, is as
 // unreadable as one that is no JSON.
-func (r *Rows) parse(item state.Item) (row hangar.MachineRow, err error) {
-	host, id, ok := parseRowKey(item.Key)
-	if !ok {
-		err = errors.New("not the key of a row")
-	} else if err = json.Unmarshal(item.Value, &row); err == nil {
-		switch m := &row.Machine; {
-		case m.ID != id || m.Host != host:
-			err = fmt.Errorf("row of machine %q on host %q", m.ID, m.Host)
-		case !m.State.Valid():
-			err = fmt.Errorf("unknown state %q", m.State)
-		case nameFault(string(m.App)) != "":
-			err = fmt.Errorf("invalid app %q", m.App)
-		}
+func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
+	row, err := decodeRow(item.Value)
+	if err == nil {
+		err = rowFault(item.Key, &row.Machine)
 	}
 	if err != nil {
 		r.unreadable.Add(1)
@@ -250,4 +237,49 @@ func (r *Rows) parse(item state.Item) (row hangar.MachineRow, err error) {
 		return hangar.MachineRow{}, errors.Join(errUnreadable, err)
 	}
 	return row, nil
+}
+
+// decodeRow reads what PublishMachine wrote.
+func decodeRow(value []byte) (row hangar.MachineRow, err error) {
+	stored := struct {
+		*hangar.MachineRow
+		Machine hangar.StoredMachine `json:"machine"`
+	}{MachineRow: &row}
+	if err = json.Unmarshal(value, &stored); err == nil {
+		row.Machine = stored.Machine.Restore()
+	}
+	return row, err
+}
+
+// published returns the number of a row, 0 if it cannot be read. It does not look at
+// the config, which is most of the work.
+func published(item state.Item) uint64 {
+	var row struct {
+		Machine struct {
+			hangar.Machine
+			Config struct{} `json:"config"`
+		} `json:"machine"`
+		Seq uint64 `json:"seq"`
+	}
+	if json.Unmarshal(item.Value, &row) != nil || rowFault(item.Key, &row.Machine.Machine) != nil {
+		return 0
+	}
+	return row.Seq
+}
+
+// rowFault says why a row is not the one of a Machine at that key.
+func rowFault(key string, m *hangar.Machine) error {
+	host, id, ok := parseRowKey(key)
+	switch {
+	case !ok:
+		return errors.New("not the key of a row")
+	case m.ID != id || m.Host != host:
+		return fmt.Errorf("row of machine %q on host %q", m.ID, m.Host)
+	case !m.State.Valid():
+		return fmt.Errorf("unknown state %q", m.State)
+	case nameFault(string(m.App)) != "":
+		return fmt.Errorf("invalid app %q", m.App)
+	default:
+		return nil
+	}
 }

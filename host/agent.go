@@ -26,6 +26,7 @@ package host
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,8 +88,9 @@ type Agent struct {
 	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
 
 	mu       sync.RWMutex
-	machines map[hangar.MachineID]*machine // guarded by mu
-	unread   map[hangar.MachineID]bool     // have a record that does not parse; set by Open
+	machines map[hangar.MachineID]*machine                    // guarded by mu
+	apps     map[hangar.AppName]map[hangar.MachineID]*machine // the same by App; guarded by mu
+	unread   map[hangar.MachineID]bool                        // have a record that does not parse; set by Open
 
 	lifetime context.Context    //nolint:containedctx // of the workers, which outlive every request
 	stop     context.CancelFunc // ends lifetime
@@ -121,7 +123,10 @@ var _ hangar.Agent = (*Agent)(nil)
 
 // New returns an agent that has done nothing yet.
 func New(o Options) *Agent {
-	a := &Agent{o: o, machines: make(map[hangar.MachineID]*machine), schedules: make(chan struct{}, 1), limits: defaultLimits()}
+	a := &Agent{
+		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppName]map[hangar.MachineID]*machine),
+		schedules: make(chan struct{}, 1), limits: defaultLimits(),
+	}
 	a.news.init()
 	a.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: a.healthChanged})
 	return a
@@ -194,13 +199,40 @@ func notFound(id hangar.MachineID) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
 }
 
-// all returns every Machine, sorted by id.
-func (a *Agent) all() []*machine {
-	a.mu.RLock()
-	list := make([]*machine, 0, len(a.machines))
-	for _, m := range a.machines {
-		list = append(list, m)
+// add makes a Machine known.
+func (a *Agent) add(m *machine) {
+	app := m.rec.Load().Machine.App // never changes
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.machines[m.id] = m
+	if a.apps[app] == nil {
+		a.apps[app] = make(map[hangar.MachineID]*machine)
 	}
+	a.apps[app][m.id] = m
+}
+
+// remove is the inverse of add.
+func (a *Agent) remove(m *machine) {
+	app := m.rec.Load().Machine.App
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.machines, m.id)
+	if delete(a.apps[app], m.id); len(a.apps[app]) == 0 {
+		delete(a.apps, app)
+	}
+}
+
+// all returns every Machine, sorted by id.
+func (a *Agent) all() []*machine { return a.of("") }
+
+// of returns the Machines of an App, empty: of all, sorted by id.
+func (a *Agent) of(app hangar.AppName) []*machine {
+	a.mu.RLock()
+	from := a.machines
+	if app != "" {
+		from = a.apps[app]
+	}
+	list := slices.AppendSeq(make([]*machine, 0, len(from)), maps.Values(from))
 	a.mu.RUnlock()
 	slices.SortFunc(list, func(x, y *machine) int { return strings.Compare(string(x.id), string(y.id)) })
 	return list
@@ -209,15 +241,15 @@ func (a *Agent) all() []*machine {
 // Machines implements hangar.Agent.
 func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	list := []*hangar.Machine{}
-	for _, m := range a.all() {
+	for _, m := range a.of(app) {
 		rec := m.rec.Load()
-		if app != "" && rec.Machine.App != app || !filter.Matches(&rec.Machine) {
+		if !filter.Matches(&rec.Machine) {
 			continue
 		}
 		got := m.shown(rec)
 		if filter.Events {
 			var err error
-			if got.Events, err = a.o.Journal.Events(m.id, shownEvents); err != nil {
+			if got.Events, err = m.newest(); err != nil {
 				return nil, err
 			}
 		}

@@ -60,6 +60,9 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
 		},
 	}
+	if err := rec.Machine.Config.Seal(); err != nil {
+		return nil, notRecorded(spec.ID, err)
+	}
 	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.EventSourceFrom(ctx)}}
 	stamp(launched, rec.Machine.State, now)
 	var lease *hangar.Lease
@@ -203,7 +206,7 @@ func (a *Agent) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machi
 	if err != nil {
 		return nil, err
 	}
-	events, err := a.o.Journal.Events(m.id, shownEvents)
+	events, err := m.newest()
 	if err != nil {
 		return nil, err
 	}

@@ -91,9 +91,7 @@ func (a *Agent) forgetDestroyed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.mu.Lock()
-		delete(a.machines, m.id)
-		a.mu.Unlock()
+		a.remove(m)
 	}
 	return nil
 }

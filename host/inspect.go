@@ -81,8 +81,8 @@ func (a *Agent) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]
 // Logs implements hangar.LogService.
 func (a *Agent) Logs(_ context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
 	var ids []hangar.MachineID
-	for _, m := range a.all() {
-		if rec := m.rec.Load(); rec.Machine.App == app && (q.Instance == "" || q.Instance == m.id) {
+	for _, m := range a.of(app) {
+		if q.Instance == "" || q.Instance == m.id {
 			ids = append(ids, m.id)
 		}
 	}

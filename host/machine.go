@@ -29,7 +29,8 @@ type machine struct {
 	agent *Agent
 	id    hangar.MachineID
 
-	rec atomic.Pointer[journal.Record] // replaced under mu, never changed in place
+	rec    atomic.Pointer[journal.Record] // replaced under mu, never changed in place
+	recent atomic.Pointer[[]hangar.Event] // see newest; replaced under mu, never changed in place
 
 	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
 
@@ -92,7 +93,11 @@ func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter c
 		lease = nil
 	}
 	newVersion := next.Machine.InstanceID > current.Machine.InstanceID
-	err := m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
+	err := next.Machine.Config.Seal()
+	if err != nil {
+		return nil, notRecorded(m.id, err)
+	}
+	err = m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
 		if err := tx.PutMachine(&next); err != nil {
 			return err
 		}
@@ -114,6 +119,7 @@ func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter c
 	}
 	m.lease = lease
 	m.rec.Store(&next)
+	m.remember(events)
 	m.began = &next
 	m.observe(current, &next)
 	m.watchers.happened(&next.Machine, events)

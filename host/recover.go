@@ -97,9 +97,7 @@ func timeOf(id string) uint64 {
 func (a *Agent) adopt(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
 	m := &machine{agent: a, id: rec.Machine.ID, lease: lease, clean: clean}
 	m.rec.Store(rec)
-	a.mu.Lock()
-	a.machines[m.id] = m
-	a.mu.Unlock()
+	a.add(m)
 	return m
 }
 

@@ -88,6 +88,6 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 	if in.LeaseTTL > 0 {
 		updated.Nonce = lease.Nonce
 	}
-	updated.Events, err = m.agent.o.Journal.Events(m.id, shownEvents)
+	updated.Events, err = m.newestLocked()
 	return &updated, err
 }

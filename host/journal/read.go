@@ -70,8 +70,7 @@ func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err
 			k, v = c.Next()
 		}
 		for n := 0; k != nil; k, v = c.Next() {
-			r := new(Record)
-			if err := json.Unmarshal(v, r); err != nil {
+			if r, err := decodeRecord(v); err != nil {
 				j.skipped("machine", hangar.MachineID(k), err)
 			} else {
 				j.readHealth(tx, r)
@@ -136,8 +135,8 @@ func readMachine(tx *bolt.Tx, id hangar.MachineID) (*Record, error) {
 	if v == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
 	}
-	r := new(Record)
-	if err := json.Unmarshal(v, r); err != nil {
+	r, err := decodeRecord(v)
+	if err != nil {
 		return nil, fmt.Errorf("decode machine %s: %w", id, err)
 	}
 	return r, nil

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -86,4 +87,18 @@ type Previous struct {
 	ImageRef   hangar.ImageRef      `json:"image_ref"`
 	State      hangar.MachineState  `json:"state"` // started, stopped, suspended or failed
 	Cordoned   bool                 `json:"cordoned,omitempty"`
+}
+
+// decodeRecord reads what PutMachine wrote.
+func decodeRecord(value []byte) (*Record, error) {
+	r := new(Record)
+	stored := struct {
+		*Record
+		Machine hangar.StoredMachine `json:"machine"`
+	}{Record: r}
+	if err := json.Unmarshal(value, &stored); err != nil {
+		return nil, err
+	}
+	r.Machine = stored.Machine.Restore()
+	return r, nil
 }

@@ -57,7 +57,7 @@ func (t *Tx) PutMachine(r *Record) error {
 	}
 	// A record that cannot be read back would be lost at the next start, with
 	// everything that it claims. Better to refuse it while somebody listens.
-	if err := json.Unmarshal(value, new(Record)); err != nil {
+	if _, err := decodeRecord(value); err != nil {
 		return fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
 	if err := t.tx.Bucket(bucketMachines).Put(key, value); err != nil {

@@ -1,0 +1,44 @@
+package host
+
+import (
+	"slices"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// newest returns the events that come with a Machine, newest first. They are read
+// from the journal once and from then on kept in memory.
+func (m *machine) newest() ([]hangar.Event, error) {
+	if recent := m.recent.Load(); recent != nil {
+		return slices.Clone(*recent), nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.newestLocked()
+}
+
+// newestLocked is newest while m.mu is held, so that no event comes meanwhile.
+func (m *machine) newestLocked() ([]hangar.Event, error) {
+	if recent := m.recent.Load(); recent != nil {
+		return slices.Clone(*recent), nil
+	}
+	recent, err := m.agent.o.Journal.Events(m.id, shownEvents)
+	if err != nil {
+		return nil, err
+	}
+	m.recent.Store(&recent)
+	return slices.Clone(recent), nil
+}
+
+// remember adds events that were committed, the oldest first. m.mu is held.
+func (m *machine) remember(events []hangar.Event) {
+	recent := m.recent.Load()
+	if recent == nil || len(events) == 0 {
+		return // nobody has asked for them, or nothing happened
+	}
+	next := slices.Clone(events)
+	slices.Reverse(next)
+	next = append(next, *recent...)
+	next = slices.Clip(next[:min(len(next), shownEvents)])
+	m.recent.Store(&next)
+}

@@ -1,0 +1,100 @@
+package hangar_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// configText is what a config is written as.
+func configText(t *testing.T, c hangar.MachineConfig) string {
+	t.Helper()
+	raw, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestSealedConfigIsWrittenAsBefore(t *testing.T) {
+	changes := map[string]func(c *hangar.MachineConfig){
+		"nothing":          func(*hangar.MachineConfig) {},
+		"a text":           func(c *hangar.MachineConfig) { c.Image = "b" },
+		"a map":            func(c *hangar.MachineConfig) { c.Env = map[string]string{"C": "3"} },
+		"a map to none":    func(c *hangar.MachineConfig) { c.Env = nil },
+		"what is below":    func(c *hangar.MachineConfig) { c.Init.Cmd = []string{"sleep"} },
+		"a slice":          func(c *hangar.MachineConfig) { c.Services = c.Services[:0] },
+		"a pointer":        func(c *hangar.MachineConfig) { c.Guest = &hangar.Guest{CPUKind: "shared", CPUs: 2, MemoryMB: 512} },
+		"metadata":         func(c *hangar.MachineConfig) { c.SetMetadata(map[string]string{"role": "<web>"}) },
+		"a text and pairs": func(c *hangar.MachineConfig) { c.Image = "b"; c.SetMetadata(map[string]string{"role": "web"}) },
+		"pairs and a text": func(c *hangar.MachineConfig) { c.SetMetadata(map[string]string{"role": "web"}); c.Image = "b" },
+	}
+	const sent = `{"image":"a","x":1.0,"env":{"A":"<1>"},"metadata":{"k":"v"},"init":{"cmd":["true"]},"services":[{"internal_port":80,"y":[]}]}`
+	for name, change := range changes {
+		plain, err := hangar.ParseMachineConfig([]byte(sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sealed := plain
+		for range 2 {
+			if err := sealed.Seal(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change(&plain)
+		change(&sealed)
+		want := configText(t, plain)
+		if got := configText(t, sealed); got != want {
+			t.Errorf("%s: sealed, it is written as %s\nwant %s", name, got, want)
+		}
+		if err := sealed.Seal(); err != nil {
+			t.Fatal(err)
+		}
+		if got := configText(t, sealed); got != want {
+			t.Errorf("%s: sealed again, it is written as %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+func TestStoredMachineComesBack(t *testing.T) {
+	for _, config := range []string{
+		`{"image":"a"}`,
+		`{"image":"a","x":{"y":1.50},"env":{"A":"<&>\u2028"},"services":[{"internal_port":80,"autostop":"stop"}],"stop_config":{"timeout":5}}`,
+	} {
+		c, err := hangar.ParseMachineConfig([]byte(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := json.Marshal(hangar.Machine{ID: "d890123456789e", Name: "m", Config: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored hangar.StoredMachine
+		if err := json.Unmarshal(raw, &stored); err != nil {
+			t.Fatal(err)
+		}
+		m := stored.Restore()
+		if m.ID != "d890123456789e" || m.Name != "m" {
+			t.Errorf("restored %+v", m)
+		}
+		if got, want := configText(t, m.Config), configText(t, c); got != want {
+			t.Errorf("restored and written: %s\nwant %s", got, want)
+		}
+		want := c
+		if err := want.Seal(); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(m.Config, want) {
+			t.Errorf("restored %+v\nwant %+v", m.Config, want)
+		}
+	}
+	var none hangar.StoredMachine
+	if m := none.Restore(); !reflect.DeepEqual(m, hangar.Machine{}) {
+		t.Errorf("nothing restores to %+v", m)
+	}
+	if err := json.Unmarshal([]byte(`{"config":{"image":1}}`), &none); err == nil {
+		t.Error("a config with a bad type is restored")
+	}
+}
