@@ -30,6 +30,7 @@ type stage struct {
 	rows        []*row
 	rss, rested int64         // of the daemon: after it created them, and after a restart
 	ready       time.Duration // after kill -9
+	readyCost   time.Duration // processor time of the daemon until it was ready
 }
 
 // row is one kind of request under load.
@@ -150,7 +151,10 @@ func (b *bench) stage(ctx context.Context, d *daemon, p *platform, s *stage) err
 	if s.ready, err = d.restart(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s\n", s.ready)
+	if s.readyCost, err = processorTime(d.pids()); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s, cpu %s\n", s.ready, s.readyCost)
 	s.rested, err = b.settled(ctx, d)
 	return err
 }

@@ -130,9 +130,9 @@ func (b *bench) writePeers(w *strings.Builder) {
 }
 
 func (b *bench) writeDaemon(w *strings.Builder) {
-	fmt.Fprint(w, "\n### The daemon\n\n| Machines | memory after creating them | memory after a restart | ready after kill -9 |\n|--:|--:|--:|--:|\n")
+	fmt.Fprint(w, "\n### The daemon\n\n| Machines | memory after creating them | memory after a restart | ready after kill -9 | processor time for it |\n|--:|--:|--:|--:|--:|\n")
 	for _, s := range b.stages {
-		fmt.Fprintf(w, "| %s | %d MiB | %d MiB | %s |\n", count(s.machines), s.rss>>20, s.rested>>20, ms(s.ready))
+		fmt.Fprintf(w, "| %s | %d MiB | %d MiB | %s | %s |\n", count(s.machines), s.rss>>20, s.rested>>20, ms(s.ready), ms(s.readyCost))
 	}
 	if f := b.waiting; f != nil {
 		last := len(f.took) - 1

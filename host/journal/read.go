@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -63,27 +65,55 @@ func (j *Journal) Machines(yield func(*Record) error) error {
 
 // machinesAfter reads some records. next is nil after the last.
 func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err error) {
+	var read []written
 	err = j.view(func(tx *bolt.Tx) error {
-		c := tx.Bucket(bucketMachines).Cursor()
+		c, health := tx.Bucket(bucketMachines).Cursor(), tx.Bucket(bucketHealth)
 		k, v := c.Seek(after)
 		if after != nil && bytes.Equal(k, after) {
 			k, v = c.Next()
 		}
-		for n := 0; k != nil; k, v = c.Next() {
-			if r, err := decodeRecord(v); err != nil {
-				j.skipped("machine", hangar.MachineID(k), err)
-			} else {
-				j.readHealth(tx, r)
-				batch = append(batch, r)
-			}
-			if n++; n == machinesPerRead {
+		for ; k != nil; k, v = c.Next() {
+			read = append(read, written{id: hangar.MachineID(k), record: bytes.Clone(v), health: bytes.Clone(health.Get(k))})
+			if len(read) == machinesPerRead {
 				next = bytes.Clone(k)
 				return nil
 			}
 		}
 		return nil
 	})
-	return batch, next, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return j.parse(read), next, nil
+}
+
+// written is a record as it is in the file.
+type written struct {
+	id             hangar.MachineID
+	record, health []byte
+}
+
+// parse parses records on every processor, because a start of the daemon waits for
+// all of them.
+func (j *Journal) parse(read []written) []*Record {
+	records := make([]*Record, len(read))
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for first := range workers {
+		wg.Go(func() {
+			for i := first; i < len(read); i += workers {
+				r, err := decodeRecord(read[i].record)
+				if err != nil {
+					j.skipped("machine", read[i].id, err)
+					continue
+				}
+				j.addHealth(r, read[i].health)
+				records[i] = r
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(records, func(r *Record) bool { return r == nil })
 }
 
 func (j *Journal) skipped(what string, id hangar.MachineID, err error) {
@@ -109,16 +139,15 @@ func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
 		if r, err = readMachine(tx, id); err == nil {
-			j.readHealth(tx, r)
+			j.addHealth(r, tx.Bucket(bucketHealth).Get([]byte(id)))
 		}
 		return err
 	})
 	return r, err
 }
 
-// readHealth adds to a record what is known of its health checks.
-func (j *Journal) readHealth(tx *bolt.Tx, r *Record) {
-	v := tx.Bucket(bucketHealth).Get([]byte(r.Machine.ID))
+// addHealth adds to a record what is known of its health checks, nil: nothing.
+func (j *Journal) addHealth(r *Record, v []byte) {
 	if v == nil {
 		return
 	}
