@@ -17,13 +17,6 @@ const (
 // DefaultNetwork is the name of the network of Apps that do not name one.
 const DefaultNetwork = "default"
 
-// Org is an organization: the owner of Apps.
-type Org struct {
-	ID   string  `json:"id"`
-	Slug OrgSlug `json:"slug"`
-	Name string  `json:"name"`
-}
-
 // App is a named group of Machines with one owner and one private network.
 type App struct {
 	ID           string    `json:"id"`
@@ -51,7 +44,9 @@ type AppFilter struct {
 }
 
 // AppService keeps the Apps of a server. Every method answers CodeUnauthenticated
-// without a principal and CodeForbidden for an organization that is not the caller's.
+// without a principal, CodeForbidden for what the caller sees but may not do, and
+// CodeNotFound for what it may not see, exactly as for what is not there. CreateApp
+// and App tell that a name is taken all the same: names are unique on the server.
 type AppService interface {
 	// CreateApp answers CodeInvalid for a bad name (Reason "") and for a name
 	// that exists (ReasonNameTaken). It may not be repeated blindly.

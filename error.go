@@ -47,7 +47,11 @@ const (
 	ReasonOutOfReach           = "out_of_reach" // a wait that can no longer come true
 	ReasonMachineNotFound      = "machine_not_found"
 	ReasonAppNotFound          = "app_not_found"
+	ReasonOrgNotFound          = "org_not_found"
+	ReasonTokenNotFound        = "token_not_found"
+	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"
+	ReasonRateLimited          = "rate_limited"
 	ReasonImageNotFound        = "image_not_found"
 	ReasonBadImage             = "bad_image"
 	ReasonUnsupported          = "unsupported"

@@ -2,6 +2,7 @@ package hangar
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -24,6 +25,19 @@ func (r ImageRef) String() string {
 		s += "@" + r.Digest
 	}
 	return s
+}
+
+// RepositoryTarget is what a repository of the built-in registry belongs to: ORG/NAME,
+// and what is below it, to the organization and, if that has one of this name, to its
+// App, so that a token of the App may push there. A name without a slash belongs to the server, without an
+// organization: everybody may read it and only an administrator write it.
+func RepositoryTarget(repository string) Target {
+	org, rest, found := strings.Cut(repository, "/")
+	if !found {
+		return Target{}
+	}
+	app, _, _ := strings.Cut(rest, "/")
+	return Target{Org: OrgSlug(org), App: AppName(app)}
 }
 
 // Image is an image that a host holds unpacked.

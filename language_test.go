@@ -148,24 +148,6 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestPrincipal(t *testing.T) {
-	for _, test := range []struct {
-		p    hangar.Principal
-		org  hangar.OrgSlug
-		want bool
-	}{
-		{hangar.Principal{Admin: true}, "a", true},
-		{hangar.Principal{Org: "a"}, "a", true},
-		{hangar.Principal{Org: "a"}, "b", false},
-		{hangar.Principal{}, "", false},
-		{hangar.Principal{}, "a", false},
-	} {
-		if got := test.p.May(hangar.ActionRead, hangar.Target{Org: test.org}); got != test.want {
-			t.Errorf("%+v may read %q: %t, want %t", test.p, test.org, got, test.want)
-		}
-	}
-}
-
 func TestIDs(t *testing.T) {
 	for range 100 {
 		if id := hangar.NewMachineID(); !id.Valid() {

@@ -1,37 +1,87 @@
 package hangar
 
-import "context"
-
-// Principal is who asks: the identity that a verified credential stands for.
-type Principal struct {
-	Subject string  // for logs, leases and events, e.g. "admin"
-	Org     OrgSlug // the one organization the principal is limited to; empty: all of them
-	Admin   bool    // may do everything on this server
-}
-
-// Action is what somebody wants to do with a thing.
-type Action uint8
-
-// The actions.
-const (
-	ActionRead    Action = 1 << iota // see it
-	ActionWrite                      // change its config, metadata, lease or cordon, its secrets
-	ActionCreate                     // make a thing in it
-	ActionDelete                     // destroy it
-	ActionControl                    // start, stop, suspend, restart, signal, execute in it
+import (
+	"context"
+	"slices"
+	"strings"
 )
 
-// Target is what an action is about: a Machine, an App (Machine is empty) or an
-// organization (App is empty, too).
-type Target struct {
-	Org     OrgSlug
-	App     AppName
-	Machine MachineID
+// Principal is who asks: the identity that a credential stands for, and what it is
+// allowed. A credential may be a list of tokens; whatever one of them allows, the
+// principal may do.
+type Principal struct {
+	Subject string // for logs, leases and events, e.g. "admin" or "ci@example.com"
+	Admin   bool   // may do everything on this server
+	Grants  []Grant
+	Tokens  []TokenID // that the credential consists of
 }
 
 // May reports whether the principal may do action to the target.
 func (p Principal) May(action Action, target Target) bool {
-	return p.Admin || action != 0 && p.Org != "" && p.Org == target.Org
+	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.May(action, target) })
+}
+
+// MayExec reports whether the principal may execute a command in the target.
+func (p Principal) MayExec(command []string, target Target) bool {
+	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.MayExec(command, target) })
+}
+
+// Reaches reports whether the principal may do any of actions to the target or to
+// something in it.
+func (p Principal) Reaches(actions Action, target Target) bool {
+	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.Reaches(actions, target) })
+}
+
+// Sees reports whether the principal may know that the target exists: a refusal is
+// CodeForbidden then, and CodeNotFound otherwise.
+func (p Principal) Sees(target Target) bool { return p.Reaches(ActionAll, target) }
+
+// Covers reports whether the principal has all of what a grant allows, for at least
+// as long, and so may pass it on.
+func (p Principal) Covers(grant Grant) bool {
+	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.covers(grant) })
+}
+
+// Shorten returns the grant, ending no later than the principal's own of which it is a
+// part: what to hand out to a caller who did not say for how long.
+func (p Principal) Shorten(grant Grant) Grant {
+	if p.Covers(grant) {
+		return grant
+	}
+	best := grant
+	for _, g := range p.Grants {
+		part := grant
+		part.Until = g.Until
+		if p.Covers(part) && (best.Until.Equal(grant.Until) || part.Until.After(best.Until)) {
+			best = part
+		}
+	}
+	return best
+}
+
+// Orgs are the organizations that the principal is allowed something in, sorted. An
+// administrator has none: the answer would be all.
+func (p Principal) Orgs() []OrgSlug {
+	var orgs []OrgSlug
+	for _, g := range p.Grants {
+		if g.Reaches(ActionAll, Target{Org: g.Org}) {
+			orgs = append(orgs, g.Org)
+		}
+	}
+	slices.Sort(orgs)
+	return slices.Compact(orgs)
+}
+
+// Join returns the principal of a credential that stands for both. It is called what
+// the first is called.
+func (p Principal) Join(other Principal) Principal {
+	if p.Subject == "" {
+		p.Subject = other.Subject
+	}
+	p.Admin = p.Admin || other.Admin
+	p.Grants = slices.Concat(p.Grants, other.Grants)
+	p.Tokens = slices.Concat(p.Tokens, other.Tokens)
+	return p
 }
 
 type principalKey struct{}
@@ -47,11 +97,32 @@ func PrincipalFrom(ctx context.Context) (Principal, error) {
 	if p, ok := ctx.Value(principalKey{}).(Principal); ok {
 		return p, nil
 	}
-	return Principal{}, &Error{Code: CodeUnauthenticated, Message: "Authenticate: token validation error"}
+	return Principal{}, Unauthenticated()
 }
 
-// Authenticator turns the token of a request into a Principal. It answers
-// CodeUnauthenticated for a token that is unknown, expired or revoked.
+// Unauthenticated is the one answer to a credential that is missing, unknown,
+// expired or revoked, so that it does not tell which.
+func Unauthenticated() *Error {
+	return &Error{Code: CodeUnauthenticated, Message: "Authenticate: token validation error"}
+}
+
+// Authenticator turns the credential of a request, a token or several with commas
+// between them, into a Principal that may do what any of them allows. It answers
+// CodeUnauthenticated when none is valid.
 type Authenticator interface {
-	Authenticate(ctx context.Context, token string) (Principal, error)
+	Authenticate(ctx context.Context, credential string) (Principal, error)
+}
+
+// Credential takes the value of an Authorization header apart: it returns what
+// follows the scheme, which must be one of AuthorizationSchemes, in any case. Clients
+// that put a token with its scheme into a header send the scheme twice.
+func Credential(header string) (string, bool) {
+	rest, known := strings.TrimSpace(header), false
+	for {
+		scheme, after, _ := strings.Cut(rest, " ")
+		if !slices.ContainsFunc(AuthorizationSchemes(), func(s string) bool { return strings.EqualFold(s, scheme) }) {
+			return rest, known && rest != ""
+		}
+		rest, known = strings.TrimSpace(after), true
+	}
 }

@@ -23,8 +23,10 @@ const (
 	heartbeat     = 15 * time.Second
 )
 
-// Config is what an API serves. Every field is required but Registry.
+// Config is what an API serves. Every field is required but Registry and RateLimits.
 type Config struct {
+	Orgs     hangar.OrgService
+	Tokens   hangar.TokenService
 	Apps     hangar.AppService
 	Machines hangar.MachineService
 	Logs     hangar.LogService
@@ -32,17 +34,19 @@ type Config struct {
 	Platform hangar.PlatformService
 	Auth     hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
-	Registry http.Handler
-	Region   hangar.Region
-	Version  string
-	Log      *slog.Logger
+	Registry   http.Handler
+	RateLimits RateLimits
+	Region     hangar.Region
+	Version    string
+	Log        *slog.Logger
 }
 
 // server holds what handlers share. It is never changed after New.
 type server struct {
 	Config
-	mux   *http.ServeMux
-	table []route
+	mux      *http.ServeMux
+	limiters *limiters // nil: none
+	table    []route
 	// document is made once, when it is first asked for.
 	document func() *openapi.Document
 }
@@ -51,6 +55,9 @@ type server struct {
 func New(config Config) http.Handler {
 	s := &server{Config: config, mux: http.NewServeMux()}
 	s.document = sync.OnceValue(s.describe)
+	if config.RateLimits > 0 {
+		s.limiters = newLimiters(config.RateLimits, time.Now)
+	}
 	s.routes()
 	return s.observe(s.mux)
 }
@@ -73,6 +80,8 @@ const (
 )
 
 func (s *server) routes() {
+	s.orgRoutes()
+	s.tokenRoutes()
 	s.appRoutes()
 	s.machineRoutes()
 	s.readRoutes()

@@ -12,7 +12,7 @@ func (s *server) appRoutes() {
 		Text:   "One of `app_name` and `name` is required. A name that exists is refused with 422 and the reason `name_taken`.",
 		Query:  []param{{"wait", true, "Accepted; an App is always ready when this answers."}},
 		Body:   appWish{AppName: "web", Org: hangar.OrgPersonal},
-		Status: http.StatusCreated, Answer: exampleApp(), Errors: []int{http.StatusUnprocessableEntity},
+		Status: http.StatusCreated, Answer: exampleApp(), Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
 	s.handle("GET /v1/apps", s.listApps, operation{
 		ID: "listApps", Tag: "Apps", Summary: "List Apps", Text: "Sorted by name.",
@@ -20,10 +20,11 @@ func (s *server) appRoutes() {
 			{"org_slug", "personal", "Only those of this organization."},
 			{"app_role", "", "Only those with this role; no App has one."},
 		},
-		Answer: appList{1, []appView{exampleApp()}},
+		Answer: appList{1, []appView{exampleApp()}}, Errors: []int{http.StatusNotFound},
 	})
 	s.handle("GET /v1/apps/{app}", s.getApp, operation{
 		ID: "getApp", Tag: "Apps", Summary: "Get an App",
+		Text:   "An App of another organization is refused with 403, which tells that its name is taken.",
 		Answer: exampleApp(),
 	})
 	s.handle("DELETE /v1/apps/{app}", s.destroyApp, operation{
@@ -36,15 +37,9 @@ func (s *server) appRoutes() {
 // appView is an App as clients decode it.
 type appView struct {
 	*hangar.App
-	Organization orgView `json:"organization"`
-	CreatedAt    int64   `json:"created_at"` // Unix milliseconds
-	CNAMETarget  string  `json:"cname_target"`
-	Role         string  `json:"app_role"` // always empty: no App has a role
-}
-
-type orgView struct {
-	hangar.Org
-	NumericID uint64 `json:"internal_numeric_id"`
+	CreatedAt   int64  `json:"created_at"` // Unix milliseconds
+	CNAMETarget string `json:"cname_target"`
+	Role        string `json:"app_role"` // always empty: no App has a role
 }
 
 // appList is a listing of Apps.
@@ -53,13 +48,7 @@ type appList struct {
 	Apps  []appView `json:"apps"`
 }
 
-// orgNumericID stands for every organization: clients decode a number and do
-// nothing with it.
-const orgNumericID = 1
-
-func viewApp(a *hangar.App) appView {
-	return appView{App: a, Organization: orgView{a.Org, orgNumericID}, CreatedAt: a.CreatedAt.UnixMilli()}
-}
+func viewApp(a *hangar.App) appView { return appView{App: a, CreatedAt: a.CreatedAt.UnixMilli()} }
 
 // appWish is the body of create. Clients write the name under either of two
 // properties.
@@ -80,9 +69,6 @@ func (s *server) createApp(r *http.Request) (answer, error) {
 	}
 	if in.AppName == "" {
 		return answer{}, invalid("app_name", "is required")
-	}
-	if in.Org == "" {
-		in.Org = hangar.OrgPersonal
 	}
 	app, err := s.Apps.CreateApp(r.Context(), hangar.AppCreate{Name: in.AppName, Org: in.Org, Network: in.Network})
 	if err != nil {

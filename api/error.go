@@ -138,7 +138,9 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	switch body.Code {
 	case hangar.CodeUnavailable, hangar.CodeExhausted:
-		w.Header().Set("Retry-After", "1")
+		if w.Header().Get("Retry-After") == "" {
+			w.Header().Set("Retry-After", "1")
+		}
 	case hangar.CodeUnauthenticated:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	default:

@@ -25,7 +25,7 @@ var (
 
 func exampleApp() appView {
 	return viewApp(&hangar.App{
-		ID: "web", Name: "web", NumericID: 1, Org: hangar.Org{ID: "personal", Slug: hangar.OrgPersonal, Name: "personal"},
+		ID: "web", Name: "web", NumericID: 1, Org: hangar.Org{ID: "9s1k3m7d2xqp40vb", Slug: hangar.OrgPersonal, Name: "Personal", NumericID: 1},
 		Network: hangar.DefaultNetwork, NetworkID: 1, Status: hangar.AppDeployed, MachineCount: 1, CreatedAt: exampleTime,
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/cmdline"
 	"github.com/hangar-platform/hangar/internal/wsmux"
 )
 
@@ -117,8 +118,8 @@ func (s *server) execMachine(r *http.Request) (answer, error) {
 		return answer{}, unsupported("container", "several containers in one machine are not offered by this server")
 	}
 	if len(in.Command) == 0 {
-		if in.Command, err = splitCommand(in.Cmd); err != nil {
-			return answer{}, err
+		if in.Command, err = cmdline.Split(in.Cmd); err != nil {
+			return answer{}, invalid("cmd", "%s", err)
 		}
 	}
 	timeout := time.Duration(in.Timeout * float64(time.Second))
@@ -163,48 +164,6 @@ func (h *head) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.buf.String()
-}
-
-// splitCommand splits a command line as a shell would, without expanding anything.
-func splitCommand(line string) ([]string, error) {
-	var words []string
-	var word strings.Builder
-	var quote rune
-	inWord, escaped := false, false
-	for _, c := range line {
-		switch {
-		case escaped:
-			if quote == '"' && c != '"' && c != '\\' {
-				word.WriteRune('\\')
-			}
-			word.WriteRune(c)
-			escaped = false
-		case c == '\\' && quote != '\'':
-			escaped, inWord = true, true
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote != 0:
-			word.WriteRune(c)
-		case c == '"' || c == '\'':
-			quote, inWord = c, true
-		case c == ' ' || c == '\t' || c == '\n':
-			if inWord {
-				words = append(words, word.String())
-			}
-			word.Reset()
-			inWord = false
-		default:
-			word.WriteRune(c)
-			inWord = true
-		}
-	}
-	if quote != 0 || escaped {
-		return nil, invalid("cmd", "a quote or an escape is not ended")
-	}
-	if inWord {
-		words = append(words, word.String())
-	}
-	return words, nil
 }
 
 // execStream runs a command with live streams over a WebSocket.

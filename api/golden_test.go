@@ -37,11 +37,11 @@ func newAPI(change ...func(*api.Config)) http.Handler {
 	now := time.Date(2026, 8, 14, 9, 57, 35, 250e6, time.UTC)
 	s := fake.New("loc", fake.WithClock(func() time.Time { return now }))
 	c := api.Config{
-		Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Auth: fake.Tokens{
+		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
+		Auth: s.Login(fake.Tokens{
 			token:   {Subject: "admin", Admin: true},
-			"guest": {Subject: "guest", Org: "guests"},
-		},
+			"guest": {Subject: "guest", Grants: []hangar.Grant{{Org: "guests", Actions: hangar.ActionAll}}},
+		}),
 		Registry: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusTeapot)
@@ -142,13 +142,21 @@ func exchange(t *testing.T, handler http.Handler, text string, ids *ids) []byte 
 // ids numbers what is random.
 type ids struct{ numbers, values map[string]string }
 
-// randomPattern finds ULIDs and the nonces of leases.
-var randomPattern = regexp.MustCompile(`\b(0[0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{12})\b`)
+// randomPattern finds ULIDs, the nonces of leases, and tokens.
+var randomPattern = regexp.MustCompile(`\b(0[0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{12}|hgr_\w+)\b`)
 
 func (i *ids) number(text string) string {
 	return randomPattern.ReplaceAllStringFunc(text, func(id string) string {
 		if i.numbers[id] == "" {
-			i.numbers[id] = fmt.Sprintf("<id-%d>", len(i.numbers)+1)
+			name := "id"
+			if strings.HasPrefix(id, "hgr_") {
+				name = "token"
+			}
+			n := 1
+			for i.values[fmt.Sprintf("<%s-%d>", name, n)] != "" {
+				n++
+			}
+			i.numbers[id] = fmt.Sprintf("<%s-%d>", name, n)
 			i.values[i.numbers[id]] = id
 		}
 		return i.numbers[id]
@@ -156,5 +164,5 @@ func (i *ids) number(text string) string {
 }
 
 func (i *ids) fill(text string) string {
-	return regexp.MustCompile(`<id-\d+>`).ReplaceAllStringFunc(text, func(n string) string { return i.values[n] })
+	return regexp.MustCompile(`<(?:id|token)-\d+>`).ReplaceAllStringFunc(text, func(n string) string { return i.values[n] })
 }

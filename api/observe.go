@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -120,12 +119,8 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 }
 
 func (s *server) principal(r *http.Request) (hangar.Principal, error) {
-	scheme, token, _ := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
-	token = strings.TrimSpace(token)
-	for _, known := range hangar.AuthorizationSchemes() {
-		if token != "" && strings.EqualFold(scheme, known) {
-			return s.Auth.Authenticate(r.Context(), token)
-		}
+	if credential, ok := hangar.Credential(r.Header.Get("Authorization")); ok {
+		return s.Auth.Authenticate(r.Context(), credential)
 	}
 	return hangar.PrincipalFrom(r.Context())
 }

@@ -42,6 +42,8 @@ type param struct {
 
 // tags are the groups of operations, in the order in which they are shown.
 var tags = []openapi.Tag{
+	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it."},
+	{Name: "Tokens", Description: "A token says who asks, and what that one may do."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
 	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
@@ -54,6 +56,7 @@ var tags = []openapi.Tag{
 
 // pathParams says what stands in the braces of patterns.
 var pathParams = map[string]param{
+	"token":   {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
 	"app":     {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
 	"org":     {"", "personal", "The slug of an organization."},
 	"machine": {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
@@ -99,7 +102,7 @@ func (r route) errorsOf() []int {
 
 // handle mounts h behind a token.
 func (s *server) handle(pattern string, h handler, op operation) {
-	s.mount(pattern, s.authenticate(s.plain(h)), op, false)
+	s.mount(pattern, s.authenticate(s.limit(s.plain(h))), op, false)
 }
 
 // public mounts h for everybody.
@@ -109,11 +112,11 @@ func (s *server) public(pattern string, h handler, op operation) {
 
 // stream mounts h behind a token.
 func (s *server) stream(pattern string, h streamer, op operation) {
-	s.mount(pattern, s.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.mount(pattern, s.authenticate(s.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
 			s.writeError(w, r, err)
 		}
-	})), op, false)
+	}))), op, false)
 }
 
 func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {

@@ -28,7 +28,7 @@ func (s *server) platformRoutes() {
 			"stands for all regions. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
 			"Volumes and weights have no effect.",
 		Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
-		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusConflict},
+		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
 	s.public("GET /v1/openapi.json", s.getDocument, operation{
 		ID: "getDocument", Tag: "Platform", Summary: "Get this document",

@@ -18,6 +18,7 @@ func newSchemas() *openapi.Schemas {
 	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
 	s.Name(reflect.TypeFor[checkView](), "CheckResult")
 	s.Name(reflect.TypeFor[errorBody](), "Error")
+	s.Name(reflect.TypeFor[orgView](), "ConsoleOrg")
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})
@@ -34,6 +35,10 @@ func newSchemas() *openapi.Schemas {
 	know[hangar.PersistRootfs](s, openapi.Schema{Type: []string{"string", "integer"}, Enum: []any{
 		hangar.PersistNever, hangar.PersistRestart, hangar.PersistAlways, "", 0, 1, 2, 3,
 	}})
+	know[hangar.Action](s, openapi.Schema{Type: []string{"array"}, Items: &openapi.Schema{
+		Type: []string{"string"}, Enum: anySlice(hangar.ActionAll.Names()),
+	}})
+	enum(s, hangar.TokenKinds()...)
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.Codes()...)
 	enum(s, hangar.AppPending, hangar.AppDeployed)
@@ -46,9 +51,13 @@ func know[T any](s *openapi.Schemas, schema openapi.Schema) { s.Know(reflect.Typ
 
 // enum says that a type has no other values.
 func enum[T ~string](s *openapi.Schemas, values ...T) {
+	know[T](s, openapi.Schema{Type: []string{"string"}, Enum: anySlice(values)})
+}
+
+func anySlice[T ~string](values []T) []any {
 	list := make([]any, len(values))
 	for i, v := range values {
 		list[i] = string(v)
 	}
-	know[T](s, openapi.Schema{Type: []string{"string"}, Enum: list})
+	return list
 }

@@ -11,7 +11,10 @@ import (
 
 // CreateApp implements hangar.AppService.
 func (c *Client) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App, error) {
-	body := map[string]any{"app_name": in.Name, "org_slug": in.Org}
+	body := map[string]any{"app_name": in.Name}
+	if in.Org != "" {
+		body["org_slug"] = in.Org
+	}
 	if in.Network != "" {
 		body["network"] = in.Network
 	}

@@ -36,6 +36,8 @@ type Client struct {
 
 // The interfaces that a Client offers.
 var (
+	_ hangar.OrgService      = (*Client)(nil)
+	_ hangar.TokenService    = (*Client)(nil)
 	_ hangar.AppService      = (*Client)(nil)
 	_ hangar.MachineService  = (*Client)(nil)
 	_ hangar.LogService      = (*Client)(nil)

@@ -23,15 +23,7 @@ func (c *Control) app(ctx context.Context, name hangar.AppName, action hangar.Ac
 // appFor returns the App of ref to whoever may do action to what ref names: the App
 // itself, or one of its Machines.
 func (c *Control) appFor(ctx context.Context, action hangar.Action, ref hangar.MachineRef) (appRecord, state.Item, error) {
-	p, err := hangar.PrincipalFrom(ctx)
-	if err != nil {
-		return appRecord{}, state.Item{}, err
-	}
-	rec, item, err := c.anyApp(ctx, ref.App)
-	if err == nil && !p.May(action, hangar.Target{Org: rec.Org, App: rec.Name, Machine: ref.ID}) {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to act on app %q", ref.App)
-	}
-	return rec, item, err
+	return c.appIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
 }
 
 // anyApp returns an App, whoever asks.
@@ -52,15 +44,12 @@ func appNotFound(name hangar.AppName) error {
 
 // CreateApp implements hangar.AppService.
 func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App, error) {
-	p, err := hangar.PrincipalFrom(ctx)
+	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if in.Org == "" {
-		in.Org = p.Org
-	}
-	if in.Org == "" {
-		in.Org = hangar.OrgPersonal
+		in.Org = defaultOrg(p)
 	}
 	if in.Network == "" {
 		in.Network = hangar.DefaultNetwork
@@ -71,12 +60,12 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	if err := checkNetworkName(in.Network); err != nil {
 		return nil, err
 	}
-	org, err := a.org(ctx, p, in.Org, hangar.ActionCreate)
-	if err != nil {
-		return nil, err
-	}
 	for {
-		rec, err := a.tryCreateApp(ctx, in)
+		org, item, err := a.org(ctx, p, in.Org, hangar.ActionCreate)
+		if err != nil {
+			return nil, err
+		}
+		rec, err := a.tryCreateApp(ctx, in, item)
 		if err == nil {
 			return present(rec, org, 0), nil
 		}
@@ -86,9 +75,18 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	}
 }
 
+// defaultOrg is the organization of a wish that names none: the only one that the
+// caller has anything to do with, or else hangar.OrgPersonal.
+func defaultOrg(p hangar.Principal) hangar.OrgSlug {
+	if orgs := p.Orgs(); len(orgs) == 1 && !p.Admin {
+		return orgs[0]
+	}
+	return hangar.OrgPersonal
+}
+
 // tryCreateApp returns state.ErrConflict when somebody else created something
-// meanwhile.
-func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate) (appRecord, error) {
+// meanwhile, or when the organization changed since it was read.
+func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org state.Item) (appRecord, error) {
 	switch _, err := a.store.Get(ctx, appKey(in.Name)); {
 	case err == nil:
 		return appRecord{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
@@ -111,38 +109,27 @@ func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate) (appRecord
 	if err != nil {
 		return rec, err
 	}
-	txn.If = append(txn.If, state.Absent(appKey(in.Name)), unclaimed)
+	txn.If = append(txn.If, state.Absent(appKey(in.Name)), unclaimed, state.Unchanged(org))
 	txn.Then = append(txn.Then, put, claim)
 	_, err = a.store.Txn(ctx, txn)
 	return rec, err
 }
 
-// org returns an organization to whoever may do action to it.
-func (c *Control) org(ctx context.Context, p hangar.Principal, slug hangar.OrgSlug, action hangar.Action) (hangar.Org, error) {
-	if !p.May(action, hangar.Target{Org: slug}) {
-		return hangar.Org{}, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to act on organization %q", slug)
-	}
-	if strings.Contains(string(slug), "/") {
-		return hangar.Org{}, orgNotFound(slug)
-	}
-	org, _, err := read[hangar.Org](ctx, c.store, orgKey(slug))
-	if errors.Is(err, state.ErrNotFound) {
-		return org, orgNotFound(slug)
-	}
-	return org, stateError(err)
-}
-
-func orgNotFound(slug hangar.OrgSlug) error {
-	return hangar.Errorf(hangar.CodeNotFound, "", "Could not find Organization %q", slug)
-}
-
-// App implements hangar.AppService.
+// App implements hangar.AppService. That an App of somebody else exists is told:
+// clients ask for it to find out whether a name is taken.
 func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
-	rec, _, err := a.app(ctx, name, hangar.ActionRead)
+	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
 	}
-	org, _, err := read[hangar.Org](ctx, a.store, orgKey(rec.Org))
+	rec, _, err := a.anyApp(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: rec.Name}) {
+		return nil, forbidden("app %q", name)
+	}
+	org, _, err := read[orgRecord](ctx, a.store, orgKey(rec.Org))
 	if err != nil {
 		return nil, stateError(err)
 	}
@@ -150,18 +137,18 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 	if err != nil {
 		return nil, stateError(err)
 	}
-	return present(rec, org, len(names)), nil
+	return present(rec, org.Org, len(names)), nil
 }
 
 // Apps implements hangar.AppService. An App whose record cannot be read is left
 // out.
 func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App, error) {
-	p, err := hangar.PrincipalFrom(ctx)
+	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if filter.Org != "" {
-		if _, err := a.org(ctx, p, filter.Org, hangar.ActionRead); err != nil {
+		if _, err := a.Orgs().Org(ctx, filter.Org); err != nil {
 			return nil, err
 		}
 	}
@@ -199,12 +186,12 @@ func (c *Control) orgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 	}
 	orgs := make(map[hangar.OrgSlug]hangar.Org, len(items))
 	for _, item := range items {
-		org, err := decode[hangar.Org](item)
+		rec, err := decode[orgRecord](item)
 		if err != nil {
 			c.log.Error("organization skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		orgs[org.Slug] = org
+		orgs[rec.Slug] = rec.Org
 	}
 	return orgs, nil
 }

@@ -128,44 +128,6 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-func TestOtherOrganizations(t *testing.T) {
-	p := newPlane(t, state.NewMemory())
-	p.app(t, "web")
-	m := p.machine(t, "web", "")
-	mine := as(t, hangar.Principal{Subject: "me", Org: hangar.OrgPersonal})
-	other := as(t, hangar.Principal{Subject: "you", Org: "other"})
-	nobody := as(t, hangar.Principal{Subject: "nobody"})
-	if _, err := p.Apps().App(mine, "web"); err != nil {
-		t.Errorf("own app: %v", err)
-	}
-	if _, err := p.Images().Images(mine); hangar.CodeOf(err) != hangar.CodeForbidden {
-		t.Errorf("images: %v, want forbidden", err)
-	}
-	for who, ctx := range map[string]func() error{
-		"app":     func() error { _, err := p.Apps().App(other, "web"); return err },
-		"nobody":  func() error { _, err := p.Apps().App(nobody, "web"); return err },
-		"list":    func() error { _, err := p.Apps().Apps(other, hangar.AppFilter{Org: hangar.OrgPersonal}); return err },
-		"destroy": func() error { return p.Apps().DestroyApp(other, "web", true) },
-		"create":  func() error { _, err := p.Machines().CreateMachine(other, "web", wish("")); return err },
-		"machine": func() error { _, err := p.Machines().Machine(other, m.Ref()); return err },
-		"kill":    func() error { return p.Machines().DestroyMachine(other, m.Ref(), hangar.MachineDestroy{Force: true}) },
-		"logs":    func() error { _, err := p.Logs().Logs(other, "web", hangar.LogQuery{}); return err },
-		"in org": func() error {
-			_, err := p.Apps().CreateApp(other, hangar.AppCreate{Name: "x", Org: hangar.OrgPersonal})
-			return err
-		},
-	} {
-		if err := ctx(); hangar.CodeOf(err) != hangar.CodeForbidden {
-			t.Errorf("%s: %v, want forbidden", who, err)
-		}
-	}
-	if apps, err := p.Apps().Apps(other, hangar.AppFilter{}); err != nil || len(apps) != 0 {
-		t.Errorf("apps of others: %v, %v", apps, err)
-	}
-	_, err := p.Apps().CreateApp(admin(t), hangar.AppCreate{Name: "x", Org: "unknown"})
-	wantError(t, err, hangar.CodeNotFound, "")
-}
-
 func TestConcurrentApps(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
@@ -362,16 +324,43 @@ func TestDestructionThatIsTooLate(t *testing.T) {
 }
 
 // TestContract runs the suite that every implementation of the service passes.
+// TestContract runs the suites that need no host that really runs something.
 func TestContract(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	contract.AppService(t, contract.Harness{
-		Apps: p.Apps(), Machines: p.Machines(), Image: "nginx:alpine", Sleep: []string{"sleep"},
+	h := p.harness(hangar.Principal{Subject: "admin", Admin: true})
+	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
+	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
+	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
+}
+
+// harness is the plane as a principal meets it.
+func (p *plane) harness(who hangar.Principal) contract.Harness {
+	return contract.Harness{
+		Orgs: p.Orgs(), Tokens: p.Tokens(), Apps: p.Apps(), Machines: p.Machines(), Platform: p.Platform(), Image: "nginx:alpine", Sleep: []string{"sleep"},
 		Context: func(tb testing.TB) context.Context {
 			tb.Helper()
-			return hangar.WithPrincipal(tb.Context(), hangar.Principal{Subject: "admin", Admin: true})
+			return hangar.WithPrincipal(tb.Context(), who)
+		},
+		As: func(tb testing.TB, credential string) contract.Harness {
+			tb.Helper()
+			who, err := p.auth.Authenticate(tb.Context(), credential)
+			if err != nil {
+				return p.nobody()
+			}
+			return p.harness(who)
 		},
 		Exit: func(code int) []string { return []string{"exit", fmt.Sprint(code)} },
-	})
+	}
+}
+
+// nobody is the plane as a credential that is not valid meets it.
+func (p *plane) nobody() contract.Harness {
+	h := p.harness(hangar.Principal{})
+	h.Context = func(tb testing.TB) context.Context {
+		tb.Helper()
+		return tb.Context()
+	}
+	return h
 }
 
 func TestUnreadableAppBreaksOnlyItself(t *testing.T) {

@@ -7,8 +7,8 @@
 // answer is sent only when both are durable. What a crash leaves half done, a
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal and answers CodeForbidden for things of an
-// organization that is not the caller's.
+// services requires a principal. What a caller may not see is not found, in the same
+// words and after the same work as what is not there; see access.go.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
 // memory but which creations are under way in this process, so that several
@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
@@ -53,6 +54,7 @@ func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
 // Config is what control needs.
 type Config struct {
 	Store  state.Store
+	Tokens *auth.Tokens // of the same state, and open
 	Agents hangar.Agents
 	Region hangar.Region // of Machines whose creator names none
 	Log    *slog.Logger
@@ -62,6 +64,7 @@ type Config struct {
 // Control is the control plane; its methods return the services it offers.
 type Control struct {
 	store  state.Store
+	tokens *auth.Tokens
 	agents hangar.Agents
 	region hangar.Region
 	log    *slog.Logger
@@ -78,7 +81,7 @@ func New(cfg Config) *Control {
 		cfg.Now = time.Now
 	}
 	return &Control{
-		store: cfg.Store, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		store: cfg.Store, tokens: cfg.Tokens, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
 		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
 	}
 }
@@ -88,7 +91,7 @@ func New(cfg Config) *Control {
 // hosts, so the agent of this process must be open. Hosts that cannot be reached
 // do not keep it from succeeding.
 func (c *Control) Open(ctx context.Context) error {
-	if err := c.ensureOrg(ctx, hangar.Org{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
+	if err := c.ensureOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
 		return fmt.Errorf("open control: %w", err)
 	}
 	if err := c.heal(ctx); err != nil {
@@ -96,6 +99,12 @@ func (c *Control) Open(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Orgs returns the service of organizations.
+func (c *Control) Orgs() *Orgs { return &Orgs{c} }
+
+// Tokens returns the service of tokens.
+func (c *Control) Tokens() *Tokens { return &Tokens{c} }
 
 // Apps returns the service of Apps.
 func (c *Control) Apps() *Apps { return &Apps{c} }

@@ -40,6 +40,8 @@ func (c *clock) advance(d time.Duration) {
 type plane struct {
 	*control.Control
 	store state.Store
+	auth  *auth.Tokens
+	dir   string // of the admin token
 	hosts fleet
 	rows  *control.Rows
 	clock *clock
@@ -53,7 +55,7 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 	if len(hosts) == 0 {
 		hosts = []*fakeHost{newFakeHost("aaaaaaaa", "loc")}
 	}
-	p := &plane{store: store, hosts: hosts, rows: control.NewRows(store, quiet), clock: &clock{now: time.Unix(1_700_000_000, 0)}}
+	p := &plane{store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), clock: &clock{now: time.Unix(1_700_000_000, 0)}}
 	for _, h := range hosts {
 		h.publish = p.rows
 	}
@@ -64,7 +66,11 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 // restart replaces the control plane by a new one, as after a crash.
 func (p *plane) restart(t *testing.T) {
 	t.Helper()
-	p.Control = control.New(control.Config{Store: p.store, Agents: p.hosts, Region: "loc", Log: quiet, Now: p.clock.Now})
+	p.auth = auth.New(auth.Config{Store: p.store, Dir: p.dir, Now: p.clock.Now})
+	if err := p.auth.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Control = control.New(control.Config{Store: p.store, Tokens: p.auth, Agents: p.hosts, Region: "loc", Log: quiet, Now: p.clock.Now})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -154,56 +160,6 @@ func (p *plane) records(t *testing.T, prefix string) (keys []string) {
 	return keys
 }
 
-// TestEveryMethodNeedsAPrincipal calls every method of the services without one.
-func TestEveryMethodNeedsAPrincipal(t *testing.T) {
-	p := newPlane(t, state.NewMemory())
-	p.app(t, "web")
-	services := []struct {
-		contract reflect.Type
-		service  any
-	}{
-		{reflect.TypeFor[hangar.AppService](), p.Apps()},
-		{reflect.TypeFor[hangar.MachineService](), p.Machines()},
-		{reflect.TypeFor[hangar.LogService](), p.Logs()},
-		{reflect.TypeFor[hangar.ImageService](), p.Images()},
-		{reflect.TypeFor[hangar.PlatformService](), p.Platform()},
-	}
-	calls := 0
-	for _, s := range services {
-		for m := range s.contract.Methods() {
-			t.Run(s.contract.Name()+"."+m.Name, func(t *testing.T) {
-				method := reflect.ValueOf(s.service).MethodByName(m.Name)
-				args := []reflect.Value{reflect.ValueOf(t.Context())}
-				for i := 1; i < method.Type().NumIn(); i++ {
-					args = append(args, reflect.Zero(method.Type().In(i)))
-				}
-				calls++
-				if code := hangar.CodeOf(errorOf(t, method.Call(args))); code != hangar.CodeUnauthenticated {
-					t.Errorf("without a principal: %q, want unauthenticated", code)
-				}
-			})
-		}
-	}
-	if calls < 20 {
-		t.Errorf("only %d methods were called", calls)
-	}
-}
-
-// errorOf is the error among results, or the first one that a result yields.
-func errorOf(t *testing.T, results []reflect.Value) error {
-	t.Helper()
-	last := results[len(results)-1]
-	if last.Type().CanSeq2() {
-		for _, v := range last.Seq2() {
-			err, _ := reflect.TypeAssert[error](v)
-			return err
-		}
-		t.Fatal("yields nothing")
-	}
-	err, _ := reflect.TypeAssert[error](last)
-	return err
-}
-
 func TestOpenMayBeRepeated(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
@@ -211,22 +167,6 @@ func TestOpenMayBeRepeated(t *testing.T) {
 		p.restart(t)
 		if after := p.records(t, "/"); !reflect.DeepEqual(before, after) {
 			t.Errorf("records %v became %v", before, after)
-		}
-	})
-}
-
-func TestTokensInTheState(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store state.Store) {
-		dir := t.TempDir()
-		for range 2 {
-			tokens := auth.New(auth.Config{Store: control.NewTokens(store), Dir: dir})
-			if err := tokens.Open(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		records, err := control.NewTokens(store).Tokens(t.Context())
-		if err != nil || len(records) != 1 || records[0].Name != "admin" || !records[0].Principal.Admin || len(records[0].Digest) != 32 {
-			t.Fatalf("records %+v, %v; want one of the admin", records, err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -326,9 +327,14 @@ func (f *fakeHost) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter
 	}
 }
 
-func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
+// ExecMachine imitates exit CODE; everything else ends with 7.
+func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
 	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
-	return hangar.ExecResult{ExitCode: 7}, err
+	code := 7
+	if len(req.Command) == 2 && req.Command[0] == "exit" {
+		code, _ = strconv.Atoi(req.Command[1])
+	}
+	return hangar.ExecResult{ExitCode: code}, err
 }
 
 func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {

@@ -16,6 +16,9 @@ func (c *Control) heal(ctx context.Context) error {
 	if err := c.healApps(ctx); err != nil {
 		return err
 	}
+	if err := c.healOrgs(ctx); err != nil {
+		return err
+	}
 	reserved, err := c.healReservations(ctx)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ type Images struct{ *Control }
 var _ hangar.ImageService = (*Images)(nil)
 
 func (i *Images) admin(ctx context.Context) error {
-	p, err := hangar.PrincipalFrom(ctx)
+	p, err := principal(ctx)
 	if err == nil && !p.Admin {
 		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or remove the images of hosts")
 	}

@@ -39,12 +39,24 @@ func TestLeases(t *testing.T) {
 	_, err = p.Machines().MachineLease(ctx, m.Ref())
 	wantError(t, err, hangar.CodeNotFound, hangar.ReasonLeaseNotFound)
 
-	other := as(t, hangar.Principal{Subject: "you", Org: "other"})
+	other := as(t, hangar.Principal{Subject: "you", Grants: []hangar.Grant{{Org: "other", Actions: hangar.ActionAll}}})
 	_, err = p.Machines().AcquireLease(other, m.Ref(), hangar.LeaseAcquire{})
-	wantError(t, err, hangar.CodeForbidden, "")
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonAppNotFound)
 	_, err = p.Machines().MachineLease(other, m.Ref())
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonAppNotFound)
+	wantError(t, p.Machines().ReleaseLease(hangar.WithLeaseNonce(other, "000000000000"), m.Ref()), hangar.CodeNotFound, hangar.ReasonAppNotFound)
+
+	lease, err = p.Machines().AcquireLease(ctx, m.Ref(), hangar.LeaseAcquire{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := as(t, hangar.Principal{Subject: "r", Grants: []hangar.Grant{{Org: hangar.OrgPersonal, Actions: hangar.ActionRead}}})
+	if seen, err := p.Machines().MachineLease(reader, m.Ref()); err != nil || seen.Owner != "admin" || seen.Nonce != "" {
+		t.Errorf("a reader sees %+v, %v", seen, err)
+	}
+	_, err = p.Machines().AcquireLease(hangar.WithLeaseNonce(reader, lease.Nonce), m.Ref(), hangar.LeaseAcquire{})
 	wantError(t, err, hangar.CodeForbidden, "")
-	wantError(t, p.Machines().ReleaseLease(hangar.WithLeaseNonce(other, "000000000000"), m.Ref()), hangar.CodeForbidden, "")
+	wantError(t, p.Machines().ReleaseLease(hangar.WithLeaseNonce(reader, lease.Nonce), m.Ref()), hangar.CodeForbidden, "")
 }
 
 // TestLeaseDoesNotKeepAnApp: who may destroy an App does so with all that is in it.

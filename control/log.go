@@ -62,7 +62,7 @@ type hostLog struct {
 // that a page holds all that it was made of and continues without a gap. Hosts
 // that cannot be reached are left out, unless none can.
 func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery, everyHost bool) ([]hostLog, logToken, error) {
-	if _, _, err := l.app(ctx, app, hangar.ActionRead); err != nil {
+	if _, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance}); err != nil {
 		return nil, nil, err
 	}
 	token, err := parseLogToken(q.Token)

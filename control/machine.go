@@ -173,10 +173,17 @@ func (c *Control) markDeployed(ctx context.Context, rec appRecord, item state.It
 // Machines implements hangar.MachineService. Machines of hosts that cannot be
 // reached are shown as they were published, with the host status "unreachable".
 func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	if _, _, err := m.app(ctx, app, hangar.ActionRead); err != nil {
+	rec, _, err := m.appIf(ctx, hangar.MachineRef{App: app}, func(p hangar.Principal, t hangar.Target) bool {
+		return p.Reaches(hangar.ActionRead, t)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return m.machinesOf(ctx, app, filter)
+	list, err := m.machinesOf(ctx, app, filter)
+	if err != nil {
+		return nil, err
+	}
+	return visible(ctx, rec.Org, list)
 }
 
 // machinesOf lists what is reserved: a host may still have Machines of an App of

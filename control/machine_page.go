@@ -20,11 +20,8 @@ const minAsk = 100
 // OrgMachines implements hangar.MachineService. Every host is asked for what fits on
 // the page, and no more.
 func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
-	p, err := hangar.PrincipalFrom(ctx)
+	p, err := m.orgReader(ctx, org)
 	if err != nil {
-		return hangar.MachinePage{}, err
-	}
-	if _, err := m.org(ctx, p, org, hangar.ActionRead); err != nil {
 		return hangar.MachinePage{}, err
 	}
 	listing, err := q.Listing(m.now())
@@ -62,7 +59,7 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
 // reservedAfter returns which Machines of an organization are reserved on which
-// host: those after an id, of Apps that p may see.
+// host: those after an id, those that p may read.
 func (c *Control) reservedAfter(
 	ctx context.Context, p hangar.Principal, org hangar.OrgSlug, after hangar.MachineID,
 ) (map[hangar.HostID]map[hangar.MachineID]hangar.AppName, error) {
@@ -70,14 +67,14 @@ func (c *Control) reservedAfter(
 	if err != nil {
 		return nil, stateError(err)
 	}
-	visible := map[hangar.AppName]bool{}
+	reached := map[hangar.AppName]bool{}
 	for _, item := range apps {
 		rec, err := decode[appRecord](item)
 		if err != nil {
 			c.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		visible[rec.Name] = rec.Org == org && p.May(hangar.ActionRead, hangar.Target{Org: org, App: rec.Name})
+		reached[rec.Name] = rec.Org == org && p.Reaches(hangar.ActionRead, hangar.Target{Org: org, App: rec.Name})
 	}
 	items, _, err := state.All(ctx, c.store, reservationsPrefix, false)
 	if err != nil {
@@ -86,7 +83,8 @@ func (c *Control) reservedAfter(
 	byHost := map[hangar.HostID]map[hangar.MachineID]hangar.AppName{}
 	for _, item := range items {
 		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
-		if !visible[hangar.AppName(app)] || hangar.MachineID(id) <= after {
+		if !reached[hangar.AppName(app)] || hangar.MachineID(id) <= after ||
+			!p.May(hangar.ActionRead, hangar.Target{Org: org, App: hangar.AppName(app), Machine: hangar.MachineID(id)}) {
 			continue
 		}
 		r, err := decode[reservation](item)

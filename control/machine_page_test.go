@@ -77,8 +77,16 @@ func TestPagesOverHosts(t *testing.T) {
 	if len(last.Machines) != 10 {
 		t.Errorf("%d machines in a region whose host is away, want 10", len(last.Machines))
 	}
-	if _, err := p.Machines().OrgMachines(as(t, hangar.Principal{Org: "guests"}), hangar.OrgPersonal, hangar.MachinePageQuery{}); hangar.CodeOf(err) != hangar.CodeForbidden {
-		t.Errorf("somebody of another organization: %v", err)
+	guest := as(t, hangar.Principal{Grants: []hangar.Grant{{Org: "guests", Actions: hangar.ActionAll}}})
+	_, err := p.Machines().OrgMachines(guest, hangar.OrgPersonal, hangar.MachinePageQuery{})
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)
+	one := last.Machines[0]
+	single := as(t, hangar.Principal{Grants: []hangar.Grant{{
+		Org: hangar.OrgPersonal, Apps: []hangar.AppName{one.App}, Machines: []hangar.MachineID{one.ID}, Actions: hangar.ActionRead,
+	}}})
+	page, err := p.Machines().OrgMachines(single, hangar.OrgPersonal, hangar.MachinePageQuery{Limit: 10})
+	if err != nil || len(page.Machines) != 1 || page.Machines[0].ID != one.ID {
+		t.Errorf("somebody who may read one machine: %d of them, %v", len(page.Machines), err)
 	}
 }
 

@@ -369,7 +369,7 @@ func TestLostReservation(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
 		p.app(t, "web")
-		other := &plane{store: store, hosts: p.hosts, clock: p.clock}
+		other := &plane{store: store, dir: t.TempDir(), hosts: p.hosts, clock: p.clock}
 		var ids []hangar.MachineID
 		p.hosts[0].onCreate = func(spec hangar.MachineSpec) (error, error) {
 			if ids = append(ids, spec.ID); len(ids) <= 2 {

@@ -11,7 +11,12 @@ import (
 
 // reservation returns where a Machine is, to whoever may do action to it.
 func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, error) {
-	if _, _, err := m.appFor(ctx, action, ref); err != nil {
+	return m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
+}
+
+// reservationIf returns where a Machine is, to whom may allows that.
+func (m *Machines) reservationIf(ctx context.Context, ref hangar.MachineRef, may permission) (reservation, error) {
+	if _, _, err := m.appIf(ctx, ref, may); err != nil {
 		return reservation{}, err
 	}
 	if !ref.ID.Valid() {
@@ -161,7 +166,15 @@ func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) 
 func (m *Machines) ExecMachine(
 	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
-	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (hangar.ExecResult, error) { return a.ExecMachine(ctx, ref, req, streams) })
+	r, err := m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
+	if err != nil {
+		return hangar.ExecResult{}, err
+	}
+	agent, err := m.agent(r.Host)
+	if err != nil {
+		return hangar.ExecResult{}, err
+	}
+	return agent.ExecMachine(ctx, ref, req, streams)
 }
 
 // WatchMachine implements hangar.MachineService.

@@ -15,7 +15,7 @@ var _ hangar.PlatformService = (*Platform)(nil)
 // Regions implements hangar.PlatformService. This server's own region is listed
 // even if it has no host.
 func (p *Platform) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.RegionRoom, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+	if _, err := principal(ctx); err != nil {
 		return nil, err
 	}
 	if err := guest.Complete(""); err != nil {
@@ -30,12 +30,11 @@ func (p *Platform) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.Re
 
 // Placements implements hangar.PlatformService.
 func (p *Platform) Placements(ctx context.Context, q hangar.PlacementQuery) ([]hangar.Placement, error) {
-	caller, err := hangar.PrincipalFrom(ctx)
-	if err != nil {
+	if _, err := principal(ctx); err != nil {
 		return nil, err
 	}
 	if q.Org != "" {
-		if _, err := p.org(ctx, caller, q.Org, hangar.ActionRead); err != nil {
+		if _, err := p.Orgs().Org(ctx, q.Org); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// The keys of the state. Names cannot hold a slash, so that a prefix that ends
+// The keys of the state, but for those of package auth. Names cannot hold a slash, so that a prefix that ends
 // with one selects exactly the things of one App or host.
 const (
 	orgsPrefix         = "/orgs/"          // <org>
@@ -25,9 +25,9 @@ const (
 	reservationsPrefix = "/machines/"      // <app>/<id>
 	namesPrefix        = "/machine-names/" // <app>/<name>
 	hostsPrefix        = "/hosts/"         // <host>/machines/<id>
-	tokensPrefix       = "/tokens/"        // <name>
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
+	orgCounter         = "/counters/orgs"
 )
 
 func orgKey(org hangar.OrgSlug) string { return orgsPrefix + string(org) }
@@ -55,7 +55,14 @@ func parseRowKey(key string) (hangar.HostID, hangar.MachineID, bool) {
 	return hangar.HostID(host), hangar.MachineID(id), ok && hangar.MachineID(id).Valid()
 }
 
-// networkRecord binds a name to a number, for ever: it outlives the Apps.
+// orgRecord is an organization as the state keeps it.
+type orgRecord struct {
+	hangar.Org
+	Deleting bool `json:"deleting,omitempty"` // it takes no Apps and tokens any more, and goes
+}
+
+// networkRecord binds a name to a number: it outlives the Apps and goes with the
+// organization. The number is never given to another network.
 type networkRecord struct {
 	ID hangar.NetworkID `json:"id"`
 }
@@ -165,28 +172,6 @@ func (c *Control) network(ctx context.Context, org hangar.OrgSlug, name string) 
 	id := hangar.NetworkID(n)
 	bind, err := write(key, networkRecord{ID: id})
 	return id, state.Txn{If: []state.Compare{state.Absent(key), unclaimed}, Then: []state.Op{bind, claim}}, err
-}
-
-// ensureOrg makes an organization with its default network, unless it exists.
-func (c *Control) ensureOrg(ctx context.Context, org hangar.Org) error {
-	for {
-		if _, err := c.store.Get(ctx, orgKey(org.Slug)); err == nil || !errors.Is(err, state.ErrNotFound) {
-			return stateError(err)
-		}
-		org.ID = randomID()
-		_, txn, err := c.network(ctx, org.Slug, hangar.DefaultNetwork)
-		if err != nil {
-			return stateError(err)
-		}
-		put, err := write(orgKey(org.Slug), org)
-		if err != nil {
-			return err
-		}
-		txn.If, txn.Then = append(txn.If, state.Absent(orgKey(org.Slug))), append(txn.Then, put)
-		if _, err = c.store.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
-		}
-	}
 }
 
 // randomID is an opaque id of 16 characters of a-z and 0-9.

@@ -2,43 +2,236 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
-	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// Tokens keeps the records of API tokens in the state, for package auth.
-type Tokens struct{ store state.Store }
+// Tokens implements hangar.TokenService.
+type Tokens struct{ *Control }
 
-var _ auth.Store = (*Tokens)(nil)
+var _ hangar.TokenService = (*Tokens)(nil)
 
-// NewTokens returns the Tokens of a state.
-func NewTokens(store state.Store) *Tokens { return &Tokens{store: store} }
-
-// Tokens implements auth.Store. One record that cannot be read is an error:
-// whoever starts with fewer tokens than there are locks somebody out.
-func (t *Tokens) Tokens(ctx context.Context) ([]auth.Record, error) {
-	items, _, err := state.All(ctx, t.store, tokensPrefix, false)
+// CreateToken implements hangar.TokenService.
+func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hangar.NewToken, error) {
+	p, err := principal(ctx)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, err
 	}
-	records := make([]auth.Record, 0, len(items))
-	for _, item := range items {
-		r, err := decode[auth.Record](item)
+	if in.Org == "" {
+		if in.Org, err = t.orgOf(ctx, p, in.Apps); err != nil {
+			return nil, err
+		}
+	}
+	token := hangar.Token{Name: in.Name, Kind: in.Kind, User: in.User, CreatedBy: p.Subject}
+	if token.Grant, err = in.GrantOf(t.now()); err != nil {
+		return nil, err
+	}
+	if in.Expiry == "" {
+		token.Grant = p.Shorten(token.Grant)
+	}
+	if token.Name == "" {
+		token.Name = string(in.Kind) + " token"
+	}
+	switch {
+	case token.User == "":
+		token.User = p.Subject
+	case token.User != p.Subject && !p.May(hangar.ActionWrite, hangar.Target{Org: in.Org}):
+		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only who may change the organization may make tokens for other users")
+	}
+	for field, title := range map[string]string{"name": token.Name, "user": token.User} {
+		if fault := titleFault(title); fault != "" {
+			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid %s: %s", field, fault)
+		}
+	}
+	for {
+		unchanged, err := t.mayHandOut(ctx, p, token.Grant)
 		if err != nil {
 			return nil, err
 		}
-		records = append(records, r)
+		made, err := t.tokens.Issue(ctx, token, unchanged)
+		if !errors.Is(err, state.ErrConflict) {
+			return made, stateError(err)
+		}
 	}
-	return records, nil
 }
 
-// PutToken implements auth.Store.
-func (t *Tokens) PutToken(ctx context.Context, r auth.Record) error {
-	put, err := write(tokensPrefix+r.Name, r)
+// orgOf is the organization of a wish that names none: that of its first App.
+func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.AppName) (hangar.OrgSlug, error) {
+	if len(apps) == 0 {
+		return defaultOrg(p), nil
+	}
+	app, _, err := t.anyApp(ctx, apps[0])
+	if err != nil {
+		return "", err
+	}
+	if !p.Sees(hangar.Target{Org: app.Org, App: app.Name}) {
+		return "", appNotFound(apps[0])
+	}
+	return app.Org, nil
+}
+
+// mayHandOut checks that what a grant is about exists and that the caller has all of
+// it. It returns the condition that the organization stays what it is.
+func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g hangar.Grant) (state.Compare, error) {
+	_, item, err := t.anyOrg(ctx, g.Org)
+	if err != nil {
+		return state.Compare{}, err
+	}
+	if !p.Sees(hangar.Target{Org: g.Org}) {
+		return state.Compare{}, orgNotFound(g.Org)
+	}
+	for _, target := range g.Targets() {
+		if target.App != "" {
+			app, _, err := t.anyApp(ctx, target.App)
+			if err != nil {
+				return state.Compare{}, err
+			}
+			if app.Org != g.Org {
+				return state.Compare{}, appNotFound(target.App)
+			}
+		}
+		if !p.May(hangar.ActionWrite, target) {
+			return state.Compare{}, denied(p, target)
+		}
+		if target.Machine != "" {
+			ref := hangar.MachineRef{App: target.App, ID: target.Machine}
+			switch _, err := t.store.Get(ctx, reservationKey(ref)); {
+			case errors.Is(err, state.ErrNotFound):
+				return state.Compare{}, machineNotFound(target.Machine)
+			case err != nil:
+				return state.Compare{}, stateError(err)
+			}
+		}
+	}
+	if !p.Covers(g) {
+		return state.Compare{}, hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer%s", until(p))
+	}
+	return state.Unchanged(item), nil
+}
+
+// until says how long a caller's own tokens are valid, if not for ever.
+func until(p hangar.Principal) string {
+	for _, g := range p.Grants {
+		if !g.Until.IsZero() {
+			return fmt.Sprintf("; yours expires at %s", g.Until.Format(time.RFC3339))
+		}
+	}
+	return ""
+}
+
+// owns reports whether the caller may see and revoke a token.
+func owns(p hangar.Principal, token *hangar.Token) bool {
+	if p.Admin || token.Admin {
+		return p.Admin
+	}
+	for _, target := range token.Grant.Targets() {
+		if !p.May(hangar.ActionWrite, target) {
+			return false
+		}
+	}
+	return true
+}
+
+// Tokens implements hangar.TokenService. It answers from memory, also while the
+// state cannot be reached.
+func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hangar.Token, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	target := hangar.Target{Org: filter.Org}
+	switch {
+	case filter.App != "":
+		app, _, err := t.app(ctx, filter.App, hangar.ActionWrite)
+		if err != nil {
+			return nil, err
+		}
+		if filter.Org != "" && filter.Org != app.Org {
+			return nil, appNotFound(filter.App)
+		}
+	case filter.Org != "":
+		if _, _, err := t.anyOrg(ctx, filter.Org); err != nil {
+			return nil, err
+		}
+		if !p.Reaches(hangar.ActionWrite, target) {
+			return nil, denied(p, target)
+		}
+	case !p.Admin && !mayWrite(p):
+		return nil, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to see any tokens")
+	}
+	list := []*hangar.Token{}
+	for _, token := range t.tokens.List() {
+		if owns(p, &token) && filter.Matches(&token) {
+			list = append(list, &token)
+		}
+	}
+	return list, nil
+}
+
+// mayWrite reports whether a principal may change anything at all.
+func mayWrite(p hangar.Principal) bool {
+	for _, g := range p.Grants {
+		if g.Reaches(hangar.ActionWrite, hangar.Target{Org: g.Org}) {
+			return true
+		}
+	}
+	return false
+}
+
+// RevokeToken implements hangar.TokenService. The admin token of a server is ended by
+// removing its file, or it would come back.
+func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
+	p, err := principal(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = t.store.Txn(ctx, state.Txn{Then: []state.Op{put}})
-	return stateError(err)
+	token, err := t.find(p, idOrName)
+	if err != nil {
+		return err
+	}
+	if token.Admin {
+		return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The admin token ends when its file is removed and the server is started again")
+	}
+	return stateError(t.tokens.Revoke(ctx, token.ID))
+}
+
+// find returns the token that a caller means, among those that it owns.
+func (t *Tokens) find(p hangar.Principal, idOrName string) (*hangar.Token, error) {
+	var named []*hangar.Token
+	for _, token := range t.tokens.List() {
+		switch {
+		case !owns(p, &token):
+		case token.ID == hangar.TokenID(idOrName):
+			return &token, nil
+		case token.Name == idOrName:
+			named = append(named, &token)
+		}
+	}
+	switch len(named) {
+	case 1:
+		return named[0], nil
+	case 0:
+		return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonTokenNotFound, "Could not find token %.100q", idOrName)
+	default:
+		return nil, hangar.Errorf(hangar.CodeConflict, "", "%d tokens are called %.100q; say which by its id", len(named), idOrName)
+	}
+}
+
+// CurrentTokens implements hangar.TokenService.
+func (t *Tokens) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []*hangar.Token{}
+	for _, id := range p.Tokens {
+		if record, ok := t.tokens.Find(id); ok {
+			list = append(list, &record.Token)
+		}
+	}
+	return list, nil
 }

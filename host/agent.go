@@ -47,6 +47,8 @@ import (
 
 // Images is what the agent needs of an image store; image.Store has it.
 type Images interface {
+	// Owner is the organization whose Machines alone may run an image, or nothing.
+	Owner(ref string) hangar.OrgSlug
 	Resolve(ctx context.Context, ref string) (hangar.ImageRef, error)
 	Pull(ctx context.Context, ref string, progress func(hangar.PullProgress)) (*image.Image, error)
 	Get(digest string) (*image.Image, error)

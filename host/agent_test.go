@@ -289,6 +289,30 @@ func TestUnusableSnapshotBootsCold(t *testing.T) {
 	}
 }
 
+// TestImagesOfOthers: a Machine runs no image of another organization's part of the
+// built-in registry, neither from the start nor by an update.
+func TestImagesOfOthers(t *testing.T) {
+	r := newRig(t)
+	spec := func(image string) hangar.MachineSpec {
+		return hangar.MachineSpec{ID: hangar.NewMachineID(), App: "web", Org: "acme", Config: hangar.MachineConfig{
+			Image: image, Guest: &hangar.Guest{MemoryMB: 256},
+		}}
+	}
+	_, err := r.CreateMachine(t.Context(), spec("registry.test/other/app"))
+	if hangar.ReasonOf(err) != hangar.ReasonImageNotFound {
+		t.Errorf("create with an image of others = %v", err)
+	}
+	for _, image := range []string{"registry.test/acme/app", "registry.test/shared"} {
+		m, err := r.CreateMachine(t.Context(), spec(image))
+		r.must(err)
+		r.wait(m.Ref(), hangar.MachineStarted)
+		_, err = r.UpdateMachine(t.Context(), m.Ref(), hangar.MachineUpdate{Config: spec("registry.test/other/app").Config})
+		if hangar.ReasonOf(err) != hangar.ReasonImageNotFound {
+			t.Errorf("update to an image of others = %v", err)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	r := newRig(t)
 	_, err := r.CreateMachine(t.Context(), hangar.MachineSpec{ID: hangar.NewMachineID(), App: "web", Config: hangar.MachineConfig{

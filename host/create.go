@@ -46,7 +46,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if err := a.room(spec.Config); err != nil {
 		return nil, err
 	}
-	ref, err := a.resolve(ctx, spec.Config.ImageName())
+	ref, err := a.resolve(ctx, spec.Org, spec.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +105,13 @@ func (a *Agent) room(c hangar.MachineConfig) error {
 	return nil
 }
 
-// resolve names the image of a config. A registry that cannot be reached is no
-// error here: the Machine may still find the image on the host.
-func (a *Agent) resolve(ctx context.Context, ref string) (hangar.ImageRef, error) {
+// resolve names the image of a config. An image of another organization is not
+// found. A registry that cannot be reached is no error here: the Machine may still find
+// the image on the host.
+func (a *Agent) resolve(ctx context.Context, org hangar.OrgSlug, ref string) (hangar.ImageRef, error) {
+	if owner := a.o.Images.Owner(ref); owner != "" && owner != org {
+		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: request failed: not found", ref)
+	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	resolved, err := a.o.Images.Resolve(ctx, ref)

@@ -190,6 +190,15 @@ func (s *images) ref(name string) hangar.ImageRef {
 	return hangar.ImageRef{Registry: "r.test", Repository: name, Tag: "latest", Digest: digest}
 }
 
+// Owner takes registry.test/ORG/NAME for the built-in registry.
+func (s *images) Owner(ref string) hangar.OrgSlug {
+	repository, _ := strings.CutPrefix(ref, "registry.test/")
+	if repository == ref {
+		return ""
+	}
+	return hangar.RepositoryTarget(repository).Org
+}
+
 func (s *images) Resolve(_ context.Context, ref string) (hangar.ImageRef, error) {
 	if before := s.onResolve.Load(); before != nil {
 		(*before)()

@@ -11,13 +11,18 @@ import (
 // the image of the new one is on the host.
 func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
 	// What is refused anyway need not wait for a registry. What counts is the second look.
-	if err := a.guarded(ctx, ref, func(m *machine) error { return m.updatable(in) }); err != nil {
+	var org hangar.OrgSlug
+	err := a.guarded(ctx, ref, func(m *machine) error {
+		org = m.rec.Load().Org
+		return m.updatable(in)
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := a.room(in.Config); err != nil {
 		return nil, err
 	}
-	img, err := a.resolve(ctx, in.Config.ImageName())
+	img, err := a.resolve(ctx, org, in.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}

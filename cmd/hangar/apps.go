@@ -93,7 +93,7 @@ func newAppsCreateCommand(c *cli) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&org, "org", string(hangar.OrgPersonal), "organization that owns it")
+	cmd.Flags().StringVar(&org, "org", "", "organization that owns it (default yours, or personal)")
 	cmd.Flags().StringVar(&network, "network", "", "name of its private network (default the organization's)")
 	jsonFlag(cmd, &asJSON)
 	return cmd

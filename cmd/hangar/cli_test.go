@@ -35,8 +35,8 @@ func TestCLI(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			service := fake.New("loc")
 			server := httptest.NewServer(api.New(api.Config{
-				Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-				Auth:     fake.Tokens{"secret": {Subject: "admin", Admin: true}},
+				Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
+				Auth:     service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
 				Registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 				Region:   "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 			}))

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
 
@@ -27,6 +28,9 @@ const (
 	defaultRegion = "loc"
 	defaultDomain = "hangar.localhost"
 
+	limitsOff    = "off"
+	limitsPublic = "public"
+
 	driverGvisor = "gvisor"
 	driverFake   = "fake"
 
@@ -35,6 +39,8 @@ const (
 	// maxDirBytes leaves room for the names of sockets below the directory, whose
 	// whole path the kernel limits to 107 bytes.
 	maxDirBytes = 64
+	// maxRateLimits is as good as no limit.
+	maxRateLimits = 100_000
 )
 
 // config is what the daemon is started with.
@@ -48,6 +54,7 @@ type config struct {
 	Driver string        `json:"driver"` // how Machines run: driverGvisor or driverFake
 	Etcd   []string      `json:"etcd,omitempty"`
 	Engine string        `json:"engine,omitempty"` // sandbox binary; empty: the one in this binary
+	Limits string        `json:"rate_limits"`      // see rateLimits
 }
 
 func (c *config) flags(cmd *cobra.Command) {
@@ -59,6 +66,7 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringVar(&c.Domain, "domain", defaultDomain, "domain below which Apps get public names")
 	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
 	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
+	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	_ = flags.MarkHidden("engine")
 	_ = cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{driverGvisor, driverFake}, cobra.ShellCompDirectiveNoFileComp))
@@ -91,6 +99,9 @@ func (c *config) validate() error {
 	if !slices.Contains([]string{driverGvisor, driverFake}, c.Driver) {
 		return usageErrorf("--driver %q: must be %s or %s", c.Driver, driverGvisor, driverFake)
 	}
+	if _, err := c.rateLimits(); err != nil {
+		return err
+	}
 	for _, e := range c.Etcd {
 		u, err := url.Parse(e)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -98,6 +109,21 @@ func (c *config) validate() error {
 		}
 	}
 	return nil
+}
+
+// rateLimits reads --rate-limits: off, public, or a multiple of public.
+func (c *config) rateLimits() (api.RateLimits, error) {
+	switch c.Limits {
+	case limitsOff, "":
+		return 0, nil
+	case limitsPublic:
+		return api.PublicRateLimits, nil
+	}
+	n, err := strconv.ParseFloat(c.Limits, 64)
+	if err != nil || !(n > 0 && n <= maxRateLimits) {
+		return 0, usageErrorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
+	}
+	return api.RateLimits(n), nil
 }
 
 func checkAddress(addr string) error {

@@ -57,6 +57,10 @@ var hints = map[string]string{
 	hangar.ReasonAppNotFound:          "see `hangar apps list`, or make it with `hangar apps create NAME`",
 	hangar.ReasonMachineNotFound:      "see `hangar machine list`",
 	hangar.ReasonNameTaken:            "choose another name",
+	hangar.ReasonOrgNotFound:          "see `hangar orgs list`",
+	hangar.ReasonTokenNotFound:        "see `hangar tokens list`",
+	hangar.ReasonOrgNotEmpty:          "destroy its Apps first: `hangar apps list --org SLUG`",
+	hangar.ReasonRateLimited:          "wait a moment and try again",
 	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",
 	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
 	hangar.ReasonImageNotFound:        "check the name, or push a local image with `hangar image push DIR|BINARY|TAR NAME`",
@@ -64,6 +68,7 @@ var hints = map[string]string{
 	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
 	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",
 
+	string(hangar.CodeForbidden):       "use a token that allows it; `hangar tokens create --help` says how to make one",
 	string(hangar.CodeUnauthenticated): "pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",
 }
 

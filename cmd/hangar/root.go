@@ -55,7 +55,10 @@ func newRootCommand(c *cli) *cobra.Command {
 		&cobra.Group{ID: "use", Title: "Use the platform:"},
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
-	for _, cmd := range []*cobra.Command{newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newImageCommand(c), newLogsCommand(c)} {
+	for _, cmd := range []*cobra.Command{
+		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newImageCommand(c), newLogsCommand(c),
+		newOrgsCommand(c), newTokensCommand(c),
+	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
 	}

@@ -12,11 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/auth"
@@ -24,6 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
 )
@@ -98,23 +99,28 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := known.Open(ctx); err != nil {
 		return err
 	}
-	decide := control.New(control.Config{Store: known, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
+	tokens := auth.New(auth.Config{Store: known, Dir: cfg.Dir, Log: log})
+	if err := tokens.Open(ctx); err != nil {
+		return err
+	}
+	decide := control.New(control.Config{Store: known, Tokens: tokens, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
 	if err := decide.Open(ctx); err != nil {
 		return err
 	}
-	tokens := auth.New(auth.Config{Store: control.NewTokens(known), Dir: cfg.Dir})
-	if err := tokens.Open(ctx); err != nil {
+	limits, err := cfg.rateLimits()
+	if err != nil {
 		return err
 	}
 	view := catalog.New(rows, log)
 	handler := api.New(api.Config{
-		Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(), Images: decide.Images(),
-		Platform: decide.Platform(), Auth: tokens,
-		Registry: images.Registry(registryLogin(tokens)), Region: cfg.Region, Version: version, Log: log,
+		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
+		Images: decide.Images(), Platform: decide.Platform(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
+		Region: cfg.Region, Version: version, Log: log,
 	})
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
+	group.Go(func() error { return tokens.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })
 	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
 	ready(listener.Addr().String())
@@ -176,16 +182,23 @@ func instance(dir string) string {
 	return hex.EncodeToString(sum[:3])
 }
 
-// registryLogin checks the API token of a request to the registry, which clients
-// send as a bearer token or as the password of any user.
-func registryLogin(tokens *auth.Tokens) func(*http.Request) bool {
-	return func(r *http.Request) bool {
-		_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if _, password, ok := r.BasicAuth(); ok {
-			token = password
+// registryAccess decides who may do what in the built-in registry. Clients send an API
+// token, or several, as a bearer token or as the password of any user.
+func registryAccess(tokens hangar.Authenticator) registry.Authorize {
+	return func(r *http.Request, repository string, action hangar.Action) error {
+		credential, ok := hangar.Credential(r.Header.Get("Authorization"))
+		if !ok {
+			_, credential, _ = r.BasicAuth()
 		}
-		_, err := tokens.Authenticate(r.Context(), token)
-		return err == nil
+		p, err := tokens.Authenticate(r.Context(), credential)
+		if err != nil || action == 0 {
+			return err
+		}
+		target := hangar.RepositoryTarget(repository)
+		if p.May(action, target) || action == hangar.ActionRead && target.Org == "" {
+			return nil
+		}
+		return hangar.Errorf(hangar.CodeForbidden, "", "not allowed in repository %s", repository)
 	}
 }
 

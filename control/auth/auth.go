@@ -1,16 +1,20 @@
-// Package auth knows who may call the API: it makes tokens, and turns the token
-// of a request into a principal.
+// Package auth knows who may call the API: it makes tokens, and turns the tokens of a
+// request into a principal.
 //
-// Promises. A token is shown once; only its SHA-256 digest is kept, so that
-// whoever reads the state learns no token. A valid token goes on working while
-// the state cannot be reached, because requests are verified from memory. The
-// admin token is in the file before its digest is in the state, so that a crash
-// between the two is mended by the next start. To replace the admin token,
-// remove its file and start again: the old one is then void.
+// Promises. A token is shown once; only its SHA-256 digest is kept, so that whoever
+// reads the state learns no token. Requests are verified from memory, which follows
+// the state: a valid token goes on working while the state cannot be reached, and one
+// that is revoked anywhere is void as soon as the news arrives, here at once. A record
+// that cannot be read opens nothing. The admin token is in the file before its digest
+// is in the state, so that a crash between the two is mended by the next start. To
+// replace the admin token, remove its file and start again: the old one is then void.
 //
-// Concurrency. Tokens is safe for concurrent use once Open has returned.
+// Concurrency. Tokens is safe for concurrent use once Open has returned. Run follows
+// the state; without it, what other servers do goes unnoticed.
 //
-// It is not authorization: what a principal may do is decided by the services.
+// It is asked once for each request: a stream that has begun outlives its token. It is
+// not authorization: what a principal may do is decided by the services, also
+// who may make and revoke which token.
 package auth
 
 import (
@@ -19,16 +23,18 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
 
@@ -36,52 +42,66 @@ import (
 // token.
 const AdminFile = "admin.token"
 
+// Prefix is where the state keeps the records, each under its id.
+const Prefix = "/tokens/"
+
+// usesPrefix is where the state keeps when tokens were used last, by id.
+const usesPrefix = "/token-uses/"
+
 const (
 	tokenPrefix  = "hgr_" // lets people and secret scanners recognize a token
 	tokenBytes   = 32
 	maxTokenText = 16 << 10 // of a credential, in bytes
 	maxParts     = 32       // of a credential
+
+	keyKey   = "key"
+	keyError = "err"
 )
 
 // Record is what is kept of a token.
 type Record struct {
-	Name      string           `json:"name"`   // unique; a new record replaces the one of the same name
-	Digest    []byte           `json:"digest"` // SHA-256 of the token
-	Principal hangar.Principal `json:"principal"`
-	CreatedAt time.Time        `json:"created_at"`
+	hangar.Token
+	Digest []byte `json:"digest"` // SHA-256 of the token
 }
 
-// Store keeps the records.
-type Store interface {
-	Tokens(ctx context.Context) ([]Record, error)
-	PutToken(ctx context.Context, r Record) error
+// principal is who a token stands for.
+func (r *Record) principal() hangar.Principal {
+	p := hangar.Principal{Subject: r.User, Admin: r.Admin, Tokens: []hangar.TokenID{r.ID}}
+	if !r.Admin {
+		p.Grants = []hangar.Grant{r.Grant}
+	}
+	return p
 }
 
 // Config is what Tokens need.
 type Config struct {
-	Store Store
+	Store state.Store
 	Dir   string           // data directory; the admin token is in its AdminFile
 	Name  string           // of this server's admin token among those of its cluster; empty: "admin"
+	Log   *slog.Logger     // nil: none
 	Now   func() time.Time // nil: time.Now
 }
 
 // Tokens implements hangar.Authenticator.
 type Tokens struct {
 	cfg Config
-
-	mu      sync.RWMutex // guards records
-	records []Record
+	memory
 }
+
+var _ hangar.Authenticator = (*Tokens)(nil)
 
 // New returns Tokens that accept nothing until Open.
 func New(cfg Config) *Tokens {
 	if cfg.Name == "" {
 		cfg.Name = "admin"
 	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Tokens{cfg: cfg}
+	return &Tokens{cfg: cfg, memory: newMemory()}
 }
 
 // AdminPath is where the admin token can be read.
@@ -93,30 +113,21 @@ func (t *Tokens) Open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("admin token: %w", err)
 	}
-	records, err := t.cfg.Store.Tokens(ctx)
-	if err != nil {
+	if err := t.load(ctx); err != nil {
 		return fmt.Errorf("load tokens: %w", err)
 	}
-	admin := Record{Name: t.cfg.Name, Digest: digest(token), Principal: hangar.Principal{Subject: "admin", Admin: true}, CreatedAt: t.cfg.Now().UTC()}
-	known := false
-	for i, r := range records {
-		if r.Name != admin.Name {
-			continue
-		}
-		if known = subtle.ConstantTimeCompare(r.Digest, admin.Digest) == 1; !known {
-			records = append(records[:i:i], records[i+1:]...) // the file was replaced
-		}
-		break
+	admin := Record{Token: hangar.Token{
+		ID: hangar.TokenID(t.cfg.Name), Name: t.cfg.Name, Kind: hangar.TokenCustom, User: "admin", Admin: true,
+		CreatedBy: "admin", CreatedAt: t.cfg.Now().UTC().Truncate(time.Second),
+	}, Digest: digest(token)}
+	known, ok := t.Find(admin.ID)
+	if ok && known.Admin && subtle.ConstantTimeCompare(known.Digest, admin.Digest) == 1 {
+		return nil
 	}
-	if !known {
-		if err := t.cfg.Store.PutToken(ctx, admin); err != nil {
-			return fmt.Errorf("register the admin token: %w", err)
-		}
-		records = append(records, admin)
+	// There is none, or its file was replaced.
+	if err := t.put(ctx, admin, nil); err != nil {
+		return fmt.Errorf("register the admin token: %w", err)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.records = records
 	return nil
 }
 
@@ -132,48 +143,83 @@ func (t *Tokens) adminToken() (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	token := newToken()
+	token := newText(newID())
 	return token, atomicfile.Write(t.AdminPath(), []byte(token+"\n"), 0o600)
 }
 
-func newToken() string {
+// newID returns an id that no other token has: 12 characters of a-z and 2-7.
+func newID() hangar.TokenID { return hangar.TokenID(strings.ToLower(rand.Text()[:12])) }
+
+// newText returns the text of a token with an id.
+func newText(id hangar.TokenID) string {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:])
+	return tokenPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// Issue makes a token that is valid when it returns, provided that conditions hold
+// on the state; state.ErrConflict says that one did not.
+func (t *Tokens) Issue(ctx context.Context, token hangar.Token, conditions ...state.Compare) (*hangar.NewToken, error) {
+	token.ID = newID()
+	token.CreatedAt = t.cfg.Now().UTC().Truncate(time.Second)
+	text := newText(token.ID)
+	if err := t.put(ctx, Record{Token: token, Digest: digest(text)}, conditions); err != nil {
+		return nil, err
+	}
+	return &hangar.NewToken{Token: token, Text: text}, nil
+}
+
+func (t *Tokens) put(ctx context.Context, r Record, conditions []state.Compare) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	put := state.Put(Prefix+string(r.ID), raw)
+	revision, err := t.cfg.Store.Txn(ctx, state.Txn{If: conditions, Then: []state.Op{put}})
+	if err != nil {
+		return err
+	}
+	t.learn(&r, revision)
+	return nil
+}
+
+// Revoke voids a token. To revoke one that is not there is no error.
+func (t *Tokens) Revoke(ctx context.Context, id hangar.TokenID) error {
+	revision, err := t.cfg.Store.Txn(ctx, state.Txn{Then: []state.Op{
+		state.Delete(Prefix + string(id)), state.Delete(usesPrefix + string(id)),
+	}})
+	if err != nil {
+		return err
+	}
+	t.forget(id, revision)
+	return nil
 }
 
 // Authenticate implements hangar.Authenticator. A credential may be a list of
-// tokens with commas between them, as existing clients send; the first that is
-// valid counts.
+// tokens with commas between them, as existing clients send; those that are not
+// valid count for nothing.
 func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Principal, error) {
-	if len(credential) <= maxTokenText {
-		n := 0
-		for part := range strings.SplitSeq(credential, ",") {
-			if part = strings.TrimSpace(part); part == "" {
-				continue
-			}
-			if n++; n > maxParts {
-				break
-			}
-			if p, ok := t.lookup(digest(part)); ok {
-				return p, nil
-			}
+	var who hangar.Principal
+	valid, parts := false, 0
+	if len(credential) > maxTokenText {
+		return who, hangar.Unauthenticated()
+	}
+	now := t.cfg.Now()
+	for part := range strings.SplitSeq(credential, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		if parts++; parts > maxParts {
+			break
+		}
+		if r, ok := t.lookup(digest(part), now); ok {
+			who, valid = who.Join(r.principal()), true
 		}
 	}
-	return hangar.Principal{}, &hangar.Error{Code: hangar.CodeUnauthenticated, Message: "Authenticate: token validation error"}
-}
-
-// lookup compares with every record, in a time that does not depend on which of
-// them matches or how far.
-func (t *Tokens) lookup(digest []byte) (p hangar.Principal, ok bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for _, r := range t.records {
-		if subtle.ConstantTimeCompare(r.Digest, digest) == 1 {
-			p, ok = r.Principal, true
-		}
+	if !valid {
+		return hangar.Principal{}, hangar.Unauthenticated()
 	}
-	return p, ok
+	return who, nil
 }
 
 func digest(token string) []byte {

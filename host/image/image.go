@@ -186,9 +186,18 @@ func (s *Store) Close() error {
 }
 
 // Registry returns the handler of the built-in registry, for the paths under /v2/.
-// See registry.Registry.Handler for what authorize is asked.
-func (s *Store) Registry(authorize func(r *http.Request) bool) http.Handler {
+func (s *Store) Registry(authorize registry.Authorize) http.Handler {
 	return s.registry.Handler(authorize)
+}
+
+// Owner returns the organization that the repository of a reference belongs to, or
+// nothing: only those of the built-in registry belong to anybody.
+func (s *Store) Owner(ref string) hangar.OrgSlug {
+	parsed, err := parseReference(ref)
+	if err != nil || !named(parsed.repository.RegistryStr(), s.opts.Local) {
+		return ""
+	}
+	return hangar.RepositoryTarget(parsed.repository.RepositoryStr()).Org
 }
 
 // Get returns an image that is held, by its digest, or ErrNotFound.

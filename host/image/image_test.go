@@ -677,9 +677,11 @@ func TestCredentials(t *testing.T) {
 func TestBuiltInRegistry(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, image.Options{Dir: dir, Local: []string{"registry.hangar.localhost"}})
-	server := httptest.NewServer(s.Registry(func(r *http.Request) bool {
-		_, password, _ := r.BasicAuth()
-		return password == "token"
+	server := httptest.NewServer(s.Registry(func(r *http.Request, _ string, _ hangar.Action) error {
+		if _, password, _ := r.BasicAuth(); password != "token" {
+			return hangar.Unauthenticated()
+		}
+		return nil
 	}))
 	img := imageOf(t, files(t, map[string]string{"a": "1"}))
 	push(t, strings.TrimPrefix(server.URL, "http://")+"/personal/app:v1", img, remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: "x", Password: "token"})))
@@ -687,6 +689,14 @@ func TestBuiltInRegistry(t *testing.T) {
 	got := pull(t, s, "registry.hangar.localhost:4280/personal/app:v1")
 	if got.Ref.Registry != "registry.hangar.localhost:4280" || got.Ref.Digest != digest(t, img) || len(got.Layers) != 1 {
 		t.Errorf("pulled %+v", got)
+	}
+	for ref, want := range map[string]hangar.OrgSlug{
+		"registry.hangar.localhost:4280/personal/app:v1": "personal", "registry.hangar.localhost/acme/app/worker@" + digest(t, img): "acme",
+		"registry.hangar.localhost/shared:v1": "", "docker.io/personal/app": "", "personal/app": "", "??": "",
+	} {
+		if owner := s.Owner(ref); owner != want {
+			t.Errorf("%s is of %q, want %q", ref, owner, want)
+		}
 	}
 	_, err := s.Resolve(t.Context(), "registry.hangar.localhost/personal/none:v1")
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")

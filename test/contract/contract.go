@@ -24,12 +24,16 @@ import (
 
 // Harness is an implementation under test and what the suites need to know of it.
 type Harness struct {
+	Orgs     hangar.OrgService
+	Tokens   hangar.TokenService
 	Apps     hangar.AppService
 	Machines hangar.MachineService
 	Platform hangar.PlatformService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context
+	// As returns the same implementation as somebody with another credential meets it.
+	As func(tb testing.TB, credential string) Harness
 	// Image runs until it is asked to end.
 	Image string
 	// Exit is a command that ends with a code.

@@ -30,7 +30,8 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	s := fake.New("loc")
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
-		Apps: s, Machines: s, Logs: s, Images: s, Platform: s, Auth: fake.Tokens{token: {Subject: "test", Admin: true}},
+		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
+		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
 	server.Config = api.Server(openapitest.Of(t, handler, "/v1/openapi.json").Handler(t, handler))
@@ -43,17 +44,30 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	if address == "" {
 		address = server.URL
 	}
-	c := client.New(address, token)
-	t.Cleanup(c.Close)
-	return contract.Harness{
-		Apps: c, Machines: c, Platform: c, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+	return over(t, address, token, contract.Harness{
+		Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
 		Exit:    func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context { tb.Helper(); return tb.Context() },
+	})
+}
+
+// over is a harness whose services are a client with a credential.
+func over(tb testing.TB, address, credential string, h contract.Harness) contract.Harness {
+	tb.Helper()
+	c := client.New(address, credential)
+	tb.Cleanup(c.Close)
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform = c, c, c, c, c
+	h.As = func(tb testing.TB, credential string) contract.Harness {
+		tb.Helper()
+		return over(tb, address, credential, h)
 	}
+	return h
 }
 
 func TestOverTCP(t *testing.T) {
 	h := serve(t, nil, "")
+	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
+	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
@@ -66,6 +80,8 @@ func TestOverUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := serve(t, l, "unix://"+path)
+	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
+	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })

@@ -16,9 +16,8 @@ func TestDaemon(t *testing.T) {
 	for _, driver := range []string{"fake", "gvisor"} {
 		t.Run(driver, func(t *testing.T) {
 			d := daemon.Start(t, daemon.Options{Driver: driver})
-			c := d.Client()
-			h := contract.Harness{
-				Apps: c, Machines: c, Platform: c, Suspend: true,
+			h := over(t, d.URL(), d.Token(), contract.Harness{
+				Suspend: true,
 				Context: func(tb testing.TB) context.Context {
 					tb.Helper()
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Minute)
@@ -28,7 +27,9 @@ func TestDaemon(t *testing.T) {
 				Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
 				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 				Sleep: []string{"sleep", "1000"},
-			}
+			})
+			t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
+			t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 			t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })

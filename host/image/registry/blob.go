@@ -26,7 +26,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 	}
 	f, err := h.r.OpenBlob(c.repository, c.reference)
 	if errors.Is(err, ErrNotFound) {
-		return refuse(http.StatusNotFound, "BLOB_UNKNOWN", "blob %s is not known to %s", c.reference, c.repository)
+		return blobUnknown(c)
 	}
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (h *handler) deleteBlob(w http.ResponseWriter, _ *http.Request, c call) err
 	name := h.r.repoPath(c.repository, "blobs", hexOf(c.reference))
 	err := os.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return refuse(http.StatusNotFound, "BLOB_UNKNOWN", "blob %s is not known to %s", c.reference, c.repository)
+		return blobUnknown(c)
 	}
 	if err != nil {
 		return err

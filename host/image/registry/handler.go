@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
 )
 
 const (
@@ -38,11 +40,26 @@ func nameUnknown(repository string) error {
 	return refuse(http.StatusNotFound, "NAME_UNKNOWN", "repository %s is not known", repository)
 }
 
+func manifestUnknown(c call) error {
+	return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q is not known to %s", c.reference, c.repository)
+}
+
+func blobUnknown(c call) error {
+	return refuse(http.StatusNotFound, "BLOB_UNKNOWN", "blob %.128s is not known to %s", c.reference, c.repository)
+}
+
+// Authorize decides whether the caller of a request may do action to a repository;
+// with an empty repository and no action, whether it is anybody at all. It answers
+// hangar.CodeUnauthenticated for a caller who is nobody. It may be called from many
+// goroutines.
+type Authorize func(req *http.Request, repository string, action hangar.Action) error
+
 // Handler serves the OCI distribution API under /v2/. Each request is answered if
-// authorize says so; what a request means for a second repository (the source of a
-// mount, each line of the catalog) is asked as a read of that repository by the
-// same caller. authorize may be called from many goroutines.
-func (r *Registry) Handler(authorize func(*http.Request) bool) http.Handler {
+// authorize allows it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to
+// delete hangar.ActionDelete; what a request means for a second repository (the
+// source of a mount, each line of the catalog) is asked as a read of that one. A
+// repository that the caller may not read is answered like one that is not there.
+func (r *Registry) Handler(authorize Authorize) http.Handler {
 	h := &handler{r: r, authorize: authorize}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
@@ -54,7 +71,7 @@ func (r *Registry) Handler(authorize func(*http.Request) bool) http.Handler {
 
 type handler struct {
 	r         *Registry
-	authorize func(*http.Request) bool
+	authorize Authorize
 }
 
 func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
@@ -62,19 +79,18 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	if !ok || (rest != "" && rest[0] != '/') {
 		return refuse(http.StatusNotFound, "UNSUPPORTED", "the registry lives under /v2/")
 	}
-	if !h.authorize(req) {
-		e := refuse(http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
-		e.headers = map[string]string{"Www-Authenticate": `Basic realm="hangar registry"`}
-		return e
-	}
 	rest = strings.TrimPrefix(rest, "/")
+	c, ok := parse(rest)
+	ok = ok && rest != "_catalog"
+	if err := h.admit(req, c, ok && validName(c.repository)); err != nil {
+		return err
+	}
 	switch rest {
 	case "":
 		return writeJSON(w, http.StatusOK, struct{}{})
 	case "_catalog":
 		return h.catalog(w, req)
 	}
-	c, ok := parse(rest)
 	if !ok {
 		return refuse(http.StatusNotFound, "UNSUPPORTED", "no such resource")
 	}
@@ -96,11 +112,51 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	return serve(w, req, c)
 }
 
+// admit lets a request pass, or says why not. named says that it is about a
+// repository.
+func (h *handler) admit(req *http.Request, c call, named bool) error {
+	repository, action := "", hangar.Action(0)
+	if named {
+		repository, action = c.repository, c.action(req.Method)
+	}
+	err := h.authorize(req, repository, action)
+	switch {
+	case err == nil:
+		return nil
+	case hangar.CodeOf(err) == hangar.CodeUnauthenticated:
+		e := refuse(http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
+		e.headers = map[string]string{"Www-Authenticate": `Basic realm="hangar registry"`}
+		return e
+	case action != hangar.ActionRead:
+		return refuse(http.StatusForbidden, "DENIED", "requested access to the resource is denied")
+	case c.kind == "manifests":
+		return manifestUnknown(c)
+	case c.kind == "blobs":
+		return blobUnknown(c)
+	default:
+		return nameUnknown(repository)
+	}
+}
+
 // call is what a path asks for.
 type call struct {
 	kind       string
 	repository string
 	reference  string // tag, digest or upload id
+}
+
+// action is what a call does to its repository.
+func (c call) action(method string) hangar.Action {
+	switch {
+	case c.kind == "uploads", c.kind == "upload":
+		return hangar.ActionWrite
+	case method == http.MethodDelete:
+		return hangar.ActionDelete
+	case method == http.MethodGet, method == http.MethodHead:
+		return hangar.ActionRead
+	default:
+		return hangar.ActionWrite
+	}
 }
 
 // parse reads a path from its end, because repository names have slashes.
@@ -125,13 +181,7 @@ func parse(path string) (call, bool) {
 
 // mayRead asks whether the caller of req may read another repository.
 func (h *handler) mayRead(req *http.Request, repository string) bool {
-	other := req.Clone(req.Context())
-	other.Method = http.MethodGet
-	other.URL = &url.URL{Scheme: req.URL.Scheme, Host: req.URL.Host, Path: "/v2/" + repository + "/tags/list"}
-	other.RequestURI = other.URL.Path
-	other.Body = http.NoBody
-	other.ContentLength = 0
-	return h.authorize(other)
+	return h.authorize(req, repository, hangar.ActionRead) == nil
 }
 
 func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {

@@ -120,7 +120,7 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 		if _, err := os.Stat(h.r.repoPath(c.repository)); err != nil {
 			return nameUnknown(c.repository)
 		}
-		return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q is not known to %s", c.reference, c.repository)
+		return manifestUnknown(c)
 	}
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (r *Registry) putManifest(repository, tag, digest, mediaType string, raw []
 func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call) error {
 	err := h.r.deleteManifest(c.repository, c.reference)
 	if errors.Is(err, ErrNotFound) {
-		return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q is not known to %s", c.reference, c.repository)
+		return manifestUnknown(c)
 	}
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"go.uber.org/goleak"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/registry"
 )
 
@@ -56,12 +57,15 @@ func serve(tb testing.TB, opts registry.Options) server {
 	if err := r.Open(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	s := httptest.NewServer(r.Handler(func(req *http.Request) bool {
+	s := httptest.NewServer(r.Handler(func(req *http.Request, repository string, action hangar.Action) error {
 		user, password, ok := req.BasicAuth()
 		if !ok || password != "secret" {
-			return false
+			return hangar.Unauthenticated()
 		}
-		return req.URL.Path == "/v2/" || req.URL.Path == "/v2/_catalog" || strings.HasPrefix(req.URL.Path, "/v2/"+user+"/")
+		if action == 0 || strings.HasPrefix(repository, user+"/") {
+			return nil
+		}
+		return hangar.Errorf(hangar.CodeForbidden, "", "not yours")
 	}))
 	tb.Cleanup(s.Close)
 	return server{r, strings.TrimPrefix(s.URL, "http://"), opts.Dir}
@@ -229,7 +233,16 @@ func TestStrangersGetNothing(t *testing.T) {
 	if resp.Header.Get("Www-Authenticate") == "" {
 		t.Error("no challenge: clients would not send their credentials")
 	}
-	s.status(t, http.StatusUnauthorized, "UNAUTHORIZED", "b", http.MethodGet, "/v2/a/app/manifests/v1", nil)
+	s.status(t, http.StatusUnauthorized, "UNAUTHORIZED", "", http.MethodGet, "/v2/a/app/manifests/v1", nil)
+	// What is there cannot be told from what is not.
+	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "b", http.MethodGet, "/v2/a/app/manifests/v1", nil)
+	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "b", http.MethodGet, "/v2/a/none/manifests/v1", nil)
+	s.status(t, http.StatusNotFound, "BLOB_UNKNOWN", "b", http.MethodGet, "/v2/a/app/blobs/"+blob, nil)
+	s.status(t, http.StatusNotFound, "NAME_UNKNOWN", "b", http.MethodGet, "/v2/a/app/tags/list", nil)
+	for _, method := range []string{http.MethodPut, http.MethodDelete} {
+		s.status(t, http.StatusForbidden, "DENIED", "b", method, "/v2/a/app/manifests/v1", nil)
+	}
+	s.status(t, http.StatusForbidden, "DENIED", "b", http.MethodPost, "/v2/a/app/blobs/uploads/", nil)
 	// A blob that exists is neither seen nor mounted through a repository of one's own.
 	s.status(t, http.StatusNotFound, "", "b", http.MethodHead, "/v2/b/app/blobs/"+blob, nil)
 	s.status(t, http.StatusAccepted, "", "b", http.MethodPost, "/v2/b/app/blobs/uploads/?from=a/app&mount="+blob, nil)
@@ -579,7 +592,7 @@ func FuzzRequests(f *testing.F) {
 	if err := r.Open(context.WithoutCancel(f.Context())); err != nil {
 		f.Fatal(err)
 	}
-	h := r.Handler(func(*http.Request) bool { return true })
+	h := r.Handler(func(*http.Request, string, hangar.Action) error { return nil })
 	f.Fuzz(func(t *testing.T, method, path string, body []byte) {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", bytes.NewReader(body))
 		req.Method = method

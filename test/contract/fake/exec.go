@@ -27,7 +27,10 @@ import (
 // Any other ends with 127.
 func (s *Service) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 	s.mu.Lock()
-	_, _, err := s.ask(ctx, ref, hangar.VerbExec)
+	m, err := s.findIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
+	if err == nil {
+		_, _, err = m.ask(hangar.VerbExec)
+	}
 	s.mu.Unlock()
 	switch {
 	case err != nil:

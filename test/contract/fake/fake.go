@@ -1,8 +1,8 @@
 // Package fake is a whole platform in memory, for tests of what stands on the
 // service interfaces: the API, the client, the CLI.
 //
-// A Service implements hangar.AppService, MachineService, LogService and
-// ImageService and keeps to the state tables of package hangar: a change that they
+// A Service implements hangar.OrgService, TokenService, AppService, MachineService,
+// LogService and ImageService and keeps to the state tables of package hangar: a change that they
 // do not allow panics. Verbs take effect at once, so that a Machine is created
 // when CreateMachine answers and started right after. Nothing runs; a few commands
 // are imitated, see ExecMachine. It passes the suites of package contract.
@@ -34,6 +34,9 @@ type Service struct {
 	now    func() time.Time
 
 	mu       sync.Mutex // guards what follows
+	orgs     map[hangar.OrgSlug]*hangar.Org
+	orgsMade uint64
+	tokens   map[hangar.TokenID]*token
 	apps     map[hangar.AppName]*hangar.App
 	machines map[hangar.MachineID]*machine
 	logs     []logLine
@@ -44,6 +47,8 @@ type Service struct {
 
 // The interfaces that a Service offers.
 var (
+	_ hangar.OrgService      = (*Service)(nil)
+	_ hangar.TokenService    = (*Service)(nil)
 	_ hangar.AppService      = (*Service)(nil)
 	_ hangar.MachineService  = (*Service)(nil)
 	_ hangar.LogService      = (*Service)(nil)
@@ -73,24 +78,16 @@ func WithClock(now func() time.Time) Option { return func(s *Service) { s.now = 
 func New(region hangar.Region, opts ...Option) *Service {
 	s := &Service{
 		region: region, now: time.Now,
-		apps: map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
+		orgs:     map[hangar.OrgSlug]*hangar.Org{hangar.OrgPersonal: {ID: "org0001", Slug: hangar.OrgPersonal, Name: "Personal", NumericID: 1}},
+		orgsMade: 1,
+		tokens:   map[hangar.TokenID]*token{},
+		apps:     map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
 		changed: make(chan struct{}),
 	}
 	for _, opt := range opts {
 		opt(s)
 	}
 	return s
-}
-
-// Tokens is an Authenticator: the principals of tokens.
-type Tokens map[string]hangar.Principal
-
-// Authenticate implements hangar.Authenticator.
-func (t Tokens) Authenticate(_ context.Context, token string) (hangar.Principal, error) {
-	if p, ok := t[token]; ok {
-		return p, nil
-	}
-	return hangar.Principal{}, &hangar.Error{Code: hangar.CodeUnauthenticated, Message: "Authenticate: token validation error"}
 }
 
 // wake tells everybody who waits that something changed. The caller holds mu.
@@ -101,14 +98,22 @@ func (s *Service) wake() {
 
 // CreateApp implements hangar.AppService.
 func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App, error) {
-	if err := mayAct(ctx, in.Org); err != nil {
+	p, err := principal(ctx)
+	if err != nil {
 		return nil, err
+	}
+	if in.Org == "" {
+		in.Org = defaultOrg(p)
 	}
 	if !validName(string(in.Name)) {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Name may only contain numbers, lowercase letters and dashes")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	org, err := s.org(p, hangar.ActionCreate, in.Org)
+	if err != nil {
+		return nil, err
+	}
 	if _, ok := s.apps[in.Name]; ok {
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
 	}
@@ -118,8 +123,7 @@ func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.A
 		network = hangar.DefaultNetwork
 	}
 	app := &hangar.App{
-		ID: string(in.Name), Name: in.Name, NumericID: s.numbers, Org: hangar.Org{ID: string(in.Org), Slug: in.Org, Name: string(in.Org)},
-		Network: network, NetworkID: 1, Status: hangar.AppPending, CreatedAt: s.now().UTC().Truncate(time.Millisecond),
+		ID: string(in.Name), Name: in.Name, NumericID: s.numbers, Org: *org, Network: network, NetworkID: 1, Status: hangar.AppPending, CreatedAt: s.now().UTC().Truncate(time.Millisecond),
 	}
 	s.apps[in.Name] = app
 	return s.copyApp(app), nil
@@ -129,21 +133,31 @@ func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.A
 func (s *Service) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, err := s.app(ctx, name)
+	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
+	}
+	app, ok := s.apps[name]
+	switch {
+	case !ok:
+		return nil, appNotFound(name)
+	case !p.May(hangar.ActionRead, hangar.Target{Org: app.Org.Slug, App: name}):
+		return nil, forbidden()
 	}
 	return s.copyApp(app), nil
 }
 
 // Apps implements hangar.AppService.
 func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App, error) {
-	p, err := hangar.PrincipalFrom(ctx)
+	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if filter.Org != "" && (s.orgs[filter.Org] == nil || !p.Sees(hangar.Target{Org: filter.Org})) {
+		return nil, orgNotFound(filter.Org)
+	}
 	var apps []*hangar.App
 	for _, a := range s.apps {
 		if p.May(hangar.ActionRead, hangar.Target{Org: a.Org.Slug, App: a.Name}) && (filter.Org == "" || filter.Org == a.Org.Slug) {
@@ -158,7 +172,7 @@ func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.
 func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.app(ctx, name); err != nil {
+	if _, err := s.appFor(ctx, hangar.ActionDelete, hangar.MachineRef{App: name}); err != nil {
 		return err
 	}
 	for _, m := range s.machines {
@@ -176,18 +190,6 @@ func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force boo
 	return nil
 }
 
-// app finds an App for a caller. The caller holds mu.
-func (s *Service) app(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
-		return nil, err
-	}
-	a, ok := s.apps[name]
-	if !ok {
-		return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", name)
-	}
-	return a, mayAct(ctx, a.Org.Slug)
-}
-
 func (s *Service) copyApp(a *hangar.App) *hangar.App {
 	c := *a
 	c.MachineCount = 0
@@ -197,17 +199,6 @@ func (s *Service) copyApp(a *hangar.App) *hangar.App {
 		}
 	}
 	return &c
-}
-
-func mayAct(ctx context.Context, org hangar.OrgSlug) error {
-	p, err := hangar.PrincipalFrom(ctx)
-	if err != nil {
-		return err
-	}
-	if !p.May(hangar.ActionRead, hangar.Target{Org: org}) {
-		return hangar.Errorf(hangar.CodeForbidden, "", "you may not act on organization %q", org)
-	}
-	return nil
 }
 
 func validName(name string) bool {

@@ -36,14 +36,18 @@ func (s *Service) MachineLease(ctx context.Context, ref hangar.MachineRef) (hang
 	if !m.lease.Live(s.now()) {
 		return hangar.Lease{}, hangar.NotLeased(m.ID)
 	}
-	return m.shownLease(), nil
+	shown := m.shownLease()
+	if _, err := s.findFor(ctx, hangar.ActionWrite, ref); err != nil {
+		shown.Nonce = ""
+	}
+	return shown, nil
 }
 
 // ReleaseLease implements hangar.MachineLeaser.
 func (s *Service) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.find(ctx, ref)
+	m, err := s.findFor(ctx, hangar.ActionWrite, ref)
 	if err != nil {
 		return err
 	}
@@ -62,7 +66,7 @@ func (m *machine) shownLease() hangar.Lease {
 
 // order is ask for what a lease guards. The caller holds mu.
 func (s *Service) order(ctx context.Context, ref hangar.MachineRef, v hangar.Verb) (*machine, hangar.Answer, error) {
-	m, err := s.find(ctx, ref)
+	m, err := s.findFor(ctx, actionOf(v), ref)
 	if err == nil && !m.lease.Admits(ctx, s.now()) {
 		err = m.lease.Held(m.ID)
 	}

@@ -41,7 +41,7 @@ func (s *Service) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuer
 func (s *Service) page(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.app(ctx, app); err != nil {
+	if _, err := s.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance}); err != nil {
 		return hangar.LogPage{}, nil, err
 	}
 	limit := q.Limit
@@ -102,7 +102,7 @@ func (s *Service) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.L
 
 // Images implements hangar.ImageService.
 func (s *Service) Images(ctx context.Context) ([]hangar.Image, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+	if err := admin(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -118,7 +118,7 @@ func (s *Service) Images(ctx context.Context) ([]hangar.Image, error) {
 
 // RemoveImage implements hangar.ImageService.
 func (s *Service) RemoveImage(ctx context.Context, digest string) error {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+	if err := admin(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()

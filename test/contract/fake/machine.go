@@ -20,7 +20,7 @@ const (
 func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, err := s.app(ctx, app)
+	a, err := s.appFor(ctx, hangar.ActionCreate, hangar.MachineRef{App: app})
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +74,13 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 func (s *Service) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.app(ctx, app); err != nil {
+	mayRead, err := s.reader(ctx, app)
+	if err != nil {
 		return nil, err
 	}
 	var out []*hangar.Machine
 	for _, m := range s.machines {
-		if m.App == app && filter.Matches(&m.Machine) {
+		if m.App == app && filter.Matches(&m.Machine) && mayRead(m.ID) {
 			c := m.snapshot()
 			if !filter.Events {
 				c.Events = nil
@@ -361,8 +362,11 @@ func (s *Service) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([
 func (s *Service) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, _, err := s.ask(ctx, ref, hangar.VerbExec)
+	m, err := s.find(ctx, ref)
 	if err != nil {
+		return nil, err
+	}
+	if _, _, err := m.ask(hangar.VerbExec); err != nil {
 		return nil, err
 	}
 	p := hangar.Process{PID: 1, Command: strings.Join(append([]string{"/init"}, m.Config.Init.Exec...), " "), Directory: "/", CPU: 0.124, RSS: 4 << 20}
@@ -403,27 +407,34 @@ func (s *Service) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.
 	}
 }
 
-// find returns a Machine for a caller. The caller holds mu.
+// find returns a Machine for a caller who wants to read it. The caller holds mu.
 func (s *Service) find(ctx context.Context, ref hangar.MachineRef) (*machine, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
-		return nil, err
-	}
-	m, ok := s.machines[ref.ID]
-	if !ok || m.App != ref.App {
-		return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", ref.ID)
-	}
-	if a, ok := s.apps[ref.App]; ok {
-		return m, mayAct(ctx, a.Org.Slug)
-	}
-	return m, nil
+	return s.findFor(ctx, hangar.ActionRead, ref)
 }
 
 // ask finds a Machine and what it does when it is asked v.
 func (s *Service) ask(ctx context.Context, ref hangar.MachineRef, v hangar.Verb) (*machine, hangar.Answer, error) {
-	m, err := s.find(ctx, ref)
+	m, err := s.findFor(ctx, actionOf(v), ref)
 	if err != nil {
 		return nil, hangar.Refuse, err
 	}
+	return m.ask(v)
+}
+
+// actionOf is what a caller has to be allowed for a verb.
+func actionOf(v hangar.Verb) hangar.Action {
+	switch v {
+	case hangar.VerbUpdate, hangar.VerbAnnotate, hangar.VerbLease:
+		return hangar.ActionWrite
+	case hangar.VerbDestroy:
+		return hangar.ActionDelete
+	default:
+		return hangar.ActionControl
+	}
+}
+
+// ask says what the Machine does when it is asked v.
+func (m *machine) ask(v hangar.Verb) (*machine, hangar.Answer, error) {
 	answer := m.State.Answers(v)
 	if answer != hangar.Refuse {
 		return m, answer, nil

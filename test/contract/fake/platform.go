@@ -12,21 +12,25 @@ const hostMemory = 16 << 30
 
 // OrgMachines implements hangar.MachineService.
 func (s *Service) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
-	if err := mayAct(ctx, org); err != nil {
-		return hangar.MachinePage{}, err
-	}
-	listing, err := q.Listing(s.now())
+	p, err := principal(ctx)
 	if err != nil {
 		return hangar.MachinePage{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.hasOrg(org) {
-		return hangar.MachinePage{}, hangar.Errorf(hangar.CodeNotFound, "", "Could not find Organization %q", org)
+	if t := (hangar.Target{Org: org}); s.orgs[org] == nil {
+		return hangar.MachinePage{}, orgNotFound(org)
+	} else if !p.Reaches(hangar.ActionRead, t) {
+		return hangar.MachinePage{}, denied(p, t)
+	}
+	listing, err := q.Listing(s.now())
+	if err != nil {
+		return hangar.MachinePage{}, err
 	}
 	var list []*hangar.Machine
 	for _, m := range s.machines {
-		if a, ok := s.apps[m.App]; ok && a.Org.Slug == org && m.ID > listing.After && q.Matches(&m.Machine) {
+		mayRead := p.May(hangar.ActionRead, hangar.Target{Org: org, App: m.App, Machine: m.ID})
+		if a, ok := s.apps[m.App]; ok && a.Org.Slug == org && mayRead && m.ID > listing.After && q.Matches(&m.Machine) {
 			list = append(list, new(m.Machine))
 		}
 	}
@@ -34,23 +38,9 @@ func (s *Service) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.
 	return listing.Page(list, q.Limit), nil
 }
 
-// hasOrg reports whether an organization is there: the one of every server, or one
-// that has an App. The caller holds mu.
-func (s *Service) hasOrg(org hangar.OrgSlug) bool {
-	if org == hangar.OrgPersonal {
-		return true
-	}
-	for _, a := range s.apps {
-		if a.Org.Slug == org {
-			return true
-		}
-	}
-	return false
-}
-
 // Regions implements hangar.PlatformService.
 func (s *Service) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.RegionRoom, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+	if _, err := principal(ctx); err != nil {
 		return nil, err
 	}
 	if err := guest.Complete(""); err != nil {
@@ -61,11 +51,11 @@ func (s *Service) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.Reg
 
 // Placements implements hangar.PlatformService.
 func (s *Service) Placements(ctx context.Context, q hangar.PlacementQuery) ([]hangar.Placement, error) {
-	if _, err := hangar.PrincipalFrom(ctx); err != nil {
+	if _, err := principal(ctx); err != nil {
 		return nil, err
 	}
 	if q.Org != "" {
-		if err := mayAct(ctx, q.Org); err != nil {
+		if _, err := s.Org(ctx, q.Org); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,101 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar/api"
+)
+
+// ask sends a request without a body and returns the answer.
+func ask(t *testing.T, h http.Handler, credential, method, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+	r.Header.Set("Authorization", "Bearer "+credential)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// passes counts how many of n requests at once are not refused.
+func passes(t *testing.T, h http.Handler, credential, method, path string, n int) (passed int) {
+	t.Helper()
+	for range n {
+		w := ask(t, h, credential, method, path)
+		if w.Code != http.StatusTooManyRequests {
+			passed++
+			continue
+		}
+		if !strings.Contains(w.Body.String(), `"error":"rate limit exceeded"`) {
+			t.Errorf("refused with %s", w.Body)
+		}
+		if s, err := strconv.Atoi(w.Header().Get("Retry-After")); err != nil || s < 1 || s > 60 {
+			t.Errorf("retry after %q", w.Header().Get("Retry-After"))
+		}
+	}
+	return passed
+}
+
+func TestRateLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newAPI(func(c *api.Config) { c.RateLimits = api.PublicRateLimits })
+		const machine = "/v1/apps/web/machines/00000000000001"
+		for _, test := range []struct {
+			who, method, path string
+			burst, perMinute  int
+		}{
+			{token, http.MethodPost, machine + "/start", 3, 60},
+			{token, http.MethodPost, machine + "/stop", 3, 60}, // another action
+			{token, http.MethodPost, "/v1/apps/web/machines/00000000000002/start", 3, 60},
+			{"guest", http.MethodPost, machine + "/start", 3, 60}, // of another organization
+			{token, http.MethodGet, machine, 10, 300},
+			{token, http.MethodGet, machine + "/wait", 3, 60},
+			{token, http.MethodPost, "/v1/apps/web/machines", 3, 60},
+			{token, http.MethodPost, "/v1/apps/api/machines", 3, 60},
+			{token, http.MethodPost, "/v1/apps", 3, 60},
+		} {
+			if got := passes(t, h, test.who, test.method, test.path, 20); got != test.burst {
+				t.Errorf("%s %s as %s: %d at once, want %d", test.method, test.path, test.who, got, test.burst)
+			}
+			passed := 0
+			for range 600 {
+				time.Sleep(100 * time.Millisecond)
+				passed += passes(t, h, test.who, test.method, test.path, 1)
+			}
+			if passed != test.perMinute {
+				t.Errorf("%s %s as %s: %d in a minute, want %d", test.method, test.path, test.who, passed, test.perMinute)
+			}
+		}
+		// Deletions of Apps count together.
+		deleted := 0
+		for i := range 150 {
+			deleted += passes(t, h, token, http.MethodDelete, fmt.Sprintf("/v1/apps/app-%d", i), 1)
+		}
+		if deleted != 100 {
+			t.Errorf("%d deletions of apps at once, want 100", deleted)
+		}
+		// What is not the Machines API has no limit.
+		for _, path := range []string{"/v1/tokens/current", "/v1/orgs", "/api/v1/organizations", "/api/v1/apps/web/logs", "/healthz", "/v1/platform/regions"} {
+			if got := passes(t, h, token, http.MethodGet, path, 50); got != 50 {
+				t.Errorf("%s: %d of 50", path, got)
+			}
+		}
+	})
+}
+
+func TestRateLimitsAreAMultiple(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for scale, want := range map[api.RateLimits]int{0: 100, 0.1: 1, 2: 6, 10: 30} {
+			h := newAPI(func(c *api.Config) { c.RateLimits = scale })
+			if got := passes(t, h, token, http.MethodPost, "/v1/apps/web/machines/00000000000001/start", 100); got != want {
+				t.Errorf("%g times the limits: %d at once, want %d", float64(scale), got, want)
+			}
+		}
+	})
+}

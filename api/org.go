@@ -1,0 +1,138 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) orgRoutes() {
+	const org = "/v1/orgs/{org}"
+	example := hangar.Org{ID: "4xo1b2m9p0qk7s3d", Slug: "acme", Name: "Acme Corporation", NumericID: 2}
+	s.handle("POST /v1/orgs", s.createOrg, operation{
+		ID: "createOrg", Tag: "Organizations", Summary: "Create an organization",
+		Text:   "For administrators. A slug that exists is refused with 422 and the reason `name_taken`.",
+		Body:   orgWish{Slug: "acme", Name: "Acme Corporation"},
+		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusUnprocessableEntity},
+	})
+	s.handle("GET /v1/orgs", s.listOrgs, operation{
+		ID: "listOrgs", Tag: "Organizations", Summary: "List organizations",
+		Text:   "Those in which the token allows anything, sorted by slug.",
+		Answer: orgList{[]*hangar.Org{&example}},
+	})
+	s.handle("GET "+org, s.getOrg, operation{
+		ID: "getOrg", Tag: "Organizations", Summary: "Get an organization", Answer: example,
+	})
+	s.handle("DELETE "+org, s.deleteOrg, operation{
+		ID: "deleteOrg", Tag: "Organizations", Summary: "Delete an organization",
+		Text:   "With its networks and tokens. One that has Apps is refused, and so is `personal`, which is always there.",
+		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
+	})
+	const text = "In the shape that clients of the public platform's console decode."
+	s.handle("GET /api/v1/organizations", s.viewOrgs, operation{
+		ID: "viewOrgs", Tag: "Organizations", Summary: "List organizations, for existing clients", Text: text,
+		Query:  []param{{"admin", false, "Accepted; the list is the same."}},
+		Answer: orgViews{[]orgView{viewOrg(&example)}},
+	})
+	s.handle("GET /api/v1/organizations/{org}", s.viewOneOrg, operation{
+		ID: "viewOrg", Tag: "Organizations", Summary: "Get an organization, for existing clients", Text: text,
+		Answer: oneOrgView{viewOrg(&example)},
+	})
+}
+
+// orgList is a listing of organizations.
+type orgList struct {
+	Orgs []*hangar.Org `json:"organizations"`
+}
+
+// orgViews is the same for existing clients.
+type orgViews struct {
+	Orgs []orgView `json:"organizations"`
+}
+
+type oneOrgView struct {
+	Org orgView `json:"organization"`
+}
+
+// orgWish is the body of create.
+type orgWish struct {
+	Slug hangar.OrgSlug `json:"slug" schema:"required"`
+	Name string         `json:"name"`
+}
+
+// orgView is an organization as clients of the billing side of the public platform
+// decode it. Nothing costs anything here.
+type orgView struct {
+	hangar.Org
+	RawSlug       hangar.OrgSlug `json:"raw_slug"`
+	Personal      bool           `json:"personal"`
+	PaidPlan      bool           `json:"paid_plan"`
+	Billable      bool           `json:"billable"`
+	BillingStatus string         `json:"billing_status"`
+	BetaExtension bool           `json:"provisions_beta_extensions"`
+	BuilderImage  string         `json:"remote_builder_image"`
+}
+
+func viewOrg(o *hangar.Org) orgView {
+	return orgView{Org: *o, RawSlug: o.Slug, Personal: o.Personal(), BillingStatus: "CURRENT"}
+}
+
+func (s *server) createOrg(r *http.Request) (answer, error) {
+	in, err := decode[orgWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Slug == "" {
+		return answer{}, invalid("slug", "is required")
+	}
+	org, err := s.Orgs.CreateOrg(r.Context(), hangar.OrgCreate{Slug: in.Slug, Name: in.Name})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: org}, nil
+}
+
+func (s *server) listOrgs(r *http.Request) (answer, error) {
+	orgs, err := s.Orgs.Orgs(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(orgList{orEmpty(orgs)})
+}
+
+func (s *server) getOrg(r *http.Request) (answer, error) {
+	org, err := s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(org)
+}
+
+func (s *server) deleteOrg(r *http.Request) (answer, error) {
+	if err := s.Orgs.DeleteOrg(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
+
+// viewOrgs is listOrgs in the shape of the public platform's console.
+func (s *server) viewOrgs(r *http.Request) (answer, error) {
+	orgs, err := s.Orgs.Orgs(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	views := make([]orgView, 0, len(orgs))
+	for _, o := range orgs {
+		views = append(views, viewOrg(o))
+	}
+	return ok(orgViews{views})
+}
+
+// viewOneOrg is getOrg in the shape of the public platform's console.
+func (s *server) viewOneOrg(r *http.Request) (answer, error) {
+	org, err := s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(oneOrgView{viewOrg(org)})
+}

@@ -1,0 +1,182 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) tokenRoutes() {
+	example := hangar.Token{
+		ID: "4k7fbw2hxq3s", Name: "ci", Kind: hangar.TokenDeploy, User: "ci@example.com", CreatedBy: "admin", CreatedAt: exampleTime,
+		Grant: hangar.Grant{Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"}, Actions: hangar.ActionAll, Until: exampleTime.Add(hangar.DefaultTokenLifetime)},
+	}
+	const text = "hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM"
+	s.handle("POST /v1/tokens", s.createToken, operation{
+		ID: "createToken", Tag: "Tokens", Summary: "Create a token",
+		Text: "The answer is the only one that holds the token itself. A token cannot allow more than the one that makes it, nor for longer. " +
+			"`kind` is a preset: `deploy` allows everything in `apps`, `org` everything in the organization, `readonly` to see it or some `apps` or `machines`, " +
+			"`machine-exec` the same and to execute `commands`, `metrics` to query metrics, `custom` the `actions` that are named. " +
+			"`expiry` is a duration such as `720h`, a time as in RFC 3339, or `never`; the default is 90 days.",
+		Body: tokenWish{
+			Kind: hangar.TokenMachineExec, Name: "ci", User: "ci@example.com", Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"},
+			Commands: []hangar.CommandRule{{Args: []string{"rails", "runner"}}}, Expiry: "720h",
+		},
+		Status: http.StatusCreated, Answer: newTokenView{text, example}, Errors: []int{http.StatusNotFound},
+	})
+	s.handle("GET /v1/tokens", s.listTokens, operation{
+		ID: "listTokens", Tag: "Tokens", Summary: "List tokens", Text: "Without their secrets, those that the caller could make and revoke, oldest first.",
+		Query: []param{
+			{"org_slug", "personal", "Only those of this organization."},
+			{"app_name", "web", "Only those that are for this App, alone or with others."},
+		},
+		Answer: tokenList{[]*hangar.Token{&example}}, Errors: []int{http.StatusNotFound},
+	})
+	s.handle("GET /v1/tokens/current", s.currentTokens, operation{
+		ID: "currentTokens", Tag: "Tokens", Summary: "Get the tokens of the request", Text: "Those that the `Authorization` header has and that are valid.",
+		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
+	})
+	s.handle("DELETE /v1/tokens/{token}", s.revokeToken, operation{
+		ID: "revokeToken", Tag: "Tokens", Summary: "Revoke a token", Text: "Named by its id or, if only one has it, its name. It is void at once.",
+		Status: http.StatusNoContent, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
+	})
+	s.handle("POST /v1/apps/{app}/deploy_token", s.createDeployToken, operation{
+		ID: "createDeployToken", Tag: "Tokens", Summary: "Create a deploy token of an App",
+		Body: deployTokenWish{Expiry: "720h"}, MayOmit: true, Answer: deployToken{text},
+	})
+}
+
+// tokenList is a listing of tokens.
+type tokenList struct {
+	Tokens []*hangar.Token `json:"tokens"`
+}
+
+// currentTokenList is the tokens of a request.
+type currentTokenList struct {
+	Tokens []currentToken `json:"tokens"`
+}
+
+type deployTokenWish struct {
+	Expiry string `json:"expiry"`
+}
+
+type deployToken struct {
+	Token string `json:"token"`
+}
+
+// tokenWish is the body of create.
+type tokenWish struct {
+	Kind     hangar.TokenKind     `json:"kind" schema:"required"`
+	Name     string               `json:"name"`
+	User     string               `json:"user"`
+	Org      hangar.OrgSlug       `json:"org_slug"`
+	Apps     []hangar.AppName     `json:"apps"`
+	Machines []hangar.MachineID   `json:"machines"`
+	Actions  hangar.Action        `json:"actions"`
+	Commands []hangar.CommandRule `json:"commands"`
+	Expiry   string               `json:"expiry"`
+}
+
+// newTokenView is a token just made: the only answer that ever holds its text.
+type newTokenView struct {
+	Text string `json:"token"`
+	hangar.Token
+}
+
+// createToken takes any token. Everything about what may be in it is decided by the
+// service.
+func (s *server) createToken(r *http.Request) (answer, error) {
+	in, err := decode[tokenWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Kind == "" {
+		return answer{}, invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
+	}
+	made, err := s.Tokens.CreateToken(r.Context(), hangar.TokenCreate{
+		Kind: in.Kind, Name: in.Name, User: in.User, Org: in.Org, Apps: in.Apps, Machines: in.Machines,
+		Actions: in.Actions, Commands: in.Commands, Expiry: in.Expiry,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: newTokenView{made.Text, made.Token}, header: secretHeader()}, nil
+}
+
+// secretHeader keeps an answer out of caches.
+func secretHeader() http.Header { return http.Header{"Cache-Control": {"no-store"}} }
+
+// createDeployToken makes a deploy token of one App, as existing clients ask for it.
+func (s *server) createDeployToken(r *http.Request) (answer, error) {
+	name, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decodeOptional[deployTokenWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	made, err := s.Tokens.CreateToken(r.Context(), hangar.TokenCreate{
+		Kind: hangar.TokenDeploy, Apps: []hangar.AppName{name}, Expiry: in.Expiry,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: deployToken{made.Text}, header: secretHeader()}, nil
+}
+
+func (s *server) listTokens(r *http.Request) (answer, error) {
+	q := queryOf(r)
+	filter := hangar.TokenFilter{Org: hangar.OrgSlug(q.text("org_slug")), App: hangar.AppName(q.text("app_name"))}
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	tokens, err := s.Tokens.Tokens(r.Context(), filter)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(tokenList{orEmpty(tokens)})
+}
+
+func (s *server) revokeToken(r *http.Request) (answer, error) {
+	if err := s.Tokens.RevokeToken(r.Context(), r.PathValue("token")); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
+
+// currentToken is a token of the caller as existing clients decode it, with more
+// beside that.
+type currentToken struct {
+	ID           hangar.TokenID   `json:"token_id"`
+	OrgSlug      hangar.OrgSlug   `json:"org_slug"`
+	Organization hangar.OrgSlug   `json:"organization"`
+	Apps         []hangar.AppName `json:"apps"`
+	User         string           `json:"user"`
+	// Machines cannot present a token as themselves, so that the first is always empty.
+	SourceMachine hangar.MachineID `json:"source_machine_id"`
+	Machine       hangar.MachineID `json:"restricted_to_machine"`
+	Token         *hangar.Token    `json:"details"`
+}
+
+func viewCurrent(t *hangar.Token) currentToken {
+	v := currentToken{
+		ID: t.ID, OrgSlug: t.Grant.Org, Organization: t.Grant.Org, Apps: orEmpty(t.Grant.Apps), User: t.User, Token: t,
+	}
+	if len(t.Grant.Machines) == 1 {
+		v.Machine = t.Grant.Machines[0]
+	}
+	return v
+}
+
+func (s *server) currentTokens(r *http.Request) (answer, error) {
+	tokens, err := s.Tokens.CurrentTokens(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	views := make([]currentToken, 0, len(tokens))
+	for _, t := range tokens {
+		views = append(views, viewCurrent(t))
+	}
+	return ok(currentTokenList{views})
+}

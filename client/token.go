@@ -1,0 +1,76 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// CreateToken implements hangar.TokenService.
+func (c *Client) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hangar.NewToken, error) {
+	to := post("/v1/tokens")
+	to.in = struct {
+		Kind     hangar.TokenKind     `json:"kind"`
+		Name     string               `json:"name,omitempty"`
+		User     string               `json:"user,omitempty"`
+		Org      hangar.OrgSlug       `json:"org_slug,omitempty"`
+		Apps     []hangar.AppName     `json:"apps,omitempty"`
+		Machines []hangar.MachineID   `json:"machines,omitempty"`
+		Actions  hangar.Action        `json:"actions,omitzero"`
+		Commands []hangar.CommandRule `json:"commands,omitempty"`
+		Expiry   string               `json:"expiry,omitempty"`
+	}{in.Kind, in.Name, in.User, in.Org, in.Apps, in.Machines, in.Actions, in.Commands, in.Expiry}
+	var made struct {
+		Text string `json:"token"`
+		hangar.Token
+	}
+	if err := c.do(ctx, to, &made); err != nil {
+		return nil, err
+	}
+	return &hangar.NewToken{Token: made.Token, Text: made.Text}, nil
+}
+
+// Tokens implements hangar.TokenService.
+func (c *Client) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hangar.Token, error) {
+	in := get("/v1/tokens")
+	in.query = url.Values{}
+	if filter.Org != "" {
+		in.query.Set("org_slug", string(filter.Org))
+	}
+	if filter.App != "" {
+		in.query.Set("app_name", string(filter.App))
+	}
+	var out struct {
+		Tokens []*hangar.Token `json:"tokens"`
+	}
+	if err := c.do(ctx, in, &out); err != nil {
+		return nil, err
+	}
+	return out.Tokens, nil
+}
+
+// RevokeToken implements hangar.TokenService.
+func (c *Client) RevokeToken(ctx context.Context, idOrName string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: pathOf("v1", "tokens", idOrName)}, nil)
+}
+
+// CurrentTokens implements hangar.TokenService.
+func (c *Client) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
+	var out struct {
+		Tokens []struct {
+			Token *hangar.Token `json:"details"`
+		} `json:"tokens"`
+	}
+	if err := c.do(ctx, get("/v1/tokens/current"), &out); err != nil {
+		return nil, err
+	}
+	tokens := make([]*hangar.Token, 0, len(out.Tokens))
+	for _, t := range out.Tokens {
+		if t.Token != nil {
+			tokens = append(tokens, t.Token)
+		}
+	}
+	return tokens, nil
+}

@@ -1,0 +1,37 @@
+package hangar
+
+import "context"
+
+// Org is an organization: the owner of Apps, networks, tokens and of the images
+// below its slug in the built-in registry.
+type Org struct {
+	ID        string  `json:"id"`
+	Slug      OrgSlug `json:"slug"`
+	Name      string  `json:"name"` // for people
+	NumericID uint64  `json:"internal_numeric_id"`
+}
+
+// Personal reports whether it is the organization that is always there.
+func (o Org) Personal() bool { return o.Slug == OrgPersonal }
+
+// OrgCreate is the wish for a new organization.
+type OrgCreate struct {
+	Slug OrgSlug // as the names of Apps: at most 63 characters of a-z, 0-9 and dash
+	Name string  // at most 100 characters; empty: the slug
+}
+
+// OrgService keeps the organizations of a server. An organization in which the
+// caller is allowed nothing is CodeNotFound, like one that does not exist.
+type OrgService interface {
+	// CreateOrg is for administrators. It answers CodeInvalid for a bad slug or name
+	// (Reason "") and for a slug that exists (ReasonNameTaken).
+	CreateOrg(ctx context.Context, in OrgCreate) (*Org, error)
+	// Org answers CodeNotFound with ReasonOrgNotFound.
+	Org(ctx context.Context, slug OrgSlug) (*Org, error)
+	// Orgs are those in which the caller is allowed something, sorted by slug.
+	Orgs(ctx context.Context) ([]*Org, error)
+	// DeleteOrg removes an organization with its networks and tokens. It answers
+	// CodeFailedPrecondition for OrgPersonal (Reason "") and while there are Apps
+	// (ReasonOrgNotEmpty). It may be repeated until it answers CodeNotFound.
+	DeleteOrg(ctx context.Context, slug OrgSlug) error
+}

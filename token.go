@@ -1,0 +1,169 @@
+package hangar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// TokenID identifies a token for ever. It is a part of the token's text and no
+// secret.
+type TokenID string
+
+// TokenKind is a preset of what a token allows.
+type TokenKind string
+
+// The kinds of tokens.
+const (
+	TokenDeploy      TokenKind = "deploy"       // everything in some Apps
+	TokenOrg         TokenKind = "org"          // everything in an organization
+	TokenReadOnly    TokenKind = "readonly"     // to see an organization, or some Apps or Machines of it
+	TokenMachineExec TokenKind = "machine-exec" // to see the same, and to execute some commands there
+	TokenMetrics     TokenKind = "metrics"      // to query the metrics of an organization or some Apps, nothing else
+	TokenCustom      TokenKind = "custom"       // the actions that it is made with
+)
+
+// TokenKinds lists every kind.
+func TokenKinds() []TokenKind {
+	return []TokenKind{TokenDeploy, TokenOrg, TokenReadOnly, TokenMachineExec, TokenMetrics, TokenCustom}
+}
+
+// Token is what is known of an API token. Its text is known to its owner only.
+type Token struct {
+	ID        TokenID   `json:"id"`
+	Name      string    `json:"name"`
+	Kind      TokenKind `json:"kind"`
+	User      string    `json:"user"` // whom it stands for: the subject of its principal
+	Admin     bool      `json:"admin,omitempty"`
+	Grant     Grant     `json:"grant"`
+	CreatedBy string    `json:"created_by"` // the subject of whoever made it
+	CreatedAt time.Time `json:"created_at"`
+	LastUsed  time.Time `json:"last_used_at,omitzero"` // zero: not yet; lags by some minutes
+}
+
+// NewToken is a token just made.
+type NewToken struct {
+	Token
+	Text string // the credential; it cannot be shown again
+}
+
+// TokenCreate is the wish for a new token.
+type TokenCreate struct {
+	Kind     TokenKind
+	Name     string  // at most 100 characters; empty: made of the kind. Tokens may share one
+	User     string  // at most 100 characters; empty: the subject of who makes it; only who may write to the organization names others
+	Org      OrgSlug // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal
+	Apps     []AppName
+	Machines []MachineID
+	Actions  Action // of TokenCustom
+	Commands []CommandRule
+	Expiry   string // see ParseExpiry; empty: also no later than the token that makes it
+}
+
+// The lifetimes of tokens.
+const (
+	DefaultTokenLifetime = 90 * 24 * time.Hour
+	ExpiryNever          = "never"
+)
+
+// ParseExpiry returns when a token that is made now expires: after a duration such
+// as "720h", or at a time as in RFC 3339. The zero time stands for "never", which has
+// to be said; empty is DefaultTokenLifetime. It answers CodeInvalid for anything
+// else, and for a time that has passed.
+func ParseExpiry(text string, now time.Time) (time.Time, error) {
+	switch text {
+	case "":
+		return now.Add(DefaultTokenLifetime), nil
+	case ExpiryNever:
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		var d time.Duration
+		if d, err = time.ParseDuration(text); err != nil {
+			return at, Errorf(CodeInvalid, "", `invalid expiry: %.40q is not a duration such as "720h", a time as in RFC 3339, or "never"`, text)
+		}
+		at = now.Add(d)
+	}
+	if !at.After(now) {
+		return at, Errorf(CodeInvalid, "", "invalid expiry: %.40q has passed", text)
+	}
+	return at, nil
+}
+
+// GrantOf returns what the token that is wished for allows, or CodeInvalid, naming
+// the field that does not fit the kind.
+func (in TokenCreate) GrantOf(now time.Time) (Grant, error) {
+	g := Grant{Org: in.Org, Apps: in.Apps, Machines: in.Machines, Actions: in.Actions, Commands: in.Commands}
+	bad := func(field, rule string) (Grant, error) {
+		return Grant{}, Errorf(CodeInvalid, "", "invalid %s: %s", field, rule)
+	}
+	if in.Kind != TokenCustom && in.Actions != 0 {
+		return bad("actions", fmt.Sprintf("are for tokens of kind %s; the kind %s has its own", TokenCustom, in.Kind))
+	}
+	if in.Kind != TokenCustom && in.Kind != TokenMachineExec && len(in.Commands) > 0 {
+		return bad("commands", fmt.Sprintf("are for tokens of kind %s", TokenMachineExec))
+	}
+	switch in.Kind {
+	case TokenDeploy:
+		if len(in.Apps) == 0 || len(in.Machines) > 0 {
+			return bad("apps", "a deploy token is for one App or several, as a whole")
+		}
+		g.Actions = ActionAll
+	case TokenOrg:
+		if len(in.Apps) > 0 || len(in.Machines) > 0 {
+			return bad("apps", "an org token is for the whole organization; make a deploy token")
+		}
+		g.Actions = ActionAll
+	case TokenReadOnly:
+		g.Actions = ActionRead | ActionMetrics
+	case TokenMachineExec:
+		if len(in.Commands) == 0 {
+			return bad("commands", "name at least one command that may be executed")
+		}
+		g.Actions = ActionRead | ActionControl
+	case TokenMetrics:
+		g.Actions = ActionMetrics
+	case TokenCustom:
+	default:
+		return bad("kind", fmt.Sprintf("%.40q is none of %v", in.Kind, TokenKinds()))
+	}
+	var err error
+	if g.Until, err = ParseExpiry(in.Expiry, now); err != nil {
+		return Grant{}, err
+	}
+	g.Until = g.Until.UTC().Truncate(time.Second)
+	return g, g.Validate()
+}
+
+// TokenFilter selects tokens. The zero value selects all that the caller may see.
+type TokenFilter struct {
+	Org OrgSlug
+	App AppName // only those that are for this App alone or with others; needs no Org
+}
+
+// Matches reports whether the filter selects a token.
+func (f TokenFilter) Matches(t *Token) bool {
+	return (f.Org == "" || f.Org == t.Grant.Org) && (f.App == "" || slices.Contains(t.Grant.Apps, f.App))
+}
+
+// TokenService makes, shows and revokes tokens. A token is made, seen and revoked by
+// whoever may do ActionWrite to all that it is for; administrators see all.
+type TokenService interface {
+	// CreateToken answers CodeForbidden when the token would allow something that its
+	// maker may not do, or for longer; CodeNotFound for an organization or App that is
+	// not there, CodeInvalid for a wish that makes no sense. Each call makes another.
+	CreateToken(ctx context.Context, in TokenCreate) (*NewToken, error)
+	// Tokens are sorted by the time of their creation. It answers CodeForbidden for
+	// who may see none, and CodeNotFound for an organization that is not there.
+	Tokens(ctx context.Context, filter TokenFilter) ([]*Token, error)
+	// RevokeToken ends a token, named by its id or, if only one has it, its name. Once
+	// it returns, the token is void on this server, and on the others of the cluster
+	// as soon as they hear of it. It answers CodeNotFound with ReasonTokenNotFound,
+	// and CodeConflict for a name that several tokens have.
+	RevokeToken(ctx context.Context, idOrName string) error
+	// CurrentTokens are those with which the caller presented itself. Everybody may
+	// ask.
+	CurrentTokens(ctx context.Context) ([]*Token, error)
+}
