@@ -55,6 +55,8 @@ const (
 	ReasonImageNotFound        = "image_not_found"
 	ReasonBadImage             = "bad_image"
 	ReasonUnsupported          = "unsupported"
+	ReasonSecretNotFound       = "secret_not_found"
+	ReasonSecretsVersion       = "secrets_version" // the secrets are not at the version that was asked for
 )
 
 // Error is what every service of the platform answers with. Message is for the

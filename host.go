@@ -24,6 +24,7 @@ type MachineSpec struct {
 	Network    NetworkID
 	Region     Region
 	Config     MachineConfig
+	Secrets    SecretValues // of the App; kept encrypted, and shown to nobody
 	SkipLaunch bool
 	Cordoned   bool
 	LeaseTTL   time.Duration // 0: it is not leased

@@ -27,6 +27,9 @@ type Machine struct {
 	Checks     []MachineCheck `json:"checks,omitempty"` // in the order of MachineConfig.NamedChecks
 	Events     []Event        `json:"events,omitempty"` // newest first
 	Nonce      string         `json:"nonce,omitempty"`  // only in the answer to a creation or update with LeaseTTL
+	// SecretsVersion is that of the App's secrets which the current version has; 0:
+	// it has none.
+	SecretsVersion int `json:"secrets_version,omitempty"`
 }
 
 // Ref returns the name under which the services know the Machine.
@@ -46,6 +49,8 @@ type MachineCreate struct {
 	SkipLaunch              bool          // prepare it, and leave it stopped
 	SkipServiceRegistration bool          // start it cordoned
 	LeaseTTL                time.Duration // 0: none; else it is leased to its creator from the start
+	SkipSecrets             bool          // leave out the App's secrets
+	MinSecretsVersion       int           // the least version of the App's secrets that will do
 }
 
 // MachineUpdate replaces the config of a Machine.
@@ -57,6 +62,11 @@ type MachineUpdate struct {
 	SkipLaunch              bool       // leave it stopped
 	SkipServiceRegistration bool
 	LeaseTTL                time.Duration // 0: none; else as AcquireLease, in the same step
+	SkipSecrets             bool          // leave out the App's secrets
+	MinSecretsVersion       int           // the least version of the App's secrets that will do
+	// Secrets are those of the App, as control hands them to the host. What a caller
+	// of control puts there is ignored.
+	Secrets SecretValues
 }
 
 // MachineFilter selects Machines of an App. The zero value selects all that were
@@ -173,9 +183,10 @@ type MachineOps interface {
 	// returned for a day.
 	Machine(ctx context.Context, ref MachineRef) (*Machine, error)
 	// UpdateMachine gives the Machine a new version. A started one reboots, any
-	// other stays stopped. It answers CodeConflict with ReasonStaleVersion, and
-	// CodeConflict while another update is under way. When the new version turns out
-	// not to be possible, the one before it stays, or comes back.
+	// other stays stopped. It answers CodeConflict with ReasonStaleVersion,
+	// CodeConflict while another update is under way, and CodeFailedPrecondition with
+	// ReasonSecretsVersion. When the new version turns out not to be possible, the one
+	// before it stays, or comes back.
 	UpdateMachine(ctx context.Context, ref MachineRef, in MachineUpdate) (*Machine, error)
 	// StartMachine boots or resumes. It may be repeated.
 	StartMachine(ctx context.Context, ref MachineRef) (StartResult, error)
@@ -224,7 +235,8 @@ type MachineService interface {
 	MachineTagger
 	// CreateMachine answers when the Machine is recorded; it boots by itself. It
 	// answers CodeConflict with ReasonNameTaken, CodeConflict with
-	// ReasonInsufficientCapacity, and CodeInvalid with ReasonBadConfig.
+	// ReasonInsufficientCapacity, CodeInvalid with ReasonBadConfig, and
+	// CodeFailedPrecondition with ReasonSecretsVersion.
 	CreateMachine(ctx context.Context, app AppName, in MachineCreate) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)

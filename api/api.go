@@ -25,14 +25,17 @@ const (
 
 // Config is what an API serves. Every field is required but Registry and RateLimits.
 type Config struct {
-	Orgs     hangar.OrgService
-	Tokens   hangar.TokenService
-	Apps     hangar.AppService
-	Machines hangar.MachineService
-	Logs     hangar.LogService
-	Images   hangar.ImageService
-	Platform hangar.PlatformService
-	Auth     hangar.Authenticator
+	Orgs       hangar.OrgService
+	Tokens     hangar.TokenService
+	Apps       hangar.AppService
+	Machines   hangar.MachineService
+	Logs       hangar.LogService
+	Images     hangar.ImageService
+	Platform   hangar.PlatformService
+	Secrets    hangar.SecretService
+	Registries hangar.RegistryService
+	Encryption hangar.EncryptionService
+	Auth       hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry   http.Handler
 	RateLimits RateLimits
@@ -90,6 +93,9 @@ func (s *server) routes() {
 	s.execRoutes()
 	s.logRoutes()
 	s.imageRoutes()
+	s.secretRoutes()
+	s.registryRoutes()
+	s.encryptionRoutes()
 	s.platformRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", steady(s.Registry))

@@ -21,6 +21,8 @@ type machineWish struct {
 	SkipServiceRegistration bool              `json:"skip_service_registration"`
 	LeaseTTL                int               `json:"lease_ttl"` // seconds
 	LSVD                    bool              `json:"lsvd"`
+	SkipSecrets             bool              `json:"skip_secrets"`
+	MinSecretsVersion       int               `json:"min_secrets_version"`
 }
 
 // rawConfig is a config as it was sent.
@@ -75,7 +77,8 @@ func (s *server) createMachine(r *http.Request) (answer, error) {
 	}
 	return machineAnswer(s.Machines.CreateMachine(r.Context(), app, hangar.MachineCreate{
 		Name: in.Name, Region: in.Region, Config: config, SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
-		LeaseTTL: time.Duration(in.LeaseTTL) * time.Second,
+		LeaseTTL:    time.Duration(in.LeaseTTL) * time.Second,
+		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,
 	}))
 }
 
@@ -91,7 +94,8 @@ func (s *server) updateMachine(r *http.Request) (answer, error) {
 	return machineAnswer(s.Machines.UpdateMachine(r.Context(), ref, hangar.MachineUpdate{
 		Config: config, CurrentVersion: in.CurrentVersion, Name: in.Name, Region: in.Region,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
-		LeaseTTL: time.Duration(in.LeaseTTL) * time.Second,
+		LeaseTTL:    time.Duration(in.LeaseTTL) * time.Second,
+		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,
 	}))
 }
 

@@ -49,19 +49,23 @@ var tags = []openapi.Tag{
 	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
+	{Name: "Secrets", Description: "What the Machines of an App find in their environment, and nobody else sees."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
+	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Platform", Description: "The server itself."},
 }
 
 // pathParams says what stands in the braces of patterns.
 var pathParams = map[string]param{
-	"token":   {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
-	"app":     {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
-	"org":     {"", "personal", "The slug of an organization."},
-	"machine": {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
-	"key":     {"", "role", "A key of the metadata."},
-	"digest":  {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
+	"token":    {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
+	"app":      {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"org":      {"", "personal", "The slug of an organization."},
+	"machine":  {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
+	"key":      {"", "role", "A key of the metadata."},
+	"secret":   {"", exampleSecret, "The name of a secret."},
+	"registry": {"", exampleRegistry, "The host of a registry, with its port if need be."},
+	"digest":   {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
 }
 
 // route is a path that is served.

@@ -36,13 +36,16 @@ type Client struct {
 
 // The interfaces that a Client offers.
 var (
-	_ hangar.OrgService      = (*Client)(nil)
-	_ hangar.TokenService    = (*Client)(nil)
-	_ hangar.AppService      = (*Client)(nil)
-	_ hangar.MachineService  = (*Client)(nil)
-	_ hangar.LogService      = (*Client)(nil)
-	_ hangar.ImageService    = (*Client)(nil)
-	_ hangar.PlatformService = (*Client)(nil)
+	_ hangar.OrgService        = (*Client)(nil)
+	_ hangar.TokenService      = (*Client)(nil)
+	_ hangar.AppService        = (*Client)(nil)
+	_ hangar.MachineService    = (*Client)(nil)
+	_ hangar.LogService        = (*Client)(nil)
+	_ hangar.ImageService      = (*Client)(nil)
+	_ hangar.PlatformService   = (*Client)(nil)
+	_ hangar.SecretService     = (*Client)(nil)
+	_ hangar.RegistryService   = (*Client)(nil)
+	_ hangar.EncryptionService = (*Client)(nil)
 )
 
 // Option changes a Client that New makes.

@@ -19,6 +19,8 @@ type machineWish struct {
 	SkipLaunch              bool                 `json:"skip_launch,omitempty"`
 	SkipServiceRegistration bool                 `json:"skip_service_registration,omitempty"`
 	LeaseTTL                int64                `json:"lease_ttl,omitempty"` // seconds
+	SkipSecrets             bool                 `json:"skip_secrets,omitempty"`
+	MinSecretsVersion       int                  `json:"min_secrets_version,omitempty"`
 }
 
 // CreateMachine implements hangar.MachineService.
@@ -26,6 +28,7 @@ func (c *Client) CreateMachine(ctx context.Context, app hangar.AppName, in hanga
 	return c.machine(ctx, call{method: http.MethodPost, path: appPath(app, "machines"), in: machineWish{
 		Name: in.Name, Region: in.Region, Config: in.Config,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
+		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,
 	}})
 }
 
@@ -98,6 +101,7 @@ func (c *Client) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in ha
 	return c.machine(ctx, call{method: http.MethodPost, path: machinePath(ref), in: machineWish{
 		Name: in.Name, Region: in.Region, Config: in.Config, CurrentVersion: in.CurrentVersion,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
+		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,
 	}})
 }
 

@@ -17,11 +17,11 @@ type names struct {
 	org     hangar.OrgSlug
 	app     hangar.AppName
 	machine hangar.MachineID
-	token   string
+	token   string // its name, and that of a secret and of a registry
 }
 
 // missing are names as long as those, of nothing.
-var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", token: "zzzzzzzzzzzz"}
+var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", token: "thinx"}
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
 
@@ -116,11 +116,14 @@ func world(t *testing.T) (*plane, names) {
 	p := newPlane(t, state.NewMemory())
 	p.app(t, "web")
 	m := p.machine(t, "web", "")
-	made, err := p.Tokens().CreateToken(admin(t), hangar.TokenCreate{Kind: hangar.TokenDeploy, Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"}})
+	const thing = "thing"
+	_, err := p.Tokens().CreateToken(admin(t), hangar.TokenCreate{Name: thing, Kind: hangar.TokenDeploy, Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: string(made.ID)}
+	p.setSecrets(t, "web", secret(thing, "plaintext"))
+	p.login(t, thing, "me", "pass")
+	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: thing}
 }
 
 // TestEveryMethodIsGuarded calls every method of every service as nobody, as somebody

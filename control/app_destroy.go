@@ -164,6 +164,8 @@ func (c *Control) forgetApp(ctx context.Context, name hangar.AppName, marked sta
 			return err
 		}
 	}
-	_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key)}})
+	_, err = c.store.Txn(ctx, state.Txn{
+		If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key), state.Delete(secretsKey(name))},
+	})
 	return err
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // Keys of log records.
@@ -56,7 +57,9 @@ type Config struct {
 	Store  state.Store
 	Tokens *auth.Tokens // of the same state, and open
 	Agents hangar.Agents
-	Region hangar.Region // of Machines whose creator names none
+	Keys   *keyset.Keyset
+	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
+	Region hangar.Region     // of Machines whose creator names none
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 }
@@ -70,6 +73,8 @@ type Control struct {
 	log    *slog.Logger
 	now    func() time.Time
 	rows   *Rows
+	vault  *vault
+	sealed []hangar.Resealer
 
 	mu       sync.Mutex
 	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
@@ -83,14 +88,19 @@ func New(cfg Config) *Control {
 	return &Control{
 		store: cfg.Store, tokens: cfg.Tokens, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
 		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
+		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
 	}
 }
 
 // Open makes what every server has, the organization hangar.OrgPersonal and its
 // default network, and finishes what a crash left half done. For that it asks the
 // hosts, so the agent of this process must be open. Hosts that cannot be reached
-// do not keep it from succeeding.
+// do not keep it from succeeding; a state that was encrypted with other keys does.
 func (c *Control) Open(ctx context.Context) error {
+	if err := c.vault.check(ctx); err != nil {
+		return fmt.Errorf("open control: %w", stateError(err))
+	}
+	c.healRotation(ctx)
 	if err := c.ensureOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
 		return fmt.Errorf("open control: %w", err)
 	}
@@ -120,6 +130,15 @@ func (c *Control) Platform() *Platform { return &Platform{c} }
 
 // Images returns the service of images.
 func (c *Control) Images() *Images { return &Images{c} }
+
+// Secrets returns the service of Apps' secrets.
+func (c *Control) Secrets() *Secrets { return &Secrets{c} }
+
+// Registries returns the service of credentials for registries.
+func (c *Control) Registries() *Registries { return &Registries{c} }
+
+// Encryption returns the service of the encryption key.
+func (c *Control) Encryption() *Encryption { return &Encryption{c} }
 
 // stateError turns an error of the store into one for the user. The end of a
 // context stays what it is.

@@ -2,7 +2,10 @@ package control_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"sync"
 	"testing"
@@ -14,9 +17,19 @@ import (
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envRotateIn); dir != "" {
+		if err := rotateAndDie(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // clock is a time that stands still until it is moved.
 type clock struct {
@@ -44,6 +57,7 @@ type plane struct {
 	dir   string // of the admin token
 	hosts fleet
 	rows  *control.Rows
+	keys  *keyset.Keyset
 	clock *clock
 }
 
@@ -55,12 +69,24 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 	if len(hosts) == 0 {
 		hosts = []*fakeHost{newFakeHost("aaaaaaaa", "loc")}
 	}
-	p := &plane{store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), clock: &clock{now: time.Unix(1_700_000_000, 0)}}
+	p := &plane{
+		store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), keys: newKeys(t),
+		clock: &clock{now: time.Unix(1_700_000_000, 0)},
+	}
 	for _, h := range hosts {
 		h.publish = p.rows
 	}
 	p.restart(t)
 	return p
+}
+
+func newKeys(t *testing.T) *keyset.Keyset {
+	t.Helper()
+	keys, err := keyset.Create(filepath.Join(t.TempDir(), keyset.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
 }
 
 // restart replaces the control plane by a new one, as after a crash.
@@ -70,7 +96,9 @@ func (p *plane) restart(t *testing.T) {
 	if err := p.auth.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.Control = control.New(control.Config{Store: p.store, Tokens: p.auth, Agents: p.hosts, Region: "loc", Log: quiet, Now: p.clock.Now})
+	p.Control = control.New(control.Config{
+		Store: p.store, Tokens: p.auth, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,9 @@ type fakeHost struct {
 	logs      []hangar.LogEntry
 	images    []hangar.Image
 	seq       uint64
-	publish   hangar.Publisher // nil: rows are not published
-	down      bool             // nothing is answered
+	publish   hangar.Publisher     // nil: rows are not published
+	down      bool                 // nothing is answered
+	updated   hangar.MachineUpdate // the last one
 	onCreate  func(spec hangar.MachineSpec) (before, after error)
 	onDestroy func() // once
 }
@@ -119,7 +120,7 @@ func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar
 		}
 		m = &hangar.Machine{
 			ID: spec.ID, Name: spec.Name, App: spec.App, State: state, Region: spec.Region, Host: f.host.ID,
-			Config: spec.Config, Cordoned: spec.Cordoned, HostStatus: "ok",
+			Config: spec.Config, Cordoned: spec.Cordoned, HostStatus: "ok", SecretsVersion: spec.Secrets.Version,
 		}
 		f.machines[spec.ID] = m
 		if spec.LeaseTTL > 0 {
@@ -168,9 +169,17 @@ func (f *fakeHost) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.
 	return &m, nil
 }
 
-func (f *fakeHost) UpdateMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineUpdate) (*hangar.Machine, error) {
+func (f *fakeHost) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
 	m, err := f.do(ctx, ref, hangar.VerbUpdate, false, "")
-	return &m, err
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.updated = in
+	f.machines[ref.ID].SecretsVersion = in.Secrets.Version
+	m.SecretsVersion = in.Secrets.Version
+	return &m, nil
 }
 
 func (f *fakeHost) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {

@@ -41,6 +41,10 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 		return nil, err
 	}
+	secrets, err := m.secretsFor(ctx, rec, in.SkipSecrets, in.MinSecretsVersion)
+	if err != nil {
+		return nil, err
+	}
 	if in.Region == "" {
 		in.Region = m.region
 	}
@@ -53,7 +57,7 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		made, err := m.create(ctx, rec, in, hosts)
+		made, err := m.create(ctx, rec, in, secrets, hosts)
 		switch {
 		case err == nil:
 			m.markDeployed(ctx, rec, item)
@@ -75,7 +79,9 @@ func checkConfig(c *hangar.MachineConfig) error {
 
 // create reserves a Machine and asks hosts in turn to make it. It returns errLost
 // if the reservation was taken away and what was made is undone.
-func (c *Control) create(ctx context.Context, app appRecord, in hangar.MachineCreate, hosts []hangar.Host) (*hangar.Machine, error) {
+func (c *Control) create(
+	ctx context.Context, app appRecord, in hangar.MachineCreate, secrets hangar.SecretValues, hosts []hangar.Host,
+) (*hangar.Machine, error) {
 	id := hangar.NewMachineID()
 	defer c.begin(id)()
 	hosts, err := c.place(ctx, app.Name, id, hosts)
@@ -88,7 +94,7 @@ func (c *Control) create(ctx context.Context, app appRecord, in hangar.MachineCr
 	}
 	spec := hangar.MachineSpec{
 		ID: id, Name: r.Name, App: app.Name, Org: app.Org, Network: app.NetworkID, Region: in.Region,
-		Config: in.Config, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
+		Config: in.Config, Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
 	}
 	var refusal error
 	for _, host := range hosts {

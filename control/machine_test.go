@@ -369,7 +369,7 @@ func TestLostReservation(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
 		p.app(t, "web")
-		other := &plane{store: store, dir: t.TempDir(), hosts: p.hosts, clock: p.clock}
+		other := &plane{store: store, dir: t.TempDir(), hosts: p.hosts, keys: p.keys, clock: p.clock}
 		var ids []hangar.MachineID
 		p.hosts[0].onCreate = func(spec hangar.MachineSpec) (error, error) {
 			if ids = append(ids, spec.ID); len(ids) <= 2 {
@@ -629,7 +629,7 @@ func crash(t *testing.T, operation func(context.Context, *plane, *hangar.Machine
 	}
 	b := &brittle{Store: whole, dieAt: at, afterward: afterward}
 	p.store = b
-	p.Control = control.New(control.Config{Store: b, Agents: p.hosts, Region: "loc", Log: quiet, Now: p.clock.Now})
+	p.Control = control.New(control.Config{Store: b, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now})
 	if err := operation(admin(t), p, m); err != nil && !b.dead {
 		t.Errorf("without a crash, before write %d: %v", at, err)
 	}

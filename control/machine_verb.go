@@ -82,6 +82,13 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 		if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 			return nil, err
 		}
+		app, _, err := m.anyApp(ctx, ref.App)
+		if err != nil {
+			return nil, err
+		}
+		if in.Secrets, err = m.secretsFor(ctx, app, in.SkipSecrets, in.MinSecretsVersion); err != nil {
+			return nil, err
+		}
 		return a.UpdateMachine(ctx, ref, in)
 	})
 }

@@ -113,7 +113,7 @@ func TestOrgsAreHealed(t *testing.T) {
 func TestOrgsVanishWhole(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		a := newPlane(t, store)
-		b := &plane{store: store, dir: t.TempDir(), hosts: a.hosts, clock: a.clock}
+		b := &plane{store: store, dir: t.TempDir(), hosts: a.hosts, keys: a.keys, clock: a.clock}
 		b.restart(t)
 		for range 10 {
 			a.org(t, "acme")

@@ -25,6 +25,9 @@ const (
 	reservationsPrefix = "/machines/"      // <app>/<id>
 	namesPrefix        = "/machine-names/" // <app>/<name>
 	hostsPrefix        = "/hosts/"         // <host>/machines/<id>
+	credentialsPrefix  = "/registries/"    // <registry>
+	secretsPrefix      = "/secrets/"       // <app>
+	sealKey            = "/seal"           // see vault
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
 	orgCounter         = "/counters/orgs"

@@ -43,6 +43,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // Images is what the agent needs of an image store; image.Store has it.
@@ -75,7 +76,8 @@ type Options struct {
 	Logs        *logs.Store
 	Journal     *journal.Journal
 	Publisher   hangar.Publisher
-	Nameservers []string // for the resolv.conf of Machines
+	Keys        *keyset.Keyset // encrypts the secrets of Machines in the journal
+	Nameservers []string       // for the resolv.conf of Machines
 	Log         *slog.Logger
 	Now         func() time.Time
 }
@@ -121,7 +123,10 @@ func defaultLimits() limits {
 	}
 }
 
-var _ hangar.Agent = (*Agent)(nil)
+var (
+	_ hangar.Agent    = (*Agent)(nil)
+	_ hangar.Resealer = (*Agent)(nil)
+)
 
 // New returns an agent that has done nothing yet.
 func New(o Options) *Agent {

@@ -236,11 +236,15 @@ func (m *machine) attach(ctx context.Context, rec *journal.Record) (string, erro
 // spec works out everything that the driver needs, and writes the files that the
 // Machine finds in /etc.
 func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
-	processes, err := guest.Resolve(asGuest(img), &rec.Machine, nil)
+	secrets, err := m.agent.secrets(&rec.Machine)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	files, err := guest.Files(&rec.Machine, nil)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	files, err := guest.Files(&rec.Machine, secrets)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -300,7 +304,11 @@ func (a *Agent) process(rec *journal.Record) (guest.Process, error) {
 	if err != nil {
 		return guest.Process{}, err
 	}
-	processes, err := guest.Resolve(asGuest(img), &rec.Machine, nil)
+	secrets, err := a.secrets(&rec.Machine)
+	if err != nil {
+		return guest.Process{}, err
+	}
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets)
 	if err != nil {
 		return guest.Process{}, err
 	}

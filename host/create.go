@@ -58,6 +58,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			ID: spec.ID, Name: spec.Name, App: spec.App, State: hangar.MachineCreated, Region: spec.Region,
 			Host: a.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
 			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
+			SecretsVersion: spec.Secrets.Version,
 		},
 	}
 	if err := rec.Machine.Config.Seal(); err != nil {
@@ -72,15 +73,18 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			return nil, err
 		}
 	}
-	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
-		number, err := tx.NextNumber()
-		if err != nil {
-			return err
-		}
-		rec.Number = number
-		rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
-		version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
-		return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), tx.PutLease(spec.ID, lease), appendEvents(tx, spec.ID, launched))
+	err = a.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
+		return a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
+			number, err := tx.NextNumber()
+			if err != nil {
+				return err
+			}
+			rec.Number = number
+			rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
+			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
+			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
+				appendEvents(tx, spec.ID, launched))
+		})
 	})
 	if err != nil {
 		return nil, notRecorded(spec.ID, err)

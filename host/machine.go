@@ -66,12 +66,12 @@ type change func(next *journal.Record) []hangar.Event
 // commit makes a change durable and then visible, and returns the new record. Each
 // event is stamped with the state that the change brought. m.mu is held.
 func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, error) {
-	return m.commitLeased(ctx, m.lease, alter)
+	return m.commitWith(ctx, m.lease, nil, alter)
 }
 
-// commitLeased is commit that also makes lease the Machine's. One that is destroyed
-// has none.
-func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter change) (*journal.Record, error) {
+// commitWith is commit that also makes lease the Machine's and keeps the secrets of
+// the version that alter makes. A Machine that is destroyed has neither.
+func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
 	current := m.rec.Load()
 	next := *current
 	now := m.agent.o.Now()
@@ -97,9 +97,16 @@ func (m *machine) commitLeased(ctx context.Context, lease *hangar.Lease, alter c
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
+	// From here on, a version of before will not boot again.
+	fewerVersions := current.Previous != nil && next.Previous == nil || next.Machine.State == hangar.MachineDestroyed
 	err = m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
-		if err := tx.PutMachine(&next); err != nil {
+		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets)); err != nil {
 			return err
+		}
+		if fewerVersions {
+			if err := keepSecrets(tx, &next); err != nil {
+				return err
+			}
 		}
 		if newVersion {
 			version := hangar.MachineVersion{Version: next.Machine.InstanceID, Config: next.Machine.Config}

@@ -85,6 +85,7 @@ func (m *machine) rollBack(ctx context.Context, rec *journal.Record, cause error
 		next.Machine.State = before.State
 		next.Machine.Config, next.Machine.InstanceID, next.Machine.ImageRef = before.Config, before.InstanceID, before.ImageRef
 		next.Machine.Cordoned = before.Cordoned
+		next.Machine.SecretsVersion = before.SecretsVersion
 		next.Stop = nil
 		if before.State == hangar.MachineStarted && (next.Handle == nil || next.Ended) {
 			next.Machine.State = hangar.MachineStarting

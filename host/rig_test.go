@@ -23,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
+	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,6 +35,7 @@ type faults func(op fake.Op, id hangar.MachineID) (time.Duration, error)
 type rig struct {
 	testing.TB
 	dir    string
+	keys   *keyset.Keyset
 	world  *fake.World
 	faults atomic.Pointer[faults]
 	images *images
@@ -100,7 +102,7 @@ func (r *rig) open() {
 	}})
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
-		Images: r.images, Network: r.net, Logs: l, Journal: j, Publisher: r.rows, Log: log,
+		Images: r.images, Network: r.net, Logs: l, Journal: j, Publisher: r.rows, Keys: r.openKeys(), Log: log,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {
@@ -135,6 +137,21 @@ func (r *rig) open() {
 			}
 		})
 	}
+}
+
+// openKeys opens the keyset of the directory, and makes it the first time.
+func (r *rig) openKeys() *keyset.Keyset {
+	r.Helper()
+	path := filepath.Join(r.dir, keyset.File)
+	keys, err := keyset.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		keys, err = keyset.Create(path)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.keys = keys
+	return keys
 }
 
 // errHang is the fault of an operation that does not return until the daemon ends.

@@ -66,24 +66,31 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 			return nil, err
 		}
 	}
-	rec, err := m.commitLeased(ctx, lease, func(next *journal.Record) []hangar.Event {
+	version := hangar.NewInstanceID(m.agent.o.Now())
+	alter := func(next *journal.Record) []hangar.Event {
 		state := next.Machine.State
 		if state == hangar.MachineRestarting {
 			state = hangar.MachineStarted
 		}
 		next.Previous = &journal.Previous{
 			Config: next.Machine.Config, InstanceID: next.Machine.InstanceID, ImageRef: next.Machine.ImageRef, State: state,
-			Cordoned: next.Machine.Cordoned,
+			Cordoned: next.Machine.Cordoned, SecretsVersion: next.Machine.SecretsVersion,
 		}
 		next.Machine.State = hangar.MachineReplacing
 		next.Machine.Config = in.Config
-		next.Machine.InstanceID = hangar.NewInstanceID(m.agent.o.Now())
+		next.Machine.InstanceID = version
+		next.Machine.SecretsVersion = in.Secrets.Version
 		next.Machine.ImageRef = img
 		next.MetadataTimes = hangar.MetadataTimes{All: m.agent.o.Now().UnixMilli()}
 		next.SkipLaunch = in.SkipLaunch || in.Config.StandsBy()
 		next.Restarts = nil
 		next.Machine.Cordoned = next.Machine.Cordoned || in.SkipServiceRegistration
 		return []hangar.Event{{Type: hangar.EventUpdate, Source: hangar.EventSourceFrom(ctx)}}
+	}
+	var rec *journal.Record
+	err := m.agent.sealing(m.id, version, in.Secrets, func(secrets *journal.SealedSecrets) (err error) {
+		rec, err = m.commitWith(ctx, lease, secrets, alter)
+		return err
 	})
 	if err != nil {
 		return nil, err

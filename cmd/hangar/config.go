@@ -55,6 +55,8 @@ type config struct {
 	Etcd   []string      `json:"etcd,omitempty"`
 	Engine string        `json:"engine,omitempty"` // sandbox binary; empty: the one in this binary
 	Limits string        `json:"rate_limits"`      // see rateLimits
+
+	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
 func (c *config) flags(cmd *cobra.Command) {
@@ -68,6 +70,7 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
 	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
+	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
 	_ = cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{driverGvisor, driverFake}, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -2,10 +2,22 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +37,9 @@ func TestDaemon(t *testing.T) {
 			dirs := []string{filepath.Join(env.WorkDir, "a"), filepath.Join(env.WorkDir, "b")}
 			env.Setenv("HANGAR_DIR", dirs[0])
 			env.Setenv("HOME", env.WorkDir)
+			private := newPrivateRegistry(t)
+			env.Setenv("REGISTRY", private)
+			env.Setenv("PRIVATE", private+"/private:v1")
 			env.Setenv("UP", "up --driver fake --api 127.0.0.1:0 --http 127.0.0.1:0 --https 127.0.0.1:0")
 			env.Defer(func() {
 				for _, dir := range dirs {
@@ -48,6 +63,39 @@ func TestDaemon(t *testing.T) {
 			},
 		},
 	})
+}
+
+// newPrivateRegistry serves private:v1 to the user me with the password
+// private-s3cret. It returns host:port.
+func newPrivateRegistry(t *testing.T) string {
+	t.Helper()
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "me" || password != "private-s3cret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+	image, err := random.Image(1<<10, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err = mutate.Config(image, v1.Config{Cmd: []string{"/serve"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(host + "/private:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, image, remote.WithAuth(&authn.Basic{Username: "me", Password: "private-s3cret"})); err != nil {
+		t.Fatal(err)
+	}
+	return host
 }
 
 // endDaemon ends a daemon that a failed script left behind.

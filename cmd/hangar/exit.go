@@ -63,7 +63,7 @@ var hints = map[string]string{
 	hangar.ReasonRateLimited:          "wait a moment and try again",
 	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",
 	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
-	hangar.ReasonImageNotFound:        "check the name, or push a local image with `hangar image push DIR|BINARY|TAR NAME`",
+	hangar.ReasonImageNotFound:        "check the name, sign in with `hangar registry login` if the image is private, or push a local one with `hangar image push`",
 	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
 	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
 	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",

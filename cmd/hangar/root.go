@@ -56,8 +56,8 @@ func newRootCommand(c *cli) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newImageCommand(c), newLogsCommand(c),
-		newOrgsCommand(c), newTokensCommand(c),
+		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newSecretsCommand(c), newImageCommand(c),
+		newRegistryCommand(c), newLogsCommand(c), newOrgsCommand(c), newTokensCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

@@ -68,16 +68,6 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	var agent *host.Agent
-	images := image.New(image.Options{
-		Dir: filepath.Join(cfg.Dir, "images"), Log: log, Local: registryNames(cfg, listener.Addr()),
-		DockerConfig: dockerConfig(), InUse: func() map[string]bool { return agent.ImagesInUse() },
-	})
-	if err := images.Open(ctx); err != nil {
-		return err
-	}
-	opened.add(images.Close)
-
 	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Log: log})
 	if err != nil {
 		return err
@@ -86,10 +76,25 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	known := control.NewMirror(store, log)
 	opened.add(known.Close)
 	rows := control.NewRows(known, log)
+	keys, err := openKeyset(ctx, cfg, known, records, log)
+	if err != nil {
+		return err
+	}
+
+	var agent *host.Agent
+	images := image.New(image.Options{
+		Dir: filepath.Join(cfg.Dir, "images"), Log: log, Local: registryNames(cfg, listener.Addr()),
+		Credentials: control.NewLogins(known, keys, log).Credentials, DockerConfig: dockerConfig(),
+		InUse: func() map[string]bool { return agent.ImagesInUse() },
+	})
+	if err := images.Open(ctx); err != nil {
+		return err
+	}
+	opened.add(images.Close)
 
 	agent = host.New(host.Options{
 		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: network, Logs: lines, Journal: records,
-		Publisher: rows, Nameservers: nameservers(), Log: log, Now: time.Now,
+		Publisher: rows, Keys: keys, Nameservers: nameservers(), Log: log, Now: time.Now,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -103,7 +108,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := tokens.Open(ctx); err != nil {
 		return err
 	}
-	decide := control.New(control.Config{Store: known, Tokens: tokens, Agents: oneHost{agent}, Region: cfg.Region, Log: log})
+	decide := control.New(control.Config{
+		Store: known, Tokens: tokens, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
+	})
 	if err := decide.Open(ctx); err != nil {
 		return err
 	}
@@ -114,7 +121,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	view := catalog.New(rows, log)
 	handler := api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
-		Images: decide.Images(), Platform: decide.Platform(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
+		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
+		Encryption: decide.Encryption(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
 		Region: cfg.Region, Version: version, Log: log,
 	})
 

@@ -77,7 +77,7 @@ type Options struct {
 	DockerConfig string
 	// Credentials is the platform's own store; optional. It is asked for a registry
 	// as ImageRef names it.
-	Credentials func(registry string) (user, password string, ok bool)
+	Credentials func(ctx context.Context, registry string) (user, password string, ok bool)
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
 	InUse  func() map[string]bool

@@ -644,12 +644,14 @@ func TestCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own := func(registry string) (string, string, bool) { return "me", "secret:with:colons", registry == u.host }
+	own := func(_ context.Context, registry string) (string, string, bool) {
+		return "me", "secret:with:colons", registry == u.host
+	}
 	const auth = "bWU6c2VjcmV0OndpdGg6Y29sb25z" // me:secret:with:colons
 	for _, tt := range []struct {
 		name   string
 		config string
-		own    func(string) (string, string, bool)
+		own    func(context.Context, string) (string, string, bool)
 		ok     bool
 	}{
 		{"none", ``, nil, false},

@@ -37,12 +37,14 @@ func (s *Store) open(ctx context.Context, ref reference) (source, error) {
 	}
 	base := transport.NewRetry(transport.NewUserAgent(guard{s.client}, "hangar"))
 	auth := s.authenticator(ctx, ref.registryName())
+	as := loginOf(auth)
 	rt, err := transport.NewWithContext(ctx, ref.repository.Registry, auth, base, []string{ref.repository.Scope(transport.PullScope)})
 	if err != nil {
-		return nil, remoteError(ctx, err)
+		return nil, remoteError(ctx, err, as)
 	}
 	return &remoteSource{
 		client: &http.Client{Transport: rt, CheckRedirect: checkRedirect},
+		as:     as,
 		base:   fmt.Sprintf("%s://%s/v2/%s/", ref.repository.Scheme(), ref.repository.RegistryStr(), ref.repository.RepositoryStr()),
 	}, nil
 }
@@ -84,6 +86,7 @@ func localError(err error) error {
 // remoteSource speaks the OCI distribution API.
 type remoteSource struct {
 	client *http.Client
+	as     string // who is signed in, for messages
 	base   string // URL of the repository, with a slash at the end
 }
 
@@ -91,6 +94,10 @@ type remoteSource struct {
 // nobody; a registry that has nothing else says that it has nothing.
 const manifestTypes = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+func (r *remoteSource) failure(ctx context.Context, err error) error {
+	return remoteError(ctx, err, r.as)
+}
 
 func (r *remoteSource) request(ctx context.Context, method, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.base+path, http.NoBody)
@@ -104,11 +111,11 @@ func (r *remoteSource) request(ctx context.Context, method, path string) (*http.
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		return nil, remoteError(ctx, err)
+		return nil, r.failure(ctx, err)
 	}
 	if err := transport.CheckError(resp, http.StatusOK); err != nil {
 		_ = resp.Body.Close()
-		return nil, remoteError(ctx, err)
+		return nil, r.failure(ctx, err)
 	}
 	return resp, nil
 }
@@ -133,7 +140,7 @@ func (r *remoteSource) manifest(ctx context.Context, identifier string, limit in
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return nil, remoteError(ctx, err)
+		return nil, r.failure(ctx, err)
 	}
 	if int64(len(raw)) > limit {
 		return nil, badImage("manifest is larger than %d bytes", limit)
@@ -148,7 +155,7 @@ func (r *remoteSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 		cancel(nil)
 		return nil, err
 	}
-	return &body{ctx: ctx, cancel: cancel, rc: resp.Body, idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) })}, nil
+	return &body{ctx: ctx, cancel: cancel, rc: resp.Body, as: r.as, idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) })}, nil
 }
 
 // idleTimeout ends a transfer in which nothing arrives.
@@ -161,6 +168,7 @@ type body struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	rc     io.ReadCloser
+	as     string
 	idle   *time.Timer
 }
 
@@ -171,7 +179,7 @@ func (b *body) Read(p []byte) (int, error) {
 		if cause := context.Cause(b.ctx); cause != nil {
 			err = cause
 		}
-		err = remoteError(b.ctx, err)
+		err = remoteError(b.ctx, err, b.as)
 	}
 	return n, err
 }
@@ -182,8 +190,8 @@ func (b *body) Close() error {
 	return b.rc.Close()
 }
 
-// remoteError gives what a registry, or the way to it, answers a code.
-func remoteError(ctx context.Context, err error) error {
+// remoteError gives what a registry, or the way to it, answers to somebody a code.
+func remoteError(ctx context.Context, err error, as string) error {
 	var answer *transport.Error
 	switch {
 	case err == nil || hangar.ReasonOf(err) != "":
@@ -197,7 +205,7 @@ func remoteError(ctx context.Context, err error) error {
 	case http.StatusNotFound:
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found")
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found, or access denied to these credentials")
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found, or access denied %s", as)
 	case http.StatusTooManyRequests:
 		return hangar.Errorf(hangar.CodeUnavailable, "registry_rate_limited", "registry answers that there were too many requests: %w", err)
 	default:

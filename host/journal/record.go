@@ -87,6 +87,8 @@ type Previous struct {
 	ImageRef   hangar.ImageRef      `json:"image_ref"`
 	State      hangar.MachineState  `json:"state"` // started, stopped, suspended or failed
 	Cordoned   bool                 `json:"cordoned,omitempty"`
+	// SecretsVersion is that of the App's secrets which the version has.
+	SecretsVersion int `json:"secrets_version,omitempty"`
 }
 
 // decodeRecord reads what PutMachine wrote.

@@ -118,7 +118,7 @@ func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	return t.unpublished(id, seq, false)
 }
 
-// DeleteMachine removes the record, lease, health, events and versions of a Machine and marks a
+// DeleteMachine removes the record, lease, health, events, versions and secrets of a Machine and marks a
 // retraction unpublished, also when there was no record: a row that others still
 // have of it is withdrawn that way.
 func (t *Tx) DeleteMachine(id hangar.MachineID) error {
@@ -143,6 +143,9 @@ func (t *Tx) DeleteMachine(id hangar.MachineID) error {
 		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {
 			return fmt.Errorf("delete %s of machine %s: %w", name, id, err)
 		}
+	}
+	if err := t.KeepSecrets(id); err != nil {
+		return err
 	}
 	return t.unpublished(id, seq, true)
 }

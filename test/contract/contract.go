@@ -24,11 +24,13 @@ import (
 
 // Harness is an implementation under test and what the suites need to know of it.
 type Harness struct {
-	Orgs     hangar.OrgService
-	Tokens   hangar.TokenService
-	Apps     hangar.AppService
-	Machines hangar.MachineService
-	Platform hangar.PlatformService
+	Orgs       hangar.OrgService
+	Tokens     hangar.TokenService
+	Apps       hangar.AppService
+	Machines   hangar.MachineService
+	Platform   hangar.PlatformService
+	Secrets    hangar.SecretService
+	Registries hangar.RegistryService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context

@@ -31,6 +31,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
+		Secrets: s, Registries: s, Encryption: s,
 		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
@@ -56,7 +57,7 @@ func over(tb testing.TB, address, credential string, h contract.Harness) contrac
 	tb.Helper()
 	c := client.New(address, credential)
 	tb.Cleanup(c.Close)
-	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform = c, c, c, c, c
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries = c, c, c, c, c, c, c
 	h.As = func(tb testing.TB, credential string) contract.Harness {
 		tb.Helper()
 		return over(tb, address, credential, h)
@@ -71,6 +72,8 @@ func TestOverTCP(t *testing.T) {
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
+	t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
@@ -85,6 +88,8 @@ func TestOverUnixSocket(t *testing.T) {
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
+	t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 }
 
 func TestWrongToken(t *testing.T) {

@@ -33,6 +33,8 @@ func TestDaemon(t *testing.T) {
 			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 			t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
+			t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 		})
 	}
 }

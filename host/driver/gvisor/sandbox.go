@@ -229,7 +229,7 @@ func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
 		return nil
 	}
 	// Destroy removes the bundle first of all.
-	if _, err := os.Stat(filepath.Join(want.Dir, bundle.ConfigFile)); err != nil {
+	if _, err := os.Lstat(filepath.Join(want.Dir, bundle.ConfigFile)); err != nil {
 		return fmt.Errorf("machine %s: %w", want.ID, driver.ErrNotFound)
 	}
 	d.watch(want)

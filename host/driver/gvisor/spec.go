@@ -187,19 +187,28 @@ func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []struct{ name, content string }{
-		{bundle.TotalMemFile, strconv.FormatInt(guestMemory(spec), 10)},
-		{specDigestFile, sum},
-		{bundle.ConfigFile, string(raw)},
+	// The configuration holds the environment, and that may hold secrets: it stays
+	// where the engine keeps its own copy, in memory, and goes with the sandbox.
+	config := filepath.Join(d.opts.Root, string(spec.ID)+configSuffix)
+	for _, f := range []struct{ path, content string }{
+		{filepath.Join(spec.Dir, bundle.TotalMemFile), strconv.FormatInt(guestMemory(spec), 10)},
+		{filepath.Join(spec.Dir, specDigestFile), sum},
+		{config, string(raw)},
 	} {
 		// Read by this driver and by its engine only, both made anew before each
 		// start: nothing is lost if a crash cuts them short.
-		if err := os.WriteFile(filepath.Join(spec.Dir, f.name), []byte(f.content), 0o600); err != nil {
+		if err := os.WriteFile(f.path, []byte(f.content), 0o600); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := removeFiles(spec.Dir, bundle.ConfigFile); err != nil {
+		return err
+	}
+	return os.Symlink(config, filepath.Join(spec.Dir, bundle.ConfigFile))
 }
+
+// configSuffix ends the name of a sandbox's configuration in Options.Root.
+const configSuffix = ".config"
 
 // specDigestFile keeps the digest for Suspend, which is not given a Spec.
 const specDigestFile = "specdigest"

@@ -169,10 +169,11 @@ func openOutput(path string) (out, held *os.File, err error) {
 	return out, held, err
 }
 
-// runtimeFiles are the files that gVisor keeps of a sandbox in its root.
+// runtimeFiles are the files that gVisor keeps of a sandbox in its root, and its
+// configuration.
 func (d *Driver) runtimeFiles(id string) []string {
 	name := id + "_sandbox:" + id
-	return []string{name + ".state", name + ".lock", "runsc-" + id + ".sock"}
+	return []string{name + ".state", name + ".lock", "runsc-" + id + ".sock", id + configSuffix}
 }
 
 func (d *Driver) removeRuntimeFiles(id string) error {

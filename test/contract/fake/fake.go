@@ -1,9 +1,9 @@
 // Package fake is a whole platform in memory, for tests of what stands on the
 // service interfaces: the API, the client, the CLI.
 //
-// A Service implements hangar.OrgService, TokenService, AppService, MachineService,
-// LogService and ImageService and keeps to the state tables of package hangar: a change that they
-// do not allow panics. Verbs take effect at once, so that a Machine is created
+// A Service implements all the service interfaces of package hangar and keeps to
+// the state tables of that package: a change that they do not allow panics. Verbs take effect at
+// once, so that a Machine is created
 // when CreateMachine answers and started right after. Nothing runs; a few commands
 // are imitated, see ExecMachine. It passes the suites of package contract.
 //
@@ -41,20 +41,26 @@ type Service struct {
 	machines map[hangar.MachineID]*machine
 	logs     []logLine
 	images   map[string]hangar.Image // by digest
-	numbers  uint64                  // the last one given out
-	changed  chan struct{}           // closed and replaced by every change
+	secrets  map[hangar.AppName]secrets
+	logins   map[string]registryLogin // by registry
+	key      uint32                   // how often the encryption key was replaced
+	numbers  uint64                   // the last one given out
+	changed  chan struct{}            // closed and replaced by every change
 }
 
 // The interfaces that a Service offers.
 var (
-	_ hangar.OrgService      = (*Service)(nil)
-	_ hangar.TokenService    = (*Service)(nil)
-	_ hangar.AppService      = (*Service)(nil)
-	_ hangar.MachineService  = (*Service)(nil)
-	_ hangar.LogService      = (*Service)(nil)
-	_ hangar.ImageService    = (*Service)(nil)
-	_ hangar.PlatformService = (*Service)(nil)
-	_ hangar.Authenticator   = Tokens(nil)
+	_ hangar.OrgService        = (*Service)(nil)
+	_ hangar.TokenService      = (*Service)(nil)
+	_ hangar.AppService        = (*Service)(nil)
+	_ hangar.MachineService    = (*Service)(nil)
+	_ hangar.LogService        = (*Service)(nil)
+	_ hangar.ImageService      = (*Service)(nil)
+	_ hangar.PlatformService   = (*Service)(nil)
+	_ hangar.SecretService     = (*Service)(nil)
+	_ hangar.RegistryService   = (*Service)(nil)
+	_ hangar.EncryptionService = (*Service)(nil)
+	_ hangar.Authenticator     = Tokens(nil)
 )
 
 // machine is everything that is known of a Machine.
@@ -82,6 +88,7 @@ func New(region hangar.Region, opts ...Option) *Service {
 		orgsMade: 1,
 		tokens:   map[hangar.TokenID]*token{},
 		apps:     map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
+		logins: map[string]registryLogin{}, secrets: map[hangar.AppName]secrets{},
 		changed: make(chan struct{}),
 	}
 	for _, opt := range opts {
@@ -186,6 +193,7 @@ func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force boo
 		}
 	}
 	delete(s.apps, name)
+	delete(s.secrets, name)
 	s.wake()
 	return nil
 }

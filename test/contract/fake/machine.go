@@ -40,12 +40,17 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 				"already_exists: unique machine name violation, machine ID %s already exists with name %q", m.ID, m.Name)
 		}
 	}
+	version, err := s.secretsFor(app, in.SkipSecrets, in.MinSecretsVersion)
+	if err != nil {
+		return nil, err
+	}
 	s.numbers++
 	now := s.now().UTC().Truncate(time.Second)
 	m := &machine{Machine: hangar.Machine{
 		ID: hangar.MachineID(fmt.Sprintf("%014x", 0xd8912340000000+s.numbers)), Name: in.Name, App: app, State: hangar.MachineCreated,
 		Region: s.region, Host: "0000000a", InstanceID: hangar.NewInstanceID(s.now()), PrivateIP: address(s.numbers),
 		ImageRef: resolve(config.ImageName()), Config: config, CreatedAt: now, UpdatedAt: now, Cordoned: in.SkipServiceRegistration, HostStatus: "ok",
+		SecretsVersion: version,
 	}}
 	if m.Name == "" {
 		m.Name = fmt.Sprintf("quiet-hill-%04d", s.numbers)
@@ -128,11 +133,16 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	case in.Region != "" && in.Region != m.Region:
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid region: the region of a machine cannot change")
 	}
+	version, err := s.secretsFor(m.App, in.SkipSecrets, in.MinSecretsVersion)
+	if err != nil {
+		return nil, err
+	}
 	if in.LeaseTTL > 0 {
 		if m.lease, err = m.lease.Acquire(ctx, m.ID, hangar.LeaseAcquire{TTL: in.LeaseTTL}, s.now()); err != nil {
 			return nil, err
 		}
 	}
+	m.SecretsVersion = version
 	launch := m.State == hangar.MachineStarted && !in.SkipLaunch && !config.StandsBy()
 	s.become(m, hangar.MachineReplacing, hangar.EventUpdate, hangar.SourceUser, nil)
 	m.InstanceID, m.Config, m.ImageRef = hangar.NewInstanceID(s.now()), config, resolve(config.ImageName())

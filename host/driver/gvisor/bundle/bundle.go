@@ -22,7 +22,7 @@ import (
 
 // Files in the directory of a Machine, which is also its OCI bundle.
 const (
-	ConfigFile   = "config.json" // OCI runtime configuration
+	ConfigFile   = "config.json" // OCI runtime configuration: a link, see gvisor.Options.Root
 	TotalMemFile = "totalmem"    // bytes that the guest sees, decimal
 	ExitFile     = "exit"        // written by the sentry as it ends; empty until then
 	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by who writes it

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) registryRoutes() {
+	const one = "/v1/registries/{registry}"
+	example := hangar.RegistryCredential{Registry: exampleRegistry, Username: "me", CreatedAt: exampleTime, UpdatedAt: exampleTime}
+	s.handle("GET /v1/registries", s.listRegistries, operation{
+		ID: "listRegistries", Tag: "Registries", Summary: "List the credentials for registries",
+		Text: "Sorted by registry, without passwords. " + forAdmins, Answer: registriesAnswer{[]hangar.RegistryCredential{example}},
+	})
+	s.handle("GET "+one, s.getRegistry, operation{
+		ID: "getRegistry", Tag: "Registries", Summary: "See the credential for a registry",
+		Text: "Without the password. " + forAdmins, Answer: example,
+	})
+	s.handle("PUT "+one, s.setRegistry, operation{
+		ID: "setRegistry", Tag: "Registries", Summary: "Sign in at a registry",
+		Text:   "Makes or replaces the credential, which counts for the next pull. The password, or token, is kept encrypted and never shown. " + forAdmins,
+		Body:   loginWish{Username: "me", Password: hangar.NewSensitive("ghp_…")},
+		Answer: example,
+	})
+	s.handle("DELETE "+one, s.deleteRegistry, operation{
+		ID: "deleteRegistry", Tag: "Registries", Summary: "Forget the credential for a registry",
+		Text: forAdmins, Status: http.StatusNoContent,
+	})
+}
+
+func (s *server) encryptionRoutes() {
+	s.handle("POST /v1/encryption/rotate", s.rotateEncryptionKey, operation{
+		ID: "rotateEncryptionKey", Tag: "Platform", Summary: "Replace the key that secrets are encrypted with",
+		Text:   "Makes a new key, encrypts everything with it, and drops the old one. A rotation that was interrupted goes on. " + forAdmins,
+		Answer: hangar.KeyRotation{Key: 1927250828, Resealed: 4, Dropped: 1},
+	})
+}
+
+const (
+	forAdmins       = "Only an administrator may do this."
+	exampleRegistry = "ghcr.io"
+)
+
+// registriesAnswer lists credentials.
+type registriesAnswer struct {
+	Registries []hangar.RegistryCredential `json:"registries"`
+}
+
+// loginWish is the body that sets a credential.
+type loginWish struct {
+	Username string           `json:"username"`
+	Password hangar.Sensitive `json:"password"`
+}
+
+func (s *server) listRegistries(r *http.Request) (answer, error) {
+	list, err := s.Registries.RegistryCredentials(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(registriesAnswer{orEmpty(list)})
+}
+
+func (s *server) getRegistry(r *http.Request) (answer, error) {
+	credential, err := s.Registries.RegistryCredential(r.Context(), r.PathValue("registry"))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(credential)
+}
+
+func (s *server) setRegistry(r *http.Request) (answer, error) {
+	in, err := decode[loginWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	credential, err := s.Registries.SetRegistryCredential(r.Context(), r.PathValue("registry"), hangar.RegistryLogin(in))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(credential)
+}
+
+func (s *server) deleteRegistry(r *http.Request) (answer, error) {
+	if err := s.Registries.DeleteRegistryCredential(r.Context(), r.PathValue("registry")); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
+
+func (s *server) rotateEncryptionKey(r *http.Request) (answer, error) {
+	done, err := s.Encryption.RotateEncryptionKey(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(done)
+}

@@ -1,0 +1,200 @@
+package api
+
+import (
+	"math"
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) secretRoutes() {
+	const all = "/v1/apps/{app}/secrets"
+	const one = all + "/{secret}"
+	example := hangar.Secret{Name: exampleSecret, Digest: "f52fbd32b2b3b86f", CreatedAt: exampleTime, UpdatedAt: exampleTime}
+	listed := viewSecrets(hangar.Secrets{List: []hangar.Secret{example}, Version: 3})
+	query := []param{
+		{"min_version", 3, "The least version that will do: 412 answers while the secrets are at an older one."},
+		{"version", 3, "Another name of min_version."},
+		{"show_secrets", false, "Show values, to who may change them."},
+	}
+	s.handle("GET "+all, s.listSecrets, operation{
+		ID: "listSecrets", Tag: "Secrets", Summary: "List the secrets of an App",
+		Text:  "Sorted by name. The digest of a value stays the same as long as the value does.",
+		Query: query, Answer: listed, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+all, s.setSecrets, operation{
+		ID: "setSecrets", Tag: "Secrets", Summary: "Set and unset secrets",
+		Text: "All of them or none; null takes a secret away. What is so already is no change, and without any change the version stays. " +
+			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
+		Body: secretsWish{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("GET "+one, s.getSecret, operation{
+		ID: "getSecret", Tag: "Secrets", Summary: "See a secret", Query: query, Answer: viewSecret(example),
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one, s.setSecret, operation{
+		ID: "setSecret", Tag: "Secrets", Summary: "Set one secret",
+		Body: secretWish{hangar.NewSensitive("…")}, Status: http.StatusCreated,
+		Answer: madeSecretView{viewSecret(example), secretVersionView{3, 3}},
+		Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
+	})
+	s.handle("DELETE "+one, s.deleteSecret, operation{
+		ID: "deleteSecret", Tag: "Secrets", Summary: "Take a secret away", Answer: secretVersionView{4, 4},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
+const exampleSecret = "DATABASE_URL"
+
+// secretView is a secret as clients decode it; its fields hide those of the Secret.
+type secretView struct {
+	hangar.Secret
+	CreatedAt string  `json:"created_at"`
+	UpdatedAt string  `json:"updated_at"`
+	Value     *string `json:"value,omitempty"` // where it was asked for
+}
+
+func viewSecret(s hangar.Secret) secretView {
+	v := secretView{Secret: s, CreatedAt: wireTime(s.CreatedAt), UpdatedAt: wireTime(s.UpdatedAt)}
+	if !s.Value.IsZero() {
+		text := s.Value.Reveal()
+		v.Value = &text
+	}
+	return v
+}
+
+// secretsView are the secrets of an App. Clients know the version by two names.
+type secretsView struct {
+	Secrets    []secretView `json:"secrets"`
+	Version    int          `json:"version"`
+	OldVersion int          `json:"Version"`
+}
+
+func viewSecrets(all hangar.Secrets) secretsView {
+	v := secretsView{Secrets: []secretView{}, Version: all.Version, OldVersion: all.Version}
+	for _, s := range all.List {
+		v.Secrets = append(v.Secrets, viewSecret(s))
+	}
+	return v
+}
+
+// secretVersionView answers a change of one secret.
+type secretVersionView struct {
+	Version    int `json:"version"`
+	OldVersion int `json:"Version"`
+}
+
+// madeSecretView answers the setting of one secret.
+type madeSecretView struct {
+	secretView
+	secretVersionView
+}
+
+// secretsWish is the body that sets secrets; null takes one away.
+type secretsWish struct {
+	Values map[string]hangar.Sensitive `json:"values"`
+}
+
+// secretWish is the body that sets one secret.
+type secretWish struct {
+	Value hangar.Sensitive `json:"value"`
+}
+
+// secretQuery reads what a listing shall be like. The least version has two names.
+func secretQuery(r *http.Request) (hangar.SecretQuery, error) {
+	q := queryOf(r)
+	wish := hangar.SecretQuery{
+		MinVersion: max(q.int("min_version", 0, math.MaxInt32), q.int("version", 0, math.MaxInt32)),
+		Show:       q.bool("show_secrets"),
+	}
+	return wish, q.err
+}
+
+func (s *server) listSecrets(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q, err := secretQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	all, err := s.Secrets.Secrets(r.Context(), app, q)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewSecrets(all))
+}
+
+func (s *server) setSecrets(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[secretsWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Values == nil {
+		return answer{}, invalid("values", "is required: an object of names and values, null to take one away")
+	}
+	all, err := s.Secrets.SetSecrets(r.Context(), app, in.Values)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewSecrets(all))
+}
+
+func (s *server) getSecret(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q, err := secretQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	secret, err := s.Secrets.Secret(r.Context(), app, r.PathValue("secret"), q)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewSecret(secret))
+}
+
+func (s *server) setSecret(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[secretWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Value.IsZero() {
+		return answer{}, invalid("value", "is required")
+	}
+	name := r.PathValue("secret")
+	all, err := s.Secrets.SetSecrets(r.Context(), app, map[string]hangar.Sensitive{name: in.Value})
+	if err != nil {
+		return answer{}, err
+	}
+	for _, made := range all.List {
+		if made.Name == name {
+			return answer{status: http.StatusCreated, body: madeSecretView{viewSecret(made), secretVersionView{all.Version, all.Version}}}, nil
+		}
+	}
+	return answer{}, hangar.Errorf(hangar.CodeConflict, "", "secret %q was removed by somebody else at the same time", name)
+}
+
+func (s *server) deleteSecret(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	version, err := s.Secrets.DeleteSecret(r.Context(), app, r.PathValue("secret"))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(secretVersionView{version, version})
+}

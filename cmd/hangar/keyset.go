@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// openKeyset opens the keys of a data directory. It makes them only where nothing is
+// that other keys have encrypted, or where that shall be forgotten: with new ones, it
+// would be lost without a word.
+func openKeyset(ctx context.Context, cfg config, store state.Store, records *journal.Journal, log *slog.Logger) (*keyset.Keyset, error) {
+	path := filepath.Join(cfg.Dir, keyset.File)
+	keys, err := keyset.Open(path)
+	lost := errors.Is(err, fs.ErrNotExist)
+	switch damaged := errors.Is(err, keyset.ErrDamaged); {
+	case !lost && !damaged:
+		return keys, err
+	case cfg.ForgetSecrets:
+		log.Warn("secrets are forgotten, because the keys are lost", "path", path)
+		if err := control.ForgetSealed(ctx, store); err != nil {
+			return nil, err
+		}
+		if damaged {
+			err = os.Rename(path, path+".damaged")
+		}
+		if err != nil && !lost {
+			return nil, err
+		}
+		return keyset.Create(path)
+	case damaged:
+		return nil, withHint(err, restoreKeyset)
+	}
+	encrypted, err := records.HasSecrets()
+	if err == nil && !encrypted {
+		encrypted, err = control.HasSealed(ctx, store)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find out whether secrets are encrypted: %w", err)
+	}
+	if encrypted {
+		return nil, withHint(fmt.Errorf("%s is missing, and there are secrets that were encrypted with it", path), restoreKeyset)
+	}
+	return keyset.Create(path)
+}
+
+const restoreKeyset = "restore the file from a backup, nothing was changed; if there is none, `hangar up --forget-secrets` starts without the secrets of Apps and the registry credentials"

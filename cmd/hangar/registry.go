@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func newRegistryCommand(c *cli) *cobra.Command {
+	cmd := group("registry", "Sign in at registries that images are pulled from", "registries")
+	cmd.AddCommand(newRegistryLoginCommand(c), newRegistryListCommand(c), newRegistryLogoutCommand(c))
+	return cmd
+}
+
+const registryLoginLong = `Keep a user name and a password, or token, with which the platform pulls images from
+a registry. They are encrypted, count for the next pull, and come before what
+` + "`docker login`" + ` has left on the server. Images that are there need no sign-in.`
+
+const registryLoginExample = `  hangar registry login ghcr.io -u me --password-stdin < token
+  hangar registry login docker.io -u me`
+
+func newRegistryLoginCommand(c *cli) *cobra.Command {
+	var (
+		user              string
+		fromStdin, asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:     "login HOST -u USER",
+		Short:   "Sign in at a registry",
+		Long:    registryLoginLong,
+		Example: registryLoginExample,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			if user == "" {
+				return usageErrorf("-u is missing: who signs in?")
+			}
+			password, err := c.readPassword(fromStdin, "Password of %s at %s: ", user, args[0])
+			if err != nil {
+				return err
+			}
+			made, err := p.SetRegistryCredential(cmd.Context(), args[0], hangar.RegistryLogin{Username: user, Password: password})
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(made)
+			}
+			fmt.Fprintf(c.stdout, "Images of %s are pulled as %s from now on. Whether the registry agrees shows with the next pull.\n", made.Registry, made.Username)
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&user, "username", "u", "", "user name")
+	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password, or token, from standard input")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// maxPasswordInput bounds what is read of standard input, in bytes.
+const maxPasswordInput = hangar.MaxRegistryPassword + 2
+
+// readPassword reads a password from standard input or asks a person. There is no
+// flag for it: the command line is visible to every user of the computer.
+func (c *cli) readPassword(fromStdin bool, format string, args ...any) (hangar.Sensitive, error) {
+	var raw []byte
+	var err error
+	stdin, _ := c.stdin.(*os.File)
+	switch {
+	case fromStdin:
+		raw, err = io.ReadAll(io.LimitReader(c.stdin, maxPasswordInput))
+	case isTerminal(c.stdin) && isTerminal(c.stderr):
+		fmt.Fprintf(c.stderr, format, args...)
+		raw, err = term.ReadPassword(int(stdin.Fd()))
+		fmt.Fprintln(c.stderr)
+	default:
+		return hangar.Sensitive{}, usageErrorf("--password-stdin is missing: nobody can be asked for the password here")
+	}
+	if err != nil {
+		return hangar.Sensitive{}, fmt.Errorf("read the password: %w", err)
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	if password == "" {
+		return hangar.Sensitive{}, withHint(errors.New("the password is empty"), "pipe it in: hangar registry login … --password-stdin < FILE")
+	}
+	return hangar.NewSensitive(password), nil
+}
+
+func newRegistryListCommand(c *cli) *cobra.Command {
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the registries that the platform signs in at",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			list, err := p.RegistryCredentials(cmd.Context())
+			if err != nil {
+				return err
+			}
+			switch {
+			case asJSON:
+				return c.printJSON(orEmpty(list))
+			case quiet:
+				for _, r := range list {
+					fmt.Fprintln(c.stdout, r.Registry)
+				}
+				return nil
+			case len(list) == 0:
+				fmt.Fprintln(c.stderr, "No registries yet. Sign in: hangar registry login HOST -u USER")
+				return nil
+			}
+			now := time.Now()
+			var rows [][]string
+			for _, r := range list {
+				rows = append(rows, []string{r.Registry, r.Username, ago(now, r.UpdatedAt)})
+			}
+			return c.printTable([]string{"REGISTRY", "USER", "UPDATED"}, rows)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	quietFlag(cmd, &quiet, "registries")
+	return cmd
+}
+
+func newRegistryLogoutCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "logout HOST",
+		Short: "Forget the credentials for a registry",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			err = p.DeleteRegistryCredential(cmd.Context(), args[0])
+			if hangar.CodeOf(err) == hangar.CodeNotFound {
+				return withHint(err, "see `hangar registry list`")
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.stdout, "Signed out of %s.\n", args[0])
+			return nil
+		},
+	}
+}

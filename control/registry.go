@@ -1,0 +1,165 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// loginRecord is a credential as the state keeps it, encrypted.
+type loginRecord struct {
+	Username  string    `json:"username"`
+	Password  string    `json:"password"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+func (r loginRecord) view(registry string) hangar.RegistryCredential {
+	return hangar.RegistryCredential{Registry: registry, Username: r.Username, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
+}
+
+func credentialKey(registry string) string { return credentialsPrefix + registry }
+
+// Registries implements hangar.RegistryService.
+type Registries struct{ *Control }
+
+var _ hangar.RegistryService = (*Registries)(nil)
+
+// admin lets nobody else pass: what hosts pull with is everybody's.
+func (r *Registries) admin(ctx context.Context) error {
+	p, err := hangar.PrincipalFrom(ctx)
+	if err == nil && !p.Admin {
+		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or change the credentials for registries")
+	}
+	return err
+}
+
+// named is admin, and returns the name of a registry.
+func (r *Registries) named(ctx context.Context, registry string) (string, error) {
+	if err := r.admin(ctx); err != nil {
+		return "", err
+	}
+	return hangar.RegistryName(registry)
+}
+
+// RegistryCredentials implements hangar.RegistryService. One that cannot be read is
+// left out.
+func (r *Registries) RegistryCredentials(ctx context.Context) ([]hangar.RegistryCredential, error) {
+	if err := r.admin(ctx); err != nil {
+		return nil, err
+	}
+	list := []hangar.RegistryCredential{}
+	err := r.vault.keys.Use(func(keys keyset.Keys) error {
+		items, _, err := state.All(ctx, r.store, credentialsPrefix, false)
+		for _, item := range items {
+			var rec loginRecord
+			if _, err := unseal(keys, item, &rec); err != nil {
+				r.log.Error("credential skipped", keyKey, item.Key, keyError, err)
+				continue
+			}
+			list = append(list, rec.view(item.Key[len(credentialsPrefix):]))
+		}
+		return stateError(err)
+	})
+	return list, err
+}
+
+// RegistryCredential implements hangar.RegistryService.
+func (r *Registries) RegistryCredential(ctx context.Context, registry string) (hangar.RegistryCredential, error) {
+	name, err := r.named(ctx, registry)
+	if err != nil {
+		return hangar.RegistryCredential{}, err
+	}
+	var rec loginRecord
+	if err := r.vault.get(ctx, credentialKey(name), &rec); err != nil {
+		return hangar.RegistryCredential{}, credentialError(name, err)
+	}
+	return rec.view(name), nil
+}
+
+func credentialError(registry string, err error) error {
+	if errors.Is(err, state.ErrNotFound) {
+		return hangar.Errorf(hangar.CodeNotFound, "", "there is no credential for registry %s", registry)
+	}
+	return stateError(err)
+}
+
+// SetRegistryCredential implements hangar.RegistryService.
+func (r *Registries) SetRegistryCredential(ctx context.Context, registry string, in hangar.RegistryLogin) (hangar.RegistryCredential, error) {
+	name, err := r.named(ctx, registry)
+	if err != nil {
+		return hangar.RegistryCredential{}, err
+	}
+	if err := in.Validate(); err != nil {
+		return hangar.RegistryCredential{}, err
+	}
+	key, now := credentialKey(name), r.now().UTC().Truncate(time.Second)
+	for {
+		next := loginRecord{Username: in.Username, Password: in.Password.Reveal(), CreatedAt: now, UpdatedAt: now}
+		cond := state.Absent(key)
+		item, err := r.store.Get(ctx, key)
+		if err == nil {
+			cond = state.Unchanged(item)
+			var before loginRecord
+			// One that cannot be read any more is replaced: that is how it is mended.
+			if err := r.vault.get(ctx, key, &before); err == nil {
+				next.CreatedAt = before.CreatedAt
+			}
+		} else if !errors.Is(err, state.ErrNotFound) {
+			return hangar.RegistryCredential{}, stateError(err)
+		}
+		err = r.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := sealed(keys, key, next)
+			return state.Txn{If: []state.Compare{cond}, Then: []state.Op{put}}, err
+		})
+		if err == nil {
+			return next.view(name), nil
+		}
+		if !errors.Is(err, state.ErrConflict) {
+			return hangar.RegistryCredential{}, stateError(err)
+		}
+	}
+}
+
+// DeleteRegistryCredential implements hangar.RegistryService.
+func (r *Registries) DeleteRegistryCredential(ctx context.Context, registry string) error {
+	name, err := r.named(ctx, registry)
+	if err != nil {
+		return err
+	}
+	for {
+		item, err := r.store.Get(ctx, credentialKey(name))
+		if err != nil {
+			return credentialError(name, err)
+		}
+		_, err = r.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}})
+		if !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+	}
+}
+
+// Logins is what the hosts of this process sign in at registries with.
+type Logins struct{ vault *vault }
+
+// NewLogins returns the Logins of a state. On a store that NewMirror made, they are
+// known while the state cannot be reached, so that a pull does not need it.
+func NewLogins(store state.Store, keys *keyset.Keyset, log *slog.Logger) *Logins {
+	return &Logins{&vault{store: store, keys: keys, log: log}}
+}
+
+// Credentials returns how to sign in at a registry, as an ImageRef names it. If that
+// cannot be found out, the pull is tried without, and fails with the registry's words.
+func (l *Logins) Credentials(ctx context.Context, registry string) (user, password string, ok bool) {
+	var rec loginRecord
+	err := l.vault.get(ctx, credentialKey(registry), &rec)
+	if err != nil && !errors.Is(err, state.ErrNotFound) {
+		l.vault.log.ErrorContext(ctx, "credential is not usable", keyKey, credentialKey(registry), keyError, err)
+	}
+	return rec.Username, rec.Password, err == nil
+}

@@ -1,0 +1,267 @@
+package control
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// Secrets implements hangar.SecretService. All secrets of an App are one record,
+// encrypted as a whole, so that a version is all or nothing.
+type Secrets struct{ *Control }
+
+var _ hangar.SecretService = (*Secrets)(nil)
+
+// secretsRecord is what is encrypted in the record of an App's secrets.
+type secretsRecord struct {
+	Version int                     `json:"version"`
+	Secrets map[string]secretRecord `json:"secrets"`
+	// DigestKey keys the digests that people see, who must not be able to try out
+	// what a short value is. It stays when the encryption key is replaced.
+	DigestKey []byte `json:"digest_key"`
+}
+
+type secretRecord struct {
+	Value     string    `json:"value"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+const (
+	digestKeyBytes = 32
+	digestBytes    = 8 // of the 32 of SHA-256 are shown
+)
+
+func secretsKey(app hangar.AppName) string { return secretsPrefix + string(app) }
+
+// of is what binds the record to the App, not another one of that name, and to its
+// version.
+func (r *secretsRecord) of(app appRecord) []string { return []string{app.ID, strconv.Itoa(r.Version)} }
+
+func (r *secretsRecord) size() (n int) {
+	for name, s := range r.Secrets {
+		n += len(name) + len(s.Value)
+	}
+	return n
+}
+
+func (r *secretsRecord) view(name string, show bool) hangar.Secret {
+	s := r.Secrets[name]
+	mac := hmac.New(sha256.New, r.DigestKey)
+	_, _ = mac.Write([]byte(s.Value)) // a hash never fails
+	v := hangar.Secret{Name: name, Digest: hex.EncodeToString(mac.Sum(nil)[:digestBytes]), CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt}
+	if show {
+		v.Value = hangar.NewSensitive(s.Value)
+	}
+	return v
+}
+
+func (r *secretsRecord) list(show bool) hangar.Secrets {
+	all := hangar.Secrets{List: []hangar.Secret{}, Version: r.Version}
+	for _, name := range slices.Sorted(maps.Keys(r.Secrets)) {
+		all.List = append(all.List, r.view(name, show))
+	}
+	return all
+}
+
+// readSecrets returns the secrets of an App, and what must hold when they are changed. Those
+// that an App of the same name has left behind are none.
+func (c *Control) readSecrets(ctx context.Context, app appRecord) (rec secretsRecord, unchanged state.Compare, err error) {
+	key := secretsKey(app.Name)
+	err = c.vault.keys.Use(func(keys keyset.Keys) error {
+		item, err := c.store.Get(ctx, key)
+		if errors.Is(err, state.ErrNotFound) {
+			unchanged = state.Absent(key)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		unchanged = state.Unchanged(item)
+		var found secretsRecord
+		of, err := unseal(keys, item, &found)
+		if err == nil && len(of) > 0 && of[0] == app.ID {
+			rec = found
+		}
+		return err
+	})
+	return rec, unchanged, stateError(err)
+}
+
+// query reads the secrets of an App for somebody.
+func (s *Secrets) query(ctx context.Context, app hangar.AppName, q hangar.SecretQuery) (secretsRecord, error) {
+	action := hangar.ActionRead
+	if q.Show {
+		action = hangar.ActionWrite
+	}
+	owner, _, err := s.app(ctx, app, action)
+	if err != nil {
+		return secretsRecord{}, err
+	}
+	rec, _, err := s.readSecrets(ctx, owner)
+	if err == nil {
+		err = rec.atLeast(app, "min_version", q.MinVersion)
+	}
+	return rec, err
+}
+
+// atLeast answers an error while the version is too old for whoever has named a field.
+func (r *secretsRecord) atLeast(app hangar.AppName, field string, version int) error {
+	if r.Version >= version {
+		return nil
+	}
+	return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSecretsVersion,
+		"invalid %s: the secrets of app %q are at version %d, not at %d", field, app, r.Version, version)
+}
+
+// Secrets implements hangar.SecretService.
+func (s *Secrets) Secrets(ctx context.Context, app hangar.AppName, q hangar.SecretQuery) (hangar.Secrets, error) {
+	rec, err := s.query(ctx, app, q)
+	if err != nil {
+		return hangar.Secrets{}, err
+	}
+	return rec.list(q.Show), nil
+}
+
+// Secret implements hangar.SecretService.
+func (s *Secrets) Secret(ctx context.Context, app hangar.AppName, name string, q hangar.SecretQuery) (hangar.Secret, error) {
+	rec, err := s.query(ctx, app, q)
+	if err != nil {
+		return hangar.Secret{}, err
+	}
+	if _, ok := rec.Secrets[name]; !ok {
+		return hangar.Secret{}, secretNotFound(app, name)
+	}
+	return rec.view(name, q.Show), nil
+}
+
+func secretNotFound(app hangar.AppName, name string) error {
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSecretNotFound, "app %q has no secret %.100q", app, name)
+}
+
+// SetSecrets implements hangar.SecretService.
+func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map[string]hangar.Sensitive) (hangar.Secrets, error) {
+	if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+		return hangar.Secrets{}, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := hangar.ValidateSecret(name, values[name]); err != nil {
+			return hangar.Secrets{}, err
+		}
+	}
+	rec, err := s.change(ctx, app, func(*secretsRecord) (map[string]hangar.Sensitive, error) { return values, nil })
+	if err != nil {
+		return hangar.Secrets{}, err
+	}
+	return rec.list(false), nil
+}
+
+// DeleteSecret implements hangar.SecretService.
+func (s *Secrets) DeleteSecret(ctx context.Context, app hangar.AppName, name string) (int, error) {
+	rec, err := s.change(ctx, app, func(rec *secretsRecord) (map[string]hangar.Sensitive, error) {
+		if _, ok := rec.Secrets[name]; !ok {
+			return nil, secretNotFound(app, name)
+		}
+		return map[string]hangar.Sensitive{name: {}}, nil
+	})
+	return rec.Version, err
+}
+
+// change makes the changes that decide returns for the secrets as they are.
+func (s *Secrets) change(ctx context.Context, app hangar.AppName, decide func(*secretsRecord) (map[string]hangar.Sensitive, error)) (secretsRecord, error) {
+	for {
+		owner, item, err := s.app(ctx, app, hangar.ActionWrite)
+		if err != nil {
+			return secretsRecord{}, err
+		}
+		if owner.Deleting {
+			return secretsRecord{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
+		}
+		rec, unchanged, err := s.readSecrets(ctx, owner)
+		if err != nil {
+			return secretsRecord{}, err
+		}
+		changes, err := decide(&rec)
+		if err != nil || !rec.apply(changes, s.now().UTC().Truncate(time.Second)) {
+			return rec, err
+		}
+		if n := rec.size(); n > hangar.MaxSecretsSize {
+			return secretsRecord{}, hangar.Errorf(hangar.CodeInvalid, "",
+				"invalid values: the secrets of the app would have %d bytes, more than the %d that are allowed", n, hangar.MaxSecretsSize)
+		}
+		err = s.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := sealed(keys, secretsKey(app), rec, rec.of(owner)...)
+			// The App must not be destroyed meanwhile, or the record would stay.
+			return state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{put}}, err
+		})
+		if !errors.Is(err, state.ErrConflict) {
+			return rec, stateError(err)
+		}
+	}
+}
+
+// apply reports whether anything was changed, which makes a new version.
+func (r *secretsRecord) apply(changes map[string]hangar.Sensitive, now time.Time) bool {
+	changed := false
+	for name, value := range changes {
+		before, known := r.Secrets[name]
+		switch {
+		case value.IsZero() && known:
+			delete(r.Secrets, name)
+		case value.IsZero(), known && before.Value == value.Reveal():
+			continue
+		default:
+			next := secretRecord{Value: value.Reveal(), CreatedAt: now, UpdatedAt: now}
+			if known {
+				next.CreatedAt = before.CreatedAt
+			}
+			if r.Secrets == nil {
+				r.Secrets = map[string]secretRecord{}
+			}
+			r.Secrets[name] = next
+		}
+		changed = true
+	}
+	if !changed {
+		return false
+	}
+	if r.DigestKey == nil {
+		r.DigestKey = make([]byte, digestKeyBytes)
+		_, _ = rand.Read(r.DigestKey) // never fails: crypto/rand.Read aborts the program instead
+	}
+	r.Version++
+	return true
+}
+
+// secretsFor returns what a new version of a Machine of an App gets.
+func (c *Control) secretsFor(ctx context.Context, app appRecord, skip bool, least int) (hangar.SecretValues, error) {
+	if least < 0 {
+		return hangar.SecretValues{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid min_secrets_version: %d is negative", least)
+	}
+	if skip {
+		return hangar.SecretValues{}, nil
+	}
+	rec, _, err := c.readSecrets(ctx, app)
+	if err != nil {
+		return hangar.SecretValues{}, err
+	}
+	if err := rec.atLeast(app.Name, "min_secrets_version", least); err != nil {
+		return hangar.SecretValues{}, err
+	}
+	values := hangar.SecretValues{Version: rec.Version, Values: make(map[string]hangar.Sensitive, len(rec.Secrets))}
+	for name, s := range rec.Secrets {
+		values.Values[name] = hangar.NewSensitive(s.Value)
+	}
+	return values, nil
+}

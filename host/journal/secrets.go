@@ -1,0 +1,134 @@
+package journal
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal
+// neither opens nor understands them. They lie apart from the record, which every
+// step of a Machine writes anew.
+type SealedSecrets struct {
+	Machine hangar.MachineID
+	Version hangar.InstanceID
+	Sealed  []byte
+}
+
+// secretsPrefix begins the keys of a Machine.
+func secretsPrefix(id hangar.MachineID) []byte { return append([]byte(id), 0) }
+
+func secretsKey(id hangar.MachineID, version hangar.InstanceID) []byte {
+	return append(secretsPrefix(id), version...)
+}
+
+// PutSecrets keeps the secrets of a version of a Machine, instead of those that were
+// kept of it.
+func (t *Tx) PutSecrets(s SealedSecrets) error {
+	if _, err := machineKey(s.Machine); err != nil {
+		return err
+	}
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	if err := t.tx.Bucket(bucketSecrets).Put(secretsKey(s.Machine, s.Version), s.Sealed); err != nil {
+		return fmt.Errorf("write secrets of machine %s: %w", s.Machine, err)
+	}
+	return nil
+}
+
+// ReplaceSecrets is PutSecrets if before is what is kept of the version, and does
+// nothing otherwise.
+func (t *Tx) ReplaceSecrets(before []byte, s SealedSecrets) error {
+	if t.tx == nil {
+		return errTxEnded
+	}
+	if !bytes.Equal(t.tx.Bucket(bucketSecrets).Get(secretsKey(s.Machine, s.Version)), before) {
+		return nil
+	}
+	return t.PutSecrets(s)
+}
+
+// KeepSecrets removes the secrets of all versions of a Machine but those given.
+func (t *Tx) KeepSecrets(id hangar.MachineID, versions ...hangar.InstanceID) error {
+	if t.tx == nil {
+		return errTxEnded
+	}
+	b := t.tx.Bucket(bucketSecrets)
+	prefix := secretsPrefix(id)
+	var gone [][]byte
+	c := b.Cursor()
+	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		if !slices.Contains(versions, hangar.InstanceID(k[len(prefix):])) {
+			gone = append(gone, bytes.Clone(k))
+		}
+	}
+	for _, k := range gone {
+		if _, err := t.begin(); err != nil {
+			return err
+		}
+		if err := b.Delete(k); err != nil {
+			return fmt.Errorf("delete secrets of machine %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// Secrets returns what is kept of a version of a Machine, or ErrNotFound.
+func (j *Journal) Secrets(id hangar.MachineID, version hangar.InstanceID) ([]byte, error) {
+	var sealed []byte
+	err := j.view(func(tx *bolt.Tx) error {
+		sealed = bytes.Clone(tx.Bucket(bucketSecrets).Get(secretsKey(id, version)))
+		return nil
+	})
+	if err == nil && sealed == nil {
+		err = ErrNotFound
+	}
+	return sealed, err
+}
+
+// secretsPerRead bounds how much AllSecrets holds in memory.
+const secretsPerRead = 64
+
+// AllSecrets yields what is kept of every Machine, some at a time, until yield fails,
+// and returns its error. yield may use the Journal.
+func (j *Journal) AllSecrets(yield func([]SealedSecrets) error) error {
+	var after []byte
+	for {
+		var batch []SealedSecrets
+		err := j.view(func(tx *bolt.Tx) error {
+			c := tx.Bucket(bucketSecrets).Cursor()
+			k, v := c.Seek(after)
+			if after != nil && bytes.Equal(k, after) {
+				k, v = c.Next()
+			}
+			for ; k != nil && len(batch) < secretsPerRead; k, v = c.Next() {
+				after = bytes.Clone(k)
+				if id, version, ok := bytes.Cut(k, []byte{0}); ok {
+					batch = append(batch, SealedSecrets{hangar.MachineID(id), hangar.InstanceID(version), bytes.Clone(v)})
+				}
+			}
+			return nil
+		})
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		if err := yield(batch); err != nil {
+			return err
+		}
+	}
+}
+
+// HasSecrets reports whether there are secrets of any Machine.
+func (j *Journal) HasSecrets() (found bool, err error) {
+	err = j.view(func(tx *bolt.Tx) error {
+		k, _ := tx.Bucket(bucketSecrets).Cursor().First()
+		found = k != nil
+		return nil
+	})
+	return found, err
+}
