@@ -25,7 +25,12 @@ func (s *server) listImages(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(orEmpty(images))
+	views := make([]hangar.Image, 0, len(images))
+	for _, i := range images {
+		i.Ref = viewImageRef(i.Ref)
+		views = append(views, i)
+	}
+	return ok(views)
 }
 
 func (s *server) removeImage(r *http.Request) (answer, error) {

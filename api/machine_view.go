@@ -63,6 +63,11 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 	if v.Events == nil {
 		v.Events = []hangar.Event{}
 	}
+	if m.ImageRef.Labels == nil {
+		labelled := *m // a caller's Machine is not ours to change
+		labelled.ImageRef = viewImageRef(m.ImageRef)
+		v.Machine = &labelled
+	}
 	// Clients dereference the guest without looking.
 	if err := v.Config.Normalize(); err != nil {
 		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
@@ -82,9 +87,17 @@ func viewChecks(checks []hangar.MachineCheck) []checkView {
 func summarize(m *hangar.Machine) machineSummary {
 	return machineSummary{
 		ID: m.ID, Name: m.Name, App: m.App, State: m.State, Region: m.Region, Host: m.Host,
-		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: m.ImageRef, PrivateIP: m.PrivateIP,
+		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: viewImageRef(m.ImageRef), PrivateIP: m.PrivateIP,
 		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
 	}
+}
+
+// viewImageRef makes labels that are not there {} on the wire and not null.
+func viewImageRef(ref hangar.ImageRef) hangar.ImageRef {
+	if ref.Labels == nil {
+		ref.Labels = map[string]string{}
+	}
+	return ref
 }
 
 // startView answers a start.

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/test/daemon"
 )
 
 // client makes requests as existing clients do.
@@ -32,8 +34,9 @@ type client struct {
 }
 
 // newClient chooses the scheme by the token, as existing clients do: tokens of the
-// public platform have a prefix, all others are bearer tokens.
-func newClient(t *testing.T, base, token string) *client {
+// public platform have a prefix, all others are bearer tokens. Its answers are checked
+// against the OpenAPI document.
+func newClient(t *testing.T, d *daemon.Daemon, token string) *client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -45,9 +48,9 @@ func newClient(t *testing.T, base, token string) *client {
 			scheme = "FlyV1"
 		}
 	}
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &client{base: base, authorization: scheme + " " + token, http: http.Client{Jar: jar, Transport: transport}}
+	c := &client{base: d.URL(), authorization: scheme + " " + token, http: http.Client{Jar: jar, Transport: d.Transport()}}
+	t.Cleanup(c.http.CloseIdleConnections)
+	return c
 }
 
 // apiError is an answer with a status above 299.

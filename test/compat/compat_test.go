@@ -26,7 +26,7 @@ type world struct {
 func newWorld(t *testing.T, driver string) world {
 	t.Helper()
 	d := daemon.Start(t, daemon.Options{Driver: driver})
-	w := world{client: newClient(t, d.URL(), d.Token()), daemon: d, driver: driver, app: "web"}
+	w := world{client: newClient(t, d, d.Token()), daemon: d, driver: driver, app: "web"}
 	w.image = d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat", "httpd"), "httpd:1", "--cmd", "httpd", "--cmd", "-f", "--cmd", "-p", "--cmd", "8080")
 	if _, err := w.createApp(t.Context(), w.app); err != nil {
 		t.Fatal(err)
@@ -133,14 +133,14 @@ func (w world) tokens(t *testing.T) {
 	for _, header := range []string{
 		"Bearer " + valid, "FlyV1 " + valid, "PlatformV1 " + valid, "bearer " + valid, "FlyV1 fm2_unknown," + valid, "Bearer " + valid + ",unknown",
 	} {
-		c := newClient(t, w.base, valid)
+		c := newClient(t, w.daemon, valid)
 		c.authorization = header
 		if _, err := c.app(ctx, w.app); err != nil {
 			t.Errorf("with %s…: %v", header[:10], err)
 		}
 	}
 	for _, header := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "FlyV1 fm2_wrong,fm2_wrong", "Basic " + valid, valid, "Bearer " + valid[:len(valid)-1]} {
-		c := newClient(t, w.base, valid)
+		c := newClient(t, w.daemon, valid)
 		c.authorization = header
 		_, err := c.app(ctx, w.app)
 		wantFailure(t, "a bad token", err, 401, "Authenticate: token validation error")

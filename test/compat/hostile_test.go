@@ -164,7 +164,7 @@ func (h hostile) nothingLeft(t *testing.T, output string) {
 func (h hostile) polite(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := newClient(t, h.base, h.daemon.Token())
+	c := newClient(t, h.daemon, h.daemon.Token())
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for ctx.Err() == nil {

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 )
 
 // Options say how a daemon is run.
@@ -47,6 +49,8 @@ type Daemon struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
 	log  string        // file of its output
+
+	document *openapitest.Document // nil until it is needed
 }
 
 // Binary returns the path of the hangar binary under test.
@@ -231,12 +235,34 @@ func (d *Daemon) Token() string {
 	return strings.TrimSpace(string(b))
 }
 
-// Client returns a client with the admin token.
+// Client returns a client with the admin token whose answers are checked; see
+// Transport.
 func (d *Daemon) Client() *client.Client {
 	d.tb.Helper()
-	c := client.New(d.URL(), d.Token())
+	c := client.New(d.URL(), d.Token(), client.WithHTTPClient(&http.Client{Transport: d.Transport()}))
 	d.tb.Cleanup(c.Close)
 	return c
+}
+
+// Transport returns a transport for clients of the daemon. An answer that is not as
+// the daemon's own OpenAPI document says fails the test. The daemon must run.
+func (d *Daemon) Transport() http.RoundTripper {
+	d.tb.Helper()
+	if d.document == nil {
+		res, err := http.Get(d.URL() + "/v1/openapi.json")
+		if err != nil {
+			d.tb.Fatal(err)
+		}
+		defer res.Body.Close()
+		raw, err := io.ReadAll(res.Body)
+		if err != nil {
+			d.tb.Fatal(err)
+		}
+		if d.document, err = openapitest.Read(raw, "/v2/"); err != nil {
+			d.tb.Fatalf("the OpenAPI document: %v", err)
+		}
+	}
+	return d.document.Transport(d.tb, &http.Transport{MaxIdleConnsPerHost: 16})
 }
 
 // Run runs the hangar command against this daemon and returns its standard output.
