@@ -372,14 +372,24 @@ func typeError(err error) error {
 	return badConfig("config", "%s", err)
 }
 
+// maxErrorPath bounds the path of an error, in bytes: the keys in it are the sender's.
+const maxErrorPath = 512
+
 // badConfig says which property breaks which rule.
 func badConfig(path, rule string, args ...any) error {
-	return &Error{Code: CodeInvalid, Reason: ReasonBadConfig, Message: "invalid " + path + ": " + fmt.Sprintf(rule, args...)}
+	return &Error{Code: CodeInvalid, Reason: ReasonBadConfig, Message: "invalid " + clipPath(path) + ": " + fmt.Sprintf(rule, args...)}
 }
 
 // unsupported says that a property asks for what this platform does not offer.
 func unsupported(path, what string) error {
-	return &Error{Code: CodeInvalid, Reason: ReasonUnsupported, Message: "invalid " + path + ": " + what + " by this server"}
+	return &Error{Code: CodeInvalid, Reason: ReasonUnsupported, Message: "invalid " + clipPath(path) + ": " + what + " by this server"}
+}
+
+func clipPath(path string) string {
+	if len(path) > maxErrorPath {
+		return strings.ToValidUTF8(path[:maxErrorPath], "") + "…"
+	}
+	return path
 }
 
 // encode writes compact JSON without escaping for HTML, so that a config is

@@ -315,14 +315,17 @@ func FuzzParseMachineConfig(f *testing.F) {
 		`{"image":"nginx"}`, `{"image":"a","size":"shared-cpu-2x"}`, `{"image":"a","guest":{"cpus":2},"x":[1,{"y":null}]}`,
 		`{"image":"a","services":[{"internal_port":80,"autostop":"off","checks":[{"type":"tcp","interval":1}]}]}`,
 		`{"image":"a","stop_config":{"timeout":"1h","signal":{"signal":9}}}`, `[]`, `null`, `{"image":1e999}`, `{"IMAGE":"x"}`,
+		`{"image":"a","image":"b","env":{"A":"\ud800","A":null},"metadata":{"a":"b"},"init":{"exec":["x"],"tty":null},"restart":{"policy":"no","max_retries":1}}`,
+		`{"image":"a","checks":{"c":{"type":"http","port":80,"path":"/","interval":"90","headers":{"A":["b"]}}},"metrics":{"port":1,"path":"/"},"statics":[{"guest_path":"/","url_prefix":"/"}]}`,
+		`{"image":"a","files":[{"guest_path":"/x","raw_value":"eA==","mode":420}],"dns":{"options":[{"name":"ndots"}]},"rootfs":{"persist":1},"persist_rootfs":"always"}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		c, err := hangar.ParseMachineConfig(raw)
 		if err != nil {
-			if hangar.CodeOf(err) != hangar.CodeInvalid {
-				t.Fatalf("refused with %s: %v", hangar.CodeOf(err), err)
+			if hangar.CodeOf(err) != hangar.CodeInvalid || !strings.HasPrefix(err.Error(), "invalid config") {
+				t.Fatalf("refused with %s, without a property: %v", hangar.CodeOf(err), err)
 			}
 			return
 		}
@@ -331,8 +334,13 @@ func FuzzParseMachineConfig(f *testing.F) {
 			t.Fatal(err)
 		}
 		again, err := hangar.ParseMachineConfig(echo)
-		if err != nil {
-			t.Fatalf("the echo %s is refused: %v", echo, err)
+		if err != nil || !reflect.DeepEqual(again, c) {
+			t.Fatalf("the echo %s is read as %+v, %v", echo, again, err)
+		}
+		for range 2 {
+			if err := errors.Join(again.Normalize(), again.Validate()); err != nil {
+				t.Fatalf("the echo %s becomes invalid: %v", echo, err)
+			}
 		}
 		if second, err := again.MarshalJSON(); err != nil || string(second) != string(echo) {
 			t.Fatalf("the echo of %s is %s, %v", echo, second, err)

@@ -63,6 +63,9 @@ var phrases = map[string]string{
 	hangar.ReasonInsufficientCapacity: "could not reserve resource for machine",
 }
 
+// maxErrorText bounds the text of an error, in bytes: it may quote what was sent.
+const maxErrorText = 4 << 10
+
 const internalText = "internal error; the log of the server has the cause under the id of this request"
 
 // errorBody is how an error looks on the wire.
@@ -107,7 +110,7 @@ func describe(err error) errorBody {
 	if !hasOwnPrefix(text) {
 		text = prefixes[code] + text
 	}
-	return errorBody{Text: text, Reason: reason, Code: code}
+	return errorBody{Text: clipTo(text, maxErrorText), Reason: reason, Code: code}
 }
 
 func defaultText(code hangar.Code) string {

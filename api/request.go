@@ -88,15 +88,20 @@ func readBody(r *http.Request) ([]byte, error) {
 	}
 }
 
-// unmarshal answers with the decoder's own text, which names the field, or with
-// what a value of the domain says of itself.
+// unmarshal answers with the decoder's own text, and the property that it is about,
+// or with what a value of the domain says of itself.
 func unmarshal(raw []byte, v any) error {
 	err := json.Unmarshal(raw, v)
 	var known *hangar.Error
-	if err == nil || errors.As(err, &known) {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil || errors.As(err, &known):
 		return err
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return invalid(wrong.Field, "%w", err)
+	default:
+		return hangar.Errorf(hangar.CodeInvalid, "", "%w", err)
 	}
-	return hangar.Errorf(hangar.CodeInvalid, "", "%w", err)
 }
 
 // invalid names the parameter, or the property of a body, that breaks a rule.
@@ -132,9 +137,12 @@ func machineRef(r *http.Request) (hangar.MachineRef, error) {
 	return hangar.MachineRef{App: app, ID: id}, nil
 }
 
-func clip(s string) string {
-	if len(s) > maxNameText {
-		return s[:maxNameText] + "…"
+// clip bounds a text that the client chose.
+func clip(s string) string { return clipTo(s, maxNameText) }
+
+func clipTo(s string, limit int) string {
+	if len(s) > limit {
+		return strings.ToValidUTF8(s[:limit], "") + "…"
 	}
 	return s
 }

@@ -19,8 +19,7 @@ const (
 	// omitzero is always there.
 	Answered Direction = iota
 	// Sent values are read by encoding/json: no property has to be there but those
-	// with the tag `schema:"required"`, and null is as good as leaving out what may
-	// be nil in Go.
+	// with the tag `schema:"required"`, and null is as good as leaving out the others.
 	Sent
 	// echoed values are sent, kept and answered as they were sent, with the
 	// properties that nobody knows; see Echo.
@@ -102,14 +101,22 @@ func (s *Schemas) Of(t reflect.Type, d Direction) *Schema {
 		if t.Elem().Kind() == reflect.Uint8 {
 			return &Schema{Type: []string{"string"}, Format: "byte"}
 		}
-		return &Schema{Type: []string{"array"}, Items: s.Of(t.Elem(), d)}
+		return &Schema{Type: []string{"array"}, Items: s.element(t.Elem(), d)}
 	case reflect.Map:
-		return &Schema{Type: []string{"object"}, AdditionalProperties: s.Of(t.Elem(), d)}
+		return &Schema{Type: []string{"object"}, AdditionalProperties: s.element(t.Elem(), d)}
 	case reflect.Struct:
 		return s.object(t, d)
 	default:
 		panic(fmt.Sprintf("openapi: %s has no JSON", t))
 	}
+}
+
+// element is the schema of what is in a list or a map: a null that is read is a zero.
+func (s *Schemas) element(t reflect.Type, d Direction) *Schema {
+	if d == Answered {
+		return s.Of(t, d)
+	}
+	return Nullable(s.Of(t, d))
 }
 
 func (s *Schemas) object(t reflect.Type, d Direction) *Schema {
@@ -160,20 +167,17 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 		schema.AdditionalProperties = &Schema{}
 	}
 	for _, f := range fieldsOf(t) {
-		p := s.Of(f.Type, d)
-		switch f.Type.Kind() {
-		case reflect.Pointer:
-			if d == Answered && f.optional {
-				p = s.Of(f.Type.Elem(), d) // nil is left out
-			}
-		case reflect.Slice, reflect.Map:
-			if d != Answered {
+		p, required := s.Of(f.Type, d), !f.optional
+		switch {
+		case d != Answered:
+			if required = f.Tag.Get("schema") == "required"; !required {
 				p = Nullable(p)
 			}
-		default:
+		case f.Type.Kind() == reflect.Pointer && f.optional:
+			p = s.Of(f.Type.Elem(), d) // nil is left out
 		}
 		schema.Properties[f.name] = p
-		if d == Answered && !f.optional || d != Answered && f.Tag.Get("schema") == "required" {
+		if required {
 			schema.Required = append(schema.Required, f.name)
 		}
 	}
@@ -184,6 +188,9 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 // Nullable returns a schema that also allows null.
 func Nullable(s *Schema) *Schema {
 	null := []string{"null"}
+	if slices.ContainsFunc(s.AnyOf, func(one *Schema) bool { return slices.Contains(one.Type, "null") }) {
+		return s
+	}
 	if s.Ref != "" || len(s.Enum) > 0 || len(s.AnyOf) > 0 {
 		return &Schema{AnyOf: []*Schema{s, {Type: null}}}
 	}

@@ -82,12 +82,13 @@ func TestSchemaOfStruct(t *testing.T) {
 			"unsigned":{"type":["integer"],"minimum":0}},
 			"required":["Untagged","any","bool","deep","float","list","name","nested","pointer","same"]}`},
 		{openapi.Sent, `{"type":["object"],"properties":{
-			"Untagged":{"type":["string"]},"any":{},"bool":{"type":["boolean"]},"bytes":{"type":["string","null"],"format":"byte"},
-			"deep":{"type":["integer"]},"float":{"type":["number"]},"list":{"type":["array","null"],"items":{"$ref":"#/components/schemas/Inner"}},
-			"map":{"type":["object","null"],"additionalProperties":{"type":["integer"]}},"must":{"type":["string"]},"name":{"type":["string"]},
-			"nested":{"type":["object"],"properties":{"X":{"type":["array","null"],"items":{"type":["integer"]}}}},
-			"pointer":{"type":["integer","null"]},"same":{"$ref":"#/components/schemas/Itself"},
-			"struct":{"anyOf":[{"$ref":"#/components/schemas/Inner"},{"type":["null"]}]},"unsigned":{"type":["integer"],"minimum":0}},
+			"Untagged":{"type":["string","null"]},"any":{},"bool":{"type":["boolean","null"]},"bytes":{"type":["string","null"],"format":"byte"},
+			"deep":{"type":["integer","null"]},"float":{"type":["number","null"]},
+			"list":{"type":["array","null"],"items":{"anyOf":[{"$ref":"#/components/schemas/Inner"},{"type":["null"]}]}},
+			"map":{"type":["object","null"],"additionalProperties":{"type":["integer","null"]}},"must":{"type":["string"]},"name":{"type":["string","null"]},
+			"nested":{"type":["object","null"],"properties":{"X":{"type":["array","null"],"items":{"type":["integer","null"]}}}},
+			"pointer":{"type":["integer","null"]},"same":{"anyOf":[{"$ref":"#/components/schemas/Itself"},{"type":["null"]}]},
+			"struct":{"anyOf":[{"$ref":"#/components/schemas/Inner"},{"type":["null"]}]},"unsigned":{"type":["integer","null"],"minimum":0}},
 			"required":["must"]}`},
 	} {
 		s := schemas()
@@ -134,7 +135,7 @@ func TestEcho(t *testing.T) {
 	if answered.Ref != sent.Ref {
 		t.Errorf("answered as %s, sent as %s", answered.Ref, sent.Ref)
 	}
-	want := `{"type":["object"],"properties":{"at":{"type":["string"],"format":"date-time"}},"additionalProperties":{}}`
+	want := `{"type":["object"],"properties":{"at":{"type":["string","null"],"format":"date-time"}},"additionalProperties":{}}`
 	if got := asJSON(t, s.Named()["Room"]); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

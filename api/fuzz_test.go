@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// FuzzQuery: what is read of a query is within its bounds, or the parameter is
+// named in an error.
+func FuzzQuery(f *testing.F) {
+	for _, seed := range []string{
+		"", "name=x", "flag=true&number=5", "duration=10s", "duration=300", "state=started,stopped&state=settled", "signal=TERM",
+		"metadata.a=1&metadata.b=2", "%zz", "a;b", "number=99999999999999999999", "duration=-1s", "flag=%00", "duration=1e3s", "state=,,",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/", RawQuery: raw}}
+		q := queryOf(r)
+		text, number := q.text("name"), q.int("number", 1, 50)
+		flag, duration := q.boolOr("flag", true), q.duration("duration", time.Minute)
+		states, signal := q.states("state", hangar.WaitSettled), q.signal("signal")
+		metadata := q.metadata()
+		_ = flag
+		if q.err != nil {
+			if hangar.CodeOf(q.err) != hangar.CodeInvalid {
+				t.Fatalf("refused with %s: %v", hangar.CodeOf(q.err), q.err)
+			}
+			if s := q.err.Error(); !strings.HasPrefix(s, "invalid parameter ") && !strings.HasPrefix(s, "invalid query: ") || len(s) > 4<<10 {
+				t.Fatalf("the error names no parameter, or is too long: %q", s)
+			}
+			return
+		}
+		switch {
+		case len(text) > maxNameText, number < 0 || number > 50, duration < 0 || duration > time.Minute, signal < 0 || signal > 64:
+			t.Fatalf("out of bounds: %q, %d, %s, %d", text, number, duration, signal)
+		case slices.ContainsFunc(states, func(s hangar.MachineState) bool { return !s.Valid() && s != hangar.WaitSettled }):
+			t.Fatalf("no states: %q", states)
+		}
+		if _, empty := metadata[""]; empty {
+			t.Fatal("a key is empty")
+		}
+	})
+}
+
+// FuzzSplitCommand: words that are quoted are the words that come out.
+func FuzzSplitCommand(f *testing.F) {
+	for _, seed := range []string{"", "true", "a b", `sh -c "echo $A"`, "'", `\`, `"\"`, "a\tb\nc", `'a'"b"\ c`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		words, err := splitCommand(line)
+		if err != nil {
+			if hangar.CodeOf(err) != hangar.CodeInvalid || !strings.HasPrefix(err.Error(), "invalid cmd: ") {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		var quoted strings.Builder
+		for _, w := range words {
+			quoted.WriteString(" '" + strings.ReplaceAll(w, "'", `'\''`) + "'")
+		}
+		if again, err := splitCommand(quoted.String()); err != nil || !slices.Equal(again, words) {
+			t.Fatalf("%q is split into %q, and those into %q, %v", line, words, again, err)
+		}
+	})
+}
+
+// FuzzAuthorization: only a known scheme with a token, and nothing else, is asked
+// about.
+func FuzzAuthorization(f *testing.F) {
+	for _, seed := range []string{"", "Bearer secret", "bearer  secret ", "PlatformV1 a,b", "FlyV1 fm2_x", "Basic c2VjcmV0", "Bearer", "secret", "Bearer\tsecret", "Bearer secret extra"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		asked := &askedTokens{}
+		s := &server{Config: Config{Auth: asked}}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		r.Header["Authorization"] = []string{header}
+		_, err := s.principal(r)
+		if hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+			t.Fatalf("%q is answered %v", header, err)
+		}
+		scheme, _, _ := strings.Cut(strings.TrimSpace(header), " ")
+		known := slices.ContainsFunc(hangar.AuthorizationSchemes(), func(s string) bool { return strings.EqualFold(s, scheme) })
+		for _, token := range asked.tokens {
+			if !known || token == "" || token != strings.TrimSpace(token) || !strings.HasSuffix(strings.TrimSpace(header), token) {
+				t.Fatalf("%q is read as the token %q", header, token)
+			}
+		}
+	})
+}
+
+// askedTokens knows no token and remembers those that it was asked about.
+type askedTokens struct{ tokens []string }
+
+// Authenticate implements hangar.Authenticator.
+func (a *askedTokens) Authenticate(_ context.Context, token string) (hangar.Principal, error) {
+	a.tokens = append(a.tokens, token)
+	return hangar.Principal{}, hangar.Errorf(hangar.CodeUnauthenticated, "", "no such token")
+}
