@@ -185,7 +185,7 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 	case len(req.Command) == 0 || req.Command[0] == "":
 		return invalid("parameter command", "is empty")
 	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
-		return hangar.Errorf(hangar.CodeInvalid, "", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
+		return invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
 	}
 	// The token in a header is what keeps other sites out, not the origin.
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})

@@ -172,6 +172,8 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 		case d != Answered:
 			if required = f.Tag.Get("schema") == "required"; !required {
 				p = Nullable(p)
+			} else if f.Type.Kind() == reflect.Pointer {
+				p = s.Of(f.Type.Elem(), d) // nil tells that it is missing
 			}
 		case f.Type.Kind() == reflect.Pointer && f.optional:
 			p = s.Of(f.Type.Elem(), d) // nil is left out
