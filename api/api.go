@@ -62,7 +62,7 @@ func New(config Config) http.Handler {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
-	return s.observe(s.mux)
+	return s.observe(s.exact(s.mux))
 }
 
 // Server returns an http.Server for handler with the bounds that keep slow clients

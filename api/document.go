@@ -156,7 +156,7 @@ var errorExamples = map[int]error{
 	http.StatusUnauthorized:          hangar.Errorf(hangar.CodeUnauthenticated, "", "Authenticate: token validation error"),
 	http.StatusForbidden:             hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to do this to app \"web\""),
 	http.StatusNotFound:              hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: d8912340000002"),
-	http.StatusMethodNotAllowed:      hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method PUT is not allowed here; GET, POST is"),
+	http.StatusMethodNotAllowed:      hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method PUT is not allowed here; allowed: GET, HEAD, POST"),
 	http.StatusRequestTimeout:        hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "machine failed to reach desired state, started, currently starting"),
 	http.StatusConflict:              hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "insufficient memory available to fulfill request"),
 	http.StatusPreconditionFailed:    hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine not running"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -154,7 +155,7 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 // unknownPath answers for paths, and methods of paths, that are not served.
 func (s *server) unknownPath(r *http.Request) (answer, error) {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+	for _, method := range methods {
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" {
 			allowed = append(allowed, method)
@@ -162,7 +163,27 @@ func (s *server) unknownPath(r *http.Request) (answer, error) {
 	}
 	if len(allowed) > 0 {
 		return answer{header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
-			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; %s is", r.Method, strings.Join(allowed, ", "))
+			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; allowed: %s", clip(r.Method), strings.Join(allowed, ", "))
 	}
-	return answer{}, hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "there is nothing at this path")
+	return answer{}, errUnknownPath
+}
+
+// methods are those that some path may have.
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+
+var errUnknownPath = hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "there is nothing at this path")
+
+// exact keeps paths such as //v1/apps or /v1/../x from http.ServeMux, which would
+// redirect them with a page of HTML. The registry has paths of its own.
+func (s *server) exact(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := r.URL.EscapedPath()
+		clean := path.Clean(at)
+		isClean := strings.HasPrefix(at, "/") && (at == clean || at == clean+"/" && clean != "/")
+		if !isClean && !strings.HasPrefix(at, "/v2/") {
+			s.plain(func(*http.Request) (answer, error) { return answer{}, errUnknownPath }).ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

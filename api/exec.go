@@ -55,7 +55,7 @@ func (s *server) execRoutes() {
 			{"cols", 120, "Of the terminal."},
 			{"timeout", "1m", "Kill it after this time: seconds, or a duration such as 10s. The default is never."},
 		},
-		Status: http.StatusSwitchingProtocols, Errors: []int{http.StatusPreconditionFailed},
+		Status: http.StatusSwitchingProtocols, Errors: []int{http.StatusPreconditionFailed, http.StatusNotImplemented},
 	})
 	s.handle("GET "+machine+"/ps", s.listProcesses, operation{
 		ID: "listProcesses", Tag: "Execution", Summary: "List the processes inside a Machine",
@@ -184,15 +184,14 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 		return q.err
 	case len(req.Command) == 0 || req.Command[0] == "":
 		return invalid("parameter command", "is empty")
-	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
-		return invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
 	}
-	// The token in a header is what keeps other sites out, not the origin.
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
-	if err != nil {
-		// Accept has answered.
-		s.Log.DebugContext(r.Context(), "upgrade refused", keyRequest, requestID(r), keyError, err)
+	ws, err := upgrade(w, r)
+	if errors.Is(err, errHungUp) {
+		s.Log.DebugContext(r.Context(), "upgrade failed", keyRequest, requestID(r), keyError, err)
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	defer func() { _ = ws.CloseNow() }()
 	s.runStream(r, ws, ref, req)

@@ -141,8 +141,7 @@ func TestHostileRequests(t *testing.T) {
 	document := openapitest.Of(t, newAPI(), "/v1/openapi.json")
 	for i, d := range operations(t) {
 		t.Run(strings.ReplaceAll(d.String(), "/", "|"), func(t *testing.T) {
-			t.Parallel()
-			m := mutator{rand.New(rand.NewPCG(*seed, uint64(i)))} //nolint:gosec // a repeatable choice of mutations
+			m := mutator{rand.New(rand.NewPCG(*seed, uint64(i)))}
 			target := newTarget(t, document)
 			for round := range rounds {
 				path := target.at(d, func(string) string {
@@ -221,7 +220,7 @@ func FuzzRequests(f *testing.F) {
 			f.Add(uint8(i), uint8(0), "", []byte(body))
 		}
 		for j := range d.parameters {
-			f.Add(uint8(i), uint8(j), "1", []byte(d.body))
+			f.Add(uint8(i), uint8(j), "1", d.body)
 		}
 	}
 	f.Fuzz(func(t *testing.T, index, parameter uint8, value string, body []byte) {

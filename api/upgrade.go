@@ -1,0 +1,61 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/coder/websocket"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// errHungUp says that a connection was lost when it was to be upgraded. There is
+// nobody to be told.
+var errHungUp = errors.New("the connection was lost at the upgrade")
+
+// upgrade makes a WebSocket of the connection of a request.
+func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return nil, invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
+	}
+	held := &refusal{ResponseWriter: w}
+	// The token in a header is what keeps other sites out, not the origin.
+	ws, err := websocket.Accept(held, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	switch {
+	case err == nil:
+		return ws, nil
+	case held.upgraded:
+		return nil, errHungUp
+	case held.status == http.StatusNotImplemented:
+		return nil, &hangar.Error{Code: hangar.CodeUnimplemented, Message: "this connection cannot be upgraded", Err: err}
+	default:
+		w.Header().Del("Connection")
+		return nil, invalid("upgrade", "%s", strings.TrimSpace(held.text.String()))
+	}
+}
+
+// refusal holds back what a library would answer in plain text.
+type refusal struct {
+	http.ResponseWriter
+	upgraded bool
+	status   int
+	text     bytes.Buffer
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *refusal) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols {
+		w.upgraded = true
+		w.ResponseWriter.WriteHeader(status)
+		return
+	}
+	w.status = status
+}
+
+// Write implements http.ResponseWriter.
+func (w *refusal) Write(p []byte) (int, error) { return w.text.Write(p) }
+
+// Unwrap lets the connection be hijacked.
+func (w *refusal) Unwrap() http.ResponseWriter { return w.ResponseWriter }
