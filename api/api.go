@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/internal/openapi/reference"
 )
 
 // The bounds of a request; see the package comment.
@@ -50,14 +51,16 @@ type server struct {
 	mux      *http.ServeMux
 	limiters *limiters // nil: none
 	table    []route
-	// document is made once, when it is first asked for.
-	document func() *openapi.Document
+	// document and its page are made once, when they are first asked for.
+	document  func() *openapi.Document
+	reference func() ([]byte, error)
 }
 
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) http.Handler {
 	s := &server{Config: config, mux: http.NewServeMux()}
 	s.document = sync.OnceValue(s.describe)
+	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
 	if config.RateLimits > 0 {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}

@@ -16,6 +16,7 @@ import (
 const (
 	mediaJSON  = "application/json"
 	mediaLines = "application/x-ndjson"
+	mediaHTML  = "text/html"
 )
 
 const documentText = `The API of a hangar server. Every request but those for this document and for
@@ -81,7 +82,7 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 				schema.AnyOf = append(schema.AnyOf, schemas.Of(reflect.TypeOf(other), openapi.Answered))
 			}
 		}
-		success.Content = map[string]openapi.Media{mediaJSON: {Schema: schema, Example: r.Answer}}
+		success.Content = map[string]openapi.Media{cmp.Or(r.Media, mediaJSON): {Schema: schema, Example: r.Answer}}
 	}
 	if r.Stream != nil {
 		if success.Content == nil {
@@ -186,3 +187,9 @@ func errorResponses(schemas *openapi.Schemas) map[string]*openapi.Response {
 
 // getDocument answers with the document, which is made when it is first asked for.
 func (s *server) getDocument(*http.Request) (answer, error) { return ok(s.document()) }
+
+// getReference answers with the document as a page for people.
+func (s *server) getReference(*http.Request) (answer, error) {
+	html, err := s.reference()
+	return answer{page: html}, err
+}

@@ -2,11 +2,13 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,11 +20,13 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/openapi"
 	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/internal/openapi/reference"
 )
 
 func mounted() *server {
 	s := &server{Config: Config{Log: slog.New(slog.DiscardHandler), Region: "loc", Version: "1.2.3"}, mux: http.NewServeMux()}
 	s.document = s.describe
+	s.reference = func() ([]byte, error) { return reference.HTML(s.document(), documentPath) }
 	s.routes()
 	return s
 }
@@ -139,7 +143,8 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 			check(name+" body", place+"/requestBody/content/application~1json/schema", exampleOf(r.Body), full(t, r.Body))
 		}
 		if r.Answer != nil {
-			check(name+" answer", answers+"application~1json/schema", r.Answer, full(t, r.Answer))
+			media := strings.ReplaceAll(cmp.Or(r.Media, mediaJSON), "/", "~1")
+			check(name+" answer", answers+media+"/schema", r.Answer, full(t, r.Answer))
 		}
 		for _, other := range r.Answers {
 			check(name+" other answer", answers+"application~1json/schema", full(t, other))
@@ -245,5 +250,34 @@ func TestCheckIsStrict(t *testing.T) {
 		if d.Value(place, json.RawMessage(broken)) == nil {
 			t.Errorf("%s takes %s", place, broken)
 		}
+	}
+}
+
+// TestReference: the page has everything that is described, at its anchor, and a
+// policy that keeps it from asking for anything.
+func TestReference(t *testing.T) {
+	s := mounted()
+	w := httptest.NewRecorder()
+	s.mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/docs", nil))
+	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
+		t.Fatalf("answered %d %v", w.Code, w.Header())
+	}
+	page := w.Body.String()
+	ids := []string{"error-404", "schema-MachineConfig"}
+	for _, r := range s.table {
+		ids = append(ids, r.ID, "tag-"+r.Tag)
+	}
+	for _, id := range ids {
+		if !strings.Contains(page, `id="`+id+`"`) {
+			t.Errorf("nothing is at #%s", id)
+		}
+	}
+	for _, link := range regexp.MustCompile(`href="#([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		if !strings.Contains(page, `id="`+link[1]+`"`) {
+			t.Errorf("a link leads to #%s, where nothing is", link[1])
+		}
+	}
+	if strings.Contains(page, "<script") || strings.Contains(page, "ZgotmplZ") {
+		t.Error("the page has a script, or what its template refuses")
 	}
 }

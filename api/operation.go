@@ -24,10 +24,11 @@ type operation struct {
 	Body    any  // nil: none. Zero fields of a struct are left out of the example
 	MayOmit bool // the body
 
-	Status  int   // 0: 200
-	Answer  any   // nil: no body
-	Answers []any // further shapes of the body, told by a parameter
-	Stream  any   // a line of the answer when it is a stream of JSON values; nil: never one
+	Status  int    // 0: 200
+	Answer  any    // nil: no body
+	Answers []any  // further shapes of the body, told by a parameter
+	Media   string // of the body; "": JSON
+	Stream  any    // a line of the answer when it is a stream of JSON values; nil: never one
 
 	Errors []int // status codes beyond those that errorsOf has
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/openapi"
 )
 
+// documentPath is where the document of the API is.
+const documentPath = "/v1/openapi.json"
+
 func (s *server) platformRoutes() {
 	s.handle("GET /v1/platform/regions", s.listRegions, operation{
 		ID: "listRegions", Tag: "Platform", Summary: "List regions",
@@ -30,9 +33,13 @@ func (s *server) platformRoutes() {
 		Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
-	s.public("GET /v1/openapi.json", s.getDocument, operation{
+	s.public("GET "+documentPath, s.getDocument, operation{
 		ID: "getDocument", Tag: "Platform", Summary: "Get this document",
 		Text: "An OpenAPI 3.1 document.", Answer: map[string]any{"openapi": openapi.Version},
+	})
+	s.public("GET /docs", s.getReference, operation{
+		ID: "getReference", Tag: "Platform", Summary: "Read this document as a page",
+		Answer: "<!DOCTYPE html>", Media: mediaHTML,
 	})
 	s.public("GET /healthz", s.health, operation{
 		ID: "getHealth", Tag: "Platform", Summary: "Ask whether the server answers",

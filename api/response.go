@@ -13,8 +13,9 @@ import (
 
 // answer is what a handler wants written.
 type answer struct {
-	status int // 0: 200
-	body   any // nil: none
+	status int    // 0: 200
+	body   any    // nil: none
+	page   []byte // HTML instead of a body
 	header http.Header
 }
 
@@ -36,7 +37,13 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 	if status == 0 {
 		status = http.StatusOK
 	}
-	if a.body == nil {
+	switch {
+	case a.page != nil:
+		// The page needs its own style and nothing from anywhere.
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'")
+		s.writeRaw(w, status, mediaHTML+"; charset=utf-8", a.page)
+		return
+	case a.body == nil:
 		w.WriteHeader(status)
 		return
 	}
@@ -46,7 +53,7 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 		s.writeError(w, r, hangar.Errorf(hangar.CodeInternal, "", "encode the answer: %w", err))
 		return
 	}
-	s.writeRaw(w, status, buffer.Bytes())
+	s.writeRaw(w, status, mediaJSON, buffer.Bytes())
 }
 
 func (s *server) writeBody(w http.ResponseWriter, status int, body errorBody) {
@@ -54,18 +61,18 @@ func (s *server) writeBody(w http.ResponseWriter, status int, body errorBody) {
 	if err != nil {
 		raw, status = []byte(`{"error":"internal error","code":"internal"}`), http.StatusInternalServerError
 	}
-	s.writeRaw(w, status, raw)
+	s.writeRaw(w, status, mediaJSON, raw)
 }
 
 // writeRaw is the one place from which plain answers leave.
-func (s *server) writeRaw(w http.ResponseWriter, status int, raw []byte) {
+func (s *server) writeRaw(w http.ResponseWriter, status int, media string, raw []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", media)
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	// A client that is gone cannot be told.
-	_, _ = w.Write(raw) //nolint:gosec // JSON, and sent as nothing else
+	_, _ = w.Write(raw) //nolint:gosec // JSON or escaped HTML, and sent as nothing else
 }
 
 func encode(v any) ([]byte, error) {

@@ -20,6 +20,8 @@ func newSchemas() *openapi.Schemas {
 	s.Name(reflect.TypeFor[errorBody](), "Error")
 	s.Name(reflect.TypeFor[orgView](), "ConsoleOrg")
 
+	describeProperties(s)
+
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})
 	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IPv6 address."})

@@ -32,6 +32,7 @@ type Schemas struct {
 	echoes  map[reflect.Type]bool
 	sameAs  map[reflect.Type]reflect.Type
 	called  map[reflect.Type]string
+	texts   map[reflect.Type]map[string]string
 	names   map[typeIn]string
 	taken   map[string]typeIn
 	schemas map[string]*Schema
@@ -46,6 +47,7 @@ type typeIn struct {
 func NewSchemas() *Schemas {
 	return &Schemas{
 		known: map[reflect.Type]Schema{}, echoes: map[reflect.Type]bool{}, sameAs: map[reflect.Type]reflect.Type{}, called: map[reflect.Type]string{},
+		texts: map[reflect.Type]map[string]string{},
 		names: map[typeIn]string{}, taken: map[string]typeIn{}, schemas: map[string]*Schema{},
 	}
 }
@@ -63,6 +65,10 @@ func (s *Schemas) Echo(t reflect.Type) { s.echoes[t] = true }
 
 // Name gives a type another name than it would have.
 func (s *Schemas) Name(t reflect.Type, name string) { s.called[t] = name }
+
+// Describe says of properties of a struct, by their names in JSON, what their names
+// do not.
+func (s *Schemas) Describe(t reflect.Type, texts map[string]string) { s.texts[t] = texts }
 
 // Named returns the schemas with names that were made so far, by name.
 func (s *Schemas) Named() map[string]*Schema { return s.schemas }
@@ -166,7 +172,13 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 	if d == echoed {
 		schema.AdditionalProperties = &Schema{}
 	}
-	for _, f := range fieldsOf(t) {
+	fields := fieldsOf(t)
+	for name := range s.texts[t] {
+		if !slices.ContainsFunc(fields, func(f field) bool { return f.name == name }) {
+			panic(fmt.Sprintf("openapi: %s has no property %s to describe", t, name))
+		}
+	}
+	for _, f := range fields {
 		p, required := s.Of(f.Type, d), !f.optional
 		switch {
 		case d != Answered:
@@ -178,6 +190,11 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 		case f.Type.Kind() == reflect.Pointer && f.optional:
 			p = s.Of(f.Type.Elem(), d) // nil is left out
 		}
+		if text := s.text(t, f); text != "" {
+			told := *p
+			told.Description = text
+			p = &told
+		}
 		schema.Properties[f.name] = p
 		if required {
 			schema.Required = append(schema.Required, f.name)
@@ -185,6 +202,15 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 	}
 	slices.Sort(schema.Required)
 	return schema
+}
+
+// text is what Describe says of a property, of the struct itself or of the one that
+// is embedded in it.
+func (s *Schemas) text(t reflect.Type, f field) string {
+	if text := s.texts[t][f.name]; text != "" {
+		return text
+	}
+	return s.texts[f.of][f.name]
 }
 
 // Nullable returns a schema that also allows null.
@@ -209,6 +235,7 @@ type field struct {
 	reflect.StructField
 	name     string // on the wire
 	optional bool   // left out when it is empty
+	of       reflect.Type
 	depth    int
 }
 
@@ -245,7 +272,7 @@ func fieldsOf(t reflect.Type) []field {
 				order = append(order, name)
 			}
 			byName[name] = field{
-				StructField: f, name: name, depth: depth,
+				StructField: f, name: name, of: t, depth: depth,
 				optional: strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"),
 			}
 		}

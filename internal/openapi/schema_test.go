@@ -190,3 +190,23 @@ func TestNullable(t *testing.T) {
 		}
 	}
 }
+
+func TestDescribe(t *testing.T) {
+	s := schemas()
+	s.Describe(reflect.TypeFor[everything](), map[string]string{"struct": "A text."})
+	s.Describe(reflect.TypeFor[inner](), map[string]string{"name": "Of what is embedded.", "deep": "Hidden."})
+	s.Of(reflect.TypeFor[everything](), openapi.Answered)
+	properties := s.Named()["Everything"].Properties
+	for name, want := range map[string]string{"struct": "A text.", "name": "Of what is embedded.", "deep": "", "bool": ""} {
+		if got := properties[name].Description; got != want {
+			t.Errorf("%s is described as %q, want %q", name, got, want)
+		}
+	}
+	defer func() {
+		if v, _ := recover().(string); !strings.Contains(v, "no property gone") {
+			t.Errorf("said %q", v)
+		}
+	}()
+	s.Describe(reflect.TypeFor[roomView](), map[string]string{"gone": "x"})
+	s.Of(reflect.TypeFor[roomView](), openapi.Answered)
+}

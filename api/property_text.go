@@ -1,0 +1,126 @@
+package api
+
+import (
+	"reflect"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/openapi"
+)
+
+// texts say of properties what their names do not.
+type texts map[string]string
+
+// describeProperties is for the readers of the document. A property that is not
+// there any more panics, so that no text outlives what it is about.
+func describeProperties(s *openapi.Schemas) {
+	tell[errorBody](s, texts{
+		"error":  "For people; it names the property or the parameter that is wrong.",
+		"status": "The reason, for programs. Which there are depends on the operation.",
+		"code":   "The class of the error. It follows from the status code, and is more stable.",
+	})
+	tell[hangar.Machine](s, texts{
+		"name":        "Unique among the Machines of its App that exist.",
+		"instance_id": "The current version: a new one with every update.",
+		"private_ip":  "Its address in the network of its App.",
+		"host_id":     "The server that it is on.",
+		"cordoned":    "It gets no requests from the edge.",
+		"nonce":       "The secret of the lease, when this request has made one.",
+	})
+	tell[machineView](s, texts{
+		"version":           "The older name of `instance_id`.",
+		"config":            "As it was sent, with what was left out of `guest` filled in.",
+		"incomplete_config": "Always null.",
+		"host_status":       "`ok` while the server that it is on can be reached.",
+		"events":            "The newest first.",
+		"created_at":        "RFC 3339, whole seconds.",
+		"updated_at":        "RFC 3339, whole seconds.",
+	})
+	tell[machineWish](s, texts{
+		"name":                      "Of a new Machine: a generated one when it is left out. Of an update: must be the Machine's.",
+		"region":                    "This server's when it is left out.",
+		"current_version":           "For updates: refused with 412 unless it is the Machine's.",
+		"skip_launch":               "Prepare the Machine, and leave it stopped.",
+		"skip_service_registration": "Start it cordoned.",
+	})
+	tell[hangar.MachineConfig](s, texts{
+		"image":          "A reference with a tag, a digest or both. A tag is resolved once, when it is sent.",
+		"guest":          "How large the Machine is: `shared`, 1 CPU and 256 MB unless given.",
+		"size":           "A preset such as `shared-cpu-2x`, instead of `guest`.",
+		"metadata":       "Texts by which users tell Machines apart.",
+		"auto_destroy":   "Destroy the Machine when its main process has ended for good.",
+		"restart":        "What follows when the main process ends: `on-failure`, ten times within five minutes, unless given.",
+		"stop_config":    "How it is asked to stop: SIGINT and five seconds before SIGKILL, unless given.",
+		"persist_rootfs": "An older place of `rootfs.persist`.",
+		"swap_size_mb":   "An older place of `init.swap_size_mb`.",
+
+		"disable_machine_autostart": "An older place of `services[].autostart`.",
+	})
+	tell[hangar.Init](s, texts{
+		"exec":        "Replaces everything else that says what to run.",
+		"entrypoint":  "Instead of the image's.",
+		"cmd":         "Instead of the image's.",
+		"tty":         "Give the main process a terminal.",
+		"kernel_args": "Accepted, and of no effect.",
+	})
+	tell[hangar.Guest](s, texts{
+		"cpu_kind":  "`shared` or `performance`.",
+		"memory_mb": "MiB, a multiple of 256.",
+	})
+	tell[hangar.RestartConfig](s, texts{
+		"policy":      "`no`, `on-failure` or `always`.",
+		"max_retries": "For `on-failure`: how often within five minutes.",
+	})
+	tell[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`, it is the image's again at every cold start; `restart`, until an update; `always`."})
+	tell[hangar.Service](s, texts{
+		"internal_port":        "Where the Machine listens.",
+		"autostart":            "Start the Machine when a request comes.",
+		"autostop":             "What happens to an idle Machine: `off` or false, `stop` or true, `suspend`.",
+		"min_machines_running": "How many of the App are left running.",
+	})
+	tell[hangar.Check](s, texts{
+		"type":         "`tcp` or `http`.",
+		"port":         "In a service: its own port unless given.",
+		"headers":      "An object of texts is read, too.",
+		"grace_period": "After the start, before a failure counts.",
+	})
+	tell[hangar.File](s, texts{
+		"raw_value": "The content, in base64.",
+		"mode":      "As a number: 420 is 0644.",
+	})
+	tell[hangar.Event](s, texts{
+		"status":    "The state that the Machine came to be in.",
+		"source":    "Who caused it: `user`, `flyd` is this server, `proxy` the edge.",
+		"timestamp": "Unix milliseconds.",
+	})
+	tell[hangar.EventRequest](s, texts{
+		"MonitorEvent": "The same exit, where older clients look for it.",
+		"cold_boot":    "On a start from suspended: why memory was not restored.",
+		"error":        "Why a launch, a start or a suspend failed.",
+	})
+	tell[hangar.Process](s, texts{
+		"stime": "Milliseconds of system time.",
+		"rtime": "Milliseconds of user time.",
+		"rss":   "Bytes.",
+	})
+	tell[processView](s, texts{"cpu": "Percent of a core."})
+	tell[hangar.ExecResult](s, texts{
+		"exit_code":   "128 and the signal for a command that a signal ended.",
+		"exit_signal": "0 for none.",
+	})
+	tell[execWish](s, texts{
+		"cmd":     "A command line, split as a shell would; nothing in it is expanded.",
+		"command": "The command and its arguments, instead of `cmd`.",
+		"timeout": "Seconds; 30 unless given.",
+	})
+	tell[execView](s, texts{"truncated": "A stream was longer than the 4 MiB that are kept of it."})
+	tell[appWish](s, texts{
+		"app_name": "At most 63 characters of a-z, 0-9 and dash.",
+		"name":     "The same, as some clients write it.",
+		"network":  "Apps of one organization and one network reach each other.",
+	})
+	tell[appView](s, texts{"created_at": "Unix milliseconds.", "app_role": "Always empty."})
+	tell[hangar.Image](s, texts{"size_bytes": "Unpacked.", "in_use": "By a Machine."})
+	tell[hangar.PullProgress](s, texts{"done": "Bytes.", "total": "Bytes; 0 while it is not known.", "phase": "`pulling` or `unpacking`."})
+}
+
+func tell[T any](s *openapi.Schemas, t texts) { s.Describe(reflect.TypeFor[T](), t) }
