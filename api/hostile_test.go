@@ -114,7 +114,7 @@ var about = regexp.MustCompile(`(?s)^(invalid [a-z_]|Validation failed|the body|
 
 // wrongRefusal says what is wrong with an answer that refuses a request.
 func wrongRefusal(w *httptest.ResponseRecorder) string {
-	var body struct{ Error, Code string }
+	var body struct{ Error, Status, Code string }
 	switch {
 	case w.Code < 400, w.Code == http.StatusServiceUnavailable && strings.Contains(w.Body.String(), "shutting down"): // the caller had left
 		return ""
@@ -122,7 +122,7 @@ func wrongRefusal(w *httptest.ResponseRecorder) string {
 		return "it is no 4xx"
 	case w.Header().Get("Content-Type") != "application/json" || json.Unmarshal(w.Body.Bytes(), &body) != nil || body.Error == "" || body.Code == "":
 		return "it is no error in JSON"
-	case w.Code == http.StatusBadRequest && body.Code == "invalid" && !about.MatchString(body.Error):
+	case w.Code == http.StatusBadRequest && body.Code == "invalid" && body.Status == "" && !about.MatchString(body.Error):
 		return "it does not say what it is about"
 	case w.Body.Len() > 8<<10:
 		return "it is very long"
