@@ -88,6 +88,9 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
+// statusInName is how an exchange is named whose status may never be another.
+var statusInName = regexp.MustCompile(`^(\d{3}): `)
+
 func replay(t *testing.T, archive *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	handler := newAPI()
@@ -98,7 +101,11 @@ func replay(t *testing.T, archive *txtar.Archive) *txtar.Archive {
 		if strings.HasSuffix(f.Name, " answer") {
 			continue
 		}
-		out.Files = append(out.Files, f, txtar.File{Name: f.Name + " answer", Data: exchange(t, handler, ids.fill(string(f.Data)), ids)})
+		data := exchange(t, handler, ids.fill(string(f.Data)), ids)
+		out.Files = append(out.Files, f, txtar.File{Name: f.Name + " answer", Data: data})
+		if status := statusInName.FindStringSubmatch(f.Name); status != nil && !bytes.HasPrefix(data, []byte(status[1])) {
+			t.Errorf("%s is answered\n%s", f.Name, data)
+		}
 	}
 	return out
 }
