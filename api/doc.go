@@ -3,10 +3,10 @@
 // # What it promises
 //
 // It decodes, checks the form of what was sent, calls a service and writes what
-// that answers; it decides nothing. Every request but GET /healthz, the document and those
-// of the registry, which authenticates by itself, carries a token, and the services
-// find its principal in their context. Errors have one shape, {"error", "status",
-// "code"}, and one table from codes to status codes; see [hangar.Error]. Every
+// that answers; it decides nothing. Every request but GET /healthz, the document, its page
+// and those of the registry, which authenticates by itself, carries a token, and the
+// services find its principal in their context. Errors have one shape, {"error",
+// "status", "code"}, and one table from codes to status codes; see [hangar.Error]. Every
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
 //
 // Input is bounded: a body has at most MaxBodyBytes, is UTF-8 and must arrive within
@@ -17,7 +17,7 @@
 // # The document
 //
 // GET /v1/openapi.json describes every route in OpenAPI 3.1. It is made from the routes
-// themselves: see operation.
+// themselves: see operation. GET /docs is the same as a page.
 //
 // # Streams
 //

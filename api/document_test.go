@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -279,5 +280,18 @@ func TestReference(t *testing.T) {
 	}
 	if strings.Contains(page, "<script") || strings.Contains(page, "ZgotmplZ") {
 		t.Error("the page has a script, or what its template refuses")
+	}
+}
+
+// TestGuideHasEveryCode compares the table of errors that users read.
+func TestGuideHasEveryCode(t *testing.T) {
+	guide, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code, status := range statuses {
+		if row := "| `" + string(code) + "` | " + strconv.Itoa(status) + " |"; !strings.Contains(string(guide), row) {
+			t.Errorf("docs/api.md has no row %q", row)
+		}
 	}
 }
