@@ -135,7 +135,7 @@ func wrongRefusal(w *httptest.ResponseRecorder) string {
 // asks for: paths, queries and bodies that are broken in ever other ways.
 func TestHostileRequests(t *testing.T) {
 	rounds := 200
-	if testing.Short() {
+	if testing.Short() || underRace {
 		rounds = 20
 	}
 	document := openapitest.Of(t, newAPI(), "/v1/openapi.json")
