@@ -51,29 +51,6 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// FuzzSplitCommand: words that are quoted are the words that come out.
-func FuzzSplitCommand(f *testing.F) {
-	for _, seed := range []string{"", "true", "a b", `sh -c "echo $A"`, "'", `\`, `"\"`, "a\tb\nc", `'a'"b"\ c`} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, line string) {
-		words, err := splitCommand(line)
-		if err != nil {
-			if hangar.CodeOf(err) != hangar.CodeInvalid || !strings.HasPrefix(err.Error(), "invalid cmd: ") {
-				t.Fatalf("refused with %v", err)
-			}
-			return
-		}
-		var quoted strings.Builder
-		for _, w := range words {
-			quoted.WriteString(" '" + strings.ReplaceAll(w, "'", `'\''`) + "'")
-		}
-		if again, err := splitCommand(quoted.String()); err != nil || !slices.Equal(again, words) {
-			t.Fatalf("%q is split into %q, and those into %q, %v", line, words, again, err)
-		}
-	})
-}
-
 // FuzzAuthorization: only a known scheme with a token, and nothing else, is asked
 // about.
 func FuzzAuthorization(f *testing.F) {
