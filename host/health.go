@@ -116,9 +116,12 @@ func (u *unhealthy) take() []hangar.MachineID {
 	return list
 }
 
-// healthChanged is told of every change by the checker.
+// healthChanged is told by the checker of every change, and when a check that has
+// failed from the start is given up on.
 func (a *Agent) healthChanged(id hangar.MachineID, c check.Change) {
-	a.news.add(id)
+	if c.Before != c.After.Status {
+		a.news.add(id)
+	}
 	a.mu.RLock()
 	m := a.machines[id]
 	a.mu.RUnlock()

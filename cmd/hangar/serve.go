@@ -130,8 +130,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	group.Go(func() error { return view.Run(ctx) })
 	group.Go(func() error { return tokens.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })
-	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
+	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
+	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -3,6 +3,7 @@ package contract
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -30,10 +31,28 @@ func (h Harness) capacity(t *testing.T, region hangar.Region, guest hangar.Guest
 	return rooms[i].Capacity
 }
 
+// atRest waits until no Machine but those that stay as they are takes or gives room.
+func (h Harness) atRest(t *testing.T) {
+	t.Helper()
+	q := hangar.MachinePageQuery{MachineFilter: hangar.MachineFilter{States: []hangar.MachineState{
+		hangar.MachineCreated, hangar.MachineStarting, hangar.MachineStopping, hangar.MachineSuspending,
+		hangar.MachineRestarting, hangar.MachineReplacing, hangar.MachineDestroying,
+	}}}
+	for {
+		page, err := h.Machines.OrgMachines(h.Context(t), hangar.OrgPersonal, q)
+		must(t, "list", err)
+		if len(page.Machines) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // platformRegions: a Machine takes room while it is started.
 func platformRegions(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	m := h.stopped(t, app)
+	h.atRest(t)
 	before := h.capacity(t, m.Region, hangar.Guest{})
 	if same := h.capacity(t, m.Region, hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 1, MemoryMB: 256}); same != before {
 		t.Errorf("room for %d machines of 256 MB, and for %d of the default size", same, before)

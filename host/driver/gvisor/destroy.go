@@ -59,6 +59,7 @@ func (d *Driver) release(ctx context.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
 	}
+	d.leaveDiscarded(hangar.MachineID(id))
 	d.mu.Lock()
 	delete(d.kept, hangar.MachineID(id))
 	d.mu.Unlock()

@@ -64,7 +64,10 @@ type Driver struct {
 	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
 	// kept are the Machines whose root file system Suspend has left mounted for
 	// Resume; guarded by mu.
-	kept     map[hangar.MachineID]bool
+	kept map[hangar.MachineID]bool
+	// discards are the writable layers that are about to be removed, by Machine;
+	// guarded by mu.
+	discards map[hangar.MachineID]*discard
 	watchers sync.WaitGroup
 	spare    spares
 	closing  chan struct{} // closed by Close
@@ -86,6 +89,7 @@ func New(opts Options) *Driver {
 		opts: opts, log: opts.Log, fdHold: -1,
 		sandboxes: make(map[hangar.MachineID]*sandbox),
 		kept:      make(map[hangar.MachineID]bool),
+		discards:  make(map[hangar.MachineID]*discard),
 		closing:   make(chan struct{}),
 	}
 }

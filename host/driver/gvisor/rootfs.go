@@ -58,11 +58,18 @@ func writeInitLayer(dir string) error {
 
 func rootfsDir(dir string) string { return filepath.Join(dir, "rootfs") }
 
+// discard is a writable layer that is removed once its Machine has booted.
+type discard struct {
+	cancel chan struct{} // closed when it is to be left alone
+	done   chan struct{} // closed when it was removed, or left alone
+}
+
 // discard moves a writable layer away, which is quick, and removes it later, which need
 // not be: it holds whatever a Machine wrote.
-func (d *Driver) discard(upper string) error {
+func (d *Driver) discard(id hangar.MachineID, upper string) error {
+	d.leaveDiscarded(id)
 	discarded := upper + ".old"
-	// One that is left of a daemon that died.
+	// One that was left alone.
 	if err := os.RemoveAll(discarded); err != nil {
 		return err
 	}
@@ -71,16 +78,37 @@ func (d *Driver) discard(upper string) error {
 	} else if err != nil {
 		return err
 	}
+	c := &discard{cancel: make(chan struct{}), done: make(chan struct{})}
+	d.mu.Lock()
+	d.discards[id] = c
+	d.mu.Unlock()
 	d.watchers.Go(func() {
+		defer close(c.done)
 		select {
 		case <-time.After(bootTime):
+		case <-c.cancel:
+			return
 		case <-d.closing:
+			return
 		}
 		if err := os.RemoveAll(discarded); err != nil {
 			d.log.Warn("remove a discarded writable layer", "path", discarded, "err", err)
 		}
 	})
 	return nil
+}
+
+// leaveDiscarded returns when nobody removes a writable layer of the Machine any more.
+// What is left of one goes with the next, or with the Machine's directory.
+func (d *Driver) leaveDiscarded(id hangar.MachineID) {
+	d.mu.Lock()
+	c := d.discards[id]
+	delete(d.discards, id)
+	d.mu.Unlock()
+	if c != nil {
+		close(c.cancel)
+		<-c.done
+	}
 }
 
 // mountRoot mounts the root file system of spec at rootfsDir. The layers are named
@@ -92,7 +120,7 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	}
 	upper, work := filepath.Join(spec.Root.Writable, "upper"), filepath.Join(spec.Root.Writable, "work")
 	if spec.Root.Reset {
-		if err := d.discard(upper); err != nil {
+		if err := d.discard(spec.ID, upper); err != nil {
 			return err
 		}
 	}
