@@ -46,7 +46,7 @@ func newSchemas() *openapi.Schemas {
 	enum(s, hangar.Codes()...)
 	enum(s, hangar.AppPending, hangar.AppDeployed)
 	enum(s, hangar.SourceUser, hangar.SourceAgent, hangar.SourceProxy)
-	enum(s, hangar.LogApp, hangar.LogRunner)
+	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth)
 	return s
 }
 
