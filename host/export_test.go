@@ -14,13 +14,13 @@ import (
 func Crashes(config hangar.MachineConfig, code int, runs time.Duration) (restarts int, after time.Duration) {
 	rec := &journal.Record{Machine: hangar.Machine{Config: config}}
 	began := time.Unix(0, 0)
-	for now := began.Add(runs); now.Sub(began) < 24*time.Hour; now = rec.RestartAt.Add(runs) {
-		r := nextRestart(rec, code != 0, now)
+	for at := began.Add(runs); at.Sub(began) < 24*time.Hour; at = rec.RestartAt.Add(runs) {
+		r := nextRestart(rec, code != 0, at)
 		if !r.wanted {
 			if !r.exhausted {
 				return restarts, 0
 			}
-			return restarts, now.Sub(began)
+			return restarts, at.Sub(began)
 		}
 		rec.Restarts, rec.RestartAt = r.times, r.at
 		restarts++

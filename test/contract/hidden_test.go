@@ -305,3 +305,61 @@ func TestKillDaemonWhileRotating(t *testing.T) {
 		}
 	}
 }
+
+// TestSecretsOfProcessesAndFiles: each process finds the secrets that it names, and a
+// file holds the secret that it was made of; that file, in the Machine's own root file
+// system, is the only one on disk.
+func TestSecretsOfProcessesAndFiles(t *testing.T) {
+	d := daemon.Start(t, daemon.Options{Driver: "gvisor"})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	t.Cleanup(cancel)
+	h := hidden{t, d, d.Client(), ctx}
+	image := d.Push(daemon.Busybox(t, "sh", "sleep", "cat", "echo"), "busybox:1")
+	d.Run("apps", "create", string(hiddenApp))
+	h.set("TOKEN", firstSecret)
+	h.set("FILE", base64.StdEncoding.EncodeToString([]byte(secondSecret)))
+	tell := func(name string) []string {
+		return []string{"sh", "-c", `echo "[$TOKEN][$OTHER]" >/tmp/` + name + `; sleep 100000`}
+	}
+	m, err := h.c.CreateMachine(ctx, hiddenApp, hangar.MachineCreate{Config: hangar.MachineConfig{
+		Image: image,
+		Files: []hangar.File{{GuestPath: "/etc/keys/file", SecretName: "FILE"}},
+		Processes: []hangar.ProcessConfig{
+			{Exec: tell("all")},
+			{Exec: tell("one"), IgnoreAppSecrets: true, Secrets: []hangar.ProcessSecret{{EnvVar: "OTHER", Name: "TOKEN"}}},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.started(m.Ref())
+	for path, want := range map[string]string{
+		"/tmp/all":       "[" + firstSecret + "][]\n",
+		"/tmp/one":       "[][" + firstSecret + "]\n",
+		"/etc/keys/file": secondSecret,
+	} {
+		if got := h.content(m.Ref(), path); got != want {
+			t.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+	for _, path := range find(t, d.Dir()) {
+		if !strings.HasSuffix(path, "/root/upper/etc/keys/file") && !strings.Contains(path, "/root/upper/tmp/") {
+			t.Errorf("there is plaintext in %s", path)
+		}
+	}
+	d.Run("apps", "destroy", string(hiddenApp), "--force")
+	h.nowhere()
+}
+
+// content waits until a file of a Machine holds something.
+func (h hidden) content(ref hangar.MachineRef, path string) string {
+	h.Helper()
+	var out bytes.Buffer
+	_, err := h.c.ExecMachine(h.ctx, ref, hangar.ExecRequest{
+		Command: []string{"sh", "-c", `until [ -s "$0" ]; do sleep 0.01; done; cat "$0"`, path},
+	}, hangar.ExecStreams{Stdout: &out})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return out.String()
+}
