@@ -23,6 +23,10 @@ func await() bool {
 	if err != nil || len(files) == 0 {
 		return false
 	}
+	// From here on nobody else is given the command.
+	if err := unix.Sendto(bundle.AwaitFD, []byte{1}, unix.MSG_NOSIGNAL, nil); err != nil {
+		return false
+	}
 	// The first takes the place of the socket. None is inherited by who does not ask
 	// for it, but for the output.
 	places := [][]int{{bundle.ResultFD}, {unix.Stdout, unix.Stderr}}

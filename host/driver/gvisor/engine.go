@@ -35,7 +35,7 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	}
 	defer reply.Close()
 	defer replyEnd.Close()
-	cmd, err := d.command(out, replyEnd, append(d.engineFlags(), args...))
+	cmd, waited, err := d.command(out, replyEnd, append(d.engineFlags(), args...))
 	if err != nil {
 		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
 	}
@@ -44,6 +44,9 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	raw, readErr := io.ReadAll(reply)
 	waitErr := cmd.Wait()
 	stop()
+	if waited != nil && !waited.begun() { // killed by somebody: the host may be short of memory
+		return d.engine(ctx, out, args...)
+	}
 	d.spare.later(d.fillSpare)
 	var r bundle.Result
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -58,20 +61,21 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	return r, nil
 }
 
-// command has an engine work on a command: the one that waits for it, or else a new one.
-func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, error) {
+// command has an engine work on a command: the one that waits for it, which is returned
+// with its process, or else a new one.
+func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, *spare, error) {
 	if s := d.takeSpare(); s != nil {
 		if err := s.order(out, reply, args); err == nil {
-			return s.cmd, nil
+			return s.cmd, s, nil
 		}
-		s.dismiss() // killed by somebody: the host may be short of memory
+		s.dismiss()
 	}
 	cmd := d.process(args...)
 	if out != nil { // an *os.File is handed on as it is, without a copying goroutine
 		cmd.Stdout, cmd.Stderr = out, out
 	}
 	cmd.ExtraFiles = []*os.File{reply} // bundle.ResultFD
-	return cmd, cmd.Start()
+	return cmd, nil, cmd.Start()
 }
 
 func (d *Driver) process(args ...string) *exec.Cmd {
@@ -179,11 +183,14 @@ func (s *spare) order(out, reply *os.File, args []string) error {
 	if out != nil {
 		files = append(files, int(out.Fd()))
 	}
-	err := unix.Sendmsg(int(s.sock.Fd()), []byte(text), unix.UnixRights(files...), nil, unix.MSG_NOSIGNAL)
-	if err == nil {
-		_ = s.sock.Close()
-	}
-	return err
+	return unix.Sendmsg(int(s.sock.Fd()), []byte(text), unix.UnixRights(files...), nil, unix.MSG_NOSIGNAL)
+}
+
+// begun reports whether the spare, which has ended, had taken its command.
+func (s *spare) begun() bool {
+	defer s.sock.Close()
+	n, _, err := unix.Recvfrom(int(s.sock.Fd()), make([]byte, 1), unix.MSG_DONTWAIT)
+	return err == nil && n == 1
 }
 
 // dismiss ends a spare that has no command.

@@ -35,9 +35,9 @@ const ResultFD = 3
 // An engine that is started as `runsc await` reads its command from the socket
 // AwaitFD, of type SOCK_SEQPACKET: one message of at most MaxCommand bytes, the
 // arguments with NUL between them, and with it the descriptors of the result and,
-// unless the command has no output, of the guest's output. It then works in the
-// directory that the command names, by which it is told from one that still waits.
-// It ends when the socket is closed before that.
+// unless the command has no output, of the guest's output. It answers with one byte,
+// and from then on works in the directory that the command names, by which it is told
+// from one that still waits. It ends when the socket is closed before that.
 const (
 	AwaitArg   = "await"
 	AwaitFD    = 3
