@@ -72,10 +72,15 @@ func machineWatchBreak(t *testing.T, h Harness) {
 func machineProcesses(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	m := h.started(t, app)
-	processes, err := h.Machines.MachineProcesses(h.Context(t), m.Ref())
-	must(t, "ps", err)
-	if len(processes) == 0 {
-		t.Error("a started machine has no processes")
+	ctx := h.Context(t)
+	var processes []hangar.Process
+	for len(processes) == 0 { // the command comes a moment after what starts it
+		if ctx.Err() != nil {
+			t.Fatal("a started machine has no processes")
+		}
+		var err error
+		processes, err = h.Machines.MachineProcesses(ctx, m.Ref())
+		must(t, "ps", err)
 	}
 	for _, p := range processes {
 		if p.PID <= 0 || p.Command == "" {
@@ -83,7 +88,7 @@ func machineProcesses(t *testing.T, h Harness) {
 		}
 	}
 	stopped := h.stopped(t, app)
-	_, err = h.Machines.MachineProcesses(h.Context(t), stopped.Ref())
+	_, err := h.Machines.MachineProcesses(h.Context(t), stopped.Ref())
 	wantError(t, "ps of a stopped machine", err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 }
 
