@@ -66,7 +66,7 @@ var rules = map[string]rule{
 
 	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
-	"bench/...":    {imports: plus(everything, "bench/publish")},
+	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
 	"examples/...": {},
 }
 

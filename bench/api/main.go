@@ -64,7 +64,7 @@ func run() error {
 	if err == nil {
 		err = b.report(ctx)
 	}
-	return errors.Join(err, b.cleanup.run())
+	return errors.Join(err, b.cleanup.Run())
 }
 
 func parse(args []string) (options, error) {
@@ -114,20 +114,6 @@ func parse(args []string) (options, error) {
 }
 
 func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
-
-// undo is what remains to be removed, in the order in which it was made.
-type undo []func() error
-
-func (u *undo) add(f func() error) { *u = append(*u, f) }
-
-func (u *undo) run() error {
-	var errs []error
-	for _, f := range slices.Backward(*u) {
-		errs = append(errs, f())
-	}
-	*u = nil
-	return errors.Join(errs...)
-}
 
 // String is the flags that make the same run.
 func (o options) String() string {

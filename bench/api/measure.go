@@ -10,12 +10,14 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // bench is one measuring.
 type bench struct {
 	options options
-	cleanup undo
+	cleanup harness.Undo
 	dir     string // temporary
 	stages  []*stage
 	peers   []*row
@@ -58,7 +60,7 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	b.dir = dir
-	b.cleanup.add(func() error { return os.RemoveAll(dir) })
+	b.cleanup.Add(func() error { return os.RemoveAll(dir) })
 	if b.busy, err = otherWork(ctx); err != nil {
 		return err
 	}
@@ -68,20 +70,20 @@ func (b *bench) measure(ctx context.Context) error {
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the guest: %w\n%s", err, said)
 	}
-	d, err := startDaemon(ctx, filepath.Join(b.options.bin, "hangar"), dir)
+	d, err := startDaemon(ctx, filepath.Join(b.options.bin, "hangar"))
 	if err != nil {
 		return err
 	}
-	b.cleanup.add(d.down)
-	token, err := d.token()
+	b.cleanup.Add(d.Down)
+	token, err := d.Token()
 	if err != nil {
 		return err
 	}
-	image, err := d.push(ctx, program, "guest:bench", token)
+	image, err := d.Push(ctx, program, "guest:bench")
 	if err != nil {
 		return err
 	}
-	p := &platform{addr: d.addr, token: token, image: image, apps: map[string]bool{}}
+	p := &platform{addr: d.Addr, token: token, image: image, apps: map[string]bool{}}
 	for _, n := range b.options.machines {
 		s := &stage{machines: n}
 		b.stages = append(b.stages, s)
@@ -107,8 +109,8 @@ func (b *bench) measure(ctx context.Context) error {
 // settling is how long a daemon is left alone before its memory is read.
 const settling = 3 * time.Second
 
-func (b *bench) stage(ctx context.Context, d *daemon, p *platform, s *stage) error {
-	created, err := cost(d.pids, func() (*load, error) { return p.grow(ctx, s.machines, b.options.clients) })
+func (b *bench) stage(ctx context.Context, d *harness.Daemon, p *platform, s *stage) error {
+	created, err := cost(pids(d), func() (*load, error) { return p.grow(ctx, s.machines, b.options.clients) })
 	if err != nil {
 		return err
 	}
@@ -148,10 +150,10 @@ func (b *bench) stage(ctx context.Context, d *daemon, p *platform, s *stage) err
 	if err := many(opMetadata, b.options.clients, requests); err != nil {
 		return err
 	}
-	if s.ready, err = d.restart(ctx); err != nil {
+	if s.ready, err = restart(ctx, d); err != nil {
 		return err
 	}
-	if s.readyCost, err = processorTime(d.pids()); err != nil {
+	if s.readyCost, err = processorTime([]int{d.PID()}); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s, cpu %s\n", s.ready, s.readyCost)
@@ -160,11 +162,11 @@ func (b *bench) stage(ctx context.Context, d *daemon, p *platform, s *stage) err
 }
 
 // many puts load on the daemon and records a row.
-func (b *bench) many(ctx context.Context, d *daemon, p *platform, s *stage, name string, clients int, next request) error {
+func (b *bench) many(ctx context.Context, d *harness.Daemon, p *platform, s *stage, name string, clients int, next request) error {
 	if _, err := drive(ctx, "tcp", p.addr, clients, b.options.span/5, next); err != nil { // warms up
 		return err
 	}
-	r, err := cost(d.pids, func() (*load, error) { return drive(ctx, "tcp", p.addr, clients, b.options.span, next) })
+	r, err := cost(pids(d), func() (*load, error) { return drive(ctx, "tcp", p.addr, clients, b.options.span, next) })
 	if err != nil {
 		return err
 	}
@@ -200,13 +202,13 @@ func cost(serve func() []int, do func() (*load, error)) (*row, error) {
 }
 
 // settled returns the memory of a daemon that was left alone.
-func (b *bench) settled(ctx context.Context, d *daemon) (int64, error) {
+func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-time.After(settling):
 	}
-	rss, err := memory(d.pids())
+	rss, err := memory([]int{d.PID()})
 	fmt.Fprintf(os.Stderr, "  rss %d MiB\n", rss>>20)
 	return rss, err
 }

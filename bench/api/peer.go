@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // peer is another program that the same clients ask.
@@ -98,7 +99,7 @@ func nginx(ctx context.Context, dir string, body []byte) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress(ctx)
+	address, err := harness.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -154,15 +155,6 @@ func podman(ctx context.Context, dir string) (*peer, error) {
 			return nil
 		},
 	}, nil
-}
-
-// freeAddress is one that nobody listens on at the moment.
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // compare asks the peers what hangar was asked, as many clients at once. A peer that

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // tick is the unit of processor times in /proc.
@@ -57,7 +59,7 @@ func memory(pids []int) (int64, error) {
 // otherWork is the share of the processors that was taken in a second in which
 // nothing was measured.
 func otherWork(ctx context.Context) (float64, error) {
-	idle, total, err := processors()
+	idle, total, err := harness.Processors()
 	if err != nil {
 		return 0, err
 	}
@@ -66,28 +68,6 @@ func otherWork(ctx context.Context) (float64, error) {
 		return 0, ctx.Err()
 	case <-time.After(time.Second):
 	}
-	idleThen, totalThen, err := processors()
+	idleThen, totalThen, err := harness.Processors()
 	return 1 - float64(idleThen-idle)/float64(max(1, totalThen-total)), err
-}
-
-// processors is what all processors have spent so far, in ticks.
-func processors() (idle, total uint64, err error) {
-	raw, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0, err
-	}
-	line, _, _ := strings.Cut(string(raw), "\n")
-	for i, word := range strings.Fields(line)[1:] {
-		n, err := strconv.ParseUint(word, 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("read /proc/stat: %w", err)
-		}
-		if i < 8 { // the rest is part of what comes before
-			total += n
-		}
-		if i == 3 || i == 4 { // idle, and waiting for a disk
-			idle += n
-		}
-	}
-	return idle, total, nil
 }

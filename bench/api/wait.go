@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // fanOut is how a change reached all who waited for it.
@@ -26,13 +28,13 @@ type fanOut struct {
 const dialers = 64
 
 // fan has many connections wait for one Machine to be started, and starts it.
-func (b *bench) fan(ctx context.Context, d *daemon, p *platform) error {
+func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 	if err := manyFiles(b.options.waiters); err != nil {
 		b.notes = append(b.notes, "no waiters: "+err.Error())
 		return nil
 	}
 	target := p.refs[0]
-	empty, err := memory(d.pids())
+	empty, err := memory([]int{d.PID()})
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,7 @@ func (b *bench) fan(ctx context.Context, d *daemon, p *platform) error {
 		return err
 	}
 	f := &fanOut{waiters: len(conns), took: make([]time.Duration, len(conns)), bytes: (full - empty) / int64(len(conns))}
-	before, err := processorTime(d.pids())
+	before, err := processorTime([]int{d.PID()})
 	if err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func (b *bench) fan(ctx context.Context, d *daemon, p *platform) error {
 	if err := f.collect(ctx, conns, began); err != nil {
 		return err
 	}
-	after, err := processorTime(d.pids())
+	after, err := processorTime([]int{d.PID()})
 	if err != nil {
 		return err
 	}

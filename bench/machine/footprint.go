@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 const (
@@ -42,11 +43,12 @@ func (b *bench) footprint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.cleanup.add(d.down)
+	b.cleanup.Add(d.Down)
 	p, err := newPlatform(ctx, d, b.program, b.options.cpus)
 	if err != nil {
 		return err
 	}
+	b.cleanup.Add(p.close)
 	idle, err := b.crashes(ctx, d, p, 0, runs)
 	if err != nil {
 		return err
@@ -78,10 +80,10 @@ func (b *bench) footprint(ctx context.Context) error {
 	if err := destroyAll(ctx, machines); err != nil {
 		return err
 	}
-	if err := d.kill(); err != nil {
+	if err := d.Kill(); err != nil {
 		return err
 	}
-	if _, err := d.up(ctx); err != nil {
+	if _, err := d.Up(ctx); err != nil {
 		return err
 	}
 	if idle, err = settled(ctx, d); err != nil {
@@ -93,10 +95,10 @@ func (b *bench) footprint(ctx context.Context) error {
 	if err := b.perMachine(ctx, d, fmt.Sprintf("per stopped Machine, after creating %d", stopped), idle, stopped, goalStopped); err != nil {
 		return err
 	}
-	if err := d.kill(); err != nil {
+	if err := d.Kill(); err != nil {
 		return err
 	}
-	if _, err := d.up(ctx); err != nil {
+	if _, err := d.Up(ctx); err != nil {
 		return err
 	}
 	rest, err := settled(ctx, d)
@@ -108,7 +110,7 @@ func (b *bench) footprint(ctx context.Context) error {
 }
 
 // perMachine compares a daemon as it is now with an idle one.
-func (b *bench) perMachine(ctx context.Context, d *daemon, name string, idle usage, machines int, goal float64) error {
+func (b *bench) perMachine(ctx context.Context, d *harness.Daemon, name string, idle usage, machines int, goal float64) error {
 	now, err := settled(ctx, d)
 	if err != nil {
 		return err
@@ -125,16 +127,16 @@ func (b *bench) growth(name string, idle, now usage, machines int, goal float64)
 
 // crashes kills the daemon again and again, records how soon it is back, complains if
 // a Machine did not live through it, and returns the daemon's memory at the end.
-func (b *bench) crashes(ctx context.Context, d *daemon, p *platform, machines, times int) (usage, error) {
+func (b *bench) crashes(ctx context.Context, d *harness.Daemon, p *platform, machines, times int) (usage, error) {
 	var took []time.Duration
 	for range times {
 		if err := b.quiet(ctx); err != nil {
 			return usage{}, err
 		}
-		if err := d.kill(); err != nil {
+		if err := d.Kill(); err != nil {
 			return usage{}, err
 		}
-		ready, err := d.up(ctx)
+		ready, err := d.Up(ctx)
 		if err != nil {
 			return usage{}, err
 		}
@@ -155,12 +157,12 @@ func (b *bench) crashes(ctx context.Context, d *daemon, p *platform, machines, t
 }
 
 // settled returns the memory of a daemon that was left alone.
-func settled(ctx context.Context, d *daemon) (usage, error) {
+func settled(ctx context.Context, d *harness.Daemon) (usage, error) {
 	select {
 	case <-ctx.Done():
 		return usage{}, ctx.Err()
 	case <-time.After(settling):
-		return memoryOf(d.cmd.Process.Pid)
+		return memoryOf(d.PID())
 	}
 }
 

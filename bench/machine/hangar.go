@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/client"
 )
 
@@ -30,19 +31,25 @@ type platform struct {
 }
 
 // newPlatform makes the App and the image on a daemon.
-func newPlatform(ctx context.Context, d *daemon, program string, cpus int) (*platform, error) {
-	api, err := d.client()
+func newPlatform(ctx context.Context, d *harness.Daemon, program string, cpus int) (*platform, error) {
+	api, err := newClient(d)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := api.CreateApp(ctx, hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
 		return nil, fmt.Errorf("create app: %w", err)
 	}
-	image, err := d.push(ctx, program, "guest:bench")
+	image, err := d.Push(ctx, program, "guest:bench")
 	if err != nil {
 		return nil, err
 	}
 	return &platform{api: api, image: image, cpus: cpus}, nil
+}
+
+// close ends the connections of the clients, which the daemon would wait for.
+func (p *platform) close() error {
+	p.api.Close()
+	return nil
 }
 
 // Name implements system.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // What is measured.
@@ -47,7 +49,7 @@ type bench struct {
 	options options
 	results *results
 	rng     *rand.Rand
-	cleanup undo
+	cleanup harness.Undo
 
 	dir     string // temporary
 	program string // that instances run
@@ -98,7 +100,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return err
 	}
 	b.dir = dir
-	b.cleanup.add(func() error { return os.RemoveAll(dir) })
+	b.cleanup.Add(func() error { return os.RemoveAll(dir) })
 	b.program = filepath.Join(dir, "rootfs", "guest")
 	if err := b.build(ctx, b.program, "./bench/guest"); err != nil {
 		return err
@@ -110,11 +112,12 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.cleanup.add(d.down)
+	b.cleanup.Add(d.Down)
 	platform, err := newPlatform(ctx, d, b.program, b.options.cpus)
 	if err != nil {
 		return err
 	}
+	b.cleanup.Add(platform.close)
 	b.systems = append(b.systems, platform)
 	return b.prepareOthers(ctx)
 }
@@ -125,7 +128,7 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 		return nil
 	}
 	wires, err := makeWires(ctx, max(crowdFew, b.most()))
-	b.cleanup.add(func() error {
+	b.cleanup.Add(func() error {
 		var errs []error
 		for _, w := range wires {
 			errs = append(errs, w.remove())
@@ -150,7 +153,7 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 		if err := os.Mkdir(r.dir, 0o700); err != nil {
 			return err
 		}
-		b.cleanup.add(r.remove)
+		b.cleanup.Add(r.remove)
 		b.systems = append(b.systems, r)
 	}
 	if b.options.skips(namePodman) {
@@ -167,7 +170,7 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 		fmt.Fprintln(os.Stderr, "without podman:", err)
 		return nil
 	}
-	b.cleanup.add(p.remove)
+	b.cleanup.Add(p.remove)
 	b.systems = append(b.systems, p)
 	return nil
 }

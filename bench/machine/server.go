@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
 )
 
@@ -30,7 +31,7 @@ func (b *bench) quiet(ctx context.Context) error {
 		return ctx.Err()
 	}
 	for deadline := time.Now().Add(idlePatience); time.Now().Before(deadline); {
-		idle, total, err := processorTime()
+		idle, total, err := harness.Processors()
 		if err != nil {
 			return err
 		}
@@ -39,7 +40,7 @@ func (b *bench) quiet(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(idleProbe):
 		}
-		idleThen, totalThen, err := processorTime()
+		idleThen, totalThen, err := harness.Processors()
 		if err != nil {
 			return err
 		}
@@ -49,28 +50,6 @@ func (b *bench) quiet(ctx context.Context) error {
 	}
 	b.waited++
 	return nil
-}
-
-// processorTime is what the processors have spent so far, in ticks.
-func processorTime() (idle, total uint64, err error) {
-	raw, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0, err
-	}
-	line, _, _ := strings.Cut(string(raw), "\n")
-	for i, word := range strings.Fields(line)[1:] {
-		n, err := strconv.ParseUint(word, 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("read /proc/stat: %w", err)
-		}
-		if i < 8 { // the rest is part of what comes before
-			total += n
-		}
-		if i == 3 || i == 4 { // idle, and waiting for a disk
-			idle += n
-		}
-	}
-	return idle, total, nil
 }
 
 // usage is the memory of a process in bytes.

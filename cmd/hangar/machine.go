@@ -110,3 +110,14 @@ func (c *cli) oneMachine(ctx context.Context, args []string) (*client.Client, *h
 	m, err := find(ctx, p, hangar.AppName(args[0]), name)
 	return p, m, err
 }
+
+// onMachine is the work of a command whose arguments name an App and a Machine.
+func (c *cli) onMachine(work func(*cobra.Command, *client.Client, *hangar.Machine) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		p, m, err := c.oneMachine(cmd.Context(), args)
+		if err != nil {
+			return err
+		}
+		return work(cmd, p, m)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 const leaseLong = `Keep a Machine to yourself for a while.
@@ -38,11 +39,7 @@ func newLeaseAcquireCommand(c *cli) *cobra.Command {
 		Short:             "Lease a Machine and print the nonce; with its nonce, for longer",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.AcquireLease(cmd.Context(), m.Ref(), in)
 			if err != nil {
 				return err
@@ -53,7 +50,7 @@ func newLeaseAcquireCommand(c *cli) *cobra.Command {
 			fmt.Fprintf(c.stderr, "Machine %s is yours until %s\n", m.ID, lease.ExpiresAt.Local().Format(time.DateTime))
 			fmt.Fprintln(c.stdout, lease.Nonce)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().DurationVar(&in.TTL, "ttl", 0, "for how long, at most 24h (default 30s)")
 	cmd.Flags().StringVar(&in.Description, "description", "", "what for, for others to read")
@@ -69,11 +66,7 @@ func newLeaseViewCommand(c *cli) *cobra.Command {
 		Short:             "Show who holds the lease of a Machine",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.MachineLease(cmd.Context(), m.Ref())
 			if err != nil {
 				return err
@@ -89,7 +82,7 @@ func newLeaseViewCommand(c *cli) *cobra.Command {
 				{"Nonce", lease.Nonce},
 				{"Version", string(lease.Version)},
 			})
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -124,11 +117,7 @@ func newLeaseClearCommand(c *cli) *cobra.Command {
 		Short:             "End the lease of a Machine, whoever holds it",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.MachineLease(cmd.Context(), m.Ref())
 			if err != nil {
 				return err
@@ -138,6 +127,6 @@ func newLeaseClearCommand(c *cli) *cobra.Command {
 			}
 			fmt.Fprintf(c.stdout, "Machine %s is released; %s held it\n", m.ID, lease.Owner)
 			return nil
-		},
+		}),
 	}
 }

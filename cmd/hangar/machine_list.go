@@ -182,21 +182,19 @@ func newMachineStatusCommand(c *cli) *cobra.Command {
 		Short:             "Show a Machine and what happened to it",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			if len(m.Events) == 0 { // found in a listing, which has none
-				if m, err = p.Machine(cmd.Context(), m.Ref()); err != nil {
+				whole, err := p.Machine(cmd.Context(), m.Ref())
+				if err != nil {
 					return err
 				}
+				m = whole
 			}
 			if asJSON {
 				return c.printJSON(m)
 			}
 			return c.printStatus(m)
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -246,11 +244,7 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 		Short:             "Show what happened to a Machine, newest first",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			if follow {
 				for change, err := range p.WatchMachine(cmd.Context(), m.Ref()) {
 					if err != nil {
@@ -278,7 +272,7 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 				return c.printJSON(orEmpty(events))
 			}
 			return c.printEvents(events)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new events as they happen, until the Machine is destroyed")
 	cmd.Flags().IntVarP(&limit, "limit", "n", 20, "show at most this many, up to 50")
@@ -344,11 +338,7 @@ func newMachinePsCommand(c *cli) *cobra.Command {
 		Short:             "List the processes inside a Machine",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			processes, err := p.MachineProcesses(cmd.Context(), m.Ref())
 			if err != nil {
 				return err
@@ -368,7 +358,7 @@ func newMachinePsCommand(c *cli) *cobra.Command {
 				})
 			}
 			return c.printTable([]string{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"}, rows)
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -51,11 +51,7 @@ func newMetadataListCommand(c *cli) *cobra.Command {
 		Short:             "List the pairs",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
+		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			pairs, err := p.MachineMetadata(cmd.Context(), m.Ref())
 			switch {
 			case err != nil:
@@ -71,7 +67,7 @@ func newMetadataListCommand(c *cli) *cobra.Command {
 				rows = append(rows, []string{k, pairs[k]})
 			}
 			return c.printTable([]string{"KEY", "VALUE"}, rows)
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -1,0 +1,59 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Undo is what remains to be removed, in the order in which it was made.
+type Undo []func() error
+
+// Add adds what removes something that was made.
+func (u *Undo) Add(f func() error) { *u = append(*u, f) }
+
+// Run removes everything, the last first.
+func (u *Undo) Run() error {
+	var errs []error
+	for _, f := range slices.Backward(*u) {
+		errs = append(errs, f())
+	}
+	*u = nil
+	return errors.Join(errs...)
+}
+
+// FreeAddress is one, host:port, that nobody listens on at the moment.
+func FreeAddress(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// Processors is what all processors have spent so far, in ticks.
+func Processors() (idle, total uint64, err error) {
+	raw, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	line, _, _ := strings.Cut(string(raw), "\n")
+	for i, word := range strings.Fields(line)[1:] {
+		n, err := strconv.ParseUint(word, 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read /proc/stat: %w", err)
+		}
+		if i < 8 { // the rest is part of what comes before
+			total += n
+		}
+		if i == 3 || i == 4 { // idle, and waiting for a disk
+			idle += n
+		}
+	}
+	return idle, total, nil
+}
