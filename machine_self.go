@@ -1,0 +1,32 @@
+package hangar
+
+import (
+	"context"
+	"net/netip"
+)
+
+// ServicesAddress is where the platform is from inside every private network: DNS on
+// ServicesDNSPort and the API on ServicesAPIPort, over the private IPv6 address of the
+// public platform that images expect.
+var ServicesAddress = netip.MustParseAddr("fdaa::3") //nolint:gochecknoglobals // a constant
+
+// The ports of the platform's services at ServicesAddress.
+const (
+	ServicesDNSPort = 53   // UDP and TCP
+	ServicesAPIPort = 4280 // HTTP
+)
+
+type selfKey struct{}
+
+// WithSelf returns a context whose caller is a Machine that is known by the way by
+// which it called, not by a token. It comes with a principal that is allowed what a
+// Machine may do to itself.
+func WithSelf(ctx context.Context, ref MachineRef) context.Context {
+	return context.WithValue(ctx, selfKey{}, ref)
+}
+
+// SelfFrom returns the Machine that calls, if the caller is one.
+func SelfFrom(ctx context.Context) (MachineRef, bool) {
+	ref, ok := ctx.Value(selfKey{}).(MachineRef)
+	return ref, ok
+}
