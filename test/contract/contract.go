@@ -24,13 +24,15 @@ import (
 
 // Harness is an implementation under test and what the suites need to know of it.
 type Harness struct {
-	Orgs       hangar.OrgService
-	Tokens     hangar.TokenService
-	Apps       hangar.AppService
-	Machines   hangar.MachineService
-	Platform   hangar.PlatformService
-	Secrets    hangar.SecretService
-	Registries hangar.RegistryService
+	Orgs        hangar.OrgService
+	Tokens      hangar.TokenService
+	Apps        hangar.AppService
+	Machines    hangar.MachineService
+	Platform    hangar.PlatformService
+	Secrets     hangar.SecretService
+	Registries  hangar.RegistryService
+	Identity    hangar.IdentityService
+	SigningKeys hangar.SigningKeyService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context

@@ -44,6 +44,7 @@ type Service struct {
 	secrets  map[hangar.AppName]secrets
 	logins   map[string]registryLogin // by registry
 	key      uint32                   // how often the encryption key was replaced
+	signing  []signingKey             // oldest first; empty until one is needed
 	numbers  uint64                   // the last one given out
 	changed  chan struct{}            // closed and replaced by every change
 }
@@ -60,6 +61,9 @@ var (
 	_ hangar.SecretService     = (*Service)(nil)
 	_ hangar.RegistryService   = (*Service)(nil)
 	_ hangar.EncryptionService = (*Service)(nil)
+	_ hangar.IdentityService   = (*Service)(nil)
+	_ hangar.SigningKeyService = (*Service)(nil)
+	_ hangar.IdentityIssuer    = (*Service)(nil)
 	_ hangar.Authenticator     = Tokens(nil)
 )
 
