@@ -80,6 +80,10 @@ func linkPrefix(instance string) string {
 	return "h" + instance + strings.Repeat("-", max(0, 8-len(instance)))
 }
 
+// PeerDevice is the host's device of an instance on which its WireGuard peers are.
+// Rules take it for one of the instance's own; what is routed to it may come from it.
+func PeerDevice(instance string) string { return "hw" + instance }
+
 // linkName returns the host's device of a Machine: 15 characters, the most there may be.
 func linkName(prefix string, number uint64) string {
 	digits := strconv.FormatUint(number, 36)

@@ -25,7 +25,7 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 	if err := ctx.Err(); err != nil {
 		return Attachment{}, err
 	}
-	if !e.ID.Valid() || !e.IPv6.Is6() || e.Number >= MaxNumber {
+	if !e.ID.Valid() || !e.IPv6.Is6() || e.Number >= MaxNumber || e.IPv6 != Address(networkOf(e.IPv6), n.host, e.Number) {
 		return Attachment{}, fmt.Errorf("attach machine %s: invalid endpoint: address %s, number %d", e.ID, e.IPv6, e.Number)
 	}
 	defer n.lock(e.ID)()
@@ -86,10 +86,11 @@ func (n *Network) reserve(e Endpoint) (endpoint, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	at := endpoint{link: linkName(n.prefix, e.Number), number: e.Number, ipv6: e.IPv6}
-	for id, other := range n.attached {
-		if other.link == at.link {
-			return endpoint{}, fmt.Errorf("number %d is machine %s's", e.Number, id)
-		}
+	if id, ok := n.numbers[e.Number]; ok {
+		return endpoint{}, fmt.Errorf("number %d is machine %s's", e.Number, id)
+	}
+	if id, ok := n.taken[machinePrefix(e.IPv6).Masked().Addr()]; ok {
+		return endpoint{}, fmt.Errorf("address %s is machine %s's", e.IPv6, id)
 	}
 	at.ipv4 = preferred4(n.pool, e.Number)
 	for i := uint64(1); ; i++ {
@@ -100,16 +101,28 @@ func (n *Network) reserve(e Endpoint) (endpoint, error) {
 			return endpoint{}, fmt.Errorf("no free IPv4 address in %s", n.pool)
 		}
 	}
-	n.taken[at.ipv4] = e.ID
+	n.take(e.ID, at)
 	return at, nil
+}
+
+// take notes what of at nobody else may have. n.mu is held.
+func (n *Network) take(id hangar.MachineID, at endpoint) {
+	n.numbers[at.number] = id
+	n.taken[at.ipv4] = id
+	n.taken[machinePrefix(at.ipv6).Masked().Addr()] = id
 }
 
 func (n *Network) forget(id hangar.MachineID, at endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.attached, id)
-	if n.taken[at.ipv4] == id {
-		delete(n.taken, at.ipv4)
+	if n.numbers[at.number] == id {
+		delete(n.numbers, at.number)
+	}
+	for _, a := range []netip.Addr{at.ipv4, machinePrefix(at.ipv6).Masked().Addr()} {
+		if n.taken[a] == id {
+			delete(n.taken, a)
+		}
 	}
 }
 
@@ -120,11 +133,14 @@ func (n *Network) build(e Endpoint) (at endpoint, err error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	path := n.netnsPath(e.ID)
+	path, joined := n.netnsPath(e.ID), false
 	defer func() {
 		if err != nil {
 			_, gone := removeNetNS(path)
 			err = errors.Join(err, n.deleteLink(at.link), gone)
+			if joined {
+				err = errors.Join(err, n.leave(networkOf(at.ipv6)))
+			}
 			n.forget(e.ID, at)
 		}
 	}()
@@ -146,6 +162,10 @@ func (n *Network) build(e Endpoint) (at endpoint, err error) {
 	if err := n.fill(ns, at); err != nil {
 		return endpoint{}, err
 	}
+	if err := n.join(networkOf(at.ipv6)); err != nil {
+		return endpoint{}, err
+	}
+	joined = true
 	if err := n.nl.LinkSetAlias(device, alias(e.ID, at)); err != nil {
 		return endpoint{}, fmt.Errorf("label %s: %w", at.link, err)
 	}
@@ -273,6 +293,11 @@ func (n *Network) detach(id hangar.MachineID) error {
 			return err
 		}
 		link = ""
+	}
+	if known {
+		if err := n.leave(networkOf(at.ipv6)); err != nil {
+			return err
+		}
 	}
 	n.forget(id, at)
 	n.mu.Lock()

@@ -6,9 +6,15 @@
 // outside. There is no bridge, so there is no limit of ports, no flooding and no
 // neighbour discovery between Machines: the host routes a /112 and one IPv4 address
 // to each device, and static neighbours on both sides make the first packet leave at
-// once. Traffic to the internet is masqueraded. A packet whose source address is not
-// the sender's is dropped, and Machines do not reach each other by IPv4: it is for
-// the host and for egress alone.
+// once. Traffic to the internet is masqueraded.
+//
+// Everything else is closed. A Machine reaches the Machines of its own network by IPv6,
+// the platform's services and the internet. It does not reach other networks, other
+// services of the host, or private ranges behind it unless Options.AllowEgress says so;
+// and only the host opens connections to it. A packet whose source address is not
+// the sender's is dropped, so that Owner can tell who sent one. The rules are one
+// nftables table of the instance, without a rule of a single Machine: what changes is
+// the set of networks that are on the host.
 //
 // The kernel is the record. A complete attachment is written, last of all, into the
 // alias of its device, and Open reads the aliases back; what has no alias was
@@ -29,8 +35,7 @@
 // the host's is discarded. No goroutine outlives a call.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
-// it enabled. It is neither a firewall between networks nor a name server, and it
-// joins no hosts.
+// it enabled. It is no name server, and it joins no hosts.
 package network
 
 import (
@@ -74,6 +79,10 @@ type Options struct {
 	// it is not valid, Open chooses a /16 that no route of the host overlaps, and
 	// keeps to it until Remove or a reboot.
 	IPv4Pool netip.Prefix
+	// AllowEgress are networks that Machines may reach although they are not of the
+	// public internet, such as a database server's beside this host. No option opens
+	// another private network or the host's own services.
+	AllowEgress []netip.Prefix
 }
 
 // Endpoint is a Machine's place in the network.
@@ -101,6 +110,7 @@ type Network struct {
 	log      *slog.Logger
 	runDir   string
 	wanted   netip.Prefix
+	allowed  []netip.Prefix
 
 	nl       *netlink.Handle // of the host's namespace; set by Open
 	pool     netip.Prefix    // set by Open
@@ -111,9 +121,13 @@ type Network struct {
 	locks [64]sync.Mutex // by hash of the Machine's id: one change at a time
 
 	mu       sync.Mutex
-	attached map[hangar.MachineID]endpoint // complete attachments
-	taken    map[netip.Addr]hangar.MachineID
-	leaving  map[hangar.MachineID]string // detached, device to be deleted by the kernel
+	attached map[hangar.MachineID]endpoint   // complete attachments
+	numbers  map[uint64]hangar.MachineID     // of attached
+	taken    map[netip.Addr]hangar.MachineID // IPv4 addresses, and the first of the IPv6 ones
+	leaving  map[hangar.MachineID]string     // detached, device to be deleted by the kernel
+
+	membership sync.Mutex               // also held while the kernel's set changes; after mu
+	members    map[hangar.NetworkID]int // how many of each network are on this host
 }
 
 // endpoint is a complete attachment, as the alias of its device tells.
@@ -136,11 +150,14 @@ func New(o Options) *Network {
 		log:      o.Log,
 		runDir:   o.RunDir,
 		wanted:   o.IPv4Pool,
+		allowed:  o.AllowEgress,
 		gateway6: hostAddress(o.Host),
 		seed:     maphash.MakeSeed(),
 		attached: map[hangar.MachineID]endpoint{},
+		numbers:  map[uint64]hangar.MachineID{},
 		taken:    map[netip.Addr]hangar.MachineID{},
 		leaving:  map[hangar.MachineID]string{},
+		members:  map[hangar.NetworkID]int{},
 	}
 }
 
@@ -179,10 +196,10 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	if err := n.openGateway(); err != nil {
 		return err
 	}
-	if err := enableForwarding(); err != nil {
+	if err := n.installRules(n.recount()); err != nil {
 		return err
 	}
-	if err := n.installRules(); err != nil {
+	if err := enableForwarding(); err != nil {
 		return err
 	}
 	n.log.DebugContext(ctx, "network ready", slog.String("pool", n.pool.String()), slog.Int("attached", len(n.attached)))
@@ -284,8 +301,15 @@ func (n *Network) check() error {
 	for _, c := range n.instance {
 		valid = valid && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
 	}
-	if !valid {
-		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9", n.instance)
+	// Of eight letters the first must not make the devices look like another
+	// instance's PeerDevice.
+	if !valid || len(n.instance) == 8 && n.instance[0] == 'w' {
+		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9, and 8 not with w first", n.instance)
+	}
+	for _, p := range n.allowed {
+		if !p.IsValid() {
+			return fmt.Errorf("allowed network %s is invalid", p)
+		}
 	}
 	if !n.gateway6.IsValid() {
 		return fmt.Errorf("host %q: must be 8 hexadecimal characters", n.host)
@@ -321,6 +345,7 @@ func (n *Network) links() ([]netlink.Link, error) {
 func (n *Network) adopt(links []netlink.Link) error {
 	n.mu.Lock()
 	clear(n.attached)
+	clear(n.numbers)
 	clear(n.taken)
 	clear(n.leaving)
 	n.mu.Unlock()
@@ -336,7 +361,7 @@ func (n *Network) adopt(links []netlink.Link) error {
 		e.link = name
 		n.mu.Lock()
 		n.attached[id] = e
-		n.taken[e.ipv4] = id
+		n.take(id, e)
 		n.mu.Unlock()
 	}
 	return nil

@@ -8,55 +8,108 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
 )
 
-// tableName is the instance's nftables table on the host.
-func (n *Network) tableName() string { return "hangar_" + n.instance }
+// table is the instance's nftables table on the host.
+func (n *Network) table() *nftables.Table {
+	return &nftables.Table{Name: "hangar_" + n.instance, Family: nftables.TableFamilyINet}
+}
 
-// installRules replaces the instance's table in one transaction:
+// installRules replaces the instance's table in one transaction, with the networks
+// that are on the host. No rule is of one Machine; "own devices" are those of Machines
+// and that of peers:
 //
-//	prerouting   drop what a Machine sends under a foreign address
-//	forward      drop IPv4 from Machine to Machine; refuse Machines that are not there
+//	prerouting   drop what comes from an own device under a foreign address, and what
+//	             comes from elsewhere under an own one or for the host's own ones
+//	services     send what Machines call the platform to the host's own address
+//	input        of own devices: answers, the platform's services, echo; drop the rest
+//	forward      from own devices: as "leaving" says; to own devices: only answers
+//	leaving      to own devices within a network; to the internet; refuse the rest
 //	output       refuse Machines that are not there
 //	postrouting  masquerade what leaves for the internet
 //
-// "Refuse" spares everyone who calls a Machine that was destroyed the wait for a
-// default gateway that knows nothing of private networks.
-func (n *Network) installRules() error {
+// "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
+// reached, the wait for an answer; it looks the same whether or not there is one.
+func (n *Network) installRules(networks []hangar.NetworkID) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	table := &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyINet}
+	table := n.table()
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
+	s, err := n.addSets(c, table, networks)
+	if err != nil {
+		return err
+	}
 
 	// Before connection tracking, which then never hears of forged packets.
 	prerouting := baseChain(table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	input := baseChain(table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
 	forward := baseChain(table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	leaving := &nftables.Chain{Table: table, Name: "leaving"}
 	output := baseChain(table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
 	postrouting := baseChain(table, "postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	for _, chain := range []*nftables.Chain{prerouting, forward, output, postrouting} {
+	for _, chain := range []*nftables.Chain{prerouting, services, input, leaving, forward, output, postrouting} {
 		c.AddChain(chain)
 	}
 	add := func(chain *nftables.Chain, exprs ...[]expr.Any) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(exprs...)})
 	}
-	leaves := slices.Concat(n.outside(), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo\x00"))
+	fromOwn, fromOther := device(expr.MetaKeyIIFNAME, s.devices, false), device(expr.MetaKeyIIFNAME, s.devices, true)
+	toOwn, toOther := device(expr.MetaKeyOIFNAME, s.devices, false), device(expr.MetaKeyOIFNAME, s.devices, true)
+	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
+	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
 
-	add(prerouting, n.device(expr.MetaKeyIIFNAME, expr.CmpOpEq), noWayBack(), drop())
-	add(forward, n.device(expr.MetaKeyIIFNAME, expr.CmpOpEq), n.device(expr.MetaKeyOIFNAME, expr.CmpOpEq),
-		protocol(unix.NFPROTO_IPV4), drop())
-	for _, chain := range []*nftables.Chain{forward, output} {
-		add(chain, leaves, in4(destination, n.pool, expr.CmpOpEq), refuse())
-		add(chain, leaves, n.ownIPv6(destination), refuse())
+	add(prerouting, fromOwn, noWayBack(), drop())
+	add(prerouting, fromOutside, in4(source, n.pool, expr.CmpOpEq), drop())
+	add(prerouting, fromOutside, n.ownIPv6(source), drop())
+	add(prerouting, fromOutside, is(destination, n.gateway4), drop())
+	add(prerouting, fromOutside, is(destination, n.gateway6), drop())
+
+	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(n.gateway6))
+
+	add(input, fromOther, accept())
+	add(input, protocol(unix.NFPROTO_IPV4), icmp(unix.IPPROTO_ICMP, icmpRedirect), drop()) // may be about a connection
+	add(input, established(), accept())
+	for _, a := range []netip.Addr{n.gateway4, n.gateway6} {
+		add(input, is(destination, a), toPort(s.services), accept())
 	}
-	add(postrouting, n.outside(), in4(source, n.pool, expr.CmpOpEq), in4(destination, n.pool, expr.CmpOpNeq), masquerade())
-	add(postrouting, n.outside(), n.ownIPv6(source), notPrivateIPv6(destination), masquerade())
+	add(input, is(destination, n.gateway4), icmp(unix.IPPROTO_ICMP, icmpEchoRequest), accept())
+	add(input, is(destination, n.gateway6), icmp(unix.IPPROTO_ICMPV6, icmpv6EchoRequest), accept())
+	add(input, drop())
+
+	add(forward, established(), accept())
+	add(forward, fromOwn, jump(leaving))
+	add(forward, toOwn, drop())
+
+	add(leaving, toOwn, sameNetwork(s.networks), accept())
+	add(leaving, toOwn, refuse())
+	// Peers are here for the private network alone.
+	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(n.instance)), refuse())
+	// What is not on an own device now is not elsewhere either, whatever is allowed.
+	add(leaving, in4(destination, n.pool, expr.CmpOpEq), refuse())
+	add(leaving, private6(destination, expr.CmpOpEq), refuse())
+	for _, f := range []struct {
+		family       byte
+		open, closed *nftables.Set
+	}{{unix.NFPROTO_IPV4, s.open4, s.closed4}, {unix.NFPROTO_IPV6, s.open6, s.closed6}} {
+		add(leaving, address(destination, f.family), in(f.open, false), accept())
+		add(leaving, address(destination, f.family), in(f.closed, false), refuse())
+	}
+	add(leaving, accept())
+
+	add(output, toOutside, in4(destination, n.pool, expr.CmpOpEq), refuse())
+	add(output, toOutside, n.ownIPv6(destination), refuse())
+
+	add(postrouting, toOther, in4(source, n.pool, expr.CmpOpEq), in4(destination, n.pool, expr.CmpOpNeq), masquerade())
+	add(postrouting, toOther, n.ownIPv6(source), private6(destination, expr.CmpOpNeq), masquerade())
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("install nftables table %s: %w", table.Name, err)
 	}
@@ -69,7 +122,7 @@ func (n *Network) removeRules() error {
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	table := &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyINet}
+	table := n.table()
 	c.AddTable(table)
 	c.DelTable(table)
 	if err := c.Flush(); err != nil {
@@ -105,80 +158,23 @@ func baseChain(t *nftables.Table, name string, kind nftables.ChainType, hook *nf
 	return &nftables.Chain{Table: t, Name: name, Type: kind, Hooknum: hook, Priority: priority, Policy: &policy}
 }
 
-// device matches devices whose name begins with, or with a final zero is, name.
-func device(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: op, Register: 1, Data: []byte(name)},
-	}
-}
-
-func (n *Network) device(key expr.MetaKey, op expr.CmpOp) []expr.Any {
-	return device(key, op, n.prefix)
-}
-
-// outside matches packets that leave by a device that is not ours.
-func (n *Network) outside() []expr.Any { return n.device(expr.MetaKeyOIFNAME, expr.CmpOpNeq) }
-
-func protocol(family byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-	}
-}
-
-// noWayBack matches packets whose source is not routed to the device they came from.
-func noWayBack() []expr.Any {
-	return []expr.Any{
-		&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
-	}
-}
-
-// field is an address of the IP header.
-type field struct{ offset4, offset6 uint32 }
-
-//nolint:gochecknoglobals // constants
-var (
-	source      = field{offset4: 12, offset6: 8}
-	destination = field{offset4: 16, offset6: 24}
-)
-
-func in4(f field, p netip.Prefix, op expr.CmpOp) []expr.Any {
-	mask := ipNet(p).Mask
-	return append(protocol(unix.NFPROTO_IPV4),
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset4, Len: 4},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: 1, Data: p.Addr().AsSlice()},
-	)
-}
-
 // ownIPv6 matches the private addresses of this host, in whatever network.
 func (n *Network) ownIPv6(f field) []expr.Any {
 	h, _ := hostBits(n.host)
 	mask := [16]byte{0: 0xff, 1: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff}
 	want := [16]byte{0: 0xfd, 1: 0xaa}
 	binary.BigEndian.PutUint32(want[6:], h)
-	return append(masked6(f, mask), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: want[:]})
+	return masked6(f, mask, expr.CmpOpEq, want)
 }
 
-func notPrivateIPv6(f field) []expr.Any {
-	want := [16]byte{0: 0xfd, 1: 0xaa}
-	return append(masked6(f, [16]byte{0: 0xff, 1: 0xff}), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: want[:]})
+// servicesIPv6 matches the address of the platform's services, and its form with a
+// network in it that peers use.
+func servicesIPv6() []expr.Any {
+	var mask [16]byte
+	for i := range mask {
+		if i < networkOffset || i >= networkOffset+4 {
+			mask[i] = 0xff
+		}
+	}
+	return masked6(destination, mask, expr.CmpOpEq, hangar.ServicesAddress.As16())
 }
-
-func masked6(f field, mask [16]byte) []expr.Any {
-	return append(protocol(unix.NFPROTO_IPV6),
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset6, Len: 16},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 16, Mask: mask[:], Xor: make([]byte, 16)},
-	)
-}
-
-func drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
-
-// refuse answers that there is no route: code 0 of "unreachable" in ICMP and ICMPv6.
-func refuse() []expr.Any {
-	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 0}}
-}
-
-func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }

@@ -1,0 +1,176 @@
+package network
+
+import (
+	"bytes"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// The registers that expressions share. A set whose key has two parts is asked with
+// the first part in one and the second in the next word.
+const (
+	register     = unix.NFT_REG_1
+	registerNext = unix.NFT_REG32_01
+)
+
+// The types and codes of ICMP and ICMPv6 that rules name.
+const (
+	icmpRedirect      = 5
+	icmpEchoRequest   = 8
+	icmpv6EchoRequest = 128
+)
+
+// field is an address of the IP header.
+type field struct{ offset4, offset6 uint32 }
+
+//nolint:gochecknoglobals // constants
+var (
+	source      = field{offset4: 12, offset6: 8}
+	destination = field{offset4: 16, offset6: 24}
+)
+
+// networkOffset is where in a private address its network begins.
+const networkOffset = 2
+
+// device matches packets that came from (IIFNAME) or leave by (OIFNAME) a device of
+// the set, or with none any other.
+func device(key expr.MetaKey, devices *nftables.Set, none bool) []expr.Any {
+	return append([]expr.Any{&expr.Meta{Key: key, Register: register}}, in(devices, none)...)
+}
+
+// deviceName matches one device.
+func deviceName(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: register},
+		&expr.Cmp{Op: op, Register: register, Data: []byte(name + "\x00")},
+	}
+}
+
+// in asks a set for what is in the register.
+func in(set *nftables.Set, not bool) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: not}}
+}
+
+func protocol(family byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{family}},
+	}
+}
+
+// noWayBack matches packets whose source is not routed to the device they came from.
+func noWayBack() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: register, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+}
+
+// established matches answers, and errors about packets, of connections that were let
+// through.
+func established() []expr.Any {
+	bits := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+	return []expr.Any{
+		&expr.Ct{Register: register, Key: expr.CtKeySTATE},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: bits, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)},
+	}
+}
+
+// address loads one of the addresses of packets of the family of f's address.
+func address(f field, family byte) []expr.Any {
+	offset, size := f.offset4, uint32(4)
+	if family == unix.NFPROTO_IPV6 {
+		offset, size = f.offset6, 16
+	}
+	return append(protocol(family),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size})
+}
+
+// is matches an address that is a.
+func is(f field, a netip.Addr) []expr.Any {
+	family := byte(unix.NFPROTO_IPV6)
+	if a.Is4() {
+		family = unix.NFPROTO_IPV4
+	}
+	return append(address(f, family), &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: a.AsSlice()})
+}
+
+func in4(f field, p netip.Prefix, op expr.CmpOp) []expr.Any {
+	return append(address(f, unix.NFPROTO_IPV4),
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: ipNet(p).Mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: register, Data: p.Addr().AsSlice()},
+	)
+}
+
+// masked6 compares those bits of an IPv6 address that mask has.
+func masked6(f field, mask [16]byte, op expr.CmpOp, want [16]byte) []expr.Any {
+	return append(address(f, unix.NFPROTO_IPV6),
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 16, Mask: mask[:], Xor: make([]byte, 16)},
+		&expr.Cmp{Op: op, Register: register, Data: want[:]},
+	)
+}
+
+// private6 matches an address of the private networks, whosever it is.
+func private6(f field, op expr.CmpOp) []expr.Any {
+	return masked6(f, [16]byte{0: 0xff, 1: 0xff}, op, [16]byte{0: 0xfd, 1: 0xaa})
+}
+
+// sameNetwork matches packets between private addresses of one network of the set. The
+// kernel cannot compare two fields of a packet, but it can ask a set for both at once.
+func sameNetwork(networks *nftables.Set) []expr.Any {
+	load := func(f field, register uint32) expr.Any {
+		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset6 + networkOffset, Len: 4}
+	}
+	return append(append(protocol(unix.NFPROTO_IPV6), load(source, register), load(destination, registerNext)), in(networks, false)...)
+}
+
+// toPort matches packets of a protocol and destination port of the set.
+func toPort(services *nftables.Set) []expr.Any {
+	return append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
+		&expr.Payload{DestRegister: registerNext, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	}, in(services, false)...)
+}
+
+// icmp matches one type of messages of ICMP or ICMPv6.
+func icmp(protocol, kind byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{protocol}},
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{kind}},
+	}
+}
+
+func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
+
+func drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
+
+// refuse answers that there is no route: code 0 of "unreachable" in ICMP and ICMPv6.
+func refuse() []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 0}}
+}
+
+func jump(chain *nftables.Chain) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name}}
+}
+
+func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
+
+// redirect sends a connection to another address, at the same port.
+func redirect(to netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: register, Data: to.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: register},
+	}
+}
+
+// padded returns the name of a device as the kernel keeps it.
+func padded(name string) []byte {
+	return append([]byte(name), bytes.Repeat([]byte{0}, unix.IFNAMSIZ-len(name))...)
+}

@@ -1,0 +1,182 @@
+package network
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// closed is where a Machine's packets do not go unless the operator allows it: every
+// range that is not of the public internet and may be behind a host.
+//
+//nolint:gochecknoglobals // a constant
+var closed = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("10.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"), // carriers' NAT
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"), // link-local, and where clouds serve credentials
+	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.0.0.0/24"), // protocol assignments
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("198.18.0.0/15"), // benchmarks of equipment
+	netip.MustParsePrefix("224.0.0.0/3"),   // multicast, reserved, broadcast
+	netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("::ffff:0:0/96"),  // IPv4 in IPv6
+	netip.MustParsePrefix("64:ff9b:1::/48"), // translation to private IPv4
+	netip.MustParsePrefix("fc00::/7"),       // unique local
+	netip.MustParsePrefix("fe80::/9"),       // link-local and site-local
+	netip.MustParsePrefix("ff00::/8"),       // multicast
+}
+
+// translated is what gateways between IPv6 and IPv4 put before an IPv4 address.
+//
+//nolint:gochecknoglobals // a constant
+var translated = netip.MustParsePrefix("64:ff9b::/96")
+
+// closedRanges returns what is closed to this instance's Machines.
+func (n *Network) closedRanges() []netip.Prefix {
+	all := append(slices.Clone(closed), n.pool.Masked())
+	for _, p := range closed {
+		if p.Addr().Is4() {
+			all = append(all, translate(p))
+		}
+	}
+	return all
+}
+
+func translate(p netip.Prefix) netip.Prefix {
+	a, four := translated.Addr().As16(), p.Addr().As4()
+	copy(a[12:], four[:])
+	return netip.PrefixFrom(netip.AddrFrom16(a), translated.Bits()+p.Bits())
+}
+
+// sets are the named sets of the instance's table.
+type sets struct {
+	devices          *nftables.Set // the instance's own devices
+	networks         *nftables.Set // pairs of the same network, for each that is here
+	services         *nftables.Set // protocol and port of what the platform serves to Machines
+	closed4, closed6 *nftables.Set
+	open4, open6     *nftables.Set // what the operator allows
+}
+
+// addSets adds the table's sets with what is in them.
+func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []hangar.NetworkID) (sets, error) {
+	var s sets
+	private := n.closedRanges()
+	for _, add := range []struct {
+		set      **nftables.Set
+		name     string
+		key      nftables.SetDatatype
+		interval bool
+		elements []nftables.SetElement
+	}{
+		{&s.devices, "devices", nftables.TypeIFName, true, n.deviceRanges()},
+		{&s.networks, networksSet, networkPair, false, networkElements(networks)},
+		{&s.services, "services", nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), false, serviceElements()},
+		{&s.closed4, "closed4", nftables.TypeIPAddr, true, addressRanges(private, 32)},
+		{&s.closed6, "closed6", nftables.TypeIP6Addr, true, addressRanges(private, 128)},
+		{&s.open4, "open4", nftables.TypeIPAddr, true, addressRanges(n.allowed, 32)},
+		{&s.open6, "open6", nftables.TypeIP6Addr, true, addressRanges(n.allowed, 128)},
+	} {
+		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Interval: add.interval}
+		if err := c.AddSet(set, add.elements); err != nil {
+			return sets{}, fmt.Errorf("set %s: %w", add.name, err)
+		}
+		*add.set = set
+	}
+	return s, nil
+}
+
+// networksSet holds a pair of equal numbers for every network of which something is
+// on this host. nft(8) shows them as IPv4 addresses, which are as wide.
+const networksSet = "networks"
+
+//nolint:gochecknoglobals // a constant
+var networkPair = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+
+func networkElements(networks []hangar.NetworkID) []nftables.SetElement {
+	var elements []nftables.SetElement
+	for _, id := range networks {
+		key := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(id)), uint32(id))
+		elements = append(elements, nftables.SetElement{Key: key})
+	}
+	return elements
+}
+
+func serviceElements() []nftables.SetElement {
+	var elements []nftables.SetElement
+	for _, s := range []struct {
+		protocol byte
+		port     uint16
+	}{
+		{unix.IPPROTO_UDP, hangar.ServicesDNSPort},
+		{unix.IPPROTO_TCP, hangar.ServicesDNSPort},
+		{unix.IPPROTO_TCP, hangar.ServicesAPIPort},
+	} {
+		key := binary.BigEndian.AppendUint16([]byte{s.protocol, 0, 0, 0}, s.port)
+		elements = append(elements, nftables.SetElement{Key: append(key, 0, 0)})
+	}
+	return elements
+}
+
+// deviceRanges are the names of Machines' devices, which begin alike, and that of the
+// peers' device.
+func (n *Network) deviceRanges() []nftables.SetElement {
+	machines, peers := padded(n.prefix), padded(PeerDevice(n.instance))
+	above := slices.Clone(machines)
+	above[len(n.prefix)-1]++
+	afterPeers := slices.Clone(peers)
+	afterPeers[len(peers)-1]++
+	return []nftables.SetElement{
+		{Key: machines},
+		{Key: above, IntervalEnd: true},
+		{Key: peers},
+		{Key: afterPeers, IntervalEnd: true},
+	}
+}
+
+// addressRanges makes the elements of an interval set of those prefixes whose
+// addresses have so many bits. The ranges of a set must not overlap.
+func addressRanges(prefixes []netip.Prefix, bits int) []nftables.SetElement {
+	var ps []netip.Prefix
+	for _, p := range prefixes {
+		if p.Addr().BitLen() == bits {
+			ps = append(ps, p.Masked())
+		}
+	}
+	slices.SortFunc(ps, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var elements []nftables.SetElement
+	for i := 0; i < len(ps); {
+		elements = append(elements, nftables.SetElement{Key: ps[i].Addr().AsSlice()})
+		after := addressAfter(ps[i])
+		for i++; i < len(ps) && (!after.IsValid() || ps[i].Addr().Compare(after) <= 0); i++ {
+			if next := addressAfter(ps[i]); after.IsValid() && (!next.IsValid() || next.Compare(after) > 0) {
+				after = next
+			}
+		}
+		if after.IsValid() {
+			elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return elements
+}
+
+// addressAfter is the first address above p, the zero Addr when p is the last.
+func addressAfter(p netip.Prefix) netip.Addr {
+	last := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	a, _ := netip.AddrFromSlice(last)
+	return a.Next()
+}
