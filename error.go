@@ -56,7 +56,8 @@ const (
 	ReasonBadImage             = "bad_image"
 	ReasonUnsupported          = "unsupported"
 	ReasonSecretNotFound       = "secret_not_found"
-	ReasonSecretsVersion       = "secrets_version" // the secrets are not at the version that was asked for
+	ReasonSecretsVersion       = "secrets_version"    // the secrets are not at the version that was asked for
+	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 )
 
 // Error is what every service of the platform answers with. Message is for the

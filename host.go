@@ -37,6 +37,7 @@ type Agent interface {
 	MachineLeaser
 	MachineReader
 	MachineExecer
+	MachineDialer
 	MachineTagger
 	LogService
 	ImageService

@@ -232,6 +232,7 @@ type MachineService interface {
 	MachineLeaser
 	MachineReader
 	MachineExecer
+	MachineDialer
 	MachineTagger
 	// CreateMachine answers when the Machine is recorded; it boots by itself. It
 	// answers CodeConflict with ReasonNameTaken, CodeConflict with

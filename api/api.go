@@ -94,6 +94,7 @@ func (s *server) routes() {
 	s.metadataRoutes()
 	s.leaseRoutes()
 	s.execRoutes()
+	s.tunnelRoutes()
 	s.logRoutes()
 	s.imageRoutes()
 	s.secretRoutes()

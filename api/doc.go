@@ -42,11 +42,19 @@
 // closes first, or is lost, has the command killed; the server sends a ping now and
 // then to find that out. A message has at most 32 KiB and one byte.
 //
+// # Connections to Machines
+//
+// GET …/machines/{id}/tunnel?port=N with an upgrade to WebSocket is a TCP connection to a
+// program in the Machine; package wsconn has the protocol. It has no timeout of its own:
+// as with TCP, who does not read holds up who writes. The server sends a sign of life
+// now and then, so that nothing in between takes the connection for dead. It ends
+// with the request's context, of which the daemon and the token are a part.
+//
 // # Concurrency
 //
 // Handlers run on the goroutine that net/http gives them. Streams start one more
-// for signs of life, commands another one for what the client sends; all have ended
-// when the handler returns.
+// for signs of life, commands another one for what the client sends, connections one for
+// each direction; all have ended when the handler returns.
 //
 // It is not a place for rules: what a name, a config or a state allows is decided
 // by the services.

@@ -15,7 +15,8 @@ import (
 
 // RateLimits says how often a caller may do the same thing to the same Machine, as a
 // multiple of what the public platform allows: one action per second (three at once),
-// five looks at a Machine per second (ten at once), 100 deletions of Apps per minute.
+// five looks at a Machine per second (ten at once), 100 deletions of Apps per minute; and
+// 50 connections to a Machine per second (200 at once), which that one has no limit for.
 // Zero is no limit.
 type RateLimits float64
 
@@ -41,6 +42,7 @@ var (
 	actionPace  = pace{1, 3}
 	lookPace    = pace{5, 10}
 	destroyPace = pace{100.0 / 60, 100}
+	tunnelPace  = pace{50, 200} // a browser opens many connections at once
 )
 
 // limited is what a request counts for: it shares its pace with all that have the
@@ -59,6 +61,8 @@ func classOf(pattern string) (p pace, ok bool) {
 		return destroyPace, true
 	case "GET /v1/apps/{app}/machines/{machine}":
 		return lookPace, true
+	case "GET /v1/apps/{app}/machines/{machine}/tunnel":
+		return tunnelPace, true
 	default:
 		_, path, _ := strings.Cut(pattern, " ")
 		return actionPace, path == "/v1/apps" || strings.HasPrefix(path, "/v1/apps/")

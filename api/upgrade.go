@@ -15,10 +15,22 @@ import (
 // nobody to be told.
 var errHungUp = errors.New("the connection was lost at the upgrade")
 
+// mayUpgrade refuses a request that does not ask for a WebSocket.
+func mayUpgrade(r *http.Request) error {
+	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return nil
+	}
+	hint := ""
+	if strings.HasSuffix(r.URL.Path, "/exec") {
+		hint = ", or POST the command"
+	}
+	return invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket"+hint)
+}
+
 // upgrade makes a WebSocket of the connection of a request.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return nil, invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket, or POST the command")
+	if err := mayUpgrade(r); err != nil {
+		return nil, err
 	}
 	held := &refusal{ResponseWriter: w}
 	// The token in a header is what keeps other sites out, not the origin.

@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
-
-	"github.com/coder/websocket"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/wsmux"
@@ -40,15 +37,9 @@ func (c *Client) ExecMachine(ctx context.Context, ref hangar.MachineRef, req han
 	if req.Timeout != 0 {
 		in.query.Set("timeout", req.Timeout.String())
 	}
-	//nolint:bodyclose // Dial leaves nothing of the body to close
-	ws, res, err := websocket.Dial(ctx, c.base+in.path+"?"+in.query.Encode(), &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: c.header(), CompressionMode: websocket.CompressionDisabled,
-	})
+	ws, err := c.upgrade(ctx, in)
 	if err != nil {
-		if res != nil && res.StatusCode >= http.StatusBadRequest {
-			return hangar.ExecResult{}, errorFrom(res)
-		}
-		return hangar.ExecResult{}, lost(ctx, in, err)
+		return hangar.ExecResult{}, err
 	}
 	defer func() { _ = ws.CloseNow() }()
 	conn := wsmux.New(ws)

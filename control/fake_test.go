@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -344,6 +345,15 @@ func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, req h
 		code, _ = strconv.Atoi(req.Command[1])
 	}
 	return hangar.ExecResult{ExitCode: code}, err
+}
+
+// DialMachine connects to nobody.
+func (f *fakeHost) DialMachine(ctx context.Context, ref hangar.MachineRef, _ int) (net.Conn, error) {
+	if _, err := f.do(ctx, ref, hangar.VerbExec, false, ""); err != nil {
+		return nil, err
+	}
+	mine, theirs := net.Pipe()
+	return mine, theirs.Close()
 }
 
 func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {

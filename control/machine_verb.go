@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
@@ -182,6 +183,11 @@ func (m *Machines) ExecMachine(
 		return hangar.ExecResult{}, err
 	}
 	return agent.ExecMachine(ctx, ref, req, streams)
+}
+
+// DialMachine implements hangar.MachineService.
+func (m *Machines) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (net.Conn, error) { return a.DialMachine(ctx, ref, port) })
 }
 
 // WatchMachine implements hangar.MachineService.

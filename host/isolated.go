@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"net"
 
 	"github.com/hangar-platform/hangar"
@@ -26,5 +25,5 @@ func (NoNetwork) List(context.Context) ([]hangar.MachineID, error) { return nil,
 
 // Dial reaches nothing.
 func (NoNetwork) Dial(context.Context, hangar.MachineID, int) (net.Conn, error) {
-	return nil, errors.New("machines of this driver have no network")
+	return nil, hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "machines of this driver have no network")
 }

@@ -46,6 +46,10 @@ type Harness struct {
 	Sleep []string
 	// Suspend says that Machines can be suspended.
 	Suspend bool
+	// Echo is a command that sends back what arrives at EchoPort, which is 0 where
+	// Machines have no network.
+	Echo     []string
+	EchoPort int
 }
 
 // patience bounds everything that a suite waits for.

@@ -47,6 +47,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	}
 	return over(t, address, token, contract.Harness{
 		Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Echo: []string{"sleep", "3600"}, EchoPort: fake.EchoPort,
 		Exit:    func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context { tb.Helper(); return tb.Context() },
 	})

@@ -24,10 +24,13 @@ func TestDaemon(t *testing.T) {
 					tb.Cleanup(cancel)
 					return ctx
 				},
-				Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
+				Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat", "nc"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
 				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 				Sleep: []string{"sleep", "1000"},
 			})
+			if driver == "gvisor" { // the other has no network
+				h.Echo, h.EchoPort = []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, 7007
+			}
 			t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
 			t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })

@@ -5,7 +5,7 @@
 // the state tables of that package: a change that they do not allow panics. Verbs take effect at
 // once, so that a Machine is created
 // when CreateMachine answers and started right after. Nothing runs; a few commands
-// are imitated, see ExecMachine. It passes the suites of package contract.
+// are imitated, see ExecMachine, and a program that listens, see EchoPort. It passes the suites of package contract.
 //
 // A Service may be used from many goroutines. It starts none but that of an
 // imitated cat, which ends with its input.
@@ -76,6 +76,8 @@ type machine struct {
 	tagged   hangar.MetadataTimes
 	restarts int
 	lease    *hangar.Lease // nil: none; it may have expired
+
+	connections map[*echo]struct{} // to its programs
 }
 
 // Option changes a Service that New makes.

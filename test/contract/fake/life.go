@@ -22,6 +22,7 @@ func (s *Service) become(m *machine, next hangar.MachineState, t hangar.EventTyp
 		panic(fmt.Sprintf("fake: machine %s in state %s cannot become %s", m.ID, m.State, next))
 	}
 	m.State = next
+	m.disconnect()
 	s.record(m, t, string(next), source, request)
 }
 

@@ -1,0 +1,104 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/splice"
+	"github.com/hangar-platform/hangar/internal/wsconn"
+)
+
+func (s *server) tunnelRoutes() {
+	s.stream("GET "+machine+"/tunnel", s.tunnel, operation{
+		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a TCP port of a Machine",
+		Text:   textOfTunnel,
+		Query:  []param{{"port", 5432, "The port, from 1 to 65535. Required."}},
+		Status: http.StatusSwitchingProtocols,
+		Errors: []int{http.StatusPreconditionFailed, http.StatusNotImplemented, http.StatusRequestTimeout},
+	})
+}
+
+// textOfTunnel is the protocol of package wsconn, for users.
+const textOfTunnel = `Upgrade to WebSocket. The upgrade is answered once the program in the Machine has taken the
+connection; until then there are errors as everywhere: 412 when the Machine is not started, 503 with the status
+` + "`connection_refused`" + ` when nothing listens on the port. It takes the action control, as exec does: a program
+that no service exposes trusts whoever reaches it.
+
+- A binary message carries bytes; where it begins and ends means nothing.
+- A binary message without any ends its direction, and the other goes on.
+- A text message is a sign of life from the server and carries nothing.
+- When both directions have ended, the client closes with status 1000.
+- Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it:
+  because the Machine has stopped, the token has ended or the server shuts down.
+
+The connection outlives a suspend of the Machine and its resume.`
+
+// tunnel joins a WebSocket to a connection into a Machine.
+func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
+	ref, err := machineRef(r)
+	if err != nil {
+		return err
+	}
+	q := queryOf(r)
+	if q.err == nil && q.text("port") == "" {
+		q.fail("port", "is required: a number from 1 to %d", hangar.MaxPort)
+	}
+	port := q.int("port", 1, hangar.MaxPort)
+	if q.err != nil {
+		return q.err
+	}
+	if err := mayUpgrade(r); err != nil {
+		return err
+	}
+	conn, err := s.Machines.DialMachine(r.Context(), ref, port)
+	if err != nil {
+		return err
+	}
+	ws, err := upgrade(w, r)
+	if err != nil {
+		splice.Abort(conn, err)
+		if errors.Is(err, errHungUp) {
+			s.Log.DebugContext(r.Context(), "upgrade failed", keyRequest, requestID(r), keyError, err)
+			return nil
+		}
+		return err
+	}
+	err = joinTunnel(r.Context(), wsconn.New(ws, r.RemoteAddr), conn)
+	s.Log.DebugContext(r.Context(), "tunnel ended", keyRequest, requestID(r), keyPort, strconv.Itoa(port), keyError, err)
+	return nil
+}
+
+const keyPort = "port"
+
+// joinTunnel lives as long as the two connections, the client's and the Machine's.
+func joinTunnel(ctx context.Context, client *wsconn.Conn, machine net.Conn) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if err := client.KeepAlive(ctx, heartbeat); err != nil {
+			cancel(err)
+		}
+	}()
+	err := splice.Join(ctx, client, machine)
+	if err == nil {
+		// All is said, but the client may still be reading it.
+		patience := time.NewTimer(streamTimeout)
+		defer patience.Stop()
+		select {
+		case <-client.Gone():
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		err = errors.Join(client.Close(), machine.Close())
+	}
+	cancel(nil)
+	<-watched
+	return err
+}

@@ -1,0 +1,105 @@
+// Package splice joins two connections, so that who is at one end of them is
+// connected to who is at the other.
+//
+// Each direction ends by itself: the end that one connection reads is passed on by the
+// CloseWrite of the other. A failure of one connection is passed on, too: TCP is reset,
+// what has an Abort is told the cause.
+//
+// Two buffers of BufferSize bytes are all that a join holds; who does not read holds up
+// who writes. Join starts one goroutine for each direction and waits for both.
+package splice
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// BufferSize is how many bytes are read at once.
+const BufferSize = 32 << 10
+
+// halfCloser is a connection whose directions end one by one.
+type halfCloser interface{ CloseWrite() error }
+
+// aborter is a connection that can tell its peer why it fails.
+type aborter interface{ Abort(cause error) }
+
+// Join copies between two connections until both directions have ended, and returns
+// nil; or until one of them fails or ctx ends, and returns why, the cause of ctx
+// included. Then both are closed, by Abort where there is one. After an end without an
+// error they are the caller's to close.
+func Join(ctx context.Context, a, b net.Conn) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	done := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		go func() {
+			if err := pass(way[0], way[1]); err != nil {
+				fail(err)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for left := 2; left > 0; left-- {
+		select {
+		case <-done:
+			continue
+		case <-ctx.Done():
+		}
+		// Both at once, because one may take its time.
+		aborted := make(chan struct{})
+		go func() {
+			defer close(aborted)
+			Abort(a, context.Cause(ctx))
+		}()
+		Abort(b, context.Cause(ctx))
+		<-aborted
+		for ; left > 0; left-- {
+			<-done
+		}
+		return context.Cause(ctx)
+	}
+	if ctx.Err() != nil { // of the last to end
+		Abort(a, context.Cause(ctx))
+		Abort(b, context.Cause(ctx))
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// pass copies one direction to its end.
+func pass(from, to net.Conn) error {
+	_, err := io.CopyBuffer(onlyWriter{to}, onlyReader{from}, make([]byte, BufferSize))
+	if err != nil {
+		return err
+	}
+	h, ok := to.(halfCloser)
+	if !ok {
+		return errors.New("the connection cannot end one direction")
+	}
+	// A peer that is gone altogether needs no end.
+	if err := h.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ENOTCONN) {
+		return err
+	}
+	return nil
+}
+
+// Abort closes a connection and has its peer see a failure, not an end.
+func Abort(c net.Conn, cause error) {
+	switch c := c.(type) {
+	case aborter:
+		c.Abort(cause)
+		return
+	case *net.TCPConn:
+		_ = c.SetLinger(0) // a reset
+	}
+	_ = c.Close()
+}
+
+// onlyReader and onlyWriter hide ways to copy that have buffers of their own.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)

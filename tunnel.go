@@ -1,0 +1,35 @@
+package hangar
+
+import (
+	"context"
+	"net"
+)
+
+// MachineDialer connects to the ports of Machines without being in their private
+// network.
+type MachineDialer interface {
+	// DialMachine connects to a TCP port of a started Machine, as its host does: the
+	// private address is tried first. ctx bounds the dialing alone. The connection has
+	// a CloseWrite, as that of *net.TCPConn, and outlives a suspend and its resume; it
+	// fails when the Machine stops, when the daemon ends and when the caller's
+	// credential does.
+	//
+	// It takes ActionControl: to reach a port that no service exposes is to do what the
+	// program behind it does for whoever reaches it, which may be anything.
+	//
+	// It answers CodeInvalid for a port that is none, CodeFailedPrecondition with
+	// ReasonWrongState for a Machine that is not started, CodeUnavailable with
+	// ReasonConnectionRefused when nothing listens on the port, and CodeTimeout.
+	DialMachine(ctx context.Context, ref MachineRef, port int) (net.Conn, error)
+}
+
+// MaxPort is the highest port of TCP and UDP.
+const MaxPort = 1<<16 - 1
+
+// CheckPort answers CodeInvalid for what is no port to connect to.
+func CheckPort(port int) error {
+	if port < 1 || port > MaxPort {
+		return Errorf(CodeInvalid, "", "invalid port: %d is not from 1 to %d", port, MaxPort)
+	}
+	return nil
+}
