@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 // memory, one for each script.
 func TestCLI(t *testing.T) {
 	t.Parallel()
+	commands := proxyCommands()
+	commands["code"] = expectCode
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -48,9 +50,7 @@ func TestCLI(t *testing.T) {
 			env.Setenv("HOME", env.WorkDir)
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"code": expectCode,
-		},
+		Cmds: commands,
 	})
 }
 

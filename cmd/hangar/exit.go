@@ -24,7 +24,7 @@ const (
 	exitRefused     = 5
 	exitDenied      = 6
 	exitUnavailable = 7
-	exitNotRun      = 125 // machine exec: the command did not run
+	exitNotRun      = 125 // machine exec, ssh console: the command did not run
 	exitInterrupted = 130
 )
 
@@ -66,6 +66,7 @@ var hints = map[string]string{
 	hangar.ReasonImageNotFound:        "check the name, sign in with `hangar registry login` if the image is private, or push a local one with `hangar image push`",
 	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
 	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
+	hangar.ReasonConnectionRefused:    "does the program listen on that port, and on [::] or 0.0.0.0 and not on localhost alone? See `hangar machine ps`",
 	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",
 
 	string(hangar.CodeForbidden):       "use a token that allows it; `hangar tokens create --help` says how to make one",
@@ -100,7 +101,7 @@ type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// notRun marks an error of `machine exec` itself, apart from the command's.
+// notRun marks an error of `machine exec` or `ssh console` itself, apart from the command's.
 type notRun struct{ error }
 
 func (e notRun) Unwrap() error { return e.error }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 const execLong = `Run a command inside a started Machine, beside its main process.
@@ -40,28 +41,7 @@ func newMachineExecCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return notRun{err}
 			}
-			req := hangar.ExecRequest{Command: command, TTY: tty, Timeout: timeout}
-			streams := hangar.ExecStreams{Stdout: c.stdout, Stderr: c.stderr}
-			if interactive {
-				streams.Stdin = c.stdin
-			}
-			if tty {
-				restore, err := c.terminal(cmd.Context(), &req, &streams)
-				if err != nil {
-					return err
-				}
-				defer restore()
-			}
-			result, err := p.ExecMachine(cmd.Context(), m.Ref(), req, streams)
-			switch {
-			case hangar.CodeOf(err) == hangar.CodeTimeout:
-				return err
-			case err != nil:
-				return notRun{err}
-			case result.ExitCode != 0:
-				return exitStatus(result.ExitCode)
-			}
-			return nil
+			return c.execute(cmd.Context(), p, m, hangar.ExecRequest{Command: command, TTY: tty, Timeout: timeout}, interactive)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
@@ -69,6 +49,32 @@ func newMachineExecCommand(c *cli) *cobra.Command {
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill the command after this time (default never)")
 	return cmd
+}
+
+// execute runs a command in a Machine on the streams of this one, and ends with its
+// exit code.
+func (c *cli) execute(ctx context.Context, p *client.Client, m *hangar.Machine, req hangar.ExecRequest, interactive bool) error {
+	streams := hangar.ExecStreams{Stdout: c.stdout, Stderr: c.stderr}
+	if interactive {
+		streams.Stdin = c.stdin
+	}
+	if req.TTY {
+		restore, err := c.terminal(ctx, &req, &streams)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	result, err := p.ExecMachine(ctx, m.Ref(), req, streams)
+	switch {
+	case hangar.CodeOf(err) == hangar.CodeTimeout:
+		return err
+	case err != nil:
+		return notRun{err}
+	case result.ExitCode != 0:
+		return exitStatus(result.ExitCode)
+	}
+	return nil
 }
 
 // execArgs divides APP [MACHINE] [--] COMMAND…; the machine may be left out only

@@ -27,7 +27,8 @@ Exit codes:
   0  done             3  not found                          6  not allowed, or no valid token
   1  failed           4  the time to wait ran out           7  the platform cannot be reached or
   2  wrong usage      5  refused: conflict or wrong state      has no room
-  machine exec passes the code of the command through; 125 means that it did not run.`
+  machine exec and ssh console pass the code of the command through; 125 means that it
+  did not run.`
 
 // newRootCommand builds the whole command tree for one invocation.
 func newRootCommand(c *cli) *cobra.Command {
@@ -57,7 +58,7 @@ func newRootCommand(c *cli) *cobra.Command {
 	)
 	for _, cmd := range []*cobra.Command{
 		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newSecretsCommand(c), newImageCommand(c),
-		newRegistryCommand(c), newLogsCommand(c), newOrgsCommand(c), newTokensCommand(c),
+		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

@@ -16,8 +16,13 @@ func TestDaemon(t *testing.T) {
 	for _, driver := range []string{"fake", "gvisor"} {
 		t.Run(driver, func(t *testing.T) {
 			d := daemon.Start(t, daemon.Options{Driver: driver})
+			echoPort := 7007
+			if driver == "fake" { // whose Machines have no network
+				echoPort = 0
+			}
 			h := over(t, d.URL(), d.Token(), contract.Harness{
 				Suspend: true,
+				Echo:    []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, EchoPort: echoPort,
 				Context: func(tb testing.TB) context.Context {
 					tb.Helper()
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Minute)
@@ -28,9 +33,6 @@ func TestDaemon(t *testing.T) {
 				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 				Sleep: []string{"sleep", "1000"},
 			})
-			if driver == "gvisor" { // the other has no network
-				h.Echo, h.EchoPort = []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, 7007
-			}
 			t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
 			t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// background is a `hangar proxy` that a script runs. Scripts cannot do that
+// themselves, as they would not know when it listens and where.
+type background struct {
+	addr   string
+	cancel context.CancelFunc
+	ended  chan int // its exit code
+	stderr strings.Builder
+}
+
+// proxyCommands are the commands by which scripts use a proxy: "proxy ARGS..." starts
+// one, "talk WORDS..." sends a line through it and expects it back, "end" ends it as
+// Ctrl-C does and has what it complained about be the stderr of the script.
+func proxyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
+	var mu sync.Mutex // guards running: scripts run at once
+	running := map[*testscript.TestScript]*background{}
+	of := func(ts *testscript.TestScript) *background {
+		mu.Lock()
+		defer mu.Unlock()
+		if running[ts] == nil {
+			ts.Fatalf("no proxy runs")
+		}
+		return running[ts]
+	}
+	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
+		"proxy": func(ts *testscript.TestScript, _ bool, args []string) {
+			b := newBackground(ts, args)
+			mu.Lock()
+			defer mu.Unlock()
+			running[ts] = b
+		},
+		"talk": func(ts *testscript.TestScript, neg bool, args []string) {
+			line := strings.Join(args, " ") + "\n"
+			got, err := talk(of(ts).addr, line)
+			if (err == nil && got == line) == neg {
+				ts.Fatalf("sent %q, received %q, %v", line, got, err)
+			}
+		},
+		"end": func(ts *testscript.TestScript, _ bool, _ []string) {
+			b := of(ts)
+			b.cancel()
+			if code := <-b.ended; code != exitOK {
+				ts.Fatalf("the proxy ended with %d", code)
+			}
+			ts.Check(ts.Exec("sh", "-c", `printf %s "$1" >&2`, "sh", b.stderr.String()))
+			mu.Lock()
+			defer mu.Unlock()
+			delete(running, ts)
+		},
+	}
+}
+
+func newBackground(ts *testscript.TestScript, args []string) *background {
+	out, in := io.Pipe()
+	b := &background{ended: make(chan int, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.cancel = cancel
+	env := map[string]string{}
+	for _, name := range []string{"HANGAR_URL", "HANGAR_TOKEN", "HANGAR_DIR"} {
+		env[name] = ts.Getenv(name)
+	}
+	c := &cli{stdin: strings.NewReader(""), stdout: in, stderr: &b.stderr, getenv: func(name string) string { return env[name] }}
+	go func() {
+		b.ended <- c.run(ctx, append([]string{"proxy", "--quiet"}, args...))
+		in.Close()
+	}()
+	ts.Defer(cancel)
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		ts.Fatalf("the proxy says nothing: %v, %s", err, b.stderr.String())
+	}
+	b.addr = strings.TrimSpace(addr)
+	return b
+}
+
+// talk sends a text, says that this is all, and returns the answer.
+func talk(addr, text string) (string, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, text); err != nil {
+		return "", err
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	got, err := io.ReadAll(conn)
+	return string(got), err
+}
+
+// TestProxyPorts reads LOCAL[:REMOTE].
+func TestProxyPorts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		text          string
+		local, remote int
+	}{{"5432", 5432, 5432}, {"0:5432", 0, 5432}, {"15432:5432", 15432, 5432}, {"65535", 65535, 65535}} {
+		local, remote, err := parsePorts(test.text)
+		if err != nil || local != test.local || remote != test.remote {
+			t.Errorf("%s: %d, %d, %v", test.text, local, remote, err)
+		}
+	}
+	for _, text := range []string{"", ":", "0", "1:", ":1", "-1:1", "1:2:3", "1:65536", "a"} {
+		if _, _, err := parsePorts(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
