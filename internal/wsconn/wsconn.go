@@ -266,7 +266,12 @@ func (c *Conn) failed(d *deadline, err error) error {
 // quiet is the error of a close that failed for no other reason than that there was
 // nothing left to close.
 func quiet(err error) error {
-	if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || websocket.CloseStatus(err) != -1 {
+	for _, known := range []error{net.ErrClosed, io.EOF, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, known) {
+			return nil
+		}
+	}
+	if websocket.CloseStatus(err) != -1 {
 		return nil
 	}
 	return err
