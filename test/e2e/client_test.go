@@ -140,14 +140,14 @@ func TestCommandLine(t *testing.T) {
 	fails(5, "apps", "create", "hello")
 	ref := d.Push(binary, "myserver")
 	contains(ref, d.Addr()+"/personal/myserver")
-	contains(d.Run("machine", "run", "hello", ref, "--name", "one", "--port", "80:8080", "--env", "KEEPER_MB=8", "--memory", "512"), "is started", "http://[fdaa:")
+	contains(d.Run("machine", "run", "hello", ref, "--name", "one", "--port", "80:8080", "--env", "REMEMBER_MB=8", "--memory", "512"), "is started", "http://[fdaa:")
 	var m hangar.Machine
 	if err := json.Unmarshal([]byte(d.Run("machine", "status", "hello", "one", "--json")), &m); err != nil {
 		t.Fatal(err)
 	}
 	one := &machine{p: p, ref: m.Ref(), ip: m.PrivateIP.String()}
 	contains(one.serves(t, 8080, "/state"), `"steps":0`)
-	if m.Config.Env["KEEPER_MB"] != "8" || m.Config.Guest.MemoryMB != 512 {
+	if m.Config.Env["REMEMBER_MB"] != "8" || m.Config.Guest.MemoryMB != 512 {
 		t.Fatalf("the config has %v and %+v", m.Config.Env, m.Config.Guest)
 	}
 	contains(d.Run("image", "list"), "myserver")
@@ -161,7 +161,7 @@ func TestCommandLine(t *testing.T) {
 	d.Run("machine", "start", "hello", "one")
 	d.Run("machine", "wait", "hello", "one", "--state", "started")
 	d.Run("machine", "restart", "hello", "one")
-	d.Run("machine", "update", "hello", "one", "--env", "KEEPER_MB=9")
+	d.Run("machine", "update", "hello", "one", "--env", "REMEMBER_MB=9")
 	contains(one.serves(t, 8080, "/state"), `"steps":0`)
 	contains(d.Run("machine", "events", "hello", "one"), "suspend", "exit", "update")
 	contains(d.Run("machine", "clone", "hello", "one", "--name", "two"), "is started")

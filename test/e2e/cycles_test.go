@@ -93,7 +93,7 @@ func twin(t *testing.T, mb string) *keeper {
 	buildKeeper(t, binary)
 	port, lines := freePort(t), freePort(t)
 	cmd := exec.Command(binary)
-	cmd.Env = []string{"KEEPER_PORT=" + port, "KEEPER_LINES=" + lines, "KEEPER_FILE=" + filepath.Join(dir, "kept"), "KEEPER_MB=" + mb}
+	cmd.Env = []string{"REMEMBER_PORT=" + port, "REMEMBER_LINES=" + lines, "REMEMBER_FILE=" + filepath.Join(dir, "kept"), "REMEMBER_MB=" + mb}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestSuspendCyclesLoseNothing(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	ref := p.push(t, keeperImage(t), "keeper:1")
-	m := p.run(t, "keeper", hangar.MachineConfig{Image: ref, Env: map[string]string{"KEEPER_MB": "32"}})
+	m := p.run(t, "keeper", hangar.MachineConfig{Image: ref, Env: map[string]string{"REMEMBER_MB": "32"}})
 	t.Cleanup(func() {
 		if now, err := p.c.Machine(context.WithoutCancel(t.Context()), m.ref); t.Failed() && err == nil {
 			t.Log(describe(now))

@@ -52,7 +52,7 @@ func (prog *program) image(t *testing.T, b *debian.Builder) (v1.Image, string) {
 	return img, img.Version
 }
 
-// keeperImage packs the program keeper, without anything else.
+// keeperImage packs the program remember, without anything else.
 func keeperImage(t *testing.T) v1.Image {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "keeper")
@@ -68,7 +68,7 @@ func keeperImage(t *testing.T) v1.Image {
 func buildKeeper(t *testing.T, to string) {
 	t.Helper()
 	t.Setenv("CGO_ENABLED", "0")
-	local(t, "go", "build", "-o", to, "./keeper")
+	local(t, "go", "build", "-o", to, "./remember")
 }
 
 // write is shell code that makes a file of a source in testdata.

@@ -1,7 +1,7 @@
-// Command keeper is the program that end-to-end tests run in Machines: it keeps a
+// Command remember is the program that end-to-end tests run in Machines: it keeps a
 // state in memory and on disk that any loss shows in.
 //
-// The state is determined by the number of steps alone, so that two keepers after
+// The state is determined by the number of steps alone, so that two of them after
 // as many steps answer with the same checksums, and a test compares one in a Machine
 // with one that runs beside it. Each step changes pages all over the memory and
 // appends to a file of the root file system. Everything is asked for over HTTP:
@@ -66,10 +66,10 @@ func main() {
 }
 
 func run() error {
-	port, lines, path, mb := setting("KEEPER_PORT", "8080"), setting("KEEPER_LINES", "7000"), setting("KEEPER_FILE", "/kept"), setting("KEEPER_MB", "16")
+	port, lines, path, mb := setting("REMEMBER_PORT", "8080"), setting("REMEMBER_LINES", "7000"), setting("REMEMBER_FILE", "/kept"), setting("REMEMBER_MB", "16")
 	size, err := strconv.Atoi(mb)
 	if err != nil {
-		return fmt.Errorf("KEEPER_MB: %w", err)
+		return fmt.Errorf("REMEMBER_MB: %w", err)
 	}
 	k := &keeper{id: rand.Text(), memory: make([]byte, size<<20)}
 	if k.file, err = os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600); err != nil {
