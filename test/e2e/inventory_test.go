@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -113,4 +114,48 @@ func left(before, after map[string]bool, dir, id string) []string {
 	}
 	slices.Sort(things)
 	return things
+}
+
+// ruleset lists the rules of an nftables table and what is in its sets.
+func ruleset(t *testing.T, name string) map[string]bool {
+	t.Helper()
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+	found := map[string]bool{}
+	chains, err := c.ListChainsOfTableFamily(table.Family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != name {
+			continue
+		}
+		rules, err := c.GetRules(table, chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rules {
+			found[fmt.Sprintf("rule %d of chain %s: %d expressions", r.Handle, chain.Name, len(r.Exprs))] = true
+		}
+	}
+	sets, err := c.GetSets(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range sets {
+		elements, err := c.GetSetElements(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range elements {
+			found[fmt.Sprintf("element %x of set %s, end %t", e.Key, set.Name, e.IntervalEnd)] = true
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("there is no table %s", name)
+	}
+	return found
 }
