@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -135,18 +136,20 @@ func (o *outside) within(t *testing.T, f func()) {
 		}
 	}()
 	if err := <-done; err != nil {
-		t.Fatal(err)
+		t.Errorf("in the namespace of %s: %v", o.addr4, err)
 	}
 }
 
-// try makes attempts from outside, one after the other.
+// try makes attempts from outside, all at once.
 func (o *outside) try(t *testing.T, attempts []reach.Attempt) []reach.Outcome {
 	t.Helper()
 	outcomes := make([]reach.Outcome, len(attempts))
-	o.within(t, func() {
-		for i, a := range attempts {
-			outcomes[i] = reach.Try(t.Context(), a)
-		}
-	})
+	var all sync.WaitGroup
+	for i, a := range attempts {
+		all.Go(func() {
+			o.within(t, func() { outcomes[i] = reach.Try(t.Context(), a) })
+		})
+	}
+	all.Wait()
 	return outcomes
 }

@@ -47,18 +47,29 @@ func tryICMP(ctx context.Context, a Attempt) error {
 			return fmt.Errorf("send: %w", err)
 		}
 		for {
-			n, _, err := unix.Recvfrom(fd, answer, 0)
+			n, from, err := unix.Recvfrom(fd, answer, 0)
 			if err != nil {
 				break // too late, or a refusal: once more
 			}
-			// A raw IPv4 socket gives the header of the packet, too.
+			// A raw socket hears answers to others, too, and by IPv4 gives their headers.
 			got := answer[:n]
-			if i := strings.Index(string(got), magic); i >= 8 && got[i-8] == reply {
+			if i := strings.Index(string(got), magic); i >= 8 && got[i-8] == reply && isFrom(from, a.To.Addr()) {
 				return nil
 			}
 		}
 	}
 	return ctx.Err()
+}
+
+func isFrom(from unix.Sockaddr, addr netip.Addr) bool {
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(from.Addr) == addr
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(from.Addr) == addr.WithZone("")
+	default:
+		return false
+	}
 }
 
 func sockaddr(at netip.AddrPort) unix.Sockaddr {
