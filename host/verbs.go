@@ -118,7 +118,7 @@ func (m *machine) stopOtherwise(ctx context.Context, in hangar.MachineStop) erro
 
 // howToStop fills in what the request leaves open from the config.
 func howToStop(c hangar.MachineConfig, in hangar.MachineStop) *journal.Stop {
-	stop := &journal.Stop{Signal: in.Signal, Grace: in.Timeout, Source: hangar.SourceUser}
+	stop := &journal.Stop{Signal: in.Signal, Grace: in.Timeout}
 	if stop.Signal == 0 {
 		stop.Signal = c.StopSignal()
 	}

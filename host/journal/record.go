@@ -75,9 +75,8 @@ type Health struct {
 
 // Stop says how a sandbox is asked to end.
 type Stop struct {
-	Signal hangar.Signal      `json:"signal"`
-	Grace  time.Duration      `json:"grace"` // before SIGKILL
-	Source hangar.EventSource `json:"source"`
+	Signal hangar.Signal `json:"signal"`
+	Grace  time.Duration `json:"grace"` // before SIGKILL
 }
 
 // Previous is the version that an update replaces.
