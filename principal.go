@@ -111,6 +111,10 @@ func Unauthenticated() *Error {
 // CodeUnauthenticated when none is valid.
 type Authenticator interface {
 	Authenticate(ctx context.Context, credential string) (Principal, error)
+	// Life returns a context that ends when a token is not valid any longer, because it
+	// has expired or was revoked. That of a token that is not there has ended. It is for
+	// what outlasts the moment in which the caller was asked for a credential.
+	Life(id TokenID) context.Context
 }
 
 // Credential takes the value of an Authorization header apart: it returns what

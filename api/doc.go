@@ -26,6 +26,10 @@
 // of life. A stream that fails ends with a line that is an error body; one that
 // merely ends was complete.
 //
+// What lasts ends with the first token of its request that expires or is revoked: a
+// stream with such a line, a command and a wait with an error, all of them with
+// CodeUnauthenticated and within endTimeout, whether the client reads or not.
+//
 // # Commands with live streams
 //
 // GET …/machines/{id}/exec with an upgrade to WebSocket executes a command. The
@@ -38,7 +42,8 @@
 //	3  a new size of the terminal, from the client: {"rows": 40, "cols": 120}
 //	4  the end, from the server: {"exit_code": 0, "exit_signal": 0}, or an error body
 //
-// The server closes the connection with status 1000 after the end. A client that
+// The server closes the connection with status 1000 after the end, or without it when
+// the client does not take the end within endTimeout. A client that
 // closes first, or is lost, has the command killed; the server sends a ping now and
 // then to find that out. A message has at most 32 KiB and one byte.
 //

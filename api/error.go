@@ -134,7 +134,7 @@ func hasOwnPrefix(text string) bool {
 // that may be the end of the server, and an answer that is left out is an answer with
 // status 200.
 func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
-	body := describe(err)
+	body := describe(endedBy(r.Context(), err))
 	if body.Code == hangar.CodeInternal && r.Context().Err() == nil {
 		s.Log.ErrorContext(r.Context(), "request failed", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
 	} else {

@@ -39,7 +39,7 @@ const (
 )
 
 func (s *server) execRoutes() {
-	s.handle("POST "+machine+"/exec", s.execMachine, operation{
+	s.lasting("POST "+machine+"/exec", s.execMachine, operation{
 		ID: "execMachine", Tag: "Execution", Summary: "Run a command to its end",
 		Text:   "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
 		Body:   execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
@@ -198,34 +198,40 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// runStream lives as long as the connection or the command, whichever is shorter.
+// runStream lives as long as the connection or the command, whichever is shorter. When
+// the request is ended from outside, the connection outlives the command for as long as
+// it takes to say so.
 func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.MachineRef, req hangar.ExecRequest) {
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, hangUp := context.WithCancel(context.WithoutCancel(r.Context())) // of the connection
+	defer hangUp()
+	command, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	defer context.AfterFunc(r.Context(), func() { time.AfterFunc(endTimeout, hangUp) })()
 	conn := wsmux.New(ws)
 	stdin := newInput(maxStdinAhead)
 	sizes := make(chan hangar.TerminalSize, 1)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watchPeer(ctx, ws, cancel)
+		watchPeer(ctx, ws, hangUp)
 	}()
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
 		// The client is gone, or has broken the protocol: either ends the command.
-		defer cancel()
+		defer hangUp()
 		defer stdin.close()
 		receiveExec(ctx, conn, stdin, sizes)
 	}()
-	result, err := s.Machines.ExecMachine(ctx, ref, req, hangar.ExecStreams{
+	result, err := s.Machines.ExecMachine(command, ref, req, hangar.ExecStreams{
 		Stdin:  stdin,
 		Stdout: timedWriter{ctx, conn, execStdout},
 		Stderr: timedWriter{ctx, conn, execStderr},
 		Resize: sizes,
 	})
 	var end any = result
-	if err != nil {
+	if err = endedBy(r.Context(), err); err != nil {
 		body := describe(err)
 		end = body
 		if body.Code == hangar.CodeInternal {
@@ -237,7 +243,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 			_ = ws.Close(websocket.StatusNormalClosure, "")
 		}
 	}
-	cancel()
+	hangUp()
 	_ = ws.CloseNow()
 	stdin.close()
 	<-received

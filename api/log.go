@@ -133,7 +133,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		l := newLines(w)
+		l := newLines(r.Context(), w)
 		for _, e := range page.Entries {
 			if l.send(e) != nil {
 				break
@@ -141,11 +141,14 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 		}
 		return l.end(nil)
 	}
-	l := newLines(w)
+	l := newLines(r.Context(), w)
 	return l.end(func() error { //nolint:contextcheck // it is the request's
 		for e, err := range s.Logs.FollowLogs(r.Context(), app, in) {
 			if err != nil {
 				return err
+			}
+			if r.Context().Err() != nil {
+				break
 			}
 			if err := l.send(e); err != nil {
 				return nil // nobody is left to read an error

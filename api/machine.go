@@ -361,7 +361,7 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 		return q.err
 	}
 	if follow {
-		return s.watchMachine(w, r, ref) //nolint:contextcheck // it is the request's
+		return s.watchMachine(w, r, ref)
 	}
 	events, err := s.Machines.MachineEvents(r.Context(), ref, limit)
 	if err != nil {
@@ -372,11 +372,14 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar.MachineRef) error {
-	l := newLines(w)
-	return l.end(func() error {
+	l := newLines(r.Context(), w)
+	return l.end(func() error { //nolint:contextcheck // it is the request's
 		for change, err := range s.Machines.WatchMachine(r.Context(), ref) {
 			if err != nil {
 				return err
+			}
+			if r.Context().Err() != nil {
+				break
 			}
 			var view *machineView
 			if change.Machine != nil {

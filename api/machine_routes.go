@@ -7,7 +7,7 @@ import (
 )
 
 // textOfStreams says what every stream of lines has in common.
-const textOfStreams = "An empty line is a sign of life. A stream that fails ends with a line that is an error."
+const textOfStreams = "An empty line is a sign of life. A stream that fails ends with a line that is an error, also one whose token expires or is revoked."
 
 // machineRoutes are those that change a Machine.
 func (s *server) machineRoutes() {
@@ -108,7 +108,7 @@ func (s *server) readRoutes() {
 		ID: "getMachine", Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",
 		Answer: example,
 	})
-	s.handle("GET "+machine+"/wait", s.waitMachine, operation{
+	s.lasting("GET "+machine+"/wait", s.waitMachine, operation{
 		ID: "waitMachine", Tag: "Machines", Summary: "Wait for a state",
 		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the wish can no longer come true.",
 		Query: []param{

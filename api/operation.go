@@ -110,18 +110,23 @@ func (s *server) handle(pattern string, h handler, op operation) {
 	s.mount(pattern, s.authenticate(s.limit(s.plain(h))), op, false)
 }
 
+// lasting mounts h, which may take long, behind a token that has to stay valid meanwhile.
+func (s *server) lasting(pattern string, h handler, op operation) {
+	s.mount(pattern, s.authenticate(s.limit(s.attended(s.plain(h)))), op, false)
+}
+
 // public mounts h for everybody.
 func (s *server) public(pattern string, h handler, op operation) {
 	s.mount(pattern, s.plain(h), op, true)
 }
 
-// stream mounts h behind a token.
+// stream mounts h behind a token that has to stay valid as long as the stream.
 func (s *server) stream(pattern string, h streamer, op operation) {
-	s.mount(pattern, s.authenticate(s.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.mount(pattern, s.authenticate(s.limit(s.attended(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
 			s.writeError(w, r, err)
 		}
-	}))), op, false)
+	})))), op, false)
 }
 
 func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -103,7 +104,8 @@ func release(b *bytes.Buffer) {
 
 // lines writes JSON values to a client as they come, one per line.
 type lines struct {
-	mu      sync.Mutex // guards all that follows, and w
+	ctx     context.Context //nolint:containedctx // of the request, whose writes they are
+	mu      sync.Mutex      // guards all that follows, and w
 	w       http.ResponseWriter
 	control *http.ResponseController
 	begun   bool
@@ -111,13 +113,33 @@ type lines struct {
 
 	stop    chan struct{} // closed by end
 	stopped chan struct{} // closed when the signs of life have ended
+	hurry   func()        // ends the haste that the end of ctx causes
 }
 
 // newLines starts the signs of life. The caller calls end.
-func newLines(w http.ResponseWriter) *lines {
-	l := &lines{w: w, control: http.NewResponseController(w), stop: make(chan struct{}), stopped: make(chan struct{})}
+func newLines(ctx context.Context, w http.ResponseWriter) *lines {
+	l := &lines{ctx: ctx, w: w, control: http.NewResponseController(w), stop: make(chan struct{}), stopped: make(chan struct{})}
 	go l.beat()
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(hurried)
+		l.bound()
+	})
+	l.hurry = func() {
+		if !stop() {
+			<-hurried
+		}
+	}
 	return l
+}
+
+// bound bounds the time of a write, also of one that is under way: a client that does
+// not read must not hold what has to end.
+func (l *lines) bound() {
+	_ = l.control.SetWriteDeadline(time.Now().Add(streamTimeout))
+	if l.ctx.Err() != nil {
+		_ = l.control.SetWriteDeadline(time.Now().Add(endTimeout))
+	}
 }
 
 // send writes a value as one line.
@@ -141,7 +163,7 @@ func (l *lines) sendRaw(raw []byte) error {
 		l.w.Header().Set("Cache-Control", "no-store")
 		l.w.WriteHeader(http.StatusOK)
 	}
-	_ = l.control.SetWriteDeadline(time.Now().Add(streamTimeout))
+	l.bound()
 	if _, l.err = l.w.Write(raw); l.err == nil {
 		l.err = l.control.Flush()
 	}
@@ -172,12 +194,13 @@ func (l *lines) beat() {
 func (l *lines) end(err error) error {
 	close(l.stop)
 	<-l.stopped
+	defer l.hurry()
 	l.mu.Lock()
 	begun := l.begun
 	l.mu.Unlock()
 	if err != nil && begun {
 		// A client that is gone cannot be told.
-		_ = l.send(describe(err))
+		_ = l.send(describe(endedBy(l.ctx, err)))
 		return nil
 	}
 	if err == nil && !begun {

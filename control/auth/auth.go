@@ -12,9 +12,9 @@
 // Concurrency. Tokens is safe for concurrent use once Open has returned. Run follows
 // the state; without it, what other servers do goes unnoticed.
 //
-// It is asked once for each request: a stream that has begun outlives its token. It is
-// not authorization: what a principal may do is decided by the services, also
-// who may make and revoke which token.
+// What lasts longer than a request asks for the Life of its tokens, too, and so ends with
+// the first of them. It is not authorization: what a principal may do is decided by the
+// services, also who may make and revoke which token.
 package auth
 
 import (
@@ -221,6 +221,10 @@ func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Prin
 	}
 	return who, nil
 }
+
+// Life implements hangar.Authenticator. It takes the time that is left from now on, so
+// that a clock that is set while the context lives has no effect on it.
+func (t *Tokens) Life(id hangar.TokenID) context.Context { return t.life(id, t.cfg.Now()) }
 
 func digest(token string) []byte {
 	d := sha256.Sum256([]byte(token))

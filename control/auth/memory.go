@@ -3,6 +3,7 @@ package auth
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/subtle"
 	"slices"
 	"sync"
@@ -36,11 +37,45 @@ type memory struct {
 	mu      sync.RWMutex // guards what follows
 	tokens  map[hangar.TokenID]entry
 	digests map[bucket][]entry // those that are not gone
-	seen    state.Revision     // up to which the feed was followed
+	lives   map[hangar.TokenID]life
+	seen    state.Revision // up to which the feed was followed
+}
+
+// life is how long a record counts. It is made for those only that somebody asks for.
+type life struct {
+	ctx context.Context //nolint:containedctx // it stands for the record, and for no call
+	end context.CancelFunc
 }
 
 func newMemory() memory {
-	return memory{tokens: map[hangar.TokenID]entry{}, digests: map[bucket][]entry{}}
+	return memory{tokens: map[hangar.TokenID]entry{}, digests: map[bucket][]entry{}, lives: map[hangar.TokenID]life{}}
+}
+
+// life returns a context that ends when the record of a token does not count any more.
+func (m *memory) life(id hangar.TokenID, now time.Time) context.Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l, ok := m.lives[id]; ok {
+		return l.ctx
+	}
+	e := m.tokens[id]
+	if e.Record == nil {
+		return newLife(now, now).ctx
+	}
+	l := newLife(e.Grant.Until, now)
+	m.lives[id] = l
+	return l.ctx
+}
+
+// newLife lasts until a time; zero is for ever.
+func newLife(until, now time.Time) (l life) {
+	forever := context.Background() //nolint:forbidigo // a record lasts longer than any call
+	if until.IsZero() {
+		l.ctx, l.end = context.WithCancel(forever)
+	} else {
+		l.ctx, l.end = context.WithTimeout(forever, until.Sub(now))
+	}
+	return l
 }
 
 // lookup finds the record of a digest and notes that it is used.
@@ -98,10 +133,15 @@ func (m *memory) set(id hangar.TokenID, r *Record, revision state.Revision) {
 	}
 }
 
-// drop makes a record not to be found by its digest. The caller holds mu.
+// drop makes a record not to be found by its digest, and ends its life. The caller
+// holds mu.
 func (m *memory) drop(e entry) {
 	if e.Record == nil {
 		return
+	}
+	if l, ok := m.lives[e.ID]; ok {
+		delete(m.lives, e.ID)
+		l.end()
 	}
 	key := bucket(e.Digest)
 	m.digests[key] = slices.DeleteFunc(slices.Clone(m.digests[key]), func(o entry) bool { return o.Record == e.Record })

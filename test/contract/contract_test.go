@@ -66,6 +66,15 @@ func over(tb testing.TB, address, credential string, h contract.Harness) contrac
 	return h
 }
 
+func TestTokenEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := "http://" + l.Addr().String()
+	testTokenEnds(t, address, serve(t, l, address))
+}
+
 func TestOverTCP(t *testing.T) {
 	h := serve(t, nil, "")
 	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })

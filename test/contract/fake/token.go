@@ -16,6 +16,8 @@ import (
 type token struct {
 	hangar.Token
 	text string
+	life context.Context //nolint:containedctx // it is the token's
+	end  context.CancelFunc
 }
 
 // Tokens is an Authenticator: the principals of tokens that are always there.
@@ -27,6 +29,23 @@ func (t Tokens) Authenticate(_ context.Context, credential string) (hangar.Princ
 		p, ok := t[part]
 		return p, ok
 	})
+}
+
+// Life implements hangar.Authenticator.
+func (t Tokens) Life(id hangar.TokenID) context.Context {
+	for _, p := range t {
+		if slices.Contains(p.Tokens, id) {
+			return context.Background()
+		}
+	}
+	return ended()
+}
+
+// ended is the life of a token that is not there.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 // join looks up each part of a credential.
@@ -67,6 +86,16 @@ func (l login) Authenticate(_ context.Context, credential string) (hangar.Princi
 		}
 		return hangar.Principal{}, false
 	})
+}
+
+// Life implements hangar.Authenticator.
+func (l login) Life(id hangar.TokenID) context.Context {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if t, ok := l.s.tokens[id]; ok {
+		return t.life
+	}
+	return l.more.Life(id)
 }
 
 // CreateToken implements hangar.TokenService.
@@ -110,6 +139,10 @@ func (s *Service) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hang
 		ID: hangar.TokenID(fmt.Sprintf("fake%08d", s.numbers)), Name: cmp.Or(in.Name, string(in.Kind)+" token"), Kind: in.Kind,
 		User: cmp.Or(in.User, p.Subject), Grant: grant, CreatedBy: p.Subject, CreatedAt: s.now().UTC().Truncate(time.Second),
 	}}
+	t.life, t.end = context.WithCancel(context.Background())
+	if !grant.Until.IsZero() {
+		t.life, t.end = context.WithTimeout(t.life, grant.Until.Sub(s.now()))
+	}
 	s.tokens[t.ID] = t
 	return &hangar.NewToken{Token: t.Token, Text: t.text}, nil
 }
@@ -199,6 +232,7 @@ func (s *Service) RevokeToken(ctx context.Context, idOrName string) error {
 	case 0:
 		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonTokenNotFound, "Could not find token %q", idOrName)
 	case 1:
+		s.tokens[found[0]].end()
 		delete(s.tokens, found[0])
 		return nil
 	default:
