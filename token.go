@@ -166,4 +166,13 @@ type TokenService interface {
 	// CurrentTokens are those with which the caller presented itself. Everybody may
 	// ask.
 	CurrentTokens(ctx context.Context) ([]*Token, error)
+	// AuthenticateTokens returns the valid tokens of somebody who has presented himself
+	// to the caller: everybody may ask about what they know. It answers CodeInvalid with
+	// ReasonTokenInvalid when there are none.
+	AuthenticateTokens(ctx context.Context, header Authorization) ([]*Token, error)
+	// Authorize returns the access, with its organization, if the tokens of somebody who
+	// has presented himself to the caller allow it to a thing that is there. It answers
+	// CodeForbidden if they do not, in the same words for what is not there, and what
+	// Access.Validate and AuthenticateTokens answer.
+	Authorize(ctx context.Context, header Authorization, in Access) (Access, error)
 }

@@ -41,6 +41,11 @@ func newSchemas() *openapi.Schemas {
 	know[hangar.Action](s, openapi.Schema{Type: []string{"array"}, Items: &openapi.Schema{
 		Type: []string{"string"}, Enum: anySlice(hangar.ActionAll.Names()),
 	}})
+	know[accessActions](s, openapi.Schema{
+		Type: []string{"string", "array"}, Items: &openapi.Schema{Type: []string{"string"}, Enum: anySlice(hangar.ActionAll.Names())},
+		Description: "Letters of `rwcdC`, for read, write, create, delete and control; names with commas between them; or a list of names.",
+		Examples:    []any{"rC", "read,control"},
+	})
 	enum(s, hangar.TokenKinds()...)
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.Codes()...)

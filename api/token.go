@@ -36,6 +36,7 @@ func (s *server) tokenRoutes() {
 		ID: "currentTokens", Tag: "Tokens", Summary: "Get the tokens of the request", Text: "Those that the `Authorization` header has and that are valid.",
 		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
 	})
+	s.authorizeRoutes(&example, text)
 	s.handle("DELETE /v1/tokens/{token}", s.revokeToken, operation{
 		ID: "revokeToken", Tag: "Tokens", Summary: "Revoke a token", Text: "Named by its id or, if only one has it, its name. It is void at once.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
@@ -174,6 +175,10 @@ func (s *server) currentTokens(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	return presentedAnswer(tokens)
+}
+
+func presentedAnswer(tokens []*hangar.Token) (answer, error) {
 	views := make([]currentToken, 0, len(tokens))
 	for _, t := range tokens {
 		views = append(views, viewCurrent(t))

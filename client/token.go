@@ -58,12 +58,24 @@ func (c *Client) RevokeToken(ctx context.Context, idOrName string) error {
 
 // CurrentTokens implements hangar.TokenService.
 func (c *Client) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
+	return c.presented(ctx, get("/v1/tokens/current"))
+}
+
+// AuthenticateTokens implements hangar.TokenService.
+func (c *Client) AuthenticateTokens(ctx context.Context, header hangar.Authorization) ([]*hangar.Token, error) {
+	to := post("/v1/tokens/authenticate")
+	to.in = map[string]hangar.Authorization{"header": header}
+	return c.presented(ctx, to)
+}
+
+// presented asks for the tokens that somebody has presented himself with.
+func (c *Client) presented(ctx context.Context, in call) ([]*hangar.Token, error) {
 	var out struct {
 		Tokens []struct {
 			Token *hangar.Token `json:"details"`
 		} `json:"tokens"`
 	}
-	if err := c.do(ctx, get("/v1/tokens/current"), &out); err != nil {
+	if err := c.do(ctx, in, &out); err != nil {
 		return nil, err
 	}
 	tokens := make([]*hangar.Token, 0, len(out.Tokens))
@@ -73,4 +85,27 @@ func (c *Client) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
 		}
 	}
 	return tokens, nil
+}
+
+// access is how the API reads and writes an access.
+type access struct {
+	Actions hangar.Action    `json:"action"`
+	Org     hangar.OrgSlug   `json:"org_slug,omitempty"`
+	App     hangar.AppName   `json:"app_name,omitempty"`
+	Machine hangar.MachineID `json:"machine_id,omitempty"`
+	Command []string         `json:"command,omitempty"`
+}
+
+// Authorize implements hangar.TokenService.
+func (c *Client) Authorize(ctx context.Context, header hangar.Authorization, in hangar.Access) (hangar.Access, error) {
+	to := post("/v1/tokens/authorize")
+	to.in = struct {
+		Header hangar.Authorization `json:"header"`
+		Access access               `json:"access"`
+	}{header, access(in)}
+	var out struct {
+		Access access `json:"access"`
+	}
+	err := c.do(ctx, to, &out)
+	return hangar.Access(out.Access), err
 }

@@ -18,6 +18,7 @@ type names struct {
 	app     hangar.AppName
 	machine hangar.MachineID
 	token   string // its name, and that of a secret and of a registry
+	header  hangar.Authorization
 }
 
 // missing are names as long as those, of nothing.
@@ -33,7 +34,9 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.app,
 		n.machine,
 		n.token,
+		n.header,
 		n.ref(),
+		hangar.Access{Actions: hangar.ActionRead, App: n.app, Machine: n.machine},
 		wish("").Config,
 		hangar.TokenCreate{Kind: hangar.TokenDeploy, Org: n.org, Apps: []hangar.AppName{n.app}},
 		hangar.LogQuery{},
@@ -123,7 +126,17 @@ func world(t *testing.T) (*plane, names) {
 	}
 	p.setSecrets(t, "web", secret(thing, "plaintext"))
 	p.login(t, thing, "me", "pass")
-	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: thing}
+	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: thing, header: p.header(t, "other")}
+}
+
+// header is what somebody presents who may do everything in an organization.
+func (p *plane) header(t *testing.T, org hangar.OrgSlug) hangar.Authorization {
+	t.Helper()
+	made, err := p.auth.Issue(t.Context(), hangar.Token{Name: "o", User: "you", Grant: hangar.Grant{Org: org, Actions: hangar.ActionAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hangar.Authorization("Bearer " + made.Text)
 }
 
 // TestEveryMethodIsGuarded calls every method of every service as nobody, as somebody
@@ -183,7 +196,9 @@ func TestStrangersLearnNothing(t *testing.T) {
 		if m.name == "Apps.App" {
 			continue
 		}
-		found, lost := errorOf(t, m.call(as(t, stranger), there)), errorOf(t, m.call(as(t, stranger), missing))
+		nowhere := missing
+		nowhere.header = there.header
+		found, lost := errorOf(t, m.call(as(t, stranger), there)), errorOf(t, m.call(as(t, stranger), nowhere))
 		if hangar.CodeOf(found) != hangar.CodeOf(lost) || hangar.ReasonOf(found) != hangar.ReasonOf(lost) {
 			t.Errorf("%s: %v for what is there, %v for what is not", m.name, found, lost)
 		}
@@ -211,6 +226,7 @@ func TestArgumentsAreGood(t *testing.T) {
 		}
 		t.Run(m.name, func(t *testing.T) {
 			p, there := world(t)
+			there.header = p.header(t, there.org)
 			if _, err := p.Machines().AcquireLease(admin(t), there.ref(), hangar.LeaseAcquire{}); err != nil {
 				t.Fatal(err)
 			}

@@ -227,11 +227,16 @@ func (t *Tokens) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t.records(p), nil
+}
+
+// records are the tokens that a principal consists of.
+func (t *Tokens) records(p hangar.Principal) []*hangar.Token {
 	list := []*hangar.Token{}
 	for _, id := range p.Tokens {
 		if record, ok := t.tokens.Find(id); ok {
 			list = append(list, &record.Token)
 		}
 	}
-	return list, nil
+	return list
 }

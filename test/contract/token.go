@@ -28,6 +28,8 @@ func TokenService(t *testing.T, h Harness) {
 		"one machine":         tokenOneMachine,
 		"several tokens":      tokenSeveral,
 		"other organizations": tokenStranger,
+		"authenticate":        accessAuthenticate,
+		"authorize":           accessAuthorize,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}

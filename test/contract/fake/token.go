@@ -246,6 +246,11 @@ func (s *Service) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.records(p), nil
+}
+
+// records are the tokens that a principal consists of.
+func (s *Service) records(p hangar.Principal) []*hangar.Token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []*hangar.Token
@@ -255,5 +260,54 @@ func (s *Service) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
 			list = append(list, &answer)
 		}
 	}
-	return list, nil
+	return list
+}
+
+// AuthenticateTokens implements hangar.TokenService.
+func (s *Service) AuthenticateTokens(ctx context.Context, header hangar.Authorization) ([]*hangar.Token, error) {
+	p, err := s.presented(ctx, header)
+	if err != nil {
+		return nil, err
+	}
+	return s.records(p), nil
+}
+
+// presented is the principal of somebody who has presented himself to the caller.
+func (s *Service) presented(ctx context.Context, header hangar.Authorization) (hangar.Principal, error) {
+	if _, err := principal(ctx); err != nil {
+		return hangar.Principal{}, err
+	}
+	credential, ok := hangar.Credential(string(header))
+	if !ok {
+		return hangar.Principal{}, hangar.NoToken()
+	}
+	p, err := s.Login(nil).Authenticate(ctx, credential)
+	if err != nil {
+		return p, hangar.NoToken()
+	}
+	return p, nil
+}
+
+// Authorize implements hangar.TokenService.
+func (s *Service) Authorize(ctx context.Context, header hangar.Authorization, in hangar.Access) (hangar.Access, error) {
+	p, err := s.presented(ctx, header)
+	if err == nil {
+		err = in.Validate()
+	}
+	if err != nil {
+		return hangar.Access{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	org := in.Org
+	if a := s.apps[in.App]; a != nil {
+		org = a.Org.Slug
+	}
+	m := s.machines[in.Machine]
+	if s.orgs[org] == nil || in.Org != "" && in.Org != org || in.App != "" && s.apps[in.App] == nil ||
+		in.Machine != "" && (m == nil || m.App != in.App) || !in.AllowedTo(p, in.Target(org)) {
+		return hangar.Access{}, hangar.NoAccess()
+	}
+	in.Org = org
+	return in, nil
 }

@@ -1,0 +1,64 @@
+package hangar
+
+import "fmt"
+
+// Authorization is the value of an Authorization header, see Credential. It is a secret.
+type Authorization string
+
+// Access is what somebody may want to do: actions on one thing, and perhaps a command to
+// execute in it.
+type Access struct {
+	Actions Action    // ActionControl alone, with a Command
+	Org     OrgSlug   // empty: that of the App
+	App     AppName   // empty: the organization itself
+	Machine MachineID // empty: the App itself
+	Command []string  // empty: none
+}
+
+// Validate checks the shape of an access. It answers CodeInvalid, naming the field.
+func (a Access) Validate() error {
+	bad := func(field, rule string, args ...any) error {
+		return Errorf(CodeInvalid, "", "invalid access.%s: %s", field, fmt.Sprintf(rule, args...))
+	}
+	switch {
+	case a.Actions == 0:
+		return bad("action", "is required")
+	case a.Actions&^ActionAll != 0:
+		return bad("action", "has unknown actions")
+	case a.Org == "" && a.App == "":
+		return bad("org_slug", "is required without app_name")
+	case a.Machine != "" && a.App == "":
+		return bad("app_name", "is required with machine_id")
+	case a.Machine != "" && !a.Machine.Valid():
+		return bad("machine_id", "%.40q is not the id of a machine", a.Machine)
+	case len(a.Command) > 0 && a.Actions != ActionControl:
+		return bad("action", "must be control, and nothing else, with a command")
+	case len(a.Command) > 0 && a.Command[0] == "":
+		return bad("command", "is empty")
+	default:
+		return nil
+	}
+}
+
+// Target is what the access is to, in an organization.
+func (a Access) Target(org OrgSlug) Target { return Target{Org: org, App: a.App, Machine: a.Machine} }
+
+// AllowedTo reports whether a principal has the access to a target.
+func (a Access) AllowedTo(p Principal, target Target) bool {
+	if len(a.Command) > 0 {
+		return p.MayExec(a.Command, target)
+	}
+	return p.May(a.Actions, target)
+}
+
+// NoAccess is the one answer to an access that is not allowed, whether the target is
+// there or not.
+func NoAccess() *Error {
+	return &Error{Code: CodeForbidden, Message: "The tokens of the header do not allow this, or there is no such thing"}
+}
+
+// NoToken is the answer to an Authorization of somebody else that is not valid, or is
+// none at all.
+func NoToken() *Error {
+	return &Error{Code: CodeInvalid, Reason: ReasonTokenInvalid, Message: "invalid header: it has no valid token; it must be the value of an Authorization header"}
+}

@@ -1,0 +1,173 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) authorizeRoutes(example *hangar.Token, text string) {
+	header := hangar.Authorization("Bearer " + text)
+	s.handle("POST /v1/tokens/authenticate", s.authenticateTokens, operation{
+		ID: "authenticateTokens", Tag: "Tokens", Summary: "Get the tokens of somebody else",
+		Text: "For services that take tokens of this server: `header` is the `Authorization` header that a client of theirs has sent. " +
+			"The answer has the tokens in it that are valid; when there are none it is 400 with the reason `token_invalid`.",
+		Body: authenticateWish{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
+	})
+	s.handle("POST /v1/tokens/authorize", s.authorizeTokens, operation{
+		ID: "authorizeTokens", Tag: "Tokens", Summary: "Ask what somebody else may do",
+		Text: "Answers 200 with `access`, and the organization filled in, when a token in `header` allows it, and 403 when none does. " +
+			"403 is also the answer for what is not there. When no token is valid the answer is 400 with the reason `token_invalid`.",
+		Body:   authorizeWish{header, accessWish{Action: accessActions(hangar.ActionRead), App: "web", Machine: exampleID}},
+		Answer: accessAnswer{accessView{Actions: hangar.ActionRead, Org: hangar.OrgPersonal, App: "web", Machine: exampleID}},
+	})
+}
+
+// authenticateWish is the body of authenticate.
+type authenticateWish struct {
+	Header hangar.Authorization `json:"header" schema:"required"`
+}
+
+// authorizeWish is the body of authorize.
+type authorizeWish struct {
+	Header hangar.Authorization `json:"header" schema:"required"`
+	Access accessWish           `json:"access" schema:"required"`
+}
+
+// accessWish is an access as existing clients describe it.
+type accessWish struct {
+	Action  accessActions    `json:"action"`
+	Org     hangar.OrgSlug   `json:"org_slug"`
+	App     hangar.AppName   `json:"app_name"`
+	Machine hangar.MachineID `json:"machine_id"`
+	Command []string         `json:"command"`
+	// SourceMachine is where the client is. No token is bound to that, so that it makes no
+	// difference.
+	SourceMachine hangar.MachineID `json:"source_machine"`
+
+	Volume         string `json:"volume_id"`
+	AppFeature     string `json:"app_feature"`
+	MachineFeature string `json:"machine_feature"`
+	OrgFeature     string `json:"org_feature"`
+	Mutation       string `json:"mutation"`
+	StorageObject  string `json:"storage_object"`
+}
+
+// accessAnswer is an access that is allowed.
+type accessAnswer struct {
+	Access accessView `json:"access"`
+}
+
+type accessView struct {
+	Actions hangar.Action    `json:"action"`
+	Org     hangar.OrgSlug   `json:"org_slug"`
+	App     hangar.AppName   `json:"app_name,omitempty"`
+	Machine hangar.MachineID `json:"machine_id,omitempty"`
+	Command []string         `json:"command,omitempty"`
+}
+
+// accessActions are actions as existing clients write them, a letter each, or by name.
+type accessActions hangar.Action
+
+// actionLetters stand for actions.
+var actionLetters = map[rune]hangar.Action{
+	'r': hangar.ActionRead, 'w': hangar.ActionWrite, 'c': hangar.ActionCreate, 'd': hangar.ActionDelete, 'C': hangar.ActionControl,
+	'*': hangar.ActionAll,
+}
+
+// MarshalJSON writes a list of names.
+func (a accessActions) MarshalJSON() ([]byte, error) { return hangar.Action(a).MarshalJSON() }
+
+// UnmarshalJSON reads letters, or names with commas between them, or a list of names.
+func (a *accessActions) UnmarshalJSON(b []byte) error {
+	var text string
+	var names []string
+	if json.Unmarshal(b, &text) == nil {
+		mask, ok := lettersOf(text)
+		if ok {
+			*a = accessActions(mask)
+			return nil
+		}
+		names = strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
+	} else if err := json.Unmarshal(b, &names); err != nil {
+		return invalid("access.action", "must be letters of rwcdC, or names such as \"read,write\"")
+	}
+	mask, err := hangar.ParseActions(names)
+	if err != nil {
+		return invalid("access.action", "%w", err)
+	}
+	*a = accessActions(mask)
+	return nil
+}
+
+// lettersOf reads letters that stand for actions.
+func lettersOf(text string) (mask hangar.Action, ok bool) {
+	for _, letter := range text {
+		action, known := actionLetters[letter]
+		if !known {
+			return 0, false
+		}
+		mask |= action
+	}
+	return mask, true
+}
+
+// access is the wish, if it is for something that this server has.
+func (in *accessWish) access() (hangar.Access, error) {
+	for _, f := range []struct{ name, value string }{
+		{"volume_id", in.Volume},
+		{"app_feature", in.AppFeature},
+		{"machine_feature", in.MachineFeature},
+		{"org_feature", in.OrgFeature},
+		{"mutation", in.Mutation},
+		{"storage_object", in.StorageObject},
+	} {
+		if f.value != "" {
+			return hangar.Access{}, unsupported("access."+f.name, "no token of this server says anything about it")
+		}
+	}
+	if in.SourceMachine != "" && !in.SourceMachine.Valid() {
+		return hangar.Access{}, invalid("access.source_machine", "%.40q is not the id of a machine", in.SourceMachine)
+	}
+	a := hangar.Access{Actions: hangar.Action(in.Action), Org: in.Org, App: in.App, Machine: in.Machine, Command: in.Command}
+	if a.Actions == 0 && len(a.Command) > 0 {
+		a.Actions = hangar.ActionControl
+	}
+	return a, nil
+}
+
+func (s *server) authenticateTokens(r *http.Request) (answer, error) {
+	in, err := decode[authenticateWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Header == "" {
+		return answer{}, invalid("header", "is required")
+	}
+	tokens, err := s.Tokens.AuthenticateTokens(r.Context(), in.Header)
+	if err != nil {
+		return answer{}, err
+	}
+	return presentedAnswer(tokens)
+}
+
+func (s *server) authorizeTokens(r *http.Request) (answer, error) {
+	in, err := decode[authorizeWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.Header == "" {
+		return answer{}, invalid("header", "is required")
+	}
+	wish, err := in.Access.access()
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := s.Tokens.Authorize(r.Context(), in.Header, wish)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(accessAnswer{accessView(a)})
+}

@@ -1,0 +1,85 @@
+package control
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// AuthenticateTokens implements hangar.TokenService.
+func (t *Tokens) AuthenticateTokens(ctx context.Context, header hangar.Authorization) ([]*hangar.Token, error) {
+	p, err := t.presented(ctx, header)
+	if err != nil {
+		return nil, err
+	}
+	return t.records(p), nil
+}
+
+// presented is the principal of somebody who has presented himself to the caller.
+func (t *Tokens) presented(ctx context.Context, header hangar.Authorization) (hangar.Principal, error) {
+	if _, err := principal(ctx); err != nil {
+		return hangar.Principal{}, err
+	}
+	credential, ok := hangar.Credential(string(header))
+	if !ok {
+		return hangar.Principal{}, hangar.NoToken()
+	}
+	p, err := t.tokens.Authenticate(ctx, credential)
+	if hangar.CodeOf(err) == hangar.CodeUnauthenticated {
+		err = hangar.NoToken()
+	}
+	return p, err
+}
+
+// Authorize implements hangar.TokenService. What is allowed is looked up only after it
+// is known to be.
+func (t *Tokens) Authorize(ctx context.Context, header hangar.Authorization, in hangar.Access) (hangar.Access, error) {
+	p, err := t.presented(ctx, header)
+	if err == nil {
+		err = in.Validate()
+	}
+	if err == nil {
+		in.Org, err = t.accessible(ctx, p, in)
+	}
+	switch {
+	case hangar.CodeOf(err) == hangar.CodeNotFound:
+		return hangar.Access{}, hangar.NoAccess()
+	case err != nil:
+		return hangar.Access{}, err
+	default:
+		return in, nil
+	}
+}
+
+// accessible returns the organization in which a principal has an access, to what is
+// there. Its CodeNotFound may say more than the principal may know.
+func (t *Tokens) accessible(ctx context.Context, p hangar.Principal, in hangar.Access) (hangar.OrgSlug, error) {
+	org := in.Org
+	if in.App != "" {
+		app, _, err := t.anyApp(ctx, in.App)
+		if err != nil {
+			return "", err
+		}
+		if org != "" && org != app.Org {
+			return "", hangar.NoAccess()
+		}
+		org = app.Org
+	}
+	if !in.AllowedTo(p, in.Target(org)) {
+		return "", hangar.NoAccess()
+	}
+	if in.App == "" {
+		_, _, err := t.anyOrg(ctx, org)
+		return org, err
+	}
+	if in.Machine == "" {
+		return org, nil
+	}
+	_, err := t.store.Get(ctx, reservationKey(hangar.MachineRef{App: in.App, ID: in.Machine}))
+	if errors.Is(err, state.ErrNotFound) {
+		return "", machineNotFound(in.Machine)
+	}
+	return org, stateError(err)
+}
