@@ -212,6 +212,18 @@ type MachineOps interface {
 	WaitMachine(ctx context.Context, ref MachineRef, in MachineWait) (MachineReached, error)
 }
 
+// MachineAwaiter is what MachineOps may offer beside WaitMachine: to wait without a
+// goroutine for each who waits.
+type MachineAwaiter interface {
+	// AwaitMachine calls told with what WaitMachine would answer, as soon as that is
+	// known, once, perhaps before it returns. Machines are held meanwhile: told returns at
+	// once and asks nothing of them. ctx is of the asking, not of the waiting: forget ends
+	// that, and is called in the end, also after told; it may be repeated. When AwaitMachine
+	// returns an error, told is never called; errors.ErrUnsupported is that of a host that
+	// does not offer it.
+	AwaitMachine(ctx context.Context, ref MachineRef, in MachineWait, told func(MachineReached, error)) (forget func(), err error)
+}
+
 // MachineReader looks into one Machine.
 type MachineReader interface {
 	// MachineEvents are newest first, at most limit (0: 20, at most 50).

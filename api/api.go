@@ -45,11 +45,12 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// server holds what handlers share. It is never changed after New.
+// server holds what handlers share. All but the lot is never changed after New.
 type server struct {
 	Config
 	mux      *http.ServeMux
 	limiters *limiters // nil: none
+	lot      lot
 	table    []route
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document

@@ -57,7 +57,8 @@
 //
 // # Concurrency
 //
-// Handlers run on the goroutine that net/http gives them. Streams start one more
+// Handlers run on the goroutine that net/http gives them, but for waits beyond the first
+// maxSeated, whose connections are parked without one. Streams start one more
 // for signs of life, commands another one for what the client sends, connections one for
 // each direction; all have ended when the handler returns.
 //

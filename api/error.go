@@ -140,16 +140,21 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	} else {
 		s.Log.DebugContext(r.Context(), "request refused", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
 	}
-	switch body.Code {
+	advise(w.Header(), body.Code)
+	s.writeBody(w, statusOf(body.Code, body.Reason), body)
+}
+
+// advise says in the header of an error what to do about it.
+func advise(h http.Header, code hangar.Code) {
+	switch code {
 	case hangar.CodeUnavailable, hangar.CodeExhausted:
-		if w.Header().Get("Retry-After") == "" {
-			w.Header().Set("Retry-After", "1")
+		if h.Get("Retry-After") == "" {
+			h.Set("Retry-After", "1")
 		}
 	case hangar.CodeUnauthenticated:
-		w.Header().Set("WWW-Authenticate", "Bearer")
+		h.Set("WWW-Authenticate", "Bearer")
 	default:
 	}
-	s.writeBody(w, statusOf(body.Code, body.Reason), body)
 }
 
 // unknownPath answers for paths, and methods of paths, that are not served.

@@ -296,10 +296,10 @@ func (s *server) uncordonMachine(r *http.Request) (answer, error) {
 	return done()
 }
 
-func (s *server) waitMachine(r *http.Request) (answer, error) {
+func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return err
 	}
 	q := queryOf(r)
 	in := hangar.MachineWait{
@@ -312,13 +312,22 @@ func (s *server) waitMachine(r *http.Request) (answer, error) {
 		in.Instance = hangar.InstanceID(older)
 	}
 	if q.err != nil {
-		return answer{}, q.err
+		return q.err
 	}
+	if s.lot.seated.Add(1); s.lot.seated.Load() > maxSeated {
+		s.lot.seated.Add(-1)
+		if parked, err := s.park(w, r, ref, in); parked || err != nil {
+			return err
+		}
+		s.lot.seated.Add(1)
+	}
+	defer s.lot.seated.Add(-1)
 	reached, err := s.Machines.WaitMachine(r.Context(), ref, in)
 	if err != nil {
-		return answer{}, err
+		return err
 	}
-	return ok(reachedView{true, reached})
+	s.write(w, r, answer{body: reachedView{true, reached}})
+	return nil
 }
 
 func (s *server) listVersions(r *http.Request) (answer, error) {

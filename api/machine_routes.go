@@ -108,7 +108,7 @@ func (s *server) readRoutes() {
 		ID: "getMachine", Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",
 		Answer: example,
 	})
-	s.lasting("GET "+machine+"/wait", s.waitMachine, operation{
+	s.stream("GET "+machine+"/wait", s.waitMachine, operation{
 		ID: "waitMachine", Tag: "Machines", Summary: "Wait for a state",
 		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the wish can no longer come true.",
 		Query: []param{

@@ -150,6 +150,18 @@ func (m *Machines) UncordonMachine(ctx context.Context, ref hangar.MachineRef) e
 	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.UncordonMachine(ctx, ref) })
 }
 
+// AwaitMachine implements hangar.MachineAwaiter, as far as the Machine's host does.
+func (m *Machines) AwaitMachine(
+	ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait, told func(hangar.MachineReached, error),
+) (func(), error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (func(), error) {
+		if awaiter, ok := a.(hangar.MachineAwaiter); ok {
+			return awaiter.AwaitMachine(ctx, ref, in, told)
+		}
+		return nil, errors.ErrUnsupported
+	})
+}
+
 // WaitMachine implements hangar.MachineService.
 func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
 	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })

@@ -14,7 +14,7 @@ import (
 // until then, and ten thousand of them cost one commit a walk over a list.
 type waiter struct {
 	wish hangar.MachineWait
-	told chan *verdict // buffered 1; gets one value each time that the waiter is enlisted, at most
+	tell func(*verdict) // called once each time that the waiter is enlisted, at most; returns at once
 }
 
 // verdict is how a wait ended: the wish came true, or never will.
@@ -26,22 +26,14 @@ type verdict struct {
 
 // WaitMachine implements hangar.MachineOps.
 func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
-	if err := in.Validate(); err != nil {
-		return hangar.MachineReached{}, err
-	}
-	m, err := a.machine(ref)
+	m, err := a.waitFor(ref, &in)
 	if err != nil {
 		return hangar.MachineReached{}, err
 	}
-	if len(in.States) == 0 {
-		in.States = []hangar.MachineState{hangar.MachineStarted}
-	}
-	if in.Timeout == 0 {
-		in.Timeout = hangar.DefaultWaitTimeout
-	}
 	deadline := time.NewTimer(in.Timeout)
 	defer deadline.Stop()
-	w := &waiter{wish: in, told: make(chan *verdict, 1)}
+	told := make(chan *verdict, 1)
+	w := &waiter{wish: in, tell: func(v *verdict) { told <- v }}
 	for {
 		v, err := m.enlist(w)
 		switch {
@@ -51,23 +43,45 @@ func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 			return v.reached, v.err
 		}
 		select {
-		case v := <-w.told:
+		case v := <-told:
 			if v.look {
 				continue
 			}
 			return v.reached, v.err // whoever was told is on the list no more
 		case <-deadline.C:
 			m.watchers.strike(w)
-			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
-				"machine failed to reach desired state, %s, currently %s", joinStates(in.States), m.rec.Load().Machine.State)
+			return hangar.MachineReached{}, m.tooLate(in.States)
 		case <-ctx.Done():
 			m.watchers.strike(w)
 			return hangar.MachineReached{}, ctx.Err()
 		case <-a.lifetime.Done():
 			m.watchers.strike(w)
-			return hangar.MachineReached{}, hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
+			return hangar.MachineReached{}, errShutDown()
 		}
 	}
+}
+
+// waitFor finds the Machine of a wish and fills in what the wish leaves open.
+func (a *Agent) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine, error) {
+	if err := in.Validate(); err != nil {
+		return nil, err
+	}
+	if len(in.States) == 0 {
+		in.States = []hangar.MachineState{hangar.MachineStarted}
+	}
+	if in.Timeout == 0 {
+		in.Timeout = hangar.DefaultWaitTimeout
+	}
+	return a.machine(ref)
+}
+
+func (m *machine) tooLate(wished []hangar.MachineState) error {
+	return hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
+		"machine failed to reach desired state, %s, currently %s", joinStates(wished), m.rec.Load().Machine.State)
+}
+
+func errShutDown() error {
+	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 }
 
 // enlist returns the verdict that can be had at once, or has the waiter told of

@@ -55,7 +55,7 @@ func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
 		return
 	}
 	for _, x := range w.judge(now, events) {
-		x.waiter.told <- x.verdict // without w.mu, for which those who wake up would queue
+		x.waiter.tell(x.verdict) // without w.mu, for which those who wake up would queue
 	}
 }
 

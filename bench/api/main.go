@@ -35,6 +35,7 @@ type options struct {
 	waiters  int
 	span     time.Duration // of one measurement
 	skip     []string
+	bare     int // not to measure, but to be the bare program for so many; see bare
 }
 
 // What can be left out.
@@ -59,6 +60,9 @@ func run() error {
 	// The first signal ends the measuring and lets it clean up.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if o.bare > 0 {
+		return serveBare(ctx, o.bare, os.Stdin, os.Stdout)
+	}
 	b := &bench{options: o}
 	err = b.measure(ctx)
 	if err == nil {
@@ -79,6 +83,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.waiters, "waiters", 10_000, "connections that wait for one Machine")
 	f.DurationVar(&o.span, "span", 8*time.Second, "how long each thing is measured")
 	f.StringVar(&skip, "skip", "", "what to leave out, separated by commas: podman, nginx, waiters")
+	f.IntVar(&o.bare, "bare", 0, "for the program itself: answer so many connections at once, and do nothing else")
 	f.BoolVar(&quick, "quick", false, "a short run, to see that it works: 100 and 1,000 Machines, printed only")
 	if err := f.Parse(args); err != nil {
 		return o, err

@@ -16,14 +16,15 @@ import (
 
 // bench is one measuring.
 type bench struct {
-	options options
-	cleanup harness.Undo
-	dir     string // temporary
-	stages  []*stage
-	peers   []*row
-	notes   []string
-	waiting *fanOut
-	busy    float64 // share of the processors that others took before
+	options   options
+	cleanup   harness.Undo
+	dir       string // temporary
+	stages    []*stage
+	peers     []*row
+	notes     []string
+	waiting   *fanOut
+	scattered *spread
+	busy      float64 // share of the processors that others took before
 }
 
 // stage is what was measured with so many Machines.
@@ -101,6 +102,11 @@ func (b *bench) measure(ctx context.Context) error {
 			if err := b.fan(ctx, d, p); err != nil {
 				return fmt.Errorf("%d waiters: %w", b.options.waiters, err)
 			}
+		}
+	}
+	if !b.options.skips(partWaiters) {
+		if err := b.scatter(ctx, d, p); err != nil {
+			return fmt.Errorf("%d scattered waiters: %w", b.options.waiters, err)
 		}
 	}
 	return nil

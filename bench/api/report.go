@@ -19,6 +19,8 @@ const (
 	goalWrites = 1000                  // a second
 	goalGrowth = 1.5                   // what a get costs with most Machines, to what it costs with fewest
 	goalReady  = 2 * time.Second       // with as many as readyAt
+	goalTold   = 5 * time.Millisecond  // from a change to the answer of the one wait for it, among all others
+	goalWaits  = 200 << 20             // memory of all waits
 	readyAt    = 10_000
 )
 
@@ -53,6 +55,7 @@ func (b *bench) markdown(ctx context.Context) string {
 	b.writeRows(&w)
 	b.writePeers(&w)
 	b.writeDaemon(&w)
+	b.writeWaits(&w)
 	return w.String()
 }
 
@@ -95,6 +98,12 @@ func (b *bench) writeGoals(w *strings.Builder) {
 			goal(fmt.Sprintf("ready after kill -9, %s Machines", count(readyAt)), ms(s.ready), "≤ "+ms(goalReady), s.ready <= goalReady)
 		}
 	}
+	if f, s := b.waiting, b.scattered; f != nil && s != nil {
+		late := s.after[int(.99*float64(len(s.after)-1))]
+		goal(fmt.Sprintf("a wait among %s, after the change, p99", count(s.waiters)), ms(late), "≤ "+ms(goalTold), late <= goalTold)
+		sum := max(f.bytes*int64(f.waiters), s.bytes*int64(s.waiters))
+		goal(fmt.Sprintf("memory of %s waits", count(f.waiters)), fmt.Sprintf("%d MiB", sum>>20), fmt.Sprintf("≤ %d MiB", goalWaits>>20), sum <= goalWaits)
+	}
 }
 
 func (b *bench) writeRows(w *strings.Builder) {
@@ -134,12 +143,32 @@ func (b *bench) writeDaemon(w *strings.Builder) {
 	for _, s := range b.stages {
 		fmt.Fprintf(w, "| %s | %d MiB | %d MiB | %s | %s |\n", count(s.machines), s.rss>>20, s.rested>>20, ms(s.ready), ms(s.readyCost))
 	}
-	if f := b.waiting; f != nil {
-		last := len(f.took) - 1
-		fmt.Fprintf(w, "\nA start told %s connections that waited for it: the first after %s, half after %s, all after %s, with %s of processor time "+
-			"and %d KiB of the daemon's memory for each.\n", count(f.waiters), ms(f.took[0]), ms(f.took[last/2]), ms(f.took[last]),
-			micro(f.cost/time.Duration(f.waiters)), f.bytes>>10)
+}
+
+func (b *bench) writeWaits(w *strings.Builder) {
+	f, s := b.waiting, b.scattered
+	if f == nil || s == nil {
+		return
 	}
+	quantile := func(sorted []time.Duration, q float64) string { return ms(sorted[int(q*float64(len(sorted)-1))]) }
+	fmt.Fprintf(w, "\n### Waits\n\n%s connections wait for a Machine each, and %d Machines are started one by one. Clients' clock; the change is "+
+		"committed when the start is answered, and the wait is for that.\n\n| | median | p99 |\n|---|--:|--:|\n", count(s.waiters), len(s.told))
+	for _, line := range []struct {
+		what  string
+		times []time.Duration
+	}{{"start, until it is answered", s.started}, {"start, until the wait is answered", s.told}, {"from the one answer to the other", s.after}} {
+		fmt.Fprintf(w, "| %s | %s | %s |\n", line.what, quantile(line.times, .5), quantile(line.times, .99))
+	}
+	fmt.Fprintf(w, "\n%s connections wait for one Machine, which is started. The program beside it only writes as many bytes to as many connections, "+
+		"from a goroutine for each that waits for one channel to be closed.\n\n| | first | half | all |\n|---|--:|--:|--:|\n", count(f.waiters))
+	for _, line := range []struct {
+		what  string
+		times []time.Duration
+	}{{"start, until the waits are answered", f.took}, {"a program that does nothing else", f.bare}} {
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", line.what, quantile(line.times, 0), quantile(line.times, .5), quantile(line.times, 1))
+	}
+	fmt.Fprintf(w, "\nEach of them takes %s of the daemon's processor time and %.1f KiB of its memory; %.1f KiB where each waits for its own Machine.\n",
+		micro(f.cost/time.Duration(f.waiters)), float64(f.bytes)/1024, float64(s.bytes)/1024)
 }
 
 func ms(d time.Duration) string {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -20,12 +21,76 @@ import (
 type fanOut struct {
 	waiters int
 	took    []time.Duration // from the request that caused it to each answer, sorted
+	bare    []time.Duration // the same of a program that does nothing but write the answers
 	cost    time.Duration   // processor time of the daemon, all of it
 	bytes   int64           // of memory for each one who waits
 }
 
-// dialers bounds how many connections are made at once.
-const dialers = 64
+// spread is how changes reached the one who waited for each, among many who waited for
+// others.
+type spread struct {
+	waiters int
+	started []time.Duration // from the request to start a Machine to its answer, sorted
+	told    []time.Duration // from the same to the answer of the wait, sorted
+	after   []time.Duration // from the answer of the start to that of the wait, sorted
+	bytes   int64           // of memory for each one who waits
+}
+
+const (
+	dialers = 64  // bounds how many connections are made at once
+	wakes   = 300 // changes of a spread
+)
+
+// crowd is connections that wait.
+type crowd struct {
+	conns []net.Conn
+	bytes int64 // of the daemon's memory for each
+}
+
+func (c *crowd) leave() {
+	for _, conn := range c.conns {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// gather has n connections send a request each that is not answered yet.
+func (b *bench) gather(ctx context.Context, d *harness.Daemon, addr string, n int, raw func(i int) []byte) (*crowd, error) {
+	empty, err := memory([]int{d.PID()})
+	if err != nil {
+		return nil, err
+	}
+	c := &crowd{}
+	if c.conns, err = dial(ctx, addr, n, raw); err != nil {
+		c.leave()
+		return nil, err
+	}
+	// All that was sent has to be read before the change, or it is no wait.
+	full, err := b.settled(ctx, d)
+	c.bytes = (full - empty) / int64(n)
+	return c, err
+}
+
+// dial makes n connections, each of which sends a request. Those that were made before
+// an error are returned with it.
+func dial(ctx context.Context, addr string, n int, raw func(i int) []byte) ([]net.Conn, error) {
+	conns := make([]net.Conn, n)
+	group, dialing := errgroup.WithContext(ctx)
+	group.SetLimit(dialers)
+	for i := range conns {
+		group.Go(func() error {
+			c, err := new(net.Dialer).DialContext(dialing, "tcp", addr)
+			if err != nil {
+				return err
+			}
+			conns[i] = c
+			_, err = c.Write(raw(i))
+			return err
+		})
+	}
+	return conns, group.Wait()
+}
 
 // fan has many connections wait for one Machine to be started, and starts it.
 func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
@@ -34,41 +99,13 @@ func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 		return nil
 	}
 	target := p.refs[0]
-	empty, err := memory([]int{d.PID()})
-	if err != nil {
-		return err
-	}
 	raw := p.request(http.MethodGet, target.path()+"/wait?state=started&timeout=60", nil)
-	conns := make([]net.Conn, b.options.waiters)
-	defer func() {
-		for _, c := range conns {
-			if c != nil {
-				_ = c.Close()
-			}
-		}
-	}()
-	group, dialing := errgroup.WithContext(ctx)
-	group.SetLimit(dialers)
-	for i := range conns {
-		group.Go(func() error {
-			c, err := new(net.Dialer).DialContext(dialing, "tcp", p.addr)
-			if err != nil {
-				return err
-			}
-			conns[i] = c
-			_, err = c.Write(raw)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	// All that was sent has to be read before the change, or it is no wait.
-	full, err := b.settled(ctx, d)
+	c, err := b.gather(ctx, d, p.addr, b.options.waiters, func(int) []byte { return raw })
 	if err != nil {
 		return err
 	}
-	f := &fanOut{waiters: len(conns), took: make([]time.Duration, len(conns)), bytes: (full - empty) / int64(len(conns))}
+	defer c.leave()
+	f := &fanOut{waiters: len(c.conns), bytes: c.bytes}
 	before, err := processorTime([]int{d.PID()})
 	if err != nil {
 		return err
@@ -77,7 +114,7 @@ func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 	if _, err := once(ctx, "tcp", p.addr, p.request(http.MethodPost, target.path()+"/start", nil)); err != nil {
 		return err
 	}
-	if err := f.collect(ctx, conns, began); err != nil {
+	if f.took, err = collect(ctx, c.conns, began); err != nil {
 		return err
 	}
 	after, err := processorTime([]int{d.PID()})
@@ -85,26 +122,26 @@ func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 		return err
 	}
 	f.cost = after - before
-	slices.Sort(f.took)
+	c.leave()
+	if f.bare, err = bare(ctx, f.waiters); err != nil {
+		return err
+	}
 	b.waiting = f
 	_, err = once(ctx, "tcp", p.addr, p.request(http.MethodPost, target.path()+"/stop", nil))
 	return err
 }
 
-// collect reads the answers, each by a goroutine of its own.
-func (f *fanOut) collect(ctx context.Context, conns []net.Conn, began time.Time) error {
+// collect reads the answers, each by a goroutine of its own, and returns how long they
+// took, sorted.
+func collect(ctx context.Context, conns []net.Conn, began time.Time) ([]time.Duration, error) {
+	took := make([]time.Duration, len(conns))
 	var mu sync.Mutex
 	var wrong error
 	var wg sync.WaitGroup
 	for i, conn := range conns {
 		wg.Go(func() {
-			_ = conn.SetReadDeadline(time.Now().Add(patience))
-			c := &client{conn: conn, in: bufio.NewReaderSize(conn, 1<<10)}
-			status, err := c.answer(true)
-			f.took[i] = time.Since(began)
-			if err == nil && status != http.StatusOK {
-				err = fmt.Errorf("status %d: %s", status, c.keep)
-			}
+			at, err := told(conn)
+			took[i] = at.Sub(began)
 			if err != nil {
 				mu.Lock()
 				wrong = err
@@ -114,9 +151,72 @@ func (f *fanOut) collect(ctx context.Context, conns []net.Conn, began time.Time)
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
-	return wrong
+	slices.Sort(took)
+	return took, wrong
+}
+
+// told reads the answer of a wait and returns when it came.
+func told(conn net.Conn) (time.Time, error) {
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	c := &client{conn: conn, in: bufio.NewReaderSize(conn, 1<<10)}
+	status, err := c.answer(true)
+	at := time.Now()
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", status, c.keep)
+	}
+	return at, err
+}
+
+// scatter has many connections wait for a Machine each, and starts some, one by one.
+func (b *bench) scatter(ctx context.Context, d *harness.Daemon, p *platform) error {
+	waiters := min(b.options.waiters, len(p.refs))
+	if manyFiles(waiters) != nil {
+		return nil // as fan has noted
+	}
+	// The state that is committed when a start is answered.
+	c, err := b.gather(ctx, d, p.addr, waiters, func(i int) []byte {
+		return p.request(http.MethodGet, p.refs[i].path()+"/wait?state=starting&timeout=60", nil)
+	})
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	starter := &client{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	s := &spread{waiters: waiters, bytes: c.bytes}
+	for _, i := range rand.Perm(waiters)[:min(wakes, waiters)] { //nolint:gosec // no secret
+		var at time.Time
+		var wait errgroup.Group
+		wait.Go(func() (err error) {
+			at, err = told(c.conns[i])
+			return err
+		})
+		began := time.Now()
+		status, err := starter.exchange(p.request(http.MethodPost, p.refs[i].path()+"/start", nil), true)
+		started := time.Now()
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d: %s", status, starter.keep)
+		}
+		if err != nil {
+			return err
+		}
+		if err := wait.Wait(); err != nil {
+			return err
+		}
+		s.started, s.told = append(s.started, started.Sub(began)), append(s.told, at.Sub(began))
+		s.after = append(s.after, max(0, at.Sub(started)))
+	}
+	for _, times := range [][]time.Duration{s.started, s.told, s.after} {
+		slices.Sort(times)
+	}
+	b.scattered = s
+	return ctx.Err()
 }
 
 // manyFiles allows this process and those that it starts so many connections, and
