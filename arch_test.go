@@ -42,6 +42,7 @@ var rules = map[string]rule{
 
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract/..."}},
 	"control/auth":            {imports: plus(language, "control/state")},
+	"control/oidc":            {imports: plus(language, "control/state")},
 	"control/state":           {imports: language, tests: []string{"control/state/statetest"}},
 	"control/state/statetest": {imports: plus(language, "control/state")},
 

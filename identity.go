@@ -163,15 +163,15 @@ type SigningKeyService interface {
 }
 
 // IdentityIssuer answers those who verify identity tokens. Everybody may ask; the
-// answers come from memory.
+// answers come from memory, also while the cluster state cannot be reached.
 type IdentityIssuer interface {
 	// IssuerMetadata is what OpenID Connect Discovery says of the issuer of an
 	// organization. It answers CodeNotFound with ReasonOrgNotFound.
-	IssuerMetadata(org OrgSlug) (IssuerDocument, error)
+	IssuerMetadata(ctx context.Context, org OrgSlug) (IssuerDocument, error)
 	// IssuerKeys is the set of keys of the issuer of an organization, as JSON Web
 	// Keys. It answers CodeNotFound with ReasonOrgNotFound, and CodeUnavailable as long
 	// as no key was ever read.
-	IssuerKeys(org OrgSlug) (IssuerDocument, error)
+	IssuerKeys(ctx context.Context, org OrgSlug) (IssuerDocument, error)
 }
 
 // IssuerDocument is a JSON document for everybody.

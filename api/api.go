@@ -26,17 +26,20 @@ const (
 
 // Config is what an API serves. Every field is required but Registry and RateLimits.
 type Config struct {
-	Orgs       hangar.OrgService
-	Tokens     hangar.TokenService
-	Apps       hangar.AppService
-	Machines   hangar.MachineService
-	Logs       hangar.LogService
-	Images     hangar.ImageService
-	Platform   hangar.PlatformService
-	Secrets    hangar.SecretService
-	Registries hangar.RegistryService
-	Encryption hangar.EncryptionService
-	Auth       hangar.Authenticator
+	Orgs        hangar.OrgService
+	Tokens      hangar.TokenService
+	Apps        hangar.AppService
+	Machines    hangar.MachineService
+	Logs        hangar.LogService
+	Images      hangar.ImageService
+	Platform    hangar.PlatformService
+	Secrets     hangar.SecretService
+	Registries  hangar.RegistryService
+	Encryption  hangar.EncryptionService
+	Identity    hangar.IdentityService
+	SigningKeys hangar.SigningKeyService
+	Issuer      hangar.IdentityIssuer
+	Auth        hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry   http.Handler
 	RateLimits RateLimits
@@ -101,6 +104,7 @@ func (s *server) routes() {
 	s.secretRoutes()
 	s.registryRoutes()
 	s.encryptionRoutes()
+	s.identityRoutes()
 	s.platformRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", steady(s.Registry))

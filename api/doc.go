@@ -3,9 +3,9 @@
 // # What it promises
 //
 // It decodes, checks the form of what was sent, calls a service and writes what
-// that answers; it decides nothing. Every request but GET /healthz, the document, its page
-// and those of the registry, which authenticates by itself, carries a token, and the
-// services find its principal in their context. Errors have one shape, {"error",
+// that answers; it decides nothing. Every request but GET /healthz, the document, its page,
+// what verifies identity tokens, and those of the registry, which authenticates by itself,
+// carries a token, and the services find its principal in their context. Errors have one shape, {"error",
 // "status", "code"}, and one table from codes to status codes; see [hangar.Error]. Every
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
 //

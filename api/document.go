@@ -17,10 +17,11 @@ const (
 	mediaJSON  = "application/json"
 	mediaLines = "application/x-ndjson"
 	mediaHTML  = "text/html"
+	mediaText  = "text/plain"
 )
 
-const documentText = `The API of a hangar server. Every request but those for this document and for
-the health of the server carries a token: ` + "`Authorization: Bearer TOKEN`" + `.
+const documentText = `The API of a hangar server. Every request but those for this document, for what
+verifies identity tokens and for the health of the server carries a token: ` + "`Authorization: Bearer TOKEN`" + `.
 
 An error is a JSON object; its ` + "`code`" + ` and its ` + "`status`" + ` are stable, its text is for people.
 Every answer has the id of its request in a header, under which the log of the server has more.
@@ -96,6 +97,11 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 	}
 	if r.public {
 		op.Security = []map[string][]string{{}}
+	}
+	if r.Cached {
+		op.Responses[strconv.Itoa(http.StatusNotModified)] = &openapi.Response{
+			Description: http.StatusText(http.StatusNotModified), Headers: requestIDHeaders(),
+		}
 	}
 	for _, status := range r.errorsOf() {
 		op.Responses[strconv.Itoa(status)] = &openapi.Response{Ref: "#/components/responses/" + errorName(status)}

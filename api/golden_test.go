@@ -38,7 +38,7 @@ func newAPI(change ...func(*api.Config)) http.Handler {
 	s := fake.New("loc", fake.WithClock(func() time.Time { return now }))
 	c := api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, Registries: s, Encryption: s,
+		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s,
 		Auth: s.Login(fake.Tokens{
 			token:   {Subject: "admin", Admin: true},
 			"guest": {Subject: "guest", Grants: []hangar.Grant{{Org: "guests", Actions: hangar.ActionAll}}},
@@ -133,7 +133,7 @@ func exchange(t *testing.T, handler http.Handler, text string, ids *ids) []byte 
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%d\n", w.Code)
-	for _, name := range []string{"Content-Type", "Allow", "Retry-After", "WWW-Authenticate"} {
+	for _, name := range []string{"Content-Type", "Cache-Control", "Allow", "Retry-After", "WWW-Authenticate"} {
 		if v := w.Header().Get(name); v != "" {
 			fmt.Fprintf(&b, "%s: %s\n", name, v)
 		}
@@ -144,20 +144,24 @@ func exchange(t *testing.T, handler http.Handler, text string, ids *ids) []byte 
 			b.WriteString(line)
 		}
 	}
+	if !strings.HasSuffix(b.String(), "\n") {
+		b.WriteString("\n") // a file of an archive ends so
+	}
 	return []byte(ids.number(b.String()))
 }
 
 // ids numbers what is random.
 type ids struct{ numbers, values map[string]string }
 
-// randomPattern finds ULIDs, the nonces of leases, and tokens.
-var randomPattern = regexp.MustCompile(`\b(0[0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{12}|hgr_\w+)\b`)
+// randomPattern finds ULIDs, UUIDs, the nonces of leases, public keys, and tokens.
+var randomPattern = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+|[\w-]{342}|` +
+	`\b(0[0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{12}|hgr_\w+)\b`)
 
 func (i *ids) number(text string) string {
 	return randomPattern.ReplaceAllStringFunc(text, func(id string) string {
 		if i.numbers[id] == "" {
 			name := "id"
-			if strings.HasPrefix(id, "hgr_") {
+			if strings.HasPrefix(id, "hgr_") || strings.HasPrefix(id, "eyJ") {
 				name = "token"
 			}
 			n := 1

@@ -29,6 +29,7 @@ type operation struct {
 	Answers []any  // further shapes of the body, told by a parameter
 	Media   string // of the body; "": JSON
 	Stream  any    // a line of the answer when it is a stream of JSON values; nil: never one
+	Cached  bool   // who has the answer may ask whether it is still the same
 
 	Errors []int // status codes beyond those that errorsOf has
 }
@@ -54,6 +55,7 @@ var tags = []openapi.Tag{
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
+	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
 	{Name: "Platform", Description: "The server itself."},
 }
 

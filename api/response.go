@@ -17,6 +17,8 @@ type answer struct {
 	status int    // 0: 200
 	body   any    // nil: none
 	page   []byte // HTML instead of a body
+	raw    []byte // instead of a body: what is sent as media
+	media  string
 	header http.Header
 }
 
@@ -43,6 +45,9 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 		// The page needs its own style and nothing from anywhere.
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'")
 		s.writeRaw(w, status, mediaHTML+"; charset=utf-8", a.page)
+		return
+	case a.raw != nil:
+		s.writeRaw(w, status, a.media, a.raw)
 		return
 	case a.body == nil:
 		w.WriteHeader(status)

@@ -46,6 +46,8 @@ var (
 	_ hangar.SecretService     = (*Client)(nil)
 	_ hangar.RegistryService   = (*Client)(nil)
 	_ hangar.EncryptionService = (*Client)(nil)
+	_ hangar.IdentityService   = (*Client)(nil)
+	_ hangar.SigningKeyService = (*Client)(nil)
 )
 
 // Option changes a Client that New makes.

@@ -7,7 +7,7 @@
 // answer is sent only when both are durable. What a crash leaves half done, a
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal. What a caller may not see is not found, in the same
+// services requires a principal; what is for everybody is Issuer alone. What a caller may not see is not found, in the same
 // words and after the same work as what is not there; see access.go.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
@@ -32,6 +32,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -56,6 +57,7 @@ func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
 type Config struct {
 	Store  state.Store
 	Tokens *auth.Tokens // of the same state, and open
+	Issuer *oidc.Issuer // of the same state
 	Agents hangar.Agents
 	Keys   *keyset.Keyset
 	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
@@ -68,6 +70,7 @@ type Config struct {
 type Control struct {
 	store  state.Store
 	tokens *auth.Tokens
+	issuer *oidc.Issuer
 	agents hangar.Agents
 	region hangar.Region
 	log    *slog.Logger
@@ -86,7 +89,7 @@ func New(cfg Config) *Control {
 		cfg.Now = time.Now
 	}
 	return &Control{
-		store: cfg.Store, tokens: cfg.Tokens, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
 		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
 		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
 	}
@@ -139,6 +142,13 @@ func (c *Control) Registries() *Registries { return &Registries{c} }
 
 // Encryption returns the service of the encryption key.
 func (c *Control) Encryption() *Encryption { return &Encryption{c} }
+
+// Identity returns the service of identity tokens and the keys that sign them.
+func (c *Control) Identity() *Identity { return &Identity{c} }
+
+// Issuer returns what those who verify identity tokens ask. Unlike the services it
+// requires no principal.
+func (c *Control) Issuer() hangar.IdentityIssuer { return issuer{c} }
 
 // stateError turns an error of the store into one for the user. The end of a
 // context stays what it is.

@@ -2,6 +2,8 @@ package control_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -52,14 +55,18 @@ func (c *clock) advance(d time.Duration) {
 // plane is a control plane with its surroundings.
 type plane struct {
 	*control.Control
-	store state.Store
-	auth  *auth.Tokens
-	dir   string // of the admin token
-	hosts fleet
-	rows  *control.Rows
-	keys  *keyset.Keyset
-	clock *clock
+	store  state.Store
+	auth   *auth.Tokens
+	issuer *oidc.Issuer
+	dir    string // of the admin token
+	hosts  fleet
+	rows   *control.Rows
+	keys   *keyset.Keyset
+	clock  *clock
 }
+
+// signingKey is one key for all, because making one takes long.
+var signingKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -96,10 +103,17 @@ func (p *plane) restart(t *testing.T) {
 	if err := p.auth.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	p.issuer = oidc.New(oidc.Config{
+		Store: p.store, Vault: control.NewVault(p.store, p.keys, quiet), Issuer: "https://oidc.example", Audience: "https://example",
+		Now: p.clock.Now, NewKey: signingKey,
+	})
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
 	})
 	if err := p.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.issuer.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -87,19 +87,21 @@ func TestLogins(t *testing.T) {
 	expect("a.example", "")
 }
 
+// TestAnotherKeysetIsRefused: as soon as there is something encrypted, which the keys of
+// identity tokens are on the first start.
 func TestAnotherKeysetIsRefused(t *testing.T) {
-	p := newPlane(t, state.NewMemory())
+	store := state.NewMemory()
 	open := func() error {
-		return control.New(control.Config{Store: p.store, Agents: p.hosts, Keys: newKeys(t), Region: "loc", Log: quiet}).Open(t.Context())
+		return control.New(control.Config{Store: store, Agents: fleet{}, Keys: newKeys(t), Region: "loc", Log: quiet}).Open(t.Context())
 	}
 	if err := open(); err != nil {
 		t.Errorf("with other keys, while nothing is encrypted: %v", err)
 	}
-	if sealed, err := control.HasSealed(t.Context(), p.store); err != nil || sealed {
+	if sealed, err := control.HasSealed(t.Context(), store); err != nil || sealed {
 		t.Errorf("nothing is encrypted: %t, %v", sealed, err)
 	}
-	p.login(t, "a.example", "me", "one")
-	if sealed, err := control.HasSealed(t.Context(), p.store); err != nil || !sealed {
+	newPlane(t, store)
+	if sealed, err := control.HasSealed(t.Context(), store); err != nil || !sealed {
 		t.Errorf("something is encrypted: %t, %v", sealed, err)
 	}
 	wantError(t, open(), hangar.CodeInternal, "")

@@ -134,8 +134,8 @@ func TestKillWhileRotating(t *testing.T) {
 			}
 		})
 	}
-	// The seal, each name, and the two hosts.
-	if want := 1 + rotatedNames + 2; interrupted != want {
+	// The seal, each name, the keys of identity tokens, and the two hosts.
+	if want := 1 + rotatedNames + 1 + 2; interrupted != want {
 		t.Errorf("a rotation has %d steps, want %d", interrupted, want)
 	}
 }

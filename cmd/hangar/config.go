@@ -12,11 +12,14 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
 
@@ -45,16 +48,18 @@ const (
 
 // config is what the daemon is started with.
 type config struct {
-	Dir    string        `json:"dir"`    // absolute; everything the daemon keeps
-	API    string        `json:"api"`    // host:port to serve the API on; port 0 picks one
-	HTTP   string        `json:"http"`   // address of the public edge
-	HTTPS  string        `json:"https"`  // address of the public edge
-	Region hangar.Region `json:"region"` // of this server
-	Domain string        `json:"domain"` // below which Apps get their public names
-	Driver string        `json:"driver"` // how Machines run: driverGvisor or driverFake
-	Etcd   []string      `json:"etcd,omitempty"`
-	Engine string        `json:"engine,omitempty"` // sandbox binary; empty: the one in this binary
-	Limits string        `json:"rate_limits"`      // see rateLimits
+	Dir        string        `json:"dir"`    // absolute; everything the daemon keeps
+	API        string        `json:"api"`    // host:port to serve the API on; port 0 picks one
+	HTTP       string        `json:"http"`   // address of the public edge
+	HTTPS      string        `json:"https"`  // address of the public edge
+	Region     hangar.Region `json:"region"` // of this server
+	Domain     string        `json:"domain"` // below which Apps get their public names
+	Driver     string        `json:"driver"` // how Machines run: driverGvisor or driverFake
+	Etcd       []string      `json:"etcd,omitempty"`
+	Engine     string        `json:"engine,omitempty"`   // sandbox binary; empty: the one in this binary
+	Limits     string        `json:"rate_limits"`        // see rateLimits
+	OIDC       string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: below the API
+	OIDCPeriod time.Duration `json:"oidc_rotate_every"`  // nanoseconds
 
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
@@ -69,6 +74,8 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
 	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
 	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
+	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: /oidc of the API)")
+	flags.DurationVar(&c.OIDCPeriod, "oidc-rotate-every", oidc.DefaultPeriod, "for how long a key signs identity tokens")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -105,6 +112,9 @@ func (c *config) validate() error {
 	if _, err := c.rateLimits(); err != nil {
 		return err
 	}
+	if err := c.validateOIDC(); err != nil {
+		return err
+	}
 	for _, e := range c.Etcd {
 		u, err := url.Parse(e)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -112,6 +122,37 @@ func (c *config) validate() error {
 		}
 	}
 	return nil
+}
+
+// maxOIDCPeriod is for as good as ever.
+const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
+
+func (c *config) validateOIDC() error {
+	if c.OIDCPeriod < oidc.MinPeriod || c.OIDCPeriod > maxOIDCPeriod {
+		return usageErrorf("--oidc-rotate-every %s: must be from %s to %s", c.OIDCPeriod, oidc.MinPeriod, maxOIDCPeriod)
+	}
+	if c.OIDC == "" {
+		return nil
+	}
+	u, err := url.Parse(c.OIDC)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || strings.ContainsAny(c.OIDC, "?# ") {
+		return usageErrorf("--oidc-url %q: must be like https://HOST or https://HOST/PATH", c.OIDC)
+	}
+	return nil
+}
+
+// oidcURL is the address below which the issuers are.
+func (c *config) oidcURL(served net.Addr) string {
+	if c.OIDC != "" {
+		return strings.TrimRight(c.OIDC, "/")
+	}
+	return "http://" + reachable(served.String()) + "/oidc"
+}
+
+func (c *config) oidcPolicy() oidc.Policy {
+	p := oidc.DefaultPolicy()
+	p.Period = c.OIDCPeriod
+	return p
 }
 
 // rateLimits reads --rate-limits: off, public, or a multiple of public.

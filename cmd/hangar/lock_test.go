@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/control/oidc"
 )
 
 func TestLockIsExclusiveAndEndsWithItsHolder(t *testing.T) {
@@ -132,7 +134,14 @@ func TestConfigIsValidated(t *testing.T) {
 	good := func() config {
 		return config{
 			Dir: "/var/lib/hangar", API: defaultAPI, HTTP: defaultHTTP, HTTPS: defaultHTTPS,
-			Region: defaultRegion, Domain: defaultDomain, Driver: driverGvisor,
+			Region: defaultRegion, Domain: defaultDomain, Driver: driverGvisor, OIDCPeriod: oidc.DefaultPeriod,
+		}
+	}
+	for _, address := range []string{"https://oidc.example.com", "https://example.com/oidc/", "http://[::1]:8080"} {
+		c := good()
+		c.OIDC = address
+		if err := c.validate(); err != nil {
+			t.Error(err)
 		}
 	}
 	if c := good(); c.validate() != nil {
@@ -148,6 +157,11 @@ func TestConfigIsValidated(t *testing.T) {
 		"--domain": func(c *config) { c.Domain = "-x.example" },
 		"--driver": func(c *config) { c.Driver = "docker" },
 		"--etcd":   func(c *config) { c.Etcd = []string{"host:2379"} },
+
+		"--oidc-url":          func(c *config) { c.OIDC = "oidc.example.com" },
+		`--oidc-url "https:"`: func(c *config) { c.OIDC = "https:" },
+		"?":                   func(c *config) { c.OIDC = "https://oidc.example.com/?org=" },
+		"--oidc-rotate-every": func(c *config) { c.OIDCPeriod = time.Minute },
 	} {
 		c := good()
 		spoil(&c)

@@ -20,6 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host"
@@ -108,10 +109,17 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := tokens.Open(ctx); err != nil {
 		return err
 	}
+	issuer := oidc.New(oidc.Config{
+		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()), Audience: "https://" + cfg.Domain,
+		Policy: cfg.oidcPolicy(), Log: log,
+	})
 	decide := control.New(control.Config{
-		Store: known, Tokens: tokens, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
+		Store: known, Tokens: tokens, Issuer: issuer, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
 	})
 	if err := decide.Open(ctx); err != nil {
+		return err
+	}
+	if err := issuer.Open(ctx); err != nil {
 		return err
 	}
 	limits, err := cfg.rateLimits()
@@ -122,13 +130,14 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	handler := api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
-		Encryption: decide.Encryption(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
+		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(), Issuer: decide.Issuer(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
 		Region: cfg.Region, Version: version, Log: log,
 	})
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
 	group.Go(func() error { return tokens.Run(ctx) })
+	group.Go(func() error { return issuer.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())

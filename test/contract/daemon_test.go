@@ -41,6 +41,7 @@ func TestDaemon(t *testing.T) {
 			t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
 			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
+			t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 		})
 	}
 }

@@ -138,7 +138,7 @@ func (s *Service) sign(claims hangar.IdentityClaims) (string, error) {
 }
 
 // IssuerMetadata implements hangar.IdentityIssuer.
-func (s *Service) IssuerMetadata(org hangar.OrgSlug) (hangar.IssuerDocument, error) {
+func (s *Service) IssuerMetadata(_ context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.orgs[org] == nil {
@@ -152,7 +152,7 @@ func (s *Service) IssuerMetadata(org hangar.OrgSlug) (hangar.IssuerDocument, err
 }
 
 // IssuerKeys implements hangar.IdentityIssuer.
-func (s *Service) IssuerKeys(org hangar.OrgSlug) (hangar.IssuerDocument, error) {
+func (s *Service) IssuerKeys(_ context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.orgs[org] == nil {

@@ -1,0 +1,180 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) identityRoutes() {
+	const issuer = "/oidc/{org}/.well-known"
+	wish := identityWish{Audience: "sts.amazonaws.com"}
+	const text = "The answer is a JSON Web Token, signed with RS256, as plain text. It is valid for 15 minutes, and another one with every call. " +
+		"Its subject is `ORG:APP:MACHINE`, by their names. The body may be left out: then the audience is an address that ends with the organization. " +
+		"`aws_principal_tags` adds the tags by which policies of AWS tell Machines apart."
+	s.handle("POST /v1/tokens/oidc", s.issueOwnToken, operation{
+		ID: "issueIdentityToken", Tag: "Identity", Summary: "Prove who you are, as a Machine",
+		Text: text + " For Machines, and for tokens that are for one Machine alone.",
+		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+machine+"/oidc_token", s.issueToken, operation{
+		ID: "issueMachineIdentityToken", Tag: "Identity", Summary: "Get a token that says who a Machine is",
+		Text: text + " For those who could ask from within the Machine, because they may control it.",
+		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.public("GET "+issuer+"/openid-configuration", s.getIssuer, operation{
+		ID: "getIssuer", Tag: "Identity", Summary: "See what verifies the tokens of an organization",
+		Text: "OpenID Connect Discovery, for everybody. The issuer may be at another address than this server.", Cached: true,
+		Answer: issuerView{
+			Issuer: exampleIssuer, KeysURL: exampleIssuer + "/.well-known/jwks", ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"},
+			Algorithms: []string{"RS256"}, Scopes: []string{"openid"}, Claims: []string{"aud", "exp", "iss", "sub"},
+		},
+	})
+	s.public("GET "+issuer+"/jwks", s.getIssuerKeys, operation{
+		ID: "getIssuerKeys", Tag: "Identity", Summary: "Get the keys that verify the tokens of an organization",
+		Text:   "A JSON Web Key Set, for everybody. It may be kept for as long as `Cache-Control` says: a key is in it for longer than that before it signs.",
+		Answer: keySetView{[]keyView{{Type: "RSA", ID: exampleKey, Use: "sig", Algorithm: "RS256", Modulus: "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78L…", Exponent: "AQAB"}}},
+		Cached: true,
+	})
+	keys := signingKeysAnswer{[]hangar.SigningKey{{ID: exampleKey, State: hangar.SigningKeyCurrent, CreatedAt: exampleTime, NotBefore: exampleTime}}}
+	s.handle("GET /v1/oidc/keys", s.listSigningKeys, operation{
+		ID: "listSigningKeys", Tag: "Identity", Summary: "List the keys that sign identity tokens",
+		Text: "Sorted by the time from which they sign; the private keys are never shown. " + forAdmins, Answer: keys,
+	})
+	s.handle("POST /v1/oidc/keys/rotate", s.rotateSigningKey, operation{
+		ID: "rotateSigningKey", Tag: "Identity", Summary: "Replace the key that signs identity tokens",
+		Text: "The next key becomes the current one: at once or, when it has not been shown for long enough, at the time that its `not_before` says. " +
+			"The one before it is shown until all that it has signed has expired. " + forAdmins,
+		Answer: keys,
+	})
+}
+
+const (
+	exampleJWT    = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjJ4…"
+	exampleIssuer = "https://oidc.example.com/personal"
+	exampleKey    = "kq3v7x2mhd5t4rwbn6pzc7yeaj"
+)
+
+// identityWish is the body that asks for an identity token.
+type identityWish struct {
+	Audience         string `json:"aud"`
+	AWSPrincipalTags bool   `json:"aws_principal_tags"`
+}
+
+// issuerView is the document of OpenID Connect Discovery.
+type issuerView struct {
+	Issuer        string   `json:"issuer"`
+	KeysURL       string   `json:"jwks_uri"`
+	ResponseTypes []string `json:"response_types_supported"`
+	SubjectTypes  []string `json:"subject_types_supported"`
+	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+	Scopes        []string `json:"scopes_supported,omitempty"`
+	Claims        []string `json:"claims_supported,omitempty"`
+}
+
+// keySetView is a JSON Web Key Set.
+type keySetView struct {
+	Keys []keyView `json:"keys"`
+}
+
+// keyView is a public key of RSA.
+type keyView struct {
+	Use       string `json:"use"`
+	Type      string `json:"kty"`
+	ID        string `json:"kid"`
+	Algorithm string `json:"alg"`
+	Modulus   string `json:"n"`
+	Exponent  string `json:"e"`
+}
+
+// signingKeysAnswer lists keys.
+type signingKeysAnswer struct {
+	Keys []hangar.SigningKey `json:"keys"`
+}
+
+func (s *server) issueOwnToken(r *http.Request) (answer, error) {
+	return s.issueIdentity(r, hangar.MachineRef{})
+}
+
+func (s *server) issueToken(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return s.issueIdentity(r, ref)
+}
+
+func (s *server) issueIdentity(r *http.Request, ref hangar.MachineRef) (answer, error) {
+	in, err := decodeOptional[identityWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	token, err := s.Identity.IssueIdentityToken(r.Context(), ref, hangar.IdentityTokenRequest(in))
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{raw: []byte(token), media: mediaText + "; charset=utf-8", header: http.Header{"Cache-Control": {"no-store"}}}, nil
+}
+
+func (s *server) getIssuer(r *http.Request) (answer, error) {
+	document, err := s.Issuer.IssuerMetadata(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return cached(r, document), nil
+}
+
+func (s *server) getIssuerKeys(r *http.Request) (answer, error) {
+	document, err := s.Issuer.IssuerKeys(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return cached(r, document), nil
+}
+
+// cached answers with a document that caches may keep or, if that is the one that
+// the client has, without.
+func cached(r *http.Request, document hangar.IssuerDocument) answer {
+	digest := sha256.Sum256(document.Body)
+	tag := `"` + hex.EncodeToString(digest[:16]) + `"`
+	header := http.Header{
+		"Cache-Control": {"public, max-age=" + strconv.Itoa(int(document.MaxAge.Seconds()))},
+		"Etag":          {tag},
+	}
+	if hasTag(r, tag) {
+		return answer{status: http.StatusNotModified, header: header}
+	}
+	return answer{raw: document.Body, media: mediaJSON, header: header}
+}
+
+// hasTag reports whether a client has a document already.
+func hasTag(r *http.Request, tag string) bool {
+	for _, line := range r.Header.Values("If-None-Match") {
+		for known := range strings.SplitSeq(line, ",") {
+			if known = strings.TrimSpace(known); known == "*" || strings.TrimPrefix(known, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *server) listSigningKeys(r *http.Request) (answer, error) {
+	keys, err := s.SigningKeys.SigningKeys(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(signingKeysAnswer{orEmpty(keys)})
+}
+
+func (s *server) rotateSigningKey(r *http.Request) (answer, error) {
+	keys, err := s.SigningKeys.RotateSigningKey(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(signingKeysAnswer{orEmpty(keys)})
+}
