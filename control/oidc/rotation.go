@@ -27,14 +27,14 @@ type Policy struct {
 	// MaxAge is how long it may take until all servers show it, and how far their
 	// clocks may be apart.
 	Lead time.Duration
-	// Linger is for how long a key is shown after its last token has expired, for
-	// servers that have not noticed at once that it is retired.
+	// Linger is for how long a key is shown after its last token should have expired:
+	// how long it may take until all servers notice that it was retired out of turn.
 	Linger time.Duration
 }
 
 // DefaultPolicy is how it is unless somebody wants something else.
 func DefaultPolicy() Policy {
-	return Policy{Period: DefaultPeriod, MaxAge: 5 * time.Minute, Lead: 15 * time.Minute, Linger: 5 * time.Minute}
+	return Policy{Period: DefaultPeriod, MaxAge: 5 * time.Minute, Lead: 15 * time.Minute, Linger: 10 * time.Minute}
 }
 
 // shown is the place of the first key that is shown at a time: of those before, all
