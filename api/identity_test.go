@@ -4,11 +4,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 )
 
 // TestIssuerIsCached: what third parties fetch again and again is sent once.
 func TestIssuerIsCached(t *testing.T) {
 	handler := newAPI()
+	handler = openapitest.Of(t, handler, "/v1/openapi.json").Handler(t, handler)
 	ask := func(method, path, tag string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), method, path, nil)
 		if tag != "" {

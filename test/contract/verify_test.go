@@ -11,11 +11,14 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +114,16 @@ func pyJWT(t *testing.T) verifier {
 // TestTokensOfMachinesVerify asks a daemon for tokens of a Machine, and third parties
 // for what they think of them, also after the key was replaced and the daemon killed.
 func TestTokensOfMachinesVerify(t *testing.T) {
-	d := daemon.Start(t, daemon.Options{Driver: "fake"})
+	// The issuer is at another address than the API, as docs/identity.md has it.
+	var target atomic.Pointer[url.URL]
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target.Load()) }})
+	t.Cleanup(proxy.Close)
+	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: []string{"--oidc-url", proxy.URL + "/"}})
+	at, err := url.Parse(d.URL() + "/oidc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target.Store(at)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	t.Cleanup(cancel)
 	image := d.Push(daemon.Busybox(t, "sh"), "busybox:1", "--cmd", "sleep", "--cmd", "100000")
@@ -125,7 +137,7 @@ func TestTokensOfMachinesVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := verifiers(t)
-	issuer := d.URL() + "/oidc/personal"
+	issuer := proxy.URL + "/personal"
 	var issued []string
 	check := func(when string) {
 		t.Helper()
