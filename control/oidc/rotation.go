@@ -132,7 +132,7 @@ const (
 func (i *Issuer) Run(ctx context.Context) error {
 	retry := minRetry
 	for {
-		wait := maxPause
+		var wait time.Duration
 		due, err := i.tend(ctx, nil)
 		switch {
 		case ctx.Err() != nil:
