@@ -50,6 +50,7 @@ type faulty struct {
 	state.Store
 	last   state.Item // what was read last
 	cut    bool
+	late   bool // news has not arrived yet, but transactions do
 	before bool // the next transaction fails without effect
 	after  bool // the next transaction has its effect, and fails
 }
@@ -63,6 +64,12 @@ func (f *faulty) Get(ctx context.Context, key string) (state.Item, error) {
 		}
 		return f.last, nil
 	}
+	switch {
+	case f.late && f.last.Key == "":
+		return state.Item{}, state.ErrNotFound
+	case f.late:
+		return f.last, nil
+	}
 	item, err := f.Store.Get(ctx, key)
 	if err == nil {
 		f.last = item
@@ -70,12 +77,15 @@ func (f *faulty) Get(ctx context.Context, key string) (state.Item, error) {
 	return item, err
 }
 
+func (f *faulty) heal() { f.cut, f.late = false, false }
+
 func (f *faulty) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
 	if f.cut || f.before {
 		f.before = false
 		return 0, errAway
 	}
 	revision, err := f.Store.Txn(ctx, txn)
+	f.late = false
 	if err == nil && f.after {
 		f.after = false
 		return 0, errAway
@@ -171,14 +181,21 @@ func (m *model) cut(*rapid.T) {
 	}
 }
 
-func (m *model) heal(*rapid.T) { m.any().store.cut = false }
+func (m *model) delay(*rapid.T) {
+	s := m.any()
+	if !s.store.cut && !s.store.late {
+		s.store.late, s.cutAt = true, m.now
+	}
+}
+
+func (m *model) heal(*rapid.T) { m.any().store.heal() }
 
 func (m *model) pass(*rapid.T) {
-	longest := rapid.SampledFrom([]time.Duration{time.Minute, 20 * time.Minute, 2 * m.policy.Period}).Draw(m.t, "longest")
+	longest := rapid.SampledFrom([]time.Duration{time.Minute, m.maxLag(), hangar.IdentityTokenLifetime, 2 * m.policy.Period}).Draw(m.t, "longest")
 	d := time.Duration(rapid.Int64Range(0, int64(longest)).Draw(m.t, "time"))
 	for _, s := range m.servers {
-		if s.store.cut && m.now.Add(d).Sub(s.cutAt) > m.maxLag() {
-			s.store.cut = false
+		if m.now.Add(d).Sub(s.cutAt) > m.maxLag() {
+			s.store.heal()
 		}
 	}
 	m.now = m.now.Add(d)
@@ -231,21 +248,27 @@ func TestKeysAreAlwaysKnown(t *testing.T) {
 			m.servers = append(m.servers, s)
 			m.start(s)
 			if n == 0 {
-				continue
+				s.store.late, s.cutAt = rapid.Bool().Draw(rt, "late"), m.now
+				continue // starts when it is first needed
 			}
-			// The first set is made by whoever is first.
+			// The first set is made by whoever comes to it.
+			m.faults(s)
 			if err := s.Open(m.ctx); err != nil {
-				rt.Fatal(err)
+				m.start(s)
+				if err := s.Open(m.ctx); err != nil {
+					rt.Fatal(err)
+				}
 			}
 		}
 		rt.Repeat(map[string]func(*rapid.T){
-			"": m.check, "tend": m.tend, "rotate": m.rotate, "kill": m.kill, "cut": m.cut, "heal": m.heal, "pass": m.pass,
+			"": m.check, "tend": m.tend, "rotate": m.rotate, "kill": m.kill, "cut": m.cut, "delay": m.delay, "heal": m.heal, "pass": m.pass,
 		})
 		// In the end, when all clocks agree on what was, there is one next key, and none
 		// that is of no more use.
 		m.now = m.now.Add(2 * maxSkew)
 		s := m.servers[0]
-		s.store.cut, s.store.before, s.store.after = false, false, false
+		s.store.heal()
+		s.store.before, s.store.after = false, false
 		if _, err := s.tend(m.ctx, nil); err != nil {
 			rt.Fatal(err)
 		}

@@ -88,7 +88,8 @@ func (p Policy) rotate(r record, now time.Time) bool {
 		return false // there will be one after advance
 	}
 	next := &r.Keys[at+1]
-	if soonest := later(next.Ready, now); soonest.Before(next.NotBefore) {
+	// A clock may be behind the one that the current key was made by.
+	if soonest := later(next.Ready, later(now, r.Keys[at].NotBefore)); soonest.Before(next.NotBefore) {
 		next.NotBefore = soonest
 		return true
 	}
