@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control/oidc"
+	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
 
@@ -61,6 +63,8 @@ type config struct {
 	OIDC       string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: below the API
 	OIDCPeriod time.Duration `json:"oidc_rotate_every"`  // nanoseconds
 
+	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
@@ -76,6 +80,7 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
 	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: /oidc of the API)")
 	flags.DurationVar(&c.OIDCPeriod, "oidc-rotate-every", oidc.DefaultPeriod, "for how long a key signs identity tokens")
+	flags.StringSliceVar(&c.AllowEgress, "allow-egress", nil, "networks beyond the internet that Machines may reach, like 10.1.0.0/16")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -113,6 +118,9 @@ func (c *config) validate() error {
 		return err
 	}
 	if err := c.validateOIDC(); err != nil {
+		return err
+	}
+	if _, err := c.egress(); err != nil {
 		return err
 	}
 	for _, e := range c.Etcd {
@@ -168,6 +176,26 @@ func (c *config) rateLimits() (api.RateLimits, error) {
 		return 0, usageErrorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
 	}
 	return api.RateLimits(n), nil
+}
+
+// egress reads --allow-egress.
+func (c *config) egress() ([]netip.Prefix, error) {
+	var allowed []netip.Prefix
+	for _, text := range c.AllowEgress {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return nil, usageErrorf("--allow-egress %q: must be an address and a length, like 10.1.0.0/16 or fd12:3456::/32", text)
+		case p != p.Masked():
+			return nil, usageErrorf("--allow-egress %s: the network is %s", text, p.Masked())
+		case p.Addr().Is4In6():
+			return nil, usageErrorf("--allow-egress %s: must be written as an IPv4 network", text)
+		case network.Private.Contains(p.Addr()) && p.Bits() >= network.Private.Bits():
+			return nil, usageErrorf("--allow-egress %s: the private networks of Machines, %s, are never opened", text, network.Private)
+		}
+		allowed = append(allowed, p)
+	}
+	return allowed, nil
 }
 
 func checkAddress(addr string) error {

@@ -32,7 +32,11 @@ func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Log
 	if cfg.Driver == driverFake {
 		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), host.NoNetwork{}, nil
 	}
-	wires := newNetwork(cfg, id, log)
+	egress, err := cfg.egress()
+	if err != nil {
+		return nil, nil, err
+	}
+	wires := newNetwork(cfg, id, egress, log)
 	if err := wires.Open(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -51,8 +55,10 @@ func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Log
 // runDir is where a daemon keeps what a reboot may forget.
 func runDir(cfg config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
 
-func newNetwork(cfg config, id hangar.HostID, log *slog.Logger) *network.Network {
-	return network.New(network.Options{Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns")})
+func newNetwork(cfg config, id hangar.HostID, egress []netip.Prefix, log *slog.Logger) *network.Network {
+	return network.New(network.Options{
+		Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns"), AllowEgress: egress,
+	})
 }
 
 // keeperSocket is in a directory of its own, which is for root alone.
@@ -139,7 +145,7 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 		// A journal that cannot be read must not keep the rest from being removed.
 		log.Warn("the address of this server may stay behind", "error", err)
 	}
-	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, id, log).Remove(ctx),
+	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }

@@ -162,6 +162,11 @@ func TestConfigIsValidated(t *testing.T) {
 		`--oidc-url "https:"`: func(c *config) { c.OIDC = "https:" },
 		"?":                   func(c *config) { c.OIDC = "https://oidc.example.com/?org=" },
 		"--oidc-rotate-every": func(c *config) { c.OIDCPeriod = time.Minute },
+		`--allow-egress "10.0.0.1"`:             func(c *config) { c.AllowEgress = []string{"192.168.7.0/24", "10.0.0.1"} },
+		"--allow-egress 10.1.2.3/16: the":       func(c *config) { c.AllowEgress = []string{"10.1.2.3/16"} },
+		"--allow-egress ::ffff:10.0.0.0/104":    func(c *config) { c.AllowEgress = []string{"::ffff:10.0.0.0/104"} },
+		"--allow-egress fdaa:0:5::/48: the":     func(c *config) { c.AllowEgress = []string{"fdaa:0:5::/48"} },
+		`--allow-egress "example.com/24": must`: func(c *config) { c.AllowEgress = []string{"example.com/24"} },
 	} {
 		c := good()
 		spoil(&c)
@@ -175,13 +180,16 @@ func TestConfigIsValidated(t *testing.T) {
 
 func TestConfigSurvivesOnDisk(t *testing.T) {
 	t.Parallel()
-	c := config{Dir: t.TempDir(), API: "127.0.0.1:0", Driver: driverFake, Etcd: []string{"http://x:1"}, Region: "ams"}
+	c := config{Dir: t.TempDir(), API: "127.0.0.1:0", Driver: driverFake, Etcd: []string{"http://x:1"}, Region: "ams", AllowEgress: []string{"10.0.0.0/8"}}
 	if err := c.save(); err != nil {
 		t.Fatal(err)
 	}
 	got, err := loadConfig(c.Dir)
 	if err != nil || got.Driver != c.Driver || got.Region != c.Region || got.Etcd[0] != c.Etcd[0] {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	if egress, err := got.egress(); err != nil || len(egress) != 1 || egress[0].String() != "10.0.0.0/8" {
+		t.Errorf("egress to %v, %v", egress, err)
 	}
 	if _, err := loadConfig(t.TempDir()); err == nil {
 		t.Error("an empty directory was taken for a data directory")

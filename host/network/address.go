@@ -14,6 +14,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
+// Private holds all private networks of Machines, of this platform's hosts and others.
+var Private = netip.MustParsePrefix("fdaa::/16") //nolint:gochecknoglobals // a constant
+
 // MaxNumber is above the numbers that a host can give to Machines: what six digits
 // of base 36 hold in the name of a device. A host that creates ten Machines a second
 // reaches it after seven years.
