@@ -200,22 +200,30 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	if err := n.nl.LinkSetIP6AddrGenMode(device, nl6AddrGenNone); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", at.link, err)
 	}
+	// Whoever has which address there is known, so nobody needs to be asked or heard.
+	if err := n.nl.LinkSetARPOff(device); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", at.link, err)
+	}
 	if err := enableIPv6(at.link); err != nil {
 		return nil, err
 	}
 	if err := n.nl.AddrReplace(device, addr(netip.PrefixFrom(gatewayLinkLocal, 64), unix.IFA_F_NODAD)); err != nil {
 		return nil, fmt.Errorf("give %s to %s: %w", gatewayLinkLocal, at.link, err)
 	}
-	index := device.Attrs().Index
+	index, mac := device.Attrs().Index, machineMAC(at.number)
+	if err := setNeighbours(n.nl, index, mac, at.ipv4, linkLocal(mac)); err != nil {
+		return nil, err
+	}
+	// Every address of the Machine's own network is behind its link-local one.
 	for _, r := range []netlink.Route{
 		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(at.ipv4, 32)), Src: n.gateway4.AsSlice(), Scope: netlink.SCOPE_LINK},
-		{LinkIndex: index, Dst: ipNet(machinePrefix(at.ipv6).Masked()), Src: n.gateway6.AsSlice()},
+		{LinkIndex: index, Dst: ipNet(machinePrefix(at.ipv6).Masked()), Src: n.gateway6.AsSlice(), Gw: linkLocal(mac).AsSlice()},
 	} {
 		if err := n.nl.RouteReplace(&r); err != nil {
 			return nil, fmt.Errorf("route %s to %s: %w", r.Dst, at.link, err)
 		}
 	}
-	return device, setNeighbours(n.nl, index, machineMAC(at.number), at.ipv4, at.ipv6)
+	return device, nil
 }
 
 // nl6AddrGenNone is IN6_ADDR_GEN_MODE_NONE of the kernel.

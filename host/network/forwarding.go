@@ -36,9 +36,15 @@ func enableForwarding() error {
 // enableIPv6 makes sure that a device of ours has IPv6 on a host that has it disabled
 // by default, and that a Machine cannot teach the host routes.
 func enableIPv6(link string) error {
-	dir := "net/ipv6/conf/" + link
-	if err := writeSysctl(dir+"/disable_ipv6", "0"); err != nil {
-		return err
+	for _, v := range []struct{ name, value string }{
+		{"ipv6/conf/" + link + "/disable_ipv6", "0"},
+		{"ipv6/conf/" + link + "/accept_ra", "0"},
+		{"ipv6/conf/" + link + "/accept_redirects", "0"},
+		{"ipv4/conf/" + link + "/accept_redirects", "0"},
+	} {
+		if err := writeSysctl("net/"+v.name, v.value); err != nil {
+			return err
+		}
 	}
-	return writeSysctl(dir+"/accept_ra", "0")
+	return nil
 }
