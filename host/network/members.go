@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -70,15 +68,20 @@ func (n *Network) join(id hangar.NetworkID) error {
 	}
 	n.membership.Lock()
 	defer n.membership.Unlock()
-	if n.members[id] == 0 {
-		err := n.changeSet(func(c *nftables.Conn, set *nftables.Set) error {
-			return c.SetAddElements(set, networkElements([]hangar.NetworkID{id}))
-		})
-		if err != nil {
-			return fmt.Errorf("open network %d: %w", id, err)
-		}
-	}
 	n.members[id]++
+	if n.members[id] > 1 {
+		return nil
+	}
+	err := n.firewall.change(func(c *nftables.Conn) error {
+		return c.SetAddElements(n.networks(), networkElements([]hangar.NetworkID{id}))
+	})
+	if errors.Is(err, unix.ENOENT) { // somebody removed the table a moment ago
+		err = n.firewall.change(n.addRules)
+	}
+	if err != nil {
+		delete(n.members, id)
+		return fmt.Errorf("open network %d: %w", id, err)
+	}
 	return nil
 }
 
@@ -89,10 +92,10 @@ func (n *Network) leave(id hangar.NetworkID) error {
 	case 0:
 		return nil
 	case 1:
-		err := n.changeSet(func(c *nftables.Conn, set *nftables.Set) error {
-			return c.SetDeleteElements(set, networkElements([]hangar.NetworkID{id}))
+		err := n.firewall.change(func(c *nftables.Conn) error {
+			return c.SetDeleteElements(n.networks(), networkElements([]hangar.NetworkID{id}))
 		})
-		if err != nil && !errors.Is(err, unix.ENOENT) { // Remove may have come before
+		if err != nil && !errors.Is(err, unix.ENOENT) { // whoever removed the table did it
 			return fmt.Errorf("close network %d: %w", id, err)
 		}
 		delete(n.members, id)
@@ -102,8 +105,8 @@ func (n *Network) leave(id hangar.NetworkID) error {
 	return nil
 }
 
-// recount takes the members from what is attached, and returns their networks.
-func (n *Network) recount() []hangar.NetworkID {
+// recount takes the members from what is attached.
+func (n *Network) recount() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.membership.Lock()
@@ -112,17 +115,4 @@ func (n *Network) recount() []hangar.NetworkID {
 	for _, at := range n.attached {
 		n.members[networkOf(at.ipv6)]++
 	}
-	return slices.Sorted(maps.Keys(n.members))
-}
-
-// changeSet changes the set of networks, in one transaction.
-func (n *Network) changeSet(change func(*nftables.Conn, *nftables.Set) error) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	if err := change(c, &nftables.Set{Table: n.table(), Name: networksSet, KeyType: networkPair}); err != nil {
-		return err
-	}
-	return c.Flush()
 }

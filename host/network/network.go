@@ -32,7 +32,8 @@
 //
 // All methods may be called from many goroutines; calls for one Machine wait for each
 // other. No goroutine is left in a foreign namespace: a thread that cannot return to
-// the host's is discarded. No goroutine outlives a call.
+// the host's is discarded. One goroutine runs between Open and Close: it puts the
+// nftables table back when somebody else changes or removes it.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
 // it enabled. It is no name server, and it joins no hosts.
@@ -113,6 +114,7 @@ type Network struct {
 	allowed  []netip.Prefix
 
 	nl       *netlink.Handle // of the host's namespace; set by Open
+	firewall *firewall       // of the host's namespace; set by Open
 	pool     netip.Prefix    // set by Open
 	gateway4 netip.Addr      // the host in the pool; set by Open
 	gateway6 netip.Addr      // the host's own private address
@@ -196,23 +198,26 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	if err := n.openGateway(); err != nil {
 		return err
 	}
-	if err := n.installRules(n.recount()); err != nil {
+	n.recount()
+	if err := n.installRules(); err != nil {
 		return err
 	}
 	if err := enableForwarding(); err != nil {
 		return err
 	}
+	n.watchRules(context.WithoutCancel(ctx))
 	n.log.DebugContext(ctx, "network ready", slog.String("pool", n.pool.String()), slog.Int("attached", len(n.attached)))
 	return nil
 }
 
 // Close releases what the Network holds in this process. Everything on the host stays.
 func (n *Network) Close() error {
-	if n.nl != nil {
-		n.nl.Close()
-		n.nl = nil
+	if n.nl == nil {
+		return nil
 	}
-	return nil
+	n.nl.Close()
+	n.nl = nil
+	return n.firewall.close()
 }
 
 // Remove takes everything of this instance off the host, whether or not the Network
@@ -227,6 +232,7 @@ func (n *Network) Remove(ctx context.Context) error {
 		}
 		defer func() { _ = n.Close() }()
 	}
+	n.firewall.stopWatching() // which would put back what is removed
 	links, err := n.links()
 	if err != nil {
 		return err
@@ -320,13 +326,17 @@ func (n *Network) check() error {
 	return nil
 }
 
-// connect opens the handle of the host's namespace.
+// connect opens the ways to the kernel.
 func (n *Network) connect() error {
+	rules, err := openFirewall()
+	if err != nil {
+		return err
+	}
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return errors.Join(fmt.Errorf("open netlink: %w", err), rules.close())
 	}
-	n.nl = nl
+	n.nl, n.firewall = nl, rules
 	return nil
 }
 

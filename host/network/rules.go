@@ -3,6 +3,7 @@ package network
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -19,8 +20,8 @@ func (n *Network) table() *nftables.Table {
 	return &nftables.Table{Name: "hangar_" + n.instance, Family: nftables.TableFamilyINet}
 }
 
-// installRules replaces the instance's table in one transaction, with the networks
-// that are on the host. No rule is of one Machine; "own devices" are those of Machines
+// installRules replaces the instance's table in one transaction, with the networks of
+// the members. No rule is of one Machine; "own devices" are those of Machines
 // and that of peers:
 //
 //	prerouting   drop what comes from an own device under a foreign address, and what
@@ -34,16 +35,22 @@ func (n *Network) table() *nftables.Table {
 //
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
-func (n *Network) installRules(networks []hangar.NetworkID) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+func (n *Network) installRules() error {
+	n.membership.Lock()
+	defer n.membership.Unlock()
+	if err := n.firewall.change(n.addRules); err != nil {
+		return fmt.Errorf("install nftables table %s: %w", n.table().Name, err)
 	}
+	return nil
+}
+
+// addRules adds the whole table to a transaction. n.membership is held.
+func (n *Network) addRules(c *nftables.Conn) error {
 	table := n.table()
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
-	s, err := n.addSets(c, table, networks)
+	s, err := n.addSets(c, table, slices.Sorted(maps.Keys(n.members)))
 	if err != nil {
 		return err
 	}
@@ -110,22 +117,18 @@ func (n *Network) installRules(networks []hangar.NetworkID) error {
 
 	add(postrouting, toOther, in4(source, n.pool, expr.CmpOpEq), in4(destination, n.pool, expr.CmpOpNeq), masquerade())
 	add(postrouting, toOther, n.ownIPv6(source), private6(destination, expr.CmpOpNeq), masquerade())
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", table.Name, err)
-	}
 	return nil
 }
 
 // removeRules deletes the instance's table if it is there.
 func (n *Network) removeRules() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
 	table := n.table()
-	c.AddTable(table)
-	c.DelTable(table)
-	if err := c.Flush(); err != nil {
+	err := n.firewall.change(func(c *nftables.Conn) error {
+		c.AddTable(table)
+		c.DelTable(table)
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", table.Name, err)
 	}
 	return nil

@@ -102,6 +102,11 @@ const networksSet = "networks"
 //nolint:gochecknoglobals // a constant
 var networkPair = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 
+// networks is the set of the installed table.
+func (n *Network) networks() *nftables.Set {
+	return &nftables.Set{Table: n.table(), Name: networksSet, KeyType: networkPair}
+}
+
 func networkElements(networks []hangar.NetworkID) []nftables.SetElement {
 	var elements []nftables.SetElement
 	for _, id := range networks {

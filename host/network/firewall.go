@@ -1,0 +1,193 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/nftables"
+	mdlayher "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// firewall is the way to the kernel's nftables. All changes go over one socket, so
+// that events tell whether somebody else made a change.
+type firewall struct {
+	mu   sync.Mutex // held during a transaction
+	conn *nftables.Conn
+	port atomic.Uint32 // of conn's socket: every event that it causes says so
+
+	events *nl.NetlinkSocket
+	closed chan struct{} // closed to end the watcher
+	done   chan struct{} // closed when the watcher has ended; nil when there is none
+}
+
+// openFirewall subscribes to changes, too, so that none is missed from then on.
+func openFirewall() (*firewall, error) {
+	f := &firewall{closed: make(chan struct{})}
+	if err := f.connect(); err != nil {
+		return nil, err
+	}
+	events, err := nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watch nftables: %w", err), f.conn.CloseLasting())
+	}
+	f.events = events
+	return f, nil
+}
+
+func (f *firewall) connect() error {
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *mdlayher.Conn) error {
+		port, err := portOf(c)
+		f.port.Store(port)
+		return err
+	}))
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	f.conn = conn
+	return nil
+}
+
+// stopWatching ends the watcher and waits for it.
+func (f *firewall) stopWatching() {
+	if f.done == nil {
+		return
+	}
+	close(f.closed)
+	f.events.Close()
+	<-f.done
+	f.done = nil
+}
+
+func (f *firewall) close() error {
+	f.stopWatching()
+	f.events.Close()
+	return f.conn.CloseLasting()
+}
+
+// change makes one transaction of what do adds to it.
+func (f *firewall) change(do func(*nftables.Conn) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := do(f.conn)
+	if err == nil {
+		err = f.conn.Flush()
+	}
+	if err != nil {
+		// What was added, or answers that were not read, must not reach the next one.
+		return errors.Join(err, f.conn.CloseLasting(), f.connect())
+	}
+	return nil
+}
+
+// portOf is the address of a netlink socket.
+func portOf(c *mdlayher.Conn) (uint32, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var at unix.Sockaddr
+	var failed error
+	if err := raw.Control(func(fd uintptr) { at, failed = unix.Getsockname(int(fd)) }); err != nil {
+		return 0, err
+	}
+	own, ok := at.(*unix.SockaddrNetlink)
+	if !ok {
+		return 0, fmt.Errorf("find the address of a netlink socket: %w", failed)
+	}
+	return own.Pid, nil
+}
+
+// retryRules is how long to wait before the next attempt to put the table back, or to
+// hear of changes.
+const retryRules = time.Second
+
+// watchRules starts to put the instance's table back whenever somebody else has changed
+// or removed it, as `nft flush ruleset` does.
+func (n *Network) watchRules(ctx context.Context) {
+	f := n.firewall
+	f.done = make(chan struct{})
+	go func() {
+		defer close(f.done)
+		n.watch(ctx, f)
+	}()
+}
+
+func (n *Network) watch(ctx context.Context, f *firewall) {
+	foreign := false // whether the transaction that is being told of is somebody else's, about the table
+	for {
+		messages, _, err := f.events.Receive()
+		if err != nil {
+			if !errors.Is(err, unix.ENOBUFS) && !f.pause(retryRules) {
+				return
+			}
+			n.putBack(ctx, f) // any event that was lost may have been about the table
+			continue
+		}
+		for _, m := range messages {
+			foreign = foreign || m.Header.Pid != f.port.Load() && n.concerns(m.Data)
+			if foreign && m.Header.Type == endOfTransaction {
+				n.putBack(ctx, f)
+				foreign = false
+			}
+		}
+	}
+}
+
+const (
+	endOfTransaction = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+	sizeofGenMsg     = 4 // struct nfgenmsg: family, version, resource
+)
+
+// concerns reports whether an event is about the instance's table: its family is in the
+// header, and the first attribute of all kinds of events names the table.
+func (n *Network) concerns(event []byte) bool {
+	table := n.table()
+	if len(event) < sizeofGenMsg || event[0] != byte(table.Family) {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(event[sizeofGenMsg:])
+	if err != nil {
+		return true
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.NFTA_TABLE_NAME {
+			return string(bytes.TrimRight(a.Value, "\x00")) == table.Name
+		}
+	}
+	return false
+}
+
+// putBack installs the table until that has succeeded or f is closed.
+func (n *Network) putBack(ctx context.Context, f *firewall) {
+	for {
+		err := n.installRules()
+		if err == nil {
+			n.log.WarnContext(ctx, "somebody changed the firewall of the private network, it is put back",
+				slog.String("table", n.table().Name))
+			return
+		}
+		n.log.ErrorContext(ctx, "the firewall of the private network cannot be put back: Machines may reach each other",
+			slog.String("table", n.table().Name), slog.Any("error", err))
+		if !f.pause(retryRules) {
+			return
+		}
+	}
+}
+
+// pause reports false, at once, when f is closed.
+func (f *firewall) pause(d time.Duration) bool {
+	select {
+	case <-f.closed:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
