@@ -32,10 +32,16 @@ import (
 // what the tests do to "the host" is done to those, and ends with them.
 const inOwnHost = "HANGAR_NETWORK_TEST_CHILD"
 
+// home is the namespace of what the tests take for the host.
+var home *os.File
+
 func TestMain(m *testing.M) {
 	if os.Getenv(inOwnHost) != "" {
 		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 		must(unix.Mount("sysfs", "/sys", "sysfs", 0, ""))
+		var err error
+		home, err = os.Open(threadNetNS)
+		must(err)
 		lo, err := netlink.LinkByName("lo")
 		must(err)
 		must(netlink.LinkSetUp(lo))
@@ -87,7 +93,11 @@ func runDir(tb testing.TB) string {
 
 func open(tb testing.TB, instance string) *Network {
 	tb.Helper()
-	n := newNetwork(tb, instance)
+	return openIt(tb, newNetwork(tb, instance))
+}
+
+func openIt(tb testing.TB, n *Network) *Network {
+	tb.Helper()
 	if err := n.Open(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
@@ -395,44 +405,57 @@ func TestAbsentMachineIsRefusedAtOnce(t *testing.T) {
 // internet makes a namespace behind the host's default routes and serves in it.
 func internet(tb testing.TB, n *Network) (server4, server6 netip.Addr, port uint16) {
 	tb.Helper()
-	path := filepath.Join(runDir(tb), "internet")
-	must(makeNetNS(path))
-	tb.Cleanup(func() { _, err := removeNetNS(path); must(err) })
-	ns, err := openNetNS(path)
-	must(err)
-	defer ns.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "uplink"
-	uplink := netlink.NewVeth(attrs)
-	uplink.PeerName = "eth0"
-	uplink.PeerNamespace = netlink.NsFd(ns.Fd())
-	must(netlink.LinkAdd(uplink))
-	tb.Cleanup(func() { must(netlink.LinkDel(uplink)) })
-	must(netlink.AddrAdd(uplink, addr(netip.MustParsePrefix("198.51.100.1/24"), 0)))
-	must(netlink.AddrAdd(uplink, addr(netip.MustParsePrefix("2001:db8::1/64"), unix.IFA_F_NODAD)))
-	must(netlink.LinkSetUp(uplink))
-	server4, server6 = netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
-	nl, err := netlinkIn(ns)
-	must(err)
-	defer nl.Close()
-	eth, err := nl.LinkByName("eth0")
-	must(err)
-	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(server4, 24), 0)))
-	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(server6, 64), unix.IFA_F_NODAD)))
-	must(nl.LinkSetUp(eth))
-	for _, gw := range []netip.Addr{server4, server6} {
-		must(netlink.RouteAdd(&netlink.Route{
-			LinkIndex: uplink.Index, Gw: gw.AsSlice(),
-			Dst: ipNet(netip.PrefixFrom(map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[gw.Is4()], 0)),
-		}))
+	there := beside(tb, "uplink", netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8::1/64"))
+	for _, gw := range []netip.Addr{there.IPv4, there.IPv6} {
+		everything := netip.PrefixFrom(map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[gw.Is4()], 0)
+		must(netlink.RouteAdd(&netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(everything)}))
 	}
 	var l net.Listener
-	within(tb, Attachment{NetNS: path}, func() (err error) {
+	within(tb, there, func() (err error) {
 		l, err = net.Listen("tcp", ":0")
 		return err
 	})
 	serve(tb, l)
-	return server4, server6, uint16(l.Addr().(*net.TCPAddr).Port)
+	return there.IPv4, there.IPv6, uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// beside makes a namespace at the other end of a device of the host that is not the
+// instance's. It has the next addresses after those of the host, and routes to it all
+// there is.
+func beside(tb testing.TB, device string, host4, host6 netip.Prefix) (there Attachment) {
+	tb.Helper()
+	there = Attachment{
+		NetNS: filepath.Join(runDir(tb), device),
+		IPv4:  host4.Addr().Next(), IPv6: host6.Addr().Next(), Gateway4: host4.Addr(), Gateway6: host6.Addr(),
+	}
+	must(makeNetNS(there.NetNS))
+	tb.Cleanup(func() { _, err := removeNetNS(there.NetNS); must(err) })
+	ns, err := openNetNS(there.NetNS)
+	must(err)
+	defer ns.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = device
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName = eth0
+	veth.PeerNamespace = netlink.NsFd(ns.Fd())
+	must(netlink.LinkAdd(veth))
+	tb.Cleanup(func() { must(netlink.LinkDel(veth)) })
+	must(netlink.AddrAdd(veth, addr(host4, 0)))
+	must(netlink.AddrAdd(veth, addr(host6, unix.IFA_F_NODAD)))
+	must(netlink.LinkSetUp(veth))
+	nl, err := netlinkIn(ns)
+	must(err)
+	defer nl.Close()
+	eth, err := nl.LinkByName(eth0)
+	must(err)
+	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(there.IPv4, host4.Bits()), 0)))
+	must(nl.AddrAdd(eth, addr(netip.PrefixFrom(there.IPv6, host6.Bits()), unix.IFA_F_NODAD)))
+	must(nl.LinkSetUp(loopback()))
+	must(nl.LinkSetUp(eth))
+	for to, gw := range map[string]netip.Addr{"0.0.0.0/0": there.Gateway4, "::/0": there.Gateway6} {
+		must(nl.RouteAdd(&netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(netip.MustParsePrefix(to))}))
+	}
+	return there
 }
 
 func TestEgressIsMasqueraded(t *testing.T) {
