@@ -200,11 +200,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	if err := n.nl.LinkSetIP6AddrGenMode(device, nl6AddrGenNone); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", at.link, err)
 	}
-	// Whoever has which address there is known, so nobody needs to be asked or heard.
-	if err := n.nl.LinkSetARPOff(device); err != nil {
-		return nil, fmt.Errorf("set up %s: %w", at.link, err)
-	}
-	if err := enableIPv6(at.link); err != nil {
+	if err := setDeviceVariables(at.link); err != nil {
 		return nil, err
 	}
 	if err := n.nl.AddrReplace(device, addr(netip.PrefixFrom(gatewayLinkLocal, 64), unix.IFA_F_NODAD)); err != nil {

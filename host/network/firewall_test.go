@@ -391,3 +391,13 @@ func TestHistories(t *testing.T) {
 		t.Errorf("the set has %v", got)
 	}
 }
+
+// BenchmarkJoin is what the rules cost when a Machine is the first of its network on
+// the host and goes again.
+func BenchmarkJoin(b *testing.B) {
+	n := open(b, "bench")
+	for b.Loop() {
+		must(n.AddNetwork(b.Context(), 5))
+		must(n.RemoveNetwork(b.Context(), 5))
+	}
+}

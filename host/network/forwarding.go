@@ -33,14 +33,15 @@ func enableForwarding() error {
 	return writeSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
-// enableIPv6 makes sure that a device of ours has IPv6 on a host that has it disabled
-// by default, and that a Machine cannot teach the host routes.
-func enableIPv6(link string) error {
+// setDeviceVariables makes sure that a device of ours has IPv6 on a host that has it
+// disabled by default, and that a Machine can teach the host nothing: no routes, and not
+// who has which address, which is known for ever. ARP is not answered, and so creates no
+// neighbours; what there is for IPv6 in its place, and redirects, are dropped by the rules.
+func setDeviceVariables(link string) error {
 	for _, v := range []struct{ name, value string }{
 		{"ipv6/conf/" + link + "/disable_ipv6", "0"},
 		{"ipv6/conf/" + link + "/accept_ra", "0"},
-		{"ipv6/conf/" + link + "/accept_redirects", "0"},
-		{"ipv4/conf/" + link + "/accept_redirects", "0"},
+		{"ipv4/conf/" + link + "/arp_ignore", "8"}, // answer for no address
 	} {
 		if err := writeSysctl("net/"+v.name, v.value); err != nil {
 			return err
