@@ -52,12 +52,15 @@ type added struct {
 	// addresses: a rule per Machine for its network, or one per pair.
 	PerMachine, PerPair           time.Duration
 	PerMachineRules, PerPairRules int
+	// The first packet between two Machines of one network, there and back, median.
+	OwnPacket, PerMachinePacket, PerPairPacket time.Duration
 }
 
 // rulesResult is what the process with its own namespaces found.
 type rulesResult struct {
 	NFT     string        // its version; empty: it is not installed
 	Nothing time.Duration // what nft takes that changes nothing
+	Open    time.Duration // a first packet, there and back, without any rules
 	Added   []added
 }
 
@@ -106,7 +109,7 @@ func runRules() (err error) {
 	if err := wires.Open(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, wires.Close()) }()
+	defer func() { err = errors.Join(err, wires.Remove(ctx), wires.Close()) }()
 
 	var r rulesResult
 	if path, err := exec.LookPath("nft"); err == nil {
@@ -115,7 +118,12 @@ func runRules() (err error) {
 			return err
 		}
 	}
-	there := 0
+	two, err := attachPair(ctx, wires)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, two.close()) }()
+	there := 1 // the pair's
 	for _, machines := range machinesThere {
 		a := added{Machines: machines}
 		for ; there < machines-1; there++ {
@@ -131,17 +139,41 @@ func runRules() (err error) {
 		if a.OwnRules, err = countRules("hangar_" + rulesInstance); err != nil {
 			return err
 		}
-		if r.NFT != "" {
-			if a.PerMachine, a.PerMachineRules, err = measureNFT(ctx, rounds, machines, false); err != nil {
-				return err
-			}
-			if a.PerPair, a.PerPairRules, err = measureNFT(ctx, rounds, machines, true); err != nil {
-				return err
-			}
+		if a.OwnPacket, err = two.firstPacket(rounds); err != nil {
+			return err
 		}
 		r.Added = append(r.Added, a)
 	}
+	if r.NFT != "" {
+		if err := r.measureOthers(ctx, rounds, wires, two); err != nil {
+			return err
+		}
+	}
 	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// measureOthers measures what a user would set up, in the place of hangar's table.
+func (r *rulesResult) measureOthers(ctx context.Context, rounds int, wires *network.Network, two *pair) error {
+	if err := wires.Close(); err != nil { // which would put it back
+		return err
+	}
+	if err := nft(ctx, "delete table inet hangar_"+rulesInstance); err != nil {
+		return err
+	}
+	var err error
+	if r.Open, err = two.firstPacket(rounds); err != nil {
+		return err
+	}
+	for i := range r.Added {
+		a := &r.Added[i]
+		if a.PerMachine, a.PerMachineRules, a.PerMachinePacket, err = measureNFT(ctx, rounds, a.Machines, false, two); err != nil {
+			return err
+		}
+		if a.PerPair, a.PerPairRules, a.PerPairPacket, err = measureNFT(ctx, rounds, a.Machines, true, two); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // median measures do n times, and undoes it each time.
@@ -164,37 +196,51 @@ func median(n int, undo func() error, do func(int) error) (time.Duration, error)
 }
 
 // measureNFT measures how long nft takes to add the rules of the last of so many
-// Machines, and counts the rules that there are then.
-func measureNFT(ctx context.Context, rounds, machines int, pairs bool) (time.Duration, int, error) {
+// Machines, counts the rules that there are then, and times a first packet between the
+// last two.
+func measureNFT(ctx context.Context, rounds, machines int, pairs bool, two *pair) (took time.Duration, rules int, packet time.Duration, err error) {
 	var before strings.Builder
 	fmt.Fprint(&before, "add table inet naive\ndelete table inet naive\nadd table inet naive\n"+
 		"add chain inet naive forward { type filter hook forward priority 0; policy drop; }\n"+
 		"add rule inet naive forward ct state established,related accept\n")
 	for i := range machines - 1 {
-		before.WriteString(naiveRules(i, pairs))
+		before.WriteString(naiveRules(i, machines, pairs, two))
 	}
-	last := naiveRules(machines-1, pairs)
-	took, err := median(4*rounds, func() error { return nft(ctx, before.String()) }, func(int) error { return nft(ctx, last) })
+	last := naiveRules(machines-1, machines, pairs, two)
+	took, err = median(4*rounds, func() error { return nft(ctx, before.String()) }, func(int) error { return nft(ctx, last) })
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
-	rules, err := countRules("naive")
-	return took, rules, errors.Join(err, nft(ctx, "delete table inet naive\nadd table inet naive\n"))
+	if rules, err = countRules("naive"); err != nil {
+		return 0, 0, 0, err
+	}
+	packet, err = two.firstPacket(rounds)
+	return took, rules, packet, errors.Join(err, nft(ctx, "delete table inet naive\nadd table inet naive\n"))
 }
 
-// naiveRules are what a user would write for the Machine with a number, the Machines
-// below it being there: its source address is its own, and its network may talk to it.
-func naiveRules(i int, pairs bool) string {
-	id := hangar.NetworkID(i/perNetwork + 1)
-	own := netip.PrefixFrom(network.Address(id, rulesHost, uint64(i)), 112).Masked()
-	all := netip.PrefixFrom(own.Addr(), 48).Masked()
-	text := fmt.Sprintf("add rule inet naive forward iifname m%d ip6 saddr != %s drop\n", i, own)
+// naiveRules are what a user would write for a Machine, those with lower numbers being
+// there: its source address is its own, and its network may talk to it. The last two are
+// the pair that is really there.
+func naiveRules(i, machines int, pairs bool, two *pair) string {
+	device := func(i int) string {
+		if there := i - (machines - 2); there >= 0 {
+			return two.devices[there]
+		}
+		return fmt.Sprintf("m%d", i)
+	}
+	address := network.Address(hangar.NetworkID(2+i/perNetwork), rulesHost, uint64(100+i))
+	if there := i - (machines - 2); there >= 0 {
+		address = two.addrs[there]
+	}
+	own, all := netip.PrefixFrom(address, 112).Masked(), netip.PrefixFrom(address, 48).Masked()
+	text := fmt.Sprintf("add rule inet naive forward iifname %q ip6 saddr != %s drop\n", device(i), own)
 	if !pairs {
-		return text + fmt.Sprintf("add rule inet naive forward ip6 saddr %s oifname m%d accept\n", all, i)
+		return text + fmt.Sprintf("add rule inet naive forward ip6 saddr %s oifname %q accept\n", all, device(i))
 	}
 	for other := i - i%perNetwork; other < i; other++ {
-		text += fmt.Sprintf("add rule inet naive forward iifname m%d oifname m%d accept\nadd rule inet naive forward iifname m%d oifname m%d accept\n",
-			i, other, other, i)
+		for _, way := range [][2]int{{i, other}, {other, i}} {
+			text += fmt.Sprintf("add rule inet naive forward iifname %q oifname %q accept\n", device(way[0]), device(way[1]))
+		}
 	}
 	return text
 }
@@ -249,7 +295,7 @@ func (r *rulesResult) markdown(o options) string {
 	fmt.Fprintf(&w, "| rules for %d Machines, to those for %d | %d to %d | as many | %s |\n",
 		last.Machines, first.Machines, last.OwnRules, first.OwnRules, publish.Verdict(last.OwnRules == first.OwnRules))
 
-	fmt.Fprint(&w, "\n### Times\n\nTo let the Nth Machine into the firewall, median, and how many rules there are then; in\n"+
+	fmt.Fprint(&w, "\n### Adding\n\nTo let the Nth Machine into the firewall, median, and how many rules there are then; in\n"+
 		"brackets the ratio to hangar.\n\n| N | hangar | rules | nft, a rule per Machine | rules | nft, a rule per pair | rules |\n"+
 		"|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, a := range r.Added {
@@ -263,6 +309,19 @@ func (r *rulesResult) markdown(o options) string {
 				continue
 			}
 			fmt.Fprintf(&w, " %s (%.0f×) | %d |", brief(n.took), float64(n.took)/float64(a.Own), n.rules)
+		}
+		fmt.Fprintln(&w)
+	}
+	fmt.Fprint(&w, "\n### Packets\n\nThe first packet of a connection between two Machines of one network, there and back,\n"+
+		"median. Later ones are let through by the first rule in all of them.\n\n| N | no rules | hangar | nft, a rule per Machine | nft, a rule per pair |\n|--:|--:|--:|--:|--:|\n")
+	for _, a := range r.Added {
+		fmt.Fprintf(&w, "| %d |", a.Machines)
+		for _, d := range []time.Duration{r.Open, a.OwnPacket, a.PerMachinePacket, a.PerPairPacket} {
+			if d == 0 {
+				fmt.Fprint(&w, " - |")
+				continue
+			}
+			fmt.Fprintf(&w, " %s |", brief(d))
 		}
 		fmt.Fprintln(&w)
 	}
