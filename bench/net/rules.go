@@ -30,8 +30,8 @@ const (
 	// the server's firewall is left alone.
 	rulesCommand = "rules-in-own-host"
 
-	rulesHost     hangar.HostID = "0a7b7df0"
-	rulesInstance               = "bench"
+	rulesHost     = hangar.HostID("0a7b7df0")
+	rulesInstance = "bench"
 	// perNetwork is how many Machines a network has. A rule per pair would be a million
 	// rules for a thousand Machines of one network.
 	perNetwork = 10

@@ -169,8 +169,14 @@ func TestForgedFromOutside(t *testing.T) {
 	box := openMailbox(t, theHost(), netip.AddrPortFrom(netip.IPv6Unspecified(), 9999))
 	mac := uplink.Attrs().HardwareAddr
 	for _, p := range [][2]netip.Addr{
-		{w.one.IPv4, w.net.Gateway4}, {w.one.IPv6, w.net.Gateway6}, {w.net.IPv4, w.n.gateway4}, {w.net.IPv6, w.n.gateway6},
-		{w.one.IPv4, w.n.gateway4}, {w.one.IPv6, w.n.gateway6}, {w.n.gateway6, w.net.Gateway6}, {w.n.gateway4, w.net.Gateway4},
+		{w.one.IPv4, w.net.Gateway4},
+		{w.one.IPv6, w.net.Gateway6},
+		{w.net.IPv4, w.n.gateway4},
+		{w.net.IPv6, w.n.gateway6},
+		{w.one.IPv4, w.n.gateway4},
+		{w.one.IPv6, w.n.gateway6},
+		{w.n.gateway6, w.net.Gateway6},
+		{w.n.gateway4, w.net.Gateway4},
 		{Address(5, testHost, 99), w.net.Gateway6},
 	} {
 		sendTo(t, w.net, mac, packet(netip.AddrPortFrom(p[0], 4000), netip.AddrPortFrom(p[1], 9999), []byte("as "+p[0].String())))
