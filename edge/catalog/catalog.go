@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,10 +48,12 @@ type Catalog struct {
 	once    sync.Once     // closes synced
 	skipped atomic.Uint64
 
-	mu       sync.RWMutex // guards what follows
-	rows     map[hangar.MachineID]*hangar.MachineRow
-	apps     map[hangar.AppName]*group
-	networks map[hangar.NetworkID]*group
+	mu        sync.RWMutex // guards what follows
+	version   uint64       // grows with every change
+	rows      map[hangar.MachineID]*hangar.MachineRow
+	apps      map[hangar.AppName]*group
+	places    map[place]*group
+	addresses map[netip.Addr]hangar.MachineID // private ones
 
 	subs subscriptions
 }
@@ -61,12 +64,13 @@ func New(feed hangar.MachineFeed, log *slog.Logger) *Catalog {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Catalog{
-		feed:     feed,
-		log:      log,
-		synced:   make(chan struct{}),
-		rows:     make(map[hangar.MachineID]*hangar.MachineRow),
-		apps:     make(map[hangar.AppName]*group),
-		networks: make(map[hangar.NetworkID]*group),
+		feed:      feed,
+		log:       log,
+		synced:    make(chan struct{}),
+		rows:      make(map[hangar.MachineID]*hangar.MachineRow),
+		apps:      make(map[hangar.AppName]*group),
+		places:    make(map[place]*group),
+		addresses: make(map[netip.Addr]hangar.MachineID),
 	}
 }
 
@@ -100,11 +104,41 @@ func (c *Catalog) AppMachines(app hangar.AppName) []*hangar.MachineRow {
 	return c.apps[app].sorted()
 }
 
-// Network returns the rows of all Machines on a network, sorted by id.
-func (c *Catalog) Network(id hangar.NetworkID) []*hangar.MachineRow {
+// View is rows at one moment.
+type View struct {
+	Rows []*hangar.MachineRow // sorted by id
+	// Version is another one after every change of the rows, and 0 when there are none.
+	Version uint64
+}
+
+// Network returns the rows of an App's Machines on a network; of all of them if app is
+// empty.
+func (c *Catalog) Network(id hangar.NetworkID, app hangar.AppName) View {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.networks[id].sorted()
+	g := c.places[place{id, app}]
+	if g == nil {
+		return View{}
+	}
+	return View{Rows: g.sorted(), Version: g.version}
+}
+
+// NetworkVersion returns the Version that Network would.
+func (c *Catalog) NetworkVersion(id hangar.NetworkID, app hangar.AppName) uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if g := c.places[place{id, app}]; g != nil {
+		return g.version
+	}
+	return 0
+}
+
+// MachineAt returns the row of the Machine that has a private address.
+func (c *Catalog) MachineAt(addr netip.Addr) (*hangar.MachineRow, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	row, ok := c.rows[c.addresses[addr]]
+	return row, ok
 }
 
 // Apps returns the names of all Apps that have a row, sorted.
@@ -205,9 +239,17 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (bool, er
 			return false, nil
 		}
 	}
+	if old != nil {
+		c.forgetAddress(old)
+	}
+	c.version++
 	c.rows[id] = row
-	put(c.apps, row.Machine.App, row)
-	put(c.networks, row.Network, row)
+	put(c.apps, row.Machine.App, row, c.version)
+	put(c.places, place{row.Network, row.Machine.App}, row, c.version)
+	put(c.places, place{row.Network, ""}, row, c.version)
+	if ip := row.Machine.PrivateIP; ip.IsValid() {
+		c.addresses[ip] = id
+	}
 	return true, nil
 }
 
@@ -240,9 +282,19 @@ func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
 		return nil
 	}
 	delete(c.rows, id)
-	drop(c.apps, row.Machine.App, id)
-	drop(c.networks, row.Network, id)
+	c.forgetAddress(row)
+	c.version++
+	drop(c.apps, row.Machine.App, id, c.version)
+	drop(c.places, place{row.Network, row.Machine.App}, id, c.version)
+	drop(c.places, place{row.Network, ""}, id, c.version)
 	return row
+}
+
+// forgetAddress forgets whose the address of a row is, unless it is another one's.
+func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
+	if ip := row.Machine.PrivateIP; c.addresses[ip] == row.Machine.ID {
+		delete(c.addresses, ip)
+	}
 }
 
 // dropUnseen removes rows that a whole feed did not show.
@@ -260,9 +312,16 @@ func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
 	}
 }
 
-// group is the rows of one App or network. Catalog.mu guards members.
+// place is an App on a network; without an App, the whole network.
+type place struct {
+	network hangar.NetworkID
+	app     hangar.AppName
+}
+
+// group is the rows of one App or place. Catalog.mu guards members and version.
 type group struct {
 	members map[hangar.MachineID]*hangar.MachineRow
+	version uint64 // the Catalog's, when the group last changed
 	// list is members, sorted; nil after a change. Readers build it, who hold the
 	// read lock: two may build the same list at once, and either is right.
 	list atomic.Pointer[[]*hangar.MachineRow]
@@ -284,19 +343,21 @@ func (g *group) sorted() []*hangar.MachineRow {
 	return list
 }
 
-func put[K comparable](groups map[K]*group, key K, row *hangar.MachineRow) {
+func put[K comparable](groups map[K]*group, key K, row *hangar.MachineRow, version uint64) {
 	g, ok := groups[key]
 	if !ok {
 		g = &group{members: make(map[hangar.MachineID]*hangar.MachineRow)}
 		groups[key] = g
 	}
 	g.members[row.Machine.ID] = row
+	g.version = version
 	g.list.Store(nil)
 }
 
-func drop[K comparable](groups map[K]*group, key K, id hangar.MachineID) {
+func drop[K comparable](groups map[K]*group, key K, id hangar.MachineID, version uint64) {
 	g := groups[key]
 	delete(g.members, id)
+	g.version = version
 	g.list.Store(nil)
 	if len(g.members) == 0 {
 		delete(groups, key)

@@ -168,13 +168,13 @@ func TestFollowing(t *testing.T) {
 		want(t, c, "a", "1@5")
 		want(t, c, "b", "3@3 4@6")
 		want(t, c, "none", "")
-		if got := ids(c.Network(1)); got != "1@5 4@6" {
+		if got := ids(c.Network(1, "").Rows); got != "1@5 4@6" {
 			t.Errorf("network 1 has %q", got)
 		}
-		if got := ids(c.Network(2)); got != "3@3" {
+		if got := ids(c.Network(2, "").Rows); got != "3@3" {
 			t.Errorf("network 2 has %q", got)
 		}
-		if got := ids(c.Network(7)); got != "" {
+		if got := ids(c.Network(7, "").Rows); got != "" {
 			t.Errorf("network 7 has %q", got)
 		}
 		if r, ok := c.Machine(machineID(3)); !ok || r.Seq != 3 {
@@ -390,7 +390,7 @@ func TestReadersAndWriter(t *testing.T) {
 						t.Errorf("%s after %s", r.Machine.ID, rows[i-1].Machine.ID)
 					}
 				}
-				c.Network(1)
+				c.Network(1, "")
 				c.Machine(machineID(3))
 				select {
 				case <-changed:

@@ -1,0 +1,136 @@
+package dns
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// How often one client may ask. While the server keeps up, a client is held to MaxRate
+// alone. When questions queue up, each that asked more often than FairRate is held to
+// that for a while, so that those of all others are answered as if it were not there.
+const (
+	MaxRate  = 50_000 // a second
+	FairRate = 2_000  // a second
+	// restraint is how long a client is held to FairRate.
+	restraint = time.Second
+	// MaxMisses is how often a second what one client asks may be passed on to a
+	// resolver, and MaxAsking how many such questions may be open.
+	MaxMisses = 500
+	MaxAsking = 64
+)
+
+// maxClients bounds the memory for clients that are known.
+const maxClients = 1 << 16
+
+// clients keeps how much each client asks.
+type clients struct {
+	mu  sync.Mutex // guards what follows
+	all map[netip.Addr]*client
+}
+
+// client is one Machine, or a peer.
+type client struct {
+	fair, most, misses bucket
+	restrained         time.Time // until then
+	asking             int       // open questions to resolvers
+	seen               time.Time
+}
+
+// bucket holds what may be had at once, and fills up with time.
+type bucket struct {
+	level float64
+	at    time.Time
+}
+
+// take takes one, if there is one. A bucket is full at first, and holds what comes in
+// a second.
+func (b *bucket) take(now time.Time, rate float64) bool {
+	if b.at.IsZero() {
+		b.level = rate
+	} else if passed := now.Sub(b.at); passed > 0 {
+		b.level = min(rate, b.level+passed.Seconds()*rate)
+	}
+	b.at = now
+	if b.level < 1 {
+		return false
+	}
+	b.level--
+	return true
+}
+
+// clientOf is whom an address belongs to: a Machine has 112 bits.
+func clientOf(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return a
+	}
+	p, _ := a.Prefix(112) // never fails: an IPv6 address has more bits
+	return p.Addr()
+}
+
+func (c *clients) of(a netip.Addr, now time.Time) *client {
+	key := clientOf(a)
+	known := c.all[key]
+	if known == nil {
+		if c.all == nil {
+			c.all = make(map[netip.Addr]*client)
+		}
+		if len(c.all) >= maxClients {
+			c.forget(now, time.Second)
+		}
+		known = &client{}
+		c.all[key] = known
+	}
+	known.seen = now
+	return known
+}
+
+// allow reports whether a question of a client shall be answered. queued says that
+// questions wait faster than they are answered.
+func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.of(a, now)
+	fair := known.fair.take(now, FairRate)
+	if !fair && queued {
+		known.restrained = now.Add(restraint)
+	}
+	return known.most.take(now, MaxRate) && (fair || now.After(known.restrained))
+}
+
+// ask reports whether a question of a client may be passed on to a resolver. If so,
+// asked must be called when it is answered.
+func (c *clients) ask(a netip.Addr, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.of(a, now)
+	if known.asking >= MaxAsking || !known.misses.take(now, MaxMisses) {
+		return false
+	}
+	known.asking++
+	return true
+}
+
+func (c *clients) asked(a netip.Addr, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of(a, now).asking--
+}
+
+// sweep forgets those who have not asked for a while.
+func (c *clients) sweep(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(now, sweepInterval)
+}
+
+func (c *clients) forget(now time.Time, idle time.Duration) {
+	for key, known := range c.all {
+		if known.asking == 0 && now.Sub(known.seen) >= idle {
+			delete(c.all, key)
+		}
+	}
+}
+
+// sweepInterval is how often, and after which silence, clients are forgotten.
+const sweepInterval = 30 * time.Second

@@ -1,0 +1,267 @@
+// Package dns is the name server of Machines: it answers the names of their private
+// network from memory, and passes what else they ask on to the resolvers of the host.
+//
+// Who asks is known by the source address, which the network lets nobody forge: an
+// asker gets the names of its own network and learns nothing of any other, not even
+// that there is one. Whoever is on no network is refused. Names follow the catalog: an
+// answer is made of the rows that are in view when the question is read. Names of the
+// private network, addresses of private networks and the other names that mean
+// something here alone never leave the host.
+//
+// Answers of resolvers are kept for their time, within bounds of memory; when no
+// resolver answers, for a day longer. One lookup serves all who ask the same at once.
+// A client that asks too much loses its own questions: over UDP they are dropped before
+// any work, over TCP its connection is closed.
+//
+// Each socket has readers of its own, which answer from memory; what needs a resolver is
+// awaited in a goroutine per question, of which there are a bounded number. Run returns
+// when all have ended.
+//
+// It validates no signatures and transfers no zones.
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/catalog"
+)
+
+// Bounds of the memory for answers of resolvers.
+const (
+	cacheEntries = 50_000
+	cacheBytes   = 32 << 20
+)
+
+// syncPatience is how long questions wait for the catalog after a start.
+const syncPatience = 3 * time.Second
+
+// Peer is a device outside of the platform that is on a private network.
+type Peer struct {
+	Name string
+	Addr netip.Addr
+}
+
+// Config says what a Server is made of.
+type Config struct {
+	// Listen is where to serve, over UDP and TCP. Port 0 picks one that both have.
+	Listen  []netip.AddrPort
+	Catalog *catalog.Catalog
+	Region  hangar.Region // of this host
+	// Owner returns the Machine that an IPv4 address belongs to, and its network. nil:
+	// none does.
+	Owner func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool)
+	// Peers are those of a network; nil: there are none.
+	Peers func(hangar.NetworkID) []Peer
+	// Resolvers are asked for all other names, the first first. It is called for each
+	// lookup. nil: there are none.
+	Resolvers func() []netip.AddrPort
+	Log       *slog.Logger // nil: nothing is logged
+}
+
+// Server is the name server. Use New.
+type Server struct {
+	config   Config
+	log      *slog.Logger
+	local    local
+	resolver resolver
+	clients  clients
+
+	packets []*net.UDPConn     // set by Open
+	streams []*net.TCPListener // set by Open, in the order of packets
+}
+
+// New returns a Server that Open makes usable.
+func New(c Config) *Server {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Resolvers == nil {
+		c.Resolvers = func() []netip.AddrPort { return nil }
+	}
+	return &Server{
+		config: c,
+		log:    c.Log,
+		local:  local{catalog: c.Catalog, region: c.Region, peers: c.Peers},
+		resolver: resolver{
+			upstreams: c.Resolvers,
+			now:       time.Now,
+			cache:     cache{entries: cacheEntries, bytes: cacheBytes},
+			flights:   make(map[string]*flight),
+			failed:    make(map[string]time.Time),
+		},
+	}
+}
+
+// Open binds all addresses. Questions wait until Run.
+func (s *Server) Open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, at := range s.config.Listen {
+		packets, stream, err := bind(ctx, at)
+		if err != nil {
+			return fmt.Errorf("serve DNS for machines: %w", err)
+		}
+		s.packets = append(s.packets, packets)
+		s.streams = append(s.streams, stream)
+	}
+	return nil
+}
+
+// Addrs are where it serves, in the order of Config.Listen.
+func (s *Server) Addrs() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, c := range s.packets {
+		all = append(all, c.LocalAddr().(*net.UDPAddr).AddrPort()) //nolint:errcheck,forcetypeassert // it has no other
+	}
+	return all
+}
+
+// Close releases the addresses; Run must have ended.
+func (s *Server) Close() error {
+	var errs []error
+	for _, c := range s.packets {
+		errs = append(errs, ignoreClosed(c.Close()))
+	}
+	for _, l := range s.streams {
+		errs = append(errs, ignoreClosed(l.Close()))
+	}
+	s.packets, s.streams = nil, nil
+	return errors.Join(errs...)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Run serves until ctx ends, and returns its error.
+func (s *Server) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	s.resolver.ctx = ctx
+	defer s.resolver.lookups.Wait()
+	// What is asked right after a start is answered when the names are known.
+	wait := time.NewTimer(syncPatience)
+	defer wait.Stop()
+	select {
+	case <-s.config.Catalog.Synced():
+	case <-wait.C:
+		s.log.WarnContext(ctx, "serving DNS although the names of machines are not known yet")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, c := range s.packets {
+		s.servePackets(ctx, group, c)
+	}
+	for _, l := range s.streams {
+		group.Go(func() error { return s.serveStreams(ctx, l) })
+	}
+	group.Go(func() error { return s.sweep(ctx) })
+	return group.Wait()
+}
+
+// sweep forgets clients that have gone.
+func (s *Server) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			s.clients.sweep(now)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// network returns the network of an asker.
+func (s *Server) network(asker netip.Addr) (hangar.NetworkID, bool) {
+	if id := networkOf(asker); id != 0 {
+		return id, true
+	}
+	if s.config.Owner == nil {
+		return 0, false
+	}
+	_, id, ok := s.config.Owner(asker)
+	return id, ok && id != 0
+}
+
+// verdict says what becomes of a message.
+type verdict int
+
+const (
+	drop   verdict = iota // no answer is due
+	done                  // the answer was appended
+	lookup                // a resolver has to be asked
+)
+
+// handle answers a message from memory if it can: it appends the answer, of at most
+// limit bytes or else what the asker takes over UDP, to out. q is filled either way.
+func (s *Server) handle(out, msg []byte, q *query, asker netip.Addr, stream bool, now time.Time) ([]byte, verdict) {
+	rcode, ok := q.parse(msg)
+	if !ok {
+		return out, drop
+	}
+	network, known := s.network(asker)
+	switch {
+	case rcode != dns.RcodeSuccess:
+	case !known, q.qclass != dns.ClassINET, !servedType(q.qtype):
+		rcode = dns.RcodeRefused
+	}
+	limit := q.limit(stream)
+	if rcode != dns.RcodeSuccess {
+		return q.write(out, &answer{rcode: rcode, foreign: true}, limit), done
+	}
+	if z, before := q.zone(); z != nil {
+		a := s.local.answer(q, network, z, before)
+		return q.write(out, &a, limit), done
+	}
+	if q.qtype == dns.TypeANY {
+		return q.write(out, &answer{records: minimal(), foreign: true}, limit), done
+	}
+	if got, ok := s.resolver.cached(q, now); ok {
+		return got.reply.write(out, q, limit, got.left), done
+	}
+	return out, lookup
+}
+
+// limit is what the answer may have, in bytes.
+func (q *query) limit(stream bool) int {
+	if stream {
+		return maxMessage
+	}
+	return int(q.size)
+}
+
+// servedType is false for what is no question for data.
+func servedType(t uint16) bool {
+	switch t {
+	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeMAILA, dns.TypeMAILB, dns.TypeTKEY, dns.TypeTSIG, dns.TypeOPT, dns.TypeNone:
+		return false
+	}
+	return true
+}
+
+// resolve appends the answer that a resolver gives.
+func (s *Server) resolve(ctx context.Context, out []byte, q *query, stream bool) []byte {
+	got, err := s.resolver.resolve(ctx, q)
+	if err != nil {
+		return q.write(out, &answer{rcode: dns.RcodeServerFailure, foreign: true}, q.limit(stream))
+	}
+	return got.reply.write(out, q, q.limit(stream), got.left)
+}

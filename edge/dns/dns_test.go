@@ -1,0 +1,291 @@
+package dns_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/dns"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The networks of tests, and from where they ask: over IPv4, whose sources a test can
+// choose on any server.
+const (
+	netOne hangar.NetworkID = 1
+	netTwo hangar.NetworkID = 0x20
+)
+
+var (
+	one     = netip.MustParseAddr("127.0.7.1")
+	another = netip.MustParseAddr("127.0.7.11") // of the same network
+	two     = netip.MustParseAddr("127.0.7.2")
+	nobody  = netip.MustParseAddr("127.0.7.9")
+)
+
+func owner(a netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) {
+	switch a {
+	case one:
+		return "asker1", netOne, true
+	case another:
+		return "asker11", netOne, true
+	case two:
+		return "asker2", netTwo, true
+	}
+	return "", 0, false
+}
+
+// world is a catalog that a test writes.
+type world struct {
+	catalog *catalog.Catalog
+	changes chan hangar.MachineRowChange
+	seq     uint64
+	rows    map[hangar.MachineID]hangar.MachineRow
+}
+
+func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
+	return func(yield func(hangar.MachineRowChange, error) bool) {
+		for {
+			select {
+			case c := <-w.changes:
+				if !yield(c, nil) {
+					return
+				}
+			case <-ctx.Done():
+				yield(hangar.MachineRowChange{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// newWorld returns one without Machines, which is in view.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{changes: make(chan hangar.MachineRowChange), rows: map[hangar.MachineID]hangar.MachineRow{}}
+	w.catalog = catalog.New(w, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = w.catalog.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	w.changes <- hangar.MachineRowChange{Synced: true}
+	return w
+}
+
+// address is that of the n-th Machine of a network.
+func address(network hangar.NetworkID, n int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("fdaa:0:%x:a7b:7d:0:%x:2", uint32(network), n))
+}
+
+// put adds a Machine, or changes it. It is in view when put returns.
+func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(*hangar.Machine)) hangar.MachineID {
+	id := hangar.MachineID(fmt.Sprintf("%014x", n))
+	row, ok := w.rows[id]
+	if !ok {
+		row = hangar.MachineRow{Network: network, Machine: hangar.Machine{
+			ID: id, App: hangar.AppName(app), Host: "0a7b007d", Region: "ams", State: hangar.MachineStarted, PrivateIP: address(network, n),
+		}}
+	}
+	for _, c := range change {
+		c(&row.Machine)
+	}
+	w.seq++
+	row.Seq = w.seq
+	w.rows[id] = row
+	w.changes <- hangar.MachineRowChange{ID: id, Row: &row}
+	w.settle()
+	return id
+}
+
+func (w *world) remove(id hangar.MachineID) {
+	delete(w.rows, id)
+	w.changes <- hangar.MachineRowChange{ID: id}
+	w.settle()
+}
+
+// settle returns when the last change is in view: the next one is taken after it.
+func (w *world) settle() { w.changes <- hangar.MachineRowChange{ID: "none"} }
+
+func state(s hangar.MachineState) func(*hangar.Machine) {
+	return func(m *hangar.Machine) { m.State = s }
+}
+
+func in(r hangar.Region) func(*hangar.Machine) { return func(m *hangar.Machine) { m.Region = r } }
+
+func tagged(pairs map[string]string) func(*hangar.Machine) {
+	return func(m *hangar.Machine) { m.Config.Metadata = pairs }
+}
+
+func unregistered(m *hangar.Machine) { m.Config.DNS = &hangar.DNSConfig{SkipRegistration: true} }
+
+// serve runs a server until the test ends, and returns where it serves.
+func serve(t testing.TB, c dns.Config) netip.AddrPort {
+	t.Helper()
+	c.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
+	c.Region, c.Owner = "ams", owner
+	s := dns.New(c)
+	if err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the server ended with %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.Addrs()[0]
+}
+
+// dial connects to a server from an address.
+func dial(t testing.TB, network string, from netip.Addr, to netip.AddrPort) *mdns.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	if network == "tcp" {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
+	conn, err := d.DialContext(t.Context(), network, to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return &mdns.Conn{Conn: conn, UDPSize: 4096}
+}
+
+func ask(t testing.TB, network string, from netip.Addr, to netip.AddrPort, m *mdns.Msg) *mdns.Msg {
+	t.Helper()
+	conn := dial(t, network, from, to)
+	defer conn.Close()
+	if err := conn.WriteMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	got, err := conn.ReadMsg()
+	if err != nil {
+		t.Fatalf("%v: %v", m.Question, err)
+	}
+	if got.Id != m.Id || !got.Response {
+		t.Fatalf("the answer to another question: %v", got)
+	}
+	return got
+}
+
+func query(name string, qtype uint16) *mdns.Msg {
+	return new(mdns.Msg).SetQuestion(mdns.Fqdn(name), qtype)
+}
+
+// upstream is a resolver of a test.
+type upstream struct {
+	addr netip.AddrPort
+
+	mu     sync.Mutex // guards what follows
+	asked  map[string]int
+	answer func(w mdns.ResponseWriter, m *mdns.Msg)
+}
+
+func newUpstream(t testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg)) *upstream {
+	t.Helper()
+	u := &upstream{asked: map[string]int{}, answer: answer}
+	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", packets.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.addr = netip.MustParseAddrPort(packets.LocalAddr().String())
+	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, m *mdns.Msg) {
+		u.mu.Lock()
+		u.asked[m.Question[0].Name]++
+		answer := u.answer
+		u.mu.Unlock()
+		if answer != nil {
+			answer(w, m)
+		}
+	})
+	for _, s := range []*mdns.Server{{PacketConn: packets, Handler: handler}, {Listener: stream, Handler: handler}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = s.ActivateAndServe()
+		}()
+		<-started
+		t.Cleanup(func() {
+			_ = s.Shutdown()
+			<-ended
+		})
+	}
+	return u
+}
+
+// set changes what it answers; nil: nothing.
+func (u *upstream) set(answer func(w mdns.ResponseWriter, m *mdns.Msg)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.answer = answer
+}
+
+// times is how often a name was asked for.
+func (u *upstream) times(name string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.asked[name]
+}
+
+func resolvers(all ...*upstream) func() []netip.AddrPort {
+	return func() []netip.AddrPort {
+		var addrs []netip.AddrPort
+		for _, u := range all {
+			addrs = append(addrs, u.addr)
+		}
+		return addrs
+	}
+}
+
+// reply answers with records in the text format of zone files, of which those with a SOA
+// are authorities.
+func reply(rcode int, lines ...string) func(w mdns.ResponseWriter, m *mdns.Msg) {
+	return func(w mdns.ResponseWriter, m *mdns.Msg) {
+		r := new(mdns.Msg).SetRcode(m, rcode)
+		for _, line := range lines {
+			rr, err := mdns.NewRR(line)
+			if err != nil {
+				panic(err)
+			}
+			if _, ok := rr.(*mdns.SOA); ok {
+				r.Ns = append(r.Ns, rr)
+			} else {
+				r.Answer = append(r.Answer, rr)
+			}
+		}
+		if w.LocalAddr().Network() == "udp" {
+			r.Truncate(1232)
+		}
+		_ = w.WriteMsg(r)
+	}
+}

@@ -1,0 +1,347 @@
+package dns
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/catalog"
+)
+
+// node is what a name of the private network has. A node without either exists, and
+// has no records.
+type node struct {
+	addresses records // AAAA
+	text      records // TXT
+	pointer   records // PTR
+
+	// What it was made of: it is valid while the rows of app on its network, or of
+	// the whole network, have version.
+	app     hangar.AppName
+	version uint64
+	// changeable nodes are made of more than rows, and never kept.
+	changeable bool
+}
+
+func (n *node) bytes() int { return len(n.addresses.wire) + len(n.text.wire) }
+
+// names answers what is asked of one network.
+type names struct {
+	network hangar.NetworkID
+	catalog *catalog.Catalog
+	region  hangar.Region
+	peers   func(hangar.NetworkID) []Peer
+}
+
+// find returns the node of a name, whose labels are those before ".internal"; nil if
+// there is no such name.
+func (n *names) find(labels []string) *node {
+	if len(labels) == 0 {
+		return &node{changeable: true}
+	}
+	last := len(labels) - 1
+	switch below := labels[:last]; labels[last] {
+	case "_apps":
+		return n.allApps(below)
+	case "_instances":
+		return n.allInstances(below)
+	case "_peer":
+		return n.peer(below)
+	case "_api":
+		if len(below) > 0 {
+			return nil
+		}
+		return &node{addresses: addressRecords([]netip.Addr{hangar.ServicesAddress}, true), changeable: true}
+	default:
+		return n.app(hangar.AppName(labels[last]), below)
+	}
+}
+
+// app returns the node of a name below an App's.
+func (n *names) app(name hangar.AppName, labels []string) *node {
+	view := n.catalog.Network(n.network, name)
+	rows := registered(n.network, view.Rows)
+	if len(rows) == 0 {
+		return nil
+	}
+	found := n.inApp(rows, labels)
+	if found != nil {
+		found.app, found.version = name, view.Version
+	}
+	return found
+}
+
+func (n *names) inApp(rows []*hangar.MachineRow, labels []string) *node {
+	switch strings.Join(labels, ".") {
+	case "", "global":
+		return addressNode(rows)
+	case "vms":
+		return vmsNode(started(rows))
+	case "all.vms":
+		return vmsNode(rows)
+	case "regions":
+		return regionsNode(started(rows))
+	case "all.regions":
+		return regionsNode(rows)
+	case "vm", "process", "of", "nearest.of", "_metadata", "kv._metadata":
+		return &node{} // names are below these
+	}
+	last := len(labels) - 1
+	switch {
+	case len(labels) == 1:
+		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return string(m.Region) == labels[0] }))
+	case len(labels) == 2 && labels[1] == "vm":
+		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return string(m.ID) == labels[0] }))
+	case len(labels) == 2 && labels[1] == "process":
+		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool {
+			return hasMetadata(m, hangar.MetadataProcessGroup.Original, labels[0])
+		}))
+	case len(labels) == 3 && labels[1] == "nearest" && labels[2] == "of":
+		return n.nearest(rows, labels[0])
+	case last >= 2 && labels[last] == "_metadata" && labels[last-1] == "kv":
+		return metadataNode(rows, labels[last-2], labels[:last-2])
+	}
+	return nil
+}
+
+// nearest is the node of topN: the first N started Machines, those of the asker's
+// region before others, and always in the same order.
+func (n *names) nearest(rows []*hangar.MachineRow, label string) *node {
+	digits, ok := strings.CutPrefix(label, "top")
+	count, err := strconv.ParseUint(digits, 10, 16)
+	if !ok || err != nil || count == 0 {
+		return nil
+	}
+	rows = slices.Clone(started(rows))
+	slices.SortStableFunc(rows, func(a, b *hangar.MachineRow) int {
+		return cmp.Or(
+			-compareBool(a.Machine.Region == n.region, b.Machine.Region == n.region),
+			cmp.Compare(a.Machine.Region, b.Machine.Region),
+		)
+	})
+	return &node{addresses: addressRecords(addresses(rows[:min(len(rows), int(count))]), true)}
+}
+
+// compareBool is negative if only b is true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// metadataNode is the node of the Machines that have a pair. The value may have dots.
+// Without one it exists if any Machine has the key.
+func metadataNode(rows []*hangar.MachineRow, key string, value []string) *node {
+	if len(value) == 0 {
+		if len(matching(rows, func(m *hangar.Machine) bool { return hasKey(m, key) })) == 0 {
+			return nil
+		}
+		return &node{}
+	}
+	wanted := strings.Join(value, ".")
+	return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return hasMetadata(m, key, wanted) }))
+}
+
+// hasMetadata compares as names are compared: in any case.
+func hasMetadata(m *hangar.Machine, key, value string) bool {
+	for k, v := range m.Config.Metadata {
+		if strings.EqualFold(v, value) && sameKey(k, key) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasKey(m *hangar.Machine, key string) bool {
+	for k := range m.Config.Metadata {
+		if sameKey(k, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameKey takes either spelling of the process group for the other.
+func sameKey(a, b string) bool {
+	return strings.EqualFold(a, b) || isGroup(a) && isGroup(b)
+}
+
+func isGroup(key string) bool {
+	return strings.EqualFold(key, hangar.MetadataProcessGroup.Original) || strings.EqualFold(key, hangar.MetadataProcessGroup.Neutral)
+}
+
+// allApps is the list of the network's Apps.
+func (n *names) allApps(below []string) *node {
+	if len(below) > 0 {
+		return nil
+	}
+	view := n.catalog.Network(n.network, "")
+	var apps []string
+	for _, r := range registered(n.network, view.Rows) {
+		apps = append(apps, string(r.Machine.App))
+	}
+	slices.Sort(apps)
+	return &node{text: textRecord(slices.Compact(apps), ","), version: view.Version}
+}
+
+// allInstances is the list of the network's Machines.
+func (n *names) allInstances(below []string) *node {
+	view := n.catalog.Network(n.network, "")
+	rows := registered(n.network, view.Rows)
+	switch {
+	case len(below) == 0:
+		rows = started(rows)
+	case len(below) > 1 || below[0] != "all":
+		return nil
+	}
+	var items []string
+	for _, r := range rows {
+		m := &r.Machine
+		items = append(items, "instance="+string(m.ID)+",app="+string(m.App)+",ip="+m.PrivateIP.String()+",region="+string(m.Region))
+	}
+	return &node{text: textRecord(items, ";"), version: view.Version}
+}
+
+// peer is the list of the network's peers, or one of them. Those that are made for one
+// session have generated names and are not listed.
+func (n *names) peer(below []string) *node {
+	if len(below) > 1 {
+		return nil
+	}
+	var peers []Peer
+	if n.peers != nil {
+		peers = n.peers(n.network)
+	}
+	found := &node{changeable: true}
+	if len(below) == 1 {
+		at := slices.IndexFunc(peers, func(p Peer) bool { return strings.EqualFold(p.Name, below[0]) })
+		if at < 0 {
+			return nil
+		}
+		found.addresses = addressRecords([]netip.Addr{peers[at].Addr}, true)
+		return found
+	}
+	var listed []string
+	for _, p := range peers {
+		if !strings.HasPrefix(p.Name, "interactive-") {
+			listed = append(listed, p.Name)
+		}
+	}
+	slices.Sort(listed)
+	found.text = textRecord(listed, ",")
+	return found
+}
+
+// registered are the Machines that have names: all that exist, unless their config says
+// otherwise. A row whose address is of another network is none of this one's.
+func registered(network hangar.NetworkID, rows []*hangar.MachineRow) []*hangar.MachineRow {
+	drop := func(r *hangar.MachineRow) bool {
+		m := &r.Machine
+		return m.State == hangar.MachineDestroyed || m.Config.DNS != nil && m.Config.DNS.SkipRegistration ||
+			networkOf(m.PrivateIP) != network
+	}
+	if !slices.ContainsFunc(rows, drop) {
+		return rows
+	}
+	return slices.DeleteFunc(slices.Clone(rows), drop)
+}
+
+func started(rows []*hangar.MachineRow) []*hangar.MachineRow {
+	return matching(rows, func(m *hangar.Machine) bool { return m.State == hangar.MachineStarted })
+}
+
+func matching(rows []*hangar.MachineRow, want func(*hangar.Machine) bool) []*hangar.MachineRow {
+	var out []*hangar.MachineRow
+	for _, r := range rows {
+		if want(&r.Machine) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// nodeIfAny is the node of a name that only Machines give.
+func nodeIfAny(rows []*hangar.MachineRow) *node {
+	if len(rows) == 0 {
+		return nil
+	}
+	return addressNode(rows)
+}
+
+// addressNode has the addresses of those that are started.
+func addressNode(rows []*hangar.MachineRow) *node {
+	return &node{addresses: addressRecords(addresses(started(rows)), false)}
+}
+
+func addresses(rows []*hangar.MachineRow) []netip.Addr {
+	out := make([]netip.Addr, 0, len(rows))
+	for _, r := range rows {
+		out = append(out, r.Machine.PrivateIP)
+	}
+	return out
+}
+
+func vmsNode(rows []*hangar.MachineRow) *node {
+	var items []string
+	for _, r := range rows {
+		items = append(items, string(r.Machine.ID)+" "+string(r.Machine.Region))
+	}
+	return &node{text: textRecord(items, ",")}
+}
+
+func regionsNode(rows []*hangar.MachineRow) *node {
+	var items []string
+	for _, r := range rows {
+		items = append(items, string(r.Machine.Region))
+	}
+	slices.Sort(items)
+	return &node{text: textRecord(slices.Compact(items), ",")}
+}
+
+func addressRecords(addrs []netip.Addr, fixed bool) records {
+	r := records{count: len(addrs), fixed: fixed}
+	for _, a := range addrs {
+		before := len(r.wire)
+		r.wire = appendRecord(r.wire, dns.TypeAAAA, TTL, a.AsSlice())
+		r.each = len(r.wire) - before
+	}
+	return r
+}
+
+// maxText is what a message has room for beside the question, in bytes without the
+// lengths of the strings.
+const maxText = 64_800
+
+// textRecord is one record of the items, in strings of at most 255 bytes that clients
+// join without a separator. Items that a message has no room for are left out whole.
+func textRecord(items []string, separator string) records {
+	var text []byte
+	for i, item := range items {
+		if i > 0 {
+			item = separator + item
+		}
+		if len(text)+len(item) > maxText {
+			break
+		}
+		text = append(text, item...)
+	}
+	if len(text) == 0 {
+		return records{}
+	}
+	var data []byte
+	for chunk := range slices.Chunk(text, 255) {
+		data = append(data, byte(len(chunk)))
+		data = append(data, chunk...)
+	}
+	return records{wire: appendRecord(nil, dns.TypeTXT, TTL, data), count: 1}
+}

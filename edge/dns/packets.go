@@ -1,0 +1,202 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// batch is how many messages are read at a time.
+	batch = 32
+	// backlog is how many full batches in a row mean that questions queue up.
+	backlog = 8
+	// queueBytes is what the kernel keeps of messages that wait, as it counts.
+	queueBytes = 4 << 20
+	// maxReaders bounds those of one socket.
+	maxReaders = 4
+	// longestQuery is more than any question has.
+	longestQuery = 4096
+)
+
+// bind listens on an address over UDP and TCP.
+func bind(ctx context.Context, at netip.AddrPort) (*net.UDPConn, *net.TCPListener, error) {
+	var errs []error
+	for range 10 {
+		packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			return nil, nil, err
+		}
+		local := packets.LocalAddr().String()
+		stream, err := (&net.ListenConfig{}).Listen(ctx, "tcp", local)
+		if err == nil {
+			enlarge(packets)
+			return packets, stream.(*net.TCPListener), nil //nolint:errcheck,forcetypeassert // it is one
+		}
+		errs = append(errs, err, packets.Close())
+		if at.Port() != 0 {
+			break
+		}
+	}
+	return nil, nil, errors.Join(errs...)
+}
+
+// enlarge makes room for a burst. Without the right to it the kernel's bound stays.
+func enlarge(c *net.UDPConn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueBytes) != nil { //nolint:gosec // G115: a descriptor
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, queueBytes) //nolint:gosec // G115: a descriptor
+		}
+	})
+}
+
+// servePackets begins to serve a socket: a reader per processor shares its queue.
+func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *net.UDPConn) {
+	group.Go(func() error {
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		readers, ctx := errgroup.WithContext(ctx)
+		for i := range min(maxReaders, runtime.GOMAXPROCS(0)) {
+			own := conn
+			if i > 0 {
+				// A descriptor of its own: reads of one are made in turn.
+				var err error
+				if own, err = duplicate(conn); err != nil {
+					return fmt.Errorf("another reader of DNS: %w", err)
+				}
+			}
+			readers.Go(func() error {
+				defer own.Close()
+				defer context.AfterFunc(ctx, func() { _ = own.SetReadDeadline(time.Unix(1, 0)) })()
+				r := reader{server: s, conn: own, batches: ipv6.NewPacketConn(own), waiting: &waiting}
+				return r.run(ctx)
+			})
+		}
+		return readers.Wait()
+	})
+}
+
+func duplicate(conn *net.UDPConn) (*net.UDPConn, error) {
+	f, err := conn.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	again, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return again.(*net.UDPConn), nil //nolint:errcheck,forcetypeassert // as the one it comes from
+}
+
+// reader reads a socket and answers.
+type reader struct {
+	server  *Server
+	conn    *net.UDPConn
+	batches *ipv6.PacketConn
+	waiting *sync.WaitGroup
+	full    int // batches in a row
+
+	in, out []ipv6.Message
+	query   query
+}
+
+func (r *reader) run(ctx context.Context) error {
+	r.in, r.out = make([]ipv6.Message, batch), make([]ipv6.Message, 0, batch)
+	for i := range r.in {
+		r.in[i].Buffers = [][]byte{make([]byte, longestQuery)}
+	}
+	// The answers of a batch, each in its own buffer.
+	answers := make([][]byte, batch)
+	for i := range answers {
+		answers[i] = make([]byte, 0, maxUDP)
+	}
+	for {
+		n, err := r.batches.ReadBatch(r.in, 0)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			r.server.log.DebugContext(ctx, "read questions", "error", err)
+			pause(ctx)
+			continue
+		}
+		r.full++
+		if n < batch {
+			r.full = 0
+		}
+		now := time.Now()
+		r.out = r.out[:0]
+		for i, m := range r.in[:n] {
+			if answer := r.answer(ctx, answers[i][:0], m.Buffers[0][:m.N], m.Addr, now); len(answer) > 0 {
+				answers[i] = answer
+				r.out = append(r.out, ipv6.Message{Buffers: [][]byte{answer}, Addr: m.Addr})
+			}
+		}
+		r.send()
+	}
+}
+
+// answer answers a message, or sees to it that it is answered later.
+func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now time.Time) []byte {
+	to := from.(*net.UDPAddr).AddrPort() //nolint:errcheck,forcetypeassert // it has no other
+	asker := to.Addr().Unmap().WithZone("")
+	s := r.server
+	if !s.clients.allow(asker, now, r.full >= backlog) {
+		return nil
+	}
+	out, what := s.handle(out, msg, &r.query, asker, false, now)
+	switch what {
+	case done:
+		return out
+	case lookup:
+		if s.clients.ask(asker, now) {
+			q := r.query.clone()
+			r.waiting.Go(func() {
+				defer func() { s.clients.asked(asker, time.Now()) }()
+				answer := s.resolve(ctx, nil, q, false)
+				if ctx.Err() == nil {
+					_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again
+				}
+			})
+		}
+	case drop:
+	}
+	return nil
+}
+
+// clone is a query that does not change with the reader's next one.
+func (q *query) clone() *query {
+	c := *q
+	c.asked = slices.Clone(q.asked)
+	c.name = c.buf[:len(q.name)]
+	return &c
+}
+
+// send sends the answers. One that the kernel refuses is passed over.
+func (r *reader) send() {
+	for rest := r.out; len(rest) > 0; {
+		n, err := r.batches.WriteBatch(rest, 0)
+		if err != nil {
+			n = max(n, 1)
+		}
+		rest = rest[min(n, len(rest)):]
+	}
+}

@@ -1,0 +1,292 @@
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// How other names are looked up.
+const (
+	// attemptPatience is how long one resolver may take, and stagger after which time
+	// the next is asked, too.
+	attemptPatience = 2 * time.Second
+	stagger         = 500 * time.Millisecond
+	minAttempts     = 3
+	// lookupPatience bounds a lookup.
+	lookupPatience = 4500 * time.Millisecond // less than clients wait
+	// stalePatience is how long a client waits that could have an old answer.
+	stalePatience = 500 * time.Millisecond
+	// failureTime is for how long no resolver is asked again what none could answer.
+	failureTime = time.Second
+	// maxLookups bounds those at a time.
+	maxLookups = 1024
+)
+
+// resolver looks up names that are not local.
+type resolver struct {
+	upstreams func() []netip.AddrPort
+	now       func() time.Time
+	cache     cache
+	preferred atomic.Int64 // which of upstreams answered last
+
+	ctx     context.Context // of lookups: they outlive who asked first
+	lookups sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	flights map[string]*flight
+	failed  map[string]time.Time // when; at most maxFailed
+}
+
+// flight is a lookup that is under way.
+type flight struct {
+	done  chan struct{} // closed when reply or err is set
+	reply *reply
+	err   error
+}
+
+const maxFailed = 10_000
+
+var (
+	errNoResolver = errors.New("this server has no resolver")
+	errRefused    = errors.New("no resolver gave an answer")
+	errBusy       = errors.New("too many lookups")
+)
+
+// given is a reply for one who asks.
+type given struct {
+	reply *reply
+	left  uint32 // seconds it may be kept
+}
+
+// appendKey appends what distinguishes answers.
+func appendKey(out []byte, q *query) []byte {
+	var bits byte
+	if q.do {
+		bits |= 1
+	}
+	if q.flags&flagCD != 0 {
+		bits |= 2
+	}
+	out = append(out, bits)
+	out = binary.BigEndian.AppendUint16(out, q.qtype)
+	return append(out, q.name...)
+}
+
+// cached returns a reply from memory: one that is not too old, or one that no resolver
+// could renew a moment ago.
+func (r *resolver) cached(q *query, now time.Time) (given, bool) {
+	var buf [3 + maxNameBytes]byte
+	got := r.cache.get(appendKey(buf[:0], q), now)
+	switch {
+	case got == nil:
+		return given{}, false
+	case got.fresh(now):
+		return given{got, got.left(now)}, true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return given{got, staleTTL}, r.failedLately(got.key, now)
+}
+
+// failedLately must be called with the lock held.
+func (r *resolver) failedLately(key string, now time.Time) bool {
+	at, ok := r.failed[key]
+	return ok && now.Sub(at) < failureTime
+}
+
+// resolve returns the reply to a question, or an old one if no resolver answers in
+// time.
+func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
+	key := string(appendKey(nil, q))
+	now := r.now()
+	kept := r.cache.get([]byte(key), now)
+	if kept != nil && kept.fresh(now) {
+		return given{kept, kept.left(now)}, nil
+	}
+	f, err := r.fly(key, q, now)
+	if err == nil {
+		var patience <-chan time.Time
+		if kept != nil {
+			t := time.NewTimer(stalePatience)
+			defer t.Stop()
+			patience = t.C
+		}
+		select {
+		case <-f.done:
+			if f.err == nil {
+				return given{f.reply, f.reply.left(r.now())}, nil
+			}
+			err = f.err
+		case <-patience:
+		case <-ctx.Done():
+			return given{}, ctx.Err()
+		}
+	}
+	if kept != nil {
+		return given{kept, staleTTL}, nil
+	}
+	return given{}, err
+}
+
+// fly returns the lookup of a key, which may have been begun by somebody else.
+func (r *resolver) fly(key string, q *query, now time.Time) (*flight, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.flights[key]; f != nil {
+		return f, nil
+	}
+	if r.failedLately(key, now) {
+		return nil, errRefused
+	}
+	if len(r.flights) >= maxLookups {
+		return nil, errBusy
+	}
+	f := &flight{done: make(chan struct{})}
+	r.flights[key] = f
+	m := question(q)
+	r.lookups.Go(func() { r.land(key, f, m) })
+	return f, nil
+}
+
+// land looks up and tells those who wait.
+func (r *resolver) land(key string, f *flight, m *dns.Msg) {
+	ctx, cancel := context.WithTimeout(r.ctx, lookupPatience)
+	defer cancel()
+	defer close(f.done)
+	got, err := r.ask(ctx, m)
+	now := r.now()
+	if err == nil {
+		f.reply, err = newReply(key, got, now)
+	}
+	f.err = err
+	if err == nil && f.reply.fresh(now) {
+		r.cache.put(f.reply)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.flights, key)
+	if err == nil {
+		delete(r.failed, key)
+		return
+	}
+	if len(r.failed) >= maxFailed {
+		clear(r.failed)
+	}
+	r.failed[key] = now
+}
+
+// question is what resolvers are asked.
+func question(q *query) *dns.Msg {
+	m := new(dns.Msg)
+	m.Id = dns.Id()
+	m.RecursionDesired = true
+	m.AuthenticatedData = true // the asker understands the bit
+	m.CheckingDisabled = q.flags&flagCD != 0
+	name, _, _ := dns.UnpackDomainName(q.name, 0) // never fails: the name was parsed
+	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: dns.ClassINET}}
+	m.SetEdns0(maxUDP, q.do)
+	return m
+}
+
+// ask asks the resolvers, the one that answered last first. The next one is asked when
+// one fails or is slow; the first good answer counts.
+func (r *resolver) ask(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+	upstreams := r.upstreams()
+	if len(upstreams) == 0 {
+		return nil, errNoResolver
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		which int
+		msg   *dns.Msg
+		err   error
+	}
+	attempts := max(minAttempts, len(upstreams))
+	results := make(chan result, attempts)
+	first := int(r.preferred.Load())
+	begun, open := 0, 0
+	begin := func() {
+		if begun == attempts {
+			return
+		}
+		which := (first + begun) % len(upstreams)
+		begun++
+		open++
+		r.lookups.Go(func() {
+			msg, err := attempt(ctx, upstreams[which], m)
+			results <- result{which, msg, err}
+		})
+	}
+	begin()
+	tick := time.NewTicker(stagger)
+	defer tick.Stop()
+	var last error
+	for open > 0 {
+		select {
+		case got := <-results:
+			open--
+			if got.err == nil {
+				r.preferred.Store(int64(got.which))
+				return got.msg, nil
+			}
+			last = got.err
+			begin()
+		case <-tick.C:
+			begin()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, last
+}
+
+// attempt asks one resolver: over UDP, and over TCP what was too long.
+func attempt(ctx context.Context, upstream netip.AddrPort, m *dns.Msg) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
+	defer cancel()
+	m = m.Copy()
+	m.Id = dns.Id()
+	got, err := exchange(ctx, "udp", upstream, m)
+	if err == nil && (got.Rcode == dns.RcodeFormatError || got.Rcode == dns.RcodeNotImplemented) && got.IsEdns0() == nil {
+		m.Extra = nil // it is of before EDNS
+		got, err = exchange(ctx, "udp", upstream, m)
+	}
+	if err == nil && got.Truncated {
+		got, err = exchange(ctx, "tcp", upstream, m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if got.Rcode != dns.RcodeSuccess && got.Rcode != dns.RcodeNameError {
+		return nil, errRefused
+	}
+	return got, nil
+}
+
+// exchange sends a question and returns the answer to it. It ends with ctx.
+func exchange(ctx context.Context, network string, upstream netip.AddrPort, m *dns.Msg) (*dns.Msg, error) {
+	client := dns.Client{Net: network, UDPSize: maxUDP, Timeout: attemptPatience}
+	conn, err := client.DialContext(ctx, upstream.String())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	got, _, err := client.ExchangeWithConnContext(ctx, m, conn)
+	if err != nil {
+		return nil, err
+	}
+	if !got.Response || len(got.Question) != 1 || got.Question[0].Qtype != m.Question[0].Qtype ||
+		dns.CanonicalName(got.Question[0].Name) != m.Question[0].Name {
+		return nil, errBadReply
+	}
+	return got, nil
+}

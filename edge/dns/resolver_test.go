@@ -1,0 +1,206 @@
+package dns_test
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar/edge/dns"
+)
+
+const zone = "example.com. 60 IN SOA ns.example.com. root.example.com. 1 2 3 4 30"
+
+// TestOtherNames: what is not local comes from a resolver, and from memory for its time.
+func TestOtherNames(t *testing.T) {
+	w := newWorld(t)
+	u := newUpstream(t, func(w mdns.ResponseWriter, m *mdns.Msg) {
+		switch m.Question[0].Name {
+		case "www.example.com.":
+			reply(mdns.RcodeSuccess, "www.example.com. 300 IN CNAME web.example.com.", "web.example.com. 100 IN AAAA 2001:db8::1")(w, m)
+		case "short.example.com.":
+			reply(mdns.RcodeSuccess, "short.example.com. 0 IN AAAA 2001:db8::2")(w, m)
+		case "empty.example.com.":
+			reply(mdns.RcodeSuccess, zone)(w, m)
+		case "nosoa.example.com.":
+			reply(mdns.RcodeNameError)(w, m)
+		default:
+			reply(mdns.RcodeNameError, zone)(w, m)
+		}
+	})
+	addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u)})
+	for _, c := range []struct {
+		name  string
+		rcode int
+		kept  bool
+		ttl   uint32 // of the first record
+	}{
+		{"www.example.com.", mdns.RcodeSuccess, true, 100},
+		{"short.example.com.", mdns.RcodeSuccess, false, 0},
+		{"empty.example.com.", mdns.RcodeSuccess, true, 30},
+		{"none.example.com.", mdns.RcodeNameError, true, 30},
+		{"nosoa.example.com.", mdns.RcodeNameError, false, 0},
+	} {
+		for range 3 {
+			m := query(strings.ToUpper(c.name), mdns.TypeAAAA)
+			m.SetEdns0(1232, false)
+			got := ask(t, "udp", one, addr, m)
+			if got.Rcode != c.rcode || got.Authoritative || !got.RecursionAvailable || got.Question[0].Name != strings.ToUpper(c.name) || got.IsEdns0() == nil {
+				t.Errorf("%s: %v", c.name, got)
+			}
+			if all := append(got.Answer, got.Ns...); len(all) > 0 && (all[0].Header().Ttl > c.ttl || all[0].Header().Ttl+2 < c.ttl) {
+				t.Errorf("%s: a time to live of %d, not %d", c.name, all[0].Header().Ttl, c.ttl)
+			}
+		}
+		if n := u.times(c.name); c.kept && n != 1 || !c.kept && n != 3 {
+			t.Errorf("%s was looked up %d times", c.name, n)
+		}
+	}
+	if got := ask(t, "tcp", two, addr, query("www.example.com", mdns.TypeAAAA)); len(got.Answer) != 2 || u.times("www.example.com.") != 1 {
+		t.Errorf("another network, over TCP: %v", got)
+	}
+}
+
+// TestLongOtherNames: an answer that a resolver cuts is fetched over TCP, and cut again
+// for those who ask over UDP.
+func TestLongOtherNames(t *testing.T) {
+	w := newWorld(t)
+	var lines []string
+	for i := range 100 {
+		lines = append(lines, "www.example.com. 300 IN AAAA "+netip.AddrFrom16([16]byte{0x20, 1, 15: byte(i)}).String())
+	}
+	u := newUpstream(t, reply(mdns.RcodeSuccess, lines...))
+	addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u)})
+	got := ask(t, "udp", one, addr, query("www.example.com", mdns.TypeAAAA))
+	got.Compress = true
+	if !got.Truncated || len(got.Answer) == 0 || got.Len() > 512 {
+		t.Errorf("over UDP: %d records in %d bytes, cut: %t", len(got.Answer), got.Len(), got.Truncated)
+	}
+	if got := ask(t, "tcp", one, addr, query("www.example.com", mdns.TypeAAAA)); got.Truncated || len(got.Answer) != 100 {
+		t.Errorf("over TCP: %d records, cut: %t", len(got.Answer), got.Truncated)
+	}
+	if n := u.times("www.example.com."); n != 2 { // UDP, then TCP
+		t.Errorf("looked up %d times", n)
+	}
+}
+
+// TestResolversFail: the next one is asked when one fails, refuses or is silent.
+func TestResolversFail(t *testing.T) {
+	w := newWorld(t)
+	good := newUpstream(t, reply(mdns.RcodeSuccess, "a.example.com. 0 IN AAAA 2001:db8::1"))
+	for name, bad := range map[string]func(mdns.ResponseWriter, *mdns.Msg){
+		"silent":  nil,
+		"fails":   reply(mdns.RcodeServerFailure),
+		"refuses": reply(mdns.RcodeRefused),
+		"lies": func(w mdns.ResponseWriter, m *mdns.Msg) {
+			other := m.Copy()
+			other.Question[0].Name = "b.example.com."
+			reply(mdns.RcodeSuccess, "b.example.com. 60 IN AAAA 2001:db8::2")(w, other)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpstream(t, bad)
+			addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u, good)})
+			began := time.Now()
+			if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != "2001:db8::1" {
+				t.Fatal(got)
+			}
+			if took := time.Since(began); took > 1500*time.Millisecond {
+				t.Errorf("took %s", took)
+			}
+			// Then the one that answered comes first.
+			before := u.times("a.example.com.")
+			if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != "2001:db8::1" || u.times("a.example.com.") != before {
+				t.Errorf("%s, asked %d times", got, u.times("a.example.com."))
+			}
+		})
+	}
+	t.Run("all", func(t *testing.T) {
+		u := newUpstream(t, reply(mdns.RcodeServerFailure))
+		addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u)})
+		for range 5 {
+			if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != "SERVFAIL" {
+				t.Fatal(got)
+			}
+		}
+		if n := u.times("a.example.com."); n > 3 {
+			t.Errorf("a failure was looked up %d times in a moment", n)
+		}
+	})
+	t.Run("none", func(t *testing.T) {
+		addr := serve(t, dns.Config{Catalog: w.catalog})
+		if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != "SERVFAIL" {
+			t.Fatal(got)
+		}
+	})
+}
+
+// TestStaleAnswers: when no resolver answers in time, the last answer is given.
+func TestStaleAnswers(t *testing.T) {
+	w := newWorld(t)
+	fresh := reply(mdns.RcodeSuccess, "a.example.com. 1 IN AAAA 2001:db8::1")
+	u := newUpstream(t, fresh)
+	addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u)})
+	expect := func(want string, within time.Duration) {
+		t.Helper()
+		began := time.Now()
+		if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != want {
+			t.Fatalf("%s, not %s", got, want)
+		}
+		if took := time.Since(began); took > within {
+			t.Errorf("took %s", took)
+		}
+	}
+	expect("2001:db8::1", time.Second)
+	time.Sleep(1100 * time.Millisecond) //nolint:forbidigo // until the answer is old
+	u.set(nil)
+	expect("2001:db8::1", 1500*time.Millisecond)
+	u.set(reply(mdns.RcodeServerFailure))
+	expect("2001:db8::1", 1500*time.Millisecond)
+	u.set(reply(mdns.RcodeSuccess, "a.example.com. 1 IN AAAA 2001:db8::2"))
+	deadline := time.Now().Add(10 * time.Second)
+	for said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))) != "2001:db8::2" {
+		if time.Now().After(deadline) {
+			t.Fatal("the old answer stays although the resolver is back")
+		}
+	}
+}
+
+// TestOneLookupForAll: those who ask the same at once share a lookup.
+func TestOneLookupForAll(t *testing.T) {
+	w := newWorld(t)
+	release := make(chan struct{})
+	u := newUpstream(t, func(w mdns.ResponseWriter, m *mdns.Msg) {
+		<-release
+		reply(mdns.RcodeSuccess, "a.example.com. 60 IN AAAA 2001:db8::1")(w, m)
+	})
+	addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u)})
+	var asking sync.WaitGroup
+	for _, from := range []netip.Addr{one, another, two} {
+		conn := dial(t, "udp", from, addr)
+		for range 10 {
+			if err := conn.WriteMsg(query("a.example.com", mdns.TypeAAAA)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asking.Go(func() {
+			for range 10 {
+				if got, err := conn.ReadMsg(); err != nil || said(got) != "2001:db8::1" {
+					t.Errorf("%v, %v", got, err)
+				}
+			}
+		})
+	}
+	// The names of the private network are not behind those that wait.
+	if got := said(ask(t, "udp", one, addr, query("_api.internal", mdns.TypeAAAA))); got != "fdaa::3" {
+		t.Error(got)
+	}
+	close(release)
+	asking.Wait()
+	if n := u.times("a.example.com."); n > 2 { // the second is a retry of a slow one
+		t.Errorf("looked up %d times", n)
+	}
+}

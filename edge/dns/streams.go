@@ -1,0 +1,150 @@
+package dns
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// streamPatience is how long a connection may be silent, and an answer may take to
+	// be taken.
+	streamPatience = 10 * time.Second
+	// Connections at a time, of all clients and of one. A new one takes the place of
+	// nobody.
+	maxStreams       = 2048
+	maxClientStreams = 64
+	// retryPause is after what keeps a socket from being read.
+	retryPause = 50 * time.Millisecond
+)
+
+// streams counts connections.
+type streams struct {
+	mu   sync.Mutex // guards what follows
+	all  int
+	each map[netip.Addr]int
+}
+
+func (c *streams) open(key netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxStreams || c.each[key] >= maxClientStreams {
+		return false
+	}
+	if c.each == nil {
+		c.each = make(map[netip.Addr]int)
+	}
+	c.all++
+	c.each[key]++
+	return true
+}
+
+func (c *streams) close(key netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.each[key]--; c.each[key] == 0 {
+		delete(c.each, key)
+	}
+}
+
+// serveStreams serves a listener until ctx ends.
+func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	var open streams
+	for {
+		conn, err := l.AcceptTCP()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return ctx.Err()
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			s.log.DebugContext(ctx, "accept a connection for DNS", "error", err)
+			pause(ctx)
+			continue
+		}
+		asker := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("") //nolint:errcheck,forcetypeassert // it has no other
+		key := clientOf(asker)
+		if !open.open(key) {
+			_ = conn.Close()
+			continue
+		}
+		serving.Go(func() {
+			defer open.close(key)
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+			s.serveStream(ctx, conn, asker)
+		})
+	}
+}
+
+// pause waits before a socket is tried again.
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(retryPause):
+	case <-ctx.Done():
+	}
+}
+
+// serveStream answers the questions of a connection in turn, until the client is silent
+// or asks too much.
+func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker netip.Addr) {
+	var q query
+	in := bufio.NewReader(conn)
+	var msg, out []byte
+	for {
+		// In this order: whoever ends ctx moves the deadline afterwards.
+		if conn.SetDeadline(time.Now().Add(streamPatience)) != nil || ctx.Err() != nil {
+			return
+		}
+		var length [2]byte
+		if _, err := io.ReadFull(in, length[:]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(length[:]))
+		if n > longestQuery {
+			return
+		}
+		if cap(msg) < n {
+			msg = make([]byte, n)
+		}
+		msg = msg[:n]
+		if _, err := io.ReadFull(in, msg); err != nil {
+			return
+		}
+		now := time.Now()
+		if !s.clients.allow(asker, now, false) {
+			return
+		}
+		var what verdict
+		out, what = s.handle(append(out[:0], 0, 0), msg, &q, asker, true, now)
+		switch what {
+		case drop:
+			return
+		case lookup:
+			if !s.clients.ask(asker, now) {
+				return
+			}
+			out = s.resolve(ctx, out, &q, true)
+			s.clients.asked(asker, time.Now())
+		case done:
+		}
+		binary.BigEndian.PutUint16(out, uint16(len(out)-2)) //nolint:gosec // G115: at most maxMessage
+		if _, err := conn.Write(out); err != nil {
+			return
+		}
+	}
+}
