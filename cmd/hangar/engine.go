@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,10 +24,11 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// openEngine opens the driver that cfg names, and the network that goes with it.
-func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, host.Networks, error) {
+// openEngine opens the driver that cfg names, and the network that goes with it: nil if
+// its Machines have none.
+func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, *network.Network, error) {
 	if cfg.Driver == driverFake {
-		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), host.NoNetwork{}, nil
+		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), nil, nil
 	}
 	egress, err := cfg.egress()
 	if err != nil {
@@ -50,6 +48,14 @@ func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Log
 	}
 	opened.add(sandboxes.Close)
 	return sandboxes, wires, nil
+}
+
+// hostNetwork is the network of a host, which may have none.
+func hostNetwork(wires *network.Network) host.Networks {
+	if wires == nil {
+		return host.NoNetwork{}
+	}
+	return wires
 }
 
 // runDir is where a daemon keeps what a reboot may forget.
@@ -213,33 +219,3 @@ func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
 
 // Hosts lists it.
 func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }
-
-// nameservers are those of this server that a Machine can reach too: a resolver on
-// a loopback address it cannot, but systemd-resolved names those behind it.
-func nameservers() []string {
-	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		if list := readNameservers(path); len(list) > 0 {
-			return list
-		}
-	}
-	return nil
-}
-
-func readNameservers(path string) []string {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var list []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsLoopback() {
-			list = append(list, fields[1])
-		}
-	}
-	return list
-}

@@ -65,7 +65,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	opened.add(lines.Close)
-	engine, network, err := openEngine(ctx, cfg, self.ID, log, &opened)
+	engine, wires, err := openEngine(ctx, cfg, self.ID, log, &opened)
 	if err != nil {
 		return err
 	}
@@ -77,6 +77,15 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	known := control.NewMirror(store, log)
 	opened.add(known.Close)
 	rows := control.NewRows(known, log)
+	view := catalog.New(rows, log)
+	// Before Machines are taken up: what they ask from here on is answered.
+	names, err := openDNS(ctx, cfg, wires, view, log)
+	if err != nil {
+		return err
+	}
+	if names != nil {
+		opened.add(names.Close)
+	}
 	keys, err := openKeyset(ctx, cfg, known, records, log)
 	if err != nil {
 		return err
@@ -94,8 +103,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	opened.add(images.Close)
 
 	agent = host.New(host.Options{
-		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: network, Logs: lines, Journal: records,
-		Publisher: rows, Keys: keys, Nameservers: nameservers(), Log: log, Now: time.Now,
+		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Logs: lines, Journal: records,
+		Publisher: rows, Keys: keys, Nameservers: nameservers(wires), Log: log, Now: time.Now,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -126,7 +135,6 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	view := catalog.New(rows, log)
 	handler := api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
@@ -136,6 +144,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
+	if names != nil {
+		group.Go(func() error { return names.Run(ctx) })
+	}
 	group.Go(func() error { return tokens.Run(ctx) })
 	group.Go(func() error { return issuer.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })

@@ -79,7 +79,7 @@ func minimal() records {
 func (l *local) node(q *query, network hangar.NetworkID, before int) *node {
 	var buf [4 + maxNameBytes]byte
 	key := append(binary.BigEndian.AppendUint32(buf[:0], uint32(network)), q.name...)
-	if n := l.kept.get(key); n != nil && n.version == l.catalog.NetworkVersion(network, n.app) {
+	if n := l.kept.get(key); n != nil && n.valid(l.catalog, network) {
 		return n
 	}
 	labels := make([]string, before)

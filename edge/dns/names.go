@@ -21,11 +21,23 @@ type node struct {
 	pointer   records // PTR
 
 	// What it was made of: it is valid while the rows of app on its network, or of
-	// the whole network, have version.
+	// the whole network, have version; if it is of one machine, while its row is that
+	// of host with version.
 	app     hangar.AppName
+	machine hangar.MachineID
+	host    hangar.HostID
 	version uint64
-	// changeable nodes are made of more than rows, and never kept.
+	// changeable nodes are made of something else, and never kept.
 	changeable bool
+}
+
+// valid is whether n still has what it was made of.
+func (n *node) valid(c *catalog.Catalog, network hangar.NetworkID) bool {
+	if n.machine != "" {
+		row, ok := c.Machine(n.machine)
+		return ok && row.Seq == n.version && row.Machine.Host == n.host
+	}
+	return n.version == c.NetworkVersion(network, n.app)
 }
 
 func (n *node) bytes() int { return len(n.addresses.wire) + len(n.text.wire) }
@@ -64,6 +76,9 @@ func (n *names) find(labels []string) *node {
 
 // app returns the node of a name below an App's.
 func (n *names) app(name hangar.AppName, labels []string) *node {
+	if len(labels) == 2 && labels[1] == "vm" {
+		return n.machine(name, hangar.MachineID(labels[0]))
+	}
 	view := n.catalog.Network(n.network, name)
 	rows := registered(n.network, view.Rows)
 	if len(rows) == 0 {
@@ -72,6 +87,20 @@ func (n *names) app(name hangar.AppName, labels []string) *node {
 	found := n.inApp(rows, labels)
 	if found != nil {
 		found.app, found.version = name, view.Version
+	}
+	return found
+}
+
+// machine is the node of one Machine. It is found without a look at others, so that it
+// does not matter how many there are and how often they change.
+func (n *names) machine(app hangar.AppName, id hangar.MachineID) *node {
+	row, ok := n.catalog.Machine(id)
+	if !ok || row.Network != n.network || row.Machine.App != app {
+		return nil
+	}
+	found := nodeIfAny(registered(n.network, []*hangar.MachineRow{row}))
+	if found != nil {
+		found.machine, found.host, found.version = id, row.Machine.Host, row.Seq
 	}
 	return found
 }
@@ -95,8 +124,6 @@ func (n *names) inApp(rows []*hangar.MachineRow, labels []string) *node {
 	switch {
 	case len(labels) == 1:
 		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return string(m.Region) == labels[0] }))
-	case len(labels) == 2 && labels[1] == "vm":
-		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return string(m.ID) == labels[0] }))
 	case len(labels) == 2 && labels[1] == "process":
 		return nodeIfAny(matching(rows, func(m *hangar.Machine) bool {
 			return hasMetadata(m, hangar.MetadataProcessGroup.Original, labels[0])
