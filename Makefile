@@ -98,7 +98,7 @@ bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Mac
 bench-api: build ## the API with 100 to 10,000 Machines, in some five minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/api $(ARGS)
 
-bench-net: ## the private network: its rules, next to nft's (root)
+bench-net: ## the private network: its rules next to nft's, DNS next to dnsmasq and unbound (root)
 	CGO_ENABLED=0 $(GO) run ./bench/net $(ARGS)
 
 clean: ## remove what the build made

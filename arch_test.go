@@ -64,6 +64,7 @@ var rules = map[string]rule{
 	"host/network":           {imports: language},
 
 	"edge/catalog": {imports: language},
+	"edge/dns":     {imports: plus(language, "edge/catalog")},
 
 	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},

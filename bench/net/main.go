@@ -1,5 +1,5 @@
-// Command net measures the private network of Machines: what its rules cost, next to what
-// a user could set up in their place.
+// Command net measures the private network of Machines: its rules and its name server,
+// next to what a user could set up in their place.
 //
 // Everything runs in the same run on the same server, so that the ratios hold on any. The
 // results go into bench/RESULTS.md, next to the goals. All that it makes on the server is
@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hangar-platform/hangar/bench/publish"
 )
@@ -24,8 +25,10 @@ import (
 // options say what is measured.
 type options struct {
 	out    string
+	span   time.Duration // of one measurement of the name server in a round
 	rounds int
-	only   []string
+	only   []string // parts
+	skip   []string // peers
 }
 
 // part is one thing to measure, with a section of its own in the results.
@@ -36,12 +39,18 @@ type part struct {
 
 var parts = []part{
 	{partRules, measureRules},
+	{partDNS, measureDNS},
 }
 
 func main() {
 	run := run
-	if len(os.Args) > 1 && os.Args[1] == rulesCommand {
-		run = runRules
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case rulesCommand:
+			run = runRules
+		case dnsServerCommand:
+			run = runDNSServer
+		}
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/net:", err)
@@ -78,36 +87,52 @@ func run() error {
 
 func parse(args []string) (options, error) {
 	var o options
-	var only string
+	var only, skip string
 	var quick bool
 	f := flag.NewFlagSet("net", flag.ContinueOnError)
 	f.StringVar(&o.out, "out", "bench/RESULTS.md", "file to put the results into; empty: print them only")
 	f.IntVar(&o.rounds, "rounds", 5, "how often each thing is measured")
-	f.StringVar(&only, "only", "", "parts to measure, separated by commas: rules")
+	f.DurationVar(&o.span, "span", 2*time.Second, "how long the name server is measured in a round")
+	f.StringVar(&only, "only", "", "parts to measure, separated by commas: rules, dns")
+	f.StringVar(&skip, "skip", "", "peers to leave out, separated by commas: dnsmasq, unbound")
 	f.BoolVar(&quick, "quick", false, "a short run, to see that it works; printed only")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if quick {
-		o.out, o.rounds = "", 1
+		o.out, o.span, o.rounds = "", time.Second, 1
 	}
-	o.only = strings.FieldsFunc(only, func(r rune) bool { return r == ',' || r == ' ' })
+	o.only, o.skip = list(only), list(skip)
 	for _, name := range o.only {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
 			return o, fmt.Errorf("-only %s: no such part", name)
 		}
 	}
-	if o.rounds < 1 || f.NArg() > 0 {
-		return o, errors.New("-rounds must be positive, and nothing may follow the flags")
+	for _, name := range o.skip {
+		if name != peerDnsmasq && name != peerUnbound {
+			return o, fmt.Errorf("-skip %s: no such peer", name)
+		}
+	}
+	if o.span <= 0 || o.rounds < 1 || f.NArg() > 0 {
+		return o, errors.New("-span and -rounds must be positive, and nothing may follow the flags")
 	}
 	return o, nil
 }
 
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (o *options) skips(peer string) bool { return slices.Contains(o.skip, peer) }
+
 // String is the flags that make the same run.
 func (o options) String() string {
-	text := fmt.Sprintf("-rounds %d", o.rounds)
+	text := fmt.Sprintf("-span %s -rounds %d", o.span, o.rounds)
 	if len(o.only) > 0 {
 		text += " -only " + strings.Join(o.only, ",")
+	}
+	if len(o.skip) > 0 {
+		text += " -skip " + strings.Join(o.skip, ",")
 	}
 	return text
 }

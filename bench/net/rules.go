@@ -333,5 +333,5 @@ func brief(d time.Duration) string {
 	if d < time.Millisecond {
 		return fmt.Sprintf("%d µs", d.Microseconds())
 	}
-	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }
