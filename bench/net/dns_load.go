@@ -106,7 +106,7 @@ func hammer(ctx context.Context, to netip.AddrPort, clients int, span time.Durat
 		buf := make([]byte, 4096)
 		end := time.Now().Add(span)
 		for now := time.Now(); now.Before(end) && ctx.Err() == nil; {
-			if _, err := conn.Write(all[rand.IntN(len(all))]); err != nil {
+			if _, err := conn.Write(all[rand.IntN(len(all))]); err != nil { //nolint:gosec // G404: nothing to guess
 				return t, err
 			}
 			if err := conn.SetReadDeadline(now.Add(lossPatience)); err != nil {
@@ -144,10 +144,10 @@ func pace(ctx context.Context, to netip.AddrPort, clients, rate int, span time.D
 			asked := 0
 			msg := make([]byte, 512)
 			// Clients do not ask all at the same moment.
-			next := start.Add(time.Duration(rand.Int64N(int64(interval))))
+			next := start.Add(time.Duration(rand.Int64N(int64(interval)))) //nolint:gosec // G404: nothing to guess
 			for ; next.Before(start.Add(span)) && ctx.Err() == nil; next = next.Add(interval) {
 				time.Sleep(time.Until(next))
-				q := all[rand.IntN(len(all))]
+				q := all[rand.IntN(len(all))] //nolint:gosec // G404: nothing to guess
 				n := copy(msg, q)
 				msg[0], msg[1] = byte(asked>>8), byte(asked)
 				sent[asked%window].Store(int64(time.Since(start)))

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -69,13 +70,17 @@ func runDNSServer() error {
 		return err
 	}
 	ended := make(chan error, 2)
-	go func() { ended <- view.Run(ctx) }()
-	go func() { ended <- server.Run(ctx) }()
+	for _, run := range []func(context.Context) error{view.Run, server.Run} {
+		go func() { ended <- run(ctx) }()
+	}
 	fmt.Println(server.Addrs()[0])
 	_, _ = io.Copy(io.Discard, os.Stdin) // whoever started it has ended
 	cancel()
-	<-ended
-	<-ended
+	for range cap(ended) {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
 	return server.Close()
 }
 

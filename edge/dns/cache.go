@@ -28,7 +28,7 @@ func (c *cache) get(key []byte, now time.Time) *reply {
 	if !ok {
 		return nil
 	}
-	r := e.Value.(*reply) //nolint:errcheck,forcetypeassert // nothing else is in it
+	r := e.Value.(*reply)
 	if now.After(r.expires.Add(MaxStale)) {
 		c.drop(e)
 		return nil
@@ -55,7 +55,7 @@ func (c *cache) put(r *reply) {
 }
 
 func (c *cache) drop(e *list.Element) {
-	r := c.used.Remove(e).(*reply) //nolint:errcheck,forcetypeassert // nothing else is in it
+	r := c.used.Remove(e).(*reply)
 	delete(c.byKey, r.key)
 	c.held -= len(r.key) + len(r.wire) + overhead
 }

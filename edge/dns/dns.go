@@ -29,9 +29,8 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
@@ -125,7 +124,7 @@ func (s *Server) Open(ctx context.Context) (err error) {
 func (s *Server) Addrs() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, c := range s.packets {
-		all = append(all, c.LocalAddr().(*net.UDPAddr).AddrPort()) //nolint:errcheck,forcetypeassert // it has no other
+		all = append(all, c.LocalAddr().(*net.UDPAddr).AddrPort())
 	}
 	return all
 }
@@ -153,7 +152,6 @@ func ignoreClosed(err error) error {
 // Run serves until ctx ends, and returns its error.
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	s.resolver.ctx = ctx
 	defer s.resolver.lookups.Wait()
 	// What is asked right after a start is answered when the names are known.
 	wait := time.NewTimer(syncPatience)

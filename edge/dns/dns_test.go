@@ -72,17 +72,17 @@ func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowCh
 }
 
 // newWorld returns one without Machines, which is in view.
-func newWorld(t testing.TB) *world {
-	t.Helper()
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
 	w := &world{changes: make(chan hangar.MachineRowChange), rows: map[hangar.MachineID]hangar.MachineRow{}}
 	w.catalog = catalog.New(w, nil)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = w.catalog.Run(ctx)
 	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	tb.Cleanup(func() { cancel(); <-ended })
 	w.changes <- hangar.MachineRowChange{Synced: true}
 	return w
 }
@@ -134,60 +134,60 @@ func tagged(pairs map[string]string) func(*hangar.Machine) {
 func unregistered(m *hangar.Machine) { m.Config.DNS = &hangar.DNSConfig{SkipRegistration: true} }
 
 // serve runs a server until the test ends, and returns where it serves.
-func serve(t testing.TB, c dns.Config) netip.AddrPort {
-	t.Helper()
+func serve(tb testing.TB, c dns.Config) netip.AddrPort {
+	tb.Helper()
 	c.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
 	c.Region, c.Owner = "ams", owner
 	s := dns.New(c)
-	if err := s.Open(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := s.Open(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the server ended with %v", err)
+			tb.Errorf("the server ended with %v", err)
 		}
 		if err := s.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return s.Addrs()[0]
 }
 
 // dial connects to a server from an address.
-func dial(t testing.TB, network string, from netip.Addr, to netip.AddrPort) *mdns.Conn {
-	t.Helper()
+func dial(tb testing.TB, network string, from netip.Addr, to netip.AddrPort) *mdns.Conn {
+	tb.Helper()
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
 	if network == "tcp" {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 	}
-	conn, err := d.DialContext(t.Context(), network, to.String())
+	conn, err := d.DialContext(tb.Context(), network, to.String())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	tb.Cleanup(func() { conn.Close() })
 	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &mdns.Conn{Conn: conn, UDPSize: 4096}
 }
 
-func ask(t testing.TB, network string, from netip.Addr, to netip.AddrPort, m *mdns.Msg) *mdns.Msg {
-	t.Helper()
-	conn := dial(t, network, from, to)
+func ask(tb testing.TB, network string, from netip.Addr, to netip.AddrPort, m *mdns.Msg) *mdns.Msg {
+	tb.Helper()
+	conn := dial(tb, network, from, to)
 	defer conn.Close()
 	if err := conn.WriteMsg(m); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	got, err := conn.ReadMsg()
 	if err != nil {
-		t.Fatalf("%v: %v", m.Question, err)
+		tb.Fatalf("%v: %v", m.Question, err)
 	}
 	if got.Id != m.Id || !got.Response {
-		t.Fatalf("the answer to another question: %v", got)
+		tb.Fatalf("the answer to another question: %v", got)
 	}
 	return got
 }
@@ -205,16 +205,16 @@ type upstream struct {
 	answer func(w mdns.ResponseWriter, m *mdns.Msg)
 }
 
-func newUpstream(t testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg)) *upstream {
-	t.Helper()
+func newUpstream(tb testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg)) *upstream {
+	tb.Helper()
 	u := &upstream{asked: map[string]int{}, answer: answer}
-	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	packets, err := (&net.ListenConfig{}).ListenPacket(tb.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	stream, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", packets.LocalAddr().String())
+	stream, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", packets.LocalAddr().String())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	u.addr = netip.MustParseAddrPort(packets.LocalAddr().String())
 	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, m *mdns.Msg) {
@@ -235,7 +235,7 @@ func newUpstream(t testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg)) 
 			_ = s.ActivateAndServe()
 		}()
 		<-started
-		t.Cleanup(func() {
+		tb.Cleanup(func() {
 			_ = s.Shutdown()
 			<-ended
 		})

@@ -46,29 +46,29 @@ func rowsOf(app string, from, to int) shown {
 }
 
 // serverOf returns a Server of rows that does not run.
-func serverOf(t testing.TB, rows shown) *Server {
-	t.Helper()
+func serverOf(tb testing.TB, rows shown) *Server {
+	tb.Helper()
 	c := catalog.New(rows, nil)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = c.Run(ctx)
 	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	tb.Cleanup(func() { cancel(); <-ended })
 	<-c.Synced()
 	return New(Config{Catalog: c, Region: "ams"})
 }
 
-func packed(t testing.TB, name string, qtype uint16, change func(m *dns.Msg)) []byte {
-	t.Helper()
+func packed(tb testing.TB, name string, qtype uint16, change func(m *dns.Msg)) []byte {
+	tb.Helper()
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 	if change != nil {
 		change(m)
 	}
 	b, err := m.Pack()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }

@@ -40,7 +40,7 @@ func (l *local) answer(q *query, network hangar.NetworkID, z *zone, before int) 
 		n = &node{}
 		switch q.qtype {
 		case dns.TypeA:
-			return answer{records: records{wire: appendRecord(nil, dns.TypeA, TTL, []byte{127, 0, 0, 1}), count: 1}}
+			return answer{records: records{wire: appendRecord(nil, dns.TypeA, []byte{127, 0, 0, 1}), count: 1}}
 		case dns.TypeAAAA:
 			return answer{records: addressRecords([]netip.Addr{netip.IPv6Loopback()}, true)}
 		}
@@ -72,7 +72,7 @@ func (l *local) answer(q *query, network hangar.NetworkID, z *zone, before int) 
 
 // minimal is the answer to a question for everything: RFC 8482.
 func minimal() records {
-	return records{wire: appendRecord(nil, dns.TypeHINFO, TTL, []byte("\x07RFC8482\x00")), count: 1}
+	return records{wire: appendRecord(nil, dns.TypeHINFO, []byte("\x07RFC8482\x00")), count: 1}
 }
 
 // node returns the node of a name below ".internal".
@@ -124,7 +124,7 @@ func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 	}
 	m := &row.Machine
 	name := wireName(string(m.ID) + ".vm." + string(m.App) + ".internal")
-	return &node{pointer: records{wire: appendRecord(nil, dns.TypePTR, TTL, name), count: 1}}
+	return &node{pointer: records{wire: appendRecord(nil, dns.TypePTR, name), count: 1}}
 }
 
 // networkOf returns the network that an address belongs to; 0 if it is none of a

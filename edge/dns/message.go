@@ -99,7 +99,7 @@ func (q *query) parseName(msg []byte, at int) (end int, ok bool) {
 		if n > 63 || at+1+n >= len(msg) || at-begin+n+2 > maxNameBytes {
 			return 0, false
 		}
-		q.starts[q.labels] = uint8(at - begin) //nolint:gosec // G115: below maxNameBytes
+		q.starts[q.labels] = uint8(at - begin)
 		q.labels++
 		at += 1 + n
 	}
@@ -204,7 +204,7 @@ type answer struct {
 // out, and the answer says so if the asker can come again over TCP.
 func (q *query) write(out []byte, a *answer, limit int) []byte {
 	base := len(out)
-	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(a.rcode&0xf) //nolint:gosec // G115: four bits
+	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(a.rcode&0xf)
 	if q.known && !a.foreign {
 		flags |= flagAA
 	}
@@ -234,7 +234,7 @@ func (q *query) write(out []byte, a *answer, limit int) []byte {
 		}
 	}
 	out = a.records.append(out, count)
-	binary.BigEndian.PutUint16(out[base+6:], uint16(count)) //nolint:gosec // G115: a message has no room for more
+	binary.BigEndian.PutUint16(out[base+6:], uint16(count))
 
 	if a.zone != nil && count == 0 && flags&flagTC == 0 && len(a.zone.soa)+2 <= room {
 		out = q.appendOwner(out, a.labels)
@@ -271,14 +271,14 @@ func (q *query) appendOwner(out []byte, label int) []byte {
 	if label == q.labels {
 		return append(out, 0)
 	}
-	return binary.BigEndian.AppendUint16(out, 0xc000|uint16(headerBytes+int(q.starts[label]))) //nolint:gosec // G115: below 14 bits
+	return binary.BigEndian.AppendUint16(out, 0xc000|uint16(headerBytes+int(q.starts[label])))
 }
 
 func appendOPT(out []byte, rcode int, do bool) []byte {
 	out = append(out, 0)
 	out = binary.BigEndian.AppendUint16(out, dns.TypeOPT)
 	out = binary.BigEndian.AppendUint16(out, maxUDP)
-	out = append(out, byte(rcode>>4), 0) //nolint:gosec // G115: eight bits; version 0
+	out = append(out, byte(rcode>>4), 0)
 	var flags uint16
 	if do {
 		flags = 1 << 15
@@ -291,9 +291,9 @@ func appendOPT(out []byte, rcode int, do bool) []byte {
 const pointer = 0xc000 | headerBytes
 
 // appendRecord appends a record of the question's name.
-func appendRecord(out []byte, rtype uint16, ttl uint32, data []byte) []byte {
+func appendRecord(out []byte, rtype uint16, data []byte) []byte {
 	out = binary.BigEndian.AppendUint16(out, pointer)
-	return appendBody(out, rtype, ttl, data)
+	return appendBody(out, rtype, TTL, data)
 }
 
 // appendBody appends what follows the owner of a record.
@@ -301,7 +301,7 @@ func appendBody(out []byte, rtype uint16, ttl uint32, data []byte) []byte {
 	out = binary.BigEndian.AppendUint16(out, rtype)
 	out = binary.BigEndian.AppendUint16(out, dns.ClassINET)
 	out = binary.BigEndian.AppendUint32(out, ttl)
-	out = binary.BigEndian.AppendUint16(out, uint16(len(data))) //nolint:gosec // G115: callers keep within a message
+	out = binary.BigEndian.AppendUint16(out, uint16(len(data)))
 	return append(out, data...)
 }
 

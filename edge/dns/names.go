@@ -339,7 +339,7 @@ func addressRecords(addrs []netip.Addr, fixed bool) records {
 	r := records{count: len(addrs), fixed: fixed}
 	for _, a := range addrs {
 		before := len(r.wire)
-		r.wire = appendRecord(r.wire, dns.TypeAAAA, TTL, a.AsSlice())
+		r.wire = appendRecord(r.wire, dns.TypeAAAA, a.AsSlice())
 		r.each = len(r.wire) - before
 	}
 	return r
@@ -370,5 +370,5 @@ func textRecord(items []string, separator string) records {
 		data = append(data, byte(len(chunk)))
 		data = append(data, chunk...)
 	}
-	return records{wire: appendRecord(nil, dns.TypeTXT, TTL, data), count: 1}
+	return records{wire: appendRecord(nil, dns.TypeTXT, data), count: 1}
 }

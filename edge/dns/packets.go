@@ -41,7 +41,7 @@ func bind(ctx context.Context, at netip.AddrPort) (*net.UDPConn, *net.TCPListene
 		stream, err := (&net.ListenConfig{}).Listen(ctx, "tcp", local)
 		if err == nil {
 			enlarge(packets)
-			return packets, stream.(*net.TCPListener), nil //nolint:errcheck,forcetypeassert // it is one
+			return packets, stream.(*net.TCPListener), nil
 		}
 		errs = append(errs, err, packets.Close())
 		if at.Port() != 0 {
@@ -58,8 +58,8 @@ func enlarge(c *net.UDPConn) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueBytes) != nil { //nolint:gosec // G115: a descriptor
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, queueBytes) //nolint:gosec // G115: a descriptor
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueBytes) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, queueBytes)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func duplicate(conn *net.UDPConn) (*net.UDPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return again.(*net.UDPConn), nil //nolint:errcheck,forcetypeassert // as the one it comes from
+	return again.(*net.UDPConn), nil
 }
 
 // reader reads a socket and answers.
@@ -156,7 +156,7 @@ func (r *reader) run(ctx context.Context) error {
 
 // answer answers a message, or sees to it that it is answered later.
 func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now time.Time) []byte {
-	to := from.(*net.UDPAddr).AddrPort() //nolint:errcheck,forcetypeassert // it has no other
+	to := from.(*net.UDPAddr).AddrPort()
 	asker := to.Addr().Unmap().WithZone("")
 	s := r.server
 	if !s.clients.allow(asker, now, r.full >= backlog) {

@@ -138,7 +138,7 @@ func (r *reply) write(out []byte, q *query, limit int, left uint32) []byte {
 	}
 	out = append(out, wire...)
 	msg := out[base:]
-	flags := flagQR | flagRA | q.flags&(flagRD|flagCD) | uint16(r.rcode&0xf) //nolint:gosec // G115: four bits
+	flags := flagQR | flagRA | q.flags&(flagRD|flagCD) | uint16(r.rcode&0xf)
 	if r.secure && (q.do || q.flags&flagAD != 0) {
 		flags |= flagAD
 	}
@@ -164,7 +164,7 @@ func (r *reply) left(now time.Time) uint32 {
 	if !r.fresh(now) {
 		return 0
 	}
-	return uint32((r.expires.Sub(now) + time.Second - 1) / time.Second) //nolint:gosec // G115: at most a day
+	return uint32((r.expires.Sub(now) + time.Second - 1) / time.Second)
 }
 
 // shortened is the reply with as many records as fit.

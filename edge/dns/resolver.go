@@ -36,7 +36,6 @@ type resolver struct {
 	cache     cache
 	preferred atomic.Int64 // which of upstreams answered last
 
-	ctx     context.Context // of lookups: they outlive who asked first
 	lookups sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
@@ -102,7 +101,7 @@ func (r *resolver) failedLately(key string, now time.Time) bool {
 }
 
 // resolve returns the reply to a question, or an old one if no resolver answers in
-// time.
+// time. ctx is the server's: a lookup outlives who asked first.
 func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
 	key := string(appendKey(nil, q))
 	now := r.now()
@@ -110,7 +109,7 @@ func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
 	if kept != nil && kept.fresh(now) {
 		return given{kept, kept.left(now)}, nil
 	}
-	f, err := r.fly(key, q, now)
+	f, err := r.fly(ctx, key, q, now)
 	if err == nil {
 		var patience <-chan time.Time
 		if kept != nil {
@@ -136,7 +135,7 @@ func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
 }
 
 // fly returns the lookup of a key, which may have been begun by somebody else.
-func (r *resolver) fly(key string, q *query, now time.Time) (*flight, error) {
+func (r *resolver) fly(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -151,13 +150,13 @@ func (r *resolver) fly(key string, q *query, now time.Time) (*flight, error) {
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	m := question(q)
-	r.lookups.Go(func() { r.land(key, f, m) })
+	r.lookups.Go(func() { r.land(ctx, key, f, m) })
 	return f, nil
 }
 
 // land looks up and tells those who wait.
-func (r *resolver) land(key string, f *flight, m *dns.Msg) {
-	ctx, cancel := context.WithTimeout(r.ctx, lookupPatience)
+func (r *resolver) land(ctx context.Context, key string, f *flight, m *dns.Msg) {
+	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
 	defer close(f.done)
 	got, err := r.ask(ctx, m)

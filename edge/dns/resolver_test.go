@@ -155,7 +155,7 @@ func TestStaleAnswers(t *testing.T) {
 		}
 	}
 	expect("2001:db8::1", time.Second)
-	time.Sleep(1100 * time.Millisecond) //nolint:forbidigo // until the answer is old
+	time.Sleep(1100 * time.Millisecond)
 	u.set(nil)
 	expect("2001:db8::1", 1500*time.Millisecond)
 	u.set(reply(mdns.RcodeServerFailure))

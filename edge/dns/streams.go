@@ -76,7 +76,7 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			pause(ctx)
 			continue
 		}
-		asker := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("") //nolint:errcheck,forcetypeassert // it has no other
+		asker := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
 		key := clientOf(asker)
 		if !open.open(key) {
 			_ = conn.Close()
@@ -142,7 +142,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker netip.Add
 			s.clients.asked(asker, time.Now())
 		case done:
 		}
-		binary.BigEndian.PutUint16(out, uint16(len(out)-2)) //nolint:gosec // G115: at most maxMessage
+		binary.BigEndian.PutUint16(out, uint16(len(out)-2))
 		if _, err := conn.Write(out); err != nil {
 			return
 		}

@@ -1,0 +1,196 @@
+package dns
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// TestRates: a client gets what it asks as long as nobody waits, and its share when
+// others do.
+func TestRates(t *testing.T) {
+	one, same, other := netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:2"), netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:9"), netip.MustParseAddr("172.16.0.9")
+	var c clients
+	now := time.Unix(1000, 0)
+	// ask returns how many of n questions in a second are answered.
+	ask := func(a netip.Addr, n int, queued bool) int {
+		answered := 0
+		for range n {
+			now = now.Add(time.Second / time.Duration(n))
+			if c.allow(a, now, queued) {
+				answered++
+			}
+		}
+		return answered
+	}
+	if got := ask(one, FairRate-1, true); got != FairRate-1 {
+		t.Errorf("%d below the share", got)
+	}
+	if got := ask(one, 20*FairRate, false); got != 20*FairRate {
+		t.Errorf("%d of %d although nobody waits", got, 20*FairRate)
+	}
+	if got := ask(one, 20*FairRate, true); got > 2*FairRate {
+		t.Errorf("%d although others wait", got)
+	}
+	if got := ask(same, 20*FairRate, true); got > FairRate+1 {
+		t.Errorf("%d for another address of the same Machine", got)
+	}
+	if got := ask(other, FairRate-1, true); got != FairRate-1 {
+		t.Errorf("%d of another client", got)
+	}
+	now = now.Add(restraint)
+	if got := ask(one, 10*FairRate, false); got != 10*FairRate {
+		t.Errorf("%d after the others have gone", got)
+	}
+	ask(one, 2*MaxRate, false)
+	if got := ask(one, 2*MaxRate, false); got > MaxRate+1 {
+		t.Errorf("%d is more than anybody may", got)
+	}
+
+	c = clients{}
+	for i := range MaxAsking + 1 {
+		if ok := c.ask(one, now); ok != (i < MaxAsking) {
+			t.Fatalf("open question %d: %t", i, ok)
+		}
+	}
+	c.sweep(now.Add(time.Hour))
+	if len(c.all) != 1 {
+		t.Error("a client with open questions was forgotten")
+	}
+	for range MaxAsking {
+		c.asked(one, now)
+	}
+	granted := 0
+	for range 2 * MaxMisses {
+		if c.ask(one, now) {
+			granted++
+			c.asked(one, now)
+		}
+	}
+	if granted != MaxMisses-MaxAsking {
+		t.Errorf("%d questions passed on in a moment", granted+MaxAsking)
+	}
+	c.sweep(now.Add(time.Hour))
+	if len(c.all) != 0 {
+		t.Error("who asks no more is remembered")
+	}
+}
+
+// TestCacheIsBounded: what was used last stays.
+func TestCacheIsBounded(t *testing.T) {
+	now := time.Unix(1000, 0)
+	put := func(c *cache, key string, size int) {
+		c.put(&reply{key: key, wire: make([]byte, size), expires: now.Add(time.Minute)})
+	}
+	has := func(c *cache) string {
+		var keys []string
+		for _, key := range []string{"a", "b", "c", "d"} {
+			if _, ok := c.byKey[key]; ok {
+				keys = append(keys, key)
+			}
+		}
+		return strings.Join(keys, "")
+	}
+	few := &cache{entries: 2, bytes: 1 << 20}
+	put(few, "a", 1)
+	put(few, "b", 1)
+	if few.get([]byte("a"), now) == nil {
+		t.Fatal("a is gone")
+	}
+	put(few, "c", 1)
+	put(few, "c", 1)
+	if has(few) != "ac" {
+		t.Errorf("%s instead of ac", has(few))
+	}
+	if few.get([]byte("a"), now.Add(time.Minute+MaxStale+time.Second)) != nil || has(few) != "c" {
+		t.Errorf("%s after a day and more", has(few))
+	}
+	small := &cache{entries: 100, bytes: 3 * overhead}
+	put(small, "a", overhead)
+	put(small, "b", overhead)
+	if has(small) != "b" || small.held > small.bytes {
+		t.Errorf("%s in %d bytes", has(small), small.held)
+	}
+}
+
+// TestKeptNodesAreBounded: when there is no room, all are forgotten.
+func TestKeptNodesAreBounded(t *testing.T) {
+	var k nodes
+	big := &node{text: records{wire: make([]byte, maxKept/3)}}
+	for _, key := range []string{"a", "a", "b", "c"} {
+		k.put([]byte(key), big)
+		if k.bytes > maxKept {
+			t.Fatalf("%d bytes", k.bytes)
+		}
+	}
+	if k.get([]byte("a")) != nil || k.get([]byte("c")) == nil {
+		t.Error("the wrong ones are kept")
+	}
+}
+
+// TestFlood: one who floods loses its own questions, and nobody else's. The times are
+// measured by a benchmark.
+func TestFlood(t *testing.T) {
+	s := serverOf(t, rowsOf("web", 1, 4))
+	s.config.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
+	s.config.Owner = func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) { return "", 1, true }
+	if err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, flooded := make(chan error), make(chan struct{})
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-flooded
+		<-ended
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	connect := func(from string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
+		conn, err := d.DialContext(t.Context(), "udp", s.Addrs()[0].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	msg := packed(t, "web.internal", dns.TypeAAAA, nil)
+	go func() {
+		defer close(flooded)
+		conn := connect("127.0.7.66")
+		defer conn.Close()
+		for ctx.Err() == nil {
+			_, _ = conn.Write(msg)
+		}
+	}()
+	conn := connect("127.0.7.1")
+	defer conn.Close()
+	var took []time.Duration
+	buf := make([]byte, 4096)
+	const questions = 500
+	for range questions {
+		began := time.Now()
+		if _, err := conn.Write(msg); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(began.Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(buf); err != nil || n < 100 {
+			t.Fatalf("question %d: %d bytes, %v", len(took), n, err)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	t.Logf("half within %s, p99 %s", took[questions/2], took[questions*99/100])
+}
