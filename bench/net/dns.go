@@ -46,15 +46,18 @@ type dnsServer struct {
 	stdin   io.Closer
 }
 
-// dnsResult is what was measured of a server.
+// dnsResult is what was measured of a server: of each thing the best of all rounds,
+// because what else goes on makes a round worse and never better.
 type dnsResult struct {
 	*dnsServer
-	most         tally // clients ask again as soon as they have an answer
-	paced        tally // questions come at a fixed rate
-	peace, flood tally // of one client, alone and while another floods
-	flooded      float64
-	cost         time.Duration // processor time for one answer of most
-	memory       int64
+	most  tally // clients ask again as soon as they have an answer
+	paced tally // questions come at a fixed rate
+	// Of one client: alone, while another program takes a core, and while another client
+	// floods, which takes a core, too.
+	peace, busy, flood tally
+	flooded            float64
+	cost               time.Duration // processor time for one answer of most
+	memory             int64
 }
 
 // measureDNS measures all servers one after the other, each in every way.
@@ -81,46 +84,72 @@ func measureDNS(ctx context.Context, o options) (_ string, err error) {
 		cleanup.Add(server.stop)
 		results = append(results, &dnsResult{dnsServer: server})
 	}
-	for _, r := range results {
-		fmt.Fprintln(os.Stderr, "measuring", r.name)
-		if err := r.measure(ctx, o.span); err != nil {
-			return "", fmt.Errorf("%s: %w", r.name, err)
+	for round := range o.rounds {
+		for _, r := range results {
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, r.name)
+			if err := r.measure(ctx, o.span); err != nil {
+				return "", fmt.Errorf("%s: %w", r.name, err)
+			}
 		}
 	}
 	return dnsMarkdown(o, results), nil
 }
 
-func (r *dnsResult) measure(ctx context.Context, span time.Duration) (err error) {
+// measure makes a round.
+func (r *dnsResult) measure(ctx context.Context, span time.Duration) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
 	// What is kept of the first answers is not measured.
-	if _, err := hammer(ctx, r.addr, askers, time.Second); err != nil {
+	if _, err := hammer(ctx, r.addr, askers, span/8); err != nil {
 		return err
 	}
 	before, err := spent(r.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
-	if r.most, err = hammer(ctx, r.addr, askers, span); err != nil {
+	most, err := hammer(ctx, r.addr, askers, span)
+	if err != nil {
 		return err
 	}
 	after, err := spent(r.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
-	r.cost = (after - before) / time.Duration(max(1, len(r.most.took)))
-	if r.paced, err = pace(ctx, r.addr, askers, pacedRate, span); err != nil {
-		return err
+	if most.perSecond() > r.most.perSecond() {
+		r.most, r.cost = most, (after-before)/time.Duration(max(1, len(most.took)))
 	}
-	if r.peace, err = pace(ctx, r.addr, 1, victimRate, span); err != nil {
-		return err
-	}
-	stop := flood(ctx, r.addr)
-	r.flood, err = pace(ctx, r.addr, 1, victimRate, span)
-	r.flooded = float64(stop()) / span.Seconds()
+	paced, err := pace(ctx, r.addr, askers, pacedRate, span)
 	if err != nil {
 		return err
+	}
+	if paced.beats(r.paced) {
+		r.paced = paced
+	}
+	peace, err := pace(ctx, r.addr, 1, victimRate, span)
+	if err != nil {
+		return err
+	}
+	if peace.beats(r.peace) {
+		r.peace = peace
+	}
+	release := takeCore(ctx)
+	busy, err := pace(ctx, r.addr, 1, victimRate, span)
+	release()
+	if err != nil {
+		return err
+	}
+	if busy.beats(r.busy) {
+		r.busy = busy
+	}
+	stop := flood(ctx, r.addr)
+	flooded, err := pace(ctx, r.addr, 1, victimRate, span)
+	sent := stop()
+	if err != nil {
+		return err
+	}
+	if flooded.beats(r.flood) {
+		r.flood, r.flooded = flooded, float64(sent)/span.Seconds()
 	}
 	r.memory, err = resident(r.cmd.Process.Pid)
 	return err
@@ -188,8 +217,9 @@ func dnsMarkdown(o options, results []*dnsResult) string {
 			versions = append(versions, r.version)
 		}
 	}
-	fmt.Fprintf(&w, "- %s\n- %d Apps with %d Machines each; half of the questions are for an App, half for a Machine\n",
-		strings.Join(versions, "; "), dnsApps, dnsPerApp)
+	fmt.Fprintf(&w, "- %s\n- %d Apps with %d Machines each; half of the questions are for an App, half for a Machine\n"+
+		"- %d rounds in which each server is measured in turn; of each thing the best round counts\n",
+		strings.Join(versions, "; "), dnsApps, dnsPerApp, o.rounds)
 	own := results[0]
 	fmt.Fprint(&w, "\n### Goals\n\n| | | goal | |\n|---|--:|--:|---|\n")
 	goal := func(name, got, want string, met bool) {
@@ -197,9 +227,14 @@ func dnsMarkdown(o options, results []*dnsResult) string {
 	}
 	goal("answers a second", fmt.Sprintf("%.0f", own.most.perSecond()), fmt.Sprintf("≥ %d", goalQueries), own.most.perSecond() >= goalQueries)
 	goal(fmt.Sprintf("p99 at %d questions a second", pacedRate), brief(own.paced.quantile(.99)), "≤ "+brief(goalQueryP99), own.paced.quantile(.99) <= goalQueryP99)
-	ratio := float64(own.flood.quantile(.99)) / float64(own.peace.quantile(.99))
-	goal("p99 of a client while another floods, to the same in peace", fmt.Sprintf("%.2f×", ratio), fmt.Sprintf("≤ %.0f×", goalUnderFlood),
-		ratio <= goalUnderFlood && own.flood.lost == 0)
+	for _, to := range []struct {
+		what string
+		t    tally
+	}{{"alone", own.peace}, {"beside a busy core", own.busy}} {
+		ratio := float64(own.flood.quantile(.99)) / float64(to.t.quantile(.99))
+		goal("p99 of a client while another floods, to the same "+to.what, fmt.Sprintf("%.2f×", ratio), fmt.Sprintf("≤ %.0f×", goalUnderFlood),
+			ratio <= goalUnderFlood && own.flood.lost == 0)
+	}
 	fmt.Fprintf(&w, "\n### Answers\n\n%d clients ask again as soon as they have an answer; \"to hangar\" is their rate to hangar's. Then all together ask %d times a second.\n\n"+
 		"| | per second | to hangar | p50 | p99 | cpu | memory | p50 at %d/s | p99 at %d/s | lost |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
 		askers, pacedRate, pacedRate, pacedRate)
@@ -208,11 +243,13 @@ func dnsMarkdown(o options, results []*dnsResult) string {
 			brief(r.most.quantile(.5)), brief(r.most.quantile(.99)), float64(r.cost)/1000, r.memory>>20,
 			brief(r.paced.quantile(.5)), brief(r.paced.quantile(.99)), r.paced.lost)
 	}
-	fmt.Fprintf(&w, "\n### A flood\n\nOne client asks %d times a second, alone and while another sends as much as it can and reads no answer.\n\n"+
-		"| | p50 | p99 | p50 in the flood | p99 in the flood | p99 to that in peace | lost | questions of the flood |\n|---|--:|--:|--:|--:|--:|--:|--:|\n", victimRate)
+	fmt.Fprintf(&w, "\n### A flood\n\nOne client asks %d times a second: alone, beside a program that takes a core, and while another client sends as much as it can, "+
+		"which takes a core, and reads no answer.\n\n"+
+		"| | p50 | p99 | p99 beside a busy core | p50 in the flood | p99 in the flood | p99 to that in peace | lost | questions of the flood |\n"+
+		"|---|--:|--:|--:|--:|--:|--:|--:|--:|\n", victimRate)
 	for _, r := range results {
-		fmt.Fprintf(&w, "| %s | %s | %s | %s | %s | %.2f× | %d of %d | %.0f/s |\n", r.name, brief(r.peace.quantile(.5)), brief(r.peace.quantile(.99)),
-			brief(r.flood.quantile(.5)), brief(r.flood.quantile(.99)), float64(r.flood.quantile(.99))/float64(r.peace.quantile(.99)),
+		fmt.Fprintf(&w, "| %s | %s | %s | %s | %s | %s | %.2f× | %d of %d | %.0f/s |\n", r.name, brief(r.peace.quantile(.5)), brief(r.peace.quantile(.99)),
+			brief(r.busy.quantile(.99)), brief(r.flood.quantile(.5)), brief(r.flood.quantile(.99)), float64(r.flood.quantile(.99))/float64(r.peace.quantile(.99)),
 			r.flood.lost, r.flood.lost+len(r.flood.took), r.flooded)
 	}
 	return w.String()

@@ -25,13 +25,29 @@ type tally struct {
 	span time.Duration
 }
 
-func (t *tally) perSecond() float64 { return float64(len(t.took)) / t.span.Seconds() }
+func (t *tally) perSecond() float64 {
+	if t.span == 0 {
+		return 0
+	}
+	return float64(len(t.took)) / t.span.Seconds()
+}
 
 func (t *tally) quantile(q float64) time.Duration {
 	if len(t.took) == 0 {
 		return 0
 	}
 	return t.took[min(len(t.took)-1, int(q*float64(len(t.took))))]
+}
+
+// beats is whether t is a better round than another, which may not have been made.
+func (t *tally) beats(other tally) bool {
+	if len(t.took) == 0 || len(other.took) == 0 {
+		return len(t.took) > 0
+	}
+	if t.lost != other.lost {
+		return t.lost < other.lost
+	}
+	return t.quantile(.99) < other.quantile(.99)
 }
 
 // questions are those that clients choose from.
@@ -207,5 +223,20 @@ func flood(ctx context.Context, to netip.AddrPort) (stop func() int) {
 	return func() int {
 		cancel()
 		return <-sent
+	}
+}
+
+// takeCore keeps a core busy until release is called.
+func takeCore(ctx context.Context) (release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
 	}
 }

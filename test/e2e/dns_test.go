@@ -140,6 +140,9 @@ func TestDNS(t *testing.T) {
 		}
 	})
 	t.Run("names follow at once", func(t *testing.T) { followNames(t, p, m, g, of(m)) })
+	t.Run("flood", func(t *testing.T) {
+		floodNames(t, p, g, p.run(t, "flooder", hangar.MachineConfig{Image: goRef}), of(m))
+	})
 	t.Run("daemon killed", func(t *testing.T) {
 		p.d.Kill()
 		p.d.Up()
@@ -211,6 +214,31 @@ func followNames(t *testing.T, p *platform, m, watcher *machine, name string) {
 	if appeared[rounds/2] > goal || vanished[rounds/2] > goal {
 		t.Errorf("names follow after %s and %s", appeared[rounds/2], vanished[rounds/2])
 	}
+}
+
+// floodNames asks from one Machine while another one asks as much as it can.
+func floodNames(t *testing.T, p *platform, asker, flooder *machine, name string) {
+	t.Helper()
+	lookups := strconv.Itoa(times(5000, 1000))
+	measure := func() (half, p99 time.Duration) {
+		t.Helper()
+		if _, err := fmt.Sscan(asker.exec(t, "/resolve", "time", name, lookups), (*int64)(&half), (*int64)(&p99)); err != nil {
+			t.Fatal(err)
+		}
+		return half, p99
+	}
+	measure()
+	half, p99 := measure()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = p.c.ExecMachine(ctx, flooder.ref, hangar.ExecRequest{Command: []string{"/resolve", "flood", name}}, hangar.ExecStreams{})
+	}()
+	floodHalf, floodP99 := measure()
+	cancel()
+	<-ended
+	t.Logf("half of the lookups took up to %s, 99 of 100 up to %s; in a flood from another Machine %s and %s", half, p99, floodHalf, floodP99)
 }
 
 // since is when the Machine last came to be in a state.

@@ -4,6 +4,9 @@
 //	resolve NAME             print the addresses, one on each line
 //	resolve watch NAME N     print the time, in Unix nanoseconds, and the addresses,
 //	                         first and after each of N changes
+//	resolve time NAME N      look up N times, one after the other, and print how long half
+//	                         and 99 of 100 of the lookups took, in nanoseconds
+//	resolve flood NAME       ask the name server without end, and read no answer
 //	resolve sleep            do nothing until a signal comes
 package main
 
@@ -19,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 func main() {
@@ -34,14 +39,21 @@ func main() {
 			log.Fatal(err)
 		}
 		fmt.Println(strings.Join(addrs, "\n"))
-	case len(os.Args) == 4 && os.Args[1] == "watch":
-		changes, err := strconv.Atoi(os.Args[3])
-		if err != nil {
-			log.Fatal(err)
+	case len(os.Args) == 3 && os.Args[1] == "flood":
+		flood(os.Args[2])
+	case len(os.Args) == 4:
+		n, err := strconv.Atoi(os.Args[3])
+		if err != nil || n < 1 {
+			log.Fatal("not a number: ", os.Args[3])
 		}
-		watch(os.Args[2], changes)
+		switch os.Args[1] {
+		case "watch":
+			watch(os.Args[2], n)
+		case "time":
+			measure(os.Args[2], n)
+		}
 	default:
-		log.Fatal("usage: resolve NAME | watch NAME N | sleep")
+		log.Fatal("usage: resolve NAME | watch NAME N | time NAME N | flood NAME | sleep")
 	}
 }
 
@@ -66,5 +78,33 @@ func watch(name string, changes int) {
 			changes--
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+func measure(name string, n int) {
+	took := make([]time.Duration, n)
+	for i := range took {
+		began := time.Now()
+		if _, err := lookup(name); err != nil {
+			log.Fatal(err)
+		}
+		took[i] = time.Since(began)
+		time.Sleep(time.Millisecond)
+	}
+	slices.Sort(took)
+	fmt.Println(int64(took[n/2]), int64(took[n*99/100]))
+}
+
+func flood(name string) {
+	msg, err := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeAAAA).Pack()
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := net.Dial("udp", "[fdaa::3]:53") //nolint:noctx // it ends with the process
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		_, _ = conn.Write(msg) // what does not leave is none of the flood
 	}
 }
