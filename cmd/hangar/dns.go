@@ -38,7 +38,7 @@ func openDNS(ctx context.Context, cfg config, wires *network.Network, view *cata
 		Listen: listen, Catalog: view, Region: cfg.Region, Owner: wires.Owner, Resolvers: known.list, Log: log,
 	})
 	if err := names.Open(ctx); err != nil {
-		return nil, err
+		return nil, withHint(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
 	}
 	return names, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -145,6 +146,76 @@ func isClosed(ch <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// TestVersions: a version tells whether rows are the same, also after all have gone and
+// some come back.
+func TestVersions(t *testing.T) {
+	within(t, func(in bubble) {
+		t, c := in.t, in.cat
+		s := in.feed.session(synced)
+		seen := map[uint64]string{}
+		// expect says what network 1, and App a on it, have now.
+		expect := func(all, a string, changed bool) {
+			t.Helper()
+			synctest.Wait()
+			view := c.Network(1, "a")
+			if got := ids(c.Network(1, "").Rows); got != all {
+				t.Errorf("the network has %q, not %q", got, all)
+			}
+			if got := ids(view.Rows); got != a || view.Version != c.NetworkVersion(1, "a") || (view.Version == 0) != (a == "") {
+				t.Errorf("the app has %q with version %d and %d, not %q", got, view.Version, c.NetworkVersion(1, "a"), a)
+			}
+			if was, ok := seen[view.Version]; ok == changed && a != "" || ok && was != a {
+				t.Errorf("version %d was that of %q, now of %q", view.Version, was, a)
+			}
+			seen[view.Version] = a
+		}
+		expect("", "", false)
+		s <- row("a", 1, 1)
+		expect("1@1", "1@1", true)
+		s <- row("b", 2, 2)
+		expect("1@1 2@2", "1@1", false)
+		s <- with(row("a", 3, 3), func(r *hangar.MachineRow) { r.Network = 2 })
+		expect("1@1 2@2", "1@1", false)
+		s <- row("a", 4, 4)
+		expect("1@1 2@2 4@4", "1@1 4@4", true)
+		s <- gone(4)
+		expect("1@1 2@2", "1@1", true)
+		s <- gone(1)
+		expect("2@2", "", true)
+		s <- row("a", 1, 9)
+		expect("1@9 2@2", "1@9", true)
+	})
+}
+
+// TestAddresses: a Machine is found by the address that it has now.
+func TestAddresses(t *testing.T) {
+	within(t, func(in bubble) {
+		t, c := in.t, in.cat
+		first, second := netip.MustParseAddr("fdaa:0:1::2"), netip.MustParseAddr("fdaa:0:1::1:2")
+		at := func(n int, seq uint64, a netip.Addr) step {
+			return with(row("a", n, seq), func(r *hangar.MachineRow) { r.Machine.PrivateIP = a })
+		}
+		expect := func(a netip.Addr, n int) {
+			t.Helper()
+			synctest.Wait()
+			if r, ok := c.MachineAt(a); ok != (n > 0) || ok && r.Machine.ID != machineID(n) {
+				t.Errorf("%s has %v, not machine %d", a, r, n)
+			}
+		}
+		s := in.feed.session(at(1, 1, first), row("a", 3, 1), synced)
+		expect(first, 1)
+		expect(netip.Addr{}, 0)
+		s <- at(1, 2, second)
+		expect(first, 0)
+		expect(second, 1)
+		s <- at(2, 3, second) // before the one that had it is known to be gone
+		s <- gone(1)
+		expect(second, 2)
+		s <- gone(2)
+		expect(second, 0)
+	})
 }
 
 func TestFollowing(t *testing.T) {

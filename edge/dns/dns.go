@@ -226,7 +226,7 @@ func (s *Server) handle(out, msg []byte, q *query, asker netip.Addr, stream bool
 		return q.write(out, &answer{rcode: rcode, foreign: true}, limit), done
 	}
 	if z, before := q.zone(); z != nil {
-		a := s.local.answer(q, network, z, before)
+		a := s.local.answer(q, asker, network, z, before)
 		return q.write(out, &a, limit), done
 	}
 	if q.qtype == dns.TypeANY {

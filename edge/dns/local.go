@@ -20,9 +20,9 @@ type local struct {
 	kept    nodes
 }
 
-// answer answers a question that is in a zone, of which before labels are not the
-// zone's name.
-func (l *local) answer(q *query, network hangar.NetworkID, z *zone, before int) answer {
+// answer answers a question of one who is on a network. It is in a zone; before labels
+// of it are not the zone's name.
+func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *zone, before int) answer {
 	none := answer{rcode: dns.RcodeNameError, zone: z, labels: before}
 	var n *node
 	switch z.kind {
@@ -33,7 +33,7 @@ func (l *local) answer(q *query, network hangar.NetworkID, z *zone, before int) 
 			// What is not in view yet may exist.
 			return answer{rcode: dns.RcodeServerFailure}
 		}
-		n = l.node(q, network, before)
+		n = l.node(q, asker, network, before)
 	case zoneReverse:
 		n = l.reverse(q, network, before)
 	case zoneLocalhost:
@@ -76,7 +76,7 @@ func minimal() records {
 }
 
 // node returns the node of a name below ".internal".
-func (l *local) node(q *query, network hangar.NetworkID, before int) *node {
+func (l *local) node(q *query, asker netip.Addr, network hangar.NetworkID, before int) *node {
 	var buf [4 + maxNameBytes]byte
 	key := append(binary.BigEndian.AppendUint32(buf[:0], uint32(network)), q.name...)
 	if n := l.kept.get(key); n != nil && n.valid(l.catalog, network) {
@@ -90,7 +90,7 @@ func (l *local) node(q *query, network hangar.NetworkID, before int) *node {
 			return nil
 		}
 	}
-	of := names{network: network, catalog: l.catalog, region: l.region, peers: l.peers}
+	of := names{network: network, asker: asker, catalog: l.catalog, region: l.region, peers: l.peers}
 	n := of.find(labels)
 	if n != nil && !n.changeable {
 		l.kept.put(key, n)

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -45,6 +46,7 @@ func (n *node) bytes() int { return len(n.addresses.wire) + len(n.text.wire) }
 // names answers what is asked of one network.
 type names struct {
 	network hangar.NetworkID
+	asker   netip.Addr
 	catalog *catalog.Catalog
 	region  hangar.Region
 	peers   func(hangar.NetworkID) []Peer
@@ -68,7 +70,7 @@ func (n *names) find(labels []string) *node {
 		if len(below) > 0 {
 			return nil
 		}
-		return &node{addresses: addressRecords([]netip.Addr{hangar.ServicesAddress}, true), changeable: true}
+		return &node{addresses: addressRecords([]netip.Addr{n.services()}, true), changeable: true}
 	default:
 		return n.app(hangar.AppName(labels[last]), below)
 	}
@@ -205,6 +207,17 @@ func sameKey(a, b string) bool {
 
 func isGroup(key string) bool {
 	return strings.EqualFold(key, hangar.MetadataProcessGroup.Original) || strings.EqualFold(key, hangar.MetadataProcessGroup.Neutral)
+}
+
+// services is where the asker finds the platform: a peer, to whom only its network is
+// routed, at the same address with the network's bits.
+func (n *names) services() netip.Addr {
+	if n.peers != nil && slices.ContainsFunc(n.peers(n.network), func(p Peer) bool { return p.Addr == n.asker }) {
+		a := hangar.ServicesAddress.As16()
+		binary.BigEndian.PutUint32(a[2:], uint32(n.network))
+		return netip.AddrFrom16(a)
+	}
+	return hangar.ServicesAddress
 }
 
 // allApps is the list of the network's Apps.

@@ -68,6 +68,7 @@ func peersOf(id hangar.NetworkID) []dns.Peer {
 	return []dns.Peer{
 		{Name: "laptop", Addr: netip.MustParseAddr("fdaa:0:1:0:a::102")},
 		{Name: "interactive-7", Addr: netip.MustParseAddr("fdaa:0:1:0:a::103")},
+		{Name: "near", Addr: another},
 		{Name: "desk", Addr: netip.MustParseAddr("fdaa:0:1:0:a::104")},
 	}
 }
@@ -141,11 +142,12 @@ func TestNames(t *testing.T) {
 		{one, "_instances.internal", mdns.TypeTXT, instance(1, "ams") + ";" + instance(2, "fra") + ";" + instance(4, "ams")},
 		{one, "all._instances.internal", mdns.TypeTXT, instance(1, "ams") + ";" + instance(2, "fra") + ";" + instance(3, "lhr") + ";" +
 			instance(4, "ams") + ";instance=" + id(7) + ",app=idle,ip=" + ip(7) + ",region=ams"},
-		{one, "_peer.internal", mdns.TypeTXT, "desk,laptop"},
+		{one, "_peer.internal", mdns.TypeTXT, "desk,laptop,near"},
 		{one, "laptop._peer.internal", mdns.TypeAAAA, "fdaa:0:1:0:a::102"},
 		{one, "interactive-7._peer.internal", mdns.TypeAAAA, "fdaa:0:1:0:a::103"},
 		{two, "laptop._peer.internal", mdns.TypeAAAA, "NXDOMAIN"},
 		{one, "_api.internal", mdns.TypeAAAA, "fdaa::3"},
+		{another, "_api.internal", mdns.TypeAAAA, "fdaa:0:1::3"}, // a peer
 		{one, "idle.internal", mdns.TypeAAAA, "NODATA"},
 		{one, "vms.idle.internal", mdns.TypeTXT, "NODATA"},
 		{one, "console.internal", mdns.TypeAAAA, "NXDOMAIN"},

@@ -100,7 +100,7 @@ func flood(name string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	conn, err := net.Dial("udp", "[fdaa::3]:53") //nolint:noctx // it ends with the process
+	conn, err := net.Dial("udp", "[fdaa::3]:53")
 	if err != nil {
 		log.Fatal(err)
 	}
