@@ -151,6 +151,8 @@ func FuzzReply(f *testing.F) {
 		}
 		f.Add(b, true)
 	}
+	// A SOA without data.
+	f.Add([]byte("0000\x00\x01000000\x000000\x00\x00\x06000000\x00\x00"), false)
 	f.Fuzz(func(t *testing.T, msg []byte, edns bool) {
 		var m dns.Msg
 		if m.Unpack(msg) != nil || len(m.Question) != 1 || len(msg) > 4096 {

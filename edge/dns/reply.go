@@ -38,6 +38,10 @@ func newReply(key string, m *dns.Msg, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A record without data is read, and written as one that nobody can read.
+	if new(dns.Msg).Unpack(wire) != nil {
+		return nil, errBadReply
+	}
 	r := &reply{key: key, wire: wire, rcode: m.Rcode, secure: m.AuthenticatedData}
 	r.expires = now.Add(lifetime(m))
 	if r.ttls, err = findTTLs(wire); err != nil {
