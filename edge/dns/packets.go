@@ -193,10 +193,7 @@ func (q *query) clone() *query {
 // send sends the answers. One that the kernel refuses is passed over.
 func (r *reader) send() {
 	for rest := r.out; len(rest) > 0; {
-		n, err := r.batches.WriteBatch(rest, 0)
-		if err != nil {
-			n = max(n, 1)
-		}
-		rest = rest[min(n, len(rest)):]
+		n, _ := r.batches.WriteBatch(rest, 0)
+		rest = rest[min(max(n, 1), len(rest)):]
 	}
 }
