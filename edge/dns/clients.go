@@ -7,12 +7,13 @@ import (
 )
 
 // How often one client may ask. While the server keeps up, a client is held to MaxRate
-// alone. When questions queue up, each that asked more often than FairRate is held to
-// that for a while, so that those of all others are answered as if it were not there.
+// alone. When questions queue up, each that asks more often than FairRate is held to
+// that until it has asked less for a while, so that those of all others are answered as
+// if it were not there: what is dropped costs little more than to be read.
 const (
 	MaxRate  = 50_000 // a second
 	FairRate = 2_000  // a second
-	// restraint is how long a client is held to FairRate.
+	// restraint is how long a client must ask no more than FairRate, to be free again.
 	restraint = time.Second
 	// MaxMisses is how often a second what one client asks may be passed on to a
 	// resolver, and MaxAsking how many such questions may be open.
@@ -92,7 +93,7 @@ func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
 	defer c.mu.Unlock()
 	known := c.of(a, now)
 	fair := known.fair.take(now, FairRate)
-	if !fair && queued {
+	if !fair && (queued || now.Before(known.restrained)) {
 		known.restrained = now.Add(restraint)
 	}
 	return known.most.take(now, MaxRate) && (fair || now.After(known.restrained))

@@ -43,6 +43,9 @@ func TestRates(t *testing.T) {
 	if got := ask(same, 20*FairRate, true); got > FairRate+1 {
 		t.Errorf("%d for another address of the same Machine", got)
 	}
+	if got := ask(one, 10*FairRate, false); got > FairRate+1 {
+		t.Errorf("%d of one who floods on", got)
+	}
 	if got := ask(other, FairRate-1, true); got != FairRate-1 {
 		t.Errorf("%d of another client", got)
 	}
