@@ -69,6 +69,10 @@ func measureDNS(ctx context.Context, o options) (_ string, err error) {
 		return "", err
 	}
 	cleanup.Add(func() error { return os.RemoveAll(dir) })
+	others, err := otherWork(ctx)
+	if err != nil {
+		return "", err
+	}
 	var results []*dnsResult
 	for _, begin := range []struct {
 		name  string
@@ -92,7 +96,7 @@ func measureDNS(ctx context.Context, o options) (_ string, err error) {
 			}
 		}
 	}
-	return dnsMarkdown(o, results), nil
+	return dnsMarkdown(o, results, others), nil
 }
 
 // measure makes a round.
@@ -208,7 +212,23 @@ func resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-func dnsMarkdown(o options, results []*dnsResult) string {
+// otherWork is the share of the processors that is taken in a second in which nothing is
+// measured.
+func otherWork(ctx context.Context) (float64, error) {
+	idle, total, err := harness.Processors()
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	idleAfter, totalAfter, err := harness.Processors()
+	return 1 - float64(idleAfter-idle)/float64(max(1, totalAfter-total)), err
+}
+
+func dnsMarkdown(o options, results []*dnsResult, others float64) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "## DNS for Machines: `make bench-net`\n\n`go run ./bench/net %s`\n\n- %s\n", o, publish.Server())
 	versions := []string{runtime.Version()}
@@ -218,8 +238,9 @@ func dnsMarkdown(o options, results []*dnsResult) string {
 		}
 	}
 	fmt.Fprintf(&w, "- %s\n- %d Apps with %d Machines each; half of the questions are for an App, half for a Machine\n"+
-		"- %d rounds in which each server is measured in turn; of each thing the best round counts\n",
-		strings.Join(versions, "; "), dnsApps, dnsPerApp, o.rounds)
+		"- %d rounds in which each server is measured in turn; of each thing the best round counts\n"+
+		"- before it began, other work took %.0f%% of the processors\n",
+		strings.Join(versions, "; "), dnsApps, dnsPerApp, o.rounds, 100*others)
 	own := results[0]
 	fmt.Fprint(&w, "\n### Goals\n\n| | | goal | |\n|---|--:|--:|---|\n")
 	goal := func(name, got, want string, met bool) {

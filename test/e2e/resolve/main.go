@@ -7,6 +7,7 @@
 //	resolve time NAME N      look up N times, one after the other, and print how long half
 //	                         and 99 of 100 of the lookups took, in nanoseconds
 //	resolve flood NAME       ask the name server without end, and read no answer
+//	resolve spin             keep a processor busy
 //	resolve sleep            do nothing until a signal comes
 package main
 
@@ -17,6 +18,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +35,10 @@ func main() {
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 		<-stop
+	case len(os.Args) == 2 && os.Args[1] == "spin":
+		for {
+			runtime.Gosched()
+		}
 	case len(os.Args) == 2:
 		addrs, err := lookup(os.Args[1])
 		if err != nil {
@@ -53,7 +59,7 @@ func main() {
 			measure(os.Args[2], n)
 		}
 	default:
-		log.Fatal("usage: resolve NAME | watch NAME N | time NAME N | flood NAME | sleep")
+		log.Fatal("usage: resolve NAME | watch NAME N | time NAME N | flood NAME | spin | sleep")
 	}
 }
 
