@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/client"
+)
+
+// readyWithin bounds how long a daemon may take to serve, and a sandbox to listen.
+const readyWithin = time.Minute
+
+// machines are two Machines of one network.
+type machines struct {
+	c        *client.Client
+	from, to *hangar.Machine
+}
+
+func startMachines(ctx context.Context, program, guest string, undo *harness.Undo) (*machines, error) {
+	d, err := harness.Start(ctx, harness.Options{Program: program, Ready: readyWithin})
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(d.Down)
+	ref, err := d.Push(ctx, guest, "guest:1")
+	if err != nil {
+		return nil, err
+	}
+	token, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	m := &machines{c: client.New("http://"+d.Addr, token, client.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))}
+	undo.Add(func() error { m.c.Close(); return nil })
+	const app = "traffic"
+	if _, err := m.c.CreateApp(ctx, hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
+		return nil, err
+	}
+	for _, at := range []**hangar.Machine{&m.from, &m.to} {
+		*at, err = m.c.CreateMachine(ctx, app, hangar.MachineCreate{Config: hangar.MachineConfig{
+			Image: ref, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: 512},
+		}})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := m.c.WaitMachine(ctx, (*at).Ref(), hangar.MachineWait{}); err != nil {
+			return nil, err
+		}
+	}
+	return m, listening(ctx, m)
+}
+
+// listening waits until the server in the second place answers.
+func listening(ctx context.Context, s system) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	for {
+		_, err := s.run(ctx, "ping", 1)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (m *machines) run(ctx context.Context, command string, n int) (string, error) {
+	var stdout, stderr bytes.Buffer
+	result, err := m.c.ExecMachine(ctx, m.from.Ref(), hangar.ExecRequest{
+		Command: []string{"/guest", command, m.to.PrivateIP.String(), fmt.Sprint(n)},
+	}, hangar.ExecStreams{Stdout: &stdout, Stderr: &stderr})
+	if err == nil && result.ExitCode != 0 {
+		err = fmt.Errorf("guest %s ended with %d: %s", command, result.ExitCode, stderr.String())
+	}
+	return stdout.String(), err
+}
