@@ -20,7 +20,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine deps demo up test vet race stress lint fmt e2e sim fuzz bench bench-api bench-machine bench-net clean
+.PHONY: help build engine deps demo up test vet race stress lint fmt e2e sim fuzz bench bench-api bench-machine bench-net bench-traffic clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -89,11 +89,14 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
 	CGO_ENABLED=0 $(GO) run ./bench/machine $(ARGS)
+
+bench-traffic: build ## what the private network costs, next to sandboxes joined directly (root)
+	CGO_ENABLED=0 $(GO) run ./bench/traffic $(ARGS)
 
 bench-api: build ## the API with 100 to 10,000 Machines, in some five minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/api $(ARGS)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Undo is what remains to be removed, in the order in which it was made.
@@ -34,6 +35,39 @@ func FreeAddress(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return listener.Addr().String(), listener.Close()
+}
+
+const (
+	// idleShare is how idle the server must be before a measurement.
+	idleShare = 0.8
+	idleProbe = 50 * time.Millisecond
+	// idlePatience bounds the waiting for it: a server that is never idle is
+	// measured as it is.
+	idlePatience = 3 * time.Second
+)
+
+// Quiet waits until the server does little else, up to three seconds, and reports
+// whether it came to that.
+func Quiet(ctx context.Context) (bool, error) {
+	for deadline := time.Now().Add(idlePatience); time.Now().Before(deadline); {
+		idle, total, err := Processors()
+		if err != nil {
+			return false, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(idleProbe):
+		}
+		idleThen, totalThen, err := Processors()
+		if err != nil {
+			return false, err
+		}
+		if float64(idleThen-idle) >= idleShare*float64(totalThen-total) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Processors is what all processors have spent so far, in ticks.

@@ -9,19 +9,9 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
-)
-
-const (
-	// idleShare is how idle the server must be before a measurement.
-	idleShare = 0.8
-	idleProbe = 50 * time.Millisecond
-	// idlePatience bounds the waiting for it: a server that is never idle is
-	// measured as it is.
-	idlePatience = 3 * time.Second
 )
 
 // quiet waits until the server does little else, such as taking down what the
@@ -30,26 +20,11 @@ func (b *bench) quiet(ctx context.Context) error {
 	if b.options.busyOK {
 		return ctx.Err()
 	}
-	for deadline := time.Now().Add(idlePatience); time.Now().Before(deadline); {
-		idle, total, err := harness.Processors()
-		if err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(idleProbe):
-		}
-		idleThen, totalThen, err := harness.Processors()
-		if err != nil {
-			return err
-		}
-		if float64(idleThen-idle) >= idleShare*float64(totalThen-total) {
-			return nil
-		}
+	quiet, err := harness.Quiet(ctx)
+	if err == nil && !quiet {
+		b.waited++
 	}
-	b.waited++
-	return nil
+	return err
 }
 
 // usage is the memory of a process in bytes.

@@ -84,7 +84,10 @@ func (x *plain) start(ctx context.Context, which int, undo *harness.Undo) error 
 		Root:    &specs.Root{Path: filepath.Join(x.dir, "rootfs"), Readonly: true},
 		Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
-			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+			{Type: specs.PIDNamespace},
+			{Type: specs.IPCNamespace},
+			{Type: specs.UTSNamespace},
+			{Type: specs.MountNamespace},
 			{Type: specs.NetworkNamespace, Path: "/run/netns/" + plainName(which)},
 		}},
 	})

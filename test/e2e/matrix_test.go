@@ -129,12 +129,11 @@ func asked[T any](t *testing.T, m *prober, path string, send any) T {
 
 // lab is everybody whom the table names.
 type lab struct {
-	p, other                     *platform
-	a, b, c, d, x                *prober
-	internet, private            *outside
-	places                       []place
-	gateway6, gateway4           netip.Addr
-	otherGateway6, otherGateway4 netip.Addr
+	p, other           *platform
+	a, b, c, d, x      *prober
+	internet, private  *outside
+	places             []place
+	gateway6, gateway4 netip.Addr
 }
 
 func newLab(t *testing.T) *lab {
@@ -309,8 +308,7 @@ func (l *lab) checkServices(t *testing.T) {
 		open  bool
 	}
 	for _, m := range []*prober{l.a, l.c} {
-		withNetwork := m.addr6.As16()
-		withNetwork = netip.MustParseAddr("fdaa::3").As16()
+		withNetwork := hangar.ServicesAddress.As16()
 		own := m.addr6.As16()
 		copy(withNetwork[2:6], own[2:6])
 		var all []service

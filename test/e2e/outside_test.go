@@ -24,7 +24,6 @@ type outside struct {
 	addr4, addr6 netip.Addr // of the computer
 	host4, host6 netip.Addr // of this host, as the computer sees it
 	server       *reach.Server
-	onHost       []*reach.Server
 }
 
 // newOutside makes a computer with addresses in a network, of which a random part is

@@ -11,6 +11,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := net.DialTimeout("tcp", net.JoinHostPort(args[1], port), 10*time.Second)
+	d := net.Dialer{Timeout: 10 * time.Second}
+	conn, err := d.DialContext(context.Background(), "tcp", net.JoinHostPort(args[1], port))
 	if err != nil {
 		return err
 	}
@@ -57,7 +59,7 @@ func run(args []string) error {
 }
 
 func serve() error {
-	l, err := net.Listen("tcp", ":"+port)
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", ":"+port)
 	if err != nil {
 		return err
 	}
