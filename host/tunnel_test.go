@@ -1,0 +1,111 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
+)
+
+// loopback is a network in which every Machine is this computer.
+type loopback struct{ host.NoNetwork }
+
+func (loopback) Dial(ctx context.Context, _ hangar.MachineID, port int) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
+}
+
+// silent is a program that takes connections and says nothing.
+func silent(t *testing.T) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var taken []net.Conn
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			taken = append(taken, c)
+		}
+		for _, c := range taken {
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// TestConnectionsEnd: a connection to a program that says nothing ends with the
+// Machine's sandbox or the agent, not with a suspend, and says why.
+func TestConnectionsEnd(t *testing.T) {
+	r := newRig(t)
+	r.close()
+	r.net = loopback{}
+	r.open()
+	port := silent(t)
+	ctx := t.Context()
+	dial := func(ref hangar.MachineRef) net.Conn {
+		t.Helper()
+		c, err := r.DialMachine(ctx, ref, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	ends := func(c net.Conn, code hangar.Code, message string) {
+		t.Helper()
+		_, err := c.Read(make([]byte, 1))
+		if hangar.CodeOf(err) != code || err.Error() != message {
+			t.Errorf("the connection ends with %v, want %s", err, message)
+		}
+		if _, err := c.Write([]byte("x")); hangar.CodeOf(err) != code {
+			t.Errorf("a write after the end: %v", err)
+		}
+	}
+
+	m := r.create(nil)
+	r.wait(m, hangar.MachineStarted)
+	stopped := dial(m)
+	if err := r.StopMachine(ctx, m, hangar.MachineStop{}); err != nil {
+		t.Fatal(err)
+	}
+	ends(stopped, hangar.CodeUnavailable, "the machine is stopped")
+	_, err := r.DialMachine(ctx, m, port)
+	if hangar.ReasonOf(err) != hangar.ReasonWrongState {
+		t.Errorf("dialled a stopped machine: %v", err)
+	}
+
+	r.start(m)
+	kept := dial(m)
+	r.suspend(m)
+	r.start(m)
+	if _, err := kept.Write([]byte("still there")); err != nil {
+		t.Errorf("the connection did not outlive a suspend: %v", err)
+	}
+	if _, err := r.DialMachine(ctx, m, 0); hangar.CodeOf(err) != hangar.CodeInvalid {
+		t.Errorf("dialled port 0: %v", err)
+	}
+	closed := dial(m)
+	if err := errors.Join(closed.Close(), closed.Close()); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := closed.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("a read after the close: %v", err)
+	}
+
+	r.close()
+	ends(kept, hangar.CodeUnavailable, "the server is shutting down")
+}
