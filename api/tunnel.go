@@ -33,8 +33,8 @@ that no service exposes trusts whoever reaches it.
 - A binary message without any ends its direction, and the other goes on.
 - A text message is a sign of life from the server and carries nothing.
 - When both directions have ended, the client closes with status 1000.
-- Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it:
-  because the Machine has stopped, the token has ended or the server shuts down.
+- Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it,
+  because the Machine has stopped or the server shuts down, and 1008 that the token is not valid any longer.
 
 The connection outlives a suspend of the Machine and its resume.`
 

@@ -41,6 +41,8 @@ const MaxPiece = 32 << 10
 const (
 	// statusReset is a connection that was reset beyond the peer.
 	statusReset = websocket.StatusBadGateway
+	// statusDenied is one that the peer may not have any longer.
+	statusDenied = websocket.StatusPolicyViolation
 	// farewell bounds the end of the stream that Close sends.
 	farewell = time.Second
 	// maxReason is what fits into a close frame.
@@ -226,6 +228,9 @@ func (c *Conn) Abort(cause error) {
 	status, reason := websocket.StatusGoingAway, "the connection was ended"
 	if known, ok := errors.AsType[*hangar.Error](cause); ok {
 		reason = known.Message
+		if known.Code == hangar.CodeUnauthenticated {
+			status = statusDenied
+		}
 	} else if errors.Is(cause, syscall.ECONNRESET) || errors.Is(cause, syscall.EPIPE) {
 		status, reason = statusReset, "connection reset"
 	}
@@ -247,6 +252,8 @@ func (c *Conn) failed(d *deadline, err error) error {
 		switch closed.Code {
 		case websocket.StatusGoingAway:
 			c.cause = hangar.Errorf(hangar.CodeUnavailable, "", "%s", closed.Reason)
+		case statusDenied:
+			c.cause = hangar.Errorf(hangar.CodeUnauthenticated, "", "%s", closed.Reason)
 		default:
 			c.cause = &net.OpError{Op: "read", Net: c.remote.Network(), Addr: c.remote, Err: syscall.ECONNRESET}
 		}

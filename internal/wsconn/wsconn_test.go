@@ -134,6 +134,7 @@ func TestAbort(t *testing.T) {
 			return hangar.CodeOf(err) == hangar.CodeUnavailable && err.Error() == "the machine is stopped"
 		}},
 		{hangar.Errorf(hangar.CodeUnavailable, "", "%s", long), func(err error) bool { return strings.HasPrefix(long, err.Error()) && len(err.Error()) > 100 }},
+		{hangar.Unauthenticated(), func(err error) bool { return hangar.CodeOf(err) == hangar.CodeUnauthenticated }},
 		{context.Canceled, func(err error) bool { return err.Error() == "the connection was ended" }},
 	} {
 		client, server := pair(t)
