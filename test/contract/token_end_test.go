@@ -1,7 +1,9 @@
 package contract_test
 
 import (
+	"context"
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -23,7 +25,11 @@ func testTokenEnds(t *testing.T, address string, h contract.Harness) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.Apps.DestroyApp(h.Context(t), app, true) })
-	m, err := h.Machines.CreateMachine(ctx, app, hangar.MachineCreate{Config: hangar.MachineConfig{Image: h.Image}})
+	config := hangar.MachineConfig{Image: h.Image}
+	if h.EchoPort != 0 {
+		config.Init.Exec = h.Echo
+	}
+	m, err := h.Machines.CreateMachine(ctx, app, hangar.MachineCreate{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +54,20 @@ func testTokenEnds(t *testing.T, address string, h contract.Harness) {
 		what string
 		err  error
 	}
-	began, ended := make(chan string, 4), make(chan end, 5)
+	began, ended := make(chan string, 4), make(chan end, 6)
+	lasting := 5
+	if h.EchoPort != 0 {
+		lasting++
+		conn, err := dialEcho(ctx, h, holder, m.Ref())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		go func() {
+			_, err := conn.Read(make([]byte, 1))
+			ended <- end{"connection", err}
+		}()
+	}
 	go func() {
 		var err error
 		for _, err = range holder.FollowLogs(ctx, app, hangar.LogQuery{}) {
@@ -102,7 +121,7 @@ func testTokenEnds(t *testing.T, address string, h contract.Harness) {
 		t.Fatal(err)
 	}
 	revoked := time.Now()
-	for range cap(ended) {
+	for range lasting {
 		e := <-ended
 		if took := time.Since(revoked); hangar.CodeOf(e.err) != hangar.CodeUnauthenticated || took > endsWithin {
 			t.Errorf("%s has ended after %s with %v, want unauthenticated at once", e.what, took, e.err)
@@ -113,4 +132,14 @@ func testTokenEnds(t *testing.T, address string, h contract.Harness) {
 	close(began)
 	_ = typed.Close()
 	_ = shown.Close()
+}
+
+// dialEcho connects to a program that may be about to listen.
+func dialEcho(ctx context.Context, h contract.Harness, c *client.Client, ref hangar.MachineRef) (net.Conn, error) {
+	for {
+		conn, err := c.DialMachine(ctx, ref, h.EchoPort)
+		if hangar.ReasonOf(err) != hangar.ReasonConnectionRefused || ctx.Err() != nil {
+			return conn, err
+		}
+	}
 }
