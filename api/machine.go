@@ -111,11 +111,7 @@ func machineAnswer(m *hangar.Machine, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	v, err := viewMachine(m)
-	if err != nil {
-		return answer{}, err
-	}
-	return ok(v)
+	return ok(machineBody{m})
 }
 
 func (s *server) listMachines(r *http.Request) (answer, error) {
@@ -135,21 +131,9 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if summary {
-		views := make([]machineSummary, 0, len(machines))
-		for _, m := range machines {
-			views = append(views, summarize(m))
-		}
-		return ok(views)
+		return ok(summaryBodies(machines))
 	}
-	views := make([]machineView, 0, len(machines))
-	for _, m := range machines {
-		v, err := viewMachine(m)
-		if err != nil {
-			return answer{}, err
-		}
-		views = append(views, v)
-	}
-	return ok(views)
+	return ok(machineBodies(machines))
 }
 
 // machineFilter reads what listings of Machines have in common.

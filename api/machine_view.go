@@ -68,11 +68,26 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 		labelled.ImageRef = viewImageRef(m.ImageRef)
 		v.Machine = &labelled
 	}
-	// Clients dereference the guest without looking.
-	if err := v.Config.Normalize(); err != nil {
-		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
+	err := normalize(m.ID, &v.Config)
+	return v, err
+}
+
+// normalize fills in the guest of a config that has none: clients dereference it
+// without looking.
+func normalize(id hangar.MachineID, c *hangar.MachineConfig) error {
+	if err := c.Normalize(); err != nil {
+		return fmt.Errorf("config of machine %s: %w", id, err)
 	}
-	return v, nil
+	return nil
+}
+
+// configDocument is the config of a machineView, as it is written.
+func configDocument(m *hangar.Machine) ([]byte, error) {
+	config := m.Config // a caller's Machine is not ours to change
+	if err := normalize(m.ID, &config); err != nil {
+		return nil, err
+	}
+	return config.MarshalJSON()
 }
 
 // viewChecks is never nil: clients decode a list.
@@ -82,14 +97,6 @@ func viewChecks(checks []hangar.MachineCheck) []checkView {
 		views = append(views, checkView{k.Name, k.Status, k.Output, wireTime(k.UpdatedAt)})
 	}
 	return views
-}
-
-func summarize(m *hangar.Machine) machineSummary {
-	return machineSummary{
-		ID: m.ID, Name: m.Name, App: m.App, State: m.State, Region: m.Region, Host: m.Host,
-		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: viewImageRef(m.ImageRef), PrivateIP: m.PrivateIP,
-		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
-	}
 }
 
 // viewImageRef makes labels that are not there {} on the wire and not null.

@@ -55,7 +55,7 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 	}
 	buffer := buffers.Get().(*bytes.Buffer)
 	defer release(buffer)
-	if err := encodeTo(buffer, a.body); err != nil {
+	if err := encodeBody(buffer, a.body); err != nil {
 		s.writeError(w, r, hangar.Errorf(hangar.CodeInternal, "", "encode the answer: %w", err))
 		return
 	}
@@ -79,6 +79,16 @@ func (s *server) writeRaw(w http.ResponseWriter, status int, media string, raw [
 	w.WriteHeader(status)
 	// A client that is gone cannot be told.
 	_, _ = w.Write(raw) //nolint:gosec // JSON or escaped HTML, and sent as nothing else
+}
+
+func encodeBody(b *bytes.Buffer, body any) error {
+	w, ok := body.(writer)
+	if !ok {
+		return encodeTo(b, body)
+	}
+	err := w.writeJSON(b)
+	b.WriteByte('\n')
+	return err
 }
 
 func encode(v any) ([]byte, error) {
