@@ -89,7 +89,9 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if err != nil {
 		return nil, notRecorded(spec.ID, err)
 	}
-	m := a.adopt(rec, lease, true)
+	m := a.newMachine(rec, lease, true)
+	m.recent.Store(&launched)
+	a.add(m)
 	if rec.Machine.Config.Schedule != "" {
 		a.rescheduled()
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 )
@@ -12,6 +14,7 @@ import (
 // How many rows are published in one go, and the pauses while that fails.
 const (
 	publishBatch    = 256
+	publishers      = 16 // at once
 	minPublishPause = 50 * time.Millisecond
 	maxPublishPause = 5 * time.Second
 )
@@ -46,16 +49,19 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
-// publishOnce sends what waits, oldest first, and returns how much that was.
+// publishOnce sends some of what waits, the oldest, and returns how much that was.
 func (a *Agent) publishOnce(ctx context.Context) (int, error) {
 	pending, err := a.o.Journal.Unpublished(publishBatch)
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
-	for _, p := range pending {
-		if err := a.passOver(p.ID, a.publishRow(ctx, p)); err != nil {
-			return 0, err
-		}
+	var group errgroup.Group
+	group.SetLimit(publishers)
+	for _, p := range pending { // each of another Machine
+		group.Go(func() error { return a.passOver(p.ID, a.publishRow(ctx, p)) })
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
 	}
 	return len(pending), a.o.Journal.Published(pending)
 }

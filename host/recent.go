@@ -6,11 +6,12 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// newest returns the events that come with a Machine, newest first. They are read
-// from the journal once and from then on kept in memory.
+// newest returns the events that come with a Machine, newest first, which are shared
+// and must not be changed. Those of a Machine that was made before the daemon started
+// are read from the journal once; from then on they are in memory.
 func (m *machine) newest() ([]hangar.Event, error) {
 	if recent := m.recent.Load(); recent != nil {
-		return slices.Clone(*recent), nil
+		return *recent, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -20,14 +21,14 @@ func (m *machine) newest() ([]hangar.Event, error) {
 // newestLocked is newest while m.mu is held, so that no event comes meanwhile.
 func (m *machine) newestLocked() ([]hangar.Event, error) {
 	if recent := m.recent.Load(); recent != nil {
-		return slices.Clone(*recent), nil
+		return *recent, nil
 	}
 	recent, err := m.agent.o.Journal.Events(m.id, shownEvents)
 	if err != nil {
 		return nil, err
 	}
 	m.recent.Store(&recent)
-	return slices.Clone(recent), nil
+	return recent, nil
 }
 
 // remember adds events that were committed, the oldest first. m.mu is held.

@@ -70,8 +70,9 @@ func (a *Agent) readJournal(sandboxes []hangar.MachineID) error {
 		if err != nil {
 			return err
 		}
-		m := a.adopt(rec, lease, rec.Handle == nil && !left[rec.Machine.ID])
+		m := a.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID])
 		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
+		a.add(m)
 		return nil
 	})
 	if err != nil {
@@ -92,12 +93,11 @@ func timeOf(id string) uint64 {
 	return parsed.Time()
 }
 
-// adopt makes the Machine of a record known, with its lease, if it has one; clean
+// newMachine returns the Machine of a record, with its lease, if it has one; clean
 // says that nothing of a sandbox of it can be on the host.
-func (a *Agent) adopt(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
+func (a *Agent) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
 	m := &machine{agent: a, id: rec.Machine.ID, lease: lease, clean: clean}
 	m.rec.Store(rec)
-	a.add(m)
 	return m
 }
 
