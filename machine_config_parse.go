@@ -26,8 +26,10 @@ type sentConfig struct {
 	doc   json.RawMessage
 	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
 	// sealed are the typed fields of a config that is only ever replaced; see Seal.
-	// Then there is no digest.
-	sealed *plainConfig
+	// Then there is no digest. The metadata are beside them, so that configs which
+	// differ in nothing else share the rest; see ConfigPool.
+	sealed   *plainConfig
+	metadata map[string]string
 }
 
 // plainConfig is MachineConfig without its methods: what encoding/json does by itself.
@@ -122,7 +124,7 @@ func (c MachineConfig) MarshalJSON() ([]byte, error) {
 // Normalize expands Size and fills in Guest for a config that was built in Go, as
 // ParseMachineConfig does for one that was sent. It may be repeated.
 func (c *MachineConfig) Normalize() error {
-	if c.Size == "" && c.Guest != nil && c.Guest.complete() {
+	if c.normal() {
 		return nil
 	}
 	raw, err := c.MarshalJSON()
@@ -131,6 +133,9 @@ func (c *MachineConfig) Normalize() error {
 	}
 	return c.UnmarshalJSON(raw)
 }
+
+// normal reports whether Normalize has nothing to do.
+func (c *MachineConfig) normal() bool { return c.Size == "" && c.Guest != nil && c.Guest.complete() }
 
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
 func (c *MachineConfig) SetMetadata(metadata map[string]string) {
@@ -148,7 +153,7 @@ func (c *MachineConfig) SetMetadata(metadata map[string]string) {
 		return
 	}
 	if sealed {
-		c.seal(doc)
+		c.seal(doc, c.sent.sealed)
 	} else if typed, err := c.typedDigest(); err == nil {
 		c.sent = &sentConfig{doc: doc, typed: typed}
 	}

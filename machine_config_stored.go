@@ -9,21 +9,32 @@ import (
 // Seal promises that what the config refers to is never changed in place any more,
 // only replaced, as in a record that others read. MarshalJSON then need not look
 // for changes inside. It may be repeated.
-func (c *MachineConfig) Seal() error {
-	if c.intact() {
-		return nil
+func (c *MachineConfig) Seal() error { return (*ConfigPool)(nil).Seal(c) }
+
+// Document returns what MarshalJSON writes of the config when it is normalised; see
+// Normalize. It must not be changed.
+func (c *MachineConfig) Document() (json.RawMessage, error) {
+	if c.normal() && c.intact() {
+		return c.sent.doc, nil
 	}
-	doc, err := c.MarshalJSON()
-	if err == nil {
-		c.seal(doc)
+	normal := *c
+	if err := normal.Normalize(); err != nil {
+		return nil, err
 	}
-	return err
+	return normal.MarshalJSON()
 }
 
-func (c *MachineConfig) seal(doc json.RawMessage) {
+// seal makes doc what is written of the config. Its fields but for the metadata are
+// those of typed.
+func (c *MachineConfig) seal(doc json.RawMessage, typed *plainConfig) {
+	c.sent = &sentConfig{doc: doc, sealed: typed, metadata: c.Metadata}
+}
+
+// withoutMetadata returns the typed fields but for the metadata.
+func (c *MachineConfig) withoutMetadata() *plainConfig {
 	typed := plainConfig(*c)
-	typed.sent = nil
-	c.sent = &sentConfig{doc: doc, sealed: &typed}
+	typed.sent, typed.Metadata = nil, nil
+	return &typed
 }
 
 // intact reports whether the config is sealed and no field was replaced since.
@@ -31,9 +42,21 @@ func (c *MachineConfig) intact() bool {
 	if c.sent == nil || c.sent.sealed == nil {
 		return false
 	}
-	now := plainConfig(*c)
-	now.sent = nil
-	return identical(reflect.ValueOf(&now).Elem(), reflect.ValueOf(c.sent.sealed).Elem())
+	metadata := reflect.ValueOf(&c.Metadata)
+	if !identical(metadata.Elem(), reflect.ValueOf(&c.sent.metadata).Elem()) {
+		return false
+	}
+	now, then := reflect.ValueOf(c).Elem(), reflect.ValueOf(c.sent.sealed).Elem()
+	for i := range now.NumField() {
+		f := now.Field(i)
+		if f.Addr().UnsafePointer() == metadata.UnsafePointer() || f.Type() == reflect.TypeFor[*sentConfig]() {
+			continue
+		}
+		if !identical(f, then.Field(i)) {
+			return false
+		}
+	}
+	return true
 }
 
 // identical reports whether two values of a type are equal without looking into what
@@ -68,25 +91,24 @@ func (m *StoredMachine) Restore() Machine {
 	if m.Machine == nil {
 		m.Machine = new(Machine)
 	}
-	m.Machine.Config = MachineConfig(m.Config)
+	m.Machine.Config = m.Config.config
 	return *m.Machine
 }
 
 // StoredConfig is the config of a StoredMachine.
-type StoredConfig MachineConfig
+type StoredConfig struct {
+	pool   *ConfigPool // nil: it shares nothing
+	config MachineConfig
+}
 
 // UnmarshalJSON reads what MachineConfig.MarshalJSON wrote, also in another version.
 func (c *StoredConfig) UnmarshalJSON(raw []byte) error {
-	var p plainConfig
 	// Whoever wrote it may have escaped what MarshalJSON had not.
-	if bytes.Contains(raw, []byte(`\u00`)) || json.Unmarshal(raw, &p) != nil {
-		config := (*MachineConfig)(c)
-		if err := config.UnmarshalJSON(raw); err != nil {
-			return err
-		}
-		return config.Seal()
+	if !bytes.Contains(raw, []byte(`\u00`)) && c.pool.read(&c.config, bytes.Clone(raw)) == nil {
+		return nil
 	}
-	*c = StoredConfig(p)
-	(*MachineConfig)(c).seal(bytes.Clone(raw))
-	return nil
+	if err := c.config.UnmarshalJSON(raw); err != nil {
+		return err
+	}
+	return c.pool.Seal(&c.config)
 }

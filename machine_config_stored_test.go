@@ -32,6 +32,7 @@ func TestSealedConfigIsWrittenAsBefore(t *testing.T) {
 		"pairs and a text": func(c *hangar.MachineConfig) { c.SetMetadata(map[string]string{"role": "web"}); c.Image = "b" },
 	}
 	const sent = `{"image":"a","x":1.0,"env":{"A":"<1>"},"metadata":{"k":"v"},"init":{"cmd":["true"]},"services":[{"internal_port":80,"y":[]}]}`
+	var pool hangar.ConfigPool
 	for name, change := range changes {
 		plain, err := hangar.ParseMachineConfig([]byte(sent))
 		if err != nil {
@@ -43,11 +44,19 @@ func TestSealedConfigIsWrittenAsBefore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		shared := plain
+		if err := pool.Seal(&shared); err != nil {
+			t.Fatal(err)
+		}
+		change(&shared)
 		change(&plain)
 		change(&sealed)
 		want := configText(t, plain)
 		if got := configText(t, sealed); got != want {
 			t.Errorf("%s: sealed, it is written as %s\nwant %s", name, got, want)
+		}
+		if got := configText(t, shared); got != want {
+			t.Errorf("%s: shared, it is written as %s\nwant %s", name, got, want)
 		}
 		if err := sealed.Seal(); err != nil {
 			t.Fatal(err)
@@ -61,6 +70,8 @@ func TestSealedConfigIsWrittenAsBefore(t *testing.T) {
 func TestStoredMachineComesBack(t *testing.T) {
 	for _, config := range []string{
 		`{"image":"a"}`,
+		`{"image":"a","metadata":{}}`,
+		`{"image":"a","x":{"metadata":{"no":"no"}},"env":{"metadata":"no"},"metadata":{"k":"v","q":"[\\\",}"}}`,
 		`{"image":"a","x":{"y":1.50},"env":{"A":"<&>\u2028"},"services":[{"internal_port":80,"autostop":"stop"}],"stop_config":{"timeout":5}}`,
 	} {
 		c, err := hangar.ParseMachineConfig([]byte(config))
@@ -71,23 +82,9 @@ func TestStoredMachineComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var stored hangar.StoredMachine
-		if err := json.Unmarshal(raw, &stored); err != nil {
-			t.Fatal(err)
-		}
-		m := stored.Restore()
-		if m.ID != "d890123456789e" || m.Name != "m" {
-			t.Errorf("restored %+v", m)
-		}
-		if got, want := configText(t, m.Config), configText(t, c); got != want {
-			t.Errorf("restored and written: %s\nwant %s", got, want)
-		}
-		want := c
-		if err := want.Seal(); err != nil {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(m.Config, want) {
-			t.Errorf("restored %+v\nwant %+v", m.Config, want)
+		var pool hangar.ConfigPool
+		for _, stored := range []hangar.StoredMachine{{}, pool.Stored(), pool.Stored()} {
+			comesBack(t, raw, stored, c)
 		}
 	}
 	var none hangar.StoredMachine
@@ -96,5 +93,26 @@ func TestStoredMachineComesBack(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(`{"config":{"image":1}}`), &none); err == nil {
 		t.Error("a config with a bad type is restored")
+	}
+}
+
+func comesBack(t *testing.T, raw []byte, stored hangar.StoredMachine, c hangar.MachineConfig) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &stored); err != nil {
+		t.Fatal(err)
+	}
+	m := stored.Restore()
+	if m.ID != "d890123456789e" || m.Name != "m" {
+		t.Errorf("restored %+v", m)
+	}
+	if got, want := configText(t, m.Config), configText(t, c); got != want {
+		t.Errorf("restored and written: %s\nwant %s", got, want)
+	}
+	want := c
+	if err := want.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(m.Config, want) {
+		t.Errorf("restored %+v\nwant %+v", m.Config, want)
 	}
 }

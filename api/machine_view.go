@@ -68,26 +68,11 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 		labelled.ImageRef = viewImageRef(m.ImageRef)
 		v.Machine = &labelled
 	}
-	err := normalize(m.ID, &v.Config)
-	return v, err
-}
-
-// normalize fills in the guest of a config that has none: clients dereference it
-// without looking.
-func normalize(id hangar.MachineID, c *hangar.MachineConfig) error {
-	if err := c.Normalize(); err != nil {
-		return fmt.Errorf("config of machine %s: %w", id, err)
+	// Clients dereference the guest without looking.
+	if err := v.Config.Normalize(); err != nil {
+		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
 	}
-	return nil
-}
-
-// configDocument is the config of a machineView, as it is written.
-func configDocument(m *hangar.Machine) ([]byte, error) {
-	config := m.Config // a caller's Machine is not ours to change
-	if err := normalize(m.ID, &config); err != nil {
-		return nil, err
-	}
-	return config.MarshalJSON()
+	return v, nil
 }
 
 // viewChecks is never nil: clients decode a list.

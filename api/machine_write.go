@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -50,9 +51,9 @@ const writtenMachine = 2 << 10
 
 // writeMachine writes what encoding/json makes of a machineView.
 func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
-	config, err := configDocument(m)
+	config, err := m.Config.Document()
 	if err != nil {
-		return err
+		return fmt.Errorf("config of machine %s: %w", m.ID, err)
 	}
 	to.Grow(len(config) + writtenMachine)
 	b := to.AvailableBuffer()

@@ -18,6 +18,7 @@ import (
 type Rows struct {
 	store      state.Store
 	log        *slog.Logger
+	configs    hangar.ConfigPool // of the rows that are read
 	unreadable atomic.Uint64
 }
 
@@ -227,7 +228,7 @@ func (r *Rows) row(ctx context.Context, host hangar.HostID, id hangar.MachineID)
 // not belong where it is, or is of a state that this version does not know, is as
 // unreadable as one that is no JSON.
 func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
-	row, err := decodeRow(item.Value)
+	row, err := r.decode(item.Value)
 	if err == nil {
 		err = rowFault(item.Key, &row.Machine)
 	}
@@ -239,12 +240,12 @@ func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
 	return row, nil
 }
 
-// decodeRow reads what PublishMachine wrote.
-func decodeRow(value []byte) (row hangar.MachineRow, err error) {
+// decode reads what PublishMachine wrote.
+func (r *Rows) decode(value []byte) (row hangar.MachineRow, err error) {
 	stored := struct {
 		*hangar.MachineRow
 		Machine hangar.StoredMachine `json:"machine"`
-	}{MachineRow: &row}
+	}{MachineRow: &row, Machine: r.configs.Stored()}
 	if err = json.Unmarshal(value, &stored); err == nil {
 		row.Machine = stored.Machine.Restore()
 	}

@@ -13,7 +13,8 @@
 // goroutine that Open starts and Close ends: it takes every function that waits
 // into one transaction and pays for one fsync, so that a hundred writers at once
 // cost little more than one, and one alone never waits for company. Reads never
-// wait for writes. Nothing is kept in memory per Machine.
+// wait for writes. Nothing is kept in memory per Machine, only what the configs of
+// Machines have in common.
 //
 // The journal decides nothing: it does not know which states may follow one
 // another, which records belong together, or when one may be forgotten. It is not
@@ -34,6 +35,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/hangar-platform/hangar"
 )
 
 // Bounds of what is kept per Machine. The oldest go first.
@@ -89,6 +92,8 @@ type Journal struct {
 	queue  []*call    // waiting for the committer, oldest first
 	acked  map[outboxKey]struct{}
 	closed bool
+
+	configs hangar.ConfigPool // of the records that are read
 
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
@@ -266,7 +271,7 @@ func syncDir(dir string) error {
 // ctx bounds the wait for the turn; once fn runs, Commit waits for the outcome, so
 // that an answer is never ambiguous and fn never runs after Commit returned.
 func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
-	c := &call{fn: fn, done: make(chan struct{})}
+	c := &call{fn: fn, configs: &j.configs, done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -286,6 +291,10 @@ func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
 	}
 	return c.err
 }
+
+// Configs is where the configs of records share what they have in common, those that
+// are read and those that their user seals with it.
+func (j *Journal) Configs() *hangar.ConfigPool { return &j.configs }
 
 // Changed receives a value after something became unpublished, and once at the
 // start when something already was. Signals that nobody took yet become one. It is

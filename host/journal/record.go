@@ -90,13 +90,14 @@ type Previous struct {
 	SecretsVersion int `json:"secrets_version,omitempty"`
 }
 
-// decodeRecord reads what PutMachine wrote.
-func decodeRecord(value []byte) (*Record, error) {
+// decodeRecord reads what PutMachine wrote. Records that are read through the same pool
+// share what their configs have in common.
+func decodeRecord(value []byte, configs *hangar.ConfigPool) (*Record, error) {
 	r := new(Record)
 	stored := struct {
 		*Record
 		Machine hangar.StoredMachine `json:"machine"`
-	}{Record: r}
+	}{Record: r, Machine: configs.Stored()}
 	if err := json.Unmarshal(value, &stored); err != nil {
 		return nil, err
 	}

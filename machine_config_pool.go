@@ -1,0 +1,155 @@
+package hangar
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// ConfigPool lets sealed configs share what they have in common: those of an App's
+// Machines are often the same but for their metadata. A hundred thousand Machines then
+// take a fraction of the memory, and most need not be read but for their metadata. It
+// holds the documents that it has seen lately, at most maxPooled bytes of them. The zero
+// value is empty, and a nil pool shares nothing; methods may be called from any
+// goroutine.
+type ConfigPool struct {
+	mu    sync.Mutex
+	typed map[string]*plainConfig // by document without metadata, never changed; guarded by mu
+	size  int                     // of the documents, in bytes; guarded by mu
+}
+
+// maxPooled bounds the documents of a pool, in bytes. One that takes more than a part
+// of that is not worth it.
+const (
+	maxPooled    = 8 << 20
+	maxPooledDoc = maxPooled / 64
+)
+
+// Stored returns what reads a Machine and shares its config.
+func (p *ConfigPool) Stored() StoredMachine { return StoredMachine{Config: StoredConfig{pool: p}} }
+
+// Seal is MachineConfig.Seal, and shares the config.
+func (p *ConfigPool) Seal(c *MachineConfig) error {
+	if c.intact() {
+		return nil
+	}
+	doc, err := c.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	if p == nil || p.read(c, doc) != nil {
+		c.seal(doc, c.withoutMetadata())
+	}
+	return nil
+}
+
+// read makes c the sealed config of a document, or returns an error and leaves c as it
+// was. It keeps doc.
+func (p *ConfigPool) read(c *MachineConfig, doc []byte) error {
+	from, to, ok := findMetadata(doc)
+	if p == nil || !ok || len(doc) > maxPooledDoc {
+		var whole plainConfig
+		if err := json.Unmarshal(doc, &whole); err != nil {
+			return err
+		}
+		*c = MachineConfig(whole)
+		c.seal(doc, c.withoutMetadata())
+		return nil
+	}
+	var metadata map[string]string
+	if from < to {
+		if err := json.Unmarshal(doc[from:to], &metadata); err != nil {
+			return err
+		}
+	}
+	typed, err := p.without(doc[:from], doc[to:])
+	if err != nil {
+		return err
+	}
+	*c = MachineConfig(*typed)
+	c.Metadata = metadata
+	c.seal(doc, typed)
+	return nil
+}
+
+// without returns the typed fields of a document whose metadata is cut out between
+// head and tail.
+func (p *ConfigPool) without(head, tail []byte) (*plainConfig, error) {
+	// Where the value is missing no other document has what this one has, so only
+	// those that differ in nothing else have the same key.
+	key := slices.Concat(head, tail)
+	if typed := p.known(key); typed != nil {
+		return typed, nil
+	}
+	text := key
+	if len(tail) > 0 {
+		text = slices.Concat(head, []byte("null"), tail)
+	}
+	typed := new(plainConfig)
+	if err := json.Unmarshal(text, typed); err != nil {
+		return nil, err
+	}
+	p.add(key, typed)
+	return typed, nil
+}
+
+func (p *ConfigPool) known(key []byte) *plainConfig {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.typed[string(key)]
+}
+
+func (p *ConfigPool) add(key []byte, typed *plainConfig) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.size += len(key); p.typed == nil || p.size > maxPooled {
+		p.typed, p.size = make(map[string]*plainConfig), len(key)
+	}
+	p.typed[string(key)] = typed
+}
+
+// findMetadata returns where the value of the member "metadata" is in an object in
+// JSON; from and to are its end if there is none. It is not ok when there may be
+// several that encoding/json would read into the field.
+func findMetadata(doc []byte) (from, to int, ok bool) {
+	const name = "metadata"
+	from, to = len(doc), len(doc)
+	depth, key := 0, false // key: what comes next at depth 1 is the key of a member
+	inside := false        // the value of the member
+	for i := 0; i < len(doc); i++ {
+		switch c := doc[i]; c {
+		case '{', '[':
+			depth++
+			key = key || depth == 1
+		case '}', ']', ',':
+			if c != ',' {
+				depth--
+			}
+			if inside && (depth == 0 || depth == 1 && c == ',') {
+				to, inside = i, false
+			}
+			if depth == 1 && c == ',' {
+				key = true
+			}
+		case '"':
+			begin := i + 1
+			for i++; i < len(doc) && doc[i] != '"'; i++ {
+				if doc[i] == '\\' {
+					i++
+				}
+			}
+			if depth != 1 || !key || i >= len(doc) {
+				continue
+			}
+			key = false
+			switch text := string(doc[begin:i]); {
+			case text == name && from == len(doc) && i+1 < len(doc) && doc[i+1] == ':':
+				from, inside = i+2, true
+			case strings.EqualFold(text, name), strings.Contains(text, `\`):
+				return 0, 0, false
+			}
+		}
+	}
+	return from, to, !inside && (from == len(doc) || from < to && to < len(doc))
+}
