@@ -27,7 +27,7 @@ type sentConfig struct {
 	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
 	// sealed are the typed fields of a config that is only ever replaced; see Seal.
 	// Then there is no digest. The metadata are beside them, so that configs which
-	// differ in nothing else share the rest; see ConfigPool.
+	// differ in nothing else share the rest; see MachinePool.
 	sealed   *plainConfig
 	metadata map[string]string
 }

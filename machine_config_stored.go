@@ -9,7 +9,7 @@ import (
 // Seal promises that what the config refers to is never changed in place any more,
 // only replaced, as in a record that others read. MarshalJSON then need not look
 // for changes inside. It may be repeated.
-func (c *MachineConfig) Seal() error { return (*ConfigPool)(nil).Seal(c) }
+func (c *MachineConfig) Seal() error { return (*MachinePool)(nil).Seal(c) }
 
 // Document returns what MarshalJSON writes of the config when it is normalised; see
 // Normalize. It must not be changed.
@@ -79,25 +79,21 @@ func identical(a, b reflect.Value) bool {
 	}
 }
 
-// StoredMachine reads a Machine from where it was kept. Its config was normalised
-// before it was written, so that need not be done again, and comes sealed.
+// StoredMachine reads a Machine from where it was kept; see MachinePool.Stored.
 type StoredMachine struct {
 	*Machine
 	Config StoredConfig `json:"config"`
 }
 
-// Restore returns the Machine that was read.
-func (m *StoredMachine) Restore() Machine {
-	if m.Machine == nil {
-		m.Machine = new(Machine)
-	}
+// Restore completes the Machine once all was read.
+func (m *StoredMachine) Restore() {
 	m.Machine.Config = m.Config.config
-	return *m.Machine
+	m.Config.pool.share(m.Machine)
 }
 
 // StoredConfig is the config of a StoredMachine.
 type StoredConfig struct {
-	pool   *ConfigPool // nil: it shares nothing
+	pool   *MachinePool // nil: it shares nothing
 	config MachineConfig
 }
 

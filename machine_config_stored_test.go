@@ -32,7 +32,7 @@ func TestSealedConfigIsWrittenAsBefore(t *testing.T) {
 		"pairs and a text": func(c *hangar.MachineConfig) { c.SetMetadata(map[string]string{"role": "web"}); c.Image = "b" },
 	}
 	const sent = `{"image":"a","x":1.0,"env":{"A":"<1>"},"metadata":{"k":"v"},"init":{"cmd":["true"]},"services":[{"internal_port":80,"y":[]}]}`
-	var pool hangar.ConfigPool
+	var pool hangar.MachinePool
 	for name, change := range changes {
 		plain, err := hangar.ParseMachineConfig([]byte(sent))
 		if err != nil {
@@ -82,26 +82,25 @@ func TestStoredMachineComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var pool hangar.ConfigPool
-		for _, stored := range []hangar.StoredMachine{{}, pool.Stored(), pool.Stored()} {
-			comesBack(t, raw, stored, c)
+		var pool hangar.MachinePool
+		for _, pool := range []*hangar.MachinePool{nil, &pool, &pool} {
+			comesBack(t, raw, pool, c)
 		}
 	}
-	var none hangar.StoredMachine
-	if m := none.Restore(); !reflect.DeepEqual(m, hangar.Machine{}) {
-		t.Errorf("nothing restores to %+v", m)
-	}
+	none := (*hangar.MachinePool)(nil).Stored(new(hangar.Machine))
 	if err := json.Unmarshal([]byte(`{"config":{"image":1}}`), &none); err == nil {
 		t.Error("a config with a bad type is restored")
 	}
 }
 
-func comesBack(t *testing.T, raw []byte, stored hangar.StoredMachine, c hangar.MachineConfig) {
+func comesBack(t *testing.T, raw []byte, pool *hangar.MachinePool, c hangar.MachineConfig) {
 	t.Helper()
+	var m hangar.Machine
+	stored := pool.Stored(&m)
 	if err := json.Unmarshal(raw, &stored); err != nil {
 		t.Fatal(err)
 	}
-	m := stored.Restore()
+	stored.Restore()
 	if m.ID != "d890123456789e" || m.Name != "m" {
 		t.Errorf("restored %+v", m)
 	}

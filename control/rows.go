@@ -18,7 +18,7 @@ import (
 type Rows struct {
 	store      state.Store
 	log        *slog.Logger
-	configs    hangar.ConfigPool // of the rows that are read
+	pool       hangar.MachinePool // of the rows that are read
 	unreadable atomic.Uint64
 }
 
@@ -245,9 +245,9 @@ func (r *Rows) decode(value []byte) (row hangar.MachineRow, err error) {
 	stored := struct {
 		*hangar.MachineRow
 		Machine hangar.StoredMachine `json:"machine"`
-	}{MachineRow: &row, Machine: r.configs.Stored()}
+	}{MachineRow: &row, Machine: r.pool.Stored(&row.Machine)}
 	if err = json.Unmarshal(value, &stored); err == nil {
-		row.Machine = stored.Machine.Restore()
+		stored.Machine.Restore()
 	}
 	return row, err
 }

@@ -61,7 +61,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			SecretsVersion: spec.Secrets.Version,
 		},
 	}
-	if err := a.o.Journal.Configs().Seal(&rec.Machine.Config); err != nil {
+	if err := a.o.Journal.Pool().Seal(&rec.Machine.Config); err != nil {
 		return nil, notRecorded(spec.ID, err)
 	}
 	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.EventSourceFrom(ctx)}}

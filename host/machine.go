@@ -93,7 +93,7 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 		lease = nil
 	}
 	newVersion := next.Machine.InstanceID > current.Machine.InstanceID
-	err := m.agent.o.Journal.Configs().Seal(&next.Machine.Config)
+	err := m.agent.o.Journal.Pool().Seal(&next.Machine.Config)
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}

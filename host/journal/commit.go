@@ -12,10 +12,10 @@ import (
 
 // call is one Commit on its way.
 type call struct {
-	fn      func(tx *Tx) error
-	configs *hangar.ConfigPool
-	taken   bool          // by the committer; guarded by Journal.mu
-	done    chan struct{} // closed when err and panicked are final
+	fn    func(tx *Tx) error
+	pool  *hangar.MachinePool
+	taken bool          // by the committer; guarded by Journal.mu
+	done  chan struct{} // closed when err and panicked are final
 
 	err      error
 	panicked any

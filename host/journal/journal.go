@@ -13,8 +13,8 @@
 // goroutine that Open starts and Close ends: it takes every function that waits
 // into one transaction and pays for one fsync, so that a hundred writers at once
 // cost little more than one, and one alone never waits for company. Reads never
-// wait for writes. Nothing is kept in memory per Machine, only what the configs of
-// Machines have in common.
+// wait for writes. Nothing is kept in memory per Machine, only what Machines have
+// in common.
 //
 // The journal decides nothing: it does not know which states may follow one
 // another, which records belong together, or when one may be forgotten. It is not
@@ -93,7 +93,7 @@ type Journal struct {
 	acked  map[outboxKey]struct{}
 	closed bool
 
-	configs hangar.ConfigPool // of the records that are read
+	pool hangar.MachinePool // of the records that are read
 
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
@@ -271,7 +271,7 @@ func syncDir(dir string) error {
 // ctx bounds the wait for the turn; once fn runs, Commit waits for the outcome, so
 // that an answer is never ambiguous and fn never runs after Commit returned.
 func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
-	c := &call{fn: fn, configs: &j.configs, done: make(chan struct{})}
+	c := &call{fn: fn, pool: &j.pool, done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -292,9 +292,9 @@ func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
 	return c.err
 }
 
-// Configs is where the configs of records share what they have in common, those that
-// are read and those that their user seals with it.
-func (j *Journal) Configs() *hangar.ConfigPool { return &j.configs }
+// Pool is by which the Machines of records share what they have in common: of those
+// that are read, and of those whose config its user seals with it.
+func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
 
 // Changed receives a value after something became unpublished, and once at the
 // start when something already was. Signals that nobody took yet become one. It is

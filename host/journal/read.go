@@ -102,7 +102,7 @@ func (j *Journal) parse(read []written) []*Record {
 	for first := range workers {
 		wg.Go(func() {
 			for i := first; i < len(read); i += workers {
-				r, err := decodeRecord(read[i].record, &j.configs)
+				r, err := decodeRecord(read[i].record, &j.pool)
 				if err != nil {
 					j.skipped("machine", read[i].id, err)
 					continue
@@ -138,7 +138,7 @@ func (j *Journal) IDs() ([]hangar.MachineID, error) {
 func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
-		if r, err = readMachine(tx, id, &j.configs); err == nil {
+		if r, err = readMachine(tx, id, &j.pool); err == nil {
 			j.addHealth(r, tx.Bucket(bucketHealth).Get([]byte(id)))
 		}
 		return err
@@ -159,12 +159,12 @@ func (j *Journal) addHealth(r *Record, v []byte) {
 	r.Health, r.Seq = h, max(r.Seq, h.Seq)
 }
 
-func readMachine(tx *bolt.Tx, id hangar.MachineID, configs *hangar.ConfigPool) (*Record, error) {
+func readMachine(tx *bolt.Tx, id hangar.MachineID, pool *hangar.MachinePool) (*Record, error) {
 	v := tx.Bucket(bucketMachines).Get([]byte(id))
 	if v == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
 	}
-	r, err := decodeRecord(v, configs)
+	r, err := decodeRecord(v, pool)
 	if err != nil {
 		return nil, fmt.Errorf("decode machine %s: %w", id, err)
 	}

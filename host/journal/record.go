@@ -91,16 +91,16 @@ type Previous struct {
 }
 
 // decodeRecord reads what PutMachine wrote. Records that are read through the same pool
-// share what their configs have in common.
-func decodeRecord(value []byte, configs *hangar.ConfigPool) (*Record, error) {
+// share what their Machines have in common.
+func decodeRecord(value []byte, pool *hangar.MachinePool) (*Record, error) {
 	r := new(Record)
 	stored := struct {
 		*Record
 		Machine hangar.StoredMachine `json:"machine"`
-	}{Record: r, Machine: configs.Stored()}
+	}{Record: r, Machine: pool.Stored(&r.Machine)}
 	if err := json.Unmarshal(value, &stored); err != nil {
 		return nil, err
 	}
-	r.Machine = stored.Machine.Restore()
+	stored.Machine.Restore()
 	return r, nil
 }

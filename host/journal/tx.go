@@ -57,7 +57,7 @@ func (t *Tx) PutMachine(r *Record) error {
 	}
 	// A record that cannot be read back would be lost at the next start, with
 	// everything that it claims. Better to refuse it while somebody listens.
-	if _, err := decodeRecord(value, t.call.configs); err != nil {
+	if _, err := decodeRecord(value, t.call.pool); err != nil {
 		return fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
 	if err := t.tx.Bucket(bucketMachines).Put(key, value); err != nil {
@@ -220,7 +220,7 @@ func (t *Tx) Machine(id hangar.MachineID) (*Record, error) {
 	if t.tx == nil {
 		return nil, errTxEnded
 	}
-	return readMachine(t.tx, id, t.call.configs)
+	return readMachine(t.tx, id, t.call.pool)
 }
 
 // Setting returns what is kept under key as this commit sees it, or ErrNotFound.

@@ -12,17 +12,22 @@ import (
 )
 
 // restored reads a config through a pool.
-func restored(t *testing.T, pool *hangar.ConfigPool, document string) hangar.MachineConfig {
+func restored(t *testing.T, pool *hangar.MachinePool, document string) hangar.MachineConfig {
 	t.Helper()
-	stored := pool.Stored()
-	if err := json.Unmarshal([]byte(`{"config":`+document+`}`), &stored); err != nil {
+	var m hangar.Machine
+	stored := pool.Stored(&m)
+	if err := json.Unmarshal([]byte(`{"app_name":"web","image_ref":{"tag":"v1"},"config":`+document+`}`), &stored); err != nil {
 		t.Fatal(err)
 	}
-	return stored.Restore().Config
+	stored.Restore()
+	if m.App != "web" || m.ImageRef.Tag != "v1" || m.Host != "" {
+		t.Errorf("read %+v", m)
+	}
+	return m.Config
 }
 
 func TestPoolSharesAllButMetadata(t *testing.T) {
-	var pool hangar.ConfigPool
+	var pool hangar.MachinePool
 	const document = `{"env":{"A":"1"},"guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"image":"a","init":{},"metadata":{"n":"%d"},"x":[1]}`
 	one, two := restored(t, &pool, fmt.Sprintf(document, 1)), restored(t, &pool, fmt.Sprintf(document, 2))
 	if one.Guest != two.Guest || !reflect.DeepEqual(one.Env, two.Env) {
@@ -52,7 +57,7 @@ func TestPoolSharesAllButMetadata(t *testing.T) {
 // TestPoolReadsAsWithoutIt reads documents, also such as MarshalJSON never writes, one
 // after the other through one pool.
 func TestPoolReadsAsWithoutIt(t *testing.T) {
-	var pool hangar.ConfigPool
+	var pool hangar.MachinePool
 	for range 2 {
 		for _, document := range poolDocuments() {
 			got, want := restored(t, &pool, document), restored(t, nil, document)
@@ -87,7 +92,7 @@ func poolDocuments() []string {
 }
 
 func TestPoolForgets(t *testing.T) {
-	var pool hangar.ConfigPool
+	var pool hangar.MachinePool
 	filler := strings.Repeat("x", 100_000)
 	for i := range 200 {
 		c := restored(t, &pool, fmt.Sprintf(`{"image":"a","env":{"N":"%d","X":"%s"},"metadata":{"n":"%d"}}`, i, filler, i))
@@ -102,17 +107,22 @@ func FuzzPool(f *testing.F) {
 		f.Add(document, document)
 	}
 	f.Fuzz(func(t *testing.T, first, second string) {
-		var pool hangar.ConfigPool
+		var pool hangar.MachinePool
 		for _, document := range []string{first, second} {
-			var plain hangar.StoredMachine
-			shared := pool.Stored()
+			var want, got hangar.Machine
+			plain, shared := (*hangar.MachinePool)(nil).Stored(&want), pool.Stored(&got)
 			raw := []byte(`{"config":` + document + `}`)
 			wantErr, gotErr := json.Unmarshal(raw, &plain), json.Unmarshal(raw, &shared)
 			if (gotErr == nil) != (wantErr == nil) {
 				t.Fatalf("%q is read with %v, without the pool with %v", document, gotErr, wantErr)
 			}
-			if gotErr == nil && !reflect.DeepEqual(shared.Restore(), plain.Restore()) {
-				t.Fatalf("%q is read as %+v, without the pool as %+v", document, shared.Restore(), plain.Restore())
+			if gotErr != nil {
+				continue
+			}
+			plain.Restore()
+			shared.Restore()
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("%q is read as %+v, without the pool as %+v", document, got, want)
 			}
 		}
 	})

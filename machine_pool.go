@@ -7,30 +7,70 @@ import (
 	"sync"
 )
 
-// ConfigPool lets sealed configs share what they have in common: those of an App's
-// Machines are often the same but for their metadata. A hundred thousand Machines then
-// take a fraction of the memory, and most need not be read but for their metadata. It
-// holds the documents that it has seen lately, at most maxPooled bytes of them. The zero
-// value is empty, and a nil pool shares nothing; methods may be called from any
-// goroutine.
-type ConfigPool struct {
+// MachinePool lets Machines in memory share what they have in common. Those of an App
+// often differ in hardly more than their ids and metadata, so that a hundred thousand
+// take a fraction of the memory, and of most configs only the metadata need be read.
+// What is shared is never changed in place; see MachineConfig.Seal.
+//
+// A pool holds what it has seen lately, within bounds. The zero value is empty, and a
+// nil pool shares nothing; methods may be called from any goroutine.
+type MachinePool struct {
 	mu    sync.Mutex
 	typed map[string]*plainConfig // by document without metadata, never changed; guarded by mu
 	size  int                     // of the documents, in bytes; guarded by mu
+	texts map[string]string       // each by itself; guarded by mu
 }
 
 // maxPooled bounds the documents of a pool, in bytes. One that takes more than a part
-// of that is not worth it.
+// of that is not worth it. maxTexts is how many texts it has, of at most maxText bytes.
 const (
 	maxPooled    = 8 << 20
 	maxPooledDoc = maxPooled / 64
+	maxTexts     = 16 << 10
+	maxText      = 512
 )
 
-// Stored returns what reads a Machine and shares its config.
-func (p *ConfigPool) Stored() StoredMachine { return StoredMachine{Config: StoredConfig{pool: p}} }
+// Stored returns what reads a Machine into m from where it was kept. Its config was
+// normalised before it was written, so that need not be done again, and comes sealed.
+// It is complete after StoredMachine.Restore.
+func (p *MachinePool) Stored(m *Machine) StoredMachine {
+	return StoredMachine{Machine: m, Config: StoredConfig{pool: p}}
+}
+
+// share replaces texts of a Machine that others have, too.
+func (p *MachinePool) share(m *Machine) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shareText(p, &m.App)
+	shareText(p, &m.State)
+	shareText(p, &m.Region)
+	shareText(p, &m.Host)
+	shareText(p, &m.HostStatus)
+	shareText(p, &m.ImageRef.Registry)
+	shareText(p, &m.ImageRef.Repository)
+	shareText(p, &m.ImageRef.Tag)
+	shareText(p, &m.ImageRef.Digest)
+}
+
+// shareText replaces a text by an equal one. p.mu is held.
+func shareText[T ~string](p *MachinePool, s *T) {
+	known, ok := p.texts[string(*s)]
+	switch {
+	case ok:
+		*s = T(known)
+	case len(*s) <= maxText:
+		if p.texts == nil || len(p.texts) == maxTexts {
+			p.texts = make(map[string]string)
+		}
+		p.texts[string(*s)] = string(*s)
+	}
+}
 
 // Seal is MachineConfig.Seal, and shares the config.
-func (p *ConfigPool) Seal(c *MachineConfig) error {
+func (p *MachinePool) Seal(c *MachineConfig) error {
 	if c.intact() {
 		return nil
 	}
@@ -46,7 +86,7 @@ func (p *ConfigPool) Seal(c *MachineConfig) error {
 
 // read makes c the sealed config of a document, or returns an error and leaves c as it
 // was. It keeps doc.
-func (p *ConfigPool) read(c *MachineConfig, doc []byte) error {
+func (p *MachinePool) read(c *MachineConfig, doc []byte) error {
 	from, to, ok := findMetadata(doc)
 	if p == nil || !ok || len(doc) > maxPooledDoc {
 		var whole plainConfig
@@ -75,7 +115,7 @@ func (p *ConfigPool) read(c *MachineConfig, doc []byte) error {
 
 // without returns the typed fields of a document whose metadata is cut out between
 // head and tail.
-func (p *ConfigPool) without(head, tail []byte) (*plainConfig, error) {
+func (p *MachinePool) without(head, tail []byte) (*plainConfig, error) {
 	// Where the value is missing no other document has what this one has, so only
 	// those that differ in nothing else have the same key.
 	key := slices.Concat(head, tail)
@@ -94,13 +134,13 @@ func (p *ConfigPool) without(head, tail []byte) (*plainConfig, error) {
 	return typed, nil
 }
 
-func (p *ConfigPool) known(key []byte) *plainConfig {
+func (p *MachinePool) known(key []byte) *plainConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.typed[string(key)]
 }
 
-func (p *ConfigPool) add(key []byte, typed *plainConfig) {
+func (p *MachinePool) add(key []byte, typed *plainConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.size += len(key); p.typed == nil || p.size > maxPooled {
