@@ -26,6 +26,18 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+func TestHeading(t *testing.T) {
+	for flag, want := range map[string]string{"100,1000,10000": "## API: `make bench-api`", "100,100000": "## API: 100 and 100,000 Machines"} {
+		o, err := parse([]string{"-machines", flag})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.heading(); got != want {
+			t.Errorf("the heading of -machines %s is %q, want %q", flag, got, want)
+		}
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", 100_005: "100,005"} {
 		if got := count(n); got != want {

@@ -78,7 +78,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("api", flag.ContinueOnError)
 	f.StringVar(&o.bin, "bin", "bin", "directory of hangar, as `make build` leaves it")
 	f.StringVar(&o.out, "out", "bench/RESULTS.md", "file to put the results into; empty: print them only")
-	f.StringVar(&machines, "machines", "100,1000,10000", "how many Machines there are in turn, ascending")
+	f.StringVar(&machines, "machines", commas(usualMachines()), "how many Machines there are in turn, ascending")
 	f.IntVar(&o.clients, "clients", 32, "connections that ask at once")
 	f.IntVar(&o.waiters, "waiters", 10_000, "connections that wait for one Machine")
 	f.DurationVar(&o.span, "span", 8*time.Second, "how long each thing is measured")
@@ -118,12 +118,16 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// usualMachines are how many Machines there are unless asked.
+func usualMachines() []int { return []int{100, 1000, 10_000} }
+
+func commas(numbers []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]") }
+
 func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
 
 // String is the flags that make the same run.
 func (o options) String() string {
-	numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(o.machines), " ", ","), "[]")
-	text := fmt.Sprintf("-machines %s -clients %d -waiters %d -span %s", numbers, o.clients, o.waiters, o.span)
+	text := fmt.Sprintf("-machines %s -clients %d -waiters %d -span %s", commas(o.machines), o.clients, o.waiters, o.span)
 	if len(o.skip) > 0 {
 		text += " -skip " + strings.Join(o.skip, ",")
 	}

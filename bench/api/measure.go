@@ -112,8 +112,14 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// settling is how long a daemon is left alone before its memory is read.
-const settling = 3 * time.Second
+// A daemon is left alone until it has done, in so long a time, less than a part of what
+// one processor does: what it put off, such as to publish Machines, is done. Then its
+// memory is read.
+const (
+	settling   = 3 * time.Second
+	restless   = settling / 20
+	settleTime = 5 * time.Minute // at most
+)
 
 func (b *bench) stage(ctx context.Context, d *harness.Daemon, p *platform, s *stage) error {
 	created, err := cost(pids(d), func() (*load, error) { return p.grow(ctx, s.machines, b.options.clients) })
@@ -209,10 +215,23 @@ func cost(serve func() []int, do func() (*load, error)) (*row, error) {
 
 // settled returns the memory of a daemon that was left alone.
 func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
-	select {
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	case <-time.After(settling):
+	for began := time.Now(); time.Since(began) < settleTime; {
+		before, err := processorTime(pids(d)())
+		if err != nil {
+			return 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(settling):
+		}
+		after, err := processorTime(pids(d)())
+		if err != nil {
+			return 0, err
+		}
+		if after-before < restless {
+			break
+		}
 	}
 	rss, err := memory([]int{d.PID()})
 	fmt.Fprintf(os.Stderr, "  rss %d MiB\n", rss>>20)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,18 @@ const (
 	readyAt    = 10_000
 )
 
-// heading is where the results are in the file.
-const heading = "## API: `make bench-api`"
+// heading is where the results are in the file. Those with other numbers of Machines
+// than usual have a place of their own.
+func (o options) heading() string {
+	if slices.Equal(o.machines, usualMachines()) {
+		return "## API: `make bench-api`"
+	}
+	var counts []string
+	for _, n := range o.machines {
+		counts = append(counts, count(n))
+	}
+	return "## API: " + strings.Join(counts, " and ") + " Machines"
+}
 
 // report prints what was measured, and puts it into the file of results.
 func (b *bench) report(ctx context.Context) error {
@@ -39,7 +50,7 @@ func (b *bench) report(ctx context.Context) error {
 
 func (b *bench) markdown(ctx context.Context) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s\n\n`go run ./bench/api %s`\n\n", heading, b.options)
+	fmt.Fprintf(&w, "%s\n\n`go run ./bench/api %s`\n\n", b.options.heading(), b.options)
 	fmt.Fprintf(&w, "- %s\n", publish.Server())
 	versions := []string{publish.Said(ctx, filepath.Join(b.options.bin, "hangar"), "version"), runtime.Version()}
 	for _, p := range b.peers {

@@ -59,6 +59,8 @@ func newMachineListCommand(c *cli) *cobra.Command {
 			switch {
 			case err != nil:
 				return err
+			case asJSON && org != "":
+				return c.printJSON(listed(machines))
 			case asJSON:
 				return c.printJSON(orEmpty(machines))
 			case quiet:
@@ -120,6 +122,22 @@ func (c *cli) orgMachines(
 		}
 		return machines, nil
 	}
+}
+
+// listedMachine is a Machine as the listing of an organization has it: that says
+// neither what its image was resolved to nor which host has it, so no key does.
+type listedMachine struct {
+	*hangar.Machine
+	Host     string           `json:"host_id,omitempty"`
+	ImageRef *hangar.ImageRef `json:"image_ref,omitempty"`
+}
+
+func listed(machines []*hangar.Machine) []listedMachine {
+	list := make([]listedMachine, 0, len(machines))
+	for _, m := range machines {
+		list = append(list, listedMachine{Machine: m})
+	}
+	return list
 }
 
 // printMachines writes the table of Machines, with or without their checks.
