@@ -59,6 +59,13 @@ type NamedCheck struct {
 // NamedChecks returns every health check of the config: those of the config by
 // name, then those of services in their order.
 func (c *MachineConfig) NamedChecks() []NamedCheck {
+	some := len(c.Checks) > 0
+	for i := range c.Services {
+		some = some || len(c.Services[i].Checks) > 0
+	}
+	if !some {
+		return nil // as mostly, and every reader of a Machine asks
+	}
 	var list []NamedCheck
 	taken := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {

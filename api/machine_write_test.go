@@ -106,8 +106,8 @@ func draw(t *rapid.T, v reflect.Value) {
 	case reflect.Bool:
 		v.SetBool(rapid.Bool().Draw(t, "flag"))
 	case reflect.Struct:
-		for i := range v.NumField() {
-			draw(t, v.Field(i))
+		for _, f := range v.Fields() {
+			draw(t, f)
 		}
 	case reflect.Pointer:
 		if rapid.Bool().Draw(t, "there") {

@@ -121,7 +121,9 @@ func parse(args []string) (options, error) {
 // usualMachines are how many Machines there are unless asked.
 func usualMachines() []int { return []int{100, 1000, 10_000} }
 
-func commas(numbers []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]") }
+func commas(numbers []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]")
+}
 
 func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
 
