@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -19,11 +20,13 @@ type bench struct {
 	options   options
 	cleanup   harness.Undo
 	dir       string // temporary
+	guest     string // the program that Machines run, in dir
 	stages    []*stage
 	peers     []*row
 	notes     []string
 	waiting   *fanOut
 	scattered *spread
+	growth    float64 // see grown; 0: not measured
 	busy      float64 // share of the processors that others took before
 }
 
@@ -65,26 +68,16 @@ func (b *bench) measure(ctx context.Context) error {
 	if b.busy, err = otherWork(ctx); err != nil {
 		return err
 	}
-	program := filepath.Join(dir, "guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./bench/guest")
+	b.guest = filepath.Join(dir, "guest")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.guest, "./bench/guest")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the guest: %w\n%s", err, said)
 	}
-	d, err := startDaemon(ctx, filepath.Join(b.options.bin, "hangar"))
+	d, p, err := b.begin(ctx)
 	if err != nil {
 		return err
 	}
-	b.cleanup.Add(d.Down)
-	token, err := d.Token()
-	if err != nil {
-		return err
-	}
-	image, err := d.Push(ctx, program, "guest:bench")
-	if err != nil {
-		return err
-	}
-	p := &platform{addr: d.Addr, token: token, image: image, apps: map[string]bool{}}
 	for _, n := range b.options.machines {
 		s := &stage{machines: n}
 		b.stages = append(b.stages, s)
@@ -109,6 +102,60 @@ func (b *bench) measure(ctx context.Context) error {
 			return fmt.Errorf("%d scattered waiters: %w", b.options.waiters, err)
 		}
 	}
+	return nil
+}
+
+// begin starts a daemon that has the image of the guest, and no Machines.
+func (b *bench) begin(ctx context.Context) (*harness.Daemon, *platform, error) {
+	d, err := startDaemon(ctx, filepath.Join(b.options.bin, "hangar"))
+	if err != nil {
+		return nil, nil, err
+	}
+	b.cleanup.Add(d.Down)
+	token, err := d.Token()
+	if err != nil {
+		return nil, nil, err
+	}
+	image, err := d.Push(ctx, b.guest, "guest:bench")
+	return d, &platform{addr: d.Addr, token: token, image: image, apps: map[string]bool{}}, err
+}
+
+// turns is how often two daemons are compared.
+const turns = 7
+
+// grown finds what a get costs the daemon that has most Machines, to one with fewest.
+// They are asked in turns and the median counts, because what else a server does changes
+// what the same work costs.
+func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform) error {
+	few, pFew, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := pFew.grow(ctx, b.options.machines[0], b.options.clients); err != nil {
+		return err
+	}
+	var ratios []float64
+	for range turns {
+		var costs []time.Duration
+		for _, side := range []struct {
+			daemon   *harness.Daemon
+			platform *platform
+		}{{few, pFew}, {d, p}} {
+			get := side.platform.anyMachine(func(r ref) []byte { return side.platform.request(http.MethodGet, r.path(), nil) })
+			r, err := cost(pids(side.daemon), func() (*load, error) {
+				return drive(ctx, "tcp", side.platform.addr, b.options.clients, b.options.span/2, get)
+			})
+			if err != nil {
+				return err
+			}
+			r.name, r.clients = opGet, b.options.clients
+			progress(r)
+			costs = append(costs, max(1, r.cost))
+		}
+		ratios = append(ratios, float64(costs[1])/float64(costs[0]))
+	}
+	slices.Sort(ratios)
+	b.growth = ratios[turns/2]
 	return nil
 }
 
@@ -137,6 +184,11 @@ func (b *bench) stage(ctx context.Context, d *harness.Daemon, p *platform, s *st
 	}
 	if err := many(opGet, b.options.clients, p.anyMachine(func(r ref) []byte { return p.request(http.MethodGet, r.path(), nil) })); err != nil {
 		return err
+	}
+	if last := len(b.options.machines) - 1; last > 0 && s.machines == b.options.machines[last] {
+		if err := b.grown(ctx, d, p); err != nil {
+			return err
+		}
 	}
 	for _, list := range []struct {
 		name, app, query string
