@@ -59,6 +59,7 @@ var rules = map[string]rule{
 	"host/image/...":         {imports: language},
 	"host/image/registry":    {imports: plus(language, "host/image/durable")},
 	"host/journal":           {imports: language},
+	"host/localapi":          {imports: language},
 	"host/logs":              {imports: plus(language, "host/logs/keeper")},
 	"host/logs/keeper":       {imports: language},
 	"host/network":           {imports: language},

@@ -23,5 +23,9 @@ func AuthorizationSchemes() []string { return []string{"Bearer", "PlatformV1", "
 // Machine; each variable is set under both.
 var GuestEnvPrefixes = NamePair{"PLATFORM_", "FLY_"}
 
+// GuestDir is the directory of the platform inside every Machine; the two names lead to
+// the same one.
+var GuestDir = NamePair{"/.platform", "/.fly"}
+
 // MetadataProcessGroup is the metadata key that names the process group.
 var MetadataProcessGroup = NamePair{"platform_process_group", "fly_process_group"}

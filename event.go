@@ -37,9 +37,10 @@ type EventSource string
 
 // The sources of events. SourceAgent is spelled as on the wire.
 const (
-	SourceUser  EventSource = "user"
-	SourceAgent EventSource = "flyd"
-	SourceProxy EventSource = "proxy"
+	SourceUser    EventSource = "user"
+	SourceMachine EventSource = "machine" // the Machine itself
+	SourceAgent   EventSource = "flyd"
+	SourceProxy   EventSource = "proxy"
 )
 
 type eventSourceKey struct{}

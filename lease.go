@@ -72,10 +72,11 @@ func NewLeaseNonce() string {
 func (l *Lease) Live(now time.Time) bool { return l != nil && now.Before(l.ExpiresAt) }
 
 // Admits reports whether ctx may change the Machine: nobody holds a lease, or ctx
-// carries its nonce, or it is not a user who asks. Only users are held off: what the
-// platform does by itself, such as to start a Machine for a request, goes on.
+// carries its nonce, or it is the platform that asks. Users and Machines are held off:
+// what the platform does by itself, such as to start a Machine for a request, goes on.
 func (l *Lease) Admits(ctx context.Context, now time.Time) bool {
-	return !l.Live(now) || l.Nonce == LeaseNonceFrom(ctx) || EventSourceFrom(ctx) != SourceUser
+	source := EventSourceFrom(ctx)
+	return !l.Live(now) || l.Nonce == LeaseNonceFrom(ctx) || source != SourceUser && source != SourceMachine
 }
 
 // Held is the error for those whom the lease of a Machine keeps out, in words that

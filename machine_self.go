@@ -25,6 +25,17 @@ func WithSelf(ctx context.Context, ref MachineRef) context.Context {
 	return context.WithValue(ctx, selfKey{}, ref)
 }
 
+// AsMachine returns a context in which a Machine of an organization calls, known by the
+// way by which it called: see WithSelf. It may read and annotate itself and ask to be
+// suspended, and read its App.
+func AsMachine(ctx context.Context, org OrgSlug, ref MachineRef) context.Context {
+	ctx = WithPrincipal(ctx, Principal{Subject: "machine " + string(ref.ID), Grants: []Grant{
+		{Org: org, Apps: []AppName{ref.App}, Machines: []MachineID{ref.ID}, Actions: ActionRead | ActionWrite | ActionControl},
+		{Org: org, Apps: []AppName{ref.App}, Actions: ActionRead},
+	}})
+	return WithEventSource(WithSelf(ctx, ref), SourceMachine)
+}
+
 // SelfFrom returns the Machine that calls, if the caller is one.
 func SelfFrom(ctx context.Context) (MachineRef, bool) {
 	ref, ok := ctx.Value(selfKey{}).(MachineRef)

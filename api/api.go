@@ -107,7 +107,7 @@ func (s *server) routes() {
 	s.identityRoutes()
 	s.platformRoutes()
 	if s.Registry != nil {
-		s.mux.Handle("/v2/", steady(s.Registry))
+		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
 	}
 	s.mux.Handle("/", s.plain(s.unknownPath))
 }

@@ -23,7 +23,7 @@ func (s *server) appRoutes() {
 		Answer: appList{1, []appView{exampleApp()}}, Errors: []int{http.StatusNotFound},
 	})
 	s.handle("GET /v1/apps/{app}", s.getApp, operation{
-		ID: "getApp", Tag: "Apps", Summary: "Get an App",
+		ID: "getApp", Self: true, Tag: "Apps", Summary: "Get an App",
 		Text:   "An App of another organization is refused with 403, which tells that its name is taken.",
 		Answer: exampleApp(),
 	})

@@ -14,6 +14,9 @@
 // An answer must be taken within answerTimeout, and a stream that nobody reads ends
 // after streamTimeout. A handler that panics answers 500.
 //
+// A request whose context has a principal already, see [hangar.AsMachine], needs no token.
+// If it comes from a Machine, that may ask what operations allow with Self, of itself.
+//
 // # The document
 //
 // GET /v1/openapi.json describes every route in OpenAPI 3.1. It is made from the routes

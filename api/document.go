@@ -103,6 +103,9 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 			Description: http.StatusText(http.StatusNotModified), Headers: requestIDHeaders(),
 		}
 	}
+	if r.Self {
+		op.Description = strings.TrimSpace(op.Description + " " + textOfSelf)
+	}
 	for _, status := range r.errorsOf() {
 		op.Responses[strconv.Itoa(status)] = &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
 	}

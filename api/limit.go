@@ -136,8 +136,12 @@ func (s *server) limit(next http.Handler) http.Handler {
 	})
 }
 
-// caller is for whom a request counts: the organizations of its principal.
+// caller is for whom a request counts: the organizations of its principal, or the
+// Machine that it comes from.
 func caller(r *http.Request) string {
+	if ref, ok := hangar.SelfFrom(r.Context()); ok {
+		return string(ref.ID)
+	}
 	p, err := hangar.PrincipalFrom(r.Context())
 	if err != nil || p.Admin {
 		return ""

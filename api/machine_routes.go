@@ -47,7 +47,7 @@ func (s *server) machineRoutes() {
 		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/suspend", s.suspendMachine, operation{
-		ID: "suspendMachine", Tag: "Machines", Summary: "Put the memory of a Machine aside",
+		ID: "suspendMachine", Self: true, Tag: "Machines", Summary: "Put the memory of a Machine aside",
 		Text:   "A start resumes it where it was, open connections included. A Machine that cannot be suspended is refused, with the reason in the text.",
 		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
@@ -105,11 +105,11 @@ func (s *server) readRoutes() {
 		Answer: page,
 	})
 	s.handle("GET "+machine, s.getMachine, operation{
-		ID: "getMachine", Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",
+		ID: "getMachine", Self: true, Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",
 		Answer: example,
 	})
 	s.stream("GET "+machine+"/wait", s.waitMachine, operation{
-		ID: "waitMachine", Tag: "Machines", Summary: "Wait for a state",
+		ID: "waitMachine", Self: true, Tag: "Machines", Summary: "Wait for a state",
 		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the wish can no longer come true.",
 		Query: []param{
 			{"state", []string{"started"}, "Any of these; the default is started. `settled` is any of started, stopped, suspended, failed and destroyed."},
@@ -122,11 +122,11 @@ func (s *server) readRoutes() {
 		Errors: []int{http.StatusRequestTimeout},
 	})
 	s.handle("GET "+machine+"/versions", s.listVersions, operation{
-		ID: "listVersions", Tag: "Machines", Summary: "List the configs that a Machine has had", Text: "Newest first.",
+		ID: "listVersions", Self: true, Tag: "Machines", Summary: "List the configs that a Machine has had", Text: "Newest first.",
 		Answer: []hangar.MachineVersion{{Version: exampleVersion, Config: example.Config}},
 	})
 	s.stream("GET "+machine+"/events", s.listEvents, operation{
-		ID: "listEvents", Tag: "Machines", Summary: "List the newest events, or follow every change",
+		ID: "listEvents", Self: true, Tag: "Machines", Summary: "List the newest events, or follow every change",
 		Text: "With `follow`, one JSON value per line: the Machine as it is and then each change, until it is destroyed. " + textOfStreams,
 		Query: []param{
 			{"limit", 20, "At most so many, from 1 to 50. The default is 20."},

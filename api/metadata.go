@@ -29,29 +29,29 @@ func (s *server) metadataRoutes() {
 	wish := metadataWish{Metadata: map[string]*string{"role": new("web"), "old": nil}}
 
 	s.handle("GET "+metadata, s.getMetadata, operation{
-		ID: "getMetadata", Tag: "Metadata", Summary: "Get the metadata of a Machine",
+		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get the metadata of a Machine",
 		Answer: map[string]string{"role": "web"},
 	})
 	s.handle("PUT "+metadata, s.replaceMetadata, operation{
-		ID: "replaceMetadata", Tag: "Metadata", Summary: "Replace the metadata of a Machine",
+		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace the metadata of a Machine",
 		Text: "Keys that are not named are removed." + text,
 		Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("PATCH "+metadata, s.mergeMetadata, operation{
-		ID: "mergeMetadata", Tag: "Metadata", Summary: "Change some keys of the metadata",
+		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Change some keys of the metadata",
 		Text: "A value that is null or empty removes its key; keys that are not named stay." + text,
 		Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("GET "+key, s.getMetadataKey, operation{
-		ID: "getMetadataKey", Tag: "Metadata", Summary: "Get a value of the metadata",
+		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
 		Answer: metadataValue{"web"},
 	})
 	s.handle("POST "+key, s.setMetadataKey, operation{
-		ID: "setMetadataKey", Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
+		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
 		Body: pairWish{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("DELETE "+key, s.removeMetadataKey, operation{
-		ID: "removeMetadataKey", Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",
+		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",
 		Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 }

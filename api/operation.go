@@ -32,6 +32,8 @@ type operation struct {
 	Cached  bool   // who has the answer may ask whether it is still the same
 
 	Errors []int // status codes beyond those that errorsOf has
+
+	Self bool // a Machine may ask it of itself, without a token: see self
 }
 
 // param is a parameter of a query, or a header. Example gives its type, too: a list
@@ -132,6 +134,9 @@ func (s *server) stream(pattern string, h streamer, op operation) {
 }
 
 func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {
+	if !public {
+		h = s.self(op, h)
+	}
 	method, path, _ := strings.Cut(pattern, " ")
 	s.table = append(s.table, route{method, path, public, op})
 	s.mux.Handle(pattern, h)

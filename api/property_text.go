@@ -89,7 +89,7 @@ func describeProperties(s *openapi.Schemas) {
 	})
 	tell[hangar.Event](s, texts{
 		"status":    "The state that the Machine came to be in.",
-		"source":    "Who caused it: `user`, `flyd` is this server, `proxy` the edge.",
+		"source":    "Who caused it: `user`, `machine` itself over its local socket, `flyd` is this server, `proxy` the edge.",
 		"timestamp": "Unix milliseconds.",
 	})
 	tell[hangar.EventRequest](s, texts{

@@ -50,7 +50,7 @@ func newSchemas() *openapi.Schemas {
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.Codes()...)
 	enum(s, hangar.AppPending, hangar.AppDeployed)
-	enum(s, hangar.SourceUser, hangar.SourceAgent, hangar.SourceProxy)
+	enum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)
 	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth)
 	return s
 }

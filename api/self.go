@@ -1,0 +1,44 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// self bounds what a Machine may ask that called over its own socket: the operations
+// that are marked with Self, of itself. It is told of other Apps and Machines what
+// whoever may not see them is told. Tokens do not count: the socket says who calls.
+func (s *server) self(op operation, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ref, ok := hangar.SelfFrom(r.Context())
+		if !ok {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if err := aboutSelf(r, ref, op); err != nil {
+			s.writeError(w, r, err)
+			return
+		}
+		r.Header.Del("Authorization")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// aboutSelf refuses what is not about the Machine ref, and what it may not ask.
+func aboutSelf(r *http.Request, ref hangar.MachineRef, op operation) error {
+	app, id := r.PathValue("app"), r.PathValue("machine")
+	switch {
+	case app != "" && app != string(ref.App):
+		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", clip(app))
+	case id != "" && id != string(ref.ID):
+		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", clip(id))
+	case op.Self:
+		return nil
+	default:
+		return hangar.Errorf(hangar.CodeForbidden, "", "A machine may not do this over its local socket: use a token, and the API of the server")
+	}
+}
+
+// textOfSelf is added to what the document says of operations that are marked with Self.
+const textOfSelf = "A Machine may ask this of itself over its local socket `/.fly/api`, without a token."
