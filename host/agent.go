@@ -27,6 +27,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,18 +67,21 @@ type Networks interface {
 	check.Dialer
 }
 
-// Options are what an agent is made of. All fields are required.
+// Options are what an agent is made of. All fields but PublicIP are required.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
 	Driver      driver.Driver
 	Images      Images
 	Network     Networks
+	Local       LocalAPI
+	Identity    hangar.IdentityService // for the tokens by which Machines assume roles
 	Logs        *logs.Store
 	Journal     *journal.Journal
 	Publisher   hangar.Publisher
 	Keys        *keyset.Keyset // encrypts the secrets of Machines in the journal
 	Nameservers []string       // for the resolv.conf of Machines
+	PublicIP    netip.Addr     // from which Machines reach the internet over IPv6; the zero Addr: none
 	Log         *slog.Logger
 	Now         func() time.Time
 }
@@ -88,6 +92,7 @@ type Agent struct {
 	creates singleflight.Group
 	checks  *check.Checker
 	news    unhealthy // statuses of checks that are not in the journal yet
+	roles   roles
 
 	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
 
@@ -112,6 +117,7 @@ type limits struct {
 	boot    time.Duration // a boot or a resume, once the image is on the host
 	suspend time.Duration // the writing of memory
 	stop    time.Duration // a stop, beyond its grace
+	role    time.Duration // for an identity token, while a Machine waits for it
 	release time.Duration // to release a sandbox that has ended, or to end it by force
 	close   time.Duration // what Close waits for effects under way
 }
@@ -119,7 +125,7 @@ type limits struct {
 func defaultLimits() limits {
 	return limits{
 		recover: 30 * time.Second, boot: 2 * time.Minute, suspend: 5 * time.Minute, stop: 20 * time.Second,
-		release: time.Minute, close: 10 * time.Second,
+		role: 2 * time.Second, release: time.Minute, close: 10 * time.Second,
 	}
 }
 
@@ -135,6 +141,7 @@ func New(o Options) *Agent {
 		schedules: make(chan struct{}, 1), limits: defaultLimits(),
 	}
 	a.news.init()
+	a.roles.init()
 	a.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: a.healthChanged})
 	return a
 }
@@ -157,6 +164,7 @@ func (a *Agent) Open(ctx context.Context) error {
 	a.start(func() { a.checks.Run(a.lifetime) })
 	a.start(func() { a.keepHealth(a.lifetime) })
 	a.start(func() { a.keepSchedules(a.lifetime) })
+	a.start(func() { a.keepRoles(a.lifetime) })
 	return nil
 }
 

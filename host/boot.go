@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -136,9 +134,11 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 		}
 		spec.Root.Reset = false
 		// Addresses went into the sandbox that could not be resumed.
-		if spec.NetNS, err = m.attach(ctx, rec); err != nil {
+		at, err := m.attach(ctx, rec)
+		if err != nil {
 			return nil, rec, err
 		}
+		spec.NetNS = at.NetNS
 	}
 	handle, err := m.agent.o.Driver.Start(ctx, spec)
 	return handle, rec, err
@@ -226,11 +226,9 @@ func (m *machine) retireSnapshot() error {
 	return nil
 }
 
-// attach gives the Machine its network namespace with its addresses, and returns
-// the namespace's path.
-func (m *machine) attach(ctx context.Context, rec *journal.Record) (string, error) {
-	at, err := m.agent.o.Network.Attach(ctx, network.Endpoint{ID: m.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
-	return at.NetNS, err
+// attach gives the Machine its network namespace with its addresses.
+func (m *machine) attach(ctx context.Context, rec *journal.Record) (network.Attachment, error) {
+	return m.agent.o.Network.Attach(ctx, network.Endpoint{ID: m.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
 }
 
 // spec works out everything that the driver needs, and writes the files that the
@@ -240,7 +238,7 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, m.agent.o.PublicIP)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -251,12 +249,19 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err := m.makeDirs(); err != nil {
 		return driver.Spec{}, err
 	}
-	mounts, own, err := m.writeEtc(rec, files)
+	at, err := m.attach(ctx, rec)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	netns, err := m.attach(ctx, rec)
+	mounts, own, err := m.writeEtc(rec, img, at, files)
 	if err != nil {
+		return driver.Spec{}, err
+	}
+	local, err := m.openLocal(rec)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	if err := m.giveRole(ctx, rec, processes); err != nil {
 		return driver.Spec{}, err
 	}
 	config := rec.Machine.Config
@@ -264,8 +269,8 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
 		Root:    driver.Root{Layers: img.Layers, Writable: m.path(writableDir), Reset: resetsRoot(rec)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
-		Mounts: mounts, Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
-		NetNS: netns, Output: m.path(outputFile), TTY: config.Init.TTY,
+		Mounts: slices.Concat(mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
+		NetNS: at.NetNS, Output: m.path(outputFile), TTY: config.Init.TTY,
 	}
 	for _, p := range processes[1:] {
 		spec.Others = append(spec.Others, asCommand(p))
@@ -308,37 +313,9 @@ func (a *Agent) process(rec *journal.Record) (guest.Process, error) {
 	if err != nil {
 		return guest.Process{}, err
 	}
-	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, a.o.PublicIP)
 	if err != nil {
 		return guest.Process{}, err
 	}
 	return processes[0], nil
-}
-
-// writeEtc writes the files that the platform puts into the Machine, and returns how
-// they are mounted. The set is always the same, so that a resume finds the mounts of the
-// suspend. Of files it takes those that stand for one of its own, and returns the rest.
-func (m *machine) writeEtc(rec *journal.Record, files []guest.File) ([]driver.Mount, []driver.File, error) {
-	etc := map[string]string{
-		"/etc/hostname":    guest.EtcHostname(&rec.Machine),
-		"/etc/hosts":       guest.EtcHosts(&rec.Machine),
-		"/etc/resolv.conf": guest.ResolvConf(&rec.Machine, m.agent.o.Nameservers),
-	}
-	var rest []driver.File
-	for _, f := range files {
-		if _, ok := etc[f.Path]; ok {
-			etc[f.Path] = string(f.Content)
-			continue
-		}
-		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
-	}
-	var mounts []driver.Mount
-	for _, target := range slices.Sorted(maps.Keys(etc)) {
-		path := filepath.Join(m.path(etcDir), filepath.Base(target))
-		if err := os.WriteFile(path, []byte(etc[target]), 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
-			return nil, nil, err
-		}
-		mounts = append(mounts, driver.Mount{Source: path, Target: target})
-	}
-	return mounts, rest, nil
 }

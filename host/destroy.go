@@ -19,6 +19,7 @@ func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
 	if err := m.clear(ctx, rec); err != nil {
 		return err
 	}
+	a.o.Local.Close(m.id)
 	if err := a.o.Logs.Release(m.id); err != nil {
 		return err
 	}

@@ -234,6 +234,7 @@ func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
 			return err
 		}
 	}
+	m.agent.o.Local.Close(m.id)
 	if err := m.agent.o.Logs.Release(m.id); err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ const (
 	usedDir     = "used"     // a snapshot that was resumed from, about to be removed
 	outputFile  = "output"   // FIFO of stdout and stderr
 	etcDir      = "etc"      // hosts, hostname and resolv.conf
+	localDir    = "local"    // what the Machine finds in hangar.GuestDir
+	roleFile    = "role"     // the Machine assumes a role
 )
 
 // machine is one Machine in the agent's memory: its record, and the goroutine that

@@ -113,6 +113,10 @@ func (m *machine) reattach(ctx context.Context) {
 	if err := m.agent.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile)); err != nil {
 		m.agent.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
 	}
+	if !rec.Ended {
+		m.reopenLocal(rec)
+		m.resumeRole()
+	}
 	if err := m.attached(ctx, rec); err != nil {
 		m.agent.o.Log.Error("take back machine", keyMachine, m.id, keyError, err)
 	}
@@ -160,6 +164,8 @@ func (m *machine) takeOver(ctx context.Context, rec *journal.Record) driver.Hand
 		return nil
 	}
 	m.known = true
+	m.reopenLocal(rec)
+	m.resumeRole()
 	return handle
 }
 

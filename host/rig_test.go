@@ -2,9 +2,11 @@ package host_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/fake"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -43,6 +46,9 @@ type rig struct {
 	pace   func(*host.Limits)
 	ahead  atomic.Int64 // nanoseconds by which the agent's clock is
 	net    host.Networks
+	issuer identities
+
+	handler http.Handler // of the local API; nil: nobody answers
 	*host.Agent
 	close func()
 	crash func() // as close, but as a kill does it
@@ -88,6 +94,14 @@ func (r *rig) open() {
 	if err := l.Open(ctx); err != nil {
 		r.Fatal(err)
 	}
+	sockets := localapi.New(log)
+	if r.handler != nil {
+		server := &http.Server{Handler: r.handler, ReadHeaderTimeout: time.Minute}
+		serving, stop := context.WithCancel(ctx)
+		var served sync.WaitGroup
+		served.Go(func() { _ = sockets.Run(serving, server) })
+		r.Cleanup(func() { stop(); served.Wait() })
+	}
 	world := fake.NewWorld(filepath.Join(r.dir, "world"))
 	dead := make(chan struct{})
 	drv := fake.New(world, fake.Options{Faults: func(op fake.Op, id hangar.MachineID) (time.Duration, error) {
@@ -102,7 +116,7 @@ func (r *rig) open() {
 	}})
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
-		Images: r.images, Network: r.net, Logs: l, Journal: j, Publisher: r.rows, Keys: r.openKeys(), Log: log,
+		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Logs: l, Journal: j, Publisher: r.rows, Keys: r.openKeys(), Log: log,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {
@@ -116,7 +130,7 @@ func (r *rig) open() {
 	r.close = func() {
 		once.Do(func() {
 			close(dead)
-			for _, err := range []error{a.Close(), l.Close(), j.Close()} {
+			for _, err := range []error{a.Close(), sockets.End(), l.Close(), j.Close()} {
 				if err != nil {
 					r.Error(err)
 				}
@@ -132,8 +146,10 @@ func (r *rig) open() {
 				}
 			}
 			close(dead)
-			if err := a.Close(); err != nil {
-				r.Error(err)
+			for _, err := range []error{a.Close(), sockets.End()} {
+				if err != nil {
+					r.Error(err)
+				}
 			}
 		})
 	}
@@ -262,6 +278,32 @@ func (s *images) List() ([]hangar.Image, error) {
 }
 func (s *images) Remove(context.Context, string) error                      { return nil }
 func (s *images) GC(context.Context, image.Policy) (freed int64, err error) { return 0, nil }
+
+// identities issues tokens that are valid for as long as they are told.
+type identities struct {
+	mu    sync.Mutex
+	away  bool
+	lives time.Duration
+	n     int
+}
+
+func (i *identities) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, in hangar.IdentityTokenRequest) (string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if self, _ := hangar.SelfFrom(ctx); i.away || self != ref {
+		return "", hangar.Errorf(hangar.CodeUnavailable, "", "issuer away")
+	}
+	i.n++
+	claims := fmt.Sprintf(`{"aud":%q,"sub":%q,"n":%d,"exp":%d.%06d}`, in.Audience, ref.ID, i.n,
+		time.Now().Add(i.lives).Unix(), time.Now().Add(i.lives).Nanosecond()/1000)
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature", nil
+}
+
+func (i *identities) set(away bool, lives time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.away, i.lives = away, lives
+}
 
 // rows is a cluster state that can be away.
 type rows struct {

@@ -21,6 +21,8 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 	// directory appears complete or not at all, and booted leaves none.
 	if _, err := os.Stat(snapshot); err != nil {
 		bounded, cancel := m.patiently(ctx, m.agent.limits.suspend)
+		// Whoever asked may be the Machine itself: its connections do not survive.
+		m.agent.o.Local.Settle(bounded, m.id)
 		err = m.agent.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
 		cancel()
 		switch {

@@ -27,6 +27,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/logs"
 )
 
@@ -102,9 +103,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	opened.add(images.Close)
 
+	sockets := localapi.New(log)
+	opened.add(sockets.End)
+	identities := newLateIdentity()
 	agent = host.New(host.Options{
-		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Logs: lines, Journal: records,
-		Publisher: rows, Keys: keys, Nameservers: nameservers(wires), Log: log, Now: time.Now,
+		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Local: sockets, Identity: identities, Logs: lines,
+		Journal: records, Publisher: rows, Keys: keys, Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -142,7 +146,15 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		Region: cfg.Region, Version: version, Log: log,
 	})
 
+	inside, err := listenInside(ctx, wires, listener.Addr(), log)
+	if err != nil {
+		return err
+	}
+
 	group, ctx := errgroup.WithContext(ctx)
+	if inside != nil {
+		group.Go(func() error { return serveHTTP(ctx, inside, handler) })
+	}
 	group.Go(func() error { return view.Run(ctx) })
 	if names != nil {
 		group.Go(func() error { return names.Run(ctx) })
@@ -152,6 +164,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	group.Go(func() error { return watchJournal(ctx, records) })
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
+	group.Go(func() error { return sockets.Run(ctx, api.Server(handler)) })
 	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err

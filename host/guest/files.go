@@ -1,8 +1,11 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -56,13 +59,35 @@ func Hostname(m *hangar.Machine) string {
 // EtcHostname is the Machine's /etc/hostname.
 func EtcHostname(m *hangar.Machine) string { return Hostname(m) + "\n" }
 
-// EtcHosts is the Machine's /etc/hosts. Its own names come first, so that a program
-// that asks for the name of its own address finds the full one.
-func EtcHosts(m *hangar.Machine) string {
+// maxHosts bounds what is read of an image's /etc/hosts, in bytes.
+const maxHosts = 16 << 20
+
+// EtcHosts is the Machine's /etc/hosts: what the image has there, what every system has
+// there unless the image does, and the Machine's own addresses, of which ipv4 may be
+// none. Its own names come first on their line, so that a program that asks for the name
+// of its own address finds the full one.
+func EtcHosts(img Image, m *hangar.Machine, ipv4 netip.Addr) (string, error) {
+	own, err := readFile(img.Layers, "etc/hosts", maxHosts)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
-	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	// What services over UDP bind to. Here any address will do.
-	b.WriteString("0.0.0.0\tfly-global-services platform-global-services\n")
+	b.Write(own)
+	if len(own) > 0 && own[len(own)-1] != '\n' {
+		b.WriteByte('\n')
+	}
+	named4, named6 := namesLocalhost(own)
+	if !named4 {
+		b.WriteString("127.0.0.1\tlocalhost\n")
+	}
+	if !named6 {
+		b.WriteString("::1\tlocalhost ip6-localhost ip6-loopback\n")
+	}
+	// What services over UDP bind to. Where the Machine has no address, any will do.
+	if !ipv4.IsValid() {
+		ipv4 = netip.IPv4Unspecified()
+	}
+	fmt.Fprintf(&b, "%s\tfly-global-services platform-global-services\n", ipv4)
 	if m.PrivateIP.IsValid() {
 		names := []string{Hostname(m)}
 		if dns := m.Config.DNS; dns != nil && dns.HostnameFQDN != "" {
@@ -73,7 +98,22 @@ func EtcHosts(m *hangar.Machine) string {
 		}
 		fmt.Fprintf(&b, "%s\t%s fly-local-6pn platform-local-6pn\n", m.PrivateIP, strings.Join(names, " "))
 	}
-	return b.String()
+	return b.String(), nil
+}
+
+// namesLocalhost reports for which kinds of addresses a hosts file names localhost.
+func namesLocalhost(hosts []byte) (ipv4, ipv6 bool) {
+	for line := range bytes.Lines(hosts) {
+		line, _, _ := bytes.Cut(line, []byte{'#'})
+		fields := strings.Fields(string(line))
+		if len(fields) < 2 || !slices.Contains(fields[1:], "localhost") {
+			continue
+		}
+		if a, err := netip.ParseAddr(fields[0]); err == nil {
+			ipv4, ipv6 = ipv4 || a.Is4(), ipv6 || a.Is6()
+		}
+	}
+	return ipv4, ipv6
 }
 
 // ResolvConf is the Machine's /etc/resolv.conf: the config's name servers, or

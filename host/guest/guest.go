@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,13 +46,15 @@ type Process struct {
 }
 
 // Resolve combines an image with a Machine's config, and returns its processes, the
-// main one first. secrets are those of the app; nil: none. It answers CodeInvalid with
-// ReasonBadConfig when there is nothing to run, or a user or a secret is unknown.
-func Resolve(img Image, m *hangar.Machine, secrets map[string]string) ([]Process, error) {
+// main one first. secrets are those of the app; nil: none. public is the address from
+// which the Machine reaches the internet over IPv6; the zero Addr: none. It answers
+// CodeInvalid with ReasonBadConfig when there is nothing to run, or a user or a secret is
+// unknown.
+func Resolve(img Image, m *hangar.Machine, secrets map[string]string, public netip.Addr) ([]Process, error) {
 	commands := m.Config.Commands()
 	out := make([]Process, 0, len(commands))
 	for i, c := range commands {
-		p, err := resolve(img, m, c, secrets)
+		p, err := resolve(img, m, c, secrets, public)
 		if err != nil {
 			if len(commands) > 1 {
 				err = inProcess(m.Config.CommandPath(i), err)
@@ -73,7 +76,7 @@ func inProcess(at string, err error) error {
 	return fmt.Errorf("%s: %w", at, err)
 }
 
-func resolve(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string) (Process, error) {
+func resolve(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string, public netip.Addr) (Process, error) {
 	args := arguments(img, overlaid(m.Config.Init, c))
 	if len(args) == 0 {
 		return Process{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
@@ -83,12 +86,16 @@ func resolve(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[s
 	if err != nil {
 		return Process{}, err
 	}
-	env, err := environment(img, m, c, secrets, account.home)
+	vars, err := variables(img, m, c, secrets)
 	if err != nil {
 		return Process{}, err
 	}
+	setDefault(vars, "PATH", defaultPath)
+	setDefault(vars, "HOME", account.home)
+	assume(vars, m)
+	maps.Copy(vars, platformVariables(m, public))
 	return Process{
-		Args: args, Env: env, Dir: cmp.Or(img.WorkDir, "/"), UID: account.uid, GID: account.gid, Groups: account.groups,
+		Args: args, Env: environment(vars), Dir: cmp.Or(img.WorkDir, "/"), UID: account.uid, GID: account.gid, Groups: account.groups,
 	}, nil
 }
 
@@ -130,10 +137,10 @@ func arguments(img Image, init hangar.Init) []string {
 // have it.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environment lays over the image's variables those of the config, of the app's secrets
-// and of the process, in this order, and the platform's over all.
-func environment(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string, home string) ([]string, error) {
-	vars := map[string]string{"PATH": defaultPath, "HOME": home}
+// variables lays over the image's variables those of the config, of the app's secrets
+// and of the process, in this order.
+func variables(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[string]string) (map[string]string, error) {
+	vars := make(map[string]string)
 	for _, v := range img.Env {
 		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
 			vars[name] = value
@@ -157,16 +164,24 @@ func environment(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets m
 	if m.Config.Init.TTY && vars["TERM"] == "" {
 		vars["TERM"] = "xterm"
 	}
-	for name, value := range platformVariables(m) {
-		vars[hangar.GuestEnvPrefixes.Neutral+name] = value
-		vars[hangar.GuestEnvPrefixes.Original+name] = value
+	return vars, nil
+}
+
+// setDefault sets a variable that nobody has set.
+func setDefault(vars map[string]string, name, value string) {
+	if _, ok := vars[name]; !ok {
+		vars[name] = value
 	}
+}
+
+// environment is the variables as a process gets them.
+func environment(vars map[string]string) []string {
 	env := make([]string, 0, len(vars))
 	for name, value := range vars {
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)
-	return env, nil
+	return env
 }
 
 func noSecret(name, forWhat string) error {
@@ -202,7 +217,8 @@ func imageText(m *hangar.Machine) string {
 	return image
 }
 
-func platformVariables(m *hangar.Machine) map[string]string {
+// platformVariables are those that the platform sets, each under both names.
+func platformVariables(m *hangar.Machine, public netip.Addr) map[string]string {
 	vars := map[string]string{
 		"APP_NAME":        string(m.App),
 		"MACHINE_ID":      string(m.ID),
@@ -220,5 +236,13 @@ func platformVariables(m *hangar.Machine) map[string]string {
 			vars["PROCESS_GROUP"] = group
 		}
 	}
-	return vars
+	if public.IsValid() {
+		vars["PUBLIC_IP"] = public.String()
+	}
+	both := make(map[string]string, 2*len(vars))
+	for name, value := range vars {
+		both[hangar.GuestEnvPrefixes.Neutral+name] = value
+		both[hangar.GuestEnvPrefixes.Original+name] = value
+	}
+	return both
 }

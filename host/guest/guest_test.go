@@ -107,7 +107,7 @@ func TestEnvironmentPrecedence(t *testing.T) {
 			Guest:    &hangar.Guest{MemoryMB: 512},
 		},
 	}
-	all, err := Resolve(Image{Cmd: []string{"x"}, Env: []string{"A=image", "B=image", "PATH=/opt"}}, m, nil)
+	all, err := Resolve(Image{Cmd: []string{"x"}, Env: []string{"A=image", "B=image", "PATH=/opt"}}, m, nil, netip.MustParseAddr("2001:db8::7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +115,7 @@ func TestEnvironmentPrecedence(t *testing.T) {
 	for _, want := range []string{
 		"A=config", "B=image", "PATH=/opt", "HOME=/root", "FLY_REGION=loc", "PLATFORM_REGION=loc", "FLY_MACHINE_ID=0123456789abcd",
 		"FLY_ALLOC_ID=0123456789abcd", "FLY_PROCESS_GROUP=worker", "FLY_VM_MEMORY_MB=512", "FLY_IMAGE_REF=r/n:1", "FLY_PRIVATE_IP=fdaa:0:1::2",
+		"FLY_PUBLIC_IP=2001:db8::7", "PLATFORM_PUBLIC_IP=2001:db8::7",
 	} {
 		if !slices.Contains(p.Env, want) {
 			t.Errorf("environment lacks %q: %q", want, p.Env)
@@ -123,7 +124,7 @@ func TestEnvironmentPrecedence(t *testing.T) {
 }
 
 func TestNothingToRun(t *testing.T) {
-	_, err := Resolve(Image{}, &hangar.Machine{}, nil)
+	_, err := Resolve(Image{}, &hangar.Machine{}, nil, netip.Addr{})
 	if hangar.ReasonOf(err) != hangar.ReasonBadConfig {
 		t.Errorf("Resolve of an empty image = %v, want bad_config", err)
 	}

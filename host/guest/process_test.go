@@ -38,7 +38,7 @@ func TestProcesses(t *testing.T) {
 		{"container", `,"containers":[{"cmd":["k"],"user":"3"}]`, []string{"3 /entry k"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Resolve(testImage, testMachine(t, tt.properties), nil)
+			got, err := Resolve(testImage, testMachine(t, tt.properties), nil, netip.Addr{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestProcessEnvironment(t *testing.T) {
 		{"memory", `,"guest":{"memory_mb":256,"max_memory_mb":512}`, []string{"FLY_VM_MEMORY_MB=512"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Resolve(testImage, testMachine(t, tt.properties), secrets)
+			got, err := Resolve(testImage, testMachine(t, tt.properties), secrets, netip.Addr{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestProcessErrors(t *testing.T) {
 		{"user", `,"processes":[{},{"user":"nobody-here"}]`, `config.processes[1]: cannot run as user "nobody-here"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Resolve(testImage, testMachine(t, tt.properties), nil)
+			_, err := Resolve(testImage, testMachine(t, tt.properties), nil, netip.Addr{})
 			if hangar.ReasonOf(err) != hangar.ReasonBadConfig || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Resolve: %v, want %q", err, tt.want)
 			}
@@ -151,8 +151,69 @@ func TestEtc(t *testing.T) {
 		plain: "fdaa:0:1::2\t0123456789abcd fly-local-6pn platform-local-6pn\n",
 		dns:   "fdaa:0:1::2\tweb-1.example.com web-1 0123456789abcd fly-local-6pn platform-local-6pn\n",
 	} {
-		if got := EtcHosts(m); !strings.Contains(got, want) || !strings.HasPrefix(got, "127.0.0.1\tlocalhost\n") {
-			t.Errorf("hosts is %q, want the line %q", got, want)
+		if got, err := EtcHosts(Image{}, m, netip.Addr{}); err != nil || !strings.Contains(got, want) || !strings.HasPrefix(got, "127.0.0.1\tlocalhost\n") {
+			t.Errorf("hosts is %q, %v, want the line %q", got, err, want)
 		}
+	}
+}
+
+func TestHostsOfImages(t *testing.T) {
+	const (
+		local4 = "127.0.0.1\tlocalhost\n"
+		local6 = "::1\tlocalhost ip6-localhost ip6-loopback\n"
+		own    = "10.0.0.7\tfly-global-services platform-global-services\nfdaa:0:1::2\t0123456789abcd fly-local-6pn platform-local-6pn\n"
+	)
+	for name, tt := range map[string]struct{ image, want string }{
+		"empty":       {"", local4 + local6 + own},
+		"entries":     {"192.0.2.7 database\n", "192.0.2.7 database\n" + local4 + local6 + own},
+		"no last end": {"192.0.2.7 database", "192.0.2.7 database\n" + local4 + local6 + own},
+		"localhost":   {"127.0.0.1 me localhost # localhost\n::1 localhost\n", "127.0.0.1 me localhost # localhost\n::1 localhost\n" + own},
+		"one kind":    {"::1 localhost\n", "::1 localhost\n" + local4 + own},
+		"comment":     {"# 127.0.0.1 localhost\nbad localhost\n", "# 127.0.0.1 localhost\nbad localhost\n" + local4 + local6 + own},
+	} {
+		img := Image{Layers: []string{layer(t, map[string]string{"etc/hosts": tt.image})}}
+		if got, err := EtcHosts(img, testMachine(t, ``), netip.MustParseAddr("10.0.0.7")); err != nil || got != tt.want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, tt.want)
+		}
+	}
+	img := Image{Layers: []string{layer(t, map[string]string{"etc/hosts": strings.Repeat("#\n", maxHosts/2+1)})}}
+	if _, err := EtcHosts(img, testMachine(t, ``), netip.Addr{}); hangar.ReasonOf(err) != hangar.ReasonBadConfig {
+		t.Errorf("hosts without end: %v", err)
+	}
+}
+
+func TestRoles(t *testing.T) {
+	long := testMachine(t, `,"env":{"AWS_ROLE_ARN":"arn:aws:iam::1:role/r"}`)
+	long.App = hangar.AppName(strings.Repeat("a", 63))
+	for name, tt := range map[string]struct {
+		m             *hangar.Machine
+		secrets       map[string]string
+		assumes       bool
+		file, session string
+	}{
+		"none":   {m: testMachine(t, ``)},
+		"empty":  {m: testMachine(t, `,"env":{"AWS_ROLE_ARN":""}`)},
+		"config": {testMachine(t, `,"env":{"AWS_ROLE_ARN":"a"}`), nil, true, "/.fly/oidc_token", "web-0123456789abcd"},
+		"secret": {testMachine(t, ``), map[string]string{"AWS_ROLE_ARN": "a"}, true, "/.fly/oidc_token", "web-0123456789abcd"},
+		"own": {
+			testMachine(t, `,"env":{"AWS_ROLE_ARN":"a","AWS_ROLE_SESSION_NAME":"mine","AWS_WEB_IDENTITY_TOKEN_FILE":"/my/token"}`), nil,
+			true, "/my/token", "mine",
+		},
+		"long": {long, nil, true, "/.fly/oidc_token", strings.Repeat("a", 49) + "-0123456789abcd"},
+	} {
+		got, err := Resolve(testImage, tt.m, tt.secrets, netip.Addr{})
+		if err != nil || AssumesRole(got) != tt.assumes {
+			t.Errorf("%s: assumes %t, %v", name, AssumesRole(got), err)
+		}
+		for _, v := range got[0].Env {
+			variable, value, _ := strings.Cut(v, "=")
+			if variable == "AWS_WEB_IDENTITY_TOKEN_FILE" && value != tt.file || variable == "AWS_ROLE_SESSION_NAME" && value != tt.session {
+				t.Errorf("%s: %s", name, v)
+			}
+		}
+	}
+	processes, err := Resolve(testImage, testMachine(t, `,"processes":[{},{"env":{"AWS_ROLE_ARN":"a"}}]`), nil, netip.Addr{})
+	if err != nil || !AssumesRole(processes) || AssumesRole(processes[:1]) {
+		t.Errorf("a role of the second process: %+v, %v", processes, err)
 	}
 }

@@ -2,9 +2,10 @@ package guest
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
+	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,16 +111,12 @@ const maxAccountFile = 1 << 20
 // readColonFile reads a file of colon-separated lines as the Machine will see it. A
 // file that is absent has no rows.
 func readColonFile(layers []string, path string) ([][]string, error) {
-	f, err := openInLayers(layers, path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	content, err := readFile(layers, path, maxAccountFile)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	var rows [][]string
-	lines := bufio.NewScanner(&boundedReader{f, maxAccountFile})
+	lines := bufio.NewScanner(bytes.NewReader(content))
 	for lines.Scan() {
 		if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
 			rows = append(rows, strings.Split(line, ":"))
@@ -128,20 +125,20 @@ func readColonFile(layers []string, path string) ([][]string, error) {
 	return rows, lines.Err()
 }
 
-// boundedReader is an io.LimitedReader that fails instead of ending early.
-type boundedReader struct {
-	f    *os.File
-	left int
-}
-
-func (r *boundedReader) Read(p []byte) (int, error) {
-	if r.left <= 0 {
-		return 0, errors.New("account file larger than 1 MiB")
+// readFile reads a file of an image as the Machine will see it. One that is absent is
+// empty. A file of more than limit bytes is an error.
+func readFile(layers []string, path string, limit int64) ([]byte, error) {
+	f, err := openInLayers(layers, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	if len(p) > r.left {
-		p = p[:r.left]
+	if err != nil {
+		return nil, err
 	}
-	n, err := r.f.Read(p)
-	r.left -= n
-	return n, err
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "the image's /%s is larger than %d MiB", path, limit>>20)
+	}
+	return content, err
 }

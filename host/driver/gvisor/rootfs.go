@@ -219,9 +219,12 @@ func inRoot(root int, name string, flags uint64) (int, error) {
 }
 
 // prepareRoot makes the directories that programs rely on, as an image may lack
-// them: /tmp, /run and /run/lock. /run is no file system in memory, because images
+// them: /root, /tmp, /run and /run/lock. /run is no file system in memory, because images
 // put directories there for their services.
 func prepareRoot(root int) error {
+	if err := makeDirectory(root, "root", 0o700); err != nil {
+		return err
+	}
 	if err := makeDirectory(root, "tmp", 0o1777); err != nil {
 		return err
 	}
