@@ -17,12 +17,12 @@ func (s *server) identityRoutes() {
 		"Its subject is `ORG:APP:MACHINE`, by their names. The body may be left out: then the audience is an address that ends with the organization. " +
 		"`aws_principal_tags` adds the tags by which policies of AWS tell Machines apart."
 	s.handle("POST /v1/tokens/oidc", s.issueOwnToken, operation{
-		ID: "issueIdentityToken", Tag: "Identity", Summary: "Prove who you are, as a Machine",
+		ID: "issueIdentityToken", Self: true, Tag: "Identity", Summary: "Prove who you are, as a Machine",
 		Text: text + " For Machines, and for tokens that are for one Machine alone.",
 		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
 	})
 	s.handle("POST "+machine+"/oidc_token", s.issueToken, operation{
-		ID: "issueMachineIdentityToken", Tag: "Identity", Summary: "Get a token that says who a Machine is",
+		ID: "issueMachineIdentityToken", Self: true, Tag: "Identity", Summary: "Get a token that says who a Machine is",
 		Text: text + " For those who could ask from within the Machine, because they may control it.",
 		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusPreconditionFailed},
 	})

@@ -54,6 +54,8 @@ func TestSelf(t *testing.T) {
 		{"PUT", self + "/metadata", `{"metadata":{"a":"b"}}`, 204},
 		{"GET", self + "/metadata", "", 200},
 		{"DELETE", self + "/metadata/a", "", 204},
+		{"POST", "/v1/tokens/oidc", `{"aud":"me"}`, 200},
+		{"POST", self + "/oidc_token", "", 200},
 		{"POST", self + "/suspend", "", 200},
 		{"GET", "/healthz", "", 200},
 
@@ -90,6 +92,7 @@ func TestSelf(t *testing.T) {
 		{"POST", "/v1/apps/mine/machines/" + sibling + "/suspend", "", 404},
 		{"POST", "/v1/apps/mine/machines/" + sibling + "/metadata/a", `{"value":"b"}`, 404},
 		{"POST", "/v1/apps/mine/machines/" + sibling + "/stop", "", 404},
+		{"POST", "/v1/apps/mine/machines/" + sibling + "/oidc_token", "", 404},
 		{"GET", "/v1/apps/mine/machines/none", "", 404},
 		{"GET", "/v1/apps/other", "", 404},
 		{"GET", "/v1/apps/other/machines/" + stranger, "", 404},

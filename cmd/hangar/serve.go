@@ -135,6 +135,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := issuer.Open(ctx); err != nil {
 		return err
 	}
+	identities.set(decide.Identity())
 	limits, err := cfg.rateLimits()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -238,4 +239,76 @@ func descriptors(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+// claims reads the claims of an identity token, unverified.
+func claims(t *testing.T, token string) (c hangar.IdentityClaims) {
+	t.Helper()
+	parts := strings.Split(strings.TrimSpace(token), ".")
+	if len(parts) != 3 {
+		t.Fatalf("no token: %q", token)
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil {
+		t.Fatalf("%v: %q", err, token)
+	}
+	return c
+}
+
+// TestIdentity: a Machine proves who it is over its socket, and finds a token when it
+// assumes a role at AWS.
+func TestIdentity(t *testing.T) {
+	p := start(t)
+	m := debianMachine(t, p, "identity", func(c *hangar.MachineConfig) {
+		c.Env = map[string]string{"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader"}
+		// What runs first finds the token.
+		c.Init.Exec = []string{"sh", "-c", `setpriv --reuid 1000 --regid 1000 --clear-groups cat $AWS_WEB_IDENTITY_TOKEN_FILE >/tmp/first; exec sleep 1000000`}
+	})
+	is := func(t *testing.T, c hangar.IdentityClaims, audience string) {
+		t.Helper()
+		if c.MachineID != m.ref.ID || c.AppName != app || c.Subject != "personal:e2e:identity" || c.Audience != audience {
+			t.Errorf("claims %+v, want the audience %q", c, audience)
+		}
+	}
+	t.Run("socket", func(t *testing.T) {
+		const ask = "curl -sSf --unix-socket /.fly/api -X POST http://localhost/v1/tokens/oidc"
+		one, other := claims(t, m.exec(t, "sh", "-c", ask+` -d '{"aud":"https://vault.test"}'`)), claims(t, m.exec(t, "sh", "-c", ask))
+		is(t, one, "https://vault.test")
+		if one.ID == other.ID || other.MachineID != m.ref.ID {
+			t.Errorf("the second token is %+v", other)
+		}
+	})
+	token := func() string { return m.exec(t, "cat", "/.platform/oidc_token") }
+	t.Run("role", func(t *testing.T) {
+		first := m.exec(t, "sh", "-c", "until [ -s /tmp/first ]; do sleep 0.01; done; cat /tmp/first")
+		is(t, claims(t, first), "sts.amazonaws.com")
+		want := "/.fly/oidc_token e2e-" + string(m.ref.ID) + "\n"
+		if got := m.exec(t, "sh", "-c", "echo $AWS_WEB_IDENTITY_TOKEN_FILE $AWS_ROLE_SESSION_NAME"); got != want {
+			t.Errorf("variables %q, want %q", got, want)
+		}
+		if got := m.exec(t, "stat", "-c", "%a %u:%g %F", "/.fly/oidc_token"); got != "644 0:0 regular file\n" {
+			t.Errorf("the token is a %q", got)
+		}
+		if out, code, err := m.tryExec(t.Context(), "sh", "-c", "mount -o remount,rw /.fly; echo x >/.fly/oidc_token"); err != nil || code == 0 {
+			t.Errorf("the Machine wrote its token: %v %s", err, out)
+		}
+	})
+	changes := func(t *testing.T, what string, do func()) {
+		t.Helper()
+		before := claims(t, token())
+		do()
+		until(t, "a new token after "+what, func() error {
+			if c := claims(t, token()); c.ID == before.ID {
+				return fmt.Errorf("it is still %s", c.ID)
+			}
+			return nil
+		})
+		is(t, claims(t, token()), "sts.amazonaws.com")
+	}
+	t.Run("resume", func(t *testing.T) { changes(t, "a resume", func() { m.suspend(t); m.resume(t) }) })
+	t.Run("daemon killed", func(t *testing.T) { changes(t, "a kill of the daemon", func() { p.d.Kill(); p.d.Up() }) })
+	t.Run("start", func(t *testing.T) { changes(t, "a start", func() { m.stop(t); m.start(t) }) })
 }
