@@ -2,7 +2,9 @@ package host
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -52,7 +54,7 @@ func (m *machine) writeEtc(
 	return mounts, rest, nil
 }
 
-// writtenSuffix ends the name of the copy of a file as the platform wrote it.
+// writtenSuffix ends the name of the digest of a file as the platform wrote it.
 const writtenSuffix = ".written"
 
 // writeUnlessChanged writes a file of a Machine; with keep, only if the Machine has not
@@ -66,15 +68,20 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 			return nil
 		}
 	}
-	// Without its copy a file is written anew, whatever a crash has left of it.
+	// Without its digest a file is written anew, whatever a crash has left of it.
 	if err := removeFile(path + writtenSuffix); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
 		return err
 	}
-	return os.WriteFile(path+writtenSuffix, content, 0o600)
+	sum := sha256.Sum256(content)
+	return os.WriteFile(path+writtenSuffix, sum[:], 0o600)
 }
+
+// maxCompared bounds what is read of a file that a Machine may have changed, in bytes:
+// it is more than the platform writes.
+const maxCompared = 32 << 20
 
 // isChanged reports whether a file is another one than the platform wrote. One that is
 // empty was cut short by a loss of power.
@@ -86,13 +93,15 @@ func isChanged(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	info, err := os.Lstat(path)
-	if err != nil || info.Size() == 0 {
-		return false, nil //nolint:nilerr // there is nothing to keep
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	if info.Size() != int64(len(written)) { // it may be of any size
-		return true, nil
+	if err != nil {
+		return false, err
 	}
-	now, err := os.ReadFile(path)
-	return !bytes.Equal(now, written), err
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(sum, io.LimitReader(f, maxCompared))
+	return n > 0 && !bytes.Equal(sum.Sum(nil), written), err
 }

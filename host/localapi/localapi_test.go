@@ -215,21 +215,19 @@ func TestSettle(t *testing.T) {
 		}
 		c := b.dial(request)
 		answered(t, b)
-		read := make(chan string)
+		type reading struct {
+			began time.Time
+			got   string
+		}
+		read := make(chan reading)
 		go func() {
 			<-time.After(100 * time.Millisecond)
-			read <- b.answer(c)
+			began := time.Now()
+			read <- reading{began, b.answer(c)}
 		}()
-		done := make(chan time.Duration)
-		go func() { done <- settle() }()
-		select {
-		case <-done:
-			t.Errorf("%s: settled before the answer was read", name)
-			<-read
-		case got := <-read:
-			if took := <-done; got != "answered" || took > readPatience {
-				t.Errorf("%s: %q, settled after %s", name, got, took)
-			}
+		took, settled := settle(), time.Now()
+		if r := <-read; r.got != "answered" || settled.Before(r.began) || took > readPatience {
+			t.Errorf("%s: %q, settled after %s, before the answer was read: %t", name, r.got, took, settled.Before(r.began))
 		}
 		_ = c.Close()
 	}
