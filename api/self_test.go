@@ -69,6 +69,8 @@ func TestSelf(t *testing.T) {
 		{"POST", self + "/exec", `{"command":["id"]}`, 403},
 		{"GET", self + "/exec?command=id", "", 403},
 		{"GET", self + "/ps", "", 403},
+		{"GET", self + "/tunnel?port=80", "", 403},
+		{"POST", "/v1/tokens/authenticate", `{"header":"Bearer x"}`, 403},
 		{"POST", self + "/cordon", "", 403},
 		{"GET", self + "/lease", "", 403},
 		{"POST", self + "/lease", "", 403},
