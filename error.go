@@ -49,6 +49,7 @@ const (
 	ReasonAppNotFound          = "app_not_found"
 	ReasonOrgNotFound          = "org_not_found"
 	ReasonTokenNotFound        = "token_not_found"
+	ReasonPeerNotFound         = "peer_not_found"
 	ReasonTokenInvalid         = "token_invalid" // one that was asked about, not the caller's
 	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"

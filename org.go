@@ -30,7 +30,7 @@ type OrgService interface {
 	Org(ctx context.Context, slug OrgSlug) (*Org, error)
 	// Orgs are those in which the caller is allowed something, sorted by slug.
 	Orgs(ctx context.Context) ([]*Org, error)
-	// DeleteOrg removes an organization with its networks and tokens. It answers
+	// DeleteOrg removes an organization with its networks, tokens and peers. It answers
 	// CodeFailedPrecondition for OrgPersonal (Reason "") and while there are Apps
 	// (ReasonOrgNotEmpty). It may be repeated until it answers CodeNotFound.
 	DeleteOrg(ctx context.Context, slug OrgSlug) error

@@ -39,6 +39,7 @@ type Config struct {
 	Identity    hangar.IdentityService
 	SigningKeys hangar.SigningKeyService
 	Issuer      hangar.IdentityIssuer
+	Peers       hangar.PeerService
 	Auth        hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry   http.Handler
@@ -105,6 +106,7 @@ func (s *server) routes() {
 	s.registryRoutes()
 	s.encryptionRoutes()
 	s.identityRoutes()
+	s.peerRoutes()
 	s.platformRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))

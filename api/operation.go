@@ -58,6 +58,7 @@ var tags = []openapi.Tag{
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
+	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
 	{Name: "Platform", Description: "The server itself."},
 }
 
@@ -70,6 +71,7 @@ var pathParams = map[string]param{
 	"key":      {"", "role", "A key of the metadata."},
 	"secret":   {"", exampleSecret, "The name of a secret."},
 	"registry": {"", exampleRegistry, "The host of a registry, with its port if need be."},
+	"peer":     {"", examplePeer, "The name of a WireGuard peer."},
 	"digest":   {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
 }
 

@@ -25,6 +25,7 @@ func newSchemas() *openapi.Schemas {
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})
 	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IPv6 address."})
+	know[hangar.PeerKey](s, openapi.Schema{Type: []string{"string"}, Description: "A WireGuard key: 32 bytes in base64.", Examples: []any{examplePeerKey}})
 	know[hangar.Sensitive](s, openapi.Schema{Type: []string{"string", "null"}, Description: "A text that is kept secret."})
 	know[hangar.Duration](s, openapi.Schema{
 		Type: []string{"string", "integer"}, Description: `A text such as "15s"; a number is in nanoseconds.`, Examples: []any{"15s"},

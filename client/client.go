@@ -48,6 +48,7 @@ var (
 	_ hangar.EncryptionService = (*Client)(nil)
 	_ hangar.IdentityService   = (*Client)(nil)
 	_ hangar.SigningKeyService = (*Client)(nil)
+	_ hangar.PeerService       = (*Client)(nil)
 )
 
 // Option changes a Client that New makes.

@@ -59,6 +59,7 @@ var hints = map[string]string{
 	hangar.ReasonNameTaken:            "choose another name",
 	hangar.ReasonOrgNotFound:          "see `hangar orgs list`",
 	hangar.ReasonTokenNotFound:        "see `hangar tokens list`",
+	hangar.ReasonPeerNotFound:         "see `hangar wireguard list`",
 	hangar.ReasonOrgNotEmpty:          "destroy its Apps first: `hangar apps list --org SLUG`",
 	hangar.ReasonRateLimited:          "wait a moment and try again",
 	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",

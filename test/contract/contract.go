@@ -33,6 +33,7 @@ type Harness struct {
 	Registries  hangar.RegistryService
 	Identity    hangar.IdentityService
 	SigningKeys hangar.SigningKeyService
+	Peers       hangar.PeerService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context

@@ -45,8 +45,9 @@ type Service struct {
 	logins   map[string]registryLogin // by registry
 	key      uint32                   // how often the encryption key was replaced
 	signing  []signingKey             // oldest first; empty until one is needed
-	numbers  uint64                   // the last one given out
-	changed  chan struct{}            // closed and replaced by every change
+	peers    peers
+	numbers  uint64        // the last one given out
+	changed  chan struct{} // closed and replaced by every change
 }
 
 // The interfaces that a Service offers.
@@ -64,6 +65,7 @@ var (
 	_ hangar.IdentityService   = (*Service)(nil)
 	_ hangar.SigningKeyService = (*Service)(nil)
 	_ hangar.IdentityIssuer    = (*Service)(nil)
+	_ hangar.PeerService       = (*Service)(nil)
 	_ hangar.Authenticator     = Tokens(nil)
 )
 

@@ -116,6 +116,7 @@ func (s *Service) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 			delete(s.tokens, id)
 		}
 	}
+	s.peers.list = slices.DeleteFunc(s.peers.list, func(p hangar.Peer) bool { return p.Org == slug })
 	delete(s.orgs, slug)
 	return nil
 }

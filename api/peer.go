@@ -1,0 +1,98 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) peerRoutes() {
+	const all = "/v1/orgs/{org}/wireguard_peers"
+	peer := hangar.Peer{
+		Name: examplePeer, Org: hangar.OrgPersonal, Network: hangar.DefaultNetwork, NetworkID: 1,
+		Address: netip.MustParseAddr("fdaa:0:1:a7b:7d:a000:0:102"), PublicKey: examplePeerKey, Host: "0a7b007d", CreatedAt: exampleTime,
+	}
+	s.handle("POST "+all, s.createPeer, operation{
+		ID: "createPeer", Tag: "WireGuard", Summary: "Let a WireGuard peer in",
+		Text: "The peer reaches one private network of the organization, at /48 of `peerip`, and its name server, at ::3 of that; nothing else. " +
+			"`peerip`/120 is its own. `pubkey` is the key of the gateway, which listens at UDP port `endpoint_port` of `endpointip`. " +
+			"The answer comes when the gateway lets the peer in.",
+		Body:   peerWish{Name: examplePeer, PublicKey: examplePeerKey},
+		Status: http.StatusCreated, Answer: hangar.NewPeer{Peer: peer, PeerGateway: hangar.PeerGateway{
+			EndpointIP: "203.0.113.7", EndpointPort: 51820, GatewayKey: "bmXOC+F1FxEMF9dyiK2H5/1SUtzH0JuVo51h2wPfgyo=",
+		}},
+		Errors: []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity},
+	})
+	s.handle("GET "+all, s.listPeers, operation{
+		ID: "listPeers", Tag: "WireGuard", Summary: "List WireGuard peers",
+		Text: "Sorted by name, with what the gateway has seen of each since its daemon started.",
+		Answer: peerList{[]hangar.PeerStatus{{
+			Peer: peer, PeerTraffic: hangar.PeerTraffic{Handshake: exampleTime, Received: 148, Sent: 92},
+		}}},
+	})
+	s.handle("DELETE "+all+"/{peer}", s.removePeer, operation{
+		ID: "removePeer", Tag: "WireGuard", Summary: "Cut a WireGuard peer off",
+		Text: "At once, and for ever: its address is given to no other.", Status: http.StatusNoContent,
+	})
+}
+
+const (
+	examplePeer    = "laptop"
+	examplePeerKey = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
+)
+
+// peerList is a listing of peers.
+type peerList struct {
+	Peers []hangar.PeerStatus `json:"wireguard_peers"`
+}
+
+// peerWish is the body of create.
+type peerWish struct {
+	Name      string         `json:"name"`
+	Network   string         `json:"network"`
+	PublicKey hangar.PeerKey `json:"public_key" schema:"required"`
+}
+
+func (s *server) createPeer(r *http.Request) (answer, error) {
+	in, err := decode[peerWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	made, err := s.Peers.CreatePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), hangar.PeerCreate(in))
+	if err != nil {
+		return answer{}, err
+	}
+	if made.EndpointIP == "" {
+		made.EndpointIP = calledHost(r)
+	}
+	return answer{status: http.StatusCreated, body: made}, nil
+}
+
+// calledHost is the name or address of this server by which the caller knows it.
+func calledHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return host
+}
+
+func (s *server) listPeers(r *http.Request) (answer, error) {
+	list, err := s.Peers.Peers(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(peerList{orEmpty(list)})
+}
+
+func (s *server) removePeer(r *http.Request) (answer, error) {
+	if err := s.Peers.RemovePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), r.PathValue("peer")); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
