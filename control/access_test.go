@@ -17,7 +17,7 @@ type names struct {
 	org     hangar.OrgSlug
 	app     hangar.AppName
 	machine hangar.MachineID
-	token   string // its name, and that of a secret and of a registry
+	token   string // its name, and that of a secret, of a registry and of a peer
 	header  hangar.Authorization
 }
 
@@ -42,6 +42,7 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		hangar.LogQuery{},
 		hangar.ExecRequest{Command: []string{"ls"}},
 		hangar.MachineDestroy{Force: true},
+		hangar.PeerCreate{PublicKey: testKey(2)},
 	} {
 		if reflect.TypeOf(v) == t {
 			return reflect.ValueOf(v)
@@ -126,6 +127,7 @@ func world(t *testing.T) (*plane, names) {
 	}
 	p.setSecrets(t, "web", secret(thing, "plaintext"))
 	p.login(t, thing, "me", "pass")
+	p.peer(t, hangar.OrgPersonal, thing, 1)
 	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: thing, header: p.header(t, "other")}
 }
 

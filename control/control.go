@@ -43,6 +43,7 @@ const (
 	keyMachine = "machine"
 	keyHost    = "host"
 	keyKey     = "key"
+	keyPeer    = "peer"
 	keyError   = "err"
 )
 
@@ -59,6 +60,7 @@ type Config struct {
 	Tokens *auth.Tokens // of the same state, and open
 	Issuer *oidc.Issuer // of the same state
 	Agents hangar.Agents
+	Peers  hangar.PeerHost // the gateway of this process; nil: there is none
 	Keys   *keyset.Keyset
 	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
 	Region hangar.Region     // of Machines whose creator names none
@@ -72,6 +74,7 @@ type Control struct {
 	tokens *auth.Tokens
 	issuer *oidc.Issuer
 	agents hangar.Agents
+	peers  hangar.PeerHost
 	region hangar.Region
 	log    *slog.Logger
 	now    func() time.Time
@@ -89,7 +92,7 @@ func New(cfg Config) *Control {
 		cfg.Now = time.Now
 	}
 	return &Control{
-		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, peers: cfg.Peers, region: cfg.Region, log: cfg.Log, now: cfg.Now,
 		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
 		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
 	}
@@ -139,6 +142,9 @@ func (c *Control) Secrets() *Secrets { return &Secrets{c} }
 
 // Registries returns the service of credentials for registries.
 func (c *Control) Registries() *Registries { return &Registries{c} }
+
+// Peers returns the service of WireGuard peers.
+func (c *Control) Peers() *Peers { return &Peers{c} }
 
 // Encryption returns the service of the encryption key.
 func (c *Control) Encryption() *Encryption { return &Encryption{c} }

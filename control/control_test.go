@@ -55,14 +55,15 @@ func (c *clock) advance(d time.Duration) {
 // plane is a control plane with its surroundings.
 type plane struct {
 	*control.Control
-	store  state.Store
-	auth   *auth.Tokens
-	issuer *oidc.Issuer
-	dir    string // of the admin token
-	hosts  fleet
-	rows   *control.Rows
-	keys   *keyset.Keyset
-	clock  *clock
+	store   state.Store
+	auth    *auth.Tokens
+	issuer  *oidc.Issuer
+	dir     string // of the admin token
+	hosts   fleet
+	rows    *control.Rows
+	keys    *keyset.Keyset
+	clock   *clock
+	gateway *fakeGateway
 }
 
 // signingKey is one key for all, because making one takes long.
@@ -77,7 +78,7 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 		hosts = []*fakeHost{newFakeHost("aaaaaaaa", "loc")}
 	}
 	p := &plane{
-		store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), keys: newKeys(t),
+		store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), keys: newKeys(t), gateway: &fakeGateway{},
 		clock: &clock{now: time.Unix(1_700_000_000, 0)},
 	}
 	for _, h := range hosts {
@@ -108,7 +109,7 @@ func (p *plane) restart(t *testing.T) {
 		Now: p.clock.Now, NewKey: signingKey,
 	})
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
 	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)

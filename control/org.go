@@ -220,6 +220,9 @@ func (c *Control) removeOrg(ctx context.Context, rec orgRecord, item state.Item)
 	if err := c.revokeAllOf(ctx, rec.Slug); err != nil {
 		return err
 	}
+	if err := c.removePeersOf(ctx, rec.Slug); err != nil {
+		return err
+	}
 	networks, _, err := state.All(ctx, c.store, networkKey(rec.Slug, ""), true)
 	if err != nil {
 		return err

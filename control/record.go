@@ -27,10 +27,13 @@ const (
 	hostsPrefix        = "/hosts/"         // <host>/machines/<id>
 	credentialsPrefix  = "/registries/"    // <registry>
 	secretsPrefix      = "/secrets/"       // <app>
+	peersPrefix        = "/peers/"         // <org>/<name>
+	peerKeysPrefix     = "/peer-keys/"     // <public key in hexadecimal>
 	sealKey            = "/seal"           // see vault
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
 	orgCounter         = "/counters/orgs"
+	peerCounter        = "/counters/peers"
 )
 
 func orgKey(org hangar.OrgSlug) string { return orgsPrefix + string(org) }

@@ -1,0 +1,336 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// peerPatience bounds how long an answer waits for the gateway to follow. What was
+// decided stands whether or not it does in time.
+const peerPatience = 5 * time.Second
+
+// peerRecord is a peer as the state keeps it. That a key has but one owner is told by
+// a second record, peerKeyRecord, which comes and goes with it.
+type peerRecord struct {
+	hangar.Peer
+}
+
+// peerKeyRecord says whose a public key is.
+type peerKeyRecord struct {
+	Org  hangar.OrgSlug `json:"org"`
+	Name string         `json:"name"`
+}
+
+func peersOf(org hangar.OrgSlug) string { return peersPrefix + string(org) + "/" }
+
+func peerKey(org hangar.OrgSlug, name string) string { return peersOf(org) + name }
+
+func publicKeyKey(key hangar.PeerKey) string {
+	raw := key.Bytes()
+	return peerKeysPrefix + hex.EncodeToString(raw[:])
+}
+
+// Peers implements hangar.PeerService.
+type Peers struct{ *Control }
+
+var _ hangar.PeerService = (*Peers)(nil)
+
+// CreatePeer implements hangar.PeerService. The gateway is opened first, so that one
+// which cannot listen leaves no peer that nobody lets in.
+func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.PeerCreate) (*hangar.NewPeer, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := s.org(ctx, p, org, hangar.ActionWrite); err != nil {
+		return nil, err
+	}
+	in.Network = cmp.Or(in.Network, hangar.DefaultNetwork)
+	if err := checkPeer(in); err != nil {
+		return nil, err
+	}
+	if s.peers == nil {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, "", "WireGuard is switched off on this server, by --wireguard of its daemon")
+	}
+	gateway, err := s.peers.OpenGateway(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		_, item, err := s.org(ctx, p, org, hangar.ActionWrite)
+		if err != nil {
+			return nil, err
+		}
+		made, err := s.tryCreatePeer(ctx, org, item, in)
+		if errors.Is(err, state.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return nil, stateError(err)
+		}
+		s.await(ctx, made.PublicKey, &made)
+		return &hangar.NewPeer{Peer: made, PeerGateway: gateway}, nil
+	}
+}
+
+// await lets the gateway follow before the caller is answered: a peer that calls a
+// moment too early waits five seconds for its next try.
+func (s *Peers) await(ctx context.Context, key hangar.PeerKey, peer *hangar.Peer) {
+	ctx, cancel := context.WithTimeout(ctx, peerPatience)
+	defer cancel()
+	var p hangar.Peer
+	if peer != nil {
+		p = *peer
+	}
+	if err := s.peers.AwaitPeer(ctx, key, p.Address); err != nil {
+		s.log.WarnContext(ctx, "gateway does not follow yet", keyPeer, string(key), keyError, err)
+	}
+}
+
+func checkPeer(in hangar.PeerCreate) error {
+	if in.Name != "" {
+		if fault := nameFault(in.Name); fault != "" {
+			return hangar.Errorf(hangar.CodeInvalid, "", "invalid name: %s", fault)
+		}
+	}
+	if checkNetworkName(in.Network) != nil {
+		return hangar.Errorf(hangar.CodeInvalid, "", "invalid network: %.80q is not the name of a network", in.Network)
+	}
+	_, err := hangar.ParsePeerKey(string(in.PublicKey))
+	return err
+}
+
+// tryCreatePeer returns state.ErrConflict when something that was looked at changed.
+func (s *Peers) tryCreatePeer(ctx context.Context, org hangar.OrgSlug, orgItem state.Item, in hangar.PeerCreate) (hangar.Peer, error) {
+	keys, _, err := state.All(ctx, s.store, peersOf(org), true)
+	if err != nil {
+		return hangar.Peer{}, err
+	}
+	if len(keys) >= hangar.MaxPeers {
+		return hangar.Peer{}, hangar.Errorf(hangar.CodeExhausted, "", "The organization %q has %d WireGuard peers, which is the most there may be", org, len(keys))
+	}
+	network, networkItem, err := read[networkRecord](ctx, s.store, networkKey(org, in.Network))
+	if errors.Is(err, state.ErrNotFound) {
+		return hangar.Peer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: the organization %q has no network %q; an app makes one", org, in.Network)
+	}
+	if err != nil {
+		return hangar.Peer{}, err
+	}
+	name := cmp.Or(in.Name, hangar.PeerInteractive+randomID()[:8])
+	for _, of := range []struct {
+		key   string
+		taken error
+	}{
+		{peerKey(org, name), hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid name: the organization %q has a peer %q already", org, name)},
+		{publicKeyKey(in.PublicKey), hangar.Errorf(hangar.CodeInvalid, "", "invalid public_key: a peer has it already")},
+	} {
+		if _, err := s.store.Get(ctx, of.key); err == nil {
+			return hangar.Peer{}, of.taken
+		} else if !errors.Is(err, state.ErrNotFound) {
+			return hangar.Peer{}, err
+		}
+	}
+	number, unclaimed, claim, err := s.next(ctx, peerCounter)
+	if err != nil {
+		return hangar.Peer{}, err
+	}
+	if number >= hangar.MaxPeerNumber {
+		return hangar.Peer{}, hangar.Errorf(hangar.CodeExhausted, "", "No peer numbers are left")
+	}
+	peer := hangar.Peer{
+		Name: name, Org: org, Network: in.Network, NetworkID: network.ID, Host: s.peers.GatewayHost(),
+		Address: hangar.PeerAddress(network.ID, s.peers.GatewayHost(), number), PublicKey: in.PublicKey, CreatedAt: s.now().UTC().Truncate(time.Second),
+	}
+	put, err := write(peerKey(org, name), peerRecord{peer})
+	if err != nil {
+		return peer, err
+	}
+	bind, err := write(publicKeyKey(in.PublicKey), peerKeyRecord{Org: org, Name: name})
+	if err != nil {
+		return peer, err
+	}
+	_, err = s.store.Txn(ctx, state.Txn{
+		If: []state.Compare{
+			state.Unchanged(orgItem), state.Unchanged(networkItem), unclaimed, state.Absent(put.Key), state.Absent(bind.Key),
+		},
+		Then: []state.Op{put, bind, claim},
+	})
+	return peer, err
+}
+
+// Peers implements hangar.PeerService.
+func (s *Peers) Peers(ctx context.Context, org hangar.OrgSlug) ([]hangar.PeerStatus, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := s.org(ctx, p, org, hangar.ActionRead); err != nil {
+		return nil, err
+	}
+	peers, _, err := readPeers(ctx, s.store, peersOf(org), s.log)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	var traffic map[hangar.PeerKey]hangar.PeerTraffic
+	if s.peers != nil && len(peers) > 0 {
+		traffic = s.peers.PeerTraffic()
+	}
+	list := make([]hangar.PeerStatus, len(peers))
+	for i, peer := range peers {
+		list[i] = hangar.PeerStatus{Peer: peer, PeerTraffic: traffic[peer.PublicKey]}
+	}
+	slices.SortFunc(list, func(a, b hangar.PeerStatus) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// RemovePeer implements hangar.PeerService.
+func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string) error {
+	p, err := principal(ctx)
+	if err != nil {
+		return err
+	}
+	if _, _, err := s.org(ctx, p, org, hangar.ActionWrite); err != nil {
+		return err
+	}
+	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonPeerNotFound, "Could not find WireGuard peer %.80q of organization %q", name, org)
+	if nameFault(name) != "" {
+		return missing
+	}
+	for {
+		item, err := s.store.Get(ctx, peerKey(org, name))
+		if errors.Is(err, state.ErrNotFound) {
+			return missing
+		}
+		if err != nil {
+			return stateError(err)
+		}
+		txn := removalOf(item)
+		if _, err = s.store.Txn(ctx, txn); errors.Is(err, state.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return stateError(err)
+		}
+		if rec, err := decode[peerRecord](item); err == nil && s.peers != nil {
+			s.await(ctx, rec.PublicKey, nil)
+		}
+		return nil
+	}
+}
+
+// removalOf is the transaction that removes a peer. One that cannot be read goes alone.
+func removalOf(item state.Item) state.Txn {
+	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
+	if rec, err := decode[peerRecord](item); err == nil && peerFault(item.Key, &rec.Peer) == nil {
+		txn.Then = append(txn.Then, state.Delete(publicKeyKey(rec.PublicKey)))
+	}
+	return txn
+}
+
+// removePeersOf removes the peers of an organization that takes no new ones.
+func (c *Control) removePeersOf(ctx context.Context, org hangar.OrgSlug) error {
+	items, _, err := state.All(ctx, c.store, peersOf(org), false)
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		if _, err := c.store.Txn(ctx, removalOf(item)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readPeers returns the peers below a prefix, without those that cannot be read, as
+// of a revision.
+func readPeers(ctx context.Context, store state.Store, prefix string, log *slog.Logger) ([]hangar.Peer, state.Revision, error) {
+	items, revision, err := state.All(ctx, store, prefix, false)
+	if err != nil {
+		return nil, 0, err
+	}
+	peers := make([]hangar.Peer, 0, len(items))
+	for _, item := range items {
+		rec, err := decode[peerRecord](item)
+		if err == nil {
+			err = peerFault(item.Key, &rec.Peer)
+		}
+		if err != nil {
+			log.Error("peer skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		peers = append(peers, rec.Peer)
+	}
+	return peers, revision, nil
+}
+
+// peerFault says why a record is not the one of a peer at that key.
+func peerFault(key string, p *hangar.Peer) error {
+	if _, err := hangar.ParsePeerKey(string(p.PublicKey)); err != nil {
+		return err
+	}
+	switch {
+	case key != peerKey(p.Org, p.Name):
+		return fmt.Errorf("record of peer %q of organization %q", p.Name, p.Org)
+	case !p.Address.Is6() || hangar.NetworkPrefix(p.Address) != hangar.NetworkPrefix(hangar.PeerAddress(p.NetworkID, p.Host, 0)):
+		return fmt.Errorf("address %s is not of network %d", p.Address, p.NetworkID)
+	default:
+		return nil
+	}
+}
+
+// PeerRecords is where gateways and the name server learn of peers: a hangar.PeerFeed
+// over the state.
+type PeerRecords struct {
+	store state.Store
+	log   *slog.Logger
+}
+
+var _ hangar.PeerFeed = (*PeerRecords)(nil)
+
+// NewPeerRecords returns the PeerRecords of a state.
+func NewPeerRecords(store state.Store, log *slog.Logger) *PeerRecords {
+	return &PeerRecords{store: store, log: log}
+}
+
+// WatchPeers implements hangar.PeerFeed.
+func (r *PeerRecords) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, error] {
+	return func(yield func([]hangar.Peer, error) bool) {
+		for ctx.Err() == nil {
+			peers, revision, err := readPeers(ctx, r.store, peersPrefix, r.log)
+			if err == nil && !yield(peers, nil) {
+				return
+			}
+			if err == nil {
+				err = r.change(ctx, revision+1)
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil && !errors.Is(err, state.ErrCompacted) {
+				yield(nil, stateError(err))
+				return
+			}
+		}
+	}
+}
+
+// change returns when a peer was made or removed after a revision.
+func (r *PeerRecords) change(ctx context.Context, from state.Revision) error {
+	for batch, err := range r.store.Watch(ctx, peersPrefix, from) {
+		if err != nil || len(batch.Changes) > 0 {
+			return err
+		}
+	}
+	return nil
+}

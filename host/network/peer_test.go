@@ -1,0 +1,42 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// What belongs to a peer never belongs to a Machine, nor to another peer, and is of
+// their network and host for all who look at the bits of an address.
+func TestPeersAreNoMachines(t *testing.T) {
+	number := rapid.OneOf(rapid.Uint64Range(0, hangar.MaxPeerNumber-1), rapid.SampledFrom([]uint64{0, 255, 256, hangar.MaxPeerNumber - 1}))
+	machines := rapid.OneOf(rapid.Uint64Range(0, MaxNumber-1), rapid.SampledFrom([]uint64{0, 10, MaxNumber - 1}))
+	rapid.Check(t, func(t *rapid.T) {
+		network := hangar.NetworkID(rapid.Uint32().Draw(t, "network"))
+		host := hangar.HostID(fmt.Sprintf("%08x", rapid.Uint32().Draw(t, "host")))
+		n := number.Draw(t, "peer")
+		peer := hangar.Peer{Address: hangar.PeerAddress(network, host, n)}
+		if networkOf(peer.Address) != network || hangar.NetworkPrefix(peer.Address) != hangar.NetworkPrefix(Address(network, host, 0)) {
+			t.Fatalf("%s is not of network %d", peer.Address, network)
+		}
+		if machine := machinePrefix(Address(network, host, machines.Draw(t, "machine"))); machine.Overlaps(peer.Prefix()) {
+			t.Fatalf("%s is in the machine's %s", peer.Prefix(), machine)
+		}
+		for _, fixed := range []netip.Addr{peer.Nameserver(), hangar.ServicesAddress, hostAddress(host)} {
+			if peer.Prefix().Contains(fixed) {
+				t.Fatalf("%s holds %s", peer.Prefix(), fixed)
+			}
+		}
+		other := hangar.Peer{Address: hangar.PeerAddress(network, host, number.Draw(t, "other"))}
+		if other.Address != peer.Address && other.Prefix().Overlaps(peer.Prefix()) {
+			t.Fatalf("%s overlaps %s", other.Prefix(), peer.Prefix())
+		}
+		if hangar.PeerAddress(network, host, n) == hangar.PeerAddress(network+1, host, n) {
+			t.Fatalf("%s is of two networks", peer.Address)
+		}
+	})
+}
