@@ -63,6 +63,8 @@ var rules = map[string]rule{
 	"host/logs":              {imports: plus(language, "host/logs/keeper")},
 	"host/logs/keeper":       {imports: language},
 	"host/network":           {imports: language},
+	"host/wireguard":         {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
+	"host/wireguard/...":     {imports: language},
 
 	"edge/catalog": {imports: language},
 	"edge/dns":     {imports: plus(language, "edge/catalog")},

@@ -59,6 +59,7 @@ func Run(ctx context.Context, o Options) []Check {
 		{"nftables", checkNftables},
 		{"ipv6", checkIPv6},
 		{"firewall", checkFirewall},
+		{"tun", checkTun},
 		{"disk", checkDisk},
 		{"limits", checkLimits},
 		{"time", checkTime},

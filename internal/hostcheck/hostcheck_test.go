@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 var names = []string{
-	"root", "kernel", "cgroups", "namespaces", "overlayfs", "nftables", "ipv6", "firewall", "disk", "limits", "time",
+	"root", "kernel", "cgroups", "namespaces", "overlayfs", "nftables", "ipv6", "firewall", "tun", "disk", "limits", "time",
 	"kvm", "dm-crypt", "fuse", "qemu-storage-daemon",
 }
 

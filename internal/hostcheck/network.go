@@ -81,6 +81,27 @@ func checkIPv6(string) Check {
 	return ok("IPv6, which private networks are made of")
 }
 
+// checkTun makes a TUN device, in a namespace of its own.
+func checkTun(string) Check {
+	err := apart(unix.CLONE_NEWNET, func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		request, err := unix.NewIfreq("doctor0")
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	})
+	if err != nil {
+		return warn("as root, modprobe tun", "/dev/net/tun: %v; WireGuard peers need it", err)
+	}
+	return ok("usable, for WireGuard peers")
+}
+
 // checkFirewall looks for chains that drop what is forwarded. A verdict of another
 // table cannot be taken back by ours.
 func checkFirewall(string) Check {
