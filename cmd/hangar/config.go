@@ -32,6 +32,9 @@ const (
 	defaultHTTPS  = ":443"
 	defaultRegion = "loc"
 	defaultDomain = "hangar.localhost"
+	defaultPeers  = ":51820"
+
+	wireguardOff = "off"
 
 	limitsOff    = "off"
 	limitsPublic = "public"
@@ -62,6 +65,10 @@ type config struct {
 	Limits     string        `json:"rate_limits"`        // see rateLimits
 	OIDC       string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: below the API
 	OIDCPeriod time.Duration `json:"oidc_rotate_every"`  // nanoseconds
+	Peers      string        `json:"wireguard"`          // see wireguardPort
+	// PeerEndpoint is the name or address that WireGuard peers call; empty: the one by
+	// which the API was called.
+	PeerEndpoint string `json:"wireguard_endpoint,omitempty"`
 
 	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
 
@@ -81,6 +88,8 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: /oidc of the API)")
 	flags.DurationVar(&c.OIDCPeriod, "oidc-rotate-every", oidc.DefaultPeriod, "for how long a key signs identity tokens")
 	flags.StringSliceVar(&c.AllowEgress, "allow-egress", nil, "networks beyond the internet that Machines may reach, like 10.1.0.0/16")
+	flags.StringVar(&c.Peers, "wireguard", defaultPeers, "UDP port for WireGuard peers, taken when there is one; :0 picks a free one, off lets nobody in")
+	flags.StringVar(&c.PeerEndpoint, "wireguard-endpoint", "", "name or address of this server that WireGuard peers call (default the one by which the API was called)")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -122,6 +131,12 @@ func (c *config) validate() error {
 	}
 	if _, err := c.egress(); err != nil {
 		return err
+	}
+	if _, _, err := c.wireguardPort(); err != nil {
+		return err
+	}
+	if !validEndpoint(c.PeerEndpoint) {
+		return usageErrorf("--wireguard-endpoint %q: must be a name or an address, without a port", c.PeerEndpoint)
 	}
 	for _, e := range c.Etcd {
 		u, err := url.Parse(e)
@@ -196,6 +211,28 @@ func (c *config) egress() ([]netip.Prefix, error) {
 		allowed = append(allowed, p)
 	}
 	return allowed, nil
+}
+
+// wireguardPort reads --wireguard: off, or a port at all addresses of the server.
+func (c *config) wireguardPort() (port uint16, on bool, err error) {
+	switch c.Peers {
+	case wireguardOff:
+		return 0, false, nil
+	case "": // of a daemon that knew no peers
+		c.Peers = defaultPeers
+	}
+	host, text, err := net.SplitHostPort(c.Peers)
+	n, failed := strconv.ParseUint(text, 10, 16)
+	if err != nil || failed != nil || host != "" {
+		return 0, false, usageErrorf("--wireguard %q: must be :PORT or off; it listens at all addresses", c.Peers)
+	}
+	return uint16(n), true, nil
+}
+
+// validEndpoint reports whether text can stand before a port, or is empty.
+func validEndpoint(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil || text == "" || len(text) <= 253 && domainShape.MatchString(text)
 }
 
 func checkAddress(addr string) error {

@@ -59,7 +59,7 @@ func newRootCommand(c *cli) *cobra.Command {
 	for _, cmd := range []*cobra.Command{
 		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newSecretsCommand(c), newImageCommand(c),
 		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
-		newOIDCCommand(c),
+		newOIDCCommand(c), newWireguardCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

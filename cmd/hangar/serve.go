@@ -126,8 +126,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()), Audience: "https://" + cfg.Domain,
 		Policy: cfg.oidcPolicy(), Log: log,
 	})
+	gateway, err := newGateway(cfg, self.ID, wires, control.NewPeerRecords(known, log), log)
+	if err != nil {
+		return err
+	}
 	decide := control.New(control.Config{
-		Store: known, Tokens: tokens, Issuer: issuer, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
+		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return err
@@ -143,7 +147,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	handler := api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
-		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(), Issuer: decide.Issuer(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
+		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(), Issuer: decide.Issuer(), Peers: decide.Peers(),
+		Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
 		Region: cfg.Region, Version: version, Log: log,
 	})
 
@@ -162,6 +167,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	group.Go(func() error { return tokens.Run(ctx) })
 	group.Go(func() error { return issuer.Run(ctx) })
+	group.Go(func() error { return gateway.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())

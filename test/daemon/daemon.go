@@ -155,7 +155,7 @@ func (d *Daemon) launch() {
 		d.tb.Fatal(err)
 	}
 	defer out.Close()
-	args := append([]string{"up", "--dir", d.dir, "--api", d.addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--driver", d.o.Driver}, d.o.Args...)
+	args := append([]string{"up", "--dir", d.dir, "--api", d.addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--wireguard", ":0", "--driver", d.o.Driver}, d.o.Args...)
 	d.cmd = exec.Command(Binary(d.tb), args...)
 	d.cmd.Env = append(os.Environ(), d.o.Env...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out
