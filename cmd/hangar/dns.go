@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/dns"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/wireguard"
 )
 
 // resolvConf says which resolvers this server has, and resolvedConf those behind
@@ -25,7 +26,7 @@ const (
 
 // openDNS opens the name server of Machines, at the addresses that their network
 // redirects them to. Without a network there is none.
-func openDNS(ctx context.Context, cfg config, wires *network.Network, view *catalog.Catalog, log *slog.Logger) (*dns.Server, error) {
+func openDNS(ctx context.Context, cfg config, wires *network.Network, view *catalog.Catalog, gateway *wireguard.Gateway, log *slog.Logger) (*dns.Server, error) {
 	if wires == nil {
 		return nil, nil //nolint:nilnil // it is asked for once
 	}
@@ -35,12 +36,23 @@ func openDNS(ctx context.Context, cfg config, wires *network.Network, view *cata
 	}
 	known := resolvers{path: resolvConf}
 	names := dns.New(dns.Config{
-		Listen: listen, Catalog: view, Region: cfg.Region, Owner: wires.Owner, Resolvers: known.list, Log: log,
+		Listen: listen, Catalog: view, Region: cfg.Region, Owner: wires.Owner, Peers: peersOf(gateway), Resolvers: known.list, Log: log,
 	})
 	if err := names.Open(ctx); err != nil {
 		return nil, withHint(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
 	}
 	return names, nil
+}
+
+// peersOf tells a name server who came in through a gateway.
+func peersOf(gateway *wireguard.Gateway) func(hangar.NetworkID) []dns.Peer {
+	return func(id hangar.NetworkID) []dns.Peer {
+		var peers []dns.Peer
+		for _, p := range gateway.NetworkPeers(id) {
+			peers = append(peers, dns.Peer{Name: p.Name, Addr: p.Address})
+		}
+		return peers
+	}
 }
 
 // nameservers are what Machines ask: the platform, where it is on their network, and

@@ -79,8 +79,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	opened.add(known.Close)
 	rows := control.NewRows(known, log)
 	view := catalog.New(rows, log)
+	gateway, err := newGateway(cfg, self.ID, wires, control.NewPeerRecords(known, log), log)
+	if err != nil {
+		return err
+	}
 	// Before Machines are taken up: what they ask from here on is answered.
-	names, err := openDNS(ctx, cfg, wires, view, log)
+	names, err := openDNS(ctx, cfg, wires, view, gateway, log)
 	if err != nil {
 		return err
 	}
@@ -126,10 +130,6 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()), Audience: "https://" + cfg.Domain,
 		Policy: cfg.oidcPolicy(), Log: log,
 	})
-	gateway, err := newGateway(cfg, self.ID, wires, control.NewPeerRecords(known, log), log)
-	if err != nil {
-		return err
-	}
 	decide := control.New(control.Config{
 		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
 	})

@@ -88,12 +88,24 @@ func TestWireGuard(t *testing.T) {
 		t.Fatalf("the machine answers the peer %q, %v", answer, err)
 	}
 
+	for name, want := range map[string]netip.Addr{
+		string(app) + ".internal": address, "laptop._peer.internal": laptop.Address.Addr(), "_api.internal": laptop.DNS,
+	} {
+		found, err := laptop.Resolver().LookupNetIP(t.Context(), "ip6", name)
+		if err != nil || len(found) != 1 || found[0] != want {
+			t.Errorf("the peer finds %s at %v, %v, want %s", name, found, err, want)
+		}
+	}
+
 	for who, args := range map[string][]string{"another organization": {"acme"}, "another network": {"personal", "--network", "staging"}} {
 		config := p.peerConfig(t, args...)
 		config.AllowedIPs = netip.MustParsePrefix("fdaa::/16") // a peer's own configuration protects nobody
 		stranger := peertest.Start(t, config)
 		if _, err := ask(t.Context(), httpOf(stranger), address, refusalPatience); err == nil {
 			t.Errorf("a peer of %s reaches the machine", who)
+		}
+		if found, err := stranger.Resolver().LookupNetIP(t.Context(), "ip6", string(app)+".internal"); err == nil {
+			t.Errorf("a peer of %s finds the machine at %v", who, found)
 		}
 		if stranger.Reaches(t.Context(), net.JoinHostPort(laptop.Address.Addr().String(), "22"), refusalPatience) {
 			t.Errorf("a peer of %s reaches the laptop", who)
