@@ -2,8 +2,10 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -172,24 +174,38 @@ func TestFlood(t *testing.T) {
 		defer close(flooded)
 		conn := connect("127.0.7.66")
 		defer conn.Close()
-		for ctx.Err() == nil {
-			_, _ = conn.Write(msg)
+		// Ten times what is fair: what a server that is slowed down by its race detector
+		// can read, so that it decides whose questions are dropped, and not the kernel.
+		for tick := time.NewTicker(time.Millisecond); ctx.Err() == nil; <-tick.C {
+			for range FairRate / 100 {
+				_, _ = conn.Write(msg)
+			}
 		}
 	}()
 	conn := connect("127.0.7.1")
 	defer conn.Close()
+	// On a busy machine the kernel may have no room for a question before the server has
+	// seen whose it is; resolvers ask again, and so does this one, but rarely.
+	const questions, maxLost = 500, 5
 	var took []time.Duration
+	lost := 0
 	buf := make([]byte, 4096)
-	const questions = 500
-	for range questions {
+	for len(took) < questions {
 		began := time.Now()
 		if _, err := conn.Write(msg); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(began.Add(5 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(began.Add(2 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := conn.Read(buf); err != nil || n < 100 {
+		n, err := conn.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if lost++; lost > maxLost {
+				t.Fatalf("%d of the first %d questions were lost", lost, lost+len(took))
+			}
+			continue
+		}
+		if err != nil || n < 100 {
 			t.Fatalf("question %d: %d bytes, %v", len(took), n, err)
 		}
 		took = append(took, time.Since(began))

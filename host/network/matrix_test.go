@@ -1,12 +1,14 @@
 package network
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +39,12 @@ func openToAll(tb testing.TB, a Attachment) {
 	})
 }
 
+// pings numbers the echoes that were asked for: until a socket is connected it hears the
+// answers to all others of its namespace.
+//
+//nolint:gochecknoglobals // of the whole process, as namespaces are shared by tests
+var pings atomic.Uint32
+
 // ping asks for an echo.
 func ping(to netip.Addr) error {
 	network, request, reply := "ip4:icmp", byte(icmpEchoRequest), byte(0)
@@ -48,7 +56,8 @@ func ping(to netip.Addr) error {
 		return err
 	}
 	defer c.Close()
-	message := []byte{request, 0, 0, 0, 0x12, 0x34, 0, 1}
+	message := []byte{request, 0, 0, 0, 0, 0, 0, 0}
+	binary.BigEndian.PutUint32(message[4:], pings.Add(1))
 	if to.Is4() { // for IPv6 the kernel does it
 		binary.BigEndian.PutUint16(message[2:], checksum(message))
 	}
@@ -64,7 +73,7 @@ func ping(to netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		if size == len(message) && b[0] == reply {
+		if size == len(message) && b[0] == reply && bytes.Equal(b[4:size], message[4:]) {
 			return nil
 		}
 	}
