@@ -55,7 +55,8 @@ type AppService interface {
 	App(ctx context.Context, name AppName) (*App, error)
 	// Apps are sorted by name.
 	Apps(ctx context.Context, filter AppFilter) ([]*App, error)
-	// DestroyApp destroys the App and its Machines. Without force it answers
+	// DestroyApp destroys the App and its Machines, whose files hosts remove right after it
+	// returns. Without force it answers
 	// CodeFailedPrecondition with ReasonMachinesRunning while one runs. It may be
 	// repeated until it answers CodeNotFound.
 	DestroyApp(ctx context.Context, name AppName, force bool) error

@@ -199,7 +199,8 @@ type MachineOps interface {
 	RestartMachine(ctx context.Context, ref MachineRef, in MachineRestart) error
 	// SignalMachine sends a signal to the main process.
 	SignalMachine(ctx context.Context, ref MachineRef, sig Signal) error
-	// DestroyMachine removes the Machine. It may be repeated.
+	// DestroyMachine removes the Machine: that is decided when it returns, and done once the
+	// Machine is MachineDestroyed. It may be repeated.
 	DestroyMachine(ctx context.Context, ref MachineRef, in MachineDestroy) error
 	// CordonMachine keeps the edge from sending requests to the Machine. It may be
 	// repeated.

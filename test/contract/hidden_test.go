@@ -348,7 +348,24 @@ func TestSecretsOfProcessesAndFiles(t *testing.T) {
 		}
 	}
 	d.Run("apps", "destroy", string(hiddenApp), "--force")
+	h.removed(m.ID)
 	h.nowhere()
+}
+
+// removed waits until the server has nothing of a Machine: its destruction is decided when
+// the call returns, and carried out after that.
+func (h hidden) removed(id hangar.MachineID) {
+	h.Helper()
+	for tick := time.NewTicker(10 * time.Millisecond); ; {
+		if _, err := os.Stat(filepath.Join(h.d.Dir(), "machines", string(id))); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-h.ctx.Done():
+			h.Fatalf("machine %s is not removed", id)
+		}
+	}
 }
 
 // content waits until a file of a Machine holds something.
