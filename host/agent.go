@@ -25,6 +25,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -149,7 +150,10 @@ func New(o Options) *Agent {
 // Open takes up every Machine that the journal knows, then removes what no record
 // claims. Afterwards the agent serves; its workers live until Close.
 func (a *Agent) Open(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(a.o.Dir, "machines"), 0o711); err != nil { //nolint:gosec // Machines' users pass through
+	// What Machines write is in here, with owners and modes of their choice, such as
+	// programs that run as their owner. No other user of the server may come there.
+	machines := filepath.Join(a.o.Dir, "machines")
+	if err := errors.Join(os.MkdirAll(machines, 0o700), os.Chmod(machines, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
 	}
 	a.lifetime, a.stop = context.WithCancel(context.WithoutCancel(ctx))

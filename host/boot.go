@@ -257,7 +257,7 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	local, err := m.openLocal(rec)
+	local, err := m.prepareLocal(rec)
 	if err != nil {
 		return driver.Spec{}, err
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -100,6 +102,120 @@ func TestLocalSocket(t *testing.T) {
 	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
 	r.wait(ref, hangar.MachineDestroyed)
 	refuses()
+}
+
+// TestLocalSocketOfManyUsers: a Machine may let others in, until it boots anew.
+func TestLocalSocketOfManyUsers(t *testing.T) {
+	r := newRig(t)
+	r.close()
+	r.handler = http.HandlerFunc(self)
+	r.open()
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	has := func(what string, mode os.FileMode, uid uint32) {
+		t.Helper()
+		info, err := os.Lstat(r.local(ref, "api"))
+		r.must(err)
+		if owner := info.Sys().(*syscall.Stat_t).Uid; info.Mode() != os.ModeSocket|mode || owner != uid {
+			t.Errorf("%s: the socket is %v of %d", what, info.Mode(), owner)
+		}
+		if _, err := r.asks(ref); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	r.must(errors.Join(os.Chmod(r.local(ref, "api"), 0o666), os.Chown(r.local(ref, "api"), 1000, 1000)))
+	r.must(r.SuspendMachine(t.Context(), ref))
+	r.wait(ref, hangar.MachineSuspended)
+	r.start(ref)
+	has("resumed", 0o666, 1000)
+	r.crash()
+	r.open()
+	has("daemon killed", 0o666, 1000)
+	r.must(os.WriteFile(r.local(ref, "more"), nil, 0o600))
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+	r.wait(ref, hangar.MachineStopped)
+	r.start(ref)
+	has("started", 0o600, 0)
+	if _, err := os.Lstat(r.local(ref, "more")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a boot finds what the one before has left: %v", err)
+	}
+}
+
+// TestLocalDirectoryIsHostile: whatever a Machine puts in place of what is the
+// platform's, the host neither follows nor waits for it, and the Machine can be started.
+func TestLocalDirectoryIsHostile(t *testing.T) {
+	victims := t.TempDir()
+	for name, put := range map[string]func(path string) error{
+		"link":                func(path string) error { return os.Symlink(filepath.Join(victims, "file"), path) },
+		"dangling link":       func(path string) error { return os.Symlink(filepath.Join(victims, "new"), path) },
+		"link to a directory": func(path string) error { return os.Symlink(victims, path) },
+		"fifo":                func(path string) error { return syscall.Mkfifo(path, 0o666) },
+		"directory": func(path string) error {
+			return errors.Join(os.MkdirAll(filepath.Join(path, "sub"), 0o700), os.Symlink(victims, filepath.Join(path, "sub", "link")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.close()
+			r.handler = http.HandlerFunc(self)
+			r.open()
+			r.issuer.set(false, time.Hour)
+			r.must(os.WriteFile(filepath.Join(victims, "file"), []byte("kept"), 0o600))
+			plain, role := r.create(nil), r.create(map[string]string{"AWS_ROLE_ARN": "a"})
+			machines := []hangar.MachineRef{plain, role}
+			all := func(do func(ref hangar.MachineRef)) {
+				for _, ref := range machines {
+					do(ref)
+				}
+			}
+			attack := func() {
+				t.Helper()
+				all(func(ref hangar.MachineRef) {
+					r.wait(ref, hangar.MachineStarted)
+					for _, name := range []string{"api", "oidc_token", ".api"} {
+						r.until(func() bool { // the host may just have put a token there
+							return errors.Join(os.RemoveAll(r.local(ref, name)), put(r.local(ref, name))) == nil
+						})
+					}
+				})
+			}
+			serves := func(what string) {
+				t.Helper()
+				all(func(ref hangar.MachineRef) {
+					if _, err := r.asks(ref); err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+				})
+				if n, _ := r.roleToken(role); n == 0 {
+					t.Errorf("%s: no token", what)
+				}
+			}
+			attack()
+			r.crash()
+			r.open()
+			attack()
+			all(func(ref hangar.MachineRef) {
+				r.must(r.SuspendMachine(t.Context(), ref))
+				r.wait(ref, hangar.MachineSuspended)
+				r.start(ref)
+			})
+			serves("resumed")
+			attack()
+			all(func(ref hangar.MachineRef) {
+				r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+				r.wait(ref, hangar.MachineStopped)
+				r.start(ref)
+			})
+			serves("started")
+			b, err := os.ReadFile(filepath.Join(victims, "file"))
+			list, listErr := os.ReadDir(victims)
+			info, statErr := os.Stat(filepath.Join(victims, "file"))
+			r.must(errors.Join(err, listErr, statErr))
+			if string(b) != "kept" || len(list) != 1 || info.Mode() != 0o600 {
+				t.Errorf("the host's file is %q, %v, in %v", b, info.Mode(), list)
+			}
+		})
+	}
 }
 
 // TestSuspendThatFails leaves the Machine with its socket.

@@ -1,11 +1,14 @@
 // Package localapi serves the API to Machines over a socket that each finds in a
 // directory inside itself, and by which it is known.
 //
-// A socket is in the directory complete or not at all, for root alone, and stays the
-// Machine's until Close or End; the next process puts its own in its
-// place. Connections that come before Run are kept waiting, not refused. The directory is
-// the platform's: nothing in it is followed, and whoever mounts it into a Machine must
-// mount it read-only.
+// A socket is in the directory complete or not at all, and stays the Machine's until Close
+// or End; the next process puts its own in its place. It is for root alone, until the
+// Machine gives it another mode or owner, which the sockets that take its place have, too.
+// Connections that come before Run are kept waiting, not refused.
+//
+// The Machine may write in the directory, at any time. Nothing in it is followed, opened or
+// waited for: the socket is made beside the directory, where no Machine may come, and
+// renamed into it. A Machine that puts a directory where its socket belongs has none.
 //
 // Each Machine may have maxConns connections; more wait until one of those ends. One that
 // rests for restTime is closed. Requests carry the Machine in their context, see
@@ -27,6 +30,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -71,7 +75,8 @@ func New(log *slog.Logger) *Sockets {
 	return &Sockets{log: log, open: make(map[hangar.MachineID]*socket)}
 }
 
-// Open makes the socket of a Machine in dir, which exists. It may be repeated.
+// Open makes the socket of a Machine in dir, which exists, by way of the directory that dir
+// is in. It may be repeated.
 func (s *Sockets) Open(dir string, org hangar.OrgSlug, ref hangar.MachineRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,17 +328,26 @@ func (c *conn) unread() bool {
 	return err == nil && n > 0
 }
 
-// listen makes the socket under another name first: under its own it appears with the
-// permissions that it is to have, in the place of one that a process before has left. The
-// directory is named by its descriptor, because the name of a socket is short.
+// listen makes the socket beside the directory first, on the same file system: in the
+// directory it appears with the permissions that it is to have, in the place of one that a
+// process before has left. It is bound by the descriptor of the place, because the name of
+// a socket is short.
 func listen(dir string) (_ *net.UnixListener, err error) {
-	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	inside, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close()
-	at := int(d.Fd())
-	const made = "." + SocketName
+	defer inside.Close()
+	beside, err := os.OpenFile(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer beside.Close()
+	to, at, made := int(inside.Fd()), int(beside.Fd()), filepath.Base(dir)+"."+SocketName
+	owner, err := accessOf(to)
+	if err != nil {
+		return nil, err
+	}
 	if err := unix.Unlinkat(at, made, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, err
 	}
@@ -346,14 +360,14 @@ func listen(dir string) (_ *net.UnixListener, err error) {
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at) + "/" + made}); err != nil {
 		return nil, os.NewSyscallError("bind", err)
 	}
-	if err := unix.Fchmodat(at, made, 0o600, 0); err != nil {
+	if err := owner.give(at, made); err != nil {
 		return nil, err
 	}
 	if err := unix.Listen(fd, backlog); err != nil {
 		return nil, os.NewSyscallError("listen", err)
 	}
-	if err := unix.Renameat(at, made, at, SocketName); err != nil {
-		return nil, err
+	if err := unix.Renameat(at, made, to, SocketName); err != nil {
+		return nil, errors.Join(err, unix.Unlinkat(at, made, 0))
 	}
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -362,4 +376,33 @@ func listen(dir string) (_ *net.UnixListener, err error) {
 	socket := l.(*net.UnixListener)
 	socket.SetUnlinkOnClose(false)
 	return socket, nil
+}
+
+// access says who may use a socket.
+type access struct {
+	uid, gid int
+	mode     uint32 // permission bits
+}
+
+// accessOf returns the access to the socket that is in a directory. Without one, it is
+// root's alone.
+func accessOf(dir int) (access, error) {
+	var old unix.Stat_t
+	err := unix.Fstatat(dir, SocketName, &old, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == nil && old.Mode&unix.S_IFMT == unix.S_IFSOCK:
+		return access{int(old.Uid), int(old.Gid), old.Mode & 0o777}, nil
+	case err == nil, errors.Is(err, unix.ENOENT):
+		return access{mode: 0o600}, nil
+	default:
+		return access{}, err
+	}
+}
+
+// give sets the access to a socket that nobody else can have replaced.
+func (a access) give(dir int, name string) error {
+	if err := unix.Fchownat(dir, name, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return unix.Fchmodat(dir, name, a.mode, 0)
 }

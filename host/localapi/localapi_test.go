@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -38,6 +39,10 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	parent, dir := dir, filepath.Join(dir, "local")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	b := &bench{TB: t, Sockets: New(slog.New(slog.DiscardHandler)), dir: dir, ref: hangar.MachineRef{App: "web", ID: "0123456789abcd"}}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -51,7 +56,7 @@ func newBench(t *testing.T) *bench {
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
-		if err := errors.Join(b.End(), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(b.End(), os.RemoveAll(parent)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -126,9 +131,11 @@ func TestDirectory(t *testing.T) {
 		"nothing": func() error { return nil },
 		"socket":  func() error { return nil }, // of the time before
 		"link": func() error {
-			return errors.Join(os.Symlink(victim, path), os.Symlink(victim, filepath.Join(b.dir, "."+SocketName)))
+			return errors.Join(os.Symlink(victim, path), os.Symlink(victim, b.dir+".api"))
 		},
 		"file": func() error { return os.WriteFile(path, nil, 0o666) },
+		"fifo": func() error { return unix.Mkfifo(path, 0o666) },
+		"what is left of a process that was killed": func() error { return os.WriteFile(b.dir+".api", nil, 0o666) },
 	} {
 		if name != "socket" {
 			_ = os.Remove(path)
@@ -143,8 +150,10 @@ func TestDirectory(t *testing.T) {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != os.ModeSocket|0o600 {
 			t.Errorf("%s: the socket is %v, %v", name, info, err)
 		}
-		if list, err := os.ReadDir(b.dir); err != nil || len(list) != 1 {
-			t.Errorf("%s: left %v, %v", name, list, err)
+		for _, dir := range []string{b.dir, filepath.Dir(b.dir)} {
+			if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+				t.Errorf("%s: left %v, %v", name, list, err)
+			}
 		}
 		b.Close(b.ref.ID)
 		if c, err := (&net.Dialer{}).DialContext(t.Context(), "unix", path); err == nil {
@@ -158,10 +167,55 @@ func TestDirectory(t *testing.T) {
 	if err := b.Open(filepath.Join(b.dir, "none"), hangar.OrgPersonal, b.ref); err == nil {
 		t.Error("a socket in a directory that is not there")
 	}
-	long := filepath.Join(t.TempDir(), strings.Repeat("d", 200))
-	if err := errors.Join(os.Mkdir(long, 0o755), b.Open(long, hangar.OrgPersonal, b.ref)); err != nil {
+	long := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "local")
+	if err := errors.Join(os.MkdirAll(long, 0o755), b.Open(long, hangar.OrgPersonal, b.ref)); err != nil {
 		t.Errorf("long name: %v", err)
 	}
+}
+
+// TestAccess: a socket has the mode and the owner of the one that it replaces, but of
+// nothing else.
+func TestAccess(t *testing.T) {
+	b := newBench(t)
+	path := filepath.Join(b.dir, SocketName)
+	has := func(what string, mode, uid, gid uint32) {
+		t.Helper()
+		var got unix.Stat_t
+		if err := unix.Lstat(path, &got); err != nil || got.Mode != unix.S_IFSOCK|mode || got.Uid != uid || got.Gid != gid {
+			t.Errorf("%s: mode %o of %d:%d, %v", what, got.Mode, got.Uid, got.Gid, err)
+		}
+	}
+	has("new", 0o600, 0, 0)
+	if err := errors.Join(os.Chown(path, 1000, 2000), os.Chmod(path, os.ModeSetuid|0o666)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b.Close(b.ref.ID)
+		b.open()
+		has("changed", 0o666, 1000, 2000)
+	}
+	b.Close(b.ref.ID)
+	other := filepath.Join(b.dir, "other")
+	if err := errors.Join(os.Rename(path, other), os.Symlink("other", path)); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	has("in place of a link", 0o600, 0, 0)
+	b.Close(b.ref.ID)
+	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "full"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Open(b.dir, hangar.OrgPersonal, b.ref); !errors.Is(err, unix.EISDIR) {
+		t.Errorf("in place of a directory: %v", err)
+	}
+	if list, err := os.ReadDir(filepath.Dir(b.dir)); err != nil || len(list) != 1 {
+		t.Errorf("left %v, %v", list, err)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	has("once the directory is gone", 0o600, 0, 0)
 }
 
 // TestManyConnections: one Machine cannot take more than its share, and what it takes
