@@ -79,6 +79,11 @@ func identical(a, b reflect.Value) bool {
 	}
 }
 
+// EncodeStored writes a value with Machines or configs in it as JSON, to be kept. Unlike
+// json.Marshal it leaves a config as MachineConfig.MarshalJSON writes it: with & < and >
+// as they are, MachinePool.Stored reads it in place.
+func EncodeStored(v any) ([]byte, error) { return encode(v) }
+
 // StoredMachine reads a Machine from where it was kept; see MachinePool.Stored.
 type StoredMachine struct {
 	*Machine
@@ -99,7 +104,7 @@ type StoredConfig struct {
 
 // UnmarshalJSON reads what MachineConfig.MarshalJSON wrote, also in another version.
 func (c *StoredConfig) UnmarshalJSON(raw []byte) error {
-	// Whoever wrote it may have escaped what MarshalJSON had not.
+	// What json.Marshal wrote has & < and > escaped, which MarshalJSON had not.
 	if !bytes.Contains(raw, []byte(`\u00`)) && c.pool.read(&c.config, bytes.Clone(raw)) == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package hangar_test
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
@@ -11,7 +12,7 @@ import (
 // configText is what a config is written as.
 func configText(t *testing.T, c hangar.MachineConfig) string {
 	t.Helper()
-	raw, err := json.Marshal(c)
+	raw, err := c.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +79,18 @@ func TestStoredMachineComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := json.Marshal(hangar.Machine{ID: "d890123456789e", Name: "m", Config: c})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var pool hangar.MachinePool
-		for _, pool := range []*hangar.MachinePool{nil, &pool, &pool} {
-			comesBack(t, raw, pool, c)
+		for name, encode := range map[string]func(any) ([]byte, error){"EncodeStored": hangar.EncodeStored, "json.Marshal": json.Marshal} {
+			raw, err := encode(hangar.Machine{ID: "d890123456789e", Name: "m", Config: c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(raw), configText(t, c)) == (name == "json.Marshal" && strings.Contains(config, "<")) {
+				t.Errorf("%s writes %s of %s", name, raw, config)
+			}
+			for _, pool := range []*hangar.MachinePool{nil, &pool, &pool} {
+				comesBack(t, raw, pool, c)
+			}
 		}
 	}
 	none := (*hangar.MachinePool)(nil).Stored(new(hangar.Machine))

@@ -133,7 +133,7 @@ func decode[T any](item state.Item) (T, error) {
 
 // write returns the operation that stores a record.
 func write(key string, v any) (state.Op, error) {
-	b, err := json.Marshal(v)
+	b, err := hangar.EncodeStored(v)
 	if err != nil {
 		return state.Op{}, fmt.Errorf("encode record %s: %w", key, err)
 	}

@@ -1,7 +1,9 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,6 +67,54 @@ func TestPublishKeepsTheNewest(t *testing.T) {
 			t.Errorf("after a retraction: %v", published)
 		}
 	})
+}
+
+// TestConfigsInRows publishes a config as it is written, and reads it also from a row
+// in which json.Marshal has escaped some of it.
+func TestConfigsInRows(t *testing.T) {
+	store := state.NewMemory()
+	rows := control.NewRows(store, quiet)
+	fresh := row(machineID(1), 1, hangar.MachineStarted)
+	config, err := hangar.ParseMachineConfig([]byte(`{"image":"a","init":{"cmd":["sh","-c","a && b <in >out"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh.Machine.Config = config
+	document, err := config.Document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, rows, fresh)
+	items, _, err := state.All(t.Context(), store, "/hosts/", false)
+	if err != nil || len(items) != 1 || !bytes.Contains(items[0].Value, document) {
+		t.Fatalf("rows %v, %v; want one with %s", items, err, document)
+	}
+	escaped := row(machineID(2), 1, hangar.MachineStarted)
+	escaped.Machine.Config = config
+	old, err := json.Marshal(escaped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := state.Put("/hosts/aaaaaaaa/machines/"+string(machineID(2)), old)
+	if _, err := store.Txn(t.Context(), state.Txn{Then: []state.Op{put}}); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for c, err := range rows.WatchMachines(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Synced {
+			break
+		}
+		seen++
+		if got, err := c.Row.Machine.Config.Document(); err != nil || !bytes.Equal(got, document) {
+			t.Errorf("%s has the config %s, %v; want %s", c.ID, got, err, document)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d rows", seen)
+	}
 }
 
 // view is what a watcher was told so far.

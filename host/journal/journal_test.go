@@ -3,6 +3,7 @@ package journal_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -136,6 +137,30 @@ func TestRecordSurvivesReopening(t *testing.T) {
 	case <-j.Changed():
 	default:
 		t.Error("Changed is silent, though a Machine was left unpublished")
+	}
+}
+
+func TestConfigsAreKeptAsTheyAreWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	const config = `{"guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"image":"a","init":{"cmd":["sh","-c","a && b <in >out"]}}`
+	r := full()
+	if err := json.Unmarshal([]byte(config), &r.Machine.Config); err != nil {
+		t.Fatal(err)
+	}
+	put(t, j, r)
+	commit(t, j, func(tx *journal.Tx) error {
+		return tx.PutVersion(r.Machine.ID, hangar.MachineVersion{Version: r.Machine.InstanceID, Config: r.Machine.Config})
+	})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Count(kept, []byte(config)) < 2 || bytes.Contains(kept, []byte(`\u0026`)) {
+		t.Error("the journal has another text of the config than the config itself")
 	}
 }
 

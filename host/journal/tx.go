@@ -51,7 +51,7 @@ func (t *Tx) PutMachine(r *Record) error {
 	stored := *r
 	stored.Seq = seq
 	stored.Machine.Events, stored.Machine.Checks = nil, nil
-	value, err := json.Marshal(&stored)
+	value, err := hangar.EncodeStored(&stored)
 	if err != nil {
 		return fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
@@ -177,7 +177,7 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	if _, err := t.begin(); err != nil {
 		return err
 	}
-	value, err := json.Marshal(&v)
+	value, err := hangar.EncodeStored(&v)
 	if err != nil {
 		return fmt.Errorf("encode version of machine %s: %w", id, err)
 	}
