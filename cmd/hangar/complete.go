@@ -9,32 +9,41 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 // completionPatience bounds how long a shell waits for names; a slow platform
 // completes nothing rather than hang the prompt.
 const completionPatience = 2 * time.Second
 
-// completeApp completes the first argument with the names of Apps.
-func (c *cli) completeApp(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+// complete completes with the words that list returns, each with what it means after
+// a tab.
+func (c *cli) complete(cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()
 	p, err := c.connect()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	apps, err := p.Apps(ctx, hangar.AppFilter{})
+	words, err := list(ctx, p)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	var names []string
-	for _, a := range apps {
-		names = append(names, fmt.Sprintf("%s\t%d Machines", a.Name, a.MachineCount))
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeApp completes the first argument with the names of Apps.
+func (c *cli) completeApp(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return c.complete(cmd, func(ctx context.Context, p *client.Client) (names []string, err error) {
+		apps, err := p.Apps(ctx, hangar.AppFilter{})
+		for _, a := range apps {
+			names = append(names, fmt.Sprintf("%s\t%d Machines", a.Name, a.MachineCount))
+		}
+		return names, err
+	})
 }
 
 // completeMachine completes APP and then the ids of its Machines.
@@ -42,21 +51,45 @@ func (c *cli) completeMachine(cmd *cobra.Command, args []string, prefix string) 
 	if len(args) == 0 {
 		return c.completeApp(cmd, args, prefix)
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
-	defer cancel()
-	p, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+	return c.complete(cmd, func(ctx context.Context, p *client.Client) (ids []string, err error) {
+		machines, err := p.Machines(ctx, hangar.AppName(args[0]), hangar.MachineFilter{})
+		for _, m := range machines {
+			ids = append(ids, fmt.Sprintf("%s\t%s, %s", m.ID, m.Name, m.State))
+		}
+		return ids, err
+	})
+}
+
+// completeOrg completes the first argument with the slugs of organizations.
+func (c *cli) completeOrg(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	machines, err := p.Machines(ctx, hangar.AppName(args[0]), hangar.MachineFilter{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+	return c.complete(cmd, func(ctx context.Context, p *client.Client) (slugs []string, err error) {
+		orgs, err := p.Orgs(ctx)
+		for _, o := range orgs {
+			slugs = append(slugs, string(o.Slug)+"\t"+o.Name)
+		}
+		return slugs, err
+	})
+}
+
+// completePeer completes ORG and then the names of its peers.
+func (c *cli) completePeer(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return c.completeOrg(cmd, args, prefix)
+	case 1:
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var ids []string
-	for _, m := range machines {
-		ids = append(ids, fmt.Sprintf("%s\t%s, %s", m.ID, m.Name, m.State))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return c.complete(cmd, func(ctx context.Context, p *client.Client) (names []string, err error) {
+		peers, err := p.Peers(ctx, hangar.OrgSlug(args[0]))
+		for _, peer := range peers {
+			names = append(names, fmt.Sprintf("%s\t%s, network %s", peer.Name, peer.Address, peer.Network))
+		}
+		return names, err
+	})
 }
 
 // completeMetadataKey completes APP, MACHINE and then the keys of its metadata.

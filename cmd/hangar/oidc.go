@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -49,29 +50,11 @@ them: the next one ahead of its time, and those that are retired until everythin
 they have signed has expired. Only an administrator may do this.`
 
 func newOIDCKeysCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return newSigningKeysCommand(c, &cobra.Command{
 		Use:   "keys",
 		Short: "List the keys that sign identity tokens",
 		Long:  oidcKeysLong,
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			keys, err := p.SigningKeys(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(orEmpty(keys))
-			}
-			return c.printSigningKeys(keys)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, (*client.Client).SigningKeys)
 }
 
 const oidcRotateLong = `Replace the key that signs identity tokens, out of turn: the next one, which third
@@ -84,26 +67,30 @@ Keys are also replaced by themselves, see --oidc-rotate-every of ` + "`hangar up
 administrator may do this.`
 
 func newOIDCRotateCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return newSigningKeysCommand(c, &cobra.Command{
 		Use:   "rotate",
 		Short: "Replace the key that signs identity tokens",
 		Long:  oidcRotateLong,
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			keys, err := p.RotateSigningKey(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(orEmpty(keys))
-			}
-			return c.printSigningKeys(keys)
-		},
+	}, (*client.Client).RotateSigningKey)
+}
+
+// newSigningKeysCommand completes a command that prints the keys which do returns.
+func newSigningKeysCommand(c *cli, cmd *cobra.Command, do func(*client.Client, context.Context) ([]hangar.SigningKey, error)) *cobra.Command {
+	var asJSON bool
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		keys, err := do(p, cmd.Context())
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return c.printJSON(orEmpty(keys))
+		}
+		return c.printSigningKeys(keys)
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd

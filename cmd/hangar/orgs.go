@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 
@@ -155,26 +154,4 @@ func newOrgsDeleteCommand(c *cli) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
-}
-
-// completeOrg completes the first argument with the slugs of organizations.
-func (c *cli) completeOrg(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
-	defer cancel()
-	p, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	orgs, err := p.Orgs(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var slugs []string
-	for _, o := range orgs {
-		slugs = append(slugs, string(o.Slug)+"\t"+o.Name)
-	}
-	return slugs, cobra.ShellCompDirectiveNoFileComp
 }

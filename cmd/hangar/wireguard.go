@@ -245,28 +245,3 @@ func newWireguardRemoveCommand(c *cli) *cobra.Command {
 		},
 	}
 }
-
-// completePeer completes ORG and then the names of its peers.
-func (c *cli) completePeer(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return c.completeOrg(cmd, args, prefix)
-	}
-	if len(args) > 1 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
-	defer cancel()
-	p, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := p.Peers(ctx, hangar.OrgSlug(args[0]))
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var names []string
-	for _, peer := range list {
-		names = append(names, fmt.Sprintf("%s\t%s, network %s", peer.Name, peer.Address, peer.Network))
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
