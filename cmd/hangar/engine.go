@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/engine"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/logs/keeper"
 	"github.com/hangar-platform/hangar/host/network"
 )
@@ -70,6 +72,22 @@ func newNetwork(cfg config, id hangar.HostID, egress []netip.Prefix, log *slog.L
 
 // keeperSocket is in a directory of its own, which is for root alone.
 func keeperSocket(cfg config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
+
+// openLogs opens what keeps the output of Machines, and what holds it meanwhile.
+func openLogs(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*logs.Store, error) {
+	held, err := openKeeper(ctx, cfg, log, opened)
+	if err != nil {
+		return nil, err
+	}
+	lines := logs.New(logs.Options{
+		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: held, Log: log, Now: time.Now,
+	})
+	if err := lines.Open(ctx); err != nil {
+		return nil, err
+	}
+	opened.add(lines.Close)
+	return lines, nil
+}
 
 // openKeeper finds or starts the process that holds the output of Machines while no
 // daemon runs. The fake driver's Machines have none.

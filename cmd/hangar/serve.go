@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -25,10 +24,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/image"
-	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/localapi"
-	"github.com/hangar-platform/hangar/host/logs"
 )
 
 // drainTime is how long requests that are under way may take once the daemon ends.
@@ -55,17 +52,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	kept, err := openKeeper(ctx, cfg, log, &opened)
+	lines, err := openLogs(ctx, cfg, log, &opened)
 	if err != nil {
 		return err
 	}
-	lines := logs.New(logs.Options{
-		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: kept, Log: log, Now: time.Now,
-	})
-	if err := lines.Open(ctx); err != nil {
-		return err
-	}
-	opened.add(lines.Close)
 	engine, wires, err := openEngine(ctx, cfg, self.ID, log, &opened)
 	if err != nil {
 		return err
@@ -84,12 +74,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	// Before Machines are taken up: what they ask from here on is answered.
-	names, err := openDNS(ctx, cfg, wires, view, gateway, log)
+	names, err := openDNS(ctx, cfg, wires, view, gateway, log, &opened)
 	if err != nil {
 		return err
-	}
-	if names != nil {
-		opened.add(names.Close)
 	}
 	keys, err := openKeyset(ctx, cfg, known, records, log)
 	if err != nil {
@@ -97,22 +84,20 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 
 	var agent *host.Agent
-	images := image.New(image.Options{
-		Dir: filepath.Join(cfg.Dir, "images"), Log: log, Local: registryNames(cfg, listener.Addr()),
-		Credentials: control.NewLogins(known, keys, log).Credentials, DockerConfig: dockerConfig(),
-		InUse: func() map[string]bool { return agent.ImagesInUse() },
-	})
-	if err := images.Open(ctx); err != nil {
+	images, err := openImages(ctx, cfg, image.Options{
+		Local: registryNames(cfg, listener.Addr()), Credentials: control.NewLogins(known, keys, log).Credentials,
+		InUse: func() map[string]bool { return agent.ImagesInUse() }, Log: log,
+	}, &opened)
+	if err != nil {
 		return err
 	}
-	opened.add(images.Close)
-
 	sockets := localapi.New(log)
 	opened.add(sockets.End)
 	identities := newLateIdentity()
 	agent = host.New(host.Options{
-		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Local: sockets, Identity: identities, Logs: lines,
-		Journal: records, Publisher: rows, Keys: keys, Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
+		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Logs: lines,
+		Journal: records, Publisher: rows, Local: sockets, Identity: identities, Keys: keys,
+		Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -127,11 +112,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	issuer := oidc.New(oidc.Config{
-		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()), Audience: "https://" + cfg.Domain,
-		Policy: cfg.oidcPolicy(), Log: log,
+		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()),
+		Audience: "https://" + cfg.Domain, Policy: cfg.oidcPolicy(), Log: log,
 	})
 	decide := control.New(control.Config{
-		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent}, Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
+		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent},
+		Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return err
@@ -147,28 +133,27 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	handler := api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
-		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(), Issuer: decide.Issuer(), Peers: decide.Peers(),
-		Auth: tokens, Registry: images.Registry(registryAccess(tokens)), RateLimits: limits,
-		Region: cfg.Region, Version: version, Log: log,
+		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
+		Issuer: decide.Issuer(), Peers: decide.Peers(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
+		RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
 	})
-
 	inside, err := listenInside(ctx, wires, listener.Addr(), log)
 	if err != nil {
 		return err
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
-	if inside != nil {
-		group.Go(func() error { return serveHTTP(ctx, inside, handler) })
-	}
 	group.Go(func() error { return view.Run(ctx) })
-	if names != nil {
-		group.Go(func() error { return names.Run(ctx) })
-	}
 	group.Go(func() error { return tokens.Run(ctx) })
 	group.Go(func() error { return issuer.Run(ctx) })
 	group.Go(func() error { return gateway.Run(ctx) })
 	group.Go(func() error { return watchJournal(ctx, records) })
+	if names != nil {
+		group.Go(func() error { return names.Run(ctx) })
+	}
+	if inside != nil {
+		group.Go(func() error { return serveHTTP(ctx, inside, handler) })
+	}
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
 	group.Go(func() error { return sockets.Run(ctx, api.Server(handler)) })
@@ -229,46 +214,4 @@ func (c *closers) close() error {
 func instance(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:3])
-}
-
-// registryAccess decides who may do what in the built-in registry. Clients send an API
-// token, or several, as a bearer token or as the password of any user.
-func registryAccess(tokens hangar.Authenticator) registry.Authorize {
-	return func(r *http.Request, repository string, action hangar.Action) error {
-		credential, ok := hangar.Credential(r.Header.Get("Authorization"))
-		if !ok {
-			_, credential, _ = r.BasicAuth()
-		}
-		p, err := tokens.Authenticate(r.Context(), credential)
-		if err != nil || action == 0 {
-			return err
-		}
-		target := hangar.RepositoryTarget(repository)
-		if p.May(action, target) || action == hangar.ActionRead && target.Org == "" {
-			return nil
-		}
-		return hangar.Errorf(hangar.CodeForbidden, "", "not allowed in repository %s", repository)
-	}
-}
-
-// registryNames are the hosts under which the built-in registry is reached.
-func registryNames(cfg config, served net.Addr) []string {
-	names := []string{"registry." + cfg.Domain}
-	_, port, err := net.SplitHostPort(served.String())
-	if err != nil {
-		return names
-	}
-	for _, name := range []string{"127.0.0.1", "localhost", "[::1]", "registry." + cfg.Domain} {
-		names = append(names, name+":"+port)
-	}
-	return names
-}
-
-// dockerConfig is where `docker login` keeps what it was told.
-func dockerConfig() string {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".docker", "config.json")
 }
