@@ -9,64 +9,30 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ownhost"
 )
-
-// inOwnHost marks the child process that TestMain starts with namespaces of its own:
-// what the tests do to "the host" is done to those, and ends with them.
-const inOwnHost = "HANGAR_NETWORK_TEST_CHILD"
 
 // home is the namespace of what the tests take for the host.
 var home *os.File
 
 func TestMain(m *testing.M) {
-	if os.Getenv(inOwnHost) != "" {
-		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		must(unix.Mount("sysfs", "/sys", "sysfs", 0, ""))
-		var err error
+	ownhost.Main(m, func() (err error) {
 		home, err = os.Open(threadNetNS)
-		must(err)
-		lo, err := netlink.LinkByName("lo")
-		must(err)
-		must(netlink.LinkSetUp(lo))
-		// Package net looks once whether there is IPv6, and must not do so where a
-		// namespace has no loopback yet.
-		probe, err := net.Listen("tcp", "[::1]:0")
-		must(err)
-		must(probe.Close())
-		goleak.VerifyTestMain(m)
-		return
-	}
-	if os.Geteuid() != 0 {
-		fmt.Println("skipped: network namespaces need root")
-		return
-	}
-	child := exec.Command("/proc/self/exe", os.Args[1:]...)
-	child.Env = append(os.Environ(), inOwnHost+"=1")
-	child.Stdout, child.Stderr = os.Stdout, os.Stderr
-	child.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	if err := child.Run(); err != nil {
-		os.Exit(1)
-	}
+		return err
+	})
 }
 
 func must(err error) {
@@ -244,94 +210,6 @@ func reach(a netip.Addr, port uint16) (from netip.Addr, err error) {
 func timedOut(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
 	return ok && e.Timeout()
-}
-
-func TestAddressIsUnique(t *testing.T) {
-	type place struct {
-		network hangar.NetworkID
-		host    uint32
-		number  uint64
-	}
-	places := rapid.Custom(func(t *rapid.T) place {
-		return place{
-			network: hangar.NetworkID(rapid.Uint32().Draw(t, "network")),
-			host:    rapid.Uint32().Draw(t, "host"),
-			number:  rapid.Uint64Range(0, MaxNumber-1).Draw(t, "number"),
-		}
-	})
-	address := func(p place) netip.Addr {
-		return Address(p.network, hangar.HostID(fmt.Sprintf("%08x", p.host)), p.number)
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		p := places.Draw(t, "p")
-		q := p
-		switch rapid.IntRange(0, 3).Draw(t, "what differs") {
-		case 0:
-			q.network = hangar.NetworkID(rapid.Uint32().Draw(t, "other network"))
-		case 1:
-			q.host = rapid.Uint32().Draw(t, "other host")
-		case 2:
-			q.number = rapid.Uint64Range(0, MaxNumber-1).Draw(t, "other number")
-		case 3:
-			q = places.Draw(t, "q")
-		}
-		a, b := address(p), address(q)
-		if (a == b) != (p == q) {
-			t.Fatalf("%+v has %s, %+v has %s", p, a, q, b)
-		}
-		if pa, pb := machinePrefix(a).Masked(), machinePrefix(b).Masked(); pa.Overlaps(pb) != (p == q) {
-			t.Fatalf("%+v has %s, %+v has %s", p, pa, q, pb)
-		}
-		if as16 := a.As16(); as16[0] != 0xfd || as16[1] != 0xaa || as16[15] != 2 {
-			t.Fatalf("%s has not the form fdaa:…:2", a)
-		}
-		if host := hostAddress(hangar.HostID(fmt.Sprintf("%08x", p.host))); a == host {
-			t.Fatalf("%+v has the host's own address %s", p, a)
-		}
-		if linkName("habcdefgh", p.number) == linkName("habcdefgh", q.number) != (p.number == q.number) {
-			t.Fatalf("devices of %d and %d", p.number, q.number)
-		}
-	})
-}
-
-func TestAddressForm(t *testing.T) {
-	if got, want := Address(0x18, "0a7b7df0", 0x66b83b).String(), "fdaa:0:18:a7b:7df0:66:b83b:2"; got != want {
-		t.Errorf("address %s, want %s", got, want)
-	}
-	for _, host := range []hangar.HostID{"", "0a7b7df", "0a7b7df00", "xa7b7df0", "+a7b7df0"} {
-		if a := Address(1, host, 1); a.IsValid() {
-			t.Errorf("host %q: address %s, want none", host, a)
-		}
-	}
-}
-
-func TestNames(t *testing.T) {
-	for instance, want := range map[string]string{"abcdefgh": "habcdefgh00000z", "a": "ha-------00000z"} {
-		if got := linkName(linkPrefix(instance), 35); got != want || len(got) != 15 {
-			t.Errorf("instance %s: device %s, want %s", instance, got, want)
-		}
-	}
-	e := endpoint{number: 7, ipv4: netip.MustParseAddr("172.16.0.9"), ipv6: Address(1, testHost, 7)}
-	id, got, ok := parseAlias(alias("00000000000007", e))
-	if !ok || id != "00000000000007" || got != e {
-		t.Errorf("alias %q read as %s %+v %t", alias("00000000000007", e), id, got, ok)
-	}
-	for _, bad := range []string{"", "uplink to the office", "machine 00000000000007 number 7", "machine 0 number 1 a b"} {
-		if _, _, ok := parseAlias(bad); ok {
-			t.Errorf("alias %q was accepted", bad)
-		}
-	}
-}
-
-func TestPreferred4IsUsable(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		bits := rapid.IntRange(8, 24).Draw(t, "bits")
-		pool := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
-		a := preferred4(pool, rapid.Uint64Range(0, MaxNumber-1).Draw(t, "number"))
-		if !pool.Contains(a) || a == pool.Addr() || a == pool.Addr().Next() || !pool.Contains(a.Next()) {
-			t.Fatalf("%s of %s", a, pool)
-		}
-	})
 }
 
 func TestInvalidOptions(t *testing.T) {
@@ -768,149 +646,6 @@ func settle(tb testing.TB, n *Network) {
 			tb.Fatalf("still on the host: %v", ids)
 		}
 		runtime.Gosched()
-	}
-}
-
-// A namespace that something still holds keeps its device. That must not go
-// unnoticed.
-func TestHeldNamespaceStaysListed(t *testing.T) {
-	n := open(t, "held")
-	e := endpointOf(5, 1)
-	ns, err := openNetNS(attach(t, n, e).NetNS)
-	must(err)
-	defer ns.Close()
-	must(n.Detach(t.Context(), e.ID))
-	for range 2 {
-		if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
-			t.Errorf("list: %v, %v", ids, err)
-		}
-		must(n.Close())
-		must(n.Open(t.Context()))
-	}
-	must(n.Detach(t.Context(), e.ID))
-	if ids, err := n.List(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("list after the second time: %v, %v", ids, err)
-	}
-}
-
-func TestNothingLeaks(t *testing.T) {
-	n := open(t, "leak")
-	ctx := t.Context()
-	cycle := func(i uint64) {
-		e := endpointOf(5, i)
-		a := attach(t, n, e)
-		scrape(t, a)
-		attach(t, n, e)
-		for range 1 + i%2 {
-			must(n.Detach(ctx, e.ID))
-		}
-	}
-	cycle(1) // the runtime opens files of its own on first use
-	settle(t, n)
-	before := hostState(t)
-	for i := range uint64(100) {
-		cycle(i)
-	}
-	settle(t, n)
-	if after := hostState(t); after != before {
-		t.Errorf("host before:\n%s\nafter:\n%s", before, after)
-	}
-	if len(n.attached)+len(n.numbers)+len(n.taken)+len(n.leaving)+len(n.members) != 0 {
-		t.Errorf("remembered: %v %v %v %v %v", n.attached, n.numbers, n.taken, n.leaving, n.members)
-	}
-}
-
-func TestHalfMadeIsListedAndRemoved(t *testing.T) {
-	e := endpointOf(5, 1)
-	for name, makeHalf := range map[string]func(n *Network){
-		"only the file": func(n *Network) {
-			must(os.WriteFile(n.netnsPath(e.ID), nil, 0o444))
-		},
-		"only the namespace": func(n *Network) {
-			must(makeNetNS(n.netnsPath(e.ID)))
-		},
-		"bound twice": func(n *Network) {
-			must(makeNetNS(n.netnsPath(e.ID)))
-			must(unix.Mount(n.netnsPath(e.ID), n.netnsPath(e.ID), "", unix.MS_BIND, ""))
-		},
-		"no alias": func(n *Network) {
-			a := attach(t, n, e)
-			l, err := netlink.LinkByName(linkName(n.prefix, e.Number))
-			must(err)
-			must(netlink.LinkSetAlias(l, "\x00"))
-			scrape(t, a)
-		},
-		"no device": func(n *Network) {
-			attach(t, n, e)
-			must(n.deleteLink(linkName(n.prefix, e.Number)))
-		},
-		"no namespace": func(n *Network) {
-			a := attach(t, n, e)
-			ns, err := openNetNS(a.NetNS) // a process that still is in it
-			must(err)
-			t.Cleanup(func() { must(ns.Close()) })
-			_, err = removeNetNS(a.NetNS)
-			must(err)
-		},
-	} {
-		for what, finish := range map[string]func(n *Network){
-			"detach": func(n *Network) { must(n.Detach(t.Context(), e.ID)) },
-			"attach": func(n *Network) {
-				if got := look(t, attach(t, n, e)); len(got.Addrs) != 3 || len(got.Routes) != 5 {
-					t.Errorf("attached: %+v", got)
-				}
-				must(n.Detach(t.Context(), e.ID))
-			},
-			"remove": func(n *Network) {
-				must(n.Remove(t.Context()))
-				must(n.Close())
-				must(n.Open(t.Context()))
-			},
-		} {
-			t.Run(name+"/"+what, func(t *testing.T) {
-				n := open(t, "half")
-				before := strings.Replace(hostState(t), "eth0", "", 1)
-				makeHalf(n)
-				must(n.Close())
-				must(n.Open(t.Context())) // the daemon was killed and comes back
-				if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
-					t.Errorf("list: %v, %v", ids, err)
-				}
-				finish(n)
-				settle(t, n)
-				if what != "remove" { // which changes the numbers of devices in routes
-					compareIgnoringOpenFiles(t, before, hostState(t))
-				}
-			})
-		}
-	}
-}
-
-func compareIgnoringOpenFiles(t *testing.T, before, after string) {
-	t.Helper()
-	strip := func(s string) string {
-		lines := strings.Split(s, "\n")
-		return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasSuffix(l, "open files") }), "\n")
-	}
-	if b, a := strip(before), strip(after); a != b {
-		t.Errorf("host before:\n%s\nafter:\n%s", b, a)
-	}
-}
-
-func TestRemoveLeavesNothing(t *testing.T) {
-	runDir(t)
-	before := hostState(t)
-	n := open(t, "gone")
-	for i := range uint64(5) {
-		attach(t, n, endpointOf(5, i))
-	}
-	must(n.Close())
-	stranger := newNetwork(t, "gone") // hangar down does not open what it removes
-	for range 2 {
-		must(stranger.Remove(t.Context()))
-	}
-	if after := hostState(t); after != before {
-		t.Errorf("host before:\n%s\nafter:\n%s", before, after)
 	}
 }
 

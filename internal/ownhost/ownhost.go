@@ -1,0 +1,79 @@
+// Package ownhost runs the tests of a package in namespaces of their own, which they may
+// treat as a host: what they do to its network ends with them.
+package ownhost
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// inside marks the child process that Main starts.
+const inside = "HANGAR_TEST_OWN_HOST"
+
+// Main runs the tests of m in a child process with a network and mounts of its own, with
+// nothing but a loopback, once prepare has returned; it may be nil. It fails when a
+// goroutine is left. Without root it skips the tests.
+func Main(m *testing.M, prepare func() error) {
+	if os.Getenv(inside) == "" {
+		os.Exit(runInside())
+	}
+	err := setUp()
+	if err == nil && prepare != nil {
+		err = prepare()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "own host:", err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// runInside returns the exit code of the child process.
+func runInside() int {
+	if os.Geteuid() != 0 {
+		fmt.Println("skipped: network namespaces need root")
+		return 0
+	}
+	child := exec.Command("/proc/self/exe", os.Args[1:]...)
+	child.Env = append(os.Environ(), inside+"=1")
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	child.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if err := child.Run(); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func setUp() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+		return fmt.Errorf("mount sysfs: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find the loopback: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set the loopback up: %w", err)
+	}
+	// Package net looks once whether there is IPv6, and must not do so where a
+	// namespace has no loopback yet.
+	probe, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		return fmt.Errorf("look for IPv6: %w", err)
+	}
+	return probe.Close()
+}
