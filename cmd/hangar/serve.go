@@ -60,13 +60,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Log: log})
+	known, err := openState(ctx, cfg, log, &opened)
 	if err != nil {
 		return err
 	}
-	opened.add(store.Close)
-	known := control.NewMirror(store, log)
-	opened.add(known.Close)
 	rows := control.NewRows(known, log)
 	view := catalog.New(rows, log)
 	gateway, err := newGateway(cfg, self.ID, wires, control.NewPeerRecords(known, log), log)
@@ -126,17 +123,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	identities.set(decide.Identity())
-	limits, err := cfg.rateLimits()
+	handler, err := newHandler(cfg, decide, tokens, images, log)
 	if err != nil {
 		return err
 	}
-	handler := api.New(api.Config{
-		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
-		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
-		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
-		Issuer: decide.Issuer(), Peers: decide.Peers(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
-		RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
-	})
 	inside, err := listenInside(ctx, wires, listener.Addr(), log)
 	if err != nil {
 		return err
@@ -162,6 +152,34 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	return nil
+}
+
+// openState opens the cluster state and what remembers it, which reads nothing before
+// its own Open.
+func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*state.Mirror, error) {
+	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	opened.add(store.Close)
+	known := control.NewMirror(store, log)
+	opened.add(known.Close)
+	return known, nil
+}
+
+// newHandler returns the API of a platform.
+func newHandler(cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, log *slog.Logger) (http.Handler, error) {
+	limits, err := cfg.rateLimits()
+	if err != nil {
+		return nil, err
+	}
+	return api.New(api.Config{
+		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
+		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
+		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
+		Issuer: decide.Issuer(), Peers: decide.Peers(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
+		RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
+	}), nil
 }
 
 // watchJournal ends the daemon when its journal cannot record any more, so that it
