@@ -46,7 +46,7 @@ type param struct {
 
 // tags are the groups of operations, in the order in which they are shown.
 var tags = []openapi.Tag{
-	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it."},
+	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
 	{Name: "Tokens", Description: "A token says who asks, and what that one may do."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},

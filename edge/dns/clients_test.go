@@ -213,3 +213,19 @@ func TestFlood(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("half within %s, p99 %s", took[questions/2], took[questions*99/100])
 }
+
+// Whoever is on no network cannot ask more by asking under many addresses.
+func TestStrangersAreOneClient(t *testing.T) {
+	s := serverOf(t, rowsOf("web", 1, 1))
+	now := time.Now()
+	answered := 0
+	for i := range 2 * MaxRate {
+		a := [16]byte{0: 0xfe, 1: 0x80, 11: byte(i >> 16), 12: byte(i >> 8), 13: byte(i)}
+		if s.clients.allow(s.client(netip.AddrFrom16(a)), now, false) {
+			answered++
+		}
+	}
+	if answered != MaxRate || len(s.clients.all) != 1 {
+		t.Errorf("%d questions were let through, for %d clients", answered, len(s.clients.all))
+	}
+}

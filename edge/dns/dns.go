@@ -187,6 +187,15 @@ func (s *Server) sweep(ctx context.Context) error {
 	}
 }
 
+// client returns whom the questions of an asker count for. All who are on no network are
+// one, so that nobody has more by asking under addresses that are made up.
+func (s *Server) client(asker netip.Addr) netip.Addr {
+	if _, known := s.network(asker); !known {
+		return netip.Addr{}
+	}
+	return asker
+}
+
 // network returns the network of an asker.
 func (s *Server) network(asker netip.Addr) (hangar.NetworkID, bool) {
 	if id := networkOf(asker); id != 0 {

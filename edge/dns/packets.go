@@ -159,7 +159,8 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 	to := from.(*net.UDPAddr).AddrPort()
 	asker := to.Addr().Unmap().WithZone("")
 	s := r.server
-	if !s.clients.allow(asker, now, r.full >= backlog) {
+	client := s.client(asker)
+	if !s.clients.allow(client, now, r.full >= backlog) {
 		return nil
 	}
 	out, what := s.handle(out, msg, &r.query, asker, false, now)
@@ -167,10 +168,10 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 	case done:
 		return out
 	case lookup:
-		if s.clients.ask(asker, now) {
+		if s.clients.ask(client, now) {
 			q := r.query.clone()
 			r.waiting.Go(func() {
-				defer func() { s.clients.asked(asker, time.Now()) }()
+				defer func() { s.clients.asked(client, time.Now()) }()
 				answer := s.resolve(ctx, nil, q, false)
 				if ctx.Err() == nil {
 					_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again

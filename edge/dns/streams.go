@@ -77,7 +77,8 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			continue
 		}
 		asker := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		key := clientOf(asker)
+		client := s.client(asker)
+		key := clientOf(client)
 		if !open.open(key) {
 			_ = conn.Close()
 			continue
@@ -86,7 +87,7 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			defer open.close(key)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-			s.serveStream(ctx, conn, asker)
+			s.serveStream(ctx, conn, asker, client)
 		})
 	}
 }
@@ -101,7 +102,7 @@ func pause(ctx context.Context) {
 
 // serveStream answers the questions of a connection in turn, until the client is silent
 // or asks too much.
-func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker netip.Addr) {
+func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker, client netip.Addr) {
 	var q query
 	in := bufio.NewReader(conn)
 	var msg, out []byte
@@ -126,7 +127,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker netip.Add
 			return
 		}
 		now := time.Now()
-		if !s.clients.allow(asker, now, false) {
+		if !s.clients.allow(client, now, false) {
 			return
 		}
 		var what verdict
@@ -135,11 +136,11 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker netip.Add
 		case drop:
 			return
 		case lookup:
-			if !s.clients.ask(asker, now) {
+			if !s.clients.ask(client, now) {
 				return
 			}
 			out = s.resolve(ctx, out, &q, true)
-			s.clients.asked(asker, time.Now())
+			s.clients.asked(client, time.Now())
 		case done:
 		}
 		binary.BigEndian.PutUint16(out, uint16(len(out)-2))

@@ -123,7 +123,7 @@ func TestForgedSources(t *testing.T) {
 	spare := netip.MustParseAddr("fdaa:0:5:a7b:7df0:0:1:77")
 	sources := []netip.Addr{
 		w.two.IPv6, w.stranger.IPv6, w.of2.IPv6, w.n.gateway6, w.other.gateway6, w.net.IPv6, w.net.Gateway6, w.lan.IPv6,
-		hangar.ServicesAddress, netip.IPv6Loopback(), netip.IPv6Unspecified(), gatewayLinkLocal, Address(5, testHost, 99),
+		hangar.ServicesAddress, netip.IPv6Loopback(), netip.IPv6Unspecified(), gatewayLinkLocal, netip.MustParseAddr("fe80::dead:1:2"), Address(5, testHost, 99),
 		Address(6, testHost, 1),
 		w.two.IPv4, w.stranger.IPv4, w.of2.IPv4, w.n.gateway4, w.other.gateway4, w.net.IPv4, w.net.Gateway4, w.lan.IPv4,
 		netip.MustParseAddr("127.0.0.1"), netip.IPv4Unspecified(), netip.MustParseAddr("255.255.255.255"),
