@@ -77,7 +77,7 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	add(prerouting, fromOwn, noWayBack(), drop())
 	// The way back to link-local addresses is by any device, so that does not tell whose
 	// they are; nothing needs them, as neighbours are fixed.
-		add(prerouting, fromOwn, private6(source, expr.CmpOpNeq), drop())
+	add(prerouting, fromOwn, private6(source, expr.CmpOpNeq), drop())
 	add(prerouting, fromOutside, in4(source, n.pool, expr.CmpOpEq), drop())
 	add(prerouting, fromOutside, n.ownIPv6(source), drop())
 	add(prerouting, fromOutside, is(destination, n.gateway4), drop())
