@@ -35,6 +35,7 @@ type machine struct {
 	recent atomic.Pointer[[]hangar.Event] // see newest; replaced under mu, never changed in place
 
 	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
+	losses    atomic.Uint64 // of connections, as this daemon has counted; see keepsConnections
 
 	mu        sync.Mutex              // held while a change is decided and committed
 	interrupt context.CancelCauseFunc // ends the step under way; guarded by mu
@@ -127,6 +128,9 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 		return nil, notRecorded(m.id, err)
 	}
 	m.lease = lease
+	if !keepsConnections(&next) {
+		m.losses.Add(1)
+	}
 	m.rec.Store(&next)
 	m.remember(events)
 	m.began = &next

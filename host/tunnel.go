@@ -32,6 +32,11 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if err := hangar.CheckPort(port); err != nil {
 		return nil, err
 	}
+	m, err := a.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	losses := m.losses.Load() // first: what is lost from here on may be this connection
 	if _, err := a.running(ref); err != nil {
 		return nil, err
 	}
@@ -50,11 +55,8 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 		return nil, errors.Join(err, conn.Close())
 	}
 	t := &tunnel{Conn: conn, tcp: tcp, closed: make(chan struct{})}
-	m, err := a.machine(ref)
-	if err == nil && !a.start(func() { m.bound(t) }) {
-		err = hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
-	}
-	if err != nil {
+	if !a.start(func() { m.bound(t, losses) }) {
+		err := hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -81,13 +83,15 @@ func undialled(ref hangar.MachineRef, port int, err error) error {
 	}
 }
 
-// bound ends a tunnel when its Machine does, or the agent. A suspended Machine has its
-// connections in its memory.
-func (m *machine) bound(t *tunnel) {
+// bound ends a tunnel when the Machine loses its connections, of which losses were
+// counted before it was opened, or when the agent ends. A suspended Machine has its
+// connections in its memory. That may be lost without an event of its own, so that the
+// record alone, which may be that of the next boot by now, does not tell.
+func (m *machine) bound(t *tunnel, losses uint64) {
 	for {
 		changed, _ := m.watchers.wait()
-		if rec := m.rec.Load(); !keepsConnections(rec) {
-			t.end(hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State))
+		if m.losses.Load() != losses {
+			t.end(cutOff(m.rec.Load()))
 			return
 		}
 		select {
@@ -99,6 +103,14 @@ func (m *machine) bound(t *tunnel) {
 			return
 		}
 	}
+}
+
+// cutOff says why a Machine has lost its connections, by what has become of it.
+func cutOff(rec *journal.Record) *hangar.Error {
+	if keepsConnections(rec) {
+		return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine has started afresh")
+	}
+	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State)
 }
 
 // keepsConnections reports whether what was connected to the Machine still is, or will
