@@ -333,6 +333,38 @@ func TestRoleTokenThatCannotBeHad(t *testing.T) {
 	r.until(func() bool { n, _ := r.roleToken(ref); return n > 0 && r.logged(ref, "There is a new identity token") })
 }
 
+// TestRoleTokenDueAtBoot: while a boot gives a Machine its token, or takes it away, no
+// renewal that was due before gets between.
+func TestRoleTokenDueAtBoot(t *testing.T) {
+	r := newRig(t)
+	r.issuer.set(false, time.Second)
+	ref := r.create(map[string]string{"AWS_ROLE_ARN": "a"})
+	r.wait(ref, hangar.MachineStarted)
+	<-r.issuer.hold() // the renewal
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+	r.wait(ref, hangar.MachineStopped)
+	r.start(ref)
+	if r.issuer.overlapped() {
+		t.Error("the boot asked for a token while one was being renewed")
+	}
+	if n, _ := r.roleToken(ref); n == 0 {
+		t.Error("there is no token after the boot")
+	}
+
+	<-r.issuer.hold()
+	before, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	config := before.Config
+	config.Env = nil
+	_, err = r.UpdateMachine(t.Context(), ref, hangar.MachineUpdate{Config: config})
+	r.must(err)
+	r.wait(ref, hangar.WaitSettled)
+	r.close() // which waits for the renewal
+	if n, _ := r.roleToken(ref); n != 0 {
+		t.Error("a renewal that was under way gave a Machine a token that has no role any more")
+	}
+}
+
 // TestEtcOfMachines: what a Machine made of its files stays as long as its root file
 // system does.
 func TestEtcOfMachines(t *testing.T) {

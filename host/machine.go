@@ -37,6 +37,8 @@ type machine struct {
 	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
 	losses    atomic.Uint64 // of connections, as this daemon has counted; see keepsConnections
 
+	roleMu sync.Mutex // held while the token of the Machine's role is given, renewed or removed
+
 	mu        sync.Mutex              // held while a change is decided and committed
 	interrupt context.CancelCauseFunc // ends the step under way; guarded by mu
 	working   bool                    // the worker runs; guarded by mu

@@ -285,11 +285,46 @@ type identities struct {
 	away  bool
 	lives time.Duration
 	n     int
+
+	held    chan struct{} // not nil: closed when the next call has come, which is held up
+	calls   int           // under way
+	overlap bool          // two were under way at once
+}
+
+// hold has the next call take long, and returns what is closed once it has come.
+func (i *identities) hold() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	held := make(chan struct{})
+	i.held = held
+	return held
+}
+
+// enter counts a call and holds it up, if it is the one.
+func (i *identities) enter() {
+	i.mu.Lock()
+	i.calls++
+	i.overlap = i.overlap || i.calls > 1
+	held := i.held
+	i.held = nil
+	i.mu.Unlock()
+	if held != nil {
+		close(held)
+		time.Sleep(300 * time.Millisecond) // for what must not happen meanwhile
+	}
+}
+
+func (i *identities) overlapped() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.overlap
 }
 
 func (i *identities) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, in hangar.IdentityTokenRequest) (string, error) {
+	i.enter()
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.calls--
 	if self, _ := hangar.SelfFrom(ctx); i.away || self != ref {
 		return "", hangar.Errorf(hangar.CodeUnavailable, "", "issuer away")
 	}

@@ -61,6 +61,14 @@ func (r *roles) set(id hangar.MachineID, due roleDue) {
 	}
 }
 
+// has reports whether due stands, and nobody has seen to the token since.
+func (r *roles) has(id hangar.MachineID, due roleDue) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, ok := r.due[id]
+	return ok && now == due
+}
+
 func (r *roles) forget(id hangar.MachineID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,11 +122,21 @@ func (a *Agent) renewRole(ctx context.Context, id hangar.MachineID, due roleDue)
 	a.mu.RLock()
 	m := a.machines[id]
 	a.mu.RUnlock()
-	if m == nil || !m.rec.Load().Machine.State.HasIdentity() {
+	if m == nil {
 		a.roles.forget(id)
 		return
 	}
-	next, err := m.putRole(ctx, m.rec.Load())
+	m.roleMu.Lock()
+	defer m.roleMu.Unlock()
+	if !a.roles.has(id, due) {
+		return // the Machine has booted meanwhile
+	}
+	rec := m.rec.Load()
+	if !rec.Machine.State.HasIdentity() {
+		a.roles.forget(id)
+		return
+	}
+	next, err := m.putRole(ctx, rec)
 	if err == nil {
 		a.roles.set(id, roleDue{at: next})
 		if due.told {
@@ -138,10 +156,12 @@ func (a *Agent) renewRole(ctx context.Context, id hangar.MachineID, due roleDue)
 }
 
 // giveRole sees to the token of a Machine that is about to run, or to go on. Without
-// one it runs nevertheless.
+// one it runs nevertheless. What was due of the boot before is so no longer.
 func (m *machine) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
+	m.roleMu.Lock()
+	defer m.roleMu.Unlock()
+	m.agent.roles.forget(m.id)
 	if !guest.AssumesRole(processes) {
-		m.agent.roles.forget(m.id)
 		return errors.Join(removeFile(m.path(roleFile)), removeFile(m.roleToken()))
 	}
 	if err := os.WriteFile(m.path(roleFile), nil, 0o600); err != nil {
@@ -176,7 +196,7 @@ func (m *machine) roleToken() string { return filepath.Join(m.path(localDir), gu
 func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
 
 // putRole puts a new token into the Machine, in place of the one that is there, and
-// returns when that is to be renewed. Every user of the Machine may read it: programs
+// returns when that is to be renewed. m.roleMu is held. Every user of the Machine may read it: programs
 // give up being root after their start. A crash loses at worst a token, and the next
 // daemon brings another one.
 func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, error) {
