@@ -28,9 +28,18 @@ import (
 type link struct {
 	name      string
 	index     int
-	device    *device.Device
+	device    engine
 	port      uint16
 	publicKey hangar.PeerKey
+}
+
+// engine is what a link needs of a *device.Device.
+type engine interface {
+	IpcSet(config string) error
+	IpcGet() (string, error)
+	Up() error
+	Wait() chan struct{}
+	Close()
 }
 
 // openLink makes the device and listens at a port, or at a free one if that is 0.
@@ -110,7 +119,7 @@ func (l *link) admit(key hangar.PeerKey, prefix netip.Prefix, source netip.Addr,
 	}
 	if endpoint.IsValid() {
 		if err := l.device.IpcSet(fmt.Sprintf("public_key=%s\nupdate_only=true\npersistent_keepalive_interval=0\n", hex.EncodeToString(raw[:]))); err != nil {
-			return fmt.Errorf("call: %w", err)
+			return errors.Join(fmt.Errorf("call: %w", err), l.forget(key))
 		}
 	}
 	if err := netlink.RouteReplace(l.route(prefix, source)); err != nil {
