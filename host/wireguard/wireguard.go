@@ -266,11 +266,10 @@ func (g *Gateway) openLink(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A port that was left to chance once is kept, also while it is in use: every
+	// config that was printed names it.
 	port := cmp.Or(g.Port, identity.Port)
 	l, err := openLink(g.Device, identity.key(), port, g.Log)
-	if g.Port == 0 && port != 0 && inUse(err) {
-		l, err = openLink(g.Device, identity.key(), 0, g.Log)
-	}
 	if inUse(err) {
 		return &hangar.Error{
 			Code: hangar.CodeUnavailable, Err: err,

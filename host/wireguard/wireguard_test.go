@@ -434,6 +434,30 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+// A port that was left to chance is not given up for another because somebody else has
+// it for a while: every config that was printed names it.
+func TestChosenPortInUse(t *testing.T) {
+	s := open(t, "chosen")
+	before, err := s.OpenGateway(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.end()
+	taken, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(before.EndpointPort)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s.start(t, "chosen", 0)
+	if g, err := s.OpenGateway(t.Context()); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("while port %d is in use the gateway listens at %d, %v", before.EndpointPort, g.EndpointPort, err)
+	}
+	must(taken.Close())
+	if after, err := s.OpenGateway(t.Context()); err != nil || after != before {
+		t.Errorf("the gateway was %+v and is %+v, %v", before, after, err)
+	}
+}
+
 // A device that somebody deletes is made anew, with its routes.
 func TestDeviceIsDeleted(t *testing.T) {
 	s := open(t, "deleted")
