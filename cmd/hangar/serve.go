@@ -26,10 +26,19 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/localapi"
+	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // drainTime is how long requests that are under way may take once the daemon ends.
 const drainTime = 2 * time.Second
+
+// How many connections to the API may be open that come from private networks: of one
+// Machine or peer, and of all. They are what the tenants' programs hold of the server.
+const (
+	maxSourceConns  = 64
+	maxPrivateConns = 4096
+)
 
 // serve runs the platform until ctx ends: it opens the planes in the order in which
 // they need each other, calls ready, and closes them in reverse. Machines outlive it.
@@ -131,6 +140,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
+	private := connlimit.New(network.Private, maxSourceConns, maxPrivateConns)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
@@ -142,12 +152,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		group.Go(func() error { return names.Run(ctx) })
 	}
 	if inside != nil {
-		group.Go(func() error { return serveHTTP(ctx, inside, handler) })
+		group.Go(func() error { return serveHTTP(ctx, private.Listener(inside), handler) })
 	}
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
 	group.Go(func() error { return sockets.Run(ctx, api.Server(handler)) })
-	group.Go(func() error { return serveHTTP(ctx, listener, handler) })
+	group.Go(func() error { return serveHTTP(ctx, private.Listener(listener), handler) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -1,0 +1,139 @@
+package connlimit
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// greet serves a greeting, over connections that it has hijacked.
+func greet(t *testing.T, limit *Limit) string {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		go func() {
+			_, _ = io.WriteString(c, "!")
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+			_ = c.Close() // once too often, which counts once
+		}()
+	}))
+	server.Listener = limit.Listener(server.Listener)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// dial connects from an address and reports whether it is served.
+func dial(t *testing.T, from, to string) (net.Conn, bool) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+	c, err := d.DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	_, err = io.ReadFull(c, make([]byte, 1))
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Fatal(err)
+	}
+	return c, err == nil
+}
+
+func TestLimit(t *testing.T) {
+	const each, all = 3, 5
+	limit := New(netip.MustParsePrefix("127.0.0.0/9"), each, all)
+	address := greet(t, limit)
+	var held []net.Conn
+	expect := func(from string, want bool) {
+		t.Helper()
+		c, ok := dial(t, from, address)
+		if ok != want {
+			t.Fatalf("a connection from %s beside %d is served: %v", from, len(held), ok)
+		}
+		held = append(held, c)
+	}
+	for range each {
+		expect("127.0.0.2", true)
+	}
+	expect("127.0.0.2", false)
+	for range all - each {
+		expect("127.0.0.3", true)
+	}
+	expect("127.0.0.4", false)
+	for range all {
+		expect("127.128.0.1", true) // who is not bounded
+	}
+	for _, c := range held {
+		_ = c.Close()
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		limit.mu.Lock()
+		open, sources := limit.open, len(limit.held)
+		limit.mu.Unlock()
+		if open == 0 && sources == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections of %d sources still count", open, sources)
+		}
+	}
+	expect("127.0.0.2", true)
+}
+
+// TestConnectionsStayTCP: a connection that counts is watched, sent files over and ended by
+// half as one that does not.
+func TestConnectionsStayTCP(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(netip.MustParsePrefix("127.0.0.0/8"), 1, 1).Listener(inner)
+	defer l.Close()
+	far, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	near, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	if _, ok := near.(interface {
+		syscall.Conn
+		io.ReaderFrom
+		CloseWrite() error
+	}); !ok {
+		t.Errorf("%T is less than a TCP connection", near)
+	}
+}
+
+func TestSourceOf(t *testing.T) {
+	for addr, want := range map[string]string{
+		"fdaa:0:1:2:3:4:5:6":    "fdaa:0:1:2:3:4:5:0",
+		"fdaa:0:1:2:3:4:5:ffff": "fdaa:0:1:2:3:4:5:0",
+		"fdaa:0:1:2:3:4:6:6":    "fdaa:0:1:2:3:4:6:0",
+		"192.0.2.7":             "192.0.2.7",
+	} {
+		if got := sourceOf(netip.MustParseAddr(addr)); got != netip.MustParseAddr(want) {
+			t.Errorf("%s is of %s, not %s", addr, got, want)
+		}
+	}
+}
