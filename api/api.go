@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -61,8 +62,14 @@ type server struct {
 	reference func() ([]byte, error)
 }
 
+// Handler answers the requests of an API.
+type Handler struct {
+	server *server
+	chain  http.Handler
+}
+
 // New returns the handler of the API. It does no I/O and starts nothing.
-func New(config Config) http.Handler {
+func New(config Config) *Handler {
 	s := &server{Config: config, mux: http.NewServeMux()}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
@@ -70,8 +77,16 @@ func New(config Config) http.Handler {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
-	return s.observe(s.exact(s.mux))
+	return &Handler{server: s, chain: s.observe(s.exact(s.mux))}
 }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.chain.ServeHTTP(w, r) }
+
+// Drain answers the waits whose connections the handler has taken over, of which
+// http.Server.Shutdown knows nothing, that the server is shutting down. It returns when they
+// are answered and closed, or when ctx ends. No connection is taken over from then on.
+func (h *Handler) Drain(ctx context.Context) { h.server.lot.drain(ctx) }
 
 // Server returns an http.Server for handler with the bounds that keep slow clients
 // from holding connections. The caller serves and shuts it down.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,10 +32,15 @@ type lot struct {
 	seated  atomic.Int64 // waits that have a goroutine
 	hangups hangup.Watch
 
-	mu     sync.Mutex // guards what follows
-	queue  []*parked  // those that are to be answered
-	clerks int        // goroutines that do so; each ends when there is nothing to do
+	mu      sync.Mutex // guards what follows
+	queue   []*parked  // those that are to be answered
+	clerks  int        // goroutines that do so; each ends when there is nothing to do
+	all     map[*parked]struct{}
+	drained chan struct{} // nil until drain; closed when all is empty from then on
 }
+
+// errDraining ends waits whose server ends.
+var errDraining = hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 
 // parked is a connection that waits for its answer.
 type parked struct {
@@ -60,16 +67,21 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 		return true, err
 	}
 	p := &parked{lot: &s.lot, id: requestID(r)}
-	forget, err := awaiter.AwaitMachine(r.Context(), ref, in, p.end)
-	switch {
-	case errors.Is(err, errors.ErrUnsupported):
+	if !s.lot.enter(p) {
 		return false, nil
-	case err != nil:
+	}
+	forget, err := awaiter.AwaitMachine(r.Context(), ref, in, p.end)
+	if err != nil {
+		s.lot.leave(p)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return false, nil
+		}
 		return true, err
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		forget()
+		s.lot.leave(p)
 		return false, nil //nolint:nilerr // it can be answered as any other
 	}
 	leave := append(make([]func(), 0, len(who.Tokens)+2), forget)
@@ -110,6 +122,50 @@ func (p *parked) end(reached hangar.MachineReached, err error) {
 	p.mu.Unlock()
 	if first && settled {
 		p.lot.call(p)
+	}
+}
+
+// enter takes note of a wait that is to be parked, unless the lot is being drained.
+func (l *lot) enter(p *parked) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.drained != nil {
+		return false
+	}
+	if l.all == nil {
+		l.all = make(map[*parked]struct{})
+	}
+	l.all[p] = struct{}{}
+	return true
+}
+
+// leave forgets a wait that has entered.
+func (l *lot) leave(p *parked) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.all, p)
+	if l.drained != nil && len(l.all) == 0 {
+		close(l.drained)
+	}
+}
+
+// drain ends all waits. It returns when there is none any more, or when ctx ends.
+func (l *lot) drain(ctx context.Context) {
+	l.mu.Lock()
+	if l.drained == nil {
+		l.drained = make(chan struct{})
+		if len(l.all) == 0 {
+			close(l.drained)
+		}
+	}
+	waiting := slices.Collect(maps.Keys(l.all))
+	l.mu.Unlock()
+	for _, p := range waiting {
+		p.end(hangar.MachineReached{}, errDraining)
+	}
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
 	}
 }
 
@@ -196,4 +252,5 @@ func (p *parked) close() {
 		let()
 	}
 	_ = p.conn.Close()
+	p.lot.leave(p)
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -178,7 +179,7 @@ func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closer
 }
 
 // newHandler returns the API of a platform.
-func newHandler(cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, log *slog.Logger) (http.Handler, error) {
+func newHandler(cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, log *slog.Logger) (*api.Handler, error) {
 	limits, err := cfg.rateLimits()
 	if err != nil {
 		return nil, err
@@ -203,8 +204,9 @@ func watchJournal(ctx context.Context, records *journal.Journal) error {
 	}
 }
 
-// serveHTTP serves until ctx ends. Requests see its end, so that streams finish.
-func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+// serveHTTP serves until ctx ends. Requests see its end, so that streams finish. It returns
+// when all are answered, or have had the time.
+func serveHTTP(ctx context.Context, listener net.Listener, handler *api.Handler) error {
 	server := api.Server(handler)
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	drained := make(chan error, 1)
@@ -212,11 +214,14 @@ func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler)
 		<-ctx.Done()
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 		defer cancel()
-		if err := server.Shutdown(bounded); err != nil {
-			drained <- server.Close()
-			return
+		var waits sync.WaitGroup
+		waits.Go(func() { handler.Drain(bounded) })
+		err := server.Shutdown(bounded)
+		if err != nil {
+			err = server.Close()
 		}
-		drained <- nil
+		waits.Wait()
+		drained <- err
 	}()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err

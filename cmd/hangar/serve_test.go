@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/test/contract/fake"
+)
+
+// idle is a MachineService in which nothing happens that a wait could wait for.
+type idle struct {
+	hangar.MachineService
+	waits atomic.Int64
+}
+
+func (s *idle) WaitMachine(ctx context.Context, _ hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
+	s.waits.Add(1)
+	<-ctx.Done()
+	return hangar.MachineReached{}, ctx.Err()
+}
+
+func (s *idle) AwaitMachine(context.Context, hangar.MachineRef, hangar.MachineWait, func(hangar.MachineReached, error)) (func(), error) {
+	s.waits.Add(1)
+	return func() {}, nil
+}
+
+// TestEveryWaitIsToldOfTheEnd: also those that have no goroutine, before serveHTTP returns.
+func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
+	t.Parallel()
+	const waits = 600 // more than have a goroutine
+	service, machines := fake.New("loc"), &idle{}
+	handler := api.New(api.Config{
+		Machines: machines, Auth: service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
+		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- serveHTTP(ctx, listener, handler) }()
+	conns := make([]net.Conn, waits)
+	for i := range conns {
+		c, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		const text = "GET /v1/apps/web/machines/d8912340000002/wait?timeout=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c
+	}
+	for deadline := time.Now().Add(20 * time.Second); machines.waits.Load() < waits; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d wait", machines.waits.Load(), waits)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	// All is said by now: what is not there does not come.
+	lost := 0
+	for _, c := range conns {
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			lost++
+		} else if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "shutting down") {
+			t.Fatalf("answered %d %s, %v", res.StatusCode, body, err)
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d waits end without an answer", lost, waits)
+	}
+}
