@@ -34,9 +34,10 @@ that no service exposes trusts whoever reaches it.
 - A text message is a sign of life from the server and carries nothing.
 - When both directions have ended, the client closes with status 1000.
 - Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it,
-  because the Machine has stopped or the server shuts down, and 1008 that the token is not valid any longer.
+  because the Machine has stopped or has started afresh, or the server shuts down, and 1008 that the token is not
+  valid any longer.
 
-The connection outlives a suspend of the Machine and its resume.`
+The connection outlives a suspend of the Machine and its resume, unless its memory was lost meanwhile.`
 
 // tunnel joins a WebSocket to a connection into a Machine.
 func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
