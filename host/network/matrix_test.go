@@ -39,8 +39,9 @@ func openToAll(tb testing.TB, a Attachment) {
 	})
 }
 
-// pings numbers the echoes that were asked for: until a socket is connected it hears the
-// answers to all others of its namespace.
+// pings numbers the echoes that were asked for. Until a socket is connected it hears the
+// answers to all others of its namespace; and to connection tracking echoes of one number
+// between the same two are one connection, which a test without rules may have opened.
 //
 //nolint:gochecknoglobals // of the whole process, as namespaces are shared by tests
 var pings atomic.Uint32
@@ -56,8 +57,8 @@ func ping(to netip.Addr) error {
 		return err
 	}
 	defer c.Close()
-	message := []byte{request, 0, 0, 0, 0, 0, 0, 0}
-	binary.BigEndian.PutUint32(message[4:], pings.Add(1))
+	message := []byte{request, 0, 0, 0, 0, 0, 0, 1}
+	binary.BigEndian.PutUint16(message[4:], uint16(pings.Add(1)))
 	if to.Is4() { // for IPv6 the kernel does it
 		binary.BigEndian.PutUint16(message[2:], checksum(message))
 	}

@@ -130,6 +130,13 @@ func TestUntouchedIsNotRead(t *testing.T) {
 	for i := range meta.Files {
 		meta.Files[i].Sum++ // shows who reads
 	}
+	for _, f := range meta.Files {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, f.Name), &st); err != nil {
+			t.Fatal(err)
+		}
+		meta.Sealed = min(meta.Sealed, st.Ctim.Nano()) // a busy machine may have taken its time
+	}
 	if err := Verify(dir, meta); !errors.Is(err, ErrDamaged) {
 		t.Errorf("sealed as soon as it was written: %v, want ErrDamaged", err)
 	}
