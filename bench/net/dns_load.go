@@ -121,7 +121,8 @@ func hammer(ctx context.Context, to netip.AddrPort, clients int, span time.Durat
 		var t tally
 		buf := make([]byte, 4096)
 		end := time.Now().Add(span)
-		for now := time.Now(); now.Before(end) && ctx.Err() == nil; {
+		now := time.Now()
+		for now.Before(end) && ctx.Err() == nil {
 			if _, err := conn.Write(all[rand.IntN(len(all))]); err != nil { //nolint:gosec // G404: nothing to guess
 				return t, err
 			}

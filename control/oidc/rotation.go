@@ -139,7 +139,7 @@ func (i *Issuer) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			i.cfg.Log.Warn("keys of identity tokens stay what they are for now", keyError, err)
+			i.cfg.Log.Warn("keys of identity tokens stay what they are", keyError, err)
 			wait, retry = retry, min(2*retry, maxRetry)
 		default:
 			wait, retry = min(max(due.Sub(i.cfg.Now()), minPause), maxPause), minRetry
