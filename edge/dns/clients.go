@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // How often one client may ask. While the server keeps up, a client is held to MaxRate
@@ -60,17 +62,8 @@ func (b *bucket) take(now time.Time, rate float64) bool {
 	return true
 }
 
-// clientOf is whom an address belongs to: a Machine has 112 bits.
-func clientOf(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return a
-	}
-	p, _ := a.Prefix(112) // never fails: an IPv6 address has more bits
-	return p.Addr()
-}
-
 func (c *clients) of(a netip.Addr, now time.Time) *client {
-	key := clientOf(a)
+	key := connlimit.SourceOf(a)
 	known := c.all[key]
 	if known == nil {
 		if c.all == nil {

@@ -221,7 +221,7 @@ func TestStrangersAreOneClient(t *testing.T) {
 	answered := 0
 	for i := range 2 * MaxRate {
 		a := [16]byte{0: 0xfe, 1: 0x80, 11: byte(i >> 16), 12: byte(i >> 8), 13: byte(i)}
-		if s.clients.allow(s.client(netip.AddrFrom16(a)), now, false) {
+		if s.clients.allow(s.asker(netip.AddrFrom16(a)).client(), now, false) {
 			answered++
 		}
 	}

@@ -187,25 +187,30 @@ func (s *Server) sweep(ctx context.Context) error {
 	}
 }
 
-// client returns whom the questions of an asker count for. All who are on no network are
-// one, so that nobody has more by asking under addresses that are made up.
-func (s *Server) client(asker netip.Addr) netip.Addr {
-	if _, known := s.network(asker); !known {
-		return netip.Addr{}
-	}
-	return asker
+// asker is who asks.
+type asker struct {
+	addr    netip.Addr
+	network hangar.NetworkID // 0: it is on none
 }
 
-// network returns the network of an asker.
-func (s *Server) network(asker netip.Addr) (hangar.NetworkID, bool) {
-	if id := networkOf(asker); id != 0 {
-		return id, true
+// asker returns who asks from an address.
+func (s *Server) asker(addr netip.Addr) asker {
+	id := networkOf(addr)
+	if id == 0 && s.config.Owner != nil {
+		if _, own, ok := s.config.Owner(addr); ok {
+			id = own
+		}
 	}
-	if s.config.Owner == nil {
-		return 0, false
+	return asker{addr, id}
+}
+
+// client returns whom the questions of an asker count for. All who are on no network are
+// one, so that nobody has more by asking under addresses that are made up.
+func (a asker) client() netip.Addr {
+	if a.network == 0 {
+		return netip.Addr{}
 	}
-	_, id, ok := s.config.Owner(asker)
-	return id, ok && id != 0
+	return a.addr
 }
 
 // verdict says what becomes of a message.
@@ -219,15 +224,14 @@ const (
 
 // handle answers a message from memory if it can: it appends the answer, of at most
 // limit bytes or else what the asker takes over UDP, to out. q is filled either way.
-func (s *Server) handle(out, msg []byte, q *query, asker netip.Addr, stream bool, now time.Time) ([]byte, verdict) {
+func (s *Server) handle(out, msg []byte, q *query, who asker, stream bool, now time.Time) ([]byte, verdict) {
 	rcode, ok := q.parse(msg)
 	if !ok {
 		return out, drop
 	}
-	network, known := s.network(asker)
 	switch {
 	case rcode != dns.RcodeSuccess:
-	case !known, q.qclass != dns.ClassINET, !servedType(q.qtype):
+	case who.network == 0, q.qclass != dns.ClassINET, !servedType(q.qtype):
 		rcode = dns.RcodeRefused
 	}
 	limit := q.limit(stream)
@@ -235,7 +239,7 @@ func (s *Server) handle(out, msg []byte, q *query, asker netip.Addr, stream bool
 		return q.write(out, &answer{rcode: rcode, foreign: true}, limit), done
 	}
 	if z, before := q.zone(); z != nil {
-		a := s.local.answer(q, asker, network, z, before)
+		a := s.local.answer(q, who.addr, who.network, z, before)
 		return q.write(out, &a, limit), done
 	}
 	if q.qtype == dns.TypeANY {

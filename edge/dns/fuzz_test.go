@@ -91,7 +91,7 @@ func FuzzHandle(f *testing.F) {
 	asker := map[bool]netip.Addr{true: netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:2"), false: netip.MustParseAddr("fdaa:0:2:a7b:7d:0:1:2")}
 	f.Fuzz(func(t *testing.T, msg []byte, member, stream bool) {
 		var q query
-		out, what := s.handle(nil, msg, &q, asker[member], stream, time.Unix(1000, 0))
+		out, what := s.handle(nil, msg, &q, s.asker(asker[member]), stream, time.Unix(1000, 0))
 		var in dns.Msg
 		readable := in.Unpack(msg) == nil
 		switch what {
@@ -209,7 +209,7 @@ func BenchmarkHandle(b *testing.B) {
 			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _ = c.server.handle(out, msg, &q, asker, false, now)
+				_, _ = c.server.handle(out, msg, &q, c.server.asker(asker), false, now)
 			}
 		})
 	}

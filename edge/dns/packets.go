@@ -157,13 +157,13 @@ func (r *reader) run(ctx context.Context) error {
 // answer answers a message, or sees to it that it is answered later.
 func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now time.Time) []byte {
 	to := from.(*net.UDPAddr).AddrPort()
-	asker := to.Addr().Unmap().WithZone("")
 	s := r.server
-	client := s.client(asker)
+	who := s.asker(to.Addr().Unmap().WithZone(""))
+	client := who.client()
 	if !s.clients.allow(client, now, r.full >= backlog) {
 		return nil
 	}
-	out, what := s.handle(out, msg, &r.query, asker, false, now)
+	out, what := s.handle(out, msg, &r.query, who, false, now)
 	switch what {
 	case done:
 		return out

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 const (
@@ -24,42 +26,12 @@ const (
 	retryPause = 50 * time.Millisecond
 )
 
-// streams counts connections.
-type streams struct {
-	mu   sync.Mutex // guards what follows
-	all  int
-	each map[netip.Addr]int
-}
-
-func (c *streams) open(key netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all >= maxStreams || c.each[key] >= maxClientStreams {
-		return false
-	}
-	if c.each == nil {
-		c.each = make(map[netip.Addr]int)
-	}
-	c.all++
-	c.each[key]++
-	return true
-}
-
-func (c *streams) close(key netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all--
-	if c.each[key]--; c.each[key] == 0 {
-		delete(c.each, key)
-	}
-}
-
 // serveStreams serves a listener until ctx ends.
 func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	var open streams
+	open := connlimit.NewCount(maxClientStreams, maxStreams)
 	for {
 		conn, err := l.AcceptTCP()
 		if ctx.Err() != nil {
@@ -76,18 +48,17 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			pause(ctx)
 			continue
 		}
-		asker := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		client := s.client(asker)
-		key := clientOf(client)
-		if !open.open(key) {
+		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
+		source := connlimit.SourceOf(s.asker(addr).client())
+		if !open.Take(source) {
 			_ = conn.Close()
 			continue
 		}
 		serving.Go(func() {
-			defer open.close(key)
+			defer open.Leave(source)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-			s.serveStream(ctx, conn, asker, client)
+			s.serveStream(ctx, conn, addr)
 		})
 	}
 }
@@ -102,7 +73,7 @@ func pause(ctx context.Context) {
 
 // serveStream answers the questions of a connection in turn, until the client is silent
 // or asks too much.
-func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker, client netip.Addr) {
+func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr) {
 	var q query
 	in := bufio.NewReader(conn)
 	var msg, out []byte
@@ -126,21 +97,21 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, asker, client n
 		if _, err := io.ReadFull(in, msg); err != nil {
 			return
 		}
-		now := time.Now()
-		if !s.clients.allow(client, now, false) {
+		now, who := time.Now(), s.asker(addr)
+		if !s.clients.allow(who.client(), now, false) {
 			return
 		}
 		var what verdict
-		out, what = s.handle(append(out[:0], 0, 0), msg, &q, asker, true, now)
+		out, what = s.handle(append(out[:0], 0, 0), msg, &q, who, true, now)
 		switch what {
 		case drop:
 			return
 		case lookup:
-			if !s.clients.ask(client, now) {
+			if !s.clients.ask(who.client(), now) {
 				return
 			}
 			out = s.resolve(ctx, out, &q, true)
-			s.clients.asked(client, time.Now())
+			s.clients.asked(who.client(), time.Now())
 		case done:
 		}
 		binary.BigEndian.PutUint16(out, uint16(len(out)-2))

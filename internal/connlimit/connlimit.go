@@ -6,7 +6,7 @@
 // place of none. A connection that counts can do all that a TCP connection can, such as
 // ending one direction and telling its descriptor; one that does not is handed on as it is.
 //
-// Concurrency. A Limit and its listeners are safe for concurrent use. They start nothing.
+// Concurrency. A Count, a Limit and its listeners are safe for concurrent use. They start nothing.
 package connlimit
 
 import (
@@ -19,10 +19,8 @@ import (
 // is a source.
 const sourceBits = 112
 
-// Limit bounds the TCP connections that come from an address range to listeners that
-// share it.
-type Limit struct {
-	from      netip.Prefix
+// Count is how many connections are open, by source and in total.
+type Count struct {
 	each, all int
 
 	mu   sync.Mutex // guards what follows
@@ -30,42 +28,55 @@ type Limit struct {
 	held map[netip.Addr]int // open connections by source; none is 0
 }
 
+// NewCount returns a Count that goes up to each for a source, and to all in total.
+func NewCount(each, all int) *Count {
+	return &Count{each: each, all: all, held: make(map[netip.Addr]int)}
+}
+
+// Limit bounds the TCP connections that come from an address range to listeners that
+// share it.
+type Limit struct {
+	from  netip.Prefix
+	count *Count
+}
+
 // New returns a Limit of each connections per source in from, and of all in total.
 func New(from netip.Prefix, each, all int) *Limit {
-	return &Limit{from: from, each: each, all: all, held: make(map[netip.Addr]int)}
+	return &Limit{from: from, count: NewCount(each, all)}
 }
 
 // Listener returns l, of whose connections those that are too many are closed.
 func (l *Limit) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
 
-// take counts a connection of a source, unless it is one too many.
-func (l *Limit) take(source netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open >= l.all || l.held[source] >= l.each {
+// Take counts a connection of a source, unless it is one too many.
+func (c *Count) Take(source netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open >= c.all || c.held[source] >= c.each {
 		return false
 	}
-	l.open++
-	l.held[source]++
+	c.open++
+	c.held[source]++
 	return true
 }
 
-// leave takes back what take has counted.
-func (l *Limit) leave(source netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
-	if l.held[source]--; l.held[source] == 0 {
-		delete(l.held, source)
+// Leave takes back what Take has counted.
+func (c *Count) Leave(source netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	if c.held[source]--; c.held[source] == 0 {
+		delete(c.held, source)
 	}
 }
 
-// sourceOf is whom an address belongs to.
-func sourceOf(a netip.Addr) netip.Addr {
+// SourceOf is whom an address belongs to: all of a /112 to one, as a Machine has that many,
+// and an IPv4 address to itself. Of the zero Addr it is the zero Addr.
+func SourceOf(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return a
 	}
-	p, _ := a.Prefix(sourceBits) // never fails: an IPv6 address has more bits
+	p, _ := a.Prefix(sourceBits) // fails for the zero Addr alone: an IPv6 address has more bits
 	return p.Addr()
 }
 
@@ -93,9 +104,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		if !l.limit.from.Contains(addr) {
 			return accepted, nil
 		}
-		source := sourceOf(addr)
-		if l.limit.take(source) {
-			return &conn{TCPConn: tcp, leave: sync.OnceFunc(func() { l.limit.leave(source) })}, nil
+		source := SourceOf(addr)
+		if l.limit.count.Take(source) {
+			return &conn{TCPConn: tcp, leave: sync.OnceFunc(func() { l.limit.count.Leave(source) })}, nil
 		}
 		_ = tcp.Close()
 	}

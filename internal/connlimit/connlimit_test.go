@@ -84,9 +84,9 @@ func TestLimit(t *testing.T) {
 		_ = c.Close()
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		limit.mu.Lock()
-		open, sources := limit.open, len(limit.held)
-		limit.mu.Unlock()
+		limit.count.mu.Lock()
+		open, sources := limit.count.open, len(limit.count.held)
+		limit.count.mu.Unlock()
 		if open == 0 && sources == 0 {
 			break
 		}
@@ -132,7 +132,7 @@ func TestSourceOf(t *testing.T) {
 		"fdaa:0:1:2:3:4:6:6":    "fdaa:0:1:2:3:4:6:0",
 		"192.0.2.7":             "192.0.2.7",
 	} {
-		if got := sourceOf(netip.MustParseAddr(addr)); got != netip.MustParseAddr(want) {
+		if got := SourceOf(netip.MustParseAddr(addr)); got != netip.MustParseAddr(want) {
 			t.Errorf("%s is of %s, not %s", addr, got, want)
 		}
 	}
