@@ -56,14 +56,7 @@ func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
 		return fmt.Errorf("config of machine %s: %w", m.ID, err)
 	}
 	to.Grow(len(config) + writtenMachine)
-	b := to.AvailableBuffer()
-	b = appendText(append(b, `{"id":`...), m.ID)
-	b = appendText(append(b, `,"name":`...), m.Name)
-	b = appendText(append(b, `,"app_name":`...), m.App)
-	b = appendText(append(b, `,"state":`...), m.State)
-	b = appendText(append(b, `,"region":`...), m.Region)
-	b = appendText(append(b, `,"host_id":`...), m.Host)
-	b = appendText(append(b, `,"instance_id":`...), m.InstanceID)
+	b := appendHead(to.AvailableBuffer(), m)
 	if b, err = appendAddr(append(b, `,"private_ip":`...), m.PrivateIP); err != nil {
 		return err
 	}
@@ -99,14 +92,7 @@ func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
 // writeSummary writes what encoding/json makes of a machineSummary.
 func writeSummary(to *bytes.Buffer, m *hangar.Machine) error {
 	to.Grow(writtenMachine)
-	b := to.AvailableBuffer()
-	b = appendText(append(b, `{"id":`...), m.ID)
-	b = appendText(append(b, `,"name":`...), m.Name)
-	b = appendText(append(b, `,"app_name":`...), m.App)
-	b = appendText(append(b, `,"state":`...), m.State)
-	b = appendText(append(b, `,"region":`...), m.Region)
-	b = appendText(append(b, `,"host_id":`...), m.Host)
-	b = appendText(append(b, `,"instance_id":`...), m.InstanceID)
+	b := appendHead(to.AvailableBuffer(), m)
 	b = appendText(append(b, `,"version":`...), m.InstanceID)
 	b, err := appendImageRef(append(b, `,"image_ref":`...), m.ImageRef)
 	if err != nil {
@@ -120,6 +106,17 @@ func writeSummary(to *bytes.Buffer, m *hangar.Machine) error {
 	b = strconv.AppendBool(append(b, `,"cordoned":`...), m.Cordoned)
 	to.Write(append(b, '}'))
 	return nil
+}
+
+// appendHead appends the fields that both views begin with.
+func appendHead(b []byte, m *hangar.Machine) []byte {
+	b = appendText(append(b, `{"id":`...), m.ID)
+	b = appendText(append(b, `,"name":`...), m.Name)
+	b = appendText(append(b, `,"app_name":`...), m.App)
+	b = appendText(append(b, `,"state":`...), m.State)
+	b = appendText(append(b, `,"region":`...), m.Region)
+	b = appendText(append(b, `,"host_id":`...), m.Host)
+	return appendText(append(b, `,"instance_id":`...), m.InstanceID)
 }
 
 func appendImageRef(b []byte, ref hangar.ImageRef) ([]byte, error) {
