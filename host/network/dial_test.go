@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
 // TestDial reaches programs that listen on one of a Machine's addresses or on both.
@@ -24,7 +26,7 @@ func TestDial(t *testing.T) {
 			l, err = net.Listen("tcp", on)
 			return err
 		})
-		serve(t, l)
+		ownhost.Serve(t, l)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		c, err := n.Dial(ctx, e.ID, l.Addr().(*net.TCPAddr).Port)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
 // echoUDP answers every datagram with the address of its sender.
@@ -49,7 +50,7 @@ func TestServices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		serve(t, l)
+		ownhost.Serve(t, l)
 		echoUDP(t, at)
 	}
 	withNetwork := netip.MustParseAddr("fdaa:0:5::3")

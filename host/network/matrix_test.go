@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
 // probePort is where everybody in a matrix serves, by TCP and UDP.
@@ -33,7 +34,7 @@ func openToAll(tb testing.TB, a Attachment) {
 		if err != nil {
 			return err
 		}
-		serve(tb, l)
+		ownhost.Serve(tb, l)
 		echoUDP(tb, at)
 		return nil
 	})

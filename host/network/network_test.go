@@ -131,29 +131,8 @@ func listenKernel(tb testing.TB, a Attachment) (port uint16) {
 		l, err = net.Listen("tcp", ":0")
 		return err
 	})
-	serve(tb, l)
+	ownhost.Serve(tb, l)
 	return uint16(l.Addr().(*net.TCPAddr).Port)
-}
-
-// serve tells every caller its own address.
-func serve(tb testing.TB, l net.Listener) {
-	tb.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, c.RemoteAddr().String())
-			_ = c.Close()
-		}
-	}()
-	tb.Cleanup(func() {
-		_ = l.Close()
-		<-done
-	})
 }
 
 // call returns what the server at a:port tells of the caller.
@@ -293,7 +272,7 @@ func internet(tb testing.TB, n *Network) (server4, server6 netip.Addr, port uint
 		l, err = net.Listen("tcp", ":0")
 		return err
 	})
-	serve(tb, l)
+	ownhost.Serve(tb, l)
 	return there.IPv4, there.IPv6, uint16(l.Addr().(*net.TCPAddr).Port)
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/wireguard"
 	"github.com/hangar-platform/hangar/host/wireguard/peertest"
+	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
 const (
@@ -185,7 +186,7 @@ func (s *site) machine(t *testing.T, id hangar.NetworkID, number uint64) netip.A
 		l, err = net.Listen("tcp", "[::]:8080")
 		return err
 	})
-	serve(t, l)
+	ownhost.Serve(t, l)
 	return netip.AddrPortFrom(a.IPv6, 8080)
 }
 
@@ -208,27 +209,6 @@ func within(t *testing.T, path string, f func() error) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-}
-
-// serve tells every caller its own address.
-func serve(t *testing.T, l net.Listener) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, c.RemoteAddr().String())
-			_ = c.Close()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = l.Close()
-		<-done
-	})
 }
 
 // call returns who the server at an address says that the peer is.
@@ -263,7 +243,7 @@ func TestPeerReachesItsNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		serve(t, l)
+		ownhost.Serve(t, l)
 	}
 	p := peertest.Start(t, s.config(t, one))
 	for range 2 {
