@@ -58,10 +58,7 @@ func self(w http.ResponseWriter, r *http.Request) {
 
 // TestLocalSocket: it is there while there is a sandbox, and no longer.
 func TestLocalSocket(t *testing.T) {
-	r := newRig(t)
-	r.close()
-	r.handler = http.HandlerFunc(self)
-	r.open()
+	r := newLocalRig(t)
 	ref := r.create(nil)
 	answers := func() {
 		t.Helper()
@@ -104,12 +101,19 @@ func TestLocalSocket(t *testing.T) {
 	refuses()
 }
 
-// TestLocalSocketOfManyUsers: a Machine may let others in, until it boots anew.
-func TestLocalSocketOfManyUsers(t *testing.T) {
+// newLocalRig is a rig whose Machines are told who they are.
+func newLocalRig(t *testing.T) *rig {
+	t.Helper()
 	r := newRig(t)
 	r.close()
 	r.handler = http.HandlerFunc(self)
 	r.open()
+	return r
+}
+
+// TestLocalSocketOfManyUsers: a Machine may let others in, until it boots anew.
+func TestLocalSocketOfManyUsers(t *testing.T) {
+	r := newLocalRig(t)
 	ref := r.create(nil)
 	r.wait(ref, hangar.MachineStarted)
 	has := func(what string, mode os.FileMode, uid uint32) {
@@ -155,10 +159,7 @@ func TestLocalDirectoryIsHostile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			r.close()
-			r.handler = http.HandlerFunc(self)
-			r.open()
+			r := newLocalRig(t)
 			r.issuer.set(false, time.Hour)
 			r.must(os.WriteFile(filepath.Join(victims, "file"), []byte("kept"), 0o600))
 			plain, role := r.create(nil), r.create(map[string]string{"AWS_ROLE_ARN": "a"})
@@ -220,10 +221,7 @@ func TestLocalDirectoryIsHostile(t *testing.T) {
 
 // TestSuspendThatFails leaves the Machine with its socket.
 func TestSuspendThatFails(t *testing.T) {
-	r := newRig(t)
-	r.close()
-	r.handler = http.HandlerFunc(self)
-	r.open()
+	r := newLocalRig(t)
 	ref := r.create(nil)
 	r.wait(ref, hangar.MachineStarted)
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
