@@ -121,17 +121,17 @@ func hammer(ctx context.Context, to netip.AddrPort, clients int, span time.Durat
 		var t tally
 		buf := make([]byte, 4096)
 		end := time.Now().Add(span)
-		now := time.Now()
-		for now.Before(end) && ctx.Err() == nil {
+		began := time.Now()
+		for began.Before(end) && ctx.Err() == nil {
 			if _, err := conn.Write(all[rand.IntN(len(all))]); err != nil { //nolint:gosec // G404: nothing to guess
 				return t, err
 			}
-			if err := conn.SetReadDeadline(now.Add(lossPatience)); err != nil {
+			if err := conn.SetReadDeadline(began.Add(lossPatience)); err != nil {
 				return t, err
 			}
 			n, err := conn.Read(buf)
-			began := now
-			now = time.Now()
+			asked, now := began, time.Now()
+			began = now
 			if err != nil {
 				if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 					t.lost++
@@ -142,7 +142,7 @@ func hammer(ctx context.Context, to netip.AddrPort, clients int, span time.Durat
 			if err := check(buf[:n]); err != nil {
 				return t, err
 			}
-			t.took = append(t.took, now.Sub(began))
+			t.took = append(t.took, now.Sub(asked))
 		}
 		return t, nil
 	})
