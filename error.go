@@ -59,6 +59,11 @@ const (
 	ReasonUnsupported          = "unsupported"
 	ReasonSecretNotFound       = "secret_not_found"
 	ReasonSecretsVersion       = "secrets_version"    // the secrets are not at the version that was asked for
+	ReasonVolumeNotFound       = "volume_not_found"
+	ReasonSnapshotNotFound     = "snapshot_not_found"
+	ReasonVolumeAttached       = "volume_attached"  // to another Machine
+	ReasonVolumeDamaged        = "volume_damaged"   // it cannot be opened or repaired
+	ReasonSnapshotRunning      = "snapshot_running" // another one of the same volume
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 )
 

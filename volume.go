@@ -1,0 +1,236 @@
+package hangar
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strings"
+	"time"
+)
+
+// VolumeID identifies a volume for ever: "vol_" and 16 characters of a-z and 0-9.
+type VolumeID string
+
+const (
+	volumeIDPrefix = "vol_"
+	volumeIDLength = 16 // characters after the prefix
+	idAlphabet     = "0123456789abcdefghijklmnopqrstuvwxyz"
+)
+
+// NewVolumeID returns a random VolumeID.
+func NewVolumeID() VolumeID { return VolumeID(volumeIDPrefix + randomID(volumeIDLength)) }
+
+// Valid reports whether the id has the shape of a VolumeID.
+func (id VolumeID) Valid() bool { return validID(string(id), volumeIDPrefix, volumeIDLength) }
+
+func validID(id, prefix string, length int) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && len(rest) == length && strings.Trim(rest, idAlphabet) == ""
+}
+
+// randomID returns n characters of a-z and 0-9, each as likely as any other.
+func randomID(n int) string {
+	const fair = 256 - 256%len(idAlphabet)
+	id := make([]byte, 0, n)
+	for len(id) < n {
+		var b [32]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
+		for _, c := range b {
+			if int(c) < fair && len(id) < n {
+				id = append(id, idAlphabet[int(c)%len(idAlphabet)])
+			}
+		}
+	}
+	return string(id)
+}
+
+// VolumeRef names a volume within its App; both must match.
+type VolumeRef struct {
+	App AppName
+	ID  VolumeID
+}
+
+// VolumeState is where a volume is in its life.
+type VolumeState string
+
+// The states of a volume. The public platform has more, of moves between hosts, which
+// do not take place here.
+const (
+	VolumeCreating       VolumeState = "creating"        // its image is being made
+	VolumeCreated        VolumeState = "created"         // usable, attached or not
+	VolumeExtending      VolumeState = "extending"       // it grows; usable
+	VolumeRestoring      VolumeState = "restoring"       // being filled from a snapshot or another volume
+	VolumePendingDestroy VolumeState = "pending_destroy" // destroyed by its user; kept for a while
+	VolumeDestroying     VolumeState = "destroying"      // its key and its image are being removed
+	VolumeDestroyed      VolumeState = "destroyed"       // gone; its snapshots may still be there
+	VolumeFailed         VolumeState = "failed"          // could not be made or filled; an event says why
+)
+
+// VolumeStates lists every state, in the order of a volume's life.
+func VolumeStates() []VolumeState {
+	return []VolumeState{
+		VolumeCreating, VolumeRestoring, VolumeCreated, VolumeExtending, VolumePendingDestroy, VolumeDestroying,
+		VolumeDestroyed, VolumeFailed,
+	}
+}
+
+// Valid reports whether the state is one of VolumeStates.
+func (s VolumeState) Valid() bool { return slices.Contains(VolumeStates(), s) }
+
+// Usable reports whether a volume in that state can be attached, extended and
+// snapshotted.
+func (s VolumeState) Usable() bool { return s == VolumeCreated || s == VolumeExtending }
+
+// Gone reports whether users cannot do anything with the volume but to undelete it,
+// while that is still possible.
+func (s VolumeState) Gone() bool {
+	return s == VolumePendingDestroy || s == VolumeDestroying || s == VolumeDestroyed
+}
+
+// FSType is what is on a volume.
+type FSType string
+
+// The types of file systems.
+const (
+	FSExt4 FSType = "ext4"
+	FSRaw  FSType = "raw" // nothing: a block device
+)
+
+// The bounds of volumes.
+const (
+	MinVolumeGB           = 1
+	MaxVolumeGB           = 500
+	DefaultVolumeGB       = 3
+	MaxVolumeName         = 30 // characters of a-z, 0-9 and underscore
+	MinSnapshotRetention  = 1  // days
+	MaxSnapshotRetention  = 60
+	DefaultSnapshotRetain = 5
+	// VolumeGrace is how long a destroyed volume can be had back.
+	VolumeGrace = 24 * time.Hour
+	// MaxVolumeEvents is how many events of a volume are kept, the newest.
+	MaxVolumeEvents = 50
+)
+
+// Volume is storage that a Machine can mount: one file system on one host.
+type Volume struct {
+	ID      VolumeID    `json:"id"`
+	Name    string      `json:"name"` // not unique
+	App     AppName     `json:"app_name"`
+	State   VolumeState `json:"state"`
+	SizeGB  int         `json:"size_gb"` // GiB
+	Region  Region      `json:"region"`
+	Zone    string      `json:"zone"` // 4 hexadecimal characters; on one host each volume has its own
+	Host    HostID      `json:"host_id"`
+	// Filling is of VolumeRestoring.
+	Filling Filling `json:"filling,omitzero"`
+
+	Encrypted bool `json:"encrypted"`
+	// AttachedMachine is the Machine whose config mounts the volume, running or not;
+	// empty: none.
+	AttachedMachine   MachineID `json:"attached_machine,omitempty"`
+	CreatedAt         time.Time `json:"created_at"` // UTC, whole milliseconds
+	UpdatedAt         time.Time `json:"updated_at"` // UTC, whole milliseconds
+	SnapshotRetention int       `json:"snapshot_retention"`
+	AutoBackup        bool      `json:"auto_backup_enabled"`
+	HostStatus        string    `json:"host_status"` // "ok", "unknown" or "unreachable"
+	// FSType is what was asked for; Usage.FSType is what is there.
+	Wanted FSType      `json:"wanted_fstype"`
+	Usage  VolumeUsage `json:"usage"`
+	// NeedsRestart: the image is larger than the file system, which grows when the
+	// Machine starts next.
+	NeedsRestart bool `json:"needs_restart,omitempty"`
+	// DestroyedAt is when its user destroyed it; zero: not yet.
+	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
+}
+
+// Ref returns the name under which the services know the volume.
+func (v *Volume) Ref() VolumeRef { return VolumeRef{App: v.App, ID: v.ID} }
+
+// Filling says from what a volume is made, and how far that is.
+type Filling struct {
+	Snapshot SnapshotID `json:"snapshot_id,omitempty"`
+	Source   VolumeID   `json:"source_volume_id,omitempty"` // of which it is a fork
+	Progress Progress   `json:"progress,omitzero"`
+}
+
+// Progress is how far some long work is, in bytes. Both are 0 before that is known.
+type Progress struct {
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+}
+
+// VolumeUsage is what a file system says of itself, as statfs(2) does. All is zero for a
+// volume that was never used.
+type VolumeUsage struct {
+	FSType      FSType `json:"fstype"`
+	Blocks      int64  `json:"blocks"`
+	BlockSize   int64  `json:"block_size"` // bytes
+	BlocksFree  int64  `json:"blocks_free"`
+	BlocksAvail int64  `json:"blocks_avail"` // of BlocksFree, those that are not root's alone
+}
+
+// Used are the bytes that are not free.
+func (u VolumeUsage) Used() int64 { return (u.Blocks - u.BlocksFree) * u.BlockSize }
+
+// Total are the bytes of the file system.
+func (u VolumeUsage) Total() int64 { return u.Blocks * u.BlockSize }
+
+// VolumeCreate is the wish for a new volume.
+type VolumeCreate struct {
+	Name              string
+	Region            Region     // empty: the server's
+	SizeGB            int        // 0: DefaultVolumeGB, or the size of what it is made from
+	Encrypted         *bool      // nil: true
+	FSType            FSType     // empty: FSExt4
+	SnapshotRetention int        // days; 0: DefaultSnapshotRetain
+	AutoBackup        *bool      // nil: true
+	Snapshot          SnapshotID // to restore; empty: none
+	Source            VolumeID   // to fork; empty: none
+	UniqueZone        *bool      // nil: true; every volume of one host has a zone of its own
+	UniqueZoneAppWide bool
+	Compute           *Guest // of the Machine that will mount it: a host without room for that is not chosen
+}
+
+// VolumeUpdate changes settings of a volume; nil leaves one as it is.
+type VolumeUpdate struct {
+	SnapshotRetention *int // days; of later snapshots
+	AutoBackup        *bool
+}
+
+// VolumeExtended answers an extension.
+type VolumeExtended struct {
+	Volume *Volume
+	// NeedsRestart: the Machine sees the new size from its next start on.
+	NeedsRestart bool
+}
+
+// VolumeService keeps volumes and their snapshots. A volume that is not there, or not
+// for the caller, is CodeNotFound with ReasonVolumeNotFound; a snapshot likewise with
+// ReasonSnapshotNotFound.
+type VolumeService interface {
+	// CreateVolume makes a volume and returns it in VolumeCreated, or in
+	// VolumeRestoring when it is filled from a snapshot or another volume. It answers
+	// CodeInvalid for a bad field, CodeConflict with ReasonInsufficientCapacity when no
+	// host has the room, and CodeFailedPrecondition for a source in the wrong state.
+	CreateVolume(ctx context.Context, app AppName, in VolumeCreate) (*Volume, error)
+	Volume(ctx context.Context, ref VolumeRef) (*Volume, error)
+	// Volumes are sorted by id. Those that are VolumeDestroyed are left out. Volumes of
+	// a host that is away are shown as they were published, with that host status.
+	Volumes(ctx context.Context, app AppName) ([]*Volume, error)
+	// OrgVolumes is Volumes for all Apps of an organization: at most limit of them, those
+	// that come after the id.
+	OrgVolumes(ctx context.Context, org OrgSlug, after VolumeID, limit int) ([]*Volume, error)
+	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*Volume, error)
+	// ExtendVolume makes the volume sizeGB large. It answers CodeInvalid for a smaller
+	// size than it has, and CodeConflict with ReasonInsufficientCapacity.
+	ExtendVolume(ctx context.Context, ref VolumeRef, sizeGB int) (VolumeExtended, error)
+	// DestroyVolume answers CodeFailedPrecondition with ReasonVolumeAttached while a
+	// Machine has the volume. For VolumeGrace it can be undone.
+	DestroyVolume(ctx context.Context, ref VolumeRef) (*Volume, error)
+	// UndeleteVolume answers CodeFailedPrecondition with ReasonWrongState for a volume that
+	// is not VolumePendingDestroy.
+	UndeleteVolume(ctx context.Context, ref VolumeRef) (*Volume, error)
+	// VolumeEvents are newest first.
+	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)
+	SnapshotService
+}

@@ -1,0 +1,58 @@
+package hangar
+
+import "context"
+
+// VolumeSpec is a volume as control hands it to the host that shall own it: validated,
+// with its defaults, and placed.
+type VolumeSpec struct {
+	ID                VolumeID
+	Name              string
+	App               AppName
+	Org               OrgSlug
+	Region            Region
+	SizeGB            int // 0: the size of what it is made from
+	Encrypted         bool
+	FSType            FSType
+	SnapshotRetention int
+	AutoBackup        bool
+	Snapshot          SnapshotID // to restore; empty: none
+	Source            VolumeID   // to fork; empty: none
+	Compute           *Guest     // nil: any
+}
+
+// VolumeAgent is what a host does for volumes. Errors are those of VolumeService. What
+// it returns of a volume is a row, so that who asks may publish it at once.
+type VolumeAgent interface {
+	// CreateVolume records the volume and begins to make it. Repeated with the same ID,
+	// it returns the volume that is there.
+	CreateVolume(ctx context.Context, spec VolumeSpec) (*VolumeRow, error)
+	VolumeRow(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
+	// VolumeRows are sorted by id, those in VolumeDestroyed among them. An empty App: of
+	// all.
+	VolumeRows(ctx context.Context, app AppName) ([]*VolumeRow, error)
+	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*VolumeRow, error)
+	ExtendVolume(ctx context.Context, ref VolumeRef, sizeGB int) (*VolumeRow, error)
+	DestroyVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
+	UndeleteVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
+	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)
+	SnapshotService
+}
+
+// VolumeRow is what a host publishes of a volume. Seq grows with every commit of the
+// host's journal, so that an older row never replaces a newer one.
+type VolumeRow struct {
+	Volume    Volume     `json:"volume"`
+	Org       OrgSlug    `json:"org"`
+	Snapshots []Snapshot `json:"snapshots,omitempty"` // newest first
+	Seq       uint64     `json:"seq"`
+}
+
+// VolumePublisher takes the rows of a host's volumes; see Publisher for what holds of
+// every call.
+type VolumePublisher interface {
+	PublishVolume(ctx context.Context, row VolumeRow) error
+	// RetractVolume removes the row of a volume that is forgotten.
+	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error
+	// PublishedVolumes have a row.
+	PublishedVolumes(ctx context.Context, host HostID) (map[VolumeRef]uint64, error)
+}
