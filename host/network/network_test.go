@@ -598,9 +598,6 @@ func hostState(tb testing.TB) string {
 	files, err := os.ReadDir(runDir(tb))
 	must(err)
 	fmt.Fprintln(&b, files)
-	fds, err := os.ReadDir("/proc/self/fd")
-	must(err)
-	fmt.Fprintln(&b, len(fds), "open files")
 	c, err := nftables.New()
 	must(err)
 	tables, err := c.ListTables()
@@ -609,6 +606,14 @@ func hostState(tb testing.TB) string {
 		fmt.Fprintln(&b, table.Name)
 	}
 	return b.String()
+}
+
+// openFiles is how many files the process has open. What ran before may still be
+// closing some.
+func openFiles() int {
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(err)
+	return len(fds)
 }
 
 // settle waits until the kernel has deleted what was detached.
