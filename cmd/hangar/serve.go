@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -141,7 +142,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	private := connlimit.New(network.Private, maxSourceConns, maxPrivateConns)
+	private := connlimit.New(privateRanges(wires), maxSourceConns, maxPrivateConns)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return view.Run(ctx) })
@@ -163,6 +164,14 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	return nil
+}
+
+// privateRanges are where connections from Machines and peers come from.
+func privateRanges(wires *network.Network) []netip.Prefix {
+	if wires == nil {
+		return nil
+	}
+	return wires.Ranges()
 }
 
 // openState opens the cluster state and what remembers it, which reads nothing before

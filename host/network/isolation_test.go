@@ -3,6 +3,7 @@ package network
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
@@ -104,6 +105,10 @@ func TestOwner(t *testing.T) {
 	} {
 		if id, network, ok := n.Owner(addr); id != want.id || network != want.network || ok != (want.id != "") {
 			t.Errorf("%s is of %q, network %d, %t", addr, id, network, ok)
+		}
+		in := slices.ContainsFunc(n.Ranges(), func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+		if want.id != "" && !in {
+			t.Errorf("%s is in none of the ranges %v", addr, n.Ranges())
 		}
 	}
 	must(n.Detach(t.Context(), endpointOf(5, 1).ID))

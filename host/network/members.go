@@ -21,6 +21,10 @@ func (n *Network) HostAddr6() netip.Addr { return n.gateway6 }
 // Open.
 func (n *Network) HostAddr4() netip.Addr { return n.gateway4 }
 
+// Ranges are all addresses that Machines may call the host from. They are valid after
+// Open.
+func (n *Network) Ranges() []netip.Prefix { return []netip.Prefix{Private, n.pool} }
+
 // Owner returns the Machine that has the address, and its network. A packet from that
 // address comes from no other. Any address of a Machine's /112 is the Machine's.
 func (n *Network) Owner(addr netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) {

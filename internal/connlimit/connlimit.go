@@ -12,6 +12,7 @@ package connlimit
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -33,15 +34,15 @@ func NewCount(each, all int) *Count {
 	return &Count{each: each, all: all, held: make(map[netip.Addr]int)}
 }
 
-// Limit bounds the TCP connections that come from an address range to listeners that
-// share it.
+// Limit bounds the TCP connections that come from some ranges of addresses to listeners
+// that share it.
 type Limit struct {
-	from  netip.Prefix
+	from  []netip.Prefix
 	count *Count
 }
 
 // New returns a Limit of each connections per source in from, and of all in total.
-func New(from netip.Prefix, each, all int) *Limit {
+func New(from []netip.Prefix, each, all int) *Limit {
 	return &Limit{from: from, count: NewCount(each, all)}
 }
 
@@ -101,7 +102,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return accepted, nil
 		}
 		addr := remote.AddrPort().Addr().Unmap().WithZone("")
-		if !l.limit.from.Contains(addr) {
+		if !slices.ContainsFunc(l.limit.from, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 			return accepted, nil
 		}
 		source := SourceOf(addr)

@@ -58,7 +58,7 @@ func dial(t *testing.T, from, to string) (net.Conn, bool) {
 
 func TestLimit(t *testing.T) {
 	const each, all = 3, 5
-	limit := New(netip.MustParsePrefix("127.0.0.0/9"), each, all)
+	limit := New([]netip.Prefix{netip.MustParsePrefix("fdaa::/16"), netip.MustParsePrefix("127.0.0.0/9")}, each, all)
 	address := greet(t, limit)
 	var held []net.Conn
 	expect := func(from string, want bool) {
@@ -104,7 +104,7 @@ func TestConnectionsStayTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := New(netip.MustParsePrefix("127.0.0.0/8"), 1, 1).Listener(inner)
+	l := New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 1, 1).Listener(inner)
 	defer l.Close()
 	far, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
