@@ -169,7 +169,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 // privateRanges are where connections from Machines and peers come from.
 func privateRanges(wires *network.Network) []netip.Prefix {
 	if wires == nil {
-		return nil
+		return []netip.Prefix{network.Private}
 	}
 	return wires.Ranges()
 }
