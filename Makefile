@@ -6,9 +6,11 @@ VERSION     ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || e
 COMMIT      ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 ENGINE       = $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
 LINT_VERSION = v2.15.0
+S3_VERSION   = v1.7.0
 
 TOOLS    := $(CURDIR)/.tools
 LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+S3SERVER := $(TOOLS)/versitygw-$(S3_VERSION)
 EMBEDDED := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
 
 # A developer's tree has no VCS stamp to rely on: version and commit are given.
@@ -20,7 +22,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine deps demo up test vet race stress lint fmt e2e sim fuzz bench bench-api bench-machine bench-net bench-traffic clean
+.PHONY: help build engine deps s3-server demo up test vet race stress lint fmt e2e vm sim fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,6 +43,14 @@ engine: deps
 deps: ## install missing Debian packages (root, if any is missing)
 	@.ci/deps
 
+s3-server: $(S3SERVER) ## build the S3 server that tests store snapshots in
+
+# A program of its own: linked into the tests, it would bring a hundred modules.
+$(S3SERVER):
+	@mkdir -p $(TOOLS)
+	@echo 'building versitygw $(S3_VERSION)'
+	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/versity/versitygw/cmd/versitygw@$(S3_VERSION) && mv $(TOOLS)/versitygw $@
+
 demo: build ## show the platform on this server in a minute (root); KEEP=1 leaves it running
 	@examples/demo.sh
 
@@ -48,7 +58,7 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # Everything but the end-to-end tests, which take longer. Tests use bin/hangar.
-test: build ## vet and run every test with the race detector (root: real Machines)
+test: build s3-server ## vet and run every test with the race detector (root: real Machines)
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 18m $$($(GO) list ./... | grep -v '/test/e2e$$')
 
@@ -77,9 +87,13 @@ e2e: build ## real programs in real Machines (root); E2E_SHORT=1 for a bounded r
 	@.ci/deps e2e
 	CGO_ENABLED=0 E2E_SHORT=$(E2E_SHORT) $(GO) test -count=1 -timeout 60m -v -run '$(RUN)' ./test/e2e/
 
-sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run
-	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),40) $(GO) test -count=1 -timeout 60m -v ./test/sim/
-	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_DRIVER=gvisor $(GO) test -count=1 -timeout 60m -v ./test/sim/
+vm: ## volumes on a kernel with device mapper, in an emulated machine, in some minutes
+	@.ci/deps vm
+	CGO_ENABLED=0 VM=1 VM_RUN='$(RUN)' $(GO) test -count=1 -timeout 50m -v ./test/vm/
+
+sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds that of volumes
+	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(GO) test -count=1 -timeout 60m -v ./test/sim/
+	CGO_ENABLED=0 SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_TIME=$(or $(SIM_TIME),20m) SIM_DRIVER=gvisor $(GO) test -count=1 -timeout 90m -v ./test/sim/
 
 fuzz: ## run every fuzz target for FUZZTIME
 	@for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
@@ -89,7 +103,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
@@ -97,6 +111,9 @@ bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Mac
 
 bench-traffic: build ## what the private network costs, next to sandboxes joined directly (root)
 	CGO_ENABLED=0 $(GO) run ./bench/traffic $(ARGS)
+
+bench-volumes: build ## what volumes cost, and snapshots next to kopia, restic and qemu-img (root)
+	CGO_ENABLED=0 $(GO) run ./bench/volumes $(ARGS)
 
 bench-api: build ## the API with 100 to 10,000 Machines, in some five minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/api $(ARGS)

@@ -47,6 +47,7 @@ var rules = map[string]rule{
 	"control/state/statetest": {imports: plus(language, "control/state")},
 
 	"host":                   {imports: plus(language, "host/..."), tests: []string{"test/contract/..."}},
+	"host/archive":           {imports: language},
 	"host/check":             {imports: language},
 	"host/driver":            {imports: language},
 	"host/driver/drivertest": {imports: plus(language, "host/driver")},
@@ -63,6 +64,8 @@ var rules = map[string]rule{
 	"host/logs":              {imports: plus(language, "host/logs/keeper")},
 	"host/logs/keeper":       {imports: language},
 	"host/network":           {imports: language},
+	"host/volume":            {imports: plus(language, "host/volume/..."), tests: []string{"host/volume/..."}},
+	"host/volume/...":        {imports: language},
 	"host/wireguard":         {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":     {imports: language},
 

@@ -61,6 +61,28 @@ func (l List) Intersect(other List) List {
 	return both
 }
 
+// Subtract has the bytes of l that are not in other.
+func (l List) Subtract(other List) List {
+	var rest List
+	j := 0
+	for _, e := range l {
+		at := e.Offset
+		for j < len(other) && other[j].End() <= at {
+			j++
+		}
+		for k := j; k < len(other) && other[k].Offset < e.End(); k++ {
+			if other[k].Offset > at {
+				rest = append(rest, Extent{at, other[k].Offset - at})
+			}
+			at = other[k].End()
+		}
+		if at < e.End() {
+			rest = append(rest, Extent{at, e.End() - at})
+		}
+	}
+	return rest
+}
+
 // Align widens every extent to multiples of unit, up to limit.
 func (l List) Align(unit, limit int64) List {
 	wide := make([]Extent, 0, len(l))

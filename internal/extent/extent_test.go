@@ -56,10 +56,10 @@ func TestBytes(t *testing.T) {
 		a, inA := draw(t, "a")
 		b, inB := draw(t, "b")
 		unit := rapid.Int64Range(1, 9).Draw(t, "unit")
-		var both, either, wide [size]bool
+		var both, either, only, wide [size]bool
 		var n int64
 		for i := range int64(size) {
-			both[i], either[i] = inA[i] && inB[i], inA[i] || inB[i]
+			both[i], either[i], only[i] = inA[i] && inB[i], inA[i] || inB[i], inA[i] && !inB[i]
 			if inA[i] {
 				n++
 				for j := i / unit * unit; j < min(i/unit*unit+unit, size); j++ {
@@ -70,6 +70,7 @@ func TestBytes(t *testing.T) {
 		equal(t, "list", a, inA)
 		equal(t, "intersection", a.Intersect(b), both)
 		equal(t, "union", a.Union(b), either)
+		equal(t, "difference", a.Subtract(b), only)
 		equal(t, "aligned", a.Align(unit, size), wide)
 		if a.Length() != n {
 			t.Fatalf("length %d, want %d", a.Length(), n)

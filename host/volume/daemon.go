@@ -1,0 +1,294 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume/loopdev"
+	"github.com/hangar-platform/hangar/host/volume/luks"
+	"github.com/hangar-platform/hangar/host/volume/storaged"
+)
+
+// daemonBackend opens images with a QEMU storage daemon each, whose file a loop device
+// makes a block device of. The directory of the daemon is runDir.
+type daemonBackend struct{ v *Volumes }
+
+// blockSize of loop devices, in bytes: that of ext4, so that no write is less than the page
+// that the layers below would have to read first.
+const blockSize = 4096
+
+func newDaemonBackend(v *Volumes) *daemonBackend { return &daemonBackend{v} }
+
+func (b *daemonBackend) check(context.Context) error {
+	if err := require(map[string]string{storaged.Program: "qemu-system-common"}); err != nil {
+		return err
+	}
+	for _, dev := range []string{"/dev/fuse", "/dev/loop-control"} {
+		if _, err := os.Stat(dev); err != nil {
+			return fmt.Errorf("the kernel or the container lacks %s: %w", dev, err)
+		}
+	}
+	label, dir := b.label("vol_0123456789abcdef"), b.v.runDir("vol_0123456789abcdef")
+	if len(label) > loopdev.MaxLabel || len(dir) > storaged.MaxSocketDir {
+		return fmt.Errorf("instance %q or directory %s is too long a name", b.v.o.Instance, b.v.o.Run)
+	}
+	return nil
+}
+
+// label is what the loop device of a volume is called.
+func (b *daemonBackend) label(id hangar.VolumeID) string { return b.labels() + string(id) }
+
+func (b *daemonBackend) labels() string { return "hangar:" + b.v.o.Instance + ":" }
+
+func (b *daemonBackend) spec(im image, key []byte) storaged.Spec {
+	s := storaged.Spec{Dir: b.v.runDir(im.id), Image: im.path}
+	if im.encrypted() {
+		s.Secret = luks.Passphrase(key)
+	}
+	return s
+}
+
+// loops returns the loop devices of a volume.
+func (b *daemonBackend) loops(id hangar.VolumeID) ([]loopdev.Device, error) {
+	all, err := loopdev.List(isNameless)
+	return slices.DeleteFunc(all, func(d loopdev.Device) bool { return b.ownerOf(d) != id }), err
+}
+
+// isNameless reports whether the name of a file is what is left after it was unmounted.
+func isNameless(file string) bool { return file == "/" }
+
+// ownerOf returns the volume of a loop device, empty for one of others. The file tells it,
+// and the label if that has no name any more.
+func (b *daemonBackend) ownerOf(d loopdev.Device) hangar.VolumeID {
+	if id, ok := strings.CutPrefix(d.Label, b.labels()); ok {
+		return hangar.VolumeID(id)
+	}
+	if dir := filepath.Dir(d.File); filepath.Dir(dir) == b.v.o.Run {
+		return hangar.VolumeID(filepath.Base(dir))
+	}
+	return ""
+}
+
+func (b *daemonBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
+	daemon, err := storaged.Start(ctx, b.spec(im, key))
+	if err != nil {
+		return nil, err
+	}
+	h := &daemonHandle{b: b, image: im, daemon: daemon}
+	if err := h.begin(ctx); err != nil {
+		return nil, errors.Join(err, daemon.Leave())
+	}
+	return h, nil
+}
+
+// begin takes up what is known of changes, and makes the block device.
+func (h *daemonHandle) begin(ctx context.Context) error {
+	if size, err := h.daemon.Size(); err != nil || size != h.image.size {
+		return errors.Join(err, fmt.Errorf("the storage daemon offers %d bytes instead of %d", size, h.image.size))
+	}
+	prior, err := takeUp(h.b.v.dir(h.image.id), h.b.v.runDir(h.image.id))
+	if err != nil {
+		return err
+	}
+	if h.prior = prior; len(prior) > 0 {
+		if err := h.daemon.Mark(ctx, ""); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(h.daemon.File(), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h.loop.Label = h.b.label(h.image.id)
+	h.loop.Path, err = loopdev.Attach(f, loopdev.Config{Label: h.loop.Label, BlockSize: blockSize, Direct: true})
+	return err
+}
+
+func (b *daemonBackend) adopt(ctx context.Context, im image, key []byte) (handle, error) {
+	daemon, err := storaged.Adopt(ctx, b.spec(im, key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNotOpen
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotOpen, err)
+	}
+	h := &daemonHandle{b: b, image: im, daemon: daemon}
+	err = h.resume(ctx)
+	if err == nil {
+		return h, nil
+	}
+	return nil, errors.Join(err, daemon.Leave())
+}
+
+// resume finds what an earlier process made.
+func (h *daemonHandle) resume(ctx context.Context) error {
+	found, err := h.b.loops(h.image.id)
+	if err != nil {
+		return err
+	}
+	size, err := h.daemon.Size()
+	if len(found) != 1 || err != nil {
+		return fmt.Errorf("%w: %d loop devices, %w", errNotOpen, len(found), err)
+	}
+	h.loop = found[0]
+	h.loop.Label = h.b.label(h.image.id) // whether or not the kernel tells
+	if h.prior, err = readChanges(filepath.Join(h.b.v.runDir(h.image.id), changesFile)); err != nil {
+		return err
+	}
+	if err := h.daemon.Drop(ctx, h.cow()); err != nil {
+		return fmt.Errorf("end an earlier view: %w", err)
+	}
+	if size != h.image.size { // killed while it grew
+		return h.grow(ctx, h.image.size)
+	}
+	return h.refresh()
+}
+
+func (b *daemonBackend) release(ctx context.Context, id hangar.VolumeID) error {
+	found, err := b.loops(id)
+	errs := []error{err}
+	for _, l := range found {
+		errs = append(errs, loopdev.Detach(l.Path))
+	}
+	errs = append(errs, storaged.Kill(b.v.runDir(id)))
+	for _, l := range found {
+		ctx, cancel := context.WithTimeout(ctx, unmountPatience)
+		if err := loopdev.Await(ctx, l); err != nil { // it ends with its last user, and reaches no disk until then
+			b.v.o.Log.WarnContext(ctx, "loop device lingers", "volume", id, "error", err)
+		}
+		cancel()
+	}
+	return errors.Join(append(errs, remove(filepath.Join(b.v.dir(id), cowFile)),
+		remove(filepath.Join(b.v.runDir(id), changesFile)))...)
+}
+
+func (b *daemonBackend) list(context.Context) ([]hangar.VolumeID, error) {
+	found := map[hangar.VolumeID]struct{}{}
+	all, err := loopdev.List(isNameless)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		if id := b.ownerOf(l); id != "" {
+			found[id] = struct{}{}
+		}
+	}
+	dirs, err := storaged.List(b.v.o.Run)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		found[hangar.VolumeID(filepath.Base(dir))] = struct{}{}
+	}
+	return slices.Collect(maps.Keys(found)), nil
+}
+
+// daemonHandle is a volume that a storage daemon has open.
+type daemonHandle struct {
+	b      *daemonBackend
+	image  image
+	daemon *storaged.Daemon
+	loop   loopdev.Device
+	prior  changes     // since marks of before the daemon was started
+	view   *daemonView // that is open, or nil
+}
+
+func (h *daemonHandle) path() string          { return h.loop.Path }
+func (h *daemonHandle) lost() <-chan struct{} { return h.daemon.Gone() }
+
+func (h *daemonHandle) leave() error {
+	if h.view != nil {
+		_ = h.view.image.Close() // it ends with the next one who opens the device
+	}
+	return h.daemon.Leave()
+}
+
+func (h *daemonHandle) err() error {
+	select {
+	case <-h.daemon.Gone():
+		return storaged.ErrGone
+	default:
+		return nil
+	}
+}
+
+// bare is for volumes of which there is no earlier snapshot. The storage daemon reads and
+// writes the image by way of the page cache, as others do, and keeps nothing of it.
+func (h *daemonHandle) bare(ctx context.Context) (bool, error) {
+	counted, err := h.daemon.Counts(ctx)
+	return err == nil && !counted && len(h.prior) == 0 && h.view == nil, err
+}
+
+// cow is the file that has what was overwritten under a view.
+func (h *daemonHandle) cow() string { return filepath.Join(h.b.v.dir(h.image.id), cowFile) }
+
+// refresh gives the block device the size of the daemon's file.
+func (h *daemonHandle) refresh() error {
+	// The kernel remembers the size of the file for a second; before Linux 6.17, a loop
+	// device takes the size from there.
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, h.daemon.File(), unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE, &st); err != nil {
+		return &os.PathError{Op: "statx", Path: h.daemon.File(), Err: err}
+	}
+	return loopdev.Refresh(h.loop.Path)
+}
+
+func (h *daemonHandle) grow(ctx context.Context, size int64) error {
+	if err := h.daemon.Resize(ctx, size); err != nil {
+		return err
+	}
+	f, err := os.Open(h.image.path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := h.refresh(); err != nil {
+		return err
+	}
+	h.image.size = size
+	return nil
+}
+
+func (h *daemonHandle) close(ctx context.Context) error {
+	if err := flush(h.loop.Path); err != nil { // before it is counted
+		return err
+	}
+	known, err := h.changesSoFar(ctx)
+	if err != nil { // then the next snapshot reads everything
+		h.b.v.o.Log.WarnContext(ctx, "changes of a volume are not known any more", "volume", h.image.id, "error", err)
+		known = nil
+	}
+	if err := loopdev.Detach(h.loop.Path); err != nil {
+		return err
+	}
+	if err := loopdev.Await(ctx, h.loop); err != nil {
+		return err
+	}
+	if err := h.daemon.Quit(ctx); err != nil {
+		return err
+	}
+	return errors.Join(known.bounded(h.image.size).write(filepath.Join(h.b.v.dir(h.image.id), changesFile)),
+		remove(h.cow()), remove(filepath.Join(h.b.v.runDir(h.image.id), changesFile)))
+}
+
+// flush puts on the disk whatever was written to a block device.
+func flush(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

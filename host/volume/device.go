@@ -1,0 +1,324 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// Device is a volume that is open as a block device. It stays open until Close or Release,
+// whatever becomes of this process.
+type Device struct {
+	v      *Volumes
+	handle handle
+
+	// What follows is changed with the volume's lock held.
+	image  image
+	frozen *Frozen // the view that is open, or nil
+
+	filling atomic.Pointer[imageTarget] // that writes into the image, or nil
+}
+
+// lock waits until nobody else works on the volume, and answers ErrLost if it is gone.
+func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
+	unlock, err = d.v.lock(ctx, d.image.id)
+	if err != nil {
+		return nil, err
+	}
+	if d.v.device(d.image.id) != d {
+		unlock()
+		return nil, fmt.Errorf("volume %s: %w: it was closed", d.image.id, ErrLost)
+	}
+	if err := d.Err(); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// Path is the block device.
+func (d *Device) Path() string { return d.handle.path() }
+
+// Lost is closed when the block device went away by itself, for the reason that Err has.
+// What was synced is in the image; nothing but Close and Release works any more.
+func (d *Device) Lost() <-chan struct{} { return d.handle.lost() }
+
+// Err is nil until the device is lost.
+func (d *Device) Err() error {
+	if err := d.handle.err(); err != nil {
+		return fmt.Errorf("volume %s: %w: %w", d.image.id, ErrLost, err)
+	}
+	return nil
+}
+
+func (d *Device) dir() string { return d.v.mountPoint(d.image.id) }
+
+// unmounted is lock for what needs the device for itself alone.
+func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
+	if unlock, err = d.lock(ctx); err != nil {
+		return nil, err
+	}
+	mounted, err := isMounted(d.dir())
+	if err == nil && mounted {
+		err = fmt.Errorf("volume %s: %w", d.image.id, ErrMounted)
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// Format makes an ext4 file system, unless anything was ever written: then it answers
+// ErrNotBlank, also when that was an earlier Format. One that was interrupted does not
+// count.
+func (d *Device) Format(ctx context.Context) error {
+	unlock, err := d.unmounted(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	mark := filepath.Join(d.v.dir(d.image.id), formatFile)
+	blank, err := d.image.isBlank()
+	if err != nil {
+		return err
+	}
+	if !blank {
+		if _, err := os.Lstat(mark); err != nil {
+			return fmt.Errorf("format volume %s: %w", d.image.id, ErrNotBlank)
+		}
+		if err := d.image.blank(); err != nil {
+			return err
+		}
+	}
+	if err := atomicfile.Write(mark, nil, 0o600); err != nil {
+		return err
+	}
+	if err := ext4.Make(ctx, d.Path()); err != nil {
+		return fmt.Errorf("format volume %s: %w", d.image.id, err)
+	}
+	return errors.Join(remove(mark), atomicfile.SyncDir(filepath.Dir(mark)))
+}
+
+// Mounted is what Mount did.
+type Mounted struct {
+	Dir      string
+	Replayed bool   // it was not unmounted: the journal put it right
+	Repaired bool   // so did e2fsck, beyond the journal
+	Grown    bool   // the file system is larger than it was
+	Report   string // what e2fsck said, for people
+}
+
+// Mount mounts the file system, which is put right before if it was not unmounted, and
+// grows if the device has. It answers ErrUnrepairable, with the reason, for one that must
+// not be mounted. Mounted already, it says where.
+func (d *Device) Mount(ctx context.Context) (Mounted, error) {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return Mounted{}, err
+	}
+	defer unlock()
+	m := Mounted{Dir: d.dir()}
+	mounted, err := isMounted(m.Dir)
+	if err != nil || mounted {
+		return m, err
+	}
+	if err := d.mount(ctx, &m); err != nil {
+		if lost := d.Err(); lost != nil {
+			err = errors.Join(lost, err)
+		}
+		return Mounted{}, fmt.Errorf("mount volume %s: %w", d.image.id, err)
+	}
+	return m, nil
+}
+
+func (d *Device) mount(ctx context.Context, m *Mounted) error {
+	sb, err := d.superblock(ctx, m)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
+		return err
+	}
+	small := sb.Size()+sb.BlockSize <= d.image.size
+	if err := ext4.Mount(d.Path(), m.Dir); err != nil {
+		return err
+	}
+	if !small {
+		return nil
+	}
+	err = ext4.GrowMounted(m.Dir, d.image.size)
+	if !errors.Is(err, unix.EPERM) {
+		m.Grown = err == nil
+		return errors.Join(err, d.undoMount(ctx, err))
+	}
+	// The kernel lets nobody here grow what is mounted, but resize2fs can what is not.
+	if err := unmount(ctx, m.Dir); err != nil {
+		return err
+	}
+	if _, _, err := ext4.Repair(ctx, d.Path(), true); err != nil {
+		return repairError(err)
+	}
+	if err := ext4.Grow(ctx, d.Path()); err != nil {
+		return err
+	}
+	m.Grown = true
+	return ext4.Mount(d.Path(), m.Dir)
+}
+
+func (d *Device) undoMount(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	return unmount(ctx, d.dir())
+}
+
+// superblock returns the superblock of a file system that may be mounted.
+func (d *Device) superblock(ctx context.Context, m *Mounted) (ext4.Superblock, error) {
+	sb, err := ext4.ReadSuperblock(d.Path())
+	if err != nil && !errors.Is(err, ext4.ErrNone) {
+		return sb, err
+	}
+	if err == nil && sb.Clean && !sb.Journal {
+		return sb, nil
+	}
+	found := err == nil
+	m.Repaired, m.Report, err = ext4.Repair(ctx, d.Path(), false)
+	if err != nil {
+		return sb, repairError(err)
+	}
+	m.Replayed = found && sb.Journal
+	if sb, err = ext4.ReadSuperblock(d.Path()); err == nil && sb.Journal {
+		err = fmt.Errorf("%w: the journal is still to be replayed: %s", ErrUnrepairable, m.Report)
+	}
+	return sb, err
+}
+
+func repairError(err error) error {
+	if !errors.Is(err, ext4.ErrUnrepairable) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", ErrUnrepairable, strings.TrimPrefix(err.Error(), ext4.ErrUnrepairable.Error()+": "))
+}
+
+// Usage is what the file system says of itself, zero while it is not mounted.
+func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return hangar.VolumeUsage{}, err
+	}
+	defer unlock()
+	mounted, err := isMounted(d.dir())
+	if err != nil || !mounted {
+		return hangar.VolumeUsage{}, err
+	}
+	return ext4.Usage(d.dir())
+}
+
+// Extend makes image and device size bytes large, durably, and the file system too if it
+// is mounted and the kernel lets us: else online is false and the file system grows with
+// the next Mount. It may be repeated.
+func (d *Device) Extend(ctx context.Context, size int64) (online bool, err error) {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if size%sizeUnit != 0 || size < d.image.size {
+		return false, fmt.Errorf("extend volume %s from %d to %d bytes: not larger, or not whole MiB", d.image.id, d.image.size, size)
+	}
+	if d.frozen != nil {
+		return false, fmt.Errorf("extend volume %s: %w", d.image.id, ErrFrozen)
+	}
+	if err := d.handle.grow(ctx, size); err != nil {
+		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
+	}
+	d.image.size = size
+	mounted, err := isMounted(d.dir())
+	if err != nil || !mounted {
+		return false, err
+	}
+	err = ext4.GrowMounted(d.dir(), size)
+	if errors.Is(err, unix.EPERM) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Check looks at the whole file system of a device that is not mounted, and changes
+// nothing. It answers ErrUnrepairable with what is wrong.
+func (d *Device) Check(ctx context.Context) error {
+	unlock, err := d.unmounted(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := ext4.Check(ctx, d.Path()); err != nil {
+		return fmt.Errorf("check volume %s: %w", d.image.id, repairError(err))
+	}
+	return nil
+}
+
+// Close unmounts the volume and ends the device, with a view that is open. When it returns
+// nil, everything is durable, but for what a file system with errors refuses to write, and
+// nothing is left on the host. One that is still in use it leaves open. It may be repeated.
+func (d *Device) Close(ctx context.Context) error {
+	unlock, err := d.v.lock(ctx, d.image.id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if d.v.device(d.image.id) != d {
+		return nil
+	}
+	if d.Err() != nil {
+		return d.v.release(ctx, d.image.id)
+	}
+	if err := d.close(ctx); err != nil {
+		return fmt.Errorf("close volume %s: %w", d.image.id, err)
+	}
+	return nil
+}
+
+func (d *Device) close(ctx context.Context) error {
+	if err := errors.Join(d.endFilling(), d.v.thaw(d.image.id)); err != nil {
+		return err
+	}
+	if err := syncAll(d.dir()); err != nil {
+		// A file system that has shut itself down writes no more, however often it is asked.
+		d.v.o.Log.ErrorContext(ctx, "volume is closed without what could not be written", "volume", d.image.id, "error", err)
+	}
+	if err := unmount(ctx, d.dir()); err != nil {
+		return err
+	}
+	if d.frozen != nil {
+		if err := d.frozen.end(ctx); err != nil {
+			return err
+		}
+	}
+	err := awaitUnused(ctx, d.Path())
+	if err == nil {
+		err = d.handle.close(ctx)
+	}
+	if err != nil {
+		// All is on the disk and nobody here uses it. A mount namespace that somebody made
+		// meanwhile may have a copy of the mount for as long as it exists: not a reason to
+		// keep the volume open.
+		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
+		return d.v.release(ctx, d.image.id)
+	}
+	d.v.mu.Lock()
+	delete(d.v.devices, d.image.id)
+	d.v.mu.Unlock()
+	return d.v.sweep(d.image.id)
+}

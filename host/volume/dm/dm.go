@@ -1,0 +1,215 @@
+// Package dm makes block devices of others with the kernel's device mapper, by means of
+// dmsetup(8).
+//
+// A device belongs to nobody: it stays until Remove, whatever becomes of the process that
+// made it, and is known by its name. What it does is said by its table. A table may hold
+// the key of a disk, so tables pass through pipes alone, and are in no message and no list
+// of processes.
+//
+// A command goes on when the process that began it is killed; Settle waits for such ones.
+//
+// Methods may be called from many goroutines. The package does not know what devices are
+// for.
+package dm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program and Package are what does it all, and where Debian has it.
+const (
+	Program = "dmsetup"
+	Package = "dmsetup"
+)
+
+// Path is the block device of a name.
+func Path(name string) string { return filepath.Join("/dev/mapper", name) }
+
+// Mapper gives commands to the device mapper.
+type Mapper struct {
+	// Lock is a file or directory that is locked while a command runs. Those who use the
+	// same devices have the same one.
+	Lock string
+}
+
+// Settle waits until no command runs that anybody began, also before they were killed.
+func (m Mapper) Settle(ctx context.Context) error {
+	const pause = 5 * time.Millisecond
+	f, err := os.Open(m.Lock)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for commands of the device mapper: %w", context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Run runs a program that gives commands to the device mapper.
+func (m Mapper) Run(cmd *exec.Cmd) error {
+	lock, err := m.shared()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	// The program has the lock, too, so that it lasts until both have ended.
+	cmd.ExtraFiles = append(cmd.ExtraFiles, lock)
+	return cmd.Run()
+}
+
+// shared takes a lock that others may have at the same time.
+func (m Mapper) shared() (*os.File, error) {
+	f, err := os.Open(m.Lock)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", m.Lock, err)
+	}
+	return f, nil
+}
+
+// State is what there is of a device.
+type State struct {
+	Name      string
+	Live      bool // it has a table
+	Waiting   bool // another table is loaded and waits for Resume
+	Suspended bool // who writes to it waits
+	Open      bool // somebody uses it
+}
+
+// Targets are what tables of this kernel may say that a device does, as far as their
+// modules are loaded.
+func (m Mapper) Targets(ctx context.Context) ([]string, error) {
+	out, err := m.run(ctx, "", "targets")
+	if err != nil {
+		return nil, err
+	}
+	var targets []string
+	for line := range strings.Lines(out) {
+		if fields := strings.Fields(line); len(fields) == 2 && strings.HasPrefix(fields[1], "v") {
+			targets = append(targets, fields[0])
+		}
+	}
+	return targets, nil
+}
+
+// List returns the devices whose names have a prefix.
+func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
+	out, err := m.run(ctx, "", "info", "--columns", "--noheadings", "--separator", " ", "--options", "name,attr,open")
+	if err != nil {
+		return nil, err
+	}
+	var states []State
+	for line := range strings.Lines(out) {
+		// Without any device, there is one line that says so.
+		fields := strings.Fields(line)
+		if len(fields) != 3 || len(fields[1]) != 4 || !strings.HasPrefix(fields[0], prefix) {
+			continue
+		}
+		attr := fields[1]
+		states = append(states, State{
+			Name: fields[0], Live: attr[0] == 'L', Waiting: attr[1] == 'I', Suspended: attr[2] == 's', Open: fields[2] != "0",
+		})
+	}
+	return states, nil
+}
+
+// Create makes a device. It leaves nothing when it fails.
+func (m Mapper) Create(ctx context.Context, name string, t Table, readOnly bool) error {
+	args := []string{"create", name}
+	if readOnly {
+		args = append(args, "--readonly")
+	}
+	if _, err := m.run(ctx, t.line(), args...); err != nil {
+		return errors.Join(err, m.Remove(context.WithoutCancel(ctx), name))
+	}
+	return nil
+}
+
+// Tabled returns the table of a device, with its keys.
+func (m Mapper) Tabled(ctx context.Context, name string) (Table, error) {
+	out, err := m.run(ctx, "", "table", "--showkeys", name)
+	if err != nil {
+		return Table{}, err
+	}
+	return parseTable(out)
+}
+
+// Load gives a device another table, which waits for Resume.
+func (m Mapper) Load(ctx context.Context, name string, t Table) error {
+	_, err := m.run(ctx, t.line(), "load", name)
+	return err
+}
+
+// Clear drops a table that waits.
+func (m Mapper) Clear(ctx context.Context, name string) error {
+	_, err := m.run(ctx, "", "clear", name)
+	return err
+}
+
+// Remove ends a device that nobody uses; nil if there is none.
+func (m Mapper) Remove(ctx context.Context, name string) error {
+	_, err := m.run(ctx, "", "remove", "--retry", name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Abandon ends a device that somebody uses: nothing is read or written by it any more, it
+// gets another name, and it goes with its last user.
+func (m Mapper) Abandon(ctx context.Context, name, another string) error {
+	for _, args := range [][]string{
+		{"wipe_table", "--noflush", "--nolockfs", name},
+		{"rename", name, another},
+		{"remove", "--deferred", another},
+	} {
+		if _, err := m.run(ctx, "", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run runs dmsetup with a table as its input.
+func (m Mapper) run(ctx context.Context, table string, args ...string) (string, error) {
+	// In a container, there may be no udev to make the nodes: then dmsetup does.
+	cmd := exec.CommandContext(ctx, Program, append([]string{"--verifyudev"}, args...)...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.Stdin = strings.NewReader(table)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err := m.Run(cmd)
+	said, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n") // with --retry, it says it each time
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case strings.Contains(said, "No such device or address"), strings.Contains(said, "does not exist"):
+		return "", fmt.Errorf("%s %s: %w", Program, strings.Join(args, " "), fs.ErrNotExist)
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s %s: %w", Program, strings.Join(args, " "), context.Cause(ctx))
+	default:
+		return "", fmt.Errorf("%s %s: %w: %s", Program, strings.Join(args, " "), err, said)
+	}
+}

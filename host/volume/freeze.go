@@ -1,0 +1,220 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/internal/extent"
+)
+
+// freezeBudget is how long writers may have to wait for a cut.
+const freezeBudget = 100 * time.Millisecond
+
+// freezeAttempts to keep within the budget.
+const freezeAttempts = 3
+
+// errTooSlow says that writers had waited long enough.
+var errTooSlow = fmt.Errorf("the file system could not be held still within %v", freezeBudget)
+
+// errRestless says that the file system does not come to rest.
+var errRestless = errors.New("the file system could not be held still")
+
+// Frozen is what was on a device at one moment.
+type Frozen struct {
+	d    *Device
+	view view
+	size int64
+	took time.Duration
+
+	mu    sync.RWMutex // held for reading by reads
+	ended bool
+}
+
+// Freeze makes a view of the volume as it is now, mounted or not. Writers wait for it, no
+// longer than a tenth of a second; if the file system cannot be brought to rest by then, or
+// has errors, the view is as after a loss of power instead, which ext4 survives. From now on changes are
+// counted for mark, unless it is empty. There is one view at a time: ErrFrozen.
+func (d *Device) Freeze(ctx context.Context, mark string) (*Frozen, error) {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if d.frozen != nil {
+		return nil, fmt.Errorf("freeze volume %s: %w", d.image.id, ErrFrozen)
+	}
+	if d.filling.Load() != nil {
+		return nil, fmt.Errorf("freeze volume %s: %w", d.image.id, ErrFilling)
+	}
+	f, err := d.freeze(ctx, mark)
+	if err != nil {
+		return nil, fmt.Errorf("freeze volume %s: %w", d.image.id, errors.Join(d.Err(), err))
+	}
+	d.frozen = f
+	return f, nil
+}
+
+func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
+	f := &Frozen{d: d, size: d.image.size}
+	mounted, err := isMounted(d.dir())
+	if err != nil {
+		return nil, err
+	}
+	if mounted {
+		for range freezeAttempts {
+			f.view, err = d.handle.cut(ctx, mark, func(cut func() error) (err error) {
+				f.took, err = d.v.hold(ctx, d, cut)
+				return err
+			})
+			if errors.Is(err, errRestless) {
+				d.v.o.Log.WarnContext(ctx, "view of a file system that has errors", "volume", d.image.id, "error", err)
+				break
+			}
+			if !errors.Is(err, errTooSlow) {
+				return f, err
+			}
+		}
+	}
+	f.took = 0
+	f.view, err = d.handle.cut(ctx, mark, func(cut func() error) error { return cut() })
+	return f, err
+}
+
+// hold runs cut while nothing is written to a mounted file system, and says for how long.
+// It answers errTooSlow if writers came back before cut had ended.
+func (v *Volumes) hold(ctx context.Context, d *Device, cut func() error) (took time.Duration, err error) {
+	dir, err := os.Open(d.dir())
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	defer func() { err = errors.Join(err, calm(d.Path())) }()
+	if err := throttle(d.Path()); err != nil {
+		return 0, err
+	}
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return 0, fmt.Errorf("%w: sync %s: %w", errRestless, dir.Name(), err)
+	}
+	guard, err := v.guard(ctx, dir.Name())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, guard.dismiss()) }()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return 0, fmt.Errorf("%w: sync %s: %w", errRestless, dir.Name(), err)
+	}
+
+	h := &stillness{dir: dir, begun: time.Now()}
+	if err := ext4.Freeze(dir); err != nil {
+		return 0, fmt.Errorf("%w: %w", errRestless, err)
+	}
+	timer := time.AfterFunc(freezeBudget-time.Since(h.begun), func() { h.end(true) })
+	defer timer.Stop()
+	var cutErr error
+	if time.Since(h.begun) < freezeBudget {
+		cutErr = cut()
+	}
+	h.end(time.Since(h.begun) > freezeBudget)
+	if h.late && cutErr == nil {
+		cutErr = errTooSlow
+	}
+	return h.took, errors.Join(cutErr, h.err)
+}
+
+// stillness is one freeze of a file system.
+type stillness struct {
+	dir   *os.File
+	begun time.Time
+
+	mu    sync.Mutex // guards what follows
+	ended bool
+	late  bool // it was ended because of the time
+	took  time.Duration
+	err   error
+}
+
+// end thaws, once.
+func (h *stillness) end(late bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return
+	}
+	h.ended = true
+	frozen, err := ext4.Thaw(h.dir)
+	h.err = err
+	h.late = late || !frozen // the guard was quicker
+	h.took = time.Since(h.begun)
+}
+
+// Size is how large the device was, in bytes.
+func (f *Frozen) Size() int64 { return f.size }
+
+// Took is how long writers waited; 0 if nobody had to.
+func (f *Frozen) Took() time.Duration { return f.took }
+
+// ReadAt reads plaintext. What was never written is undefined.
+func (f *Frozen) ReadAt(b []byte, offset int64) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.ended {
+		return 0, os.ErrClosed
+	}
+	return f.view.ReadAt(b, offset)
+}
+
+// Data returns what was ever written.
+func (f *Frozen) Data(ctx context.Context) (extent.List, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.ended {
+		return nil, os.ErrClosed
+	}
+	return f.view.data(ctx)
+}
+
+// Changed returns what may have changed since the Freeze with that mark; false if that is
+// not known.
+func (f *Frozen) Changed(ctx context.Context, mark string) (extent.List, bool, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.ended {
+		return nil, false, os.ErrClosed
+	}
+	return f.view.changed(ctx, mark)
+}
+
+// Close ends the view. It may be repeated.
+func (f *Frozen) Close(ctx context.Context) error {
+	unlock, err := f.d.v.lock(ctx, f.d.image.id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if f.d.v.device(f.d.image.id) != f.d || f.d.Err() != nil {
+		return nil // it ended with the device
+	}
+	return f.end(ctx)
+}
+
+// end is Close with the lock held.
+func (f *Frozen) end(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return nil
+	}
+	f.ended = true
+	f.d.frozen = nil
+	if err := f.view.close(ctx); err != nil {
+		return fmt.Errorf("end the view of volume %s: %w", f.d.image.id, err)
+	}
+	return nil
+}

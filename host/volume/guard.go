@@ -1,0 +1,126 @@
+package volume
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume/ext4"
+)
+
+// guardPatience is after how long a guard thaws whatever its master does.
+const guardPatience = 10 * freezeBudget
+
+// What a guard and its master say to each other.
+const (
+	guardReady   = "ready\n"
+	guardDismiss = "over\n"
+)
+
+// Guard is the job of the program in Options.Guard: it thaws the file system that is
+// mounted on dir when in ends, or after a second, unless it is told that all is over.
+func Guard(dir string, in *os.File, out io.Writer) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if _, err := io.WriteString(out, guardReady); err != nil {
+		return err
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(in.Fd()), Events: unix.POLLIN}}, int(guardPatience.Milliseconds()))
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(in.Fd()), Events: unix.POLLIN}}, int(guardPatience.Milliseconds()))
+	}
+	// What is not frozen is not disturbed: there is no need to know who said what.
+	_, thawErr := ext4.Thaw(d)
+	return errors.Join(err, thawErr)
+}
+
+// guardProcess watches over one freeze.
+type guardProcess struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+}
+
+// guard starts a process that thaws a directory if this one dies.
+func (v *Volumes) guard(ctx context.Context, dir string) (*guardProcess, error) {
+	if len(v.o.Guard) == 0 {
+		return nil, errors.New("there is no guard that would thaw it again")
+	}
+	argv := append(v.o.Guard[1:len(v.o.Guard):len(v.o.Guard)], dir)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), v.o.Guard[0], argv...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the guard: %w", err)
+	}
+	g := &guardProcess{cmd: cmd, in: in}
+	if said, err := bufio.NewReader(out).ReadString('\n'); said != guardReady {
+		return nil, errors.Join(fmt.Errorf("the guard says %q: %w", said, err), g.dismiss())
+	}
+	return g, nil
+}
+
+// dismiss ends the guard and waits for it: it has the directory open.
+func (g *guardProcess) dismiss() error {
+	_, err := io.WriteString(g.in, guardDismiss)
+	if errors.Is(err, syscall.EPIPE) { // it has had enough already
+		err = nil
+	}
+	return errors.Join(err, g.in.Close(), g.cmd.Wait())
+}
+
+// calmBytes is how much unwritten data a volume may have while it is about to be frozen,
+// which has to be written meanwhile.
+const calmBytes = 8 << 20
+
+// throttle keeps writers from having much unwritten data, as far as the kernel can do that,
+// until calm is called.
+func throttle(device string) (err error) {
+	return setDirtyLimits(device, [][2]string{{"max_bytes", strconv.Itoa(calmBytes)}, {"strict_limit", "1"}})
+}
+
+// calm ends throttle, of whoever: the limits of a device outlive this process and, with
+// loop devices, their use for a volume.
+func calm(device string) error {
+	return setDirtyLimits(device, [][2]string{{"strict_limit", "0"}, {"max_ratio", "100"}})
+}
+
+func setDirtyLimits(device string, limits [][2]string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(device, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: device, Err: err}
+	}
+	dir := fmt.Sprintf("/sys/class/bdi/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	var errs []error
+	for _, limit := range limits {
+		f, err := os.OpenFile(filepath.Join(dir, limit[0]), os.O_WRONLY, 0)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EROFS) { // before Linux 6.2, or in a container
+			continue
+		}
+		if err == nil {
+			_, err = f.WriteString(limit[1])
+			err = errors.Join(err, f.Close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

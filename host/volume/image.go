@@ -1,0 +1,275 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume/luks"
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// Files in the directory of a volume.
+const (
+	imageFile   = "image"
+	unfinished  = "image.tmp"   // an image that is being made
+	cowFile     = "overwritten" // what was overwritten since the cut of a view
+	changesFile = "changes"     // since earlier cuts, while the volume is closed
+	formatFile  = "formatting"  // there while a file system is being made
+)
+
+// sizeUnit is what sizes are multiples of.
+const sizeUnit = 1 << 20
+
+func (v *Volumes) dir(id hangar.VolumeID) string { return filepath.Join(v.o.Dir, string(id)) }
+
+func (v *Volumes) imagePath(id hangar.VolumeID) string { return filepath.Join(v.dir(id), imageFile) }
+
+func (s Spec) check() error {
+	switch {
+	case !s.ID.Valid():
+		return fmt.Errorf("volume %q: not an id", s.ID)
+	case s.Size < sizeUnit || s.Size%sizeUnit != 0:
+		return fmt.Errorf("volume %s: a size of %d bytes is not a multiple of 1 MiB", s.ID, s.Size)
+	case s.Key != nil && len(s.Key) != luks.KeySize:
+		return fmt.Errorf("volume %s: a key has %d bytes, not %d", s.ID, luks.KeySize, len(s.Key))
+	default:
+		return nil
+	}
+}
+
+func (s Spec) payload() int64 {
+	if s.Key == nil {
+		return 0
+	}
+	return luks.Payload
+}
+
+// Create makes an image, sparse and durable, or answers fs.ErrExist. A crash leaves the
+// whole of it or none.
+func (v *Volumes) Create(ctx context.Context, spec Spec) error {
+	if err := spec.check(); err != nil {
+		return err
+	}
+	unlock, err := v.lock(ctx, spec.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dir := v.dir(spec.ID)
+	if _, err := os.Lstat(filepath.Join(dir, imageFile)); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, fs.ErrExist))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := makeImage(ctx, dir, spec); err != nil {
+		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, remove(filepath.Join(dir, unfinished))))
+	}
+	return errors.Join(atomicfile.SyncDir(dir), atomicfile.SyncDir(v.o.Dir))
+}
+
+func makeImage(ctx context.Context, dir string, spec Spec) error {
+	path := filepath.Join(dir, unfinished)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(spec.payload() + spec.Size); err != nil {
+		return err
+	}
+	if spec.Key != nil {
+		if err := luks.Format(ctx, path, spec.Key); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, filepath.Join(dir, imageFile), unix.RENAME_NOREPLACE)
+}
+
+// Verify answers ErrWrongKey, ErrForeign, ErrTruncated, ErrDamaged or fs.ErrNotExist if the
+// image cannot be opened, and changes nothing. An image that is larger than it should be
+// was being extended.
+func (v *Volumes) Verify(ctx context.Context, spec Spec) error {
+	if err := errors.Join(spec.check(), ctx.Err()); err != nil {
+		return err
+	}
+	_, err := v.inspect(spec)
+	return err
+}
+
+// inspect returns the image of a volume, if it can be opened.
+func (v *Volumes) inspect(spec Spec) (image, error) {
+	im := image{id: spec.ID, path: v.imagePath(spec.ID), payload: spec.payload()}
+	f, err := os.OpenFile(im.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return im, fmt.Errorf("open volume %s: %w", spec.ID, err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return im, err
+	}
+	if !fi.Mode().IsRegular() {
+		return im, fmt.Errorf("volume %s: %w: it is no file", spec.ID, ErrForeign)
+	}
+	im.size = fi.Size() - im.payload
+	begun, err := luks.Begun(f)
+	if err != nil {
+		return im, fmt.Errorf("open volume %s: %w", spec.ID, err)
+	}
+	switch {
+	case begun && spec.Key == nil:
+		return im, fmt.Errorf("volume %s: %w: it is encrypted", spec.ID, ErrForeign)
+	case !begun && spec.Key != nil && im.size < 0:
+		return im, fmt.Errorf("volume %s: %w: it has no LUKS header", spec.ID, ErrForeign)
+	case im.size < spec.Size:
+		return im, fmt.Errorf("volume %s: %w: it has room for %d bytes of %d", spec.ID, ErrTruncated, max(im.size, 0), spec.Size)
+	}
+	if spec.Key != nil {
+		if im.cipher, err = luks.Unlock(f, spec.Key); err != nil {
+			return im, fmt.Errorf("volume %s: %w", spec.ID, unlockError(err))
+		}
+	}
+	if im.size%sizeUnit != 0 {
+		return im, fmt.Errorf("volume %s: %w: it has room for %d bytes, not whole MiB", spec.ID, ErrForeign, im.size)
+	}
+	return im, nil
+}
+
+// unlockError says in this package's errors why a header was not unlocked.
+func unlockError(err error) error {
+	switch {
+	case errors.Is(err, luks.ErrWrongKey):
+		return ErrWrongKey
+	case errors.Is(err, luks.ErrDamaged):
+		return ErrDamaged
+	case errors.Is(err, luks.ErrNoHeader):
+		return fmt.Errorf("%w: %w", ErrForeign, err)
+	case errors.Is(err, luks.ErrFormat):
+		return fmt.Errorf("%w: %w", ErrForeign, err)
+	default:
+		return err
+	}
+}
+
+// Remove destroys the header with the key slots, so that nobody can read what remains on
+// the disk, and then removes the image with all that belongs to it. The volume is not
+// open. It may be repeated.
+func (v *Volumes) Remove(ctx context.Context, id hangar.VolumeID) error {
+	if !id.Valid() {
+		return fmt.Errorf("volume %q: not an id", id)
+	}
+	unlock, err := v.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if v.device(id) != nil {
+		return fmt.Errorf("remove volume %s: it is open", id)
+	}
+	for _, name := range []string{imageFile, unfinished} {
+		if err := destroyKey(filepath.Join(v.dir(id), name)); err != nil {
+			return fmt.Errorf("remove volume %s: %w", id, err)
+		}
+	}
+	if err := os.RemoveAll(v.dir(id)); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(v.o.Dir)
+}
+
+// destroyKey does nothing to what is no image of ours.
+func destroyKey(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	begun, err := luks.Begun(f)
+	if err != nil || !begun {
+		return err
+	}
+	return luks.Destroy(f)
+}
+
+// Room is what the disk of the images has.
+type Room struct {
+	Free, Total int64                     // bytes
+	Images      map[hangar.VolumeID]int64 // bytes that the files of each volume take
+}
+
+// Room measures the disk.
+func (v *Volumes) Room(ctx context.Context) (Room, error) {
+	var st unix.Statfs_t
+	if err := errors.Join(ctx.Err(), unix.Statfs(v.o.Dir, &st)); err != nil {
+		return Room{}, fmt.Errorf("room for volumes: %w", err)
+	}
+	room := Room{Free: int64(st.Bavail) * st.Bsize, Total: int64(st.Blocks) * st.Bsize, Images: map[hangar.VolumeID]int64{}}
+	dirs, err := os.ReadDir(v.o.Dir)
+	if err != nil {
+		return Room{}, err
+	}
+	for _, d := range dirs {
+		id := hangar.VolumeID(d.Name())
+		if !id.Valid() {
+			continue
+		}
+		files, err := os.ReadDir(v.dir(id))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Room{}, err
+		}
+		for _, f := range files {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(v.dir(id), f.Name()), &st); err == nil {
+				const blockSize = 512
+				room.Images[id] += st.Blocks * blockSize
+			}
+		}
+	}
+	return room, nil
+}
+
+// remove removes a file that may not be there.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// isBlank reports whether nothing was ever written into an image.
+func (i image) isBlank() (bool, error) {
+	f, err := os.Open(i.path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	_, err = unix.Seek(int(f.Fd()), i.payload, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) {
+		return true, nil
+	}
+	return false, err
+}
+
+// blank makes holes of all that was written.
+func (i image) blank() error {
+	f, err := os.OpenFile(i.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.payload, i.size)
+}

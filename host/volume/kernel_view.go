@@ -1,0 +1,235 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume/dm"
+	"github.com/hangar-platform/hangar/host/volume/loopdev"
+	"github.com/hangar-platform/hangar/internal/extent"
+)
+
+func (h *kernelHandle) cut(ctx context.Context, _ string, still func(func() error) error) (view, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, err := h.makeView(ctx, still)
+	if err != nil {
+		return nil, errors.Join(err, h.endView(context.WithoutCancel(ctx)))
+	}
+	h.view = v
+	return v, nil
+}
+
+func (h *kernelHandle) makeView(ctx context.Context, still func(func() error) error) (v *kernelView, err error) {
+	size := h.image.payload + h.image.size
+	origin, past, now := h.name+originSuffix, h.name+pastSuffix, h.name+viewSuffix
+	copies, err := h.attachCopies(dm.CopyRoom(size))
+	if err != nil {
+		return nil, fmt.Errorf("file for copies: %w", err)
+	}
+	// From its first use on, it ends with the last one.
+	defer func() { err = errors.Join(err, loopdev.Detach(copies)) }()
+	table, err := h.kernel.mapper.Tabled(ctx, h.name)
+	if err != nil {
+		return nil, err
+	}
+	// An origin looks for its snapshots when it begins.
+	if err := h.kernel.mapper.Create(ctx, past, dm.Snapshot(size, h.loop, copies), false); err != nil {
+		return nil, err
+	}
+	if err := h.kernel.mapper.Create(ctx, origin, dm.Origin(size, h.loop), false); err != nil {
+		return nil, err
+	}
+	if err := h.kernel.mapper.Create(ctx, now, table.Over(dm.Path(past)), true); err != nil {
+		return nil, err
+	}
+	if err := h.kernel.mapper.Load(ctx, h.name, table.Over(dm.Path(origin))); err != nil {
+		return nil, err
+	}
+	if err := syncDevice(h.path()); err != nil {
+		return nil, err
+	}
+	before, err := allocated(h.image.path)
+	if err != nil {
+		return nil, err
+	}
+	if err := still(func() error { return h.kernel.mapper.Resume(h.name) }); err != nil {
+		return nil, err
+	}
+	after, err := allocated(h.image.path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dm.Path(now))
+	if err != nil {
+		return nil, err
+	}
+	return &kernelView{handle: h, content: f, before: before, after: after, size: h.image.size}, nil
+}
+
+// syncDevice puts below a block device what was written to it and to no file system.
+func syncDevice(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// attachCopies makes the file for copies and a loop device of it. It has room for all of
+// the image and takes what is copied.
+func (h *kernelHandle) attachCopies(size int64) (string, error) {
+	name := h.kernel.copies(h.image.id)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return "", err
+	}
+	err = errors.Join(f.Truncate(size), f.Close())
+	if err != nil {
+		return "", err
+	}
+	return attach(name, h.name+copiesSuffix)
+}
+
+// endView puts the device over the image again and removes whatever there is of a view.
+func (h *kernelHandle) endView(ctx context.Context) error {
+	states, err := h.kernel.states(ctx, h.image.id)
+	if err != nil {
+		return err
+	}
+	if states[""].Waiting {
+		if err := h.kernel.mapper.Clear(ctx, h.name); err != nil {
+			return err
+		}
+	}
+	if err := h.replace(ctx, h.loop, h.image.size); err != nil {
+		return err
+	}
+	for _, suffix := range []string{viewSuffix, originSuffix, pastSuffix} {
+		if _, ok := states[suffix]; !ok {
+			continue
+		}
+		if err := h.kernel.mapper.Remove(ctx, h.name+suffix); err != nil {
+			return err
+		}
+	}
+	if err := h.kernel.detach(ctx, h.name+copiesSuffix); err != nil {
+		return err
+	}
+	return remove(h.kernel.copies(h.image.id))
+}
+
+// kernelView is a volume as it was.
+type kernelView struct {
+	handle  *kernelHandle
+	content *os.File
+	// before and after are what the image had on disk, next to the moment.
+	before, after extent.List
+	size          int64
+}
+
+func (v *kernelView) ReadAt(p []byte, off int64) (int, error) { return v.content.ReadAt(p, off) }
+
+func (v *kernelView) data(ctx context.Context) (extent.List, error) {
+	// What was there at the moment is there afterwards: nothing is discarded below a view.
+	// Of what came close to it, the image as it was tells: a block that was a hole in it
+	// reads as zeros, which no encryption makes, and which count as a hole if they are plain.
+	list := v.after.Intersect(v.before)
+	past, err := os.Open(dm.Path(v.handle.name + pastSuffix))
+	if err != nil {
+		return nil, err
+	}
+	defer past.Close()
+	for _, e := range v.after.Subtract(v.before) {
+		written, err := nonzero(ctx, past, e)
+		if err != nil {
+			return nil, err
+		}
+		list = list.Union(written)
+	}
+	payload := v.handle.image.payload
+	inside := list.Intersect(extent.List{{Offset: payload, Length: v.size}})
+	for i := range inside {
+		inside[i].Offset -= payload
+	}
+	return inside, nil
+}
+
+// nonzero returns the blocks of an extent that have anything but zeros.
+func nonzero(ctx context.Context, r io.ReaderAt, e extent.Extent) (extent.List, error) {
+	var found []extent.Extent
+	buf := make([]byte, 256*blockSize)
+	for at := e.Offset; at < e.End(); {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		n, err := r.ReadAt(buf[:min(int64(len(buf)), e.End()-at)], at)
+		if err != nil && (n == 0 || !errors.Is(err, io.EOF)) {
+			return nil, err
+		}
+		for i := 0; i < n; i += blockSize {
+			if part := buf[i:min(i+blockSize, n)]; !zeros(part) {
+				found = append(found, extent.Extent{Offset: at + int64(i), Length: int64(len(part))})
+			}
+		}
+		at += int64(n)
+	}
+	return extent.Of(found...), nil
+}
+
+func zeros(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// changed is not known: device mapper copies what is overwritten and keeps no account of
+// it beyond the life of a view.
+func (v *kernelView) changed(context.Context, string) (extent.List, bool, error) {
+	return nil, false, nil
+}
+
+func (v *kernelView) close(ctx context.Context) error {
+	v.handle.mu.Lock()
+	defer v.handle.mu.Unlock()
+	if v.handle.view != v { // it ended with the device
+		return nil
+	}
+	_ = v.content.Close() // read only
+	if err := v.handle.endView(ctx); err != nil {
+		return err
+	}
+	v.handle.view = nil
+	return nil
+}
+
+// allocated returns the parts of a file that are no holes.
+func allocated(name string) (extent.List, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var found []extent.Extent
+	for at := int64(0); ; {
+		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return extent.Of(found...), nil
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "seek", Path: name, Err: err}
+		}
+		if at, err = unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE); err != nil {
+			return nil, &os.PathError{Op: "seek", Path: name, Err: err}
+		}
+		found = append(found, extent.Extent{Offset: from, Length: at - from})
+	}
+}

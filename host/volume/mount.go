@@ -1,0 +1,131 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume/ext4"
+)
+
+// unmountPatience is how long those who had a volume may take to let go of it.
+const unmountPatience = 5 * time.Second
+
+// unmountPause is between two looks whether they did.
+const unmountPause = 10 * time.Millisecond
+
+// isMounted reports whether something is mounted on a directory. It asks for that directory
+// alone, since a host may have thousands of mounts, and waits for no disk.
+func isMounted(dir string) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
+	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
+		return false, fmt.Errorf("%s: a kernel of before Linux 5.8 does not tell what is mounted", dir)
+	}
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// thaw ends a freeze that an earlier process began.
+func (v *Volumes) thaw(id hangar.VolumeID) error {
+	dir := v.mountPoint(id)
+	mounted, err := isMounted(dir)
+	if err != nil || !mounted {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = ext4.Thaw(d)
+	return err
+}
+
+// syncAll puts everything that was written to what is mounted on a directory on the disk.
+func syncAll(dir string) error {
+	mounted, err := isMounted(dir)
+	if err != nil || !mounted {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unmountAll takes a directory out of sight, whoever still uses what is mounted there.
+func unmountAll(dir string) error {
+	for {
+		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+}
+
+// unmount unmounts a directory as soon as nobody uses it.
+func unmount(ctx context.Context, dir string) error {
+	return eventually(ctx, func() (bool, error) {
+		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			return false, fmt.Errorf("unmount %s: files are in use", dir)
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+			return true, fmt.Errorf("unmount %s: %w", dir, err)
+		}
+		return true, nil
+	})
+}
+
+// awaitUnused waits until no mount namespace has the file system of a device mounted: a
+// sandbox that started meanwhile may have had a copy of ours.
+func awaitUnused(ctx context.Context, device string) error {
+	return eventually(ctx, func() (bool, error) {
+		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EBUSY) {
+			return false, fmt.Errorf("%s is still in use", device)
+		}
+		if err != nil {
+			return true, fmt.Errorf("open %s: %w", device, err)
+		}
+		return true, unix.Close(fd)
+	})
+}
+
+// eventually repeats something that is not done yet.
+func eventually(ctx context.Context, do func() (done bool, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, unmountPatience)
+	defer cancel()
+	ticker := time.NewTicker(unmountPause)
+	defer ticker.Stop()
+	for {
+		done, err := do()
+		if done {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package storaged
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The control file system of FUSE, where it usually is.
+const fuseControl = "/sys/fs/fuse/connections"
+
+// noHoles makes whoever punches holes into the exported file hear that it cannot be done.
+// The driver of encrypted images says that it did it, and does nothing: the loop driver,
+// which clears blocks for ext4 in that way, would leave there what was there before. Of
+// ENOSYS the kernel concludes that it need not ask again, and writes zeros by itself.
+const noHoles = "inject-error.0.event=none,inject-error.0.iotype=discard,inject-error.0.errno=38,inject-error.0.once=off"
+
+// prepare makes the exported file safe to use, once.
+func (s Spec) prepare() error {
+	f, err := os.OpenFile(s.path(exportFile), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const page = 4096
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, page)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("holes can be punched into the exported file: %w", err)
+	}
+	if s.Secret == nil {
+		return s.serialize()
+	}
+	return nil
+}
+
+// serialize makes the kernel hand reads and writes of the exported file to the daemon one
+// at a time.
+//
+// QEMU up to at least 7.2 receives every request in one buffer, also one that arrives while
+// an earlier write still waits for the disk, which then writes what the later one says. The
+// driver of encrypted images copies what it is given before it waits; that of plain ones
+// does not, and loses data within a second of mkfs.
+func (s Spec) serialize() error {
+	var st unix.Stat_t
+	if err := unix.Stat(s.path(exportFile), &st); err != nil {
+		return err
+	}
+	connection := strconv.FormatUint(uint64(unix.Minor(st.Dev))|uint64(unix.Major(st.Dev))<<20, 10)
+	limit := func(control string) error {
+		return os.WriteFile(filepath.Join(control, connection, "max_background"), []byte("1"), 0)
+	}
+	err := limit(fuseControl)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	control := s.path(controlDir)
+	if err := os.Mkdir(control, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := unix.Mount("fusectl", control, "fusectl", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return errors.Join(fmt.Errorf("mount the control file system of FUSE: %w", err), os.Remove(control))
+	}
+	return errors.Join(limit(control), unix.Unmount(control, unix.MNT_DETACH), os.Remove(control))
+}

@@ -1,0 +1,276 @@
+// Package storaged runs QEMU's storage daemon: a process per image, which decrypts it and
+// offers it as a file by FUSE, from which a loop device can be made.
+//
+// A Daemon outlives the process that started it: Adopt takes it back, Kill ends whatever is
+// left of one. It is found by its directory, which holds its sockets, the exported file and
+// what it said last.
+//
+// What the file's user syncs is on the disk under the image before the sync returns: the
+// file's fsync becomes a flush of every layer down to fdatasync of the image. A daemon that
+// is killed loses what was not synced, no more.
+//
+// A Daemon can show what the image was at one moment while it is written to: Prepare, Cut,
+// Show, Drop, in that order. From then on whoever overwrites something first copies what
+// was there, in ciphertext, to a file beside the image; if that fails, the view is lost and
+// not the write. Changes since some earlier cuts are counted.
+//
+// The key reaches the daemon through a pipe. Methods may be called from many goroutines, but
+// for those four, which belong to one.
+package storaged
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program is the storage daemon.
+const Program = "qemu-storage-daemon"
+
+// ErrGone says that the daemon ended by itself.
+var ErrGone = errors.New("the storage daemon ended")
+
+// Files in the directory of a daemon.
+const (
+	qmpSocket  = "qmp"
+	nbdSocket  = "nbd"
+	exportFile = "disk"
+	pidFile    = "pid"
+	logFile    = "log"
+	controlDir = "fusectl" // for a moment
+)
+
+// MaxSocketDir is how long the path of a directory may be, so that sockets in it have
+// addresses.
+const MaxSocketDir = 100
+
+// Nodes and exports of a daemon.
+const (
+	nodeDisk   = "disk"  // the image
+	nodePlain  = "plain" // its content
+	nodeCow    = "cow"   // the file that has what was overwritten since the cut
+	nodeFilter = "cbw"   // which copies that, between disk and plain
+	nodeAccess = "acc"   // the image as it was
+	nodeTop    = "top"   // the content, of which nothing can be punched out
+	secretID   = "key"
+	exportID   = "volume"
+)
+
+// ExportImage is the name of the export by NBD, while a view is shown: what was in the
+// image, what of it had ever been written, and what has changed.
+const ExportImage = "image"
+
+var absentText = regexp.MustCompile(`(?i)not found|does not exist|cannot find|is not found|failed to find`)
+
+// Spec is what a daemon serves.
+type Spec struct {
+	Dir    string // of the daemon alone; made
+	Image  string
+	Secret []byte // passphrase of the image; nil: it is not encrypted
+}
+
+// Daemon is a storage daemon that runs.
+type Daemon struct {
+	spec Spec
+	qmp  *qmp
+	pid  int
+	proc *os.File // pidfd
+	gone chan struct{}
+	done chan struct{} // closed when the goroutine has ended
+}
+
+// Start starts a daemon, of which nothing is left in the directory.
+func Start(ctx context.Context, spec Spec) (*Daemon, error) {
+	if len(spec.Dir) > MaxSocketDir {
+		return nil, fmt.Errorf("start the storage daemon: %s is too long a name for sockets", spec.Dir)
+	}
+	if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(spec.path(exportFile), nil, 0o600); err != nil {
+		return nil, err
+	}
+	cmd, err := spec.command(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(cmd.ExtraFiles)
+	// With --daemonize the program returns when the daemon serves, or says why it does not.
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(spec.path(logFile))
+		return nil, fmt.Errorf("start the storage daemon: %w: %s", err, strings.TrimSpace(string(said)))
+	}
+	if err := spec.prepare(); err != nil {
+		return nil, fmt.Errorf("start the storage daemon: %w", err)
+	}
+	return Adopt(ctx, spec)
+}
+
+func (s Spec) path(name string) string { return filepath.Join(s.Dir, name) }
+
+// command returns the daemon's command, whose ExtraFiles are to be closed.
+func (s Spec) command(ctx context.Context) (*exec.Cmd, error) {
+	said, err := os.Create(s.path(logFile))
+	if err != nil {
+		return nil, err
+	}
+	plain := "driver=raw,node-name=" + nodePlain + ",file=" + nodeDisk
+	var secret []string
+	files := []*os.File{}
+	if s.Secret != nil {
+		pipe, err := filled(s.Secret)
+		if err != nil {
+			return nil, errors.Join(err, said.Close())
+		}
+		files = append(files, pipe)
+		secret = []string{"--object", "secret,id=" + secretID + ",file=/dev/fd/3"}
+		plain = "driver=luks,node-name=" + nodePlain + ",file=" + nodeDisk + ",key-secret=" + secretID
+	}
+	argv := append([]string{
+		"--daemonize", "--pidfile", s.path(pidFile),
+		"--chardev", "socket,id=qmp,server=on,wait=off,path=" + escape(s.path(qmpSocket)), "--monitor", "qmp",
+	}, secret...)
+	argv = append(argv,
+		"--blockdev", "driver=file,node-name="+nodeDisk+",discard=unmap,aio=threads,filename="+escape(s.Image),
+		"--blockdev", plain+",discard=unmap",
+		"--nbd-server", "addr.type=unix,addr.path="+escape(s.path(nbdSocket)),
+		"--blockdev", "driver=blkdebug,node-name="+nodeTop+",image="+nodePlain+",discard=unmap,"+noHoles,
+		"--export", "type=fuse,id="+exportID+",node-name="+nodeTop+",writable=on,growable=off,mountpoint="+escape(s.path(exportFile)))
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), Program, argv...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = said, said
+	cmd.ExtraFiles = append(files, said)
+	return cmd, nil
+}
+
+// escape writes a value as QEMU's options take it.
+func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
+
+// filled returns the end to read from of a pipe that holds b, less than a page.
+func filled(b []byte) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// Adopt takes back the daemon of a directory, or answers fs.ErrNotExist.
+func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
+	pid, proc, err := find(spec.Dir)
+	if err != nil {
+		return nil, err
+	}
+	q, err := dialQMP(ctx, spec.path(qmpSocket))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("take back the storage daemon, process %d: %w", pid, err), proc.Close())
+	}
+	d := &Daemon{spec: spec, qmp: q, pid: pid, proc: proc, gone: make(chan struct{}), done: make(chan struct{})}
+	go d.watch()
+	return d, nil
+}
+
+// watch closes gone when the process ends.
+func (d *Daemon) watch() {
+	defer close(d.done)
+	if awaitEnd(d.proc) == nil {
+		close(d.gone)
+	}
+}
+
+// Leave lets go of the daemon, which goes on.
+func (d *Daemon) Leave() error {
+	err := errors.Join(d.qmp.close(), d.proc.Close())
+	<-d.done
+	return err
+}
+
+// File is what the daemon exports.
+func (d *Daemon) File() string { return d.spec.path(exportFile) }
+
+// NBD is the socket on which views are shown.
+func (d *Daemon) NBD() string { return d.spec.path(nbdSocket) }
+
+// PID is the process.
+func (d *Daemon) PID() int { return d.pid }
+
+// Gone is closed when the daemon has ended.
+func (d *Daemon) Gone() <-chan struct{} { return d.gone }
+
+// Size is how large the content is, in bytes.
+func (d *Daemon) Size() (int64, error) {
+	fi, err := os.Stat(d.File())
+	if err != nil {
+		return 0, err
+	}
+	return fi.Size(), nil
+}
+
+// Resize makes image and file larger.
+func (d *Daemon) Resize(ctx context.Context, size int64) error {
+	return d.qmp.do(ctx, "block_resize", args{"node-name": nodeTop, "size": size}, nil)
+}
+
+// Quit ends the daemon once everything is on disk. Nobody has its file open.
+func (d *Daemon) Quit(ctx context.Context) error {
+	err := d.qmp.unexport(ctx, exportID)
+	if err == nil {
+		err = d.qmp.do(ctx, "quit", nil, nil)
+	}
+	if err != nil {
+		return errors.Join(err, d.Leave())
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-d.gone:
+	case <-timer.C:
+		err = fmt.Errorf("the storage daemon, process %d, does not end", d.pid)
+	}
+	return errors.Join(err, d.Leave(), clean(d.spec.Dir))
+}
+
+// clean removes what a daemon that ended left in its directory.
+func clean(dir string) error {
+	var errs []error
+	file := filepath.Join(dir, exportFile)
+	// A daemon that was killed leaves a mount that answers to nobody.
+	for {
+		err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", file, err))
+		}
+		break
+	}
+	if err := unix.Unmount(filepath.Join(dir, controlDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, err)
+	}
+	for _, name := range []string{controlDir, exportFile, qmpSocket, nbdSocket, pidFile, logFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,107 @@
+package volume_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume"
+)
+
+// A storage daemon that does not answer is in the way of its own volume alone.
+func TestStorageDaemonHangs(t *testing.T) {
+	w := newWorld(t)
+	sick, well := encrypted(64*mib), encrypted(64*mib)
+	d, _ := w.mounted(sick)
+	if byKernel(d) {
+		t.Skip("there is no storage daemon")
+	}
+	w.create(well)
+	pid := daemonPID(t, w, sick)
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(1100 * time.Millisecond) // until the kernel asks it again what it exports
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	done := make(chan error, 1)
+	go func() {
+		other, err := w.Attach(ctx, well)
+		if err == nil {
+			_, err = w.List(ctx)
+		}
+		if err == nil {
+			err = other.Close(ctx)
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("another volume waits for it")
+	}
+	cancel()
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	w.close(d)
+}
+
+// A file system that has shut itself down because of an error can be copied as it is, and
+// the volume can be closed.
+func TestFreezeWithErrors(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		d, dir := w.mounted(spec)
+		if err := os.WriteFile(filepath.Join(dir, "file"), []byte("text"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		unix.Sync()
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const ioctlShutdown, withoutJournal = 0x8004587d, 2
+		err = unix.IoctlSetPointerInt(int(f.Fd()), ioctlShutdown, withoutJournal)
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		view := freeze(t, d, "")
+		endView(t, view)
+		w.close(d)
+	})
+}
+
+// Who was killed while a file system was held still leaves no limits behind.
+func TestLimitsEnd(t *testing.T) {
+	w := newWorld(t)
+	spec := encrypted(64 * mib)
+	d, _ := w.mounted(spec)
+	var st unix.Stat_t
+	if err := unix.Stat(d.Path(), &st); err != nil {
+		t.Fatal(err)
+	}
+	limit := fmt.Sprintf("/sys/class/bdi/%d:%d/strict_limit", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	if err := os.WriteFile(limit, []byte("1"), 0); err != nil {
+		t.Skip("this kernel has no limits: ", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.Volumes = volume.New(w.options)
+	if err := w.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d = w.attach(spec)
+	if is, err := os.ReadFile(limit); err != nil || string(is) != "0\n" {
+		t.Errorf("the limit is %q, %v", is, err)
+	}
+	w.close(d)
+}

@@ -1,0 +1,299 @@
+// Package volume makes file systems of image files: sparse, encrypted with LUKS, with ext4
+// inside, mounted on this host, and copied while they are written to.
+//
+// An image has the format LUKS1, so that the kernel, QEMU and cryptsetup open it alike; one
+// without a key is the bare content. Volumes makes and removes images; a Device is an image
+// that is open as a block device, through one of several backends. Devices outlive this
+// process: Attach takes back what an earlier one left, and List and Release tell of and end
+// what nobody wants any more. Everything is found by Options.Dir and Options.Run, which
+// belong to one instance.
+//
+// What was synced in the file system is on the disk under it. An image appears and grows
+// all at once or not at all, and none is touched before its header, its size and the key
+// have been found right. A frozen file system is thawed when Freeze returns, after a short
+// deadline, or when this process dies, whichever comes first.
+//
+// All methods may be called from many goroutines; those of one volume wait for one another,
+// except that a Frozen may be read for as long as it takes.
+//
+// The package knows no Machines and keeps no record of volumes: who may use one, and
+// whether it ought to exist, is the caller's to know.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/host/volume/luks"
+)
+
+// Errors of images and devices.
+var (
+	ErrWrongKey     = errors.New("the key does not open the image")
+	ErrForeign      = errors.New("the file is not an image of this volume")
+	ErrTruncated    = errors.New("the image is cut short")
+	ErrDamaged      = errors.New("the header of the image is damaged")
+	ErrUnrepairable = errors.New("the file system cannot be repaired")
+	ErrNotBlank     = errors.New("the device is not blank")
+	ErrMounted      = errors.New("the volume is mounted")
+	ErrNotMounted   = errors.New("the volume is not mounted")
+	ErrFrozen       = errors.New("a frozen view of the volume is open already")
+	ErrFilling      = errors.New("the volume is being filled")
+	ErrLost         = errors.New("the block device went away")
+
+	errNotOpen = errors.New("not open")
+)
+
+// Options of Volumes.
+type Options struct {
+	Dir      string  // DIR/ID/image are the images
+	Run      string  // sockets and mount points; gone after a restart of the host; at most 60 bytes long
+	Instance string  // of the daemon, in names that all daemons of a host share
+	Backend  Backend // "": whatever the host offers
+	// Guard is the program, with arguments, that calls Guard; the mount point is added. It
+	// thaws a file system when this process dies while one is frozen.
+	Guard []string
+	Log   *slog.Logger
+}
+
+// Spec is what a volume is to be.
+type Spec struct {
+	ID   hangar.VolumeID
+	Size int64  // bytes inside, a multiple of 1 MiB
+	Key  []byte // 32 bytes; nil: not encrypted
+}
+
+// Volumes are the volumes of one instance. New makes one, Open makes it usable.
+type Volumes struct {
+	o       Options
+	backend backends
+
+	mu      sync.Mutex // guards what follows
+	locks   map[hangar.VolumeID]chan struct{}
+	devices map[hangar.VolumeID]*Device
+}
+
+// New returns Volumes that Open makes usable.
+func New(o Options) *Volumes {
+	return &Volumes{o: o, locks: map[hangar.VolumeID]chan struct{}{}, devices: map[hangar.VolumeID]*Device{}}
+}
+
+// programs that are run, and the Debian packages that have them.
+func programs() map[string]string {
+	all := map[string]string{luks.Program: "cryptsetup-bin"}
+	for _, p := range ext4.Programs() {
+		all[p] = "e2fsprogs"
+	}
+	return all
+}
+
+// Open makes the directories and chooses the backend. What the host lacks it says with the
+// package that has it.
+func (v *Volumes) Open(ctx context.Context) error {
+	if err := require(programs()); err != nil {
+		return fmt.Errorf("open volumes: %w", err)
+	}
+	for _, dir := range []*string{&v.o.Dir, &v.o.Run} {
+		err := os.MkdirAll(*dir, 0o700)
+		if err == nil {
+			*dir, err = filepath.EvalSymlinks(*dir) // as the kernel names files of loop devices
+		}
+		if err != nil {
+			return fmt.Errorf("open volumes: %w", err)
+		}
+	}
+	b, err := v.choose(ctx)
+	if err != nil {
+		return fmt.Errorf("open volumes: %w", err)
+	}
+	v.backend = b
+	return nil
+}
+
+// choose returns the backends that work here: first the one that the options name, or the
+// best, and then others, of which something may still be open.
+func (v *Volumes) choose(ctx context.Context) (backends, error) {
+	var working, others backends
+	var errs []error
+	for _, c := range []struct {
+		name    Backend
+		backend backend
+	}{
+		{BackendKernel, newKernelBackend(v)},
+		{BackendDaemon, newDaemonBackend(v)},
+	} {
+		wanted := v.o.Backend == "" || v.o.Backend == c.name
+		switch err := c.backend.check(ctx); {
+		case err == nil && wanted:
+			working = append(working, c.backend)
+		case err == nil:
+			others = append(others, c.backend)
+		case wanted:
+			errs = append(errs, fmt.Errorf("backend %s: %w", c.name, err))
+		}
+	}
+	if len(working) > 0 {
+		return append(working, others...), nil
+	}
+	if len(errs) == 0 {
+		return nil, fmt.Errorf("backend %q: there is none of that name", v.o.Backend)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// require says which of the programs are not installed.
+func require(programs map[string]string) error {
+	var errs []error
+	for _, program := range slices.Sorted(maps.Keys(programs)) {
+		if _, err := exec.LookPath(program); err != nil {
+			errs = append(errs, fmt.Errorf("%s is missing: install the package %s", program, programs[program]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close lets go of all devices, which stay as they are.
+func (v *Volumes) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var errs []error
+	for _, d := range v.devices {
+		errs = append(errs, d.endFilling(), d.handle.leave())
+	}
+	clear(v.devices)
+	return errors.Join(errs...)
+}
+
+// lock waits until nobody else works on a volume.
+func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), err error) {
+	v.mu.Lock()
+	c := v.locks[id]
+	if c == nil {
+		c = make(chan struct{}, 1)
+		v.locks[id] = c
+	}
+	v.mu.Unlock()
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("volume %s is busy: %w", id, ctx.Err())
+	}
+}
+
+// device returns what is open of a volume, or nil.
+func (v *Volumes) device(id hangar.VolumeID) *Device {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.devices[id]
+}
+
+// Attach opens a volume as a block device, or takes back what an earlier process opened,
+// thawed and without a view. It answers the errors of Verify.
+func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	unlock, err := v.lock(ctx, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if d := v.device(spec.ID); d != nil {
+		return d, nil
+	}
+	im, err := v.inspect(spec)
+	if err != nil {
+		return nil, err
+	}
+	thawErr := v.thaw(spec.ID) // before anything else that may wait for it
+	h, err := v.backend.adopt(ctx, im, spec.Key)
+	if errors.Is(err, errNotOpen) {
+		if err := v.release(ctx, spec.ID); err != nil {
+			return nil, fmt.Errorf("attach volume %s: %w", spec.ID, err)
+		}
+		thawErr = nil
+		h, err = v.backend.open(ctx, im, spec.Key)
+	}
+	if err == nil {
+		err = calm(h.path()) // somebody may have been killed who held it still
+	}
+	if err = errors.Join(err, thawErr); err != nil {
+		return nil, fmt.Errorf("attach volume %s: %w", spec.ID, errors.Join(err, v.release(ctx, spec.ID)))
+	}
+	d := &Device{v: v, image: im, handle: h}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.devices[spec.ID] = d
+	return d, nil
+}
+
+// Release ends whatever is left of a volume on the host: mounts, block devices, processes.
+// What was written and not synced may be lost. It may be repeated.
+func (v *Volumes) Release(ctx context.Context, id hangar.VolumeID) error {
+	if !id.Valid() {
+		return fmt.Errorf("volume %q: not an id", id)
+	}
+	unlock, err := v.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := v.release(ctx, id); err != nil {
+		return fmt.Errorf("release volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// release is Release with the lock held.
+func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
+	v.mu.Lock()
+	d := v.devices[id]
+	delete(v.devices, id)
+	v.mu.Unlock()
+	var errs []error
+	if d != nil {
+		errs = append(errs, d.endFilling(), d.handle.leave())
+	}
+	errs = append(errs, v.thaw(id), unmountAll(v.mountPoint(id)), v.backend.release(ctx, id), v.sweep(id))
+	return errors.Join(errs...)
+}
+
+// sweep removes the directory of a volume that is not open.
+func (v *Volumes) sweep(id hangar.VolumeID) error {
+	return errors.Join(remove(v.mountPoint(id)), remove(v.runDir(id)))
+}
+
+// List returns the volumes of which anything is open on the host.
+func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
+	ids, err := v.backend.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list open volumes: %w", err)
+	}
+	// Whoever opens one begins with its directory.
+	dirs, err := os.ReadDir(v.o.Run)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range dirs {
+		if id := hangar.VolumeID(d.Name()); id.Valid() {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+func (v *Volumes) runDir(id hangar.VolumeID) string { return filepath.Join(v.o.Run, string(id)) }
+
+func (v *Volumes) mountPoint(id hangar.VolumeID) string { return filepath.Join(v.runDir(id), "mnt") }

@@ -1,0 +1,112 @@
+package volume_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volume"
+)
+
+// A volume keeps what is written to it, from its creation to its removal.
+func TestLife(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		ctx := t.Context()
+		if err := w.Verify(ctx, spec); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("before it is made: %v", err)
+		}
+		w.create(spec)
+		if err := w.Create(ctx, spec); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("made twice: %v", err)
+		}
+		if err := w.Verify(ctx, spec); err != nil {
+			t.Fatal(err)
+		}
+		d := w.attach(spec)
+		if u, err := d.Usage(ctx); err != nil || u != (hangar.VolumeUsage{}) {
+			t.Errorf("usage of a blank volume: %+v, %v", u, err)
+		}
+		if err := d.Format(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Format(ctx); !errors.Is(err, volume.ErrNotBlank) {
+			t.Errorf("formatted twice: %v", err)
+		}
+		m := w.mount(d)
+		if m != (volume.Mounted{Dir: m.Dir}) {
+			t.Errorf("a new file system needed care: %+v", m)
+		}
+		u, err := d.Usage(ctx)
+		if err != nil || u.FSType != hangar.FSExt4 || u.Total() < 32*mib {
+			t.Errorf("usage: %+v, %v", u, err)
+		}
+		if err := d.Format(ctx); !errors.Is(err, volume.ErrMounted) {
+			t.Errorf("formatted while mounted: %v", err)
+		}
+		file := filepath.Join(m.Dir, "hello")
+		if err := os.WriteFile(file, []byte("world"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if ids, err := w.List(ctx); err != nil || len(ids) != 1 || ids[0] != spec.ID {
+			t.Errorf("open: %v, %v", ids, err)
+		}
+		w.close(d)
+		w.close(d)
+		if ids, err := w.List(ctx); err != nil || len(ids) != 0 {
+			t.Errorf("open after closing: %v, %v", ids, err)
+		}
+		openWithOthers(t, w, spec)
+
+		d = w.attach(spec)
+		if err := d.Check(ctx); err != nil {
+			t.Error(err)
+		}
+		if m = w.mount(d); m != (volume.Mounted{Dir: m.Dir}) {
+			t.Errorf("a clean file system needed care: %+v", m)
+		}
+		if b, err := os.ReadFile(file); err != nil || string(b) != "world" {
+			t.Errorf("content %q, %v", b, err)
+		}
+		if err := w.Remove(ctx, spec.ID); err == nil {
+			t.Error("removed while it was open")
+		}
+		w.close(d)
+		room, err := w.Room(ctx)
+		if err != nil || room.Free <= 0 || room.Total < room.Free || room.Images[spec.ID] <= 0 || room.Images[spec.ID] > 32*mib {
+			t.Errorf("room: %+v, %v", room, err)
+		}
+		for range 2 {
+			if err := w.Remove(ctx, spec.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left, err := os.ReadDir(w.options.Dir); err != nil || len(left) != 0 {
+			t.Errorf("left of a removed volume: %v, %v", left, err)
+		}
+	})
+}
+
+// openWithOthers opens an image with the programs that everybody has.
+func openWithOthers(t *testing.T, w *world, spec volume.Spec) {
+	t.Helper()
+	image := w.image(spec)
+	kind := "raw"
+	if spec.Key != nil {
+		kind = "luks"
+		cmd := exec.CommandContext(t.Context(), "cryptsetup", "open", "--test-passphrase", "--key-file", "-", image)
+		cmd.Stdin = bytes.NewReader([]byte(hex.EncodeToString(spec.Key)))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("cryptsetup: %v: %s", err, out)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "qemu-img", "info", "-f", kind, image).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("virtual size: 64 MiB")) {
+		t.Errorf("qemu-img: %v: %s", err, out)
+	}
+}
