@@ -1,0 +1,329 @@
+// Package archive keeps snapshots of volumes in a content-addressed, compressed and
+// encrypted store, on a disk of the server or in an S3 bucket.
+//
+// A snapshot is cut into segments of 64 KiB, and each different segment is stored once,
+// whichever volume it is of. What was never written, or is zero, takes no room. A
+// snapshot that builds on an earlier one of the same volume reads only what has changed
+// since, and shares the rest with it; none depends on another one, and any may be
+// removed. The store is a kopia repository: with the password, `kopia snapshot restore`
+// gets a volume back without hangar, as the file "volume".
+//
+// A snapshot that Write has returned is complete and durable, also when the power is
+// lost. One that was cut short, by a cancelled context, an error or kill -9, does not
+// exist; Collect gets back what it had stored. Read checks every segment by its SHA-256
+// before it writes it, and the whole by the snapshot's digest, which says nothing of the
+// store and can be computed from a device alone: see Digest. What is in the store is never
+// changed in place, so that Collect may be killed anywhere.
+//
+// All methods may be called from any goroutine, between Open and Close. A directory
+// belongs to one process at a time, which holds a lock on it; a bucket may be shared by
+// any number of daemons that have the same password. Collect never removes what a
+// snapshot needs, be it one that is being written in another process. In a directory it
+// gets the room of removed snapshots back at once. In a bucket, where others cannot be
+// asked what they are doing, it waits as long as kopia considers safe: called every hour,
+// it takes half a day, and what is younger than a day is left alone.
+//
+// The archive knows no volumes, devices, retention or schedules. It starts no work by
+// itself.
+package archive
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/repo/format"
+	"github.com/kopia/kopia/repo/logging"
+	"github.com/kopia/kopia/repo/maintenance"
+
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// PasswordSize is how long a password is, in bytes.
+const PasswordSize = 32
+
+// The errors of an archive, wrapped.
+var (
+	// ErrNotFound: there is no such snapshot.
+	ErrNotFound = errors.New("no such snapshot in the archive")
+	// ErrExists: there is a snapshot with that id.
+	ErrExists = errors.New("the archive has that snapshot already")
+	// ErrCorrupt: part of a snapshot is missing or damaged; a *CorruptError says which.
+	ErrCorrupt = errors.New("snapshot is damaged")
+	// ErrPassword: the archive was made with another password.
+	ErrPassword = errors.New("wrong password for the archive")
+	// ErrForeign: what is there is not an archive, or one of a newer format.
+	ErrForeign = errors.New("not an archive of snapshots")
+	// ErrUnreachable: the server does not answer, or refuses.
+	ErrUnreachable = errors.New("the archive cannot be reached")
+	// ErrLocked: another process has the directory open.
+	ErrLocked = errors.New("the archive is in use by another process")
+)
+
+// Options says where an archive is.
+type Options struct {
+	// URL is file:///directory or s3://bucket/prefix?endpoint=host:port&region=name&tls=off.
+	// The credentials of S3 are those of the environment: AWS_ACCESS_KEY_ID,
+	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.
+	URL string
+	// Cache is a directory of this archive alone, made with mode 0700. It may be lost.
+	Cache string
+	// Password returns PasswordSize random bytes, always the same. To kopia they are the
+	// same in hexadecimal.
+	Password func(ctx context.Context) ([]byte, error)
+	Log      *slog.Logger
+	// Now is the time by which Collect decides; nil: time.Now.
+	Now func() time.Time
+}
+
+// Archive is a store of snapshots.
+type Archive struct {
+	opts   Options
+	store  *store
+	rep    repo.DirectRepository
+	shared bool // other processes may have it open
+
+	// gate is held shared by what makes a snapshot last, and alone by Collect while it
+	// decides what is garbage, so that one of the two sees what the other did.
+	gate sync.RWMutex
+
+	mu       sync.Mutex
+	sessions map[*session]time.Time // under way, with their begin
+
+	collecting chan struct{} // holds one while a Collect runs
+}
+
+// New returns an archive that Open opens.
+func New(opts Options) *Archive {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Archive{opts: opts, sessions: map[*session]time.Time{}, collecting: make(chan struct{}, 1)}
+}
+
+// Open opens the archive, and makes it when there is none: in an empty or missing
+// directory, or under an unused prefix of a bucket that exists. It answers ErrPassword,
+// ErrForeign, ErrUnreachable and ErrLocked; what is wrong with the URL is named with
+// its parameter.
+func (a *Archive) Open(ctx context.Context) (err error) {
+	ctx = a.logged(ctx)
+	place, err := parse(a.opts.URL)
+	if err != nil {
+		return err
+	}
+	password, err := a.opts.Password(ctx)
+	if err != nil {
+		return fmt.Errorf("password of the archive: %w", err)
+	}
+	if len(password) != PasswordSize {
+		return fmt.Errorf("password of the archive has %d bytes, not %d", len(password), PasswordSize)
+	}
+	a.shared = place.shared()
+	if a.store, err = place.open(ctx); err != nil {
+		return fmt.Errorf("open archive %s: %w", place, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = a.store.Close(ctx)
+			err = fmt.Errorf("open archive %s: %w", place, err)
+		}
+	}()
+	// The password is random, and as long as the key that is derived from it.
+	phrase := hex.EncodeToString(password)
+	if err := a.initialize(ctx, phrase); err != nil {
+		return err
+	}
+	if err := a.connect(ctx, phrase); err != nil {
+		return err
+	}
+	if err := a.adopt(ctx); err != nil {
+		_ = a.rep.Close(ctx)
+		return err
+	}
+	return nil
+}
+
+// settling is how long a new archive in a bucket waits whether another daemon makes
+// it, too: the later one wins.
+const settling = 2 * time.Second
+
+func (a *Archive) initialize(ctx context.Context, phrase string) error {
+	switch _, err := a.store.GetMetadata(ctx, format.KopiaRepositoryBlobID); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, blob.ErrBlobNotFound):
+		return err
+	}
+	if err := a.store.vacant(ctx); err != nil {
+		return err
+	}
+	// The rest is what the library considers best for new repositories.
+	err := repo.Initialize(ctx, a.store, &repo.NewRepositoryOptions{
+		BlockFormat: format.ContentFormat{
+			Hash:              "BLAKE3-256-128", // half the time of BLAKE2, which is the library's choice
+			MutableParameters: format.MutableParameters{MaxPackSize: packSize},
+		},
+		ObjectFormat: format.ObjectFormat{Splitter: splitter},
+		// Not scrypt, which takes 64 MiB for what a random password does not need.
+		FormatBlockKeyDerivationAlgorithm: "pbkdf2-sha256-600000",
+	}, phrase)
+	if err != nil {
+		return fmt.Errorf("make it: %w", err)
+	}
+	if a.shared {
+		return wait(ctx, settling)
+	}
+	return a.store.synced()
+}
+
+// connect opens the repository that is there. The library takes its settings from a
+// file; there is no secret in it, as the store itself travels in the context.
+func (a *Archive) connect(ctx context.Context, phrase string) error {
+	cache, err := filepath.Abs(a.opts.Cache)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return err
+	}
+	settings, err := json.Marshal(repo.LocalConfig{
+		Storage: &blob.ConnectionInfo{Type: storageType, Config: struct{}{}},
+		// Nothing is cached on disk: a restore shall read what is in the store. The index is
+		// in memory, some 35 bytes for each segment: 570 MB per TB that is stored.
+		Caching: new(content.CachingOptions),
+		ClientOptions: repo.ClientOptions{
+			Hostname: owner, Username: owner, Description: owner,
+			FormatBlobCacheDuration: -1, // whether the password is right is asked of the store
+		},
+	})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(cache, "settings.json")
+	if err := atomicfile.Write(file, settings, 0o600); err != nil {
+		return err
+	}
+	registerStorage()
+	rep, err := repo.Open(withStore(context.WithoutCancel(ctx), a.store), file, phrase, &repo.Options{
+		TimeNowFunc:          a.opts.Now,
+		DisableRepositoryLog: true,
+		DoNotWaitForUpgrade:  true,
+		OnFatalError: func(err error) {
+			a.opts.Log.Error("The archive has a format that this version does not know.", "error", err)
+		},
+	})
+	switch direct, ok := rep.(repo.DirectRepository); {
+	case errors.Is(err, repo.ErrInvalidPassword):
+		return ErrPassword
+	case errors.Is(err, ErrUnreachable):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrForeign, err)
+	case !ok:
+		return fmt.Errorf("%w: %T", ErrForeign, rep)
+	default:
+		a.rep = direct
+		return nil
+	}
+}
+
+// owner is who hangar is to the library.
+const owner = "hangar"
+
+// adopt says in the repository that hangar sees to its maintenance, so that a kopia
+// that people point at it does not.
+func (a *Archive) adopt(ctx context.Context) error {
+	switch has, err := maintenance.HasParams(ctx, a.rep); {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrForeign, err)
+	case has:
+		return nil
+	}
+	s, err := a.begin(ctx, "adopt")
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	if err := maintenance.SetParams(ctx, s.w, &maintenance.Params{Owner: owner + "@" + owner}); err != nil {
+		return err
+	}
+	return s.w.Flush(ctx)
+}
+
+// Close ends the use of the archive. Nothing else may be under way.
+func (a *Archive) Close() error {
+	if a.rep == nil {
+		return nil
+	}
+	// What is closed are files and connections, which no context bounds.
+	return a.rep.Close(a.logged(context.Background())) //nolint:forbidigo // see above
+}
+
+// session is one use of the archive that writes.
+type session struct {
+	a        *Archive
+	w        repo.DirectRepositoryWriter
+	uploaded atomic.Int64 // bytes
+	release  func()
+}
+
+// begin begins a session, which must end. What was written and not flushed is lost.
+func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
+	s := &session{a: a}
+	_, w, err := a.rep.NewDirectWriter(ctx, repo.WriteSessionOptions{
+		Purpose: purpose, OnUpload: func(n int64) { s.uploaded.Add(n) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.w = w
+	s.release = func() {
+		if err := w.Close(context.WithoutCancel(ctx)); err != nil {
+			a.opts.Log.WarnContext(ctx, "A session with the archive did not end.", "error", err)
+		}
+	}
+	// Collect must not take the session for one that has died.
+	a.gate.RLock()
+	defer a.gate.RUnlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sessions[s] = time.Now()
+	return s, nil
+}
+
+func (s *session) end() {
+	s.release()
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	delete(s.a.sessions, s)
+}
+
+func (a *Archive) logged(ctx context.Context) context.Context {
+	return logging.WithLogger(ctx, loggers(a.opts.Log))
+}
+
+// wait waits, at most as long as the context lasts.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,264 @@
+package archive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/repo/content/indexblob"
+	"github.com/kopia/kopia/repo/maintenance"
+	"github.com/kopia/kopia/repo/maintenancestats"
+	"github.com/kopia/kopia/snapshot/snapshotgc"
+)
+
+// Collect gets back the room of what no snapshot needs, and returns how many bytes that
+// were. It may run beside anything, be interrupted anywhere and be repeated; of two at
+// once in one process the second waits. In a bucket one daemon collects at a time: while
+// another one does, it frees nothing and answers no error.
+//
+// Room comes back in files of some 10 MiB. One that is still needed in part is rewritten
+// once less than three quarters of 10 MiB of it are.
+func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
+	ctx = a.logged(ctx)
+	select {
+	case a.collecting <- struct{}{}:
+		defer func() { <-a.collecting }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if a.shared {
+		mine, end, err := a.lease(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("collect garbage: %w", err)
+		}
+		if mine == nil {
+			return 0, nil
+		}
+		defer end()
+		ctx = mine
+	}
+	if freed, err = a.collect(ctx); err != nil {
+		return freed, fmt.Errorf("collect garbage: %w", err)
+	}
+	return freed, nil
+}
+
+// grace is how exact times of files and of the library are, and some.
+const grace = 2 * time.Second
+
+func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
+	s, err := a.begin(ctx, "collect")
+	if err != nil {
+		return 0, err
+	}
+	defer s.end()
+	safety := a.safety()
+	marked, err := a.mark(ctx, s, safety)
+	if err != nil {
+		return 0, err
+	}
+	drop := marked
+	if a.shared {
+		schedule, err := maintenance.GetSchedule(ctx, s.w)
+		if err != nil {
+			return 0, err
+		}
+		drop = settled(schedule, safety)
+	}
+	if !drop.IsZero() {
+		opts := indexblob.CompactOptions{AllIndexes: true, DropDeletedBefore: drop, DisableEventualConsistencySafety: !a.shared}
+		if _, err := s.w.ContentManager().CompactIndexes(ctx, opts); err != nil {
+			return 0, err
+		}
+	}
+	freed, err = a.sweep(ctx, s, safety)
+	return freed, errors.Join(err, a.tidy(ctx, s))
+}
+
+// safety are the ages by which the library judges. They keep what other processes may be
+// about to use. A directory has no others, and about our own we know.
+func (a *Archive) safety() maintenance.SafetyParameters {
+	if a.shared {
+		return maintenance.SafetyFull
+	}
+	return maintenance.SafetyNone
+}
+
+// mark decides what is garbage: durably, and so that later decisions can take it back.
+// It returns the second in which that was. What is stored again is of that second or
+// younger, and then goes before the decision; what was decided of something that was
+// stored in the same second has a later time, and stays until the next Collect.
+func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.SafetyParameters) (time.Time, error) {
+	a.gate.Lock()
+	defer a.gate.Unlock()
+	if !a.shared {
+		// What a session stores that is under way is not garbage.
+		safety.MinContentAgeSubjectToGC = time.Since(a.oldest(s))
+	}
+	if err := s.w.Refresh(ctx); err != nil {
+		return time.Time{}, err
+	}
+	now := a.opts.Now()
+	if err := snapshotgc.Run(ctx, s.w, true, safety, now); err != nil {
+		return time.Time{}, err
+	}
+	return now.Truncate(time.Second), nil
+}
+
+// oldest is when the oldest session began that is under way beside s, and some; now if
+// there is none.
+func (a *Archive) oldest(s *session) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	oldest := time.Now()
+	for other, at := range a.sessions {
+		if at = at.Add(-grace); other != s && at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
+}
+
+// settled is the time until which everything that was decided is final, because a later
+// decision, after all that could be under way then had become visible, has confirmed it.
+// Zero: there is none.
+func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters) time.Time {
+	runs := slices.DeleteFunc(slices.Clone(schedule.Runs[maintenance.TaskSnapshotGarbageCollection]),
+		func(r maintenance.RunInfo) bool { return !r.Success })
+	if len(runs) == 0 {
+		return time.Time{}
+	}
+	slices.SortFunc(runs, func(x, y maintenance.RunInfo) int { return y.Start.Compare(x.Start) })
+	for _, r := range runs[1:] {
+		if runs[0].Start.Sub(r.End) > safety.MarginBetweenSnapshotGC {
+			return r.Start.Add(-safety.DropContentFromIndexExtraMargin)
+		}
+	}
+	return time.Time{}
+}
+
+// packSize is how many bytes the library collects in memory before it writes a file, and
+// shortPack how many of a file must be needed lest it be rewritten.
+const (
+	packSize  = 10 << 20 // the least that the library allows
+	shortPack = packSize / 4 * 3
+)
+
+// sweep rewrites files of which little is needed, and removes those of which nothing is.
+func (a *Archive) sweep(ctx context.Context, s *session, safety maintenance.SafetyParameters) (freed int64, err error) {
+	schedule, err := maintenance.GetSchedule(ctx, s.w)
+	if err != nil {
+		return 0, err
+	}
+	before := s.uploaded.Load()
+	// Who has an old index reads from the old files, so that in a bucket those stay until
+	// all have read the new one. Meanwhile no more are rewritten.
+	rewritten, removed := last(schedule, maintenance.TaskRewriteContentsFull), last(schedule, maintenance.TaskDeleteOrphanedBlobsFull)
+	var damage error
+	if !a.shared || !rewritten.After(removed) {
+		damage = a.rewrite(ctx, s, safety)
+	}
+	if a.shared && a.opts.Now().Sub(rewritten) < safety.MinRewriteToOrphanDeletionDelay {
+		return 0, damage
+	}
+	// Files in a directory carry the time of this server. Those that are younger than a
+	// session may be of that, and not in the index yet.
+	until := a.oldest(s)
+	if a.shared {
+		until = a.opts.Now()
+	}
+	err = maintenance.ReportRun(ctx, s.w, maintenance.TaskDeleteOrphanedBlobsFull, nil, func() (maintenancestats.Kind, error) {
+		stats, err := maintenance.DeleteUnreferencedPacks(ctx, s.w, maintenance.DeleteUnreferencedPacksOptions{
+			NotAfterTime: until.Add(-grace), // the library adds a second
+			Parallel:     4,
+		}, safety)
+		if err != nil {
+			return nil, err
+		}
+		freed = stats.DeletedTotalSize
+		return stats, nil
+	})
+	return max(freed-(s.uploaded.Load()-before), 0), errors.Join(err, damage)
+}
+
+func last(schedule *maintenance.Schedule, task maintenance.TaskType) (end time.Time) {
+	for _, r := range schedule.Runs[task] {
+		if r.Success && r.End.After(end) {
+			end = r.End
+		}
+	}
+	return end
+}
+
+// rewrite moves what is needed out of files of which little is. The library can do so by
+// itself, but lists all that is stored in memory.
+func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.SafetyParameters) error {
+	type pack struct {
+		id   blob.ID
+		size int64
+	}
+	var short []pack
+	err := s.w.ContentReader().IteratePacks(ctx, content.IteratePackOptions{IncludePacksWithOnlyDeletedContent: true}, func(p content.PackInfo) error {
+		if p.TotalSize < shortPack {
+			short = append(short, pack{p.PackID, p.TotalSize})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// One alone would only be copied. The smallest come first, so that most files end for
+	// the least copying.
+	kinds := map[string]int{}
+	for _, p := range short {
+		kinds[string(p.id[:1])]++
+	}
+	short = slices.DeleteFunc(short, func(p pack) bool { return kinds[string(p.id[:1])] < 2 })
+	slices.SortFunc(short, func(x, y pack) int { return cmp.Compare(x.size, y.size) })
+	chosen := map[blob.ID]bool{}
+	for _, p := range short[:min(len(short), maxRewritten)] {
+		chosen[p.id] = true
+	}
+	if len(chosen) == 0 {
+		return nil
+	}
+	var ids []content.ID
+	err = s.w.ContentReader().IterateContents(ctx, content.IterateOptions{IncludeDeleted: true}, func(i content.Info) error {
+		if chosen[i.PackBlobID] {
+			ids = append(ids, i.ContentID)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return maintenance.ReportRun(ctx, s.w, maintenance.TaskRewriteContentsFull, nil, func() (maintenancestats.Kind, error) {
+		stats, err := maintenance.RewriteContents(ctx, s.w, &maintenance.RewriteContentsOptions{ContentIDs: ids, Parallel: 2}, safety)
+		if err != nil {
+			return nil, err
+		}
+		return stats, nil
+	})
+}
+
+// maxRewritten bounds how many files one Collect rewrites.
+const maxRewritten = 1000
+
+// tidy merges the small pieces of the index that sessions leave.
+func (a *Archive) tidy(ctx context.Context, s *session) error {
+	epochs, ok, err := s.w.ContentManager().EpochManager(ctx)
+	if err != nil || !ok {
+		return err
+	}
+	_, err1 := epochs.MaybeCompactSingleEpoch(ctx)
+	_, err2 := epochs.MaybeAdvanceWriteEpoch(ctx)
+	_, err3 := epochs.MaybeGenerateRangeCheckpoint(ctx)
+	_, err4 := epochs.CleanupMarkers(ctx)
+	_, err5 := epochs.CleanupSupersededIndexes(ctx)
+	return errors.Join(err1, err2, err3, err4, err5)
+}

@@ -1,0 +1,120 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/kopia/kopia/repo/blob"
+)
+
+const (
+	// leaseBlob says which daemon collects the garbage of a bucket.
+	leaseBlob blob.ID = "hangar.collector"
+	leaseFor          = 15 * time.Minute
+	// leaseSettles is how long who takes the lease waits whether somebody else does, too.
+	// If both believe to have it, because a request took longer, they hinder one another
+	// and do no harm: the ages by which the library judges are much longer.
+	leaseSettles = time.Second
+)
+
+type leaseRecord struct {
+	Holder string    `json:"holder"`
+	Until  time.Time `json:"until"`
+}
+
+// lease gives this process the right to collect garbage for as long as the context that it
+// returns lasts, and end gives it back. Without a context another process has it.
+func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), err error) {
+	me := rand.Text()
+	switch held, err := a.holder(ctx); {
+	case err != nil:
+		return nil, nil, err
+	case held.Holder != "" && a.opts.Now().Before(held.Until):
+		return nil, nil, nil
+	}
+	if err := a.hold(ctx, me); err != nil {
+		return nil, nil, err
+	}
+	if err := wait(ctx, leaseSettles); err != nil {
+		return nil, nil, err
+	}
+	switch held, err := a.holder(ctx); {
+	case err != nil:
+		return nil, nil, err
+	case held.Holder != me:
+		return nil, nil, nil
+	}
+	mine, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for wait(mine, leaseFor/3) == nil {
+			held, err := a.holder(mine)
+			if err == nil && held.Holder != me {
+				err = errors.New("another process collects the garbage")
+			}
+			if err == nil {
+				err = a.hold(mine, me)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		}
+	}()
+	return mine, func() {
+		cancel(nil)
+		<-done
+		if held, err := a.holder(ctx); err == nil && held.Holder == me {
+			if err := a.store.DeleteBlob(ctx, leaseBlob); err != nil {
+				a.opts.Log.WarnContext(ctx, "The right to collect the garbage of the archive was not given back and expires.", "error", err)
+			}
+		}
+	}, nil
+}
+
+func (a *Archive) holder(ctx context.Context) (held leaseRecord, err error) {
+	var b output
+	switch err := a.store.GetBlob(ctx, leaseBlob, 0, -1, &b); {
+	case errors.Is(err, blob.ErrBlobNotFound):
+		return leaseRecord{}, nil
+	case err != nil:
+		return leaseRecord{}, err
+	}
+	if err := json.Unmarshal(b.Bytes(), &held); err != nil {
+		a.opts.Log.WarnContext(ctx, "Who collects the garbage of the archive is not understood, and replaced.", "error", err)
+		held = leaseRecord{}
+	}
+	return held, nil
+}
+
+func (a *Archive) hold(ctx context.Context, who string) error {
+	b, err := json.Marshal(leaseRecord{Holder: who, Until: a.opts.Now().Add(leaseFor)})
+	if err != nil {
+		return err
+	}
+	return a.store.PutBlob(ctx, leaseBlob, plain(b), blob.PutOptions{})
+}
+
+// plain is bytes as a storage takes them.
+type plain []byte
+
+// WriteTo writes all of them.
+func (p plain) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(p)
+	return int64(n), err
+}
+
+// Length is how many there are.
+func (p plain) Length() int { return len(p) }
+
+// Reader reads them.
+func (p plain) Reader() io.ReadSeekCloser { return plainReader{bytes.NewReader(p)} }
+
+type plainReader struct{ *bytes.Reader }
+
+func (plainReader) Close() error { return nil }

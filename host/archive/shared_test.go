@@ -1,0 +1,197 @@
+package archive_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/blob/filesystem"
+	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/snapshotfs"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/internal/extent"
+)
+
+// clock is ahead of the real one.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// Two daemons that share a bucket: one removes what the other is about to build upon, and
+// collects; the room of what is a day old comes back within half a day.
+func TestTwoDaemons(t *testing.T) {
+	p := inBucket(t)
+	var c clock
+	opts := p.options()
+	opts.Now = c.now
+	a := open(t, opts)
+	opts = p.options()
+	opts.Now = c.now
+	b := open(t, opts)
+
+	volume := hangar.NewVolumeID()
+	d := randomDevice(30*mib, 1)
+	first := write(t, a, newMeta(volume), d, whole(d), nil)
+	fill(d.b[:5*mib], 2)
+	c.advance(25 * time.Hour)
+	turn, other := a, b
+	hourly := func() (freed int64) {
+		t.Helper()
+		c.advance(time.Hour)
+		freed, err := turn.Collect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		turn, other = other, turn
+		return freed
+	}
+
+	// b reads slowly; a removes the base meanwhile, and all that it had is gone when b is
+	// done.
+	slow := &waiting{device: d, begun: make(chan struct{}), proceed: make(chan struct{})}
+	done := make(chan error)
+	second := newMeta(volume)
+	go func() {
+		_, err := b.Write(t.Context(), second, slow, whole(d), &archive.Base{ID: first.ID, Changed: extent.Of(extent.Extent{Length: 5 * mib})}, nil)
+		done <- err
+	}()
+	<-slow.begun
+	if err := a.Remove(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	var freed int64
+	hours := 0
+	for ; freed < 29*mib && hours < 12; hours++ {
+		freed += hourly()
+	}
+	if hours == 12 {
+		t.Errorf("after %d hours %d bytes came back", hours, freed)
+	}
+	t.Logf("%d bytes came back after %d hours", freed, hours)
+	close(slow.proceed)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for range 7 {
+		hourly()
+	}
+	for name, daemon := range map[string]*archive.Archive{"a": a, "b": b} {
+		to := &device{b: make([]byte, d.Size())}
+		if _, err := daemon.Read(t.Context(), second.ID, to, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !bytes.Equal(to.b, d.b) {
+			t.Errorf("%s: the volume came back otherwise", name)
+		}
+	}
+}
+
+// waiting is a volume whose first read takes long.
+type waiting struct {
+	*device
+	once           sync.Once
+	begun, proceed chan struct{}
+}
+
+func (w *waiting) ReadAt(p []byte, off int64) (int, error) {
+	w.once.Do(func() {
+		close(w.begun)
+		<-w.proceed
+	})
+	return w.device.ReadAt(p, off)
+}
+
+// Two daemons that begin at once, with nothing there, make one archive.
+func TestTwoDaemonsBegin(t *testing.T) {
+	p := inBucket(t)
+	daemons := make([]*archive.Archive, 2)
+	var opening sync.WaitGroup
+	for i := range daemons {
+		daemons[i] = archive.New(p.options())
+		opening.Go(func() {
+			if err := daemons[i].Open(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	opening.Wait()
+	d := randomDevice(mib, 1)
+	e := write(t, daemons[0], newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	if !bytes.Equal(restore(t, daemons[1], e), d.b) {
+		t.Error("the volume came back otherwise")
+	}
+	for _, a := range daemons {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The stock library finds and restores a snapshot, as `kopia restore` does.
+func TestKopiaRestores(t *testing.T) {
+	p := inDirectory(t)
+	a := archive.New(p.options())
+	if err := a.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d := randomDevice(70*mib+3, 1)
+	clear(d.b[20*mib : 30*mib])
+	e := write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx := t.Context()
+	st, err := filesystem.New(ctx, &filesystem.Options{Path: p.blobs}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	phrase, _ := password(ctx)
+	settings := p.dir + "/kopia.config"
+	if err := repo.Connect(ctx, settings, st, hex.EncodeToString(phrase), &repo.ConnectOptions{CachingOptions: content.CachingOptions{}}); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := repo.Open(ctx, settings, hex.EncodeToString(phrase), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rep.Close(ctx)
+	found, err := snapshot.ListSnapshots(ctx, rep, snapshot.SourceInfo{Host: "hangar", UserName: "hangar", Path: "/" + string(e.Volume)})
+	if err != nil || len(found) != 1 {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	root, err := snapshotfs.SnapshotRoot(rep, found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := root.(fs.Directory).Child(ctx, "volume")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := child.(fs.File).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	got, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, d.b) {
+		t.Error("the volume came back otherwise")
+	}
+	if _, err := st.GetMetadata(ctx, "nothing"); !errors.Is(err, blob.ErrBlobNotFound) {
+		t.Error(err)
+	}
+}

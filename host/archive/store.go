@@ -1,0 +1,268 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/blob/filesystem"
+	"github.com/kopia/kopia/repo/format"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// store is where the library puts its blobs: its own storage, with what it lacks.
+type store struct {
+	blob.Storage
+	remote bool
+	dir    *directory // nil: remote
+}
+
+// GetBlob marks errors that say nothing of the blob, so that nobody takes a snapshot
+// for damaged because the network is down.
+func (s *store) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
+	err := s.Storage.GetBlob(ctx, id, offset, length, to)
+	if err == nil || !s.remote || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+// PutBlob stores a blob that survives a power cut once PutBlob has returned.
+func (s *store) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opts blob.PutOptions) error {
+	if s.dir == nil {
+		return s.Storage.PutBlob(ctx, id, data, opts)
+	}
+	switch {
+	case opts.HasRetentionOptions() || opts.DoNotRecreate:
+		return blob.ErrUnsupportedPutBlobOption
+	case !opts.SetModTime.IsZero():
+		return blob.ErrSetTimeUnsupported
+	}
+	dir, file, err := s.dir.path(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := s.dir.put(dir, file, data); err != nil {
+		return err
+	}
+	if opts.GetModTime == nil {
+		return nil
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	*opts.GetModTime = info.ModTime()
+	return nil
+}
+
+// Close closes the storage and lets go of the lock on it.
+func (s *store) Close(ctx context.Context) error {
+	err := s.Storage.Close(ctx)
+	if s.dir != nil {
+		_ = s.dir.lock.Close()
+	}
+	return err
+}
+
+// vacant answers ErrForeign when anything is where an archive is to be made.
+func (s *store) vacant(ctx context.Context) error {
+	if s.dir != nil {
+		if err := s.dir.vacant(); err != nil {
+			return err
+		}
+	}
+	err := s.ListBlobs(ctx, "", func(found blob.Metadata) error {
+		if found.BlobID == format.KopiaBlobCfgBlobID {
+			return nil
+		}
+		return fmt.Errorf("%w: it holds %s", ErrForeign, found.BlobID)
+	})
+	if err != nil {
+		return err
+	}
+	// The library writes it first, and takes one without the rest for damage. It is of
+	// a process that died while it made the archive.
+	return s.DeleteBlob(ctx, format.KopiaBlobCfgBlobID)
+}
+
+// synced makes durable what the library wrote beside its blobs.
+func (s *store) synced() error {
+	f, err := os.Open(filepath.Join(s.dir.root, shardsFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Sync(), atomicfile.SyncDir(s.dir.root), atomicfile.SyncDir(filepath.Dir(s.dir.root)))
+}
+
+const (
+	lockFile   = "hangar.lock"
+	shardsFile = ".shards" // of the library: how blobs are spread over directories
+	tempPart   = ".tmp-"   // in the names of blobs that are being written
+)
+
+// directory has the blobs of a store as files, laid out by the library, which does not
+// make them durable.
+type directory struct {
+	root string
+	path func(context.Context, blob.ID) (dir, file string, err error)
+	lock *os.File
+
+	mu   sync.Mutex
+	made map[string]bool // directories that are known to be durable
+}
+
+func openDirectory(ctx context.Context, root string) (_ *store, err error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = lock.Close()
+		}
+	}()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
+	}
+	if err := sweep(root); err != nil {
+		return nil, err
+	}
+	// A directory that has its shards file is not asked how blobs are to be spread.
+	st, err := filesystem.New(ctx, &filesystem.Options{Path: root}, true)
+	if err != nil {
+		return nil, err
+	}
+	sharded, ok := st.(interface {
+		GetShardedPathAndFilePath(ctx context.Context, id blob.ID) (dir, file string, err error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("%T does not tell where its files are", st)
+	}
+	return &store{Storage: st, dir: &directory{
+		root: root, path: sharded.GetShardedPathAndFilePath, lock: lock, made: map[string]bool{root: true},
+	}}, nil
+}
+
+// sweep removes what a process left that died while it was writing.
+func sweep(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.Contains(d.Name(), tempPart) {
+			return err
+		}
+		return root.Remove(name)
+	})
+}
+
+func (d *directory) vacant() error {
+	entries, err := os.ReadDir(d.root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != lockFile && name != shardsFile && !strings.HasPrefix(name, format.KopiaBlobCfgBlobID) {
+			return fmt.Errorf("%w: it holds %s", ErrForeign, name)
+		}
+	}
+	return nil
+}
+
+// put writes a file so that it is there whole or not at all.
+func (d *directory) put(dir, file string, data blob.Bytes) (err error) {
+	if err := d.mkdir(dir); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(file)+tempPart+"*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err = data.WriteTo(f); err != nil {
+		return err
+	}
+	if err = f.Sync(); err != nil {
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), file); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(dir)
+}
+
+// mkdir makes a directory below the root, durably.
+func (d *directory) mkdir(dir string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mkdirLocked(filepath.Clean(dir))
+}
+
+func (d *directory) mkdirLocked(dir string) error {
+	if d.made[dir] {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := d.mkdirLocked(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := atomicfile.SyncDir(parent); err != nil {
+		return err
+	}
+	d.made[dir] = true
+	return nil
+}
+
+// storageType is how the settings of the library name a store.
+const storageType = "hangar"
+
+type storeKey struct{}
+
+// withStore hands a store to the library through a context.
+func withStore(ctx context.Context, s *store) context.Context {
+	return context.WithValue(ctx, storeKey{}, s)
+}
+
+// registerStorage tells the library, whose registry is global, where a store comes from.
+var registerStorage = sync.OnceFunc(func() {
+	blob.AddSupportedStorage(storageType, struct{}{}, func(ctx context.Context, _ *struct{}, _ bool) (blob.Storage, error) {
+		s, ok := ctx.Value(storeKey{}).(*store)
+		if !ok {
+			return nil, errors.New("only an Archive opens a store")
+		}
+		return s, nil
+	})
+})
+
+// output is a buffer that a storage fills.
+type output struct{ bytes.Buffer }
+
+// Length is how many bytes are in it.
+func (o *output) Length() int { return o.Len() }
