@@ -30,6 +30,11 @@ var (
 	bucketSecrets  = []byte("secrets")        // id, zero byte, version → encrypted
 	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
+	bucketVolumes  = []byte("volumes")        // id → VolumeRecord
+
+	// As outbox and outbox latest, of volumes; an entry ends with the App.
+	bucketVolumeOutbox = []byte("volume outbox")
+	bucketVolumeLatest = []byte("volume outbox latest")
 
 	// Empty; only their sequences are used.
 	bucketCommits      = []byte("commits")      // one for each Commit
@@ -43,12 +48,15 @@ func buckets() [][]byte {
 	return [][]byte{
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
 		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases, bucketHealth, bucketSecrets,
+		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest,
 	}
 }
 
 // addedBuckets came to the format after it was in use; Open adds them to a journal
 // that lacks them.
-func addedBuckets() [][]byte { return [][]byte{bucketLeases, bucketHealth, bucketSecrets} }
+func addedBuckets() [][]byte {
+	return [][]byte{bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest}
+}
 
 // addBuckets completes a journal that was made before there were addedBuckets.
 func addBuckets(db *bolt.DB) error {

@@ -1,10 +1,10 @@
 // Package journal is the durable memory of one host: every Machine that it owns,
-// with the Machine's versions, events and lease, and what the rest of the cluster
-// has not been told of it yet.
+// with the Machine's versions, events and lease, every volume, and what the rest of the
+// cluster has not been told of them yet.
 //
 // A commit is on disk when Commit returns nil, survives the loss of power, and is
 // applied wholly or not at all. Every commit has a number that grows for ever;
-// PutMachine stamps it on the record, so that two versions of a record can always
+// PutMachine and PutVolume stamp it on the record, so that two versions of a record can always
 // be told apart. What changes is remembered as unpublished in the same commit
 // (the outbox), so that a crash between a change and its publication repeats the
 // publication instead of losing it.
@@ -143,13 +143,12 @@ func Open(path string, o Options) (*Journal, error) {
 		done:    make(chan struct{}),
 		fault:   make(chan struct{}),
 	}
-	var lagging bool
+	var unpublished bool
 	err = j.view(func(tx *bolt.Tx) error {
 		if err := checkFormat(tx); err != nil {
 			return err
 		}
-		k, _ := tx.Bucket(bucketOutbox).Cursor().First()
-		lagging = k != nil
+		unpublished = lagging(tx)
 		return nil
 	})
 	if err == nil {
@@ -159,7 +158,7 @@ func Open(path string, o Options) (*Journal, error) {
 		_ = db.Close() // the error that matters is the one above
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
-	if lagging {
+	if unpublished {
 		j.changed <- struct{}{}
 	}
 	go j.run()

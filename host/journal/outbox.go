@@ -16,10 +16,36 @@ type Pending struct {
 	Deleted bool   // its row is to be retracted
 }
 
-// outboxKey names an entry of the outbox: one change of one Machine.
+// PendingVolume is a volume whose latest change has not been published.
+type PendingVolume struct {
+	Ref     hangar.VolumeRef
+	Seq     uint64 // of the commit that changed it last
+	Deleted bool   // its row is to be retracted
+}
+
+// kind is of what an entry of the outbox is. Each has buckets of its own.
+type kind byte
+
+const (
+	ofMachine kind = iota
+	ofVolume
+)
+
+func kinds() []kind { return []kind{ofMachine, ofVolume} }
+
+// outbox returns the entries of the kind, and which is the latest of each.
+func (k kind) outbox(tx *bolt.Tx) (entries, latest *bolt.Bucket) {
+	if k == ofVolume {
+		return tx.Bucket(bucketVolumeOutbox), tx.Bucket(bucketVolumeLatest)
+	}
+	return tx.Bucket(bucketOutbox), tx.Bucket(bucketLatest)
+}
+
+// outboxKey names an entry of the outbox: one change of one thing.
 type outboxKey struct {
-	id  hangar.MachineID
-	seq uint64
+	kind kind
+	id   string
+	seq  uint64
 }
 
 // bytes order entries by commit.
@@ -32,21 +58,22 @@ func (k outboxKey) bytes() []byte {
 // their seq is not new.
 const maxAcked = 256
 
-// unpublished puts the Machine at the end of the outbox. A Machine has one entry,
-// its latest: whoever publishes reads the record as it is then.
-func (t *Tx) unpublished(id hangar.MachineID, seq uint64, deleted bool) error {
-	entries, latest := t.tx.Bucket(bucketOutbox), t.tx.Bucket(bucketLatest)
+// unpublished puts a thing at the end of the outbox. It has one entry, its latest:
+// whoever publishes reads the record as it is then. What whoever retracts needs, when
+// there is no record any more, is in more.
+func (t *Tx) unpublished(of kind, id string, seq uint64, deleted bool, more string) error {
+	entries, latest := of.outbox(t.tx)
 	if old := latest.Get([]byte(id)); old != nil {
 		if err := entries.Delete(append(bytes.Clone(old), id...)); err != nil {
 			return err
 		}
 	}
-	k := outboxKey{id, seq}.bytes()
+	k := outboxKey{of, id, seq}.bytes()
 	value := []byte{0}
 	if deleted {
 		value[0] = 1
 	}
-	if err := entries.Put(k, value); err != nil {
+	if err := entries.Put(k, append(value, more...)); err != nil {
 		return err
 	}
 	t.call.outbox = true
@@ -55,8 +82,8 @@ func (t *Tx) unpublished(id hangar.MachineID, seq uint64, deleted bool) error {
 
 // forget removes entries that were published and not replaced since.
 func forget(tx *bolt.Tx, keys []outboxKey) error {
-	entries, latest := tx.Bucket(bucketOutbox), tx.Bucket(bucketLatest)
 	for _, k := range keys {
+		entries, latest := k.kind.outbox(tx)
 		b := k.bytes()
 		if entries.Get(b) == nil {
 			continue
@@ -71,44 +98,94 @@ func forget(tx *bolt.Tx, keys []outboxKey) error {
 	return nil
 }
 
+// lagging reports whether anything is unpublished.
+func lagging(tx *bolt.Tx) bool {
+	for _, of := range kinds() {
+		entries, _ := of.outbox(tx)
+		if entries == nil {
+			continue // the journal was made before there were any of the kind
+		}
+		if k, _ := entries.Cursor().First(); k != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Unpublished returns at most limit Machines that changed since they were last
 // published, the one that has waited longest first; limit 0: all.
 func (j *Journal) Unpublished(limit int) ([]Pending, error) {
 	var items []Pending
-	err := j.view(func(tx *bolt.Tx) error {
+	err := j.waiting(ofMachine, limit, func(k outboxKey, deleted bool, _ string) {
+		items = append(items, Pending{ID: hangar.MachineID(k.id), Seq: k.seq, Deleted: deleted})
+	})
+	return items, err
+}
+
+// UnpublishedVolumes is Unpublished for volumes.
+func (j *Journal) UnpublishedVolumes(limit int) ([]PendingVolume, error) {
+	var items []PendingVolume
+	err := j.waiting(ofVolume, limit, func(k outboxKey, deleted bool, app string) {
+		ref := hangar.VolumeRef{App: hangar.AppName(app), ID: hangar.VolumeID(k.id)}
+		items = append(items, PendingVolume{Ref: ref, Seq: k.seq, Deleted: deleted})
+	})
+	return items, err
+}
+
+// waiting yields the oldest entries of a kind.
+func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bool, more string)) error {
+	return j.view(func(tx *bolt.Tx) error {
 		// The acked set is read after the transaction began: an entry that leaves
 		// the set leaves it only once its removal is committed, so one that this
 		// transaction still shows and that is gone from the set was removed
 		// later, and being named once more does no harm.
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		c := tx.Bucket(bucketOutbox).Cursor()
+		entries, _ := of.outbox(tx)
+		n := 0
+		c := entries.Cursor()
 		for k, v := c.First(); k != nil; k, v = c.Next() {
-			key := outboxKey{id: hangar.MachineID(k[8:]), seq: binary.BigEndian.Uint64(k)}
+			key := outboxKey{kind: of, id: string(k[8:]), seq: binary.BigEndian.Uint64(k)}
 			if _, ok := j.acked[key]; ok {
 				continue
 			}
-			items = append(items, Pending{ID: key.id, Seq: key.seq, Deleted: v[0] == 1})
-			if len(items) == limit {
+			yield(key, v[0] == 1, string(v[1:]))
+			if n++; n == limit {
 				return nil
 			}
 		}
 		return nil
 	})
-	return items, err
 }
 
 // Published takes items off the outbox, save those that changed again since. It
 // costs no flush of its own: the removal becomes durable with a later commit or
 // with Close, and until then a crash brings items back.
 func (j *Journal) Published(items []Pending) error {
+	keys := make([]outboxKey, 0, len(items))
+	for _, p := range items {
+		keys = append(keys, outboxKey{ofMachine, string(p.ID), p.Seq})
+	}
+	return j.ack(keys)
+}
+
+// PublishedVolumes is Published for volumes.
+func (j *Journal) PublishedVolumes(items []PendingVolume) error {
+	keys := make([]outboxKey, 0, len(items))
+	for _, p := range items {
+		keys = append(keys, outboxKey{ofVolume, string(p.Ref.ID), p.Seq})
+	}
+	return j.ack(keys)
+}
+
+func (j *Journal) ack(keys []outboxKey) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
 		return ErrClosed
 	}
-	for _, p := range items {
-		j.acked[outboxKey{p.ID, p.Seq}] = struct{}{}
+	for _, k := range keys {
+		j.acked[k] = struct{}{}
 	}
 	if len(j.acked) >= maxAcked {
 		signal(j.wake)

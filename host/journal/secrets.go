@@ -123,11 +123,18 @@ func (j *Journal) AllSecrets(yield func([]SealedSecrets) error) error {
 	}
 }
 
-// HasSecrets reports whether there are secrets of any Machine.
+// HasSecrets reports whether there are secrets of any Machine, or the key of a volume.
 func (j *Journal) HasSecrets() (found bool, err error) {
 	err = j.view(func(tx *bolt.Tx) error {
 		k, _ := tx.Bucket(bucketSecrets).Cursor().First()
-		found = k != nil
+		if found = k != nil; found {
+			return nil
+		}
+		volumes := tx.Bucket(bucketVolumes).Cursor()
+		for k, v := volumes.First(); k != nil && !found; k, v = volumes.Next() {
+			r, err := decodeVolume(v)
+			found = err != nil || len(r.Key) > 0 // who knows what is in one that cannot be read
+		}
 		return nil
 	})
 	return found, err

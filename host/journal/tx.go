@@ -64,7 +64,7 @@ func (t *Tx) PutMachine(r *Record) error {
 		return fmt.Errorf("write machine %s: %w", r.Machine.ID, err)
 	}
 	r.Seq = seq
-	return t.unpublished(r.Machine.ID, seq, false)
+	return t.unpublished(ofMachine, string(r.Machine.ID), seq, false, "")
 }
 
 // PutLease writes the lease of a Machine; nil: it has none. Others are not told.
@@ -115,7 +115,7 @@ func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 		return fmt.Errorf("write health of machine %s: %w", id, err)
 	}
 	h.Seq = seq
-	return t.unpublished(id, seq, false)
+	return t.unpublished(ofMachine, string(id), seq, false, "")
 }
 
 // DeleteMachine removes the record, lease, health, events, versions and secrets of a Machine and marks a
@@ -147,7 +147,7 @@ func (t *Tx) DeleteMachine(id hangar.MachineID) error {
 	if err := t.KeepSecrets(id); err != nil {
 		return err
 	}
-	return t.unpublished(id, seq, true)
+	return t.unpublished(ofMachine, string(id), seq, true, "")
 }
 
 // AppendEvent adds the newest event of a Machine. The oldest beyond MaxEvents go.
@@ -231,14 +231,16 @@ func (t *Tx) Setting(key string) ([]byte, error) {
 	return readSetting(t.tx, key)
 }
 
-// machineKey checks that an id can be a key: the keys of events and versions end
-// an id with a zero byte.
-func machineKey(id hangar.MachineID) ([]byte, error) {
+func machineKey(id hangar.MachineID) ([]byte, error) { return keyOf("machine", string(id)) }
+
+// keyOf checks that an id can be a key: the keys of events and versions end an id with
+// a zero byte.
+func keyOf(what, id string) ([]byte, error) {
 	if id == "" || len(id) > 64 {
-		return nil, fmt.Errorf("journal: machine id %q is empty or too long", id)
+		return nil, fmt.Errorf("journal: %s id %q is empty or too long", what, id)
 	}
-	if strings.Contains(string(id), "\x00") {
-		return nil, fmt.Errorf("journal: machine id %q holds a zero byte", id)
+	if strings.Contains(id, "\x00") {
+		return nil, fmt.Errorf("journal: %s id %q holds a zero byte", what, id)
 	}
 	return []byte(id), nil
 }

@@ -1,0 +1,183 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// VolumeRecord is everything that a host knows of one volume: what others see of it,
+// and what the host needs to take it up again after a kill at any moment. A record is
+// written before the effect that it describes is caused.
+type VolumeRecord struct {
+	Volume hangar.Volume  `json:"volume"`
+	Org    hangar.OrgSlug `json:"org"`
+	OrgID  string         `json:"org_id"` // which no other organization ever has
+	// Key encrypts what is on the volume. It is encrypted itself: the journal neither
+	// opens nor understands it. Empty: the volume is not encrypted, or its key was
+	// destroyed.
+	Key []byte `json:"key,omitempty"`
+	// Unfilled: the volume was in hangar.VolumeFailed, or being filled, when its user
+	// destroyed it.
+	Unfilled bool `json:"unfilled,omitempty"`
+	// Growing is the size, in GiB, that the volume gets in hangar.VolumeExtending; 0:
+	// none.
+	Growing int `json:"growing,omitempty"`
+	// Formatted: the file system is complete.
+	Formatted bool `json:"formatted,omitempty"`
+	// Damaged says why the volume cannot be opened or repaired; empty: as far as is
+	// known, it can.
+	Damaged string `json:"damaged,omitempty"`
+	// Snapshots are newest first.
+	Snapshots []hangar.Snapshot `json:"snapshots,omitempty"`
+	// Discarded are snapshots that nobody is told of any more, while the archive may
+	// still have something of them.
+	Discarded []hangar.SnapshotID `json:"discarded,omitempty"`
+	// Events are newest first, at most hangar.MaxVolumeEvents.
+	Events []hangar.VolumeEvent `json:"events,omitempty"`
+	// Seq is the number of the commit that wrote the record. Set by PutVolume.
+	Seq uint64 `json:"seq"`
+}
+
+// PutVolume writes r, sets r.Seq to the number of this commit and marks the volume
+// unpublished. It refuses a record that could not be read back.
+func (t *Tx) PutVolume(r *VolumeRecord) error {
+	ref := r.Volume.Ref()
+	key, err := keyOf("volume", string(ref.ID))
+	if err != nil {
+		return err
+	}
+	seq, err := t.begin()
+	if err != nil {
+		return err
+	}
+	stored := *r
+	stored.Seq = seq
+	value, err := json.Marshal(&stored)
+	if err != nil {
+		return fmt.Errorf("encode volume %s: %w", ref.ID, err)
+	}
+	if _, err := decodeVolume(value); err != nil {
+		return fmt.Errorf("record of volume %s does not survive encoding: %w", ref.ID, err)
+	}
+	if err := t.tx.Bucket(bucketVolumes).Put(key, value); err != nil {
+		return fmt.Errorf("write volume %s: %w", ref.ID, err)
+	}
+	r.Seq = seq
+	return t.unpublished(ofVolume, string(ref.ID), seq, false, string(ref.App))
+}
+
+// DeleteVolume removes the record of a volume and marks a retraction unpublished, also
+// when there was no record.
+func (t *Tx) DeleteVolume(ref hangar.VolumeRef) error {
+	key, err := keyOf("volume", string(ref.ID))
+	if err != nil {
+		return err
+	}
+	seq, err := t.begin()
+	if err != nil {
+		return err
+	}
+	if err := t.tx.Bucket(bucketVolumes).Delete(key); err != nil {
+		return fmt.Errorf("delete volume %s: %w", ref.ID, err)
+	}
+	return t.unpublished(ofVolume, string(ref.ID), seq, true, string(ref.App))
+}
+
+// Volume returns the record as this commit sees it, or ErrNotFound.
+func (t *Tx) Volume(id hangar.VolumeID) (*VolumeRecord, error) {
+	if t.tx == nil {
+		return nil, errTxEnded
+	}
+	return readVolume(t.tx, id)
+}
+
+// Volume returns the record of a volume, or ErrNotFound.
+func (j *Journal) Volume(id hangar.VolumeID) (*VolumeRecord, error) {
+	var r *VolumeRecord
+	err := j.view(func(tx *bolt.Tx) (err error) {
+		r, err = readVolume(tx, id)
+		return err
+	})
+	return r, err
+}
+
+// volumesPerRead bounds how long Volumes keeps a read transaction open.
+const volumesPerRead = 256
+
+// Volumes yields every record, sorted by id, until yield fails, and returns its error.
+// A record that does not parse is logged, counted and skipped; VolumeIDs still names
+// it. yield may use the Journal.
+func (j *Journal) Volumes(yield func(*VolumeRecord) error) error {
+	var after []byte
+	for more := true; more; {
+		var batch []*VolumeRecord
+		err := j.view(func(tx *bolt.Tx) error {
+			c := tx.Bucket(bucketVolumes).Cursor()
+			k, v := c.Seek(after)
+			if after != nil && bytes.Equal(k, after) {
+				k, v = c.Next()
+			}
+			n := 0
+			for ; k != nil && n < volumesPerRead; k, v = c.Next() {
+				n++
+				after = bytes.Clone(k)
+				r, err := decodeVolume(v)
+				if err != nil {
+					j.unreadable.Add(1)
+					j.log.Error("journal entry is unreadable, skipped", "what", "volume", "volume", string(k), "error", err)
+					continue
+				}
+				batch = append(batch, r)
+			}
+			more = k != nil
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range batch {
+			if err := yield(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// VolumeIDs returns the id of every volume with a record, sorted, also of those whose
+// record does not parse: what they hold on the host is claimed.
+func (j *Journal) VolumeIDs() ([]hangar.VolumeID, error) {
+	var ids []hangar.VolumeID
+	err := j.view(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketVolumes).ForEach(func(k, _ []byte) error {
+			ids = append(ids, hangar.VolumeID(k))
+			return nil
+		})
+	})
+	return ids, err
+}
+
+func readVolume(tx *bolt.Tx, id hangar.VolumeID) (*VolumeRecord, error) {
+	v := tx.Bucket(bucketVolumes).Get([]byte(id))
+	if v == nil {
+		return nil, fmt.Errorf("volume %s: %w", id, ErrNotFound)
+	}
+	r, err := decodeVolume(v)
+	if err != nil {
+		return nil, fmt.Errorf("decode volume %s: %w", id, err)
+	}
+	return r, nil
+}
+
+func decodeVolume(value []byte) (*VolumeRecord, error) {
+	r := new(VolumeRecord)
+	if err := json.Unmarshal(value, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
