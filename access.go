@@ -12,6 +12,7 @@ type Access struct {
 	Org     OrgSlug   // empty: that of the App
 	App     AppName   // empty: the organization itself
 	Machine MachineID // empty: the App itself
+	Volume  VolumeID  // empty: the App itself; not beside a Machine
 	Command []string  // empty: none
 }
 
@@ -31,6 +32,12 @@ func (a Access) Validate() error {
 		return bad("app_name", "is required with machine_id")
 	case a.Machine != "" && !a.Machine.Valid():
 		return bad("machine_id", "%.40q is not the id of a machine", a.Machine)
+	case a.Volume != "" && a.App == "":
+		return bad("app_name", "is required with volume_id")
+	case a.Volume != "" && !a.Volume.Valid():
+		return bad("volume_id", "%.40q is not the id of a volume", a.Volume)
+	case a.Volume != "" && (a.Machine != "" || len(a.Command) > 0):
+		return bad("volume_id", "stands beside machine_id or command; give one of them")
 	case len(a.Command) > 0 && a.Actions != ActionControl:
 		return bad("action", "must be control, and nothing else, with a command")
 	case len(a.Command) > 0 && a.Command[0] == "":
@@ -40,7 +47,7 @@ func (a Access) Validate() error {
 	}
 }
 
-// Target is what the access is to, in an organization.
+// Target is what the access is to, in an organization. A volume is as much as its App.
 func (a Access) Target(org OrgSlug) Target { return Target{Org: org, App: a.App, Machine: a.Machine} }
 
 // AllowedTo reports whether a principal has the access to a target.

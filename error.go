@@ -58,12 +58,13 @@ const (
 	ReasonBadImage             = "bad_image"
 	ReasonUnsupported          = "unsupported"
 	ReasonSecretNotFound       = "secret_not_found"
-	ReasonSecretsVersion       = "secrets_version"    // the secrets are not at the version that was asked for
+	ReasonSecretsVersion       = "secrets_version" // the secrets are not at the version that was asked for
 	ReasonVolumeNotFound       = "volume_not_found"
+	ReasonVolumeCapacity       = "volume_placement_capacity" // no host has room for the volume
 	ReasonSnapshotNotFound     = "snapshot_not_found"
-	ReasonVolumeAttached       = "volume_attached"  // to another Machine
-	ReasonVolumeDamaged        = "volume_damaged"   // it cannot be opened or repaired
-	ReasonSnapshotRunning      = "snapshot_running" // another one of the same volume
+	ReasonVolumeAttached       = "volume_attached"    // to another Machine
+	ReasonVolumeDamaged        = "volume_damaged"     // it cannot be opened or repaired
+	ReasonSnapshotRunning      = "snapshot_running"   // another one of the same volume
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 )
 

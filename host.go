@@ -41,6 +41,7 @@ type Agent interface {
 	MachineTagger
 	LogService
 	ImageService
+	VolumeAgent
 	Host() Host
 	// CreateMachine records the Machine and starts to prepare it. Repeated with
 	// the same ID, it returns the Machine that is there.

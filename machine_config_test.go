@@ -173,7 +173,33 @@ func TestParseMachineConfigRefuses(t *testing.T) {
 		{`"rootfs":{"persist":"sometimes"}`, "config.rootfs.persist", bad},
 		{`"metrics":{"port":0,"path":"/"}`, "config.metrics.port", bad},
 		{`"statics":[{"guest_path":"x","url_prefix":"/"}]`, "config.statics[0].guest_path", bad},
-		{`"mounts":[{"volume":"vol_1","path":"/data"}]`, "config.mounts", unsupported},
+		{`"mounts":[{"path":"/data"}]`, "config.mounts[0].volume", bad},
+		{`"mounts":[{"volume":"vol_1","path":"/data"}]`, "config.mounts[0].volume", bad},
+		{`"mounts":[{"volume":"VOL_0123456789abcdef","path":"/data"}]`, "config.mounts[0].volume", bad},
+		{mounts(`"path":""`), "config.mounts[0].path", bad},
+		{mounts(`"path":"data"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/data/"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/data/../x"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/da\u0000ta"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/da\nta"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/proc"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/dev/shm"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/.fly"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/.platform/x"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/` + strings.Repeat("x", 5000) + `"`), "config.mounts[0].path", bad},
+		{mounts(`"path":"/data","size_gb":-1`), "config.mounts[0].size_gb", bad},
+		{mounts(`"path":"/data","size_gb":"1"`), "config.mounts.size_gb", bad},
+		{mounts(`"path":"/data","extend_threshold_percent":101,"add_size_gb":1`), "config.mounts[0].extend_threshold_percent", bad},
+		{mounts(`"path":"/data","extend_threshold_percent":-1`), "config.mounts[0].extend_threshold_percent", bad},
+		{mounts(`"path":"/data","extend_threshold_percent":80`), "config.mounts[0].add_size_gb", bad},
+		{mounts(`"path":"/data","add_size_gb":1`), "config.mounts[0].add_size_gb", bad},
+		{mounts(`"path":"/data","extend_threshold_percent":80,"add_size_gb":501`), "config.mounts[0].add_size_gb", bad},
+		{mounts(`"path":"/data","size_gb_limit":10`), "config.mounts[0].size_gb_limit", bad},
+		{mounts(`"path":"/data"`, `"path":"/more"`), "config.mounts[1].volume", bad},
+		{`"mounts":[{"volume":"vol_0123456789abcdef","path":"/data"},{"volume":"vol_0123456789abcdeg","path":"/data/x"}]`, "config.mounts[1].path", bad},
+		{`"mounts":[{"volume":"vol_0123456789abcdef","path":"/data/x"},{"volume":"vol_0123456789abcdeg","path":"/data"}]`, "config.mounts[1].path", bad},
+		{`"mounts":[` + strings.Repeat(`{},`, hangar.MaxMounts) + `{}]`, "config.mounts", bad},
 		{`"schedule":"yearly"`, "config.schedule", bad},
 		{`"standbys":["web"]`, "config.standbys[0]", bad},
 		{`"standbys":["00000000000000","00000000000000"]`, "config.standbys[1]", bad},
@@ -241,6 +267,8 @@ func TestParseMachineConfigAccepts(t *testing.T) {
 	for _, properties := range []string{
 		`"schedule":"hourly"`, `"standbys":["0123456789abcd"]`,
 		`"checks":{"c":{"type":"HTTP","port":1,"method":"get","path":"/a?b=%20c","tls_server_name":"a.test","headers":{"X-A":["b c"]}}}`,
+		mounts(`"path":"/data"`), mounts(`"path":"/var/lib/data","name":"data","encrypted":true,"size_gb":3`),
+		mounts(`"path":"/data","extend_threshold_percent":80,"add_size_gb":1,"size_gb_limit":10`),
 		`"mounts":[],"processes":[],"standbys":[],"containers":null,"schedule":""`,
 		`"dns":{"skip_registration":true},"metrics":{"port":9091,"path":"/metrics"},"statics":[{"guest_path":"/a","url_prefix":"/b"}]`,
 		`"files":[{"guest_path":"/etc/x","raw_value":"aGk=","mode":420}]`,
@@ -376,4 +404,13 @@ func BenchmarkMachineConfig(b *testing.B) {
 			}
 		}
 	})
+}
+
+// mounts is a list of mounts of one volume with other properties.
+func mounts(properties ...string) string {
+	var list []string
+	for _, p := range properties {
+		list = append(list, `{"volume":"vol_0123456789abcdef",`+p+`}`)
+	}
+	return `"mounts":[` + strings.Join(list, ",") + `]`
 }

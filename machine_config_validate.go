@@ -63,7 +63,7 @@ var unsupportedProperties = []struct{ name, what string }{
 func (c *MachineConfig) Validate() error {
 	checks := []func() error{
 		c.validateSupported, c.validateImage, c.validateGuest, c.validateInit, c.validateMetadata, c.validateProcesses,
-		c.validateServices, c.validateChecks, c.validateFiles, c.validateDNS, c.validateLifecycle, c.validateSchedule,
+		c.validateServices, c.validateChecks, c.validateFiles, c.validateMounts, c.validateDNS, c.validateLifecycle, c.validateSchedule,
 		c.validateStandbys, c.validateObserved,
 	}
 	for _, check := range checks {
@@ -95,8 +95,6 @@ func (c *MachineConfig) validateImage() error {
 
 func (c *MachineConfig) validateSupported() error {
 	switch {
-	case len(c.Mounts) > 0:
-		return unsupported("config.mounts", "volumes are not offered")
 	case len(c.Containers) > 1:
 		return unsupported("config.containers", "several containers in one Machine are not offered")
 	case c.sent == nil:

@@ -27,6 +27,8 @@ type PlacementQuery struct {
 	Regions []Region // where they may go; empty, AnyRegion, or a word that is not the code of a region: anywhere
 	Guest   Guest    // how large each is
 	Count   int      // 0: 1; at most MaxPlacements
+	// VolumeBytes is the size of the new volume that each gets; 0: none.
+	VolumeBytes int64
 }
 
 // Validate fills in what q leaves out of its Guest and answers CodeInvalid for a
@@ -34,6 +36,9 @@ type PlacementQuery struct {
 func (q *PlacementQuery) Validate() error {
 	if q.Count < 0 || q.Count > MaxPlacements {
 		return Errorf(CodeInvalid, "", "invalid count: %d is not from 1 to %d", q.Count, MaxPlacements)
+	}
+	if q.VolumeBytes < 0 || q.VolumeBytes > MaxVolumeGB<<30 {
+		return Errorf(CodeInvalid, "", "invalid volume_size_bytes: %d is not from 0 to %d", q.VolumeBytes, int64(MaxVolumeGB<<30))
 	}
 	return q.Guest.Complete("compute.")
 }
@@ -61,6 +66,8 @@ type HostRoom struct {
 	Region Region
 	Memory int64 // bytes, all that it has
 	Free   int64 // bytes that no Machine has been promised; negative: it has promised more than it has
+	// Volumes is how many bytes of new volumes it would promise; at most 0: none.
+	Volumes int64
 }
 
 // holds is how many Machines of a size find memory that nobody has been promised.
@@ -68,9 +75,19 @@ func (h HostRoom) holds(g Guest) int {
 	return int(max(h.Free, 0) / (int64(max(g.MemoryMB, 1)) << 20))
 }
 
+// holdsVolumes is how many volumes of a size, which are of whole GiB, it would promise.
+func (h HostRoom) holdsVolumes(bytes int64) int {
+	return int(max(h.Volumes, 0) / (int64(max(gib(bytes), 1)) << 30))
+}
+
 // RegionRooms adds up what hosts have room for, by region, sorted. The regions of
 // also are listed even if they have no host.
 func RegionRooms(hosts []HostRoom, g Guest, also ...Region) []RegionRoom {
+	return regionRooms(hosts, g, 0, also)
+}
+
+// regionRooms is RegionRooms for Machines that get a volume each.
+func regionRooms(hosts []HostRoom, g Guest, volumeBytes int64, also []Region) []RegionRoom {
 	rooms := []RegionRoom{}
 	at := func(r Region) *RegionRoom {
 		i := slices.IndexFunc(rooms, func(x RegionRoom) bool { return x.Region == r })
@@ -84,7 +101,11 @@ func RegionRooms(hosts []HostRoom, g Guest, also ...Region) []RegionRoom {
 		at(r)
 	}
 	for _, h := range hosts {
-		at(h.Region).Capacity += h.holds(g)
+		n := h.holds(g)
+		if volumeBytes > 0 {
+			n = min(n, h.holdsVolumes(volumeBytes))
+		}
+		at(h.Region).Capacity += n
 	}
 	slices.SortFunc(rooms, func(a, b RegionRoom) int { return cmp.Compare(a.Region, b.Region) })
 	return rooms
@@ -92,8 +113,9 @@ func RegionRooms(hosts []HostRoom, g Guest, also ...Region) []RegionRoom {
 
 // Place distributes the Machines of q over hosts: the region with the most room is
 // filled first. When there is not enough room for all of them, the rest goes to the
-// first region, whose hosts then promise more than they have. A host that is smaller
-// than one Machine takes none. The errors are those of PlatformService.Placements.
+// first region, whose hosts then promise more memory than they have. A host that is
+// smaller than one Machine takes none, and one whose disk has no room for its volume
+// neither; disks are not promised twice. The errors are those of PlatformService.Placements.
 func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement, error) {
 	if err := q.Validate(); err != nil {
 		return nil, err
@@ -108,7 +130,13 @@ func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement,
 		return nil, Errorf(CodeConflict, ReasonInsufficientCapacity,
 			"could not reserve resource for machine: insufficient memory available to fulfill request: no host has %d MB", q.Guest.MemoryMB)
 	}
-	rooms := RegionRooms(hosts, q.Guest)
+	if q.VolumeBytes > 0 {
+		var err error
+		if hosts, err = q.withDisks(hosts); err != nil {
+			return nil, err
+		}
+	}
+	rooms := regionRooms(hosts, q.Guest, q.VolumeBytes, nil)
 	slices.SortStableFunc(rooms, func(a, b RegionRoom) int { return cmp.Compare(b.Capacity, a.Capacity) })
 	var list []Placement
 	left := max(q.Count, 1)
@@ -128,6 +156,22 @@ func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement,
 	}
 	list[0].Count += left
 	return list, nil
+}
+
+// withDisks leaves out the hosts whose disks have no room for a volume.
+func (q *PlacementQuery) withDisks(hosts []HostRoom) ([]HostRoom, error) {
+	all := 0
+	hosts = slices.DeleteFunc(hosts, func(h HostRoom) bool {
+		n := h.holdsVolumes(q.VolumeBytes)
+		all += n
+		return n == 0
+	})
+	if all < max(q.Count, 1) {
+		return nil, Errorf(CodeConflict, ReasonInsufficientCapacity,
+			"could not reserve resource for machine: insufficient disk available to fulfill request: there is room for %d volumes of %d GB, not for %d",
+			all, gib(q.VolumeBytes), max(q.Count, 1))
+	}
+	return hosts, nil
 }
 
 // PlatformService says what the platform as a whole can do. Every method answers

@@ -113,14 +113,14 @@ const (
 
 // Volume is storage that a Machine can mount: one file system on one host.
 type Volume struct {
-	ID      VolumeID    `json:"id"`
-	Name    string      `json:"name"` // not unique
-	App     AppName     `json:"app_name"`
-	State   VolumeState `json:"state"`
-	SizeGB  int         `json:"size_gb"` // GiB
-	Region  Region      `json:"region"`
-	Zone    string      `json:"zone"` // 4 hexadecimal characters; on one host each volume has its own
-	Host    HostID      `json:"host_id"`
+	ID     VolumeID    `json:"id"`
+	Name   string      `json:"name"` // not unique
+	App    AppName     `json:"app_name"`
+	State  VolumeState `json:"state"`
+	SizeGB int         `json:"size_gb"` // GiB
+	Region Region      `json:"region"`
+	Zone   string      `json:"zone"` // 4 hexadecimal characters; on one host each volume has its own
+	Host   HostID      `json:"host_id"`
 	// Filling is of VolumeRestoring.
 	Filling Filling `json:"filling,omitzero"`
 
@@ -207,11 +207,16 @@ type VolumeExtended struct {
 // VolumeService keeps volumes and their snapshots. A volume that is not there, or not
 // for the caller, is CodeNotFound with ReasonVolumeNotFound; a snapshot likewise with
 // ReasonSnapshotNotFound.
+//
+// What the caller must be allowed to do to the App: ActionRead to see volumes and
+// snapshots, ActionWrite to update, extend and undelete, ActionCreate to create volumes and
+// snapshots and to drill, ActionDelete to destroy. What a volume is made from may be of any
+// App of the organization that the caller may read.
 type VolumeService interface {
 	// CreateVolume makes a volume and returns it in VolumeCreated, or in
 	// VolumeRestoring when it is filled from a snapshot or another volume. It answers
-	// CodeInvalid for a bad field, CodeConflict with ReasonInsufficientCapacity when no
-	// host has the room, and CodeFailedPrecondition for a source in the wrong state.
+	// CodeInvalid for a bad field, CodeConflict with ReasonVolumeCapacity when no host
+	// has the room, and CodeFailedPrecondition for a source in the wrong state.
 	CreateVolume(ctx context.Context, app AppName, in VolumeCreate) (*Volume, error)
 	Volume(ctx context.Context, ref VolumeRef) (*Volume, error)
 	// Volumes are sorted by id. Those that are VolumeDestroyed are left out. Volumes of
@@ -222,7 +227,7 @@ type VolumeService interface {
 	OrgVolumes(ctx context.Context, org OrgSlug, after VolumeID, limit int) ([]*Volume, error)
 	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*Volume, error)
 	// ExtendVolume makes the volume sizeGB large. It answers CodeInvalid for a smaller
-	// size than it has, and CodeConflict with ReasonInsufficientCapacity.
+	// size than it has, and CodeConflict with ReasonVolumeCapacity.
 	ExtendVolume(ctx context.Context, ref VolumeRef, sizeGB int) (VolumeExtended, error)
 	// DestroyVolume answers CodeFailedPrecondition with ReasonVolumeAttached while a
 	// Machine has the volume. For VolumeGrace it can be undone.

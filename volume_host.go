@@ -9,6 +9,7 @@ type VolumeSpec struct {
 	Name              string
 	App               AppName
 	Org               OrgSlug
+	OrgID             string // tells it from one that gets the same slug later
 	Region            Region
 	SizeGB            int // 0: the size of what it is made from
 	Encrypted         bool
@@ -20,7 +21,8 @@ type VolumeSpec struct {
 	Compute           *Guest     // nil: any
 }
 
-// VolumeAgent is what a host does for volumes. Errors are those of VolumeService. What
+// VolumeAgent is what a host does for volumes. Errors are those of VolumeService, but that
+// a host without the room answers ReasonInsufficientCapacity, as it does for Machines. What
 // it returns of a volume is a row, so that who asks may publish it at once.
 type VolumeAgent interface {
 	// CreateVolume records the volume and begins to make it. Repeated with the same ID,
@@ -35,7 +37,12 @@ type VolumeAgent interface {
 	DestroyVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	UndeleteVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)
-	SnapshotService
+	Snapshots(ctx context.Context, ref VolumeRef) ([]*Snapshot, error)
+	CreateSnapshot(ctx context.Context, ref VolumeRef) (*Snapshot, error)
+	// DrillVolumes and VolumeDrill are of an App of the organization with an id: what Apps of
+	// that name had in others is neither tried out nor told of.
+	DrillVolumes(ctx context.Context, orgID string, app AppName) (*VolumeDrill, error)
+	VolumeDrill(ctx context.Context, orgID string, app AppName) (*VolumeDrill, error)
 }
 
 // VolumeRow is what a host publishes of a volume. Seq grows with every commit of the
@@ -43,6 +50,7 @@ type VolumeAgent interface {
 type VolumeRow struct {
 	Volume    Volume     `json:"volume"`
 	Org       OrgSlug    `json:"org"`
+	OrgID     string     `json:"org_id"`              // which no other organization ever has
 	Snapshots []Snapshot `json:"snapshots,omitempty"` // newest first
 	Seq       uint64     `json:"seq"`
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/openapi"
 	"github.com/hangar-platform/hangar/internal/openapi/reference"
@@ -25,7 +27,8 @@ const (
 	heartbeat     = 15 * time.Second
 )
 
-// Config is what an API serves. Every field is required but Registry and RateLimits.
+// Config is what an API serves. Every field is required but Registry, Metrics
+// and RateLimits.
 type Config struct {
 	Orgs        hangar.OrgService
 	Tokens      hangar.TokenService
@@ -41,9 +44,12 @@ type Config struct {
 	SigningKeys hangar.SigningKeyService
 	Issuer      hangar.IdentityIssuer
 	Peers       hangar.PeerService
+	Volumes     hangar.VolumeService
 	Auth        hangar.Authenticator
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
-	Registry   http.Handler
+	Registry http.Handler
+	// Metrics are what administrators read at /metrics. Nil: there is no such route.
+	Metrics    prometheus.Gatherer
 	RateLimits RateLimits
 	Region     hangar.Region
 	Version    string
@@ -122,7 +128,9 @@ func (s *server) routes() {
 	s.encryptionRoutes()
 	s.identityRoutes()
 	s.peerRoutes()
+	s.volumeRoutes()
 	s.platformRoutes()
+	s.metricsRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
 	}

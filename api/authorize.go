@@ -42,12 +42,12 @@ type accessWish struct {
 	Org     hangar.OrgSlug   `json:"org_slug"`
 	App     hangar.AppName   `json:"app_name"`
 	Machine hangar.MachineID `json:"machine_id"`
+	Volume  hangar.VolumeID  `json:"volume_id"`
 	Command []string         `json:"command"`
 	// SourceMachine is where the client is. No token is bound to that, so that it makes no
 	// difference.
 	SourceMachine hangar.MachineID `json:"source_machine"`
 
-	Volume         string `json:"volume_id"`
 	AppFeature     string `json:"app_feature"`
 	MachineFeature string `json:"machine_feature"`
 	OrgFeature     string `json:"org_feature"`
@@ -65,6 +65,7 @@ type accessView struct {
 	Org     hangar.OrgSlug   `json:"org_slug"`
 	App     hangar.AppName   `json:"app_name,omitempty"`
 	Machine hangar.MachineID `json:"machine_id,omitempty"`
+	Volume  hangar.VolumeID  `json:"volume_id,omitempty"`
 	Command []string         `json:"command,omitempty"`
 }
 
@@ -117,7 +118,6 @@ func lettersOf(text string) (mask hangar.Action, ok bool) {
 // access is the wish, if it is for something that this server has.
 func (in *accessWish) access() (hangar.Access, error) {
 	for _, f := range []struct{ name, value string }{
-		{"volume_id", in.Volume},
 		{"app_feature", in.AppFeature},
 		{"machine_feature", in.MachineFeature},
 		{"org_feature", in.OrgFeature},
@@ -131,7 +131,7 @@ func (in *accessWish) access() (hangar.Access, error) {
 	if in.SourceMachine != "" && !in.SourceMachine.Valid() {
 		return hangar.Access{}, invalid("access.source_machine", "%.40q is not the id of a machine", in.SourceMachine)
 	}
-	a := hangar.Access{Actions: hangar.Action(in.Action), Org: in.Org, App: in.App, Machine: in.Machine, Command: in.Command}
+	a := hangar.Access{Actions: hangar.Action(in.Action), Org: in.Org, App: in.App, Machine: in.Machine, Volume: in.Volume, Command: in.Command}
 	if a.Actions == 0 && len(a.Command) > 0 {
 		a.Actions = hangar.ActionControl
 	}

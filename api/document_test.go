@@ -234,6 +234,7 @@ var samples = map[reflect.Type]any{
 	reflect.TypeFor[hangar.EventSource]():   hangar.SourceUser,
 	reflect.TypeFor[hangar.LogProvider]():   hangar.LogApp,
 	reflect.TypeFor[hangar.AppStatus]():     hangar.AppDeployed,
+	reflect.TypeFor[hangar.FSType]():        hangar.FSExt4,
 }
 
 // TestCheckIsStrict: what is checked is checked strictly.

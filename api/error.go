@@ -59,9 +59,12 @@ var ownPrefixes = []string{
 }
 
 // phrases are what clients look for in the texts of a reason.
-var phrases = map[string]string{
-	hangar.ReasonMachineNotFound:      "machine not found",
-	hangar.ReasonInsufficientCapacity: "could not reserve resource for machine",
+var phrases = map[codeReason]string{
+	{hangar.CodeNotFound, hangar.ReasonMachineNotFound}:      "machine not found",
+	{hangar.CodeNotFound, hangar.ReasonVolumeNotFound}:       "volume not found",
+	{hangar.CodeInvalid, hangar.ReasonVolumeNotFound}:        "volume not found",
+	{hangar.CodeConflict, hangar.ReasonInsufficientCapacity}: "could not reserve resource for machine",
+	{hangar.CodeConflict, hangar.ReasonVolumeCapacity}:       "no capacity",
 }
 
 // maxErrorText bounds the text of an error, in bytes: it may quote what was sent.
@@ -105,7 +108,7 @@ func describe(err error) errorBody {
 	if text == "" {
 		text = defaultText(code)
 	}
-	if phrase := phrases[reason]; phrase != "" && !strings.Contains(text, phrase) {
+	if phrase := phrases[codeReason{code, reason}]; phrase != "" && !strings.Contains(text, phrase) {
 		text = phrase + ": " + text
 	}
 	if !hasOwnPrefix(text) {

@@ -9,10 +9,12 @@ import (
 
 // What the examples of the document are about.
 const (
-	exampleID      hangar.MachineID  = "d8912340000002"
-	exampleVersion hangar.InstanceID = "01KXWWKW9T0000000000000000"
-	exampleEvent   hangar.EventID    = "01KXWWKW9T0000000000000001"
-	exampleTimeout                   = 10 * time.Second
+	exampleID       hangar.MachineID  = "d8912340000002"
+	exampleVersion  hangar.InstanceID = "01KXWWKW9T0000000000000000"
+	exampleEvent    hangar.EventID    = "01KXWWKW9T0000000000000001"
+	exampleVolumeID hangar.VolumeID   = "vol_2n0l3vl5qy8v635d"
+	exampleSnapshot hangar.SnapshotID = "vs_9zvw7ql1kx9h2pp8ykd4"
+	exampleTimeout                    = 10 * time.Second
 )
 
 var (
@@ -46,4 +48,12 @@ func exampleMachine() machineView {
 	// A config that is complete is not changed, and so cannot fail.
 	v, _ := viewMachine(m)
 	return v
+}
+
+func exampleVolume() *hangar.Volume {
+	return &hangar.Volume{
+		ID: exampleVolumeID, Name: "data", App: "web", State: hangar.VolumeCreated, SizeGB: 3, Region: "loc", Zone: "a7b1", Host: "0000000a",
+		Encrypted: true, CreatedAt: exampleTime, UpdatedAt: exampleTime, SnapshotRetention: hangar.DefaultSnapshotRetain, AutoBackup: true,
+		Wanted: hangar.FSExt4,
+	}
 }

@@ -50,7 +50,7 @@ var (
 type limited struct {
 	caller  string
 	pattern string // of the route: its method and path
-	target  string // the App, or App and Machine
+	target  string // the App, or App and Machine or volume
 }
 
 // classOf returns the pace of a route; ok is false for routes outside of the Machines
@@ -123,7 +123,7 @@ func (s *server) limit(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		key := limited{caller: caller(r), pattern: r.Pattern, target: r.PathValue("app") + "/" + r.PathValue("machine")}
+		key := limited{caller: caller(r), pattern: r.Pattern, target: r.PathValue("app") + "/" + r.PathValue("machine") + r.PathValue("volume")}
 		if p == destroyPace {
 			key.target = "" // of all Apps together
 		}

@@ -44,7 +44,7 @@ const wish = `{"name":"mutated","region":"loc","skip_launch":true,"skip_service_
 // named is how an error about a body says which property it is about; malformed is
 // how one says that the body is no document at all.
 var (
-	named     = regexp.MustCompile(`(?s)^invalid (config|name|region|current_version|skip_launch|skip_service_registration|lease_ttl|lsvd)\b.*: .`)
+	named     = regexp.MustCompile(`(?s)^(volume not found: config\.mounts|invalid (config|name|region|current_version|skip_launch|skip_service_registration|lease_ttl|lsvd)\b.*: .)`)
 	malformed = regexp.MustCompile(`^(invalid character|unexpected end of JSON|the body is|json: cannot unmarshal \w+ into Go value|exceeded max depth)`)
 )
 
@@ -125,6 +125,13 @@ func (m mutator) body(t *testing.T) (raw []byte, isDocument bool) {
 		t.Fatal(err)
 	}
 	delete(tree, "name") // or it would be taken
+	if m.IntN(2) == 0 {  // there are no volumes to mount
+		config, _ := tree["config"].(map[string]any)
+		config["mounts"] = []any{map[string]any{
+			"volume": "vol_0123456789abcdef", "path": "/data", "name": "data", "encrypted": true, "size_gb": 1,
+			"extend_threshold_percent": 80, "add_size_gb": 1, "size_gb_limit": 10,
+		}}
+	}
 	for range 1 + m.IntN(3) {
 		m.mutate(tree)
 	}

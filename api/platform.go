@@ -29,7 +29,7 @@ func (s *server) platformRoutes() {
 		ID: "placeMachines", Tag: "Platform", Summary: "Ask where new Machines would go",
 		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
 			"stands for all regions. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
-			"Volumes and weights have no effect.",
+			"With `volume_size_bytes` each gets a new volume of that size, which is made where it is found room for. The volume's name and weights have no effect.",
 		Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
@@ -128,7 +128,7 @@ func (s *server) placeMachines(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	query := hangar.PlacementQuery{Org: in.Org, Count: in.Count}
+	query := hangar.PlacementQuery{Org: in.Org, Count: in.Count, VolumeBytes: in.VolumeSizeBytes}
 	if in.Compute != nil {
 		query.Guest = *in.Compute
 	}

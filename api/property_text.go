@@ -55,6 +55,58 @@ func describeProperties(s *openapi.Schemas) {
 
 		"disable_machine_autostart": "An older place of `services[].autostart`.",
 	})
+	tell[hangar.Mount](s, texts{
+		"volume":                   "The id of a volume that no other Machine has.",
+		"path":                     "Where: an absolute path.",
+		"name":                     "Answered: that of the volume.",
+		"encrypted":                "Answered: whether the volume is.",
+		"size_gb":                  "Answered: that of the volume.",
+		"extend_threshold_percent": "The volume grows by itself when more of it is used. 0: never.",
+		"add_size_gb":              "By how much. Required with `extend_threshold_percent`.",
+		"size_gb_limit":            "Up to which size. 0: as far as volumes go.",
+	})
+	tell[volumeWish](s, texts{
+		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
+		"region":               "This server's when it is left out, or that of what the volume is made from.",
+		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
+		"encrypted":            "The default is true.",
+		"fstype":               "`ext4`, or `raw` for none. The default is `ext4`.",
+		"snapshot_retention":   "How many days snapshots are kept, from 1 to 60. The default is 5.",
+		"auto_backup_enabled":  "Take a snapshot every day. The default is true.",
+		"snapshot_id":          "The snapshot to restore: of any volume of the organization.",
+		"source_volume_id":     "The volume to copy: any one of the organization.",
+		"require_unique_zone":  "Every volume of a server has a zone of its own.",
+		"unique_zone_app_wide": "Every volume of a server has a zone of its own.",
+		"compute":              "How large the Machine is that will mount it: a server without the room for that is not chosen.",
+		"compute_image":        "Accepted, and of no effect.",
+		"machines_only":        "Accepted, and of no effect.",
+	})
+	tell[volumeView](s, texts{
+		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be had back.",
+		"zone":                "Of hardware. Every volume of a server has its own.",
+		"attached_machine_id": "The Machine whose config mounts it, whether it runs or not; null: none.",
+		"attached_alloc_id":   "Always null.",
+		"created_at":          "RFC 3339, milliseconds.",
+		"updated_at":          "RFC 3339, milliseconds.",
+		"blocks":              "Of the file system; 0 until a Machine has mounted it.",
+		"block_size":          "Bytes.",
+		"blocks_avail":        "Of those that are free, what is not for root alone.",
+		"fstype":              "What is on it; empty until a Machine has mounted it.",
+		"wanted_fstype":       "What was asked for.",
+		"host_status":         "`ok` while the server that it is on can be reached.",
+		"needs_restart":       "It is larger than its file system, which grows when the Machine starts next.",
+		"filling":             "While it is `restoring`: from what, and how far that is.",
+		"undelete_until":      "Until then a volume that was destroyed can be had back.",
+	})
+	tell[snapshotView](s, texts{
+		"size":        "What it added to the store, in bytes: compressed, and without what was stored before.",
+		"volume_size": "Of the volume at that moment, in bytes.",
+		"digest":      "Of the content: equal contents of equal size have equal digests.",
+		"frozen_ms":   "How long writes to the volume waited, in milliseconds.",
+		"daily":       "It was taken by itself.",
+		"fault":       "Why there is none.",
+	})
+	tell[hangar.VolumeEvent](s, texts{"timestamp": "Unix milliseconds.", "error": "What went wrong; left out when nothing did."})
 	tell[hangar.Init](s, texts{
 		"exec":        "Replaces everything else that says what to run.",
 		"entrypoint":  "Instead of the image's.",

@@ -19,6 +19,7 @@ func newSchemas() *openapi.Schemas {
 	s.Name(reflect.TypeFor[checkView](), "CheckResult")
 	s.Name(reflect.TypeFor[errorBody](), "Error")
 	s.Name(reflect.TypeFor[orgView](), "ConsoleOrg")
+	s.Name(reflect.TypeFor[snapshotAnswer](), "SnapshotBegun")
 
 	describeProperties(s)
 
@@ -49,6 +50,9 @@ func newSchemas() *openapi.Schemas {
 	})
 	enum(s, hangar.TokenKinds()...)
 	enum(s, hangar.MachineStates()...)
+	enum(s, hangar.VolumeStates()...)
+	enum(s, hangar.SnapshotStates()...)
+	enum(s, append(hangar.FSTypes(), "")...)
 	enum(s, hangar.Codes()...)
 	enum(s, hangar.AppPending, hangar.AppDeployed)
 	enum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)

@@ -49,6 +49,7 @@ var (
 	_ hangar.IdentityService   = (*Client)(nil)
 	_ hangar.SigningKeyService = (*Client)(nil)
 	_ hangar.PeerService       = (*Client)(nil)
+	_ hangar.VolumeService     = (*Client)(nil)
 )
 
 // Option changes a Client that New makes.

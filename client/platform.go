@@ -45,6 +45,7 @@ type placementWish struct {
 	Region  string         `json:"region,omitempty"`
 	Count   int            `json:"count,omitempty"`
 	Org     hangar.OrgSlug `json:"org_slug,omitempty"`
+	Bytes   int64          `json:"volume_size_bytes,omitempty"`
 }
 
 // Placements implements hangar.PlatformService.
@@ -57,7 +58,7 @@ func (c *Client) Placements(ctx context.Context, q hangar.PlacementQuery) ([]han
 		Regions []hangar.Placement `json:"Regions"`
 	}
 	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/platform/placements", in: placementWish{
-		Compute: q.Guest, Region: strings.Join(words, ","), Count: q.Count, Org: q.Org,
+		Compute: q.Guest, Region: strings.Join(words, ","), Count: q.Count, Org: q.Org, Bytes: q.VolumeBytes,
 	}}, &out)
 	return out.Regions, err
 }

@@ -93,6 +93,7 @@ type access struct {
 	Org     hangar.OrgSlug   `json:"org_slug,omitempty"`
 	App     hangar.AppName   `json:"app_name,omitempty"`
 	Machine hangar.MachineID `json:"machine_id,omitempty"`
+	Volume  hangar.VolumeID  `json:"volume_id,omitempty"`
 	Command []string         `json:"command,omitempty"`
 }
 

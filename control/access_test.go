@@ -17,12 +17,13 @@ type names struct {
 	org     hangar.OrgSlug
 	app     hangar.AppName
 	machine hangar.MachineID
+	volume  hangar.VolumeID
 	token   string // its name, and that of a secret, of a registry and of a peer
 	header  hangar.Authorization
 }
 
 // missing are names as long as those, of nothing.
-var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", token: "thinx"}
+var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx"}
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
 
@@ -36,6 +37,9 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.token,
 		n.header,
 		n.ref(),
+		n.volume,
+		hangar.VolumeRef{App: n.app, ID: n.volume},
+		hangar.VolumeCreate{Name: "data"},
 		hangar.Access{Actions: hangar.ActionRead, App: n.app, Machine: n.machine},
 		wish("").Config,
 		hangar.TokenCreate{Kind: hangar.TokenDeploy, Org: n.org, Apps: []hangar.AppName{n.app}},
@@ -128,7 +132,12 @@ func world(t *testing.T) (*plane, names) {
 	p.setSecrets(t, "web", secret(thing, "plaintext"))
 	p.login(t, thing, "me", "pass")
 	p.peer(t, hangar.OrgPersonal, thing, 1)
-	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, token: thing, header: p.header(t, "other")}
+	v := p.volume(t, "web", hangar.VolumeCreate{})
+	p.snapshot(t, v.Ref())
+	if _, err := p.Volumes().DrillVolumes(admin(t), "web"); err != nil {
+		t.Fatal(err)
+	}
+	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other")}
 }
 
 // header is what somebody presents who may do everything in an organization.
@@ -168,7 +177,7 @@ func TestEveryMethodIsGuarded(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					for _, secret := range []string{string(there.org), string(there.app), string(there.machine), there.token} {
+					for _, secret := range []string{string(there.org), string(there.app), string(there.machine), string(there.volume), there.token} {
 						if strings.Contains(string(raw), secret) {
 							t.Errorf("%s is told of %s: %s", who, secret, raw)
 						}
@@ -193,7 +202,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	p, there := world(t)
 	stranger := hangar.Principal{Subject: "you", Grants: []hangar.Grant{{Org: "other", Actions: hangar.ActionAll}}}
 	spoken := strings.NewReplacer(string(missing.org), string(there.org), string(missing.app), string(there.app),
-		string(missing.machine), string(there.machine), missing.token, there.token)
+		string(missing.machine), string(there.machine), string(missing.volume), string(there.volume), missing.token, there.token)
 	for _, m := range everyMethod(p.Control) {
 		if m.name == "Apps.App" {
 			continue

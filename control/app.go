@@ -67,7 +67,7 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 		}
 		rec, err := a.tryCreateApp(ctx, in, item)
 		if err == nil {
-			return present(rec, org, 0), nil
+			return present(rec, org, 0, 0), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, stateError(err)
@@ -137,7 +137,11 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 	if err != nil {
 		return nil, stateError(err)
 	}
-	return present(rec, org.Org, len(names)), nil
+	volumes, err := a.volumesOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	return present(rec, org.Org, len(names), countVolumes(volumes)[volumesOfApp{org.ID, name}]), nil
 }
 
 // Apps implements hangar.AppService. An App whose record cannot be read is left
@@ -160,6 +164,11 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 	if err != nil {
 		return nil, err
 	}
+	rows, err := a.rows.volumes(ctx, volumesPrefix)
+	if err != nil {
+		return nil, err
+	}
+	volumes := countVolumes(rows)
 	items, _, err := state.All(ctx, a.store, appsPrefix, false)
 	if err != nil {
 		return nil, stateError(err)
@@ -172,7 +181,7 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 			continue
 		}
 		if p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: rec.Name}) && (filter.Org == "" || filter.Org == rec.Org) {
-			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.Name]))
+			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.Name], volumes[volumesOfApp{orgs[rec.Org].ID, rec.Name}]))
 		}
 	}
 	slices.SortFunc(apps, func(x, y *hangar.App) int { return strings.Compare(string(x.Name), string(y.Name)) })
@@ -210,13 +219,31 @@ func (c *Control) machineCounts(ctx context.Context) (map[hangar.AppName]int, er
 	return counts, nil
 }
 
-func present(rec appRecord, org hangar.Org, machines int) *hangar.App {
+// volumesOfApp tells those of an App from what an App of the same name had in another
+// organization.
+type volumesOfApp struct {
+	org string // its id
+	app hangar.AppName
+}
+
+// countVolumes counts those that are not destroyed.
+func countVolumes(rows []hangar.VolumeRow) map[volumesOfApp]int {
+	counts := map[volumesOfApp]int{}
+	for _, row := range rows {
+		if !row.Volume.State.Gone() {
+			counts[volumesOfApp{row.OrgID, row.Volume.App}]++
+		}
+	}
+	return counts
+}
+
+func present(rec appRecord, org hangar.Org, machines, volumes int) *hangar.App {
 	status := hangar.AppPending
 	if rec.Deployed || machines > 0 {
 		status = hangar.AppDeployed
 	}
 	return &hangar.App{
 		ID: rec.ID, Name: rec.Name, NumericID: rec.NumericID, Org: org, Network: rec.Network, NetworkID: rec.NetworkID,
-		Status: status, MachineCount: machines, CreatedAt: rec.CreatedAt,
+		Status: status, MachineCount: machines, VolumeCount: volumes, CreatedAt: rec.CreatedAt,
 	}
 }

@@ -85,6 +85,14 @@ func (c *Control) finishDestroy(ctx context.Context, name hangar.AppName, marked
 			return stateError(err)
 		}
 		owners := c.owners(ctx, name, reserved)
+		rec, err := decode[appRecord](marked)
+		if err != nil {
+			return err
+		}
+		volumes, err := c.volumesOf(ctx, rec)
+		if err != nil {
+			return err
+		}
 		switch now, err := c.store.Get(ctx, marked.Key); {
 		case errors.Is(err, state.ErrNotFound), err == nil && now.Revision != marked.Revision:
 			return nil
@@ -92,6 +100,9 @@ func (c *Control) finishDestroy(ctx context.Context, name hangar.AppName, marked
 			return stateError(err)
 		}
 		if err := c.destroyMachines(ctx, name, owners); err != nil {
+			return err
+		}
+		if err := c.destroyVolumes(ctx, volumes); err != nil {
 			return err
 		}
 		if err = c.forgetApp(ctx, name, marked, reserved); !errors.Is(err, state.ErrConflict) {

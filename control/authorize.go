@@ -74,6 +74,10 @@ func (t *Tokens) accessible(ctx context.Context, p hangar.Principal, in hangar.A
 		_, _, err := t.anyOrg(ctx, org)
 		return org, err
 	}
+	if in.Volume != "" {
+		_, err := t.volumeOf(ctx, appRecord{Name: in.App, Org: org}, in.Volume)
+		return org, err
+	}
 	if in.Machine == "" {
 		return org, nil
 	}

@@ -17,8 +17,8 @@
 // cannot be reached; what state.Mirror promises of them is enough, because every
 // decision compares the revisions of what it was made by.
 //
-// It does not own Machines: their config, state and events are their host's, which
-// is asked, and which publishes a row of each; see Rows. It is not on the path of
+// It does not own Machines and volumes: their config, state and events are their host's,
+// which is asked, and which publishes a row of each; see Rows. It is not on the path of
 // requests to Machines and speaks no HTTP.
 package control
 
@@ -41,6 +41,7 @@ import (
 const (
 	keyApp     = "app"
 	keyMachine = "machine"
+	keyVolume  = "volume"
 	keyHost    = "host"
 	keyKey     = "key"
 	keyPeer    = "peer"

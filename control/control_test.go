@@ -82,7 +82,7 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 		clock: &clock{now: time.Unix(1_700_000_000, 0)},
 	}
 	for _, h := range hosts {
-		h.publish = p.rows
+		h.publish, h.rows = p.rows, p.rows
 	}
 	p.restart(t)
 	return p

@@ -30,6 +30,9 @@ type fakeHost struct {
 	updated   hangar.MachineUpdate // the last one
 	onCreate  func(spec hangar.MachineSpec) (before, after error)
 	onDestroy func() // once
+
+	rows    hangar.VolumePublisher // nil: rows of volumes are not published
+	volumes fakeVolumes
 }
 
 var errDown = &hangar.Error{Code: hangar.CodeUnavailable, Message: "host cannot be reached"}
@@ -387,7 +390,7 @@ func (f *fakeHost) Room(context.Context) (hangar.HostRoom, error) {
 	if f.down {
 		return hangar.HostRoom{}, errDown
 	}
-	room := hangar.HostRoom{Region: f.host.Region, Memory: f.host.Memory, Free: f.host.Memory}
+	room := hangar.HostRoom{Region: f.host.Region, Memory: f.host.Memory, Free: f.host.Memory, Volumes: 100 << 30}
 	for _, m := range f.machines {
 		if !m.State.AtRest() {
 			room.Free -= int64(m.Config.Guest.MemoryMB) << 20

@@ -23,6 +23,9 @@ func (c *Control) heal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.healVolumes(ctx); err != nil {
+		return err
+	}
 	return c.adoptOrphans(ctx, reserved)
 }
 

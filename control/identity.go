@@ -54,7 +54,7 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 	if err != nil {
 		return "", err
 	}
-	return i.issuer.Issue(ctx, hangar.IdentityOf(present(app, org.Org, 1), m), in)
+	return i.issuer.Issue(ctx, hangar.IdentityOf(present(app, org.Org, 1, 0), m), in)
 }
 
 // SigningKeys implements hangar.SigningKeyService.

@@ -21,6 +21,7 @@ const (
 	listTimeout = 5 * time.Second // for one host of several to answer a list
 	createTries = 3               // of a creation that others keep taking for dead
 
+	hostOK          = "ok"
 	hostUnreachable = "unreachable" // the status of a host that its Machines are shown with
 )
 
@@ -45,10 +46,7 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err != nil {
 		return nil, err
 	}
-	if in.Region == "" {
-		in.Region = m.region
-	}
-	hosts, err := m.regionHosts(in.Region)
+	hosts, err := m.machineHosts(ctx, rec, &in)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +61,7 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 			m.markDeployed(ctx, rec, item)
 			return made, nil
 		case !errors.Is(err, errLost):
-			return nil, err
+			return nil, pinned(err, in.Config.Mounts)
 		case try == createTries:
 			return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "The machine could not be reserved, try again", Err: err}
 		}

@@ -25,11 +25,14 @@ const (
 	reservationsPrefix = "/machines/"      // <app>/<id>
 	namesPrefix        = "/machine-names/" // <app>/<name>
 	hostsPrefix        = "/hosts/"         // <host>/machines/<id>
+	volumesPrefix      = "/volumes/"       // <app>/<id>, also of Apps that were destroyed
 	credentialsPrefix  = "/registries/"    // <registry>
 	secretsPrefix      = "/secrets/"       // <app>
 	peersPrefix        = "/peers/"         // <org>/<name>
 	peerKeysPrefix     = "/peer-keys/"     // <public key in hexadecimal>
-	sealKey            = "/seal"           // see vault
+	archivePrefix      = "/archive/"       // what the archive of snapshots needs, see ArchivePassword
+	archivePasswordKey = archivePrefix + "password"
+	sealKey            = "/seal" // see vault
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
 	orgCounter         = "/counters/orgs"
@@ -49,6 +52,10 @@ func reservationKey(ref hangar.MachineRef) string {
 
 func nameKey(app hangar.AppName, name string) string {
 	return namesPrefix + string(app) + "/" + name
+}
+
+func volumeKey(ref hangar.VolumeRef) string {
+	return volumesPrefix + string(ref.App) + "/" + string(ref.ID)
 }
 
 func rowsPrefix(host hangar.HostID) string { return hostsPrefix + string(host) + "/machines/" }

@@ -13,8 +13,9 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// Rows is where hosts publish their Machines and where the edge learns of them:
-// a hangar.Publisher and a hangar.MachineFeed over the state.
+// Rows is where hosts publish their Machines and volumes, and where the edge learns of
+// Machines: a hangar.Publisher, a hangar.VolumePublisher and a hangar.MachineFeed over the
+// state.
 type Rows struct {
 	store      state.Store
 	log        *slog.Logger

@@ -19,6 +19,12 @@
 // annotates a Machine, such as metadata or a cordon, is committed in the same way and
 // does not disturb a step that is under way.
 //
+// A volume is a record of its own, which says whose Machine has it: that is decided
+// together with the life of the Machine, in the same commit. It is open on the host while
+// that Machine runs or somebody reads it, and closed with everything on the disk before
+// the Machine is at rest. One that is lost under a running Machine ends it; one that is
+// damaged is never mounted.
+//
 // The agent does not authorise, place or name; that is control's part. How a
 // Machine runs is the driver's.
 package host
@@ -36,6 +42,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
@@ -68,7 +76,8 @@ type Networks interface {
 	check.Dialer
 }
 
-// Options are what an agent is made of. All fields but PublicIP are required.
+// Options are what an agent is made of. All fields are required, but those of which is
+// said what their zero value means.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
@@ -80,11 +89,21 @@ type Options struct {
 	Logs        *logs.Store
 	Journal     *journal.Journal
 	Publisher   hangar.Publisher
-	Keys        *keyset.Keyset // encrypts the secrets of Machines in the journal
+	Keys        *keyset.Keyset // encrypts the secrets of Machines and the keys of volumes in the journal
 	Nameservers []string       // for the resolv.conf of Machines
 	PublicIP    netip.Addr     // from which Machines reach the internet over IPv6; the zero Addr: none
 	Log         *slog.Logger
 	Now         func() time.Time
+
+	Devices         Devices // of volumes
+	VolumePublisher hangar.VolumePublisher
+	Archive         Archive               // of snapshots; nil: there are none
+	Metrics         prometheus.Registerer // nil: nobody reads them
+	// VolumeOvercommit is how many times what it holds the disk is promised to volumes;
+	// 0: once.
+	VolumeOvercommit float64
+	// VolumesPerMachine is how many volumes a Machine may mount; 0: one.
+	VolumesPerMachine int
 }
 
 // Agent implements hangar.Agent for the server it runs on.
@@ -94,8 +113,17 @@ type Agent struct {
 	checks  *check.Checker
 	news    unhealthy // statuses of checks that are not in the journal yet
 	roles   roles
+	volumes volumes
+	store   store
+	drills  drills
+	metrics volumeMetrics
+
+	snapshots *semaphore.Weighted // of which so many are read at once
+	fills     *semaphore.Weighted // likewise for volumes that are filled
+	trials    *semaphore.Weighted // and for drills
 
 	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
+	rounds    chan struct{} // buffered 1: something may be due for snapshots before its time
 
 	mu       sync.RWMutex
 	machines map[hangar.MachineID]*machine                    // guarded by mu
@@ -116,17 +144,20 @@ type Agent struct {
 type limits struct {
 	recover time.Duration // to take back a sandbox
 	boot    time.Duration // a boot or a resume, once the image is on the host
+	repair  time.Duration // the check of the file systems of volumes, as a part of a boot
 	suspend time.Duration // the writing of memory
 	stop    time.Duration // a stop, beyond its grace
 	role    time.Duration // for an identity token, while a Machine waits for it
 	release time.Duration // to release a sandbox that has ended, or to end it by force
 	close   time.Duration // what Close waits for effects under way
+	archive time.Duration // until an archive that cannot be opened fails who waits for it
+	fill    time.Duration // until a volume that cannot be filled is given up
 }
 
 func defaultLimits() limits {
 	return limits{
-		recover: 30 * time.Second, boot: 2 * time.Minute, suspend: 5 * time.Minute, stop: 20 * time.Second,
-		role: 2 * time.Second, release: time.Minute, close: 10 * time.Second,
+		recover: 30 * time.Second, boot: 2 * time.Minute, repair: 30 * time.Minute, suspend: 5 * time.Minute, stop: 20 * time.Second,
+		role: 2 * time.Second, release: time.Minute, close: 10 * time.Second, archive: time.Minute, fill: 10 * time.Minute,
 	}
 }
 
@@ -139,8 +170,13 @@ var (
 func New(o Options) *Agent {
 	a := &Agent{
 		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppName]map[hangar.MachineID]*machine),
-		schedules: make(chan struct{}, 1), limits: defaultLimits(),
+		schedules: make(chan struct{}, 1), rounds: make(chan struct{}, 1), limits: defaultLimits(),
+		metrics: newVolumeMetrics(o.Metrics), snapshots: semaphore.NewWeighted(snapshotsAtOnce),
+		fills: semaphore.NewWeighted(fillsAtOnce), trials: semaphore.NewWeighted(1),
 	}
+	a.store.init()
+	a.drills.init()
+	a.volumes.byID = make(map[hangar.VolumeID]*volume)
 	a.news.init()
 	a.roles.init()
 	a.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: a.healthChanged})
@@ -158,7 +194,11 @@ func (a *Agent) Open(ctx context.Context) error {
 	}
 	a.lifetime, a.stop = context.WithCancel(context.WithoutCancel(ctx))
 	a.effects, a.abandon = context.WithCancel(context.WithoutCancel(ctx))
-	if err := a.recover(ctx); err != nil {
+	err := a.recover(ctx)
+	if err == nil {
+		err = a.takeUpSnapshots(ctx)
+	}
+	if err != nil {
 		a.stop()
 		a.abandon()
 		return err
@@ -169,6 +209,10 @@ func (a *Agent) Open(ctx context.Context) error {
 	a.start(func() { a.keepHealth(a.lifetime) })
 	a.start(func() { a.keepSchedules(a.lifetime) })
 	a.start(func() { a.keepRoles(a.lifetime) })
+	left := a.allVolumes() // none of those that are made from here on
+	a.start(func() { a.keepVolumes(a.lifetime, left) })
+	a.start(func() { a.keepSnapshots(a.lifetime) })
+	a.start(func() { a.keepArchive(a.lifetime) })
 	return nil
 }
 
@@ -186,7 +230,7 @@ func (a *Agent) Close() error {
 	a.workers.Wait()
 	impatience.Stop()
 	a.abandon()
-	return nil
+	return a.closeArchive()
 }
 
 // start runs work until Close. It reports false once that has been called.
@@ -298,13 +342,16 @@ func (a *Agent) OrgMachines(
 }
 
 // Room implements hangar.Agent. A Machine is promised its memory until it is at
-// rest.
-func (a *Agent) Room(context.Context) (hangar.HostRoom, error) {
+// rest. A host that cannot tell of its disk has no room for volumes.
+func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
 	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.o.Host.Memory, Free: a.o.Host.Memory}
 	for _, m := range a.all() {
 		if got := &m.rec.Load().Machine; !got.State.AtRest() {
 			room.Free -= int64(got.Config.Guest.Memory()) << 20
 		}
+	}
+	if disk, err := a.volumeRoom(ctx); err == nil {
+		room.Volumes = disk.left()
 	}
 	return room, nil
 }

@@ -32,7 +32,11 @@ func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 	}
 	if err == nil && ctx.Err() == nil {
 		var handle driver.Handle
-		bounded, cancel := m.patiently(ctx, m.agent.limits.boot)
+		limit := m.agent.limits.boot
+		if len(rec.Machine.Config.Mounts) > 0 {
+			limit += m.agent.limits.repair
+		}
+		bounded, cancel := m.patiently(ctx, limit)
 		handle, rec, err = m.launch(bounded, rec, img)
 		cancel()
 		if err == nil {
@@ -51,7 +55,8 @@ func (m *machine) notBooted(ctx context.Context, rec *journal.Record, cause erro
 	r := nextRestart(rec, true, m.agent.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
-	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound)
+	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
+		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		if next.Resuming {
 			forgetMemory(next, userText(cause))
@@ -76,6 +81,9 @@ func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
 	}
 	if err := m.agent.release(ctx, m.id); err != nil {
 		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
+	}
+	if err := m.closeVolumes(ctx, rec); err != nil {
+		return err
 	}
 	m.clean, m.kept = true, false
 	return nil
@@ -107,6 +115,11 @@ func (m *machine) ready(ctx context.Context, rec *journal.Record, img *image.Ima
 // launch starts the sandbox, and returns the record that it left.
 func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
 	spec, err := m.spec(ctx, rec, img)
+	if errors.Is(err, errRepaired) {
+		if rec, err = m.startAfresh(ctx, rec, err); err == nil {
+			spec, err = m.spec(ctx, rec, img)
+		}
+	}
 	if err != nil {
 		return nil, rec, err
 	}
@@ -123,13 +136,7 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 		if !errors.Is(err, driver.ErrSnapshotUnusable) {
 			return handle, rec, err
 		}
-		m.note("warn", "Cannot resume from memory, starting afresh: %s", err)
-		// Recorded first: a crash must not make a cold boot look like a resume.
-		rec, err = m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
-			forgetMemory(next, err.Error())
-			return nil
-		})
-		if err != nil {
+		if rec, err = m.startAfresh(ctx, rec, err); err != nil {
 			return nil, rec, err
 		}
 		spec.Root.Reset = false
@@ -142,6 +149,16 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 	}
 	handle, err := m.agent.o.Driver.Start(ctx, spec)
 	return handle, rec, err
+}
+
+// startAfresh records that memory cannot be resumed from: a crash must not make a cold
+// boot look like a resume.
+func (m *machine) startAfresh(ctx context.Context, rec *journal.Record, cause error) (*journal.Record, error) {
+	m.note("warn", "Cannot resume from memory, starting afresh: %s", cause)
+	return m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
+		forgetMemory(next, cause.Error())
+		return nil
+	})
 }
 
 // capture begins to read what the Machine prints.
@@ -257,6 +274,10 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err != nil {
 		return driver.Spec{}, err
 	}
+	volumes, err := m.mountVolumes(ctx, rec, processes[0])
+	if err != nil {
+		return driver.Spec{}, err
+	}
 	local, err := m.prepareLocal(rec)
 	if err != nil {
 		return driver.Spec{}, err
@@ -269,7 +290,7 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
 		Root:    driver.Root{Layers: img.Layers, Writable: m.path(writableDir), Reset: resetsRoot(rec)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
-		Mounts: slices.Concat(mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
+		Mounts: slices.Concat(volumes, mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
 		NetNS: at.NetNS, Output: m.path(outputFile), TTY: config.Init.TTY,
 	}
 	for _, p := range processes[1:] {

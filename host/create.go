@@ -50,6 +50,14 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if err != nil {
 		return nil, err
 	}
+	for _, m := range spec.Config.Mounts {
+		a.awaitRelease(ctx, hangar.VolumeRef{App: spec.App, ID: hangar.VolumeID(m.Volume)})
+	}
+	claims, err := a.claimVolumes(&spec)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { claims.done() }()
 	now := a.o.Now()
 	rec := &journal.Record{
 		Org: spec.Org, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
@@ -83,12 +91,16 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
 			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
 			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
-				appendEvents(tx, spec.ID, launched))
+				appendEvents(tx, spec.ID, launched), claims.put(tx))
 		})
 	})
 	if err != nil {
 		return nil, notRecorded(spec.ID, err)
 	}
+	claims.settle()
+	// Before others can meet the Machine: its lock is taken before those of volumes.
+	claims.done()
+	claims = nil
 	m := a.newMachine(rec, lease, true)
 	m.recent.Store(&launched)
 	a.add(m)

@@ -47,7 +47,8 @@ const (
 // imagePolicy is when images that no Machine uses are freed.
 var imagePolicy = image.Policy{MaxAge: 7 * 24 * time.Hour, MinFreeBytes: 2 << 30}
 
-// keepHouse forgets Machines that were destroyed long ago and frees images.
+// keepHouse forgets Machines that were destroyed long ago, frees images and removes
+// what is left of volumes.
 func (a *Agent) keepHouse(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
@@ -56,6 +57,7 @@ func (a *Agent) keepHouse(ctx context.Context) {
 			a.o.Log.Error("forget destroyed machines", keyError, err)
 		}
 		a.collectImages(ctx)
+		a.purgeVolumes(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

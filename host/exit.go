@@ -18,12 +18,21 @@ func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
 	if err := m.attached(ctx, rec); err != nil {
 		return err
 	}
-	exit, err := m.agent.o.Driver.Wait(ctx, rec.Handle)
+	if err := m.retake(ctx, rec); err != nil {
+		return m.withoutVolume(ctx, rec, err)
+	}
+	watched, end := m.withVolumes(ctx, rec)
+	exit, err := m.agent.o.Driver.Wait(watched, rec.Handle)
+	lostVolume := context.Cause(watched)
+	end()
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
+	if err != nil && errors.As(lostVolume, new(volumeLost)) {
+		return m.withoutVolume(ctx, rec, lostVolume)
+	}
 	if errors.Is(err, driver.ErrNotFound) {
-		exit, err = lost(m.agent.o.Now()), nil
+		exit, err = lostExit(m.agent.o.Now()), nil
 	}
 	if err != nil {
 		return err
@@ -31,13 +40,18 @@ func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
 	return m.exited(ctx, rec, exit)
 }
 
-// lost is the exit of a sandbox that is gone without a trace.
-func lost(now time.Time) driver.Exit {
+// lostExit is the exit of a sandbox that is gone without a trace.
+func lostExit(now time.Time) driver.Exit {
 	return driver.Exit{Code: 137, Signal: int(sigKill), Unknown: true, At: now}
 }
 
 // exited records an exit that nobody asked for, and what follows it.
 func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.Exit) error {
+	return m.exitedBecause(ctx, rec, exit, "")
+}
+
+// exitedBecause is exited that says why; empty: as the exit tells.
+func (m *machine) exitedBecause(ctx context.Context, rec *journal.Record, exit driver.Exit, why string) error {
 	r := nextRestart(rec, exit.Code != 0, m.agent.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
 	m.noteExit(exit)
@@ -56,7 +70,11 @@ func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.E
 		default:
 			next.Machine.State = hangar.MachineStopped
 		}
-		return []hangar.Event{exitEvent(exit, false, restarting, len(next.Restarts))}
+		e := exitEvent(exit, false, restarting, len(next.Restarts))
+		if why != "" {
+			e.Request.ExitEvent.Error = why
+		}
+		return []hangar.Event{e}
 	})
 }
 
@@ -138,11 +156,11 @@ func (m *machine) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, 
 	case ctx.Err() != nil:
 		return nil, errOvertaken
 	case errors.Is(err, driver.ErrNotFound):
-		exit = lost(m.agent.o.Now())
+		exit = lostExit(m.agent.o.Now())
 	case err != nil:
 		m.agent.o.Log.Error("ending a machine by force", keyMachine, m.id, keyState, rec.Machine.State, keyError, err)
 		m.note("warn", "Machine cannot be stopped, ending it by force")
-		exit = lost(m.agent.o.Now())
+		exit = lostExit(m.agent.o.Now())
 	}
 	return &exit, m.clear(ctx, rec)
 }

@@ -35,17 +35,20 @@ func RunSchedules(ctx context.Context, a *Agent) error {
 }
 
 // Limits are the limits of an Agent.
-type Limits struct{ Recover, Boot, Suspend, Stop, Release, Close time.Duration }
+type Limits struct{ Recover, Boot, Suspend, Stop, Release, Close, Archive, Fill time.Duration }
 
 // SetLimits changes the limits of an Agent that is not open yet.
 func SetLimits(a *Agent, change func(*Limits)) {
 	l := a.limits.exported()
 	change(&l)
-	a.limits = limits{recover: l.Recover, boot: l.Boot, suspend: l.Suspend, stop: l.Stop, release: l.Release, close: l.Close}
+	a.limits.recover, a.limits.boot, a.limits.suspend, a.limits.stop = l.Recover, l.Boot, l.Suspend, l.Stop
+	a.limits.release, a.limits.close, a.limits.archive, a.limits.fill = l.Release, l.Close, l.Archive, l.Fill
 }
 
 func (l limits) exported() Limits {
-	return Limits{Recover: l.recover, Boot: l.boot, Suspend: l.suspend, Stop: l.stop, Release: l.release, Close: l.close}
+	return Limits{
+		Recover: l.recover, Boot: l.boot, Suspend: l.suspend, Stop: l.stop, Release: l.release, Close: l.close, Archive: l.archive, Fill: l.fill,
+	}
 }
 
 // Waiting returns how many wait for a Machine to change.
@@ -58,3 +61,18 @@ func (a *Agent) Waiting(ref hangar.MachineRef) int {
 	defer m.watchers.mu.Unlock()
 	return len(m.watchers.waiters)
 }
+
+// TendVolumes measures the volumes of running Machines once, and extends those that are
+// too full. told is why some could not be.
+func TendVolumes(ctx context.Context, a *Agent, told map[hangar.VolumeID]string) {
+	a.tendVolumes(ctx, told)
+}
+
+// PurgeVolumes removes what is left of destroyed volumes.
+func PurgeVolumes(ctx context.Context, a *Agent) { a.purgeVolumes(ctx) }
+
+// SnapshotRound takes the snapshots and drills that are due, and removes what has expired.
+func SnapshotRound(ctx context.Context, a *Agent) { a.snapshotRound(ctx) }
+
+// CollectArchive gives back what removed snapshots took.
+func CollectArchive(ctx context.Context, a *Agent) error { return a.collectOnce(ctx) }

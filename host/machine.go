@@ -102,10 +102,15 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
+	var freed volumeClaims
+	if next.Machine.State == hangar.MachineDestroyed && current.Machine.State != hangar.MachineDestroyed {
+		freed = m.disclaimVolumes(current)
+		defer freed.done()
+	}
 	// From here on, a version of before will not boot again.
 	fewerVersions := current.Previous != nil && next.Previous == nil || next.Machine.State == hangar.MachineDestroyed
 	err = m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
-		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets)); err != nil {
+		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets), freed.put(tx)); err != nil {
 			return err
 		}
 		if fewerVersions {
@@ -129,6 +134,7 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
+	freed.settle()
 	m.lease = lease
 	if !keepsConnections(&next) {
 		m.losses.Add(1)

@@ -19,16 +19,18 @@ const (
 	maxPublishPause = 5 * time.Second
 )
 
-// publish sends the rows of Machines to the other planes, after each commit, for
+// publish sends the rows of Machines and volumes to the other planes, after each commit, for
 // as long as it takes: while the cluster state is away they queue in the journal.
 func (a *Agent) publish(ctx context.Context) {
 	pause := minPublishPause
-	next := func(ctx context.Context) (int, error) { return 1, a.republish(ctx) }
+	next := func(ctx context.Context) (int, error) {
+		return 1, errors.Join(a.republish(ctx), a.republishVolumes(ctx))
+	}
 	for ctx.Err() == nil {
 		sent, err := next(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				a.o.Log.Warn("publish machines", keyError, err)
+				a.o.Log.Warn("publish machines and volumes", keyError, err)
 			}
 			select {
 			case <-time.After(pause):
@@ -38,7 +40,7 @@ func (a *Agent) publish(ctx context.Context) {
 			continue
 		}
 		pause = minPublishPause
-		next = a.publishOnce
+		next = a.publishSome
 		if sent > 0 {
 			continue
 		}
@@ -47,6 +49,13 @@ func (a *Agent) publish(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// publishSome sends some of what waits of either kind, and returns how much that was.
+func (a *Agent) publishSome(ctx context.Context) (int, error) {
+	machines, err := a.publishOnce(ctx)
+	volumes, verr := a.publishVolumesOnce(ctx)
+	return machines + volumes, errors.Join(err, verr)
 }
 
 // publishOnce sends some of what waits, the oldest, and returns how much that was.

@@ -25,7 +25,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.readJournal(sandboxes); err != nil {
+	if err := errors.Join(a.readJournal(sandboxes), a.readVolumes()); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -37,7 +37,7 @@ func (a *Agent) recover(ctx context.Context) error {
 		})
 	}
 	_ = group.Wait() // no error is returned to it
-	if err := a.sweep(ctx, sandboxes); err != nil {
+	if err := errors.Join(a.sweep(ctx, sandboxes), a.sweepVolumes(ctx)); err != nil {
 		return err
 	}
 	for _, m := range a.all() {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
@@ -37,16 +38,21 @@ type faults func(op fake.Op, id hangar.MachineID) (time.Duration, error)
 // rig is an agent on a pretend host, which outlives it.
 type rig struct {
 	testing.TB
-	dir    string
-	keys   *keyset.Keyset
-	world  *fake.World
-	faults atomic.Pointer[faults]
-	images *images
-	rows   *rows
-	pace   func(*host.Limits)
-	ahead  atomic.Int64 // nanoseconds by which the agent's clock is
-	net    host.Networks
-	issuer identities
+	dir     string
+	keys    *keyset.Keyset
+	world   *fake.World
+	faults  atomic.Pointer[faults]
+	images  *images
+	rows    *rows
+	pace    func(*host.Limits)
+	ahead   atomic.Int64 // nanoseconds by which the agent's clock is
+	net     host.Networks
+	disk    *disk
+	store   *fakeArchive
+	counts  *prometheus.Registry // of the agent that runs
+	vols    *volumeRows
+	session *session // of the disk, the agent's
+	issuer  identities
 
 	handler http.Handler // of the local API; nil: nobody answers
 	*host.Agent
@@ -56,13 +62,16 @@ type rig struct {
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: host.NoNetwork{}}
+	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: host.NoNetwork{}, disk: newDisk(tb.TempDir()), store: newFakeArchive(), vols: &volumeRows{}}
 	r.open()
 	tb.Cleanup(func() {
 		r.close()
 		misuses, err := r.world.Misuses()
 		if err != nil || len(misuses) > 0 {
 			tb.Errorf("the agent misused the driver: %v %v", misuses, err)
+		}
+		if len(r.disk.misuses) > 0 {
+			tb.Errorf("the agent misused its volumes: %v", r.disk.misuses)
 		}
 	})
 	return r
@@ -102,6 +111,8 @@ func (r *rig) open() {
 		served.Go(func() { _ = sockets.Run(serving, server) })
 		r.Cleanup(func() { stop(); served.Wait() })
 	}
+	images := &session{disk: r.disk}
+	r.counts = prometheus.NewRegistry()
 	world := fake.NewWorld(filepath.Join(r.dir, "world"))
 	dead := make(chan struct{})
 	drv := fake.New(world, fake.Options{Faults: func(op fake.Op, id hangar.MachineID) (time.Duration, error) {
@@ -117,6 +128,7 @@ func (r *rig) open() {
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
 		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Logs: l, Journal: j, Publisher: r.rows, Keys: r.openKeys(), Log: log,
+		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, Metrics: r.counts,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {
@@ -125,7 +137,7 @@ func (r *rig) open() {
 	if err := a.Open(ctx); err != nil {
 		r.Fatal(err)
 	}
-	r.Agent, r.world = a, world
+	r.Agent, r.world, r.session = a, world, images
 	var once sync.Once
 	r.close = func() {
 		once.Do(func() {
@@ -139,6 +151,7 @@ func (r *rig) open() {
 	}
 	r.crash = func() {
 		once.Do(func() {
+			images.dead.Store(true)
 			world.Die() // nothing is done to the host from now on, and nothing recorded
 			for _, err := range []error{j.Close(), l.Close()} {
 				if err != nil {

@@ -99,7 +99,11 @@ func (a *Agent) Reseal(ctx context.Context) (resealed int, err error) {
 			return err
 		})
 	})
-	return resealed, err
+	if err != nil {
+		return resealed, err
+	}
+	keys, err := a.resealVolumes(ctx)
+	return resealed + keys, err
 }
 
 // reseal seals some of the values of the journal anew, in one commit.

@@ -37,7 +37,12 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 	return m.suspended(ctx, rec)
 }
 
+// suspended records that memory is on the disk. So is what it knows of the volumes by
+// then: else it is of no use.
 func (m *machine) suspended(ctx context.Context, rec *journal.Record) error {
+	if err := m.closeVolumes(ctx, rec); err != nil {
+		return err
+	}
 	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspended
 		next.Snapshot, next.Resuming = true, false
@@ -53,7 +58,7 @@ func (m *machine) notSuspended(ctx context.Context, rec *journal.Record, cause e
 		exit, err := m.agent.o.Driver.Wait(ctx, rec.Handle)
 		switch {
 		case errors.Is(err, driver.ErrNotFound):
-			exit = lost(m.agent.o.Now())
+			exit = lostExit(m.agent.o.Now())
 		case err != nil:
 			return err
 		case exit.Suspended: // what a daemon before this one asked for has come true

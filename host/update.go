@@ -14,7 +14,10 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	var org hangar.OrgSlug
 	err := a.guarded(ctx, ref, func(m *machine) error {
 		org = m.rec.Load().Org
-		return m.updatable(in)
+		if err := m.updatable(in); err != nil {
+			return err
+		}
+		return m.keepsVolumes(&in.Config)
 	})
 	if err != nil {
 		return nil, err
@@ -29,6 +32,9 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	var updated *hangar.Machine
 	err = a.guarded(ctx, ref, func(m *machine) (err error) {
 		if err := m.updatable(in); err != nil {
+			return err
+		}
+		if err := m.keepsVolumes(&in.Config); err != nil {
 			return err
 		}
 		updated, err = m.update(ctx, in, img)

@@ -228,6 +228,7 @@ type machineConfig struct {
 	Init     machineInit        `json:"init"`
 	Guest    *guest             `json:"guest,omitempty"`
 	Metadata map[string]string  `json:"metadata,omitempty"`
+	Mounts   []mount            `json:"mounts,omitempty"`
 	Services []service          `json:"services,omitempty"`
 	Checks   map[string]check   `json:"checks,omitempty"`
 	Image    string             `json:"image,omitempty"`

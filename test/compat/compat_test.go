@@ -123,6 +123,8 @@ func TestClient(t *testing.T) {
 			t.Run("release command", w.releaseCommand)
 			t.Run("texts", w.texts)
 			t.Run("logs", w.logPages)
+			t.Run("volumes", w.volumeLife)
+			t.Run("snapshots", w.volumeSnapshots)
 			t.Run("destroy app", w.destroyApp)
 		})
 	}

@@ -39,6 +39,7 @@ func accessAuthorize(t *testing.T, h Harness) {
 	app, other := h.newApp(t), h.newApp(t)
 	own, foreign := h.stopped(t, app), h.stopped(t, other)
 	ls := []string{"ls", "-l"}
+	data, elsewhere := h.newVolume(t, app, hangar.VolumeCreate{}), h.newVolume(t, other, hangar.VolumeCreate{})
 	slug := h.newOrg(t)
 	asker := h.with(t, hangar.TokenCreate{Kind: hangar.TokenReadOnly, Org: slug})
 	ctx := asker.Context(t)
@@ -60,6 +61,11 @@ func accessAuthorize(t *testing.T, h Harness) {
 		"another organization":     {deploy, hangar.Access{Actions: read, Org: slug, App: app}, false},
 		"a machine of another":     {deploy, hangar.Access{Actions: read, App: app, Machine: foreign.ID}, false},
 		"no machine":               {deploy, hangar.Access{Actions: read, App: app, Machine: nothing}, false},
+		"a volume of its app":      {deploy, hangar.Access{Actions: hangar.ActionAll, App: app, Volume: data.ID}, true},
+		"a volume to read":         {reader, hangar.Access{Actions: read, App: app, Volume: data.ID}, true},
+		"a volume of another":      {deploy, hangar.Access{Actions: read, App: app, Volume: elsewhere.ID}, false},
+		"no volume":                {deploy, hangar.Access{Actions: read, App: app, Volume: hangar.NewVolumeID()}, false},
+		"a reader writes a volume": {reader, hangar.Access{Actions: hangar.ActionWrite, App: app, Volume: data.ID}, false},
 		"another app":              {deploy, hangar.Access{Actions: read, App: other}, false},
 		"no app":                   {deploy, hangar.Access{Actions: read, App: uniqueName()}, false},
 		"the organization itself":  {deploy, hangar.Access{Actions: read, Org: hangar.OrgPersonal}, false},
@@ -81,7 +87,7 @@ func accessAuthorize(t *testing.T, h Harness) {
 		}
 		must(t, what, err)
 		test.in.Org = hangar.OrgPersonal
-		if got.Actions != test.in.Actions || got.Org != test.in.Org || got.App != test.in.App || got.Machine != test.in.Machine ||
+		if got.Actions != test.in.Actions || got.Org != test.in.Org || got.App != test.in.App || got.Machine != test.in.Machine || got.Volume != test.in.Volume ||
 			!slices.Equal(got.Command, test.in.Command) {
 			t.Errorf("%s: allowed %+v, want %+v", what, got, test.in)
 		}
@@ -91,6 +97,9 @@ func accessAuthorize(t *testing.T, h Harness) {
 		"to nothing":          {Actions: read},
 		"a machine of no app": {Actions: read, Org: hangar.OrgPersonal, Machine: own.ID},
 		"no id":               {Actions: read, App: app, Machine: "x"},
+		"a volume of no app":  {Actions: read, Org: hangar.OrgPersonal, Volume: data.ID},
+		"no id of a volume":   {Actions: read, App: app, Volume: "vol_1"},
+		"a volume, a machine": {Actions: read, App: app, Machine: own.ID, Volume: data.ID},
 		"a command to read":   {Actions: read, App: app, Command: ls},
 	} {
 		_, err := asker.Tokens.Authorize(ctx, reader, in)

@@ -34,6 +34,7 @@ type Harness struct {
 	Identity    hangar.IdentityService
 	SigningKeys hangar.SigningKeyService
 	Peers       hangar.PeerService
+	Volumes     hangar.VolumeService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context

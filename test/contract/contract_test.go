@@ -31,7 +31,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s,
+		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s,
 		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
@@ -58,7 +58,7 @@ func over(tb testing.TB, address, credential string, h contract.Harness) contrac
 	tb.Helper()
 	c := client.New(address, credential)
 	tb.Cleanup(c.Close)
-	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries, h.Identity, h.SigningKeys, h.Peers = c, c, c, c, c, c, c, c, c, c
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes = c, c, c, c, c, c, c, c, c, c, c
 	h.As = func(tb testing.TB, credential string) contract.Harness {
 		tb.Helper()
 		return over(tb, address, credential, h)
@@ -86,6 +86,7 @@ func TestOverTCP(t *testing.T) {
 	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
+	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
@@ -104,6 +105,7 @@ func TestOverUnixSocket(t *testing.T) {
 	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
+	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 }
 
 func TestWrongToken(t *testing.T) {

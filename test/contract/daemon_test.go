@@ -42,6 +42,7 @@ func TestDaemon(t *testing.T) {
 			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
 			t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
+			t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 			if driver != "fake" { // whose Machines are on no network
 				t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 			}

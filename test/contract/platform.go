@@ -66,6 +66,7 @@ func platformPlacements(t *testing.T, h Harness) {
 		"any region":      {Regions: []hangar.Region{hangar.AnyRegion}, Count: 3},
 		"its region":      {Regions: []hangar.Region{"zzz", m.Region}, Count: 1},
 		"a group":         {Regions: []hangar.Region{"europe"}, Org: hangar.OrgPersonal},
+		"with a volume":   {Count: 2, VolumeBytes: 1<<30 - 1},
 		"more than holds": {Count: hangar.MaxPlacements, Guest: hangar.Guest{MemoryMB: 1024}},
 	} {
 		placements, err := h.Platform.Placements(h.Context(t), q)
@@ -84,14 +85,18 @@ func platformPlacements(t *testing.T, h Harness) {
 
 func platformRefused(t *testing.T, h Harness) {
 	for name, q := range map[string]hangar.PlacementQuery{
-		"unknown region": {Regions: []hangar.Region{"zzz"}},
-		"negative count": {Count: -1},
-		"too many":       {Count: hangar.MaxPlacements + 1},
-		"no size":        {Guest: hangar.Guest{CPUs: 3, MemoryMB: 1}},
+		"unknown region":  {Regions: []hangar.Region{"zzz"}},
+		"negative count":  {Count: -1},
+		"too many":        {Count: hangar.MaxPlacements + 1},
+		"negative volume": {VolumeBytes: -1},
+		"large volume":    {VolumeBytes: hangar.MaxVolumeGB<<30 + 1},
+		"no size":         {Guest: hangar.Guest{CPUs: 3, MemoryMB: 1}},
 	} {
 		_, err := h.Platform.Placements(h.Context(t), q)
 		wantError(t, name, err, hangar.CodeInvalid, "")
 	}
 	_, err := h.Platform.Placements(h.Context(t), hangar.PlacementQuery{Guest: hangar.Guest{MemoryMB: hangar.MaxMemoryMB}})
 	wantError(t, "a machine too large for every host", err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	_, err = h.Platform.Placements(h.Context(t), hangar.PlacementQuery{Count: hangar.MaxPlacements, VolumeBytes: hangar.MaxVolumeGB << 30})
+	wantError(t, "volumes too large for every disk", err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 }

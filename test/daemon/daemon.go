@@ -12,6 +12,8 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +27,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 )
@@ -320,7 +321,7 @@ func (d *Daemon) down() {
 }
 
 // Leftovers lists what is still on the host of a data directory: the directory,
-// mounts and processes that name it.
+// mounts, loop devices and processes that name it.
 func Leftovers(dir string) []string {
 	var left []string
 	if _, err := os.Stat(dir); err == nil {
@@ -332,6 +333,13 @@ func Leftovers(dir string) []string {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, path := range loops {
+		b, _ := os.ReadFile(path)
+		if strings.Contains(string(b), dir) {
+			left = append(left, "loop device "+path+" of "+strings.TrimSpace(string(b)))
+		}
+	}
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range commands {
 		b, _ := os.ReadFile(path)
@@ -339,28 +347,20 @@ func Leftovers(dir string) []string {
 			left = append(left, "process "+line)
 		}
 	}
+	// What a daemon makes outside of its directory is named after a digest of that.
+	sum := sha256.Sum256([]byte(dir))
+	run := "hangar-" + hex.EncodeToString(sum[:3])
+	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, path := range backing {
+		b, _ := os.ReadFile(path)
+		if strings.Contains(string(b), run) || strings.Contains(string(b), dir) {
+			left = append(left, "loop device "+path)
+		}
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, run) {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
 	return left
-}
-
-// Sandboxes lists the Machines of a data directory that have a gVisor sandbox, by
-// the command lines of the processes on this host.
-func Sandboxes(dir string) ([]hangar.MachineID, error) {
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return nil, err
-	}
-	var ids []hangar.MachineID
-	for _, path := range commands {
-		b, _ := os.ReadFile(path) // a process may end while it is looked at
-		args := strings.Split(string(b), "\x00")
-		if args[0] != "runsc-sandbox" {
-			continue
-		}
-		for _, arg := range args {
-			if rest, ok := strings.CutPrefix(arg, "--bundle="+filepath.Join(dir, "machines")+"/"); ok {
-				ids = append(ids, hangar.MachineID(rest[:strings.IndexByte(rest, '/')]))
-			}
-		}
-	}
-	return ids, nil
 }

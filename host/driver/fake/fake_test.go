@@ -473,8 +473,15 @@ func TestExecEndsWithItsContext(t *testing.T) {
 func TestExecDiesWithItsSandbox(t *testing.T) {
 	b := newBench(t)
 	h := b.start()
-	time.AfterFunc(time.Millisecond, func() { _ = b.world.Crash(id, driver.Exit{Code: 1}) })
-	result, err := b.Exec(t.Context(), h, driver.Command{Args: []string{"sleep", "infinity"}}, hangar.ExecStreams{})
+	in, feed := io.Pipe()
+	out, words := io.Pipe()
+	go func() {
+		_, _ = feed.Write([]byte("x"))
+		_, _ = out.Read(make([]byte, 1)) // the command runs
+		_ = b.world.Crash(id, driver.Exit{Code: 1})
+	}()
+	result, err := b.Exec(t.Context(), h, driver.Command{Args: []string{"cat"}}, hangar.ExecStreams{Stdin: in, Stdout: words})
+	_ = feed.Close()
 	if err != nil || result.ExitCode != 137 || result.ExitSignal != 9 {
 		t.Errorf("%+v, %v", result, err)
 	}

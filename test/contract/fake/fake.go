@@ -11,7 +11,7 @@
 // imitated cat, which ends with its input.
 //
 // It is not a model of time: nothing ends by itself, no deadline but that of a
-// wait or a command passes.
+// wait or a command passes, and that until which a destroyed volume can be had back.
 package fake
 
 import (
@@ -27,6 +27,9 @@ import (
 
 	"github.com/hangar-platform/hangar"
 )
+
+// hostID is the one host.
+const hostID hangar.HostID = "0000000a"
 
 // Service is the platform. Make it with New.
 type Service struct {
@@ -46,6 +49,7 @@ type Service struct {
 	key      uint32                   // how often the encryption key was replaced
 	signing  []signingKey             // oldest first; empty until one is needed
 	peers    peers
+	volumes  volumes
 	numbers  uint64        // the last one given out
 	changed  chan struct{} // closed and replaced by every change
 }
@@ -66,6 +70,7 @@ var (
 	_ hangar.SigningKeyService = (*Service)(nil)
 	_ hangar.IdentityIssuer    = (*Service)(nil)
 	_ hangar.PeerService       = (*Service)(nil)
+	_ hangar.VolumeService     = (*Service)(nil)
 	_ hangar.Authenticator     = Tokens(nil)
 )
 
@@ -97,6 +102,7 @@ func New(region hangar.Region, opts ...Option) *Service {
 		tokens:   map[hangar.TokenID]*token{},
 		apps:     map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
 		logins: map[string]registryLogin{}, secrets: map[hangar.AppName]secrets{},
+		volumes: volumes{byID: map[hangar.VolumeID]*volume{}, drills: map[hangar.AppName]hangar.VolumeDrill{}},
 		changed: make(chan struct{}),
 	}
 	for _, opt := range opts {
@@ -187,7 +193,8 @@ func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.
 func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.appFor(ctx, hangar.ActionDelete, hangar.MachineRef{App: name}); err != nil {
+	a, err := s.appFor(ctx, hangar.ActionDelete, hangar.MachineRef{App: name})
+	if err != nil {
 		return err
 	}
 	for _, m := range s.machines {
@@ -200,6 +207,12 @@ func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force boo
 			s.destroy(m, hangar.SourceUser)
 		}
 	}
+	for _, v := range s.volumes.byID {
+		if s.volumeOf(a, v.ID) != nil {
+			s.destroyVolume(v)
+		}
+	}
+	delete(s.volumes.drills, name)
 	delete(s.apps, name)
 	delete(s.secrets, name)
 	s.wake()
@@ -212,6 +225,12 @@ func (s *Service) copyApp(a *hangar.App) *hangar.App {
 	for _, m := range s.machines {
 		if m.App == a.Name && m.State != hangar.MachineDestroyed {
 			c.MachineCount++
+		}
+	}
+	c.VolumeCount = 0
+	for _, v := range s.volumes.byID {
+		if s.volumeOf(a, v.ID) != nil && !v.State.Gone() {
+			c.VolumeCount++
 		}
 	}
 	return &c

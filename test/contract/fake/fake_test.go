@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestContract(t *testing.T) {
 	s := fake.New("loc")
 	h := contract.Harness{
-		Orgs: s, Tokens: s, Apps: s, Machines: s, Platform: s, Identity: s, SigningKeys: s, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Orgs: s, Tokens: s, Apps: s, Machines: s, Platform: s, Identity: s, SigningKeys: s, Volumes: s, Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
 		Exit: func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context {
 			tb.Helper()
@@ -41,4 +41,5 @@ func TestContract(t *testing.T) {
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
+	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 }

@@ -59,6 +59,7 @@ func after(id hangar.EventID) hangar.EventID {
 // boot starts or resumes. The caller holds mu.
 func (s *Service) boot(m *machine, source hangar.EventSource) {
 	s.become(m, hangar.MachineStarting, hangar.EventStart, source, nil)
+	s.mountAll(m)
 	s.become(m, hangar.MachineStarted, hangar.EventStart, hangar.SourceAgent, nil)
 	s.log(m, hangar.LogRunner, "machine started")
 	s.log(m, hangar.LogApp, "hello from "+m.Name)
@@ -107,4 +108,5 @@ func (s *Service) destroy(m *machine, source hangar.EventSource) {
 	s.become(m, hangar.MachineDestroying, hangar.EventDestroy, source, nil)
 	s.become(m, hangar.MachineDestroyed, hangar.EventDestroy, hangar.SourceAgent, nil)
 	m.lease = nil
+	s.detach(m.ID)
 }

@@ -48,13 +48,17 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 	now := s.now().UTC().Truncate(time.Second)
 	m := &machine{Machine: hangar.Machine{
 		ID: hangar.MachineID(fmt.Sprintf("%014x", 0xd8912340000000+s.numbers)), Name: in.Name, App: app, State: hangar.MachineCreated,
-		Region: s.region, Host: "0000000a", InstanceID: hangar.NewInstanceID(s.now()), PrivateIP: address(s.numbers),
+		Region: s.region, Host: hostID, InstanceID: hangar.NewInstanceID(s.now()), PrivateIP: address(s.numbers),
 		ImageRef: resolve(config.ImageName()), Config: config, CreatedAt: now, UpdatedAt: now, Cordoned: in.SkipServiceRegistration, HostStatus: "ok",
 		SecretsVersion: version,
 	}}
 	if m.Name == "" {
 		m.Name = fmt.Sprintf("quiet-hill-%04d", s.numbers)
 	}
+	if err := s.claim(a, m.ID, &m.Config); err != nil {
+		return nil, err
+	}
+	config = m.Config
 	s.machines[m.ID] = m
 	m.versions = []hangar.MachineVersion{{Version: m.InstanceID, Config: config}}
 	a.Status = hangar.AppDeployed
@@ -133,6 +137,9 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 	case in.Region != "" && in.Region != m.Region:
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid region: the region of a machine cannot change")
 	}
+	if err := sameVolumes(m.Config.Mounts, config.Mounts); err != nil {
+		return nil, err
+	}
 	version, err := s.secretsFor(m.App, in.SkipSecrets, in.MinSecretsVersion)
 	if err != nil {
 		return nil, err
@@ -141,6 +148,9 @@ func (s *Service) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in h
 		if m.lease, err = m.lease.Acquire(ctx, m.ID, hangar.LeaseAcquire{TTL: in.LeaseTTL}, s.now()); err != nil {
 			return nil, err
 		}
+	}
+	for _, mount := range config.Mounts {
+		config.DescribeMount(&s.volumes.byID[hangar.VolumeID(mount.Volume)].Volume)
 	}
 	m.SecretsVersion = version
 	launch := m.State == hangar.MachineStarted && !in.SkipLaunch && !config.StandsBy()

@@ -66,7 +66,7 @@ func (s *Service) Placements(ctx context.Context, q hangar.PlacementQuery) ([]ha
 func (s *Service) room() []hangar.HostRoom {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	room := hangar.HostRoom{Region: s.region, Memory: hostMemory, Free: hostMemory}
+	room := hangar.HostRoom{Region: s.region, Memory: hostMemory, Free: hostMemory, Volumes: int64(s.diskLeft()) << 30}
 	for _, m := range s.machines {
 		if !m.State.AtRest() {
 			room.Free -= int64(m.Config.Guest.MemoryMB) << 20

@@ -305,7 +305,7 @@ func (s *Service) Authorize(ctx context.Context, header hangar.Authorization, in
 	}
 	m := s.machines[in.Machine]
 	if s.orgs[org] == nil || in.Org != "" && in.Org != org || in.App != "" && s.apps[in.App] == nil ||
-		in.Machine != "" && (m == nil || m.App != in.App) || !in.AllowedTo(p, in.Target(org)) {
+		in.Machine != "" && (m == nil || m.App != in.App) || in.Volume != "" && s.volumeOf(s.apps[in.App], in.Volume) == nil || !in.AllowedTo(p, in.Target(org)) {
 		return hangar.Access{}, hangar.NoAccess()
 	}
 	in.Org = org

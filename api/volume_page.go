@@ -1,0 +1,150 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const (
+	maxVolumePage = 1000 // volumes on a page, and unless asked
+	volumesAtOnce = 1000 // that are asked for to find those of a page
+)
+
+// volumePage is a page of the listing of an organization.
+type volumePage struct {
+	Volumes     []volumeView    `json:"volumes"`
+	Next        string          `json:"next_cursor"`
+	LastID      hangar.VolumeID `json:"last_volume_id"`
+	LastUpdated *time.Time      `json:"last_updated_at"`
+}
+
+func viewVolumePage(list []*hangar.Volume, next string, lastUpdated time.Time) volumePage {
+	page := volumePage{Volumes: make([]volumeView, 0, len(list)), Next: next}
+	for _, v := range list {
+		page.LastID = v.ID
+		page.Volumes = append(page.Volumes, viewVolume(v))
+	}
+	if !lastUpdated.IsZero() {
+		page.LastUpdated = new(lastUpdated.UTC())
+	}
+	return page
+}
+
+// volumeListing is a listing under way, which is what a cursor holds. Times are in
+// milliseconds since 1970, as exact as those of volumes; 0 is none.
+type volumeListing struct {
+	After        hangar.VolumeID `json:"a"`
+	UpdatedAfter int64           `json:"u"`
+	Began        int64           `json:"b"`
+	Newest       int64           `json:"n"`
+}
+
+func (l volumeListing) cursor() string {
+	text, _ := json.Marshal(l) // has nothing that JSON cannot hold
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// volumeListing reads where a listing goes on, or begins a new one.
+func (q *query) volumeListing(now time.Time) volumeListing {
+	if cursor := q.text("cursor"); cursor != "" {
+		var l volumeListing
+		text, err := base64.RawURLEncoding.DecodeString(cursor)
+		if err == nil {
+			err = json.Unmarshal(text, &l)
+		}
+		if err != nil || !l.After.Valid() {
+			q.fail("cursor", "is not the next_cursor of a page of volumes")
+		}
+		return l
+	}
+	l := volumeListing{After: hangar.VolumeID(q.text("after")), Began: now.UnixMilli()}
+	if l.After != "" && !l.After.Valid() {
+		q.fail("after", "%q is not the id of a volume", clip(string(l.After)))
+	}
+	if t := q.time("updated_after"); !t.IsZero() {
+		l.UpdatedAfter = t.UnixMilli()
+	}
+	l.Newest = l.UpdatedAfter
+	return l
+}
+
+// volumeFilter says which volumes of an organization are listed.
+type volumeFilter struct {
+	deleted bool
+	regions []hangar.Region
+	states  []hangar.VolumeState
+}
+
+func (q *query) volumeFilter() volumeFilter {
+	f := volumeFilter{deleted: q.bool("include_deleted"), regions: q.regions("region")}
+	for _, word := range q.words("state") {
+		state := hangar.VolumeState(word)
+		if !state.Valid() {
+			q.fail("state", "%q is not a state of a volume", clip(word))
+		}
+		f.states = append(f.states, state)
+	}
+	return f
+}
+
+func (f volumeFilter) matches(v *hangar.Volume, updatedAfter int64) bool {
+	return (f.deleted || !v.State.Gone() || slices.Contains(f.states, v.State)) &&
+		(len(f.regions) == 0 || slices.Contains(f.regions, v.Region)) &&
+		(len(f.states) == 0 || slices.Contains(f.states, v.State)) &&
+		(updatedAfter == 0 || v.UpdatedAt.UnixMilli() > updatedAfter)
+}
+
+func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
+	q := queryOf(r)
+	listing, filter := q.volumeListing(time.Now()), q.volumeFilter()
+	limit := q.int("limit", 1, maxVolumePage)
+	q.bool("summary")
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	if limit == 0 {
+		limit = maxVolumePage
+	}
+	// One more than a page has tells that there is another page.
+	var found []*hangar.Volume
+	for after := listing.After; len(found) <= limit; {
+		list, err := s.Volumes.OrgVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")), after, volumesAtOnce)
+		if err != nil {
+			return answer{}, err
+		}
+		for _, v := range list {
+			after = v.ID
+			if filter.matches(v, listing.UpdatedAfter) {
+				found = append(found, v)
+			}
+		}
+		if len(list) < volumesAtOnce {
+			break
+		}
+	}
+	return ok(listing.page(found, limit))
+}
+
+// page makes the next page of the first limit volumes of a list. When there are more, the
+// list has at least one more.
+func (l volumeListing) page(list []*hangar.Volume, limit int) volumePage {
+	shown := list[:min(limit, len(list))]
+	for _, v := range shown {
+		l.After, l.Newest = v.ID, max(l.Newest, v.UpdatedAt.UnixMilli())
+	}
+	next := ""
+	if len(list) > limit {
+		next = l.cursor()
+	}
+	// What changes in the moment in which the listing began may have been listed before.
+	var lastUpdated time.Time
+	if newest := min(l.Newest, l.Began-1); newest > 0 {
+		lastUpdated = time.UnixMilli(newest)
+	}
+	return viewVolumePage(shown, next, lastUpdated)
+}

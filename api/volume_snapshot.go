@@ -1,0 +1,96 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// snapshotRoutes are those of snapshots, and of trying them out.
+func (s *server) snapshotRoutes() {
+	example := hangar.Snapshot{
+		ID: exampleSnapshot, Volume: exampleVolumeID, State: hangar.SnapshotCreated, Size: 1 << 20, VolumeSize: 3 << 30,
+		Digest: exampleImage.Digest, CreatedAt: exampleTime, FinishedAt: exampleTime, RetentionDays: hangar.DefaultSnapshotRetain,
+	}
+	s.handle("GET "+volume+"/snapshots", s.listSnapshots, operation{
+		ID: "listSnapshots", Tag: "Volumes", Summary: "List the snapshots of a volume",
+		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []snapshotView{viewSnapshot(&example)},
+	})
+	waiting := hangar.Snapshot{
+		ID: example.ID, Volume: example.Volume, State: hangar.SnapshotWaiting, VolumeSize: example.VolumeSize, CreatedAt: exampleTime,
+		RetentionDays: example.RetentionDays,
+	}
+	s.handle("POST "+volume+"/snapshots", s.createSnapshot, operation{
+		ID: "createSnapshot", Tag: "Volumes", Summary: "Take a snapshot of a volume",
+		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
+			"listing has it as `created`.",
+		Answer: viewBackup("web", &waiting), Errors: []int{http.StatusPreconditionFailed},
+	})
+	drill := hangar.VolumeDrill{
+		App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime, FinishedAt: exampleTime.Add(exampleTimeout), Passed: true,
+		Progress: hangar.Progress{Done: 3 << 30, Total: 3 << 30},
+	}
+	const drills = "/v1/apps/{app}/volume_drill"
+	s.handle("GET "+drills, s.getVolumeDrill, operation{
+		ID: "getVolumeDrill", Tag: "Volumes", Summary: "See how the latest trial restore went", Text: "While it is under way it has no `finished_at`.",
+		Answer: drill,
+	})
+	begun := hangar.VolumeDrill{App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime}
+	s.handle("POST "+drills, s.drillVolumes, operation{
+		ID: "drillVolumes", Tag: "Volumes", Summary: "Restore a snapshot to try it out",
+		Text:   "A random one of the App, to scratch. Its file system is checked, and its digest compared. Answers when that begins.",
+		Answer: begun, Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
+func (s *server) listSnapshots(r *http.Request) (answer, error) {
+	ref, err := volumeRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	list, err := s.Volumes.Snapshots(r.Context(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	views := make([]snapshotView, 0, len(list))
+	for _, snapshot := range list {
+		views = append(views, viewSnapshot(snapshot))
+	}
+	return ok(views)
+}
+
+func (s *server) createSnapshot(r *http.Request) (answer, error) {
+	ref, err := volumeRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	snapshot, err := s.Volumes.CreateSnapshot(r.Context(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewBackup(ref.App, snapshot))
+}
+
+func (s *server) getVolumeDrill(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	drill, err := s.Volumes.VolumeDrill(r.Context(), app)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(drill)
+}
+
+func (s *server) drillVolumes(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	drill, err := s.Volumes.DrillVolumes(r.Context(), app)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(drill)
+}

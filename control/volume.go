@@ -1,0 +1,312 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Volumes implements hangar.VolumeService. A volume is found by the row that its host has
+// published; whatever is asked of it, the host answers. What a host answers is published at
+// once, so that who has asked meets it in what follows.
+//
+// Rows outlive their Apps, as volumes can be had back and snapshots stay. They carry the id
+// of their organization: an App of the same name in another one, even in one that has got
+// the same slug since, has nothing of them.
+type Volumes struct{ *Control }
+
+var _ hangar.VolumeService = (*Volumes)(nil)
+
+// Volumes returns the service of volumes.
+func (c *Control) Volumes() *Volumes { return &Volumes{c} }
+
+// find returns the row of a volume, to whoever may do action to its App.
+func (v *Volumes) find(ctx context.Context, ref hangar.VolumeRef, action hangar.Action) (hangar.VolumeRow, error) {
+	rec, _, err := v.app(ctx, ref.App, action)
+	if err != nil {
+		return hangar.VolumeRow{}, err
+	}
+	return v.volumeOf(ctx, rec, ref.ID)
+}
+
+// volumeOf returns the row of a volume of an App.
+func (c *Control) volumeOf(ctx context.Context, app appRecord, id hangar.VolumeID) (hangar.VolumeRow, error) {
+	if !id.Valid() {
+		return hangar.VolumeRow{}, hangar.VolumeNotFound(id)
+	}
+	org, err := c.orgID(ctx, app.Org)
+	if err != nil {
+		return hangar.VolumeRow{}, err
+	}
+	row, err := c.rows.volume(ctx, hangar.VolumeRef{App: app.Name, ID: id})
+	if err == nil && row.OrgID != org {
+		err = hangar.VolumeNotFound(id)
+	}
+	return row, err
+}
+
+// orgID returns what tells an organization from those that had its slug before.
+func (c *Control) orgID(ctx context.Context, slug hangar.OrgSlug) (string, error) {
+	rec, _, err := read[orgRecord](ctx, c.store, orgKey(slug))
+	if errors.Is(err, state.ErrNotFound) {
+		err = orgNotFound(slug)
+	}
+	return rec.ID, stateError(err)
+}
+
+// volumesOf returns the rows of an App's volumes, sorted by id.
+func (c *Control) volumesOf(ctx context.Context, app appRecord) ([]hangar.VolumeRow, error) {
+	org, err := c.orgID(ctx, app.Org)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.rows.volumes(ctx, volumeKey(hangar.VolumeRef{App: app.Name}))
+	return slices.DeleteFunc(rows, func(row hangar.VolumeRow) bool { return row.OrgID != org }), err
+}
+
+// tell publishes what a host has answered. A failure costs no more than that others learn
+// of it later: the host publishes it, too.
+func (c *Control) tell(ctx context.Context, row *hangar.VolumeRow) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	defer cancel()
+	if err := c.rows.PublishVolume(ctx, *row); err != nil {
+		c.log.Warn("row of a volume is not published yet", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)
+	}
+}
+
+// answered is a volume as its host has it.
+func answered(row *hangar.VolumeRow) *hangar.Volume {
+	volume := row.Volume
+	volume.HostStatus = cmp.Or(volume.HostStatus, hostOK)
+	return &volume
+}
+
+// lastKnown is a volume of a host that is away.
+func lastKnown(row hangar.VolumeRow) *hangar.Volume {
+	row.Volume.HostStatus = hostUnreachable
+	return &row.Volume
+}
+
+// order passes what shall be done with a volume on to its host.
+func (v *Volumes) order(
+	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.Agent) (*hangar.VolumeRow, error),
+) (*hangar.Volume, error) {
+	row, err := v.find(ctx, ref, action)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := v.agent(row.Volume.Host)
+	if err != nil {
+		return nil, err
+	}
+	done, err := give(agent)
+	if err != nil {
+		return nil, volumeRoom(err)
+	}
+	v.tell(ctx, done)
+	return answered(done), nil
+}
+
+// volumeRoom tells of a host without room in the words for volumes.
+func volumeRoom(err error) error {
+	if hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity {
+		return err
+	}
+	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonVolumeCapacity, "no capacity: %s", strings.TrimPrefix(err.Error(), "no capacity: "))
+}
+
+// Volume implements hangar.VolumeService. While its host cannot be reached, the volume is
+// shown as it was published.
+func (v *Volumes) Volume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
+	row, err := v.find(ctx, ref, hangar.ActionRead)
+	if err != nil {
+		return nil, err
+	}
+	now, err := v.latest(ctx, row)
+	switch {
+	case err == nil:
+		return answered(now), nil
+	case unreachable(err) && ctx.Err() == nil:
+		return lastKnown(row), nil
+	default:
+		return nil, err
+	}
+}
+
+// latest asks the host of a volume for its row.
+func (c *Control) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.VolumeRow, error) {
+	agent, err := c.agent(row.Volume.Host)
+	if err != nil {
+		return nil, err
+	}
+	return agent.VolumeRow(ctx, row.Volume.Ref())
+}
+
+// Volumes implements hangar.VolumeService.
+func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Volume, error) {
+	rec, _, err := v.app(ctx, app, hangar.ActionRead)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.volumesOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	byHost := map[hangar.HostID]map[hangar.VolumeID]*hangar.Volume{}
+	for _, row := range rows {
+		if byHost[row.Volume.Host] == nil {
+			byHost[row.Volume.Host] = map[hangar.VolumeID]*hangar.Volume{}
+		}
+		byHost[row.Volume.Host][row.Volume.ID] = lastKnown(row)
+	}
+	var group errgroup.Group
+	for host, known := range byHost {
+		group.Go(func() error { return v.ask(ctx, app, host, known) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	list := []*hangar.Volume{}
+	for _, known := range byHost {
+		for _, volume := range known {
+			if volume.State != hangar.VolumeDestroyed {
+				list = append(list, volume)
+			}
+		}
+	}
+	slices.SortFunc(list, byVolume)
+	return list, nil
+}
+
+func byVolume(a, b *hangar.Volume) int { return strings.Compare(string(a.ID), string(b.ID)) }
+
+// ask replaces the volumes of a host that are known by what it says of them, unless it is
+// away. It may have others, of an App of the same name that was destroyed.
+func (v *Volumes) ask(ctx context.Context, app hangar.AppName, host hangar.HostID, known map[hangar.VolumeID]*hangar.Volume) error {
+	agent, err := v.agent(host)
+	if err == nil {
+		bounded, cancel := context.WithTimeout(ctx, listTimeout)
+		defer cancel()
+		var rows []*hangar.VolumeRow
+		if rows, err = agent.VolumeRows(bounded, app); err == nil {
+			for _, row := range rows {
+				if known[row.Volume.ID] != nil {
+					known[row.Volume.ID] = answered(row)
+				}
+			}
+			return nil
+		}
+	}
+	if unreachable(err) && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// OrgVolumes implements hangar.VolumeService. Volumes are listed as they were published.
+func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hangar.VolumeID, limit int) ([]*hangar.Volume, error) {
+	p, err := v.orgReader(ctx, org)
+	if err != nil {
+		return nil, err
+	}
+	id, err := v.orgID(ctx, org)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.rows.volumes(ctx, volumesPrefix)
+	if err != nil {
+		return nil, err
+	}
+	away := map[hangar.HostID]bool{}
+	mine := map[hangar.AppName]bool{} // that exist, in this organization, and may be read
+	list := []*hangar.Volume{}
+	for _, row := range rows {
+		if row.OrgID != id || row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
+			continue
+		}
+		app := row.Volume.App
+		if _, known := mine[app]; !known {
+			rec, _, err := v.anyApp(ctx, app)
+			if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+				return nil, err
+			}
+			mine[app] = err == nil && rec.Org == org && p.May(hangar.ActionRead, hangar.Target{Org: org, App: app})
+		}
+		if !mine[app] {
+			continue
+		}
+		host := row.Volume.Host
+		if _, known := away[host]; !known {
+			_, err := v.agent(host)
+			away[host] = err != nil
+		}
+		if away[host] {
+			list = append(list, lastKnown(row))
+		} else {
+			list = append(list, answered(&row))
+		}
+	}
+	slices.SortFunc(list, byVolume)
+	return list[:min(len(list), max(limit, 0))], nil
+}
+
+// UpdateVolume implements hangar.VolumeService.
+func (v *Volumes) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hangar.VolumeUpdate) (*hangar.Volume, error) {
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) {
+		if err := in.Validate(); err != nil {
+			return nil, err
+		}
+		return a.UpdateVolume(ctx, ref, in)
+	})
+}
+
+// ExtendVolume implements hangar.VolumeService.
+func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (hangar.VolumeExtended, error) {
+	volume, err := v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) {
+		now, err := a.VolumeRow(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if err := now.Volume.CheckExtension(sizeGB); err != nil {
+			return nil, err
+		}
+		if now.Volume.SizeGB == sizeGB && now.Volume.State.Usable() {
+			return now, nil // no change is no fault: clients repeat a call whose answer is lost
+		}
+		return a.ExtendVolume(ctx, ref, sizeGB)
+	})
+	if err != nil {
+		return hangar.VolumeExtended{}, err
+	}
+	return hangar.VolumeExtended{Volume: volume, NeedsRestart: volume.NeedsRestart}, nil
+}
+
+// DestroyVolume implements hangar.VolumeService.
+func (v *Volumes) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
+	return v.order(ctx, ref, hangar.ActionDelete, func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.DestroyVolume(ctx, ref) })
+}
+
+// UndeleteVolume implements hangar.VolumeService.
+func (v *Volumes) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.UndeleteVolume(ctx, ref) })
+}
+
+// VolumeEvents implements hangar.VolumeService.
+func (v *Volumes) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]hangar.VolumeEvent, error) {
+	row, err := v.find(ctx, ref, hangar.ActionRead)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := v.agent(row.Volume.Host)
+	if err != nil {
+		return nil, err
+	}
+	return agent.VolumeEvents(ctx, ref)
+}

@@ -1,0 +1,292 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// CreateVolume implements hangar.VolumeService. Nothing is reserved: a volume that nobody
+// has been told of is found by the row that its host publishes.
+func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hangar.VolumeCreate) (*hangar.Volume, error) {
+	rec, item, err := v.app(ctx, app, hangar.ActionCreate)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.Complete(); err != nil {
+		return nil, err
+	}
+	if rec.Deleting {
+		return nil, appIsGoing(app)
+	}
+	hosts, err := v.volumeHosts(ctx, rec, &in)
+	if err != nil {
+		return nil, err
+	}
+	org, err := v.orgID(ctx, rec.Org)
+	if err != nil {
+		return nil, err
+	}
+	// When the caller goes away in the middle, nobody would know whether the host has the
+	// volume; so the creation goes on.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	defer cancel()
+	row, err := v.createOn(ctx, hosts, hangar.VolumeSpec{
+		ID: hangar.NewVolumeID(), Name: in.Name, App: app, Org: rec.Org, OrgID: org, Region: in.Region, SizeGB: in.SizeGB,
+		Encrypted: in.Encrypted == nil || *in.Encrypted, FSType: in.FSType, SnapshotRetention: in.SnapshotRetention,
+		AutoBackup: in.AutoBackup == nil || *in.AutoBackup, Snapshot: in.Snapshot, Source: in.Source, Compute: in.Compute,
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.tell(ctx, row)
+	if err := v.stillThere(ctx, rec, item); err != nil {
+		v.undo(ctx, row)
+		return nil, err
+	}
+	return answered(row), nil
+}
+
+func appIsGoing(app hangar.AppName) error {
+	return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
+}
+
+// stillThere reports whether an App is there, and not about to be destroyed, after
+// something was made in it: who destroys it marks it first and then looks for that.
+func (c *Control) stillThere(ctx context.Context, rec appRecord, item state.Item) error {
+	for {
+		// A transaction asks the store itself, and not what was seen of it; it needs a write.
+		put := state.Put(item.Key, item.Value)
+		_, err := c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		if !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+		var now appRecord
+		if now, item, err = c.anyApp(ctx, rec.Name); err != nil {
+			return err
+		}
+		if now.ID != rec.ID {
+			return appNotFound(rec.Name)
+		}
+		if now.Deleting {
+			return appIsGoing(rec.Name)
+		}
+	}
+}
+
+// undo destroys a volume whose App has gone meanwhile.
+func (c *Control) undo(ctx context.Context, row *hangar.VolumeRow) {
+	agent, err := c.agent(row.Volume.Host)
+	var gone *hangar.VolumeRow
+	if err == nil {
+		gone, err = agent.DestroyVolume(platform(ctx), row.Volume.Ref())
+	}
+	if err != nil {
+		c.log.Warn("volume without an app is not destroyed yet", keyVolume, row.Volume.ID, keyApp, row.Volume.App, keyError, err)
+		return
+	}
+	c.tell(ctx, gone)
+}
+
+// createOn asks hosts in turn to make a volume. A host that lacks the room, or the snapshot
+// to restore, is passed over.
+func (v *Volumes) createOn(ctx context.Context, hosts []hangar.Host, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
+	var refusals []error
+	for _, host := range hosts {
+		agent, err := v.agent(host.ID)
+		if err == nil {
+			var row *hangar.VolumeRow
+			if row, err = v.createAt(ctx, agent, spec); err == nil {
+				return row, nil
+			}
+		}
+		switch reason := hangar.ReasonOf(err); {
+		case reason == hangar.ReasonInsufficientCapacity, reason == hangar.ReasonSnapshotNotFound && spec.Snapshot != "", agent == nil:
+			refusals = append(refusals, err)
+		default:
+			return nil, err
+		}
+	}
+	// That a snapshot is not there says less than that there is no room where it is.
+	slices.SortStableFunc(refusals, func(a, b error) int { return cmp.Compare(notFoundLast(a), notFoundLast(b)) })
+	if hangar.ReasonOf(refusals[0]) == hangar.ReasonSnapshotNotFound {
+		return nil, badRegion("snapshot %s cannot be restored in %q: the servers there do not have it", spec.Snapshot, spec.Region)
+	}
+	return nil, volumeRoom(refusals[0])
+}
+
+func notFoundLast(err error) int {
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
+		return 1
+	}
+	return 0
+}
+
+func badRegion(rule string, args ...any) error {
+	return hangar.Errorf(hangar.CodeInvalid, "", "invalid region: %s", fmt.Sprintf(rule, args...))
+}
+
+// createAt finds out, when it fails, whether the host has the volume all the same.
+func (v *Volumes) createAt(ctx context.Context, agent hangar.Agent, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
+	row, err := agent.CreateVolume(ctx, spec)
+	if err == nil || !unreachable(err) {
+		return row, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	defer cancel()
+	row, unknown := agent.VolumeRow(ctx, hangar.VolumeRef{App: spec.App, ID: spec.ID})
+	if unknown != nil {
+		return nil, err
+	}
+	return row, nil
+}
+
+// volumeHosts returns the hosts that may make a volume, in the order in which they shall be
+// asked, and completes the wish by what the volume is made from.
+func (v *Volumes) volumeHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+	switch {
+	case in.Source != "":
+		return v.forkHosts(ctx, rec, in)
+	case in.Snapshot != "":
+		return v.restoreHosts(ctx, rec, in)
+	}
+	in.Region = cmp.Or(in.Region, v.region)
+	hosts, err := v.hostsIn(in.Region)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.volumesOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	// Volumes of one name are for Machines that stand in for each other.
+	load := map[hangar.HostID]int{}
+	for _, row := range rows {
+		if row.Volume.Name == in.Name && !row.Volume.State.Gone() {
+			load[row.Volume.Host]++
+		}
+	}
+	return orderHosts(hosts, load, hangar.NewMachineID()), nil
+}
+
+// hostsIn is regionHosts in the words for volumes.
+func (c *Control) hostsIn(region hangar.Region) ([]hangar.Host, error) {
+	hosts, err := c.regionHosts(region)
+	switch {
+	case hangar.CodeOf(err) == hangar.CodeInvalid:
+		return nil, badRegion("%q is not a region of this server", region)
+	case err != nil:
+		return nil, hangar.Errorf(hangar.CodeConflict, hangar.ReasonVolumeCapacity, "no capacity: no host takes new volumes")
+	default:
+		return hosts, nil
+	}
+}
+
+// forkHosts is the host of the source, which alone has what is on it.
+func (v *Volumes) forkHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return row.Volume.ID == in.Source })
+	if err != nil {
+		return nil, err
+	}
+	if row == nil {
+		return nil, hangar.VolumeNotFound(in.Source)
+	}
+	source := &row.Volume
+	if in.Region = cmp.Or(in.Region, source.Region); in.Region != source.Region {
+		return nil, badRegion("%q is not that of volume %s, which is in %q, and a copy is made where its source is", in.Region, source.ID, source.Region)
+	}
+	if !source.State.Usable() {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "volume %s cannot be copied: it is %s", source.ID, source.State)
+	}
+	if err := in.CheckSource(int64(source.SizeGB)<<30, source.Wanted); err != nil {
+		return nil, err
+	}
+	in.FSType = source.Wanted
+	return []hangar.Host{{ID: source.Host, Region: source.Region}}, nil
+}
+
+// restoreHosts are the host that took the snapshot and then all others, which may have
+// their snapshots in the same place.
+func (v *Volumes) restoreHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return snapshotIn(row, in.Snapshot) != nil })
+	if err != nil {
+		return nil, err
+	}
+	if row == nil {
+		return nil, hangar.SnapshotNotFound(in.Snapshot)
+	}
+	in.Region = cmp.Or(in.Region, row.Volume.Region)
+	hosts, err := v.hostsIn(in.Region)
+	if err != nil {
+		return nil, err
+	}
+	snapshot := snapshotIn(row, in.Snapshot)
+	if snapshot == nil {
+		return nil, hangar.SnapshotNotFound(in.Snapshot)
+	}
+	if snapshot.State != hangar.SnapshotCreated {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "snapshot %s cannot be restored: it is %s", snapshot.ID, snapshot.State)
+	}
+	if err := in.CheckSource(snapshot.VolumeSize, row.Volume.Wanted); err != nil {
+		return nil, err
+	}
+	in.FSType = row.Volume.Wanted
+	hosts = slices.Clone(hosts)
+	slices.SortStableFunc(hosts, func(a, b hangar.Host) int {
+		return cmp.Compare(apart(a.ID, row.Volume.Host), apart(b.ID, row.Volume.Host))
+	})
+	return hosts, nil
+}
+
+func apart(a, b hangar.HostID) int {
+	if a == b {
+		return 0
+	}
+	return 1
+}
+
+func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {
+	for i := range row.Snapshots {
+		if row.Snapshots[i].ID == id {
+			return &row.Snapshots[i]
+		}
+	}
+	return nil
+}
+
+// origin returns the row of a volume of the organization of an App that the caller may
+// read, as its host has it now unless that one is away; nil: none is wanted.
+func (v *Volumes) origin(ctx context.Context, rec appRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	org, err := v.orgID(ctx, rec.Org)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.rows.volumes(ctx, volumesPrefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if row.OrgID != org || !wanted(&row) || !p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: row.Volume.App}) {
+			continue
+		}
+		now, err := v.latest(ctx, row)
+		switch {
+		case err == nil:
+			return now, nil
+		case unreachable(err) && ctx.Err() == nil:
+			return &row, nil
+		default:
+			return nil, err
+		}
+	}
+	return nil, nil //nolint:nilnil // as documented
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// destroyPause is between two attempts to destroy a volume that is busy: being made, or
+// about to be given back by a Machine that is destroyed.
+const destroyPause = 100 * time.Millisecond
+
+// destroyVolumes destroys the volumes of an App that is being destroyed. As any others,
+// they can be had back for a while, in an App of the same name and organization.
+func (c *Control) destroyVolumes(ctx context.Context, rows []hangar.VolumeRow) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(destroysAtOnce)
+	for _, row := range rows {
+		if !row.Volume.State.Gone() {
+			group.Go(func() error { return c.destroyVolume(ctx, row) })
+		}
+	}
+	return group.Wait()
+}
+
+func (c *Control) destroyVolume(ctx context.Context, row hangar.VolumeRow) error {
+	agent, err := c.agent(row.Volume.Host)
+	if err != nil {
+		return err
+	}
+	for {
+		done, err := agent.DestroyVolume(platform(ctx), row.Volume.Ref())
+		switch reason := hangar.ReasonOf(err); {
+		case err == nil:
+			c.tell(ctx, done)
+			return nil
+		case hangar.CodeOf(err) == hangar.CodeNotFound:
+			return nil
+		case reason != hangar.ReasonVolumeAttached && reason != hangar.ReasonWrongState:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(destroyPause):
+		}
+	}
+}
+
+// healVolumes destroys volumes whose App is not there: their creators were interrupted
+// while somebody destroyed it.
+func (c *Control) healVolumes(ctx context.Context) error {
+	rows, err := c.rows.volumes(ctx, volumesPrefix)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.Volume.State.Gone() || c.now().Sub(row.Volume.CreatedAt) < createTimeout {
+			continue
+		}
+		rec, _, err := c.anyApp(ctx, row.Volume.App)
+		var org string
+		if err == nil {
+			org, err = c.orgID(ctx, rec.Org)
+		}
+		switch {
+		case err == nil && org == row.OrgID:
+			continue
+		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
+			return err
+		}
+		c.log.Info("destroying a volume without an app", keyApp, row.Volume.App, keyVolume, row.Volume.ID)
+		c.undo(ctx, &row)
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// settingDrills keeps what is known of drills in the journal.
+const settingDrills = "volume-drills"
+
+// drillKey names the App that drills are of: the id of its organization, a slash and its
+// name, as there may be an App of that name in another organization later.
+type drillKey string
+
+func newDrillKey(orgID string, app hangar.AppName) drillKey {
+	return drillKey(orgID + "/" + string(app))
+}
+
+func drillKeyOf(rec *journal.VolumeRecord) drillKey { return newDrillKey(rec.OrgID, rec.Volume.App) }
+
+// drillRecord is what is known of the drills of one App.
+type drillRecord struct {
+	Latest hangar.VolumeDrill `json:"latest"`
+	// Scratch is the volume that the latest restores to, until that has been removed.
+	Scratch hangar.VolumeID `json:"scratch,omitempty"`
+	// Passed is when a drill passed last.
+	Passed time.Time `json:"passed,omitzero"`
+	// Postponed: the disk had no room for it, and it is tried again before its time.
+	Postponed bool `json:"postponed,omitempty"`
+}
+
+// drills are those of the agent.
+type drills struct {
+	mu       sync.Mutex                                    // held while a change is committed
+	byApp    map[drillKey]*drillRecord                     // replaced, never changed in place; guarded by mu
+	progress map[drillKey]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
+}
+
+func (d *drills) init() {
+	d.byApp = make(map[drillKey]*drillRecord)
+	d.progress = make(map[drillKey]*atomic.Pointer[hangar.Progress])
+}
+
+// of reports whether drills of an App of a name are known. mu is held.
+func (d *drills) of(app hangar.AppName) bool {
+	for _, rec := range d.byApp {
+		if rec.Latest.App == app {
+			return true
+		}
+	}
+	return false
+}
+
+// VolumeDrill implements hangar.VolumeAgent.
+func (a *Agent) VolumeDrill(_ context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
+	of := newDrillKey(orgID, app)
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	rec := a.drills.byApp[of]
+	if rec == nil {
+		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of App %q was tried out yet", app)
+	}
+	drill := rec.Latest
+	if at := a.drills.progress[of]; at != nil {
+		if p := at.Load(); p != nil {
+			drill.Progress = *p
+		}
+	}
+	return &drill, nil
+}
+
+// DrillVolumes implements hangar.VolumeAgent.
+func (a *Agent) DrillVolumes(ctx context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
+	of := newDrillKey(orgID, app)
+	if a.o.Archive == nil {
+		return nil, errNoArchive()
+	}
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	before := a.drills.byApp[of]
+	if before != nil && before.Latest.FinishedAt.IsZero() {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
+			"failed_precondition: a drill of App %q is under way since %s", app, before.Latest.StartedAt.Format(time.RFC3339))
+	}
+	volume, snapshot, ok := pickDrill(a.recordsOf(of), rand.IntN)
+	if !ok {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound,
+			"failed_precondition: App %q has no snapshot that could be tried out", app)
+	}
+	next := drillRecord{Scratch: hangar.NewVolumeID(), Latest: hangar.VolumeDrill{
+		App: app, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(a.o.Now()),
+	}}
+	if before != nil {
+		next.Passed = before.Passed
+		if before.Scratch != "" {
+			next.Scratch = before.Scratch // what is left of it goes first
+		}
+	}
+	if err := a.putDrill(ctx, of, &next); err != nil {
+		return nil, err
+	}
+	a.start(func() { a.drill(a.lifetime, of) })
+	return &next.Latest, nil
+}
+
+// pickDrill draws a snapshot that is complete: each is as likely as any other.
+func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.VolumeID, hangar.SnapshotID, bool) {
+	var complete []*hangar.Snapshot
+	for _, rec := range records {
+		for i := range rec.Snapshots {
+			if s := &rec.Snapshots[i]; s.State == hangar.SnapshotCreated {
+				complete = append(complete, s)
+			}
+		}
+	}
+	if len(complete) == 0 {
+		return "", "", false
+	}
+	s := complete[intn(len(complete))]
+	return s.Volume, s.ID, true
+}
+
+func (a *Agent) recordsOf(of drillKey) []*journal.VolumeRecord {
+	var list []*journal.VolumeRecord
+	for _, v := range a.allVolumes() {
+		if rec := v.rec.Load(); drillKeyOf(rec) == of {
+			list = append(list, rec)
+		}
+	}
+	return list
+}
+
+// putDrill makes durable what is known of the drills of an App; nil: nothing. a.drills.mu
+// is held.
+func (a *Agent) putDrill(ctx context.Context, of drillKey, rec *drillRecord) error {
+	all := maps.Clone(a.drills.byApp)
+	if rec == nil {
+		delete(all, of)
+	} else {
+		all[of] = rec
+	}
+	value, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("encode drills: %w", err)
+	}
+	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
+	if err != nil {
+		return fmt.Errorf("commit drill of app %s: %w", of, err)
+	}
+	a.drills.byApp = all
+	return nil
+}
+
+// changeDrill is putDrill for the drill that is under way.
+func (a *Agent) changeDrill(ctx context.Context, of drillKey, alter func(next *drillRecord)) error {
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	next := *a.drills.byApp[of]
+	alter(&next)
+	return a.putDrill(ctx, of, &next)
+}
+
+// readDrills takes up what the journal knows of drills.
+func (a *Agent) readDrills() error {
+	value, err := a.o.Journal.Setting(settingDrills)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	if err := json.Unmarshal(value, &a.drills.byApp); err != nil {
+		// They begin anew; what scratch there is, is nobody's.
+		a.o.Log.Error("what is known of drills cannot be read", keyError, err)
+		a.drills.byApp = make(map[drillKey]*drillRecord)
+	}
+	for _, rec := range a.drills.byApp {
+		if !rec.Passed.IsZero() {
+			a.metrics.passed(rec.Latest.App, rec.Passed)
+		}
+	}
+	return nil
+}
+
+// resumeDrills begins again what an earlier daemon left under way.
+func (a *Agent) resumeDrills() {
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	for of, rec := range a.drills.byApp {
+		if rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
+			a.start(func() { a.drill(a.lifetime, of) })
+		}
+	}
+}
+
+// drilled reports whether a drill is about to read a snapshot.
+func (a *Agent) drilled(id hangar.SnapshotID) bool {
+	a.drills.mu.Lock()
+	defer a.drills.mu.Unlock()
+	for _, rec := range a.drills.byApp {
+		if rec.Latest.FinishedAt.IsZero() && rec.Latest.Snapshot == id {
+			return true
+		}
+	}
+	return false
+}
+
+// drillPostponement is how long after the disk had no room for a drill it is tried again.
+const drillPostponement = day
+
+// dueDrill reports whether an App is to have a drill now: once a week, at its own
+// minute, of snapshots that there were then.
+func dueDrill(app hangar.AppName, rec *drillRecord, records []*journal.VolumeRecord, now time.Time) bool {
+	due := latestTurn(string(app), week, now)
+	if rec != nil {
+		switch last := &rec.Latest; {
+		case last.FinishedAt.IsZero():
+			return false
+		case ahead(last.StartedAt, now):
+		case rec.Postponed:
+			return !now.Before(last.FinishedAt.Add(drillPostponement))
+		case !last.StartedAt.Before(due):
+			return false
+		}
+	}
+	for _, r := range records {
+		for i := range r.Snapshots {
+			if s := &r.Snapshots[i]; s.State == hangar.SnapshotCreated && !s.FinishedAt.After(due) {
+				return true
+			}
+		}
+	}
+	return false
+}

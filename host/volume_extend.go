@@ -1,0 +1,157 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+)
+
+// extendDeadline bounds how long a volume grows, which is a matter of its metadata.
+const extendDeadline = 2 * time.Minute
+
+// ExtendVolume implements hangar.VolumeAgent.
+func (a *Agent) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (*hangar.VolumeRow, error) {
+	v, err := a.volume(ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.extend(ctx, sizeGB, hangar.VolumeEvent{Source: hangar.EventSourceFrom(ctx)}); err != nil {
+		return nil, err
+	}
+	return v.row(ctx), nil
+}
+
+// extend makes the volume sizeGB large, which event tells.
+func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEvent) error {
+	if begun, err := v.beginExtending(ctx, sizeGB); err != nil || !begun {
+		return err
+	}
+	return v.finishExtending(ctx, event)
+}
+
+// beginExtending promises the room, unless the volume is that large already.
+func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, err error) {
+	v.agent.volumes.room.Lock()
+	defer v.agent.volumes.room.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	rec := v.rec.Load()
+	switch size := rec.Volume.SizeGB; {
+	case rec.Volume.State != hangar.VolumeCreated:
+		return false, wrongVolumeState("extend", rec)
+	case sizeGB == size:
+		return false, nil
+	case sizeGB < size:
+		return false, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: size_gb must be greater than current: %d asked, the volume has %d", sizeGB, size)
+	case sizeGB > hangar.MaxVolumeGB:
+		return false, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: %d is more than the %d that are allowed", sizeGB, hangar.MaxVolumeGB)
+	default:
+		if err := v.agent.roomFor(ctx, sizeGB-size); err != nil {
+			return false, err
+		}
+	}
+	_, err = v.commit(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Volume.State, next.Growing = hangar.VolumeExtending, sizeGB
+		return nil
+	})
+	return err == nil, err
+}
+
+// finishExtending grows a volume that is extending. It may be repeated.
+func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), extendDeadline)
+	defer cancel()
+	to := v.rec.Load().Growing
+	online, mounted, failure := v.grow(ctx, int64(to)<<30)
+	event.Type = hangar.VolumeEventExtend
+	rec, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
+		if failure != nil {
+			event.Fault = userText(failure)
+			return []hangar.VolumeEvent{event}
+		}
+		if event.Text == "" {
+			event.Text = fmt.Sprintf("extended from %d to %d GB", next.Volume.SizeGB, to)
+		}
+		next.Volume.SizeGB = to
+		next.Volume.NeedsRestart = mounted && !online
+		return []hangar.VolumeEvent{event}
+	})
+	if err != nil || failure != nil {
+		return firstError(failure, err)
+	}
+	return v.agent.showMounts(ctx, rec)
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow makes the image and the device size bytes large. online: so is the file system,
+// if it is mounted; otherwise it is when it is mounted next.
+func (v *volume) grow(ctx context.Context, size int64) (online, mounted bool, err error) {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	device, err := v.attach(ctx)
+	if err != nil {
+		return false, false, v.unlessGone(err)
+	}
+	mounted = v.open.machine
+	online, err = device.Extend(ctx, size)
+	switch {
+	case errors.Is(err, devices.ErrFrozen):
+		err = hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotRunning,
+			"volume %s cannot be extended while a snapshot of it is being taken", v.id)
+	case err != nil:
+		err = v.unlessGone(fmt.Errorf("extend volume %s: %w", v.id, err))
+	}
+	return online, mounted, firstError(err, v.closeUnused(ctx))
+}
+
+// unlessGone asks for another try after the process behind the volume ended meanwhile.
+func (v *volume) unlessGone(err error) error {
+	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE} {
+		if errors.Is(err, gone) {
+			return &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("volume %s was lost meanwhile: try again", v.id), Err: err}
+		}
+	}
+	return err
+}
+
+// showMounts has the Machine that mounts the volume show what it is now. That is not a
+// new version of the Machine.
+func (a *Agent) showMounts(ctx context.Context, rec *journal.VolumeRecord) error {
+	a.mu.RLock()
+	m := a.machines[rec.Volume.AttachedMachine]
+	a.mu.RUnlock()
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rec.Load().Machine.State.Answers(hangar.VerbAnnotate) != hangar.Accept {
+		return nil
+	}
+	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+		next.Machine.Config.DescribeMount(&rec.Volume)
+		if next.Previous != nil {
+			before := *next.Previous
+			before.Config.DescribeMount(&rec.Volume)
+			next.Previous = &before
+		}
+		return nil
+	})
+}

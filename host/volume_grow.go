@@ -1,0 +1,118 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// volumeTick is how often the volumes of running Machines are measured.
+const volumeTick = 10 * time.Second
+
+// keepVolumes measures the volumes of running Machines until ctx ends, and extends those
+// that their Machines want extended. First it goes on with what an earlier daemon has
+// left. What failed for one volume is told once.
+func (a *Agent) keepVolumes(ctx context.Context, left []*volume) {
+	a.resumeVolumes(ctx, left)
+	tick := time.NewTicker(volumeTick)
+	defer tick.Stop()
+	told := make(map[hangar.VolumeID]string)
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		a.tendVolumes(ctx, told)
+	}
+}
+
+// tendVolumes is one round of keepVolumes. told is why volumes could not be extended.
+func (a *Agent) tendVolumes(ctx context.Context, told map[hangar.VolumeID]string) {
+	for _, v := range a.allVolumes() {
+		if ctx.Err() != nil {
+			return
+		}
+		usage, ok := v.usage(ctx)
+		if !ok {
+			delete(told, v.id)
+			continue
+		}
+		if usageMoved(v.rec.Load().Volume.Usage, usage) {
+			if err := v.remember(ctx, usage); err != nil {
+				a.o.Log.Error("record the usage of a volume", keyVolume, v.id, keyError, err)
+			}
+		}
+		switch why := v.autoExtend(ctx, usage, told[v.id]); why {
+		case "":
+			delete(told, v.id)
+		default:
+			told[v.id] = why
+		}
+	}
+}
+
+// usageMoved reports whether the usage of a volume is worth being told: by a part of a
+// hundred.
+func usageMoved(before, now hangar.VolumeUsage) bool {
+	moved := before.Used() - now.Used()
+	return before.Total() != now.Total() || max(moved, -moved)*100 >= now.Total()
+}
+
+// autoExtend extends a volume that is fuller than its Machine wants it to be, and returns
+// why it could not, which before was for the round before.
+func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, before string) string {
+	rec := v.rec.Load()
+	m, mount := v.agent.mountOf(v)
+	if m == nil || mount.ExtendThresholdPercent <= 0 || rec.Volume.State != hangar.VolumeCreated || rec.Volume.NeedsRestart {
+		return before
+	}
+	if usage.Used()*100 < int64(mount.ExtendThresholdPercent)*usage.Total() {
+		return ""
+	}
+	size := rec.Volume.SizeGB
+	limit := hangar.MaxVolumeGB
+	if mount.SizeGBLimit > 0 {
+		limit = min(limit, mount.SizeGBLimit)
+	}
+	percent := usage.Used() * 100 / usage.Total()
+	why := fmt.Sprintf("it has the %d GB that it may have", size)
+	if to := min(size+max(1, mount.AddSizeGB), limit); to > size {
+		event := hangar.VolumeEvent{
+			Source: hangar.SourceAgent, Machine: m.id, Text: fmt.Sprintf("extended from %d to %d GB: %d%% of it was used", size, to, percent),
+		}
+		err := v.extend(ctx, to, event)
+		if err == nil {
+			m.note("info", "Volume %s %s", v.id, event.Text)
+			return ""
+		}
+		why = userText(err)
+	}
+	if why == before || ctx.Err() != nil {
+		return why
+	}
+	m.note("warn", "Volume %s is %d%% full and cannot be extended: %s", v.id, percent, why)
+	err := v.tell(ctx, hangar.VolumeEvent{Type: hangar.VolumeEventExtend, Machine: m.id, Fault: why})
+	if err != nil {
+		v.agent.o.Log.Error("record the event of a volume", keyVolume, v.id, keyError, err)
+	}
+	return why
+}
+
+// mountOf returns the Machine that mounts a volume, and how; nil if there is none.
+func (a *Agent) mountOf(v *volume) (*machine, hangar.Mount) {
+	a.mu.RLock()
+	m := a.machines[v.rec.Load().Volume.AttachedMachine]
+	a.mu.RUnlock()
+	if m == nil {
+		return nil, hangar.Mount{}
+	}
+	for _, mount := range m.rec.Load().Machine.Config.Mounts {
+		if mount.Volume == string(v.id) {
+			return m, mount
+		}
+	}
+	return nil, hangar.Mount{}
+}

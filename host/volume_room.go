@@ -1,0 +1,86 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// promised is how much of the disk a volume may take in the end, in GiB.
+func (v *volume) promised() int {
+	rec := v.rec.Load()
+	switch state := rec.Volume.State; {
+	case state == hangar.VolumeDestroyed, state == hangar.VolumeFailed, state.Gone() && rec.Unfilled:
+		return 0
+	default:
+	}
+	return max(rec.Volume.SizeGB, rec.Growing)
+}
+
+// roomFor refuses to promise more GiB than the disk can hold of volumes: what is free
+// and what they take already, times the operator's ratio. a.volumes.room is held.
+func (a *Agent) roomFor(ctx context.Context, more int) error {
+	disk, err := a.volumeRoom(ctx)
+	if err != nil {
+		return err
+	}
+	if int64(more)<<30 > disk.left() {
+		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+			"no capacity: %d GB asked, %d GB promised to volumes already, and the disk holds %.1f GB for them (over-commit ratio %g)",
+			more, disk.promised, float64(disk.holds)/(1<<30), disk.ratio)
+	}
+	return nil
+}
+
+// volumeRoom is what the disk has to promise to volumes.
+type volumeRoom struct {
+	promised int   // GiB
+	holds    int64 // bytes that are free, or taken by volumes
+	ratio    float64
+}
+
+// left is how many bytes more may be promised.
+func (r volumeRoom) left() int64 { return int64(float64(r.holds)*r.ratio) - int64(r.promised)<<30 }
+
+func (a *Agent) volumeRoom(ctx context.Context) (volumeRoom, error) {
+	disk, err := a.o.Devices.Room(ctx)
+	if err != nil {
+		return volumeRoom{}, fmt.Errorf("measure the disk of volumes: %w", err)
+	}
+	room := volumeRoom{holds: disk.Free, ratio: a.overcommit()}
+	for _, v := range a.allVolumes() {
+		room.promised += v.promised()
+	}
+	for _, taken := range disk.Taken {
+		room.holds += taken
+	}
+	return room, nil
+}
+
+// overcommit is how many times its size the disk is promised to volumes.
+func (a *Agent) overcommit() float64 {
+	if a.o.VolumeOvercommit <= 0 {
+		return 1
+	}
+	return a.o.VolumeOvercommit
+}
+
+// volumesPerMachine is how many volumes a Machine may mount.
+func (a *Agent) volumesPerMachine() int { return max(1, a.o.VolumesPerMachine) }
+
+// hasComputeRoom refuses a volume for a Machine that the host has no room at this moment.
+func (a *Agent) hasComputeRoom(ctx context.Context, guest *hangar.Guest) error {
+	if guest == nil {
+		return nil
+	}
+	room, err := a.Room(ctx)
+	if err != nil {
+		return err
+	}
+	if need := int64(guest.Memory()) << 20; need > room.Free {
+		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+			"no capacity: compute.guest asks for %d MB of memory, the host has %d MB left", guest.Memory(), max(0, room.Free)>>20)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// snapshotsAtOnce bounds the snapshots of a host that are being read, which compete with
+// Machines for its disk.
+const snapshotsAtOnce = 2
+
+// Snapshots implements hangar.VolumeAgent.
+func (a *Agent) Snapshots(_ context.Context, ref hangar.VolumeRef) ([]*hangar.Snapshot, error) {
+	v, err := a.volume(ref)
+	if err != nil {
+		return nil, err
+	}
+	list := []*hangar.Snapshot{}
+	for _, s := range v.snapshots(v.rec.Load()) {
+		list = append(list, &s)
+	}
+	return list, nil
+}
+
+// snapshots are those of a record, with how far the one is that is being taken.
+func (v *volume) snapshots(rec *journal.VolumeRecord) []hangar.Snapshot {
+	p := v.reading.Load()
+	if p == nil {
+		return rec.Snapshots
+	}
+	list := slices.Clone(rec.Snapshots)
+	for i := range list {
+		if list[i].State == hangar.SnapshotRunning {
+			list[i].Progress = *p
+		}
+	}
+	return list
+}
+
+// CreateSnapshot implements hangar.VolumeAgent.
+func (a *Agent) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hangar.Snapshot, error) {
+	v, err := a.volume(ref)
+	if err != nil {
+		return nil, err
+	}
+	if a.o.Archive == nil {
+		return nil, errNoArchive()
+	}
+	return v.beginSnapshot(ctx, false)
+}
+
+// beginSnapshot records that there is to be a snapshot, and has it taken.
+func (v *volume) beginSnapshot(ctx context.Context, daily bool) (*hangar.Snapshot, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	rec := v.rec.Load()
+	if err := mayBeSnapshotted(rec, daily); err != nil {
+		return nil, err
+	}
+	s := hangar.Snapshot{
+		ID: hangar.NewSnapshotID(), Volume: v.id, State: hangar.SnapshotWaiting, VolumeSize: int64(rec.Volume.SizeGB) << 30,
+		CreatedAt: wholeSecond(v.agent.o.Now()), RetentionDays: rec.Volume.SnapshotRetention, Daily: daily,
+	}
+	_, err := v.commit(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = slices.Insert(slices.Clone(next.Snapshots), 0, s)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// One that cannot be taken any more waits for the next daemon.
+	v.agent.start(func() { v.takeSnapshot(v.agent.lifetime, s.ID) })
+	return &s, nil
+}
+
+func mayBeSnapshotted(rec *journal.VolumeRecord, daily bool) error {
+	if !rec.Volume.State.Usable() {
+		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
+			"failed_precondition: volume %s is %s, so that no snapshot can be taken", rec.Volume.ID, rec.Volume.State)
+	}
+	if i := slices.IndexFunc(rec.Snapshots, func(s hangar.Snapshot) bool { return underWay(&s) }); i >= 0 {
+		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotRunning,
+			"failed_precondition: snapshot is already scheduled at %s", rec.Snapshots[i].CreatedAt.Format(time.RFC3339))
+	}
+	if !roomForSnapshot(rec.Snapshots, daily) {
+		return hangar.Errorf(hangar.CodeExhausted, "", "resource_exhausted: volume %s has %d snapshots, which is as many as are kept; they expire by their retention",
+			rec.Volume.ID, hangar.MaxSnapshots)
+	}
+	return nil
+}
+
+// withSnapshot returns the snapshots of a volume with one changed, if it is there.
+func withSnapshot(snapshots []hangar.Snapshot, id hangar.SnapshotID, alter func(*hangar.Snapshot)) []hangar.Snapshot {
+	list := slices.Clone(snapshots)
+	if i := slices.IndexFunc(list, func(s hangar.Snapshot) bool { return s.ID == id }); i >= 0 {
+		alter(&list[i])
+	}
+	return list
+}
+
+// takeSnapshot takes a snapshot that waits. When ctx ends first, it waits for the next
+// daemon, which takes it of what is on the volume then.
+func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
+	a := v.agent
+	if a.snapshots.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer a.snapshots.Release(1)
+	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) { s.State = hangar.SnapshotRunning })
+		return nil
+	})
+	var (
+		entry archive.Entry
+		took  time.Duration
+	)
+	if err == nil {
+		entry, took, err = v.archiveSnapshot(ctx, id)
+	}
+	if err != nil && ctx.Err() != nil {
+		v.putOff(ctx, id)
+		return
+	}
+	if err != nil {
+		a.o.Log.Error("snapshot of a volume", keyVolume, v.id, keySnapshot, id, keyError, err)
+		a.metrics.snapshots.WithLabelValues(resultFailed).Inc()
+		err = v.snapshotFailed(ctx, id, userText(err))
+	} else {
+		a.metrics.snapshots.WithLabelValues(resultCreated).Inc()
+		err = v.snapshotCreated(ctx, entry, took)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.o.Log.Error("record what became of a snapshot", keyVolume, v.id, keySnapshot, id, keyError, err)
+	}
+	a.lookAtVolumes()
+}
+
+// putOff has a snapshot that was not completed wait again.
+func (v *volume) putOff(ctx context.Context, id hangar.SnapshotID) {
+	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) { s.State = hangar.SnapshotWaiting })
+		return nil
+	})
+	if err != nil {
+		v.agent.o.Log.Warn("a snapshot that is under way will have failed", keyVolume, v.id, keySnapshot, id, keyError, err)
+	}
+}
+
+func (v *volume) snapshotCreated(ctx context.Context, entry archive.Entry, took time.Duration) error {
+	now := v.agent.o.Now()
+	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = withSnapshot(next.Snapshots, entry.ID, func(s *hangar.Snapshot) {
+			s.State, s.FinishedAt, s.Frozen = hangar.SnapshotCreated, wholeSecond(now), took
+			s.Size, s.VolumeSize, s.Digest = entry.Stored, entry.VolumeSize, entry.Digest
+		})
+		discard(next, dispensable(next.Snapshots, now)...)
+		return []hangar.VolumeEvent{{
+			Type: hangar.VolumeEventSnapshot, Snapshot: entry.ID,
+			Text: fmt.Sprintf("A snapshot was taken: %d bytes were added to the archive, and writes waited for %s", entry.Stored, took.Round(time.Millisecond)),
+		}}
+	})
+	return err
+}
+
+// snapshotFailed says that there is no such snapshot, whatever the archive has of it.
+func (v *volume) snapshotFailed(ctx context.Context, id hangar.SnapshotID, fault string) error {
+	now := v.agent.o.Now()
+	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) {
+			s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), fault
+		})
+		next.Discarded = append(slices.Clone(next.Discarded), id)
+		discard(next, dispensable(next.Snapshots, now)...)
+		return []hangar.VolumeEvent{{Type: hangar.VolumeEventSnapshot, Snapshot: id, Text: "No snapshot was taken", Fault: fault}}
+	})
+	return err
+}
+
+// archiveSnapshot puts what is on the volume into the archive, and says how long writers
+// waited.
+func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (entry archive.Entry, took time.Duration, err error) {
+	store, err := v.agent.archiveSoon(ctx)
+	if err != nil {
+		return entry, 0, err
+	}
+	defer v.reading.Store(nil)
+	progress := func(p hangar.Progress) { v.reading.Store(&p) }
+	err = v.frozen(ctx, string(id), func(view view) error {
+		took = view.Took()
+		meta := archive.Meta{
+			ID: id, Volume: v.id, App: view.of.Volume.App, Org: view.of.Org, OrgID: view.of.OrgID, CreatedAt: wholeSecond(v.agent.o.Now()),
+			FSType: view.content, Encrypted: view.of.Volume.Encrypted,
+		}
+		base, unpin, err := v.base(ctx, view)
+		if err != nil {
+			return err
+		}
+		defer unpin()
+		entry, err = writeArchive(ctx, store, meta, view, view.data, base, progress)
+		return err
+	})
+	return entry, took, err
+}
+
+// base is the newest snapshot, and what has changed since; nil: that is not known.
+func (v *volume) base(ctx context.Context, view view) (*archive.Base, func(), error) {
+	snapshots := v.rec.Load().Snapshots
+	i := slices.IndexFunc(snapshots, func(s hangar.Snapshot) bool { return s.State == hangar.SnapshotCreated })
+	if i < 0 {
+		return nil, func() {}, nil
+	}
+	id := snapshots[i].ID
+	unpin := v.agent.store.pin(id)
+	changed, known, err := view.Changed(ctx, string(id))
+	if err != nil || !known {
+		unpin()
+		return nil, func() {}, err
+	}
+	return &archive.Base{ID: id, Changed: changed}, unpin, nil
+}
+
+// takeUpSnapshots sees to what an earlier daemon left under way. A snapshot that it was
+// reading when it was killed is given up: that may have been long ago.
+func (a *Agent) takeUpSnapshots(ctx context.Context) error {
+	if err := a.readDrills(); err != nil {
+		return err
+	}
+	for _, v := range a.allVolumes() {
+		for _, s := range v.rec.Load().Snapshots {
+			switch s.State {
+			case hangar.SnapshotWaiting:
+				a.start(func() { v.takeSnapshot(a.lifetime, s.ID) })
+			case hangar.SnapshotRunning:
+				a.metrics.snapshots.WithLabelValues(resultFailed).Inc()
+				if err := v.snapshotFailed(ctx, s.ID, "the server ended unexpectedly meanwhile"); err != nil {
+					return err
+				}
+			default:
+			}
+		}
+	}
+	a.resumeDrills()
+	return nil
+}
+
+// keySnapshot is the key of log lines.
+const keySnapshot = "snapshot"

@@ -1,0 +1,300 @@
+package host_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
+)
+
+// TestSnapshotsAgainstModel asks random things of volumes that are written to, while the
+// agent is killed between any two things that it does to the disk and the archive, and
+// days pass. Whatever is listed can be restored and is what was there; nothing else is
+// kept in the archive; nothing is left open or on the disk.
+func TestSnapshotsAgainstModel(t *testing.T) {
+	// A life takes half a second; more are played with -rapid.checks.
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set("20"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
+	}
+	r := newRig(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		l := &librarian{rig: r, volumes: map[hangar.VolumeRef]string{}, snapshots: map[hangar.SnapshotID]string{}}
+		rt.Repeat(map[string]func(*rapid.T){
+			"make":     l.make,
+			"write":    l.write,
+			"snapshot": l.snapshot,
+			"restore":  l.restore,
+			"fork":     l.fork,
+			"drill":    l.drill,
+			"destroy":  l.destroy,
+			"day":      l.day,
+			"":         l.check,
+		})
+		l.clear()
+	})
+}
+
+// librarian is the model: what is on volumes and in snapshots.
+type librarian struct {
+	*rig
+	volumes   map[hangar.VolumeRef]string
+	snapshots map[hangar.SnapshotID]string // asked for, taken or not
+	writes    int
+}
+
+// maybeKilled does something, during which or after which the agent may be killed, and
+// waits until nothing is under way any more.
+func (l *librarian) maybeKilled(rt *rapid.T, do func()) {
+	after := rapid.IntRange(0, 16).Draw(rt, "kill after operations")
+	if after == 0 || after > 12 {
+		do()
+		l.settle()
+		return
+	}
+	reached, dead := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	step := func() {
+		mu.Lock()
+		after--
+		hit, late := after == 0, after <= 0
+		mu.Unlock()
+		if hit {
+			close(reached)
+		}
+		if late {
+			<-dead
+		}
+	}
+	l.disk.inject(func(string, hangar.VolumeID) error { step(); return nil })
+	l.store.intercept(func(context.Context, string, hangar.SnapshotID) error {
+		step()
+		if l.session.dead.Load() {
+			return errDead
+		}
+		return nil
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); do() }()
+	select {
+	case <-reached:
+	case <-time.After(50 * time.Millisecond): // what it does is over, or goes on alone
+	}
+	crashed := make(chan struct{})
+	go func() { defer close(crashed); l.crash() }()
+	for !l.session.dead.Load() {
+		<-time.After(time.Millisecond)
+	}
+	close(dead)
+	<-crashed
+	<-done
+	l.disk.inject(nil)
+	l.store.intercept(nil)
+	l.open()
+	l.settle()
+}
+
+// settle waits until nothing is under way.
+func (l *librarian) settle() {
+	l.Helper()
+	l.until(func() bool {
+		rows, err := l.VolumeRows(context.Background(), "")
+		l.must(err)
+		for _, row := range rows {
+			if row.Volume.State == hangar.VolumeCreating || row.Volume.State == hangar.VolumeRestoring {
+				return false
+			}
+			for _, s := range row.Snapshots {
+				if s.State == hangar.SnapshotWaiting || s.State == hangar.SnapshotRunning {
+					return false
+				}
+			}
+		}
+		drill, err := l.VolumeDrill(context.Background(), testOrg, "web")
+		return err != nil || !drill.FinishedAt.IsZero()
+	})
+}
+
+func (l *librarian) pick(rt *rapid.T) hangar.VolumeRef {
+	refs := slices.SortedFunc(maps.Keys(l.volumes), func(a, b hangar.VolumeRef) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) })
+	if len(refs) == 0 {
+		rt.Skip("there is no volume")
+	}
+	return refs[rapid.IntRange(0, len(refs)-1).Draw(rt, "volume")]
+}
+
+// add makes a volume that has some content once it is usable, unless the agent died too soon.
+func (l *librarian) add(rt *rapid.T, content string, edit func(*hangar.VolumeSpec)) {
+	if len(l.volumes) > 4 {
+		rt.Skip("there are enough volumes")
+	}
+	spec := hangar.VolumeSpec{
+		ID: hangar.NewVolumeID(), Name: "data", App: "web", Org: "personal", OrgID: testOrg, Region: "loc", FSType: hangar.FSRaw,
+		SnapshotRetention: rapid.IntRange(1, 3).Draw(rt, "retention"), AutoBackup: rapid.Bool().Draw(rt, "daily"),
+		Encrypted: rapid.Bool().Draw(rt, "encrypted"),
+	}
+	edit(&spec)
+	ref := hangar.VolumeRef{App: "web", ID: spec.ID}
+	l.maybeKilled(rt, func() { _, _ = l.CreateVolume(context.Background(), spec) })
+	row, err := l.VolumeRow(context.Background(), ref)
+	if err != nil {
+		return // the agent died before it had recorded anything
+	}
+	if row.Volume.State != hangar.VolumeCreated {
+		rt.Fatalf("volume %+v", row.Volume)
+	}
+	l.volumes[ref] = content
+}
+
+func (l *librarian) make(rt *rapid.T) { l.add(rt, "", func(s *hangar.VolumeSpec) { s.SizeGB = 1 }) }
+
+func (l *librarian) write(rt *rapid.T) {
+	ref := l.pick(rt)
+	l.writes++
+	l.volumes[ref] = fmt.Sprintf("%8d", l.writes)
+	l.disk.write(ref.ID, 5<<20, l.volumes[ref])
+}
+
+func (l *librarian) snapshot(rt *rapid.T) {
+	ref := l.pick(rt)
+	l.maybeKilled(rt, func() { _, _ = l.CreateSnapshot(context.Background(), ref) })
+}
+
+// learn notes what is in snapshots that were not known: what was on their volumes, which
+// nobody writes to while one is taken.
+func (l *librarian) learn(rt *rapid.T) map[hangar.SnapshotID]hangar.Snapshot {
+	listed := map[hangar.SnapshotID]hangar.Snapshot{}
+	rows, err := l.VolumeRows(context.Background(), "")
+	l.must(err)
+	for _, row := range rows {
+		for _, s := range row.Snapshots {
+			if s.State != hangar.SnapshotCreated {
+				continue
+			}
+			listed[s.ID] = s
+			if _, known := l.snapshots[s.ID]; !known {
+				content, ok := l.volumes[row.Volume.Ref()]
+				if !ok {
+					rt.Fatalf("a snapshot %+v of a volume that is gone", s)
+				}
+				l.snapshots[s.ID] = content
+			}
+		}
+	}
+	return listed
+}
+
+func (l *librarian) restore(rt *rapid.T) {
+	ids := slices.Sorted(maps.Keys(l.learn(rt)))
+	if len(ids) == 0 {
+		rt.Skip("there is no snapshot")
+	}
+	id := ids[rapid.IntRange(0, len(ids)-1).Draw(rt, "snapshot")]
+	l.add(rt, l.snapshots[id], func(s *hangar.VolumeSpec) { s.Snapshot = id })
+}
+
+func (l *librarian) fork(rt *rapid.T) {
+	from := l.pick(rt)
+	l.add(rt, l.volumes[from], func(s *hangar.VolumeSpec) { s.Source = from.ID })
+}
+
+func (l *librarian) drill(rt *rapid.T) {
+	before, _ := l.VolumeDrill(context.Background(), testOrg, "web")
+	l.maybeKilled(rt, func() { _, _ = l.DrillVolumes(context.Background(), testOrg, "web") })
+	after, err := l.VolumeDrill(context.Background(), testOrg, "web")
+	if err == nil && (before == nil || *after != *before) && !after.Passed {
+		rt.Fatalf("drill %+v", after)
+	}
+}
+
+func (l *librarian) destroy(rt *rapid.T) {
+	ref := l.pick(rt)
+	_, err := l.DestroyVolume(context.Background(), ref)
+	l.must(err)
+	l.learn(rt)
+	delete(l.volumes, ref)
+}
+
+func (l *librarian) day(rt *rapid.T) {
+	l.ahead.Add(int64(25 * time.Hour))
+	l.maybeKilled(rt, func() {
+		host.SnapshotRound(context.Background(), l.Agent)
+		host.PurgeVolumes(context.Background(), l.Agent)
+	})
+}
+
+// check compares the disk and the archive with what is listed.
+func (l *librarian) check(rt *rapid.T) {
+	l.learn(rt)
+	for ref, content := range l.volumes {
+		if got := l.disk.read(ref.ID, 5<<20, 8); got != content {
+			rt.Fatalf("volume %s has %q, want %q", ref.ID, got, content)
+		}
+	}
+	// What is removed in the background has been, after another round.
+	var listed map[hangar.SnapshotID]hangar.Snapshot
+	l.until(func() bool {
+		host.SnapshotRound(context.Background(), l.Agent)
+		l.settle()
+		listed = l.learn(rt)
+		return len(l.store.ids()) == len(listed)
+	})
+	for _, id := range l.store.ids() {
+		kept, err := l.store.get(id)
+		if err != nil || listed[id].Digest != kept.entry.Digest {
+			rt.Fatalf("snapshot %+v is %+v in the archive, %v", listed[id], kept, err)
+		}
+		got := make([]byte, 8)
+		readBlocks(kept.blocks, got, 5<<20)
+		if want := l.snapshots[id]; string(got) != want && (want != "" || got[0] != 0) {
+			rt.Fatalf("snapshot %s has %q, want %q", id, got, want)
+		}
+	}
+	// Views are closed a moment after what they were for has been recorded.
+	l.until(func() bool {
+		rows, err := l.VolumeRows(context.Background(), "")
+		l.must(err)
+		images := 0
+		for _, row := range rows {
+			if row.Volume.State != hangar.VolumeDestroyed {
+				images++
+			}
+		}
+		l.disk.mu.Lock()
+		defer l.disk.mu.Unlock()
+		for _, im := range l.disk.images {
+			if im.open || im.content.viewed {
+				return false
+			}
+		}
+		return images == len(l.disk.images)
+	})
+}
+
+// clear destroys all volumes, for the next round.
+func (l *librarian) clear() {
+	for ref := range l.volumes {
+		_, err := l.DestroyVolume(context.Background(), ref)
+		l.must(err)
+	}
+	l.until(func() bool {
+		l.ahead.Add(int64(25 * time.Hour))
+		host.SnapshotRound(context.Background(), l.Agent)
+		l.settle()
+		host.PurgeVolumes(context.Background(), l.Agent)
+		rows, err := l.VolumeRows(context.Background(), "")
+		l.must(err)
+		return len(rows) == 0
+	})
+}

@@ -1,0 +1,236 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+)
+
+// drillReserve is what a drill leaves free of the disk, in bytes, for those who need it
+// more.
+const drillReserve = 1 << 30
+
+// drill carries out the drill of an App that is recorded as under way. When ctx ends
+// first, the next daemon begins again.
+func (a *Agent) drill(ctx context.Context, of drillKey) {
+	if a.trials.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer a.trials.Release(1)
+	progress := new(atomic.Pointer[hangar.Progress])
+	a.drills.mu.Lock()
+	rec := a.drills.byApp[of]
+	a.drills.progress[of] = progress
+	a.drills.mu.Unlock()
+	defer func() {
+		a.drills.mu.Lock()
+		defer a.drills.mu.Unlock()
+		delete(a.drills.progress, of)
+	}()
+	if !rec.Latest.FinishedAt.IsZero() { // all that is left of it is scratch
+		if a.cleared(ctx, rec) {
+			a.recordDrill(ctx, of, func(next *drillRecord) {
+				if !next.Latest.FinishedAt.IsZero() {
+					next.Scratch = ""
+				}
+			})
+		}
+		return
+	}
+	failure := a.try(ctx, rec, func(p hangar.Progress) { progress.Store(&p) })
+	cleared := a.cleared(ctx, rec)
+	if ctx.Err() == nil {
+		a.drillEnded(ctx, of, rec, failure, cleared)
+	}
+}
+
+// try restores a snapshot to a scratch volume, whose key is in memory alone, and checks
+// that all of it is there.
+func (a *Agent) try(ctx context.Context, rec *drillRecord, progress func(hangar.Progress)) (err error) {
+	store, err := a.archiveSoon(ctx)
+	if err != nil {
+		return err
+	}
+	entry, err := store.Entry(ctx, rec.Latest.Snapshot)
+	if err != nil {
+		return archiveFault("read", err)
+	}
+	if err := a.clearScratch(ctx, rec.Scratch); err != nil {
+		return err
+	}
+	spec := devices.Spec{ID: rec.Scratch, Size: entry.VolumeSize, Key: make([]byte, volumeKeySize)}
+	_, _ = rand.Read(spec.Key) // never fails: crypto/rand.Read aborts the program instead
+	if err := a.o.Devices.Create(ctx, spec); err != nil {
+		return err
+	}
+	device, err := a.o.Devices.Attach(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
+		defer cancel()
+		err = errors.Join(err, device.Close(bounded))
+	}()
+	err = fillDevice(ctx, device, func(target Target) error {
+		room, err := a.roomy(ctx, target, drillReserve)
+		if err != nil {
+			return err
+		}
+		_, err = readArchive(ctx, store, entry.ID, room, progress)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return compare(ctx, store, device, entry)
+}
+
+// compare checks that what is on a device is what an entry of the archive says.
+func compare(ctx context.Context, store Archive, device Device, entry archive.Entry) (err error) {
+	if entry.FSType == hangar.FSExt4 {
+		if err := device.Check(ctx); err != nil {
+			return fmt.Errorf("the file system of the snapshot is damaged: %w", err)
+		}
+	}
+	frozen, err := device.Freeze(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
+		defer cancel()
+		err = errors.Join(err, frozen.Close(bounded))
+	}()
+	data, err := frozen.Data(ctx)
+	if err != nil {
+		return err
+	}
+	digest, err := store.Digest(ctx, frozen, data)
+	if err == nil && digest != entry.Digest {
+		err = fmt.Errorf("what was restored has the digest %s, the snapshot had %s", digest, entry.Digest)
+	}
+	return err
+}
+
+// drillEnded publishes how a drill went. cleared: nothing is left of its scratch volume.
+func (a *Agent) drillEnded(ctx context.Context, of drillKey, rec *drillRecord, failure error, cleared bool) {
+	now := wholeSecond(a.o.Now())
+	drill := rec.Latest
+	result, fault := resultPassed, ""
+	switch {
+	case hangar.ReasonOf(failure) == hangar.ReasonInsufficientCapacity:
+		result, fault = resultPostponed, "postponed: "+userText(failure)
+	case failure != nil:
+		result, fault = resultFailed, userText(failure)
+	}
+	a.metrics.drilled(drill.App, result, now)
+	a.tellOfDrill(of, &drill, result, fault, failure)
+	a.recordDrill(ctx, of, func(next *drillRecord) {
+		next.Latest.FinishedAt, next.Latest.Passed, next.Latest.Fault = now, failure == nil, fault
+		next.Postponed = result == resultPostponed
+		if failure == nil {
+			next.Passed = now
+		}
+		if cleared {
+			next.Scratch = ""
+		}
+	})
+	v := a.volumeByID(drill.Volume)
+	if v == nil {
+		return
+	}
+	e := hangar.VolumeEvent{Type: hangar.VolumeEventDrill, Snapshot: drill.Snapshot, Fault: fault, Text: "A drill of a snapshot " + result}
+	if failure == nil {
+		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", a.takenAt(v, drill.Snapshot))
+	}
+	v.failed("record a drill", v.tell(ctx, e))
+}
+
+// recordDrill changes what is known of the drills of an App.
+func (a *Agent) recordDrill(ctx context.Context, of drillKey, alter func(next *drillRecord)) {
+	if err := a.changeDrill(ctx, of, alter); err != nil && ctx.Err() == nil {
+		a.o.Log.Error("record how a drill went", keyApp, of, keyError, err)
+	}
+}
+
+// takenAt is when a snapshot was taken, for people.
+func (a *Agent) takenAt(v *volume, id hangar.SnapshotID) string {
+	for _, s := range v.rec.Load().Snapshots {
+		if s.ID == id {
+			return s.CreatedAt.Format(time.RFC3339)
+		}
+	}
+	return "an unknown time"
+}
+
+// tellOfDrill says aloud when a snapshot cannot be restored: whoever runs the server and
+// whoever runs the App have to know before they need it.
+func (a *Agent) tellOfDrill(of drillKey, drill *hangar.VolumeDrill, result, fault string, failure error) {
+	switch result {
+	case resultPassed:
+		a.o.Log.Info("drill of a snapshot passed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot)
+		return
+	case resultPostponed:
+		a.o.Log.Warn("drill of a snapshot postponed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
+		return
+	}
+	a.o.Log.Error("DRILL FAILED: a snapshot cannot be restored", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
+	machine := a.drillWitness(of, drill)
+	if machine == "" {
+		return // there is no log of the App
+	}
+	a.o.Logs.Append(hangar.MachineRef{App: drill.App, ID: machine}, hangar.LogRunner, "error", fmt.Sprintf(
+		"DRILL FAILED: snapshot %s of volume %s cannot be restored: %s", drill.Snapshot, drill.Volume, fault))
+}
+
+// drillWitness is the Machine in whose log a drill is told of: the one that has the volume,
+// or any of the App. Volumes that are left of an App which was destroyed have none, even if
+// there is another App of that name.
+func (a *Agent) drillWitness(of drillKey, drill *hangar.VolumeDrill) hangar.MachineID {
+	if v := a.volumeByID(drill.Volume); v != nil {
+		if by := v.rec.Load().Volume.AttachedMachine; by != "" {
+			return by
+		}
+	}
+	if !slices.ContainsFunc(a.recordsOf(of), func(rec *journal.VolumeRecord) bool { return !rec.Volume.State.Gone() }) {
+		return ""
+	}
+	for _, m := range a.of(drill.App) {
+		if m.rec.Load().Machine.State != hangar.MachineDestroyed {
+			return m.id
+		}
+	}
+	return ""
+}
+
+// clearScratch removes a scratch volume, whatever there is of it.
+func (a *Agent) clearScratch(ctx context.Context, id hangar.VolumeID) error {
+	if id == "" {
+		return nil
+	}
+	if err := a.o.Devices.Release(ctx, id); err != nil {
+		return err
+	}
+	return a.o.Devices.Remove(ctx, id)
+}
+
+// cleared is clearScratch after a drill, whatever has become of it.
+func (a *Agent) cleared(ctx context.Context, rec *drillRecord) bool {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
+	defer cancel()
+	err := a.clearScratch(bounded, rec.Scratch)
+	if err != nil {
+		a.o.Log.Error("remove the scratch volume of a drill", keyApp, rec.Latest.App, keyVolume, rec.Scratch, keyError, err)
+	}
+	return err == nil
+}

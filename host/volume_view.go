@@ -1,0 +1,63 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/extent"
+)
+
+// viewClosing bounds the end of a view, and of the device if that was opened for it.
+const viewClosing = 30 * time.Second
+
+// view is a volume as it was at one moment.
+type view struct {
+	Frozen
+
+	of      *journal.VolumeRecord
+	content hangar.FSType // empty: nothing of anybody's
+	data    extent.List   // what was ever written
+}
+
+// frozen has work read the volume as it is at one moment, from which on changes are
+// counted for mark, unless that is empty. The volume is opened for that if it is closed,
+// and stays open as long as its Machine or the work needs it.
+func (v *volume) frozen(ctx context.Context, mark string, work func(view) error) (err error) {
+	if err := v.still.Acquire(ctx, 1); err != nil { // a device has one view at a time
+		return err
+	}
+	defer v.still.Release(1)
+	device, release, err := v.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.ends(ctx, "close the device", release)
+	seen := view{of: v.rec.Load()}
+	if used(seen.of) {
+		seen.content = seen.of.Volume.Wanted
+	} else {
+		mark = "" // what is there of an unfinished file system is not kept, and must not count as known
+	}
+	if seen.Frozen, err = device.Freeze(ctx, mark); err != nil {
+		return err
+	}
+	defer v.ends(ctx, "end the view", seen.Close)
+	v.agent.metrics.freeze.Observe(seen.Took().Seconds())
+	if seen.content != "" {
+		if seen.data, err = seen.Data(ctx); err != nil {
+			return err
+		}
+	}
+	return work(seen)
+}
+
+// ends carries out what must be done whatever has happened.
+func (v *volume) ends(ctx context.Context, what string, end func(context.Context) error) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
+	defer cancel()
+	if err := end(bounded); err != nil {
+		v.agent.o.Log.Error("leftovers of reading a volume", keyStep, what, keyVolume, v.id, keyError, err)
+	}
+}
