@@ -1,7 +1,8 @@
 #!/bin/sh
-# The platform in a minute: a program becomes an image, the image a Machine, and
-# the Machine keeps its memory while it is suspended. Needs root. Everything it
-# makes goes away again, unless KEEP=1.
+# The platform in a minute: a program becomes an image, the image a Machine, the
+# Machine keeps its memory while it is suspended, and what it writes to a volume is
+# there after it was killed, and in a snapshot. Needs root. Everything it makes goes
+# away again, unless KEEP=1.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -34,14 +35,17 @@ trap 'exit 130' INT TERM
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*" && "$@"; }
-ask() { # a started Machine may need a moment until its program listens
-	printf '$ curl %s\n' "$1"
+ask() { # [--data TEXT] URL; a started Machine may need a moment until its program listens
+	printf '$ curl %s\n' "$*"
 	tries=0
-	until curl --silent --fail --globoff --max-time 5 "$1"; do
+	until curl --silent --fail --globoff --max-time 5 "$@"; do
 		tries=$((tries + 1))
-		[ "$tries" -lt 200 ] || { echo "no answer from $1" >&2; return 1; }
+		[ "$tries" -lt 200 ] || { echo "no answer from $*" >&2; return 1; }
 		sleep 0.05
 	done
+}
+address() { # of a Machine
+	"$hangar" machine status hello "$1" --json | sed -n 's/^  "private_ip": "\(.*\)",$/\1/p'
 }
 
 step 'the platform: one binary, one directory'
@@ -57,8 +61,7 @@ image=${pushed##*[[:space:]]}
 step 'a Machine'
 run "$hangar" apps create hello
 run "$hangar" machine run hello "$image" --name counter --port 80:8080
-address=$("$hangar" machine status hello counter --json | sed -n 's/^  "private_ip": "\(.*\)",$/\1/p')
-url="http://[$address]:8080/"
+url="http://[$(address counter)]:8080/"
 ask "$url"
 ask "$url"
 ask "$url"
@@ -77,6 +80,32 @@ esac
 
 step 'what happened to it'
 run "$hangar" machine events hello counter
+
+step 'a volume: what a Machine keeps'
+run "$hangar" volumes create hello data --size 1 --yes
+run "$hangar" machine run hello "$image" --name book --env DATA=/data --volume data:/data
+book="http://[$(address book)]:8080/notes"
+ask --data 'written before the crash' "$book"
+
+step 'killed, and started again'
+run "$hangar" machine restart hello book --force
+ask "$book" | tee "$work/notes"
+grep -q '^written before the crash$' "$work/notes" || { echo 'the note was lost' >&2; exit 1; }
+
+step 'a snapshot, while the Machine runs; and then a mistake'
+run "$hangar" volumes snapshots create hello data
+snapshot=$("$hangar" volumes snapshots list hello data --quiet | head -n 1)
+ask --data 'a mistake' "$book"
+
+step 'the snapshot becomes a volume, for another Machine'
+run "$hangar" volumes snapshots restore hello "$snapshot" --name data_before
+run "$hangar" machine run hello "$image" --name before --env DATA=/data --volume data_before:/data
+ask "http://[$(address before)]:8080/notes" | tee "$work/notes"
+if grep -q 'a mistake' "$work/notes" || ! grep -q '^written before the crash$' "$work/notes"; then
+	echo 'the snapshot is not what the volume was' >&2
+	exit 1
+fi
+run "$hangar" volumes list hello
 
 if [ "${KEEP:-}" = 1 ]; then
 	step 'it is all yours'

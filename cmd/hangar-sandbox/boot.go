@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,40 +19,39 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
-// ownFD is above every number that runsc gives the sentry's descriptors.
+// ownFD is above every number that runsc gives the sentry's descriptors. It is that of the
+// exit file; further ones follow it.
 const ownFD = 200
 
 // bootCommand is runsc's boot, which also records how the guest ended, and keeps the
 // guest's output open.
 type bootCommand struct{ sentrycmd.Boot }
 
-// Execute runs the sandbox. The exit file is opened first: from inside its chroot
-// and seccomp filter the sentry could not.
+// Execute runs the sandbox, with the exit file that was opened for it.
 func (b *bootCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
-	fd := openExitFile(bundle.ExitFile)
 	holdOutput()
 	status := b.Boot.Execute(ctx, f, args...)
-	if fd >= 0 && status == subcommands.ExitSuccess {
+	if status == subcommands.ExitSuccess {
 		ws := args[1].(*unix.WaitStatus)
 		record, err := json.Marshal(bundle.ExitRecord{WaitStatus: uint32(*ws), At: time.Now()})
 		if err == nil {
-			_, _ = unix.Write(fd, record)
+			_, _ = unix.Write(ownFD, record)
 		}
 	}
 	return status
 }
 
-func openExitFile(name string) int {
-	fd, err := unix.Open(filepath.Join(bundleDir(), name), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
+// openExitFile opens the exit file of a sandbox that is about to be started, for the
+// sentry to inherit, which executes itself more than once. By itself the sentry could not open it from inside its chroot and
+// seccomp filter. Before those it could, but in its own mount namespace: what is open
+// there keeps the copy of every mount of the host busy until the sandbox ends, those of
+// other Machines' volumes too.
+func openExitFile(path string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return -1
+		return fmt.Errorf("open the exit file: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, ownFD)
-	if err != nil {
-		return -1
-	}
-	return high
+	return errors.Join(unix.Dup3(fd, ownFD, 0), unix.Close(fd))
 }
 
 // holdOutput opens the guest's output for reading and leaves it so: the guest then

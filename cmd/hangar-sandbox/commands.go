@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/google/subcommands"
@@ -66,6 +67,14 @@ func (l *launch) FetchSpec(conf *config.Config, f *flag.FlagSet) (string, *specs
 func (l *launch) create(conf *config.Config, id string) (*container.Container, error) {
 	keepResult()
 	if err := joinCgroup(conf, l.spec); err != nil {
+		return nil, err
+	}
+	// What is open so far no child inherits. Package container does the same, but once
+	// in the life of a process.
+	if err := sandbox.SetCloExeOnAllFDs(); err != nil {
+		return nil, err
+	}
+	if err := openExitFile(filepath.Join(l.bundle, bundle.ExitFile)); err != nil {
 		return nil, err
 	}
 	return container.New(conf, container.Args{ID: id, Spec: l.spec, BundleDir: l.bundle, ConsoleSocket: l.console})

@@ -71,6 +71,7 @@ func main() {
 		overrideCPUs()
 	case argv0Gofer:
 		debug.SetGCPercent(bootGCPercent)
+		_ = unix.Close(ownFD) // the sentry's
 	default:
 		debug.SetGCPercent(-1) // gone in a moment
 		growFDTable()

@@ -123,11 +123,16 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var volumes string
+			if app.VolumeCount > 0 {
+				volumes = strconv.Itoa(app.VolumeCount)
+			}
 			err = printFields(c.stdout, []field{
 				{"Name", string(app.Name)},
 				{"Organization", string(app.Org.Slug)},
 				{"Status", string(app.Status)},
 				{"Network", app.Network},
+				{"Volumes", volumes},
 				{"Created", ago(time.Now(), app.CreatedAt)},
 			})
 			if err != nil || len(machines) == 0 {
@@ -146,7 +151,7 @@ func newAppsDestroyCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "destroy NAME",
 		Aliases:           []string{"rm", "delete"},
-		Short:             "Destroy an App and its Machines",
+		Short:             "Destroy an App with its Machines and volumes",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,7 +164,11 @@ func newAppsDestroyCommand(c *cli) *cobra.Command {
 				return err
 			}
 			if !yes {
-				if err := c.confirm("Destroy App %s with %d Machines for ever?", app.Name, app.MachineCount); err != nil {
+				has := plural(app.MachineCount, "Machine", "Machines")
+				if app.VolumeCount > 0 {
+					has += " and " + plural(app.VolumeCount, "volume", "volumes")
+				}
+				if err := c.confirm("Destroy App %s with %s for ever?", app.Name, has); err != nil {
 					return err
 				}
 			}

@@ -38,7 +38,7 @@ func TestCLI(t *testing.T) {
 			service := fake.New("loc")
 			server := httptest.NewServer(api.New(api.Config{
 				Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-				Secrets: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service,
+				Secrets: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service,
 				Auth:     service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
 				Registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 				Region:   "loc", Version: "test", Log: slog.New(slog.DiscardHandler),

@@ -72,6 +72,10 @@ type config struct {
 
 	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
 
+	VolumeOvercommit  float64 `json:"volume_overcommit,omitempty"`   // how many times what it holds the disk is promised; 0: once
+	Snapshots         string  `json:"snapshots,omitempty"`           // where they are kept, see package archive; empty: below Dir
+	VolumesPerMachine int     `json:"volumes_per_machine,omitempty"` // 0: one
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
@@ -90,6 +94,9 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringSliceVar(&c.AllowEgress, "allow-egress", nil, "networks beyond the internet that Machines may reach, like 10.1.0.0/16")
 	flags.StringVar(&c.Peers, "wireguard", defaultPeers, "UDP port for WireGuard peers, taken when there is one; :0 picks a free one, off lets nobody in")
 	flags.StringVar(&c.PeerEndpoint, "wireguard-endpoint", "", "name or address of this server that WireGuard peers call (default the one by which the API was called)")
+	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", 1, "how many times what it holds the disk is promised to volumes")
+	flags.StringVar(&c.Snapshots, "snapshots", "", "where snapshots of volumes are kept, file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME (default: in the data directory)")
+	flags.IntVar(&c.VolumesPerMachine, "volumes-per-machine", 1, "how many volumes a Machine may mount")
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -130,6 +137,9 @@ func (c *config) validate() error {
 		return err
 	}
 	if _, err := c.egress(); err != nil {
+		return err
+	}
+	if err := c.validateVolumes(); err != nil {
 		return err
 	}
 	if _, _, err := c.wireguardPort(); err != nil {

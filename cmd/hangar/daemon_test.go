@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,9 +46,20 @@ func TestDaemon(t *testing.T) {
 			env.Defer(func() {
 				for _, dir := range dirs {
 					endDaemon(t, dir)
+					// A script that failed may have left volumes open.
+					down := cli{stdout: io.Discard, stderr: io.Discard, stdin: strings.NewReader(""), getenv: func(string) string { return "" }}
+					if _, err := os.Stat(filepath.Join(dir, configFile)); err == nil && down.run(context.Background(), []string{"down", "--yes", "--dir", dir}) != exitOK {
+						t.Errorf("%s is not taken down", dir)
+					}
 				}
 			})
 			return nil
+		},
+		Condition: func(condition string) (bool, error) {
+			if condition != "root" {
+				return false, fmt.Errorf("unknown condition %q", condition)
+			}
+			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"code": expectCode,

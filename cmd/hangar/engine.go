@@ -147,7 +147,7 @@ func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
 // its data directory. No daemon may run.
 func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 	if cfg.Driver == driverFake {
-		return nil
+		return errors.Join(releaseDevices(ctx, cfg, log), os.RemoveAll(runDir(cfg)))
 	}
 	sandboxes, err := newGvisor(cfg, log)
 	if err != nil {
@@ -170,7 +170,7 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 		// A journal that cannot be read must not keep the rest from being removed.
 		log.Warn("the address of this server may stay behind", "error", err)
 	}
-	errs = append(errs, sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
+	errs = append(errs, releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }

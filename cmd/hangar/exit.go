@@ -49,6 +49,9 @@ var exitReasons = map[string]int{
 	hangar.ReasonImageNotFound:        exitNotFound,
 	hangar.ReasonInsufficientCapacity: exitUnavailable,
 	hangar.ReasonLeaseNotFound:        exitNotFound,
+	hangar.ReasonVolumeNotFound:       exitNotFound,
+	hangar.ReasonSnapshotNotFound:     exitNotFound,
+	hangar.ReasonVolumeCapacity:       exitUnavailable,
 }
 
 // hints is the advice for reasons and codes that mean the same everywhere; a
@@ -65,6 +68,12 @@ var hints = map[string]string{
 	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",
 	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
 	hangar.ReasonImageNotFound:        "check the name, sign in with `hangar registry login` if the image is private, or push a local one with `hangar image push`",
+	hangar.ReasonVolumeNotFound:       "see `hangar volumes list`; one that was destroyed can be had back for 24 hours: `hangar volumes list --all`, `hangar volumes undelete`",
+	hangar.ReasonVolumeCapacity:       "ask for less with --size, destroy volumes that are not needed, or have the operator make room: `hangar up --volume-overcommit`",
+	hangar.ReasonVolumeAttached:       "a volume is for one Machine: destroy that one first, or make another volume with `hangar volumes create`",
+	hangar.ReasonVolumeDamaged:        "see `hangar volumes events`; what a snapshot has can be restored with `hangar volumes snapshots restore`",
+	hangar.ReasonSnapshotNotFound:     "see `hangar volumes snapshots list`",
+	hangar.ReasonSnapshotRunning:      "wait for its end; see `hangar volumes snapshots list`",
 	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
 	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
 	hangar.ReasonConnectionRefused:    "does the program listen on that port, and on [::] or 0.0.0.0 and not on localhost alone? See `hangar machine ps`",
@@ -120,6 +129,9 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(c.stderr, "Interrupted.")
+		if hinted, ok := errors.AsType[hintedError](err); ok {
+			fmt.Fprintf(c.stderr, "Next: %s\n", hinted.hint)
+		}
 		return exitInterrupted
 	case isUsage:
 		fmt.Fprintf(c.stderr, "Error: %v\n", err)

@@ -53,4 +53,4 @@ func openKeyset(ctx context.Context, cfg config, store state.Store, records *jou
 	return keyset.Create(path)
 }
 
-const restoreKeyset = "restore the file from a backup, nothing was changed; if there is none, `hangar up --forget-secrets` starts without the secrets of Apps and the registry credentials, and with new keys for identity tokens"
+const restoreKeyset = "restore the file from a backup, nothing was changed; if there is none, `hangar up --forget-secrets` starts without the secrets of Apps and the registry credentials, and with new keys for identity tokens; encrypted volumes and the snapshots that there are can never be read again, and --snapshots has to name a new place"

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,6 +136,7 @@ func TestConfigIsValidated(t *testing.T) {
 		return config{
 			Dir: "/var/lib/hangar", API: defaultAPI, HTTP: defaultHTTP, HTTPS: defaultHTTPS,
 			Region: defaultRegion, Domain: defaultDomain, Driver: driverGvisor, OIDCPeriod: oidc.DefaultPeriod,
+			VolumeOvercommit: 1, VolumesPerMachine: 1,
 		}
 	}
 	for _, address := range []string{"https://oidc.example.com", "https://example.com/oidc/", "http://[::1]:8080"} {
@@ -167,6 +169,11 @@ func TestConfigIsValidated(t *testing.T) {
 		"--allow-egress ::ffff:10.0.0.0/104":    func(c *config) { c.AllowEgress = []string{"::ffff:10.0.0.0/104"} },
 		"--allow-egress fdaa:0:5::/48: the":     func(c *config) { c.AllowEgress = []string{"fdaa:0:5::/48"} },
 		`--allow-egress "example.com/24": must`: func(c *config) { c.AllowEgress = []string{"example.com/24"} },
+		"--volume-overcommit 0: must":           func(c *config) { c.VolumeOvercommit = 0 },
+		"--volume-overcommit NaN: must":         func(c *config) { c.VolumeOvercommit = math.NaN() },
+		"--volume-overcommit 1001: must":        func(c *config) { c.VolumeOvercommit = 1001 },
+		"--volumes-per-machine 17: must":        func(c *config) { c.VolumesPerMachine = 17 },
+		"--snapshots: ":                         func(c *config) { c.Snapshots = "file://relative/dir" },
 	} {
 		c := good()
 		spoil(&c)

@@ -40,6 +40,7 @@ type configFlags struct {
 	remove     bool
 	metadata   []string
 	fileLocal  []string
+	volumes    []string
 	stopSignal string
 	stopGrace  time.Duration
 	persist    string
@@ -65,6 +66,7 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "rm", false, "destroy the Machine when its main process ends")
 	fs.StringArrayVar(&f.metadata, "metadata", nil, "set metadata KEY=VALUE; may be repeated")
 	fs.StringArrayVar(&f.fileLocal, "file-local", nil, "put a local file into the Machine, /PATH/INSIDE=LOCAL; may be repeated")
+	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount a volume, VOLUME:/PATH with its id or name; may be repeated")
 	fs.StringVar(&f.stopSignal, "stop-signal", "", "signal that asks the Machine to stop (default SIGINT)")
 	fs.DurationVar(&f.stopGrace, "stop-timeout", 0, "time to stop before it is killed (default 5s)")
 	fs.StringVar(&f.persist, "persist-rootfs", "", "when to keep the root file system: never, restart or always")
@@ -114,7 +116,7 @@ func (f *configFlags) patch(c *cli, cmd *cobra.Command, command []string) (objec
 		p["standbys"] = f.standbyFor
 	}
 	for _, part := range []func(object) error{
-		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles,
+		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles, f.patchMounts,
 		func(p object) error { return f.patchServices(cmd, p) },
 	} {
 		if err := part(p); err != nil {

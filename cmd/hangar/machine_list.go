@@ -224,7 +224,7 @@ func (c *cli) printStatus(m *hangar.Machine) error {
 	if g := m.Config.Guest; g != nil && g.MemoryMB > 0 {
 		size = fmt.Sprintf("%d CPU (%s), %d MB memory", g.CPUs, cmp.Or(g.CPUKind, "shared"), g.MemoryMB)
 	}
-	err := printFields(c.stdout, []field{
+	fields := []field{
 		{"ID", string(m.ID)},
 		{"Name", m.Name},
 		{"App", string(m.App)},
@@ -240,7 +240,8 @@ func (c *cli) printStatus(m *hangar.Machine) error {
 		{"Schedule", string(m.Config.Schedule)},
 		{"Stands by for", joined(m.Config.Standbys)},
 		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
-	})
+	}
+	err := printFields(c.stdout, append(fields, mountFields(m)...))
 	if err == nil && len(m.Checks) > 0 {
 		fmt.Fprintln(c.stdout)
 		err = c.printHealth([]*hangar.Machine{m})

@@ -39,8 +39,9 @@ type launchFlags struct {
 	patience   time.Duration
 }
 
-func (f *launchFlags) add(cmd *cobra.Command) {
+func (f *launchFlags) add(c *cli, cmd *cobra.Command) {
 	f.config.add(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("volume", c.completeMount)
 	fs := cmd.Flags()
 	fs.StringVar(&f.name, "name", "", "name of the Machine, unique in its App (default a generated one)")
 	fs.StringVar(&f.region, "region", "", "region to run in (default the server's)")
@@ -65,7 +66,7 @@ func newMachineRunCommand(c *cli) *cobra.Command {
 			return c.launch(cmd, &f, args)
 		},
 	}
-	f.add(cmd)
+	f.add(c, cmd)
 	return cmd
 }
 
@@ -82,7 +83,7 @@ func newMachineCreateCommand(c *cli) *cobra.Command {
 			return c.launch(cmd, &f, args)
 		},
 	}
-	f.add(cmd)
+	f.add(c, cmd)
 	_ = cmd.Flags().MarkHidden("skip-launch")
 	return cmd
 }
@@ -131,17 +132,15 @@ func (c *cli) launch(cmd *cobra.Command, f *launchFlags, args []string) error {
 	return c.createAndFollow(cmd.Context(), p, app, f, config)
 }
 
-func (c *cli) createAndFollow(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) error {
+// createAndFollow makes a Machine and follows its start. When there is none, neither are
+// the volumes that were made for it.
+func (c *cli) createAndFollow(
+	ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig, made ...*hangar.Volume,
+) error {
 	began := time.Now()
-	m, err := p.CreateMachine(ctx, app, hangar.MachineCreate{
-		Name: f.name, Region: hangar.Region(f.region), Config: config,
-		SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
-	})
-	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		return withHint(err, "make it first: hangar apps create "+string(app))
-	}
+	m, err := createMachine(ctx, p, app, f, config)
 	if err != nil {
-		return err
+		return errors.Join(err, destroyVolumes(ctx, p, made))
 	}
 	if !f.detach {
 		wished := hangar.MachineStarted
@@ -153,6 +152,20 @@ func (c *cli) createAndFollow(ctx context.Context, p *client.Client, app hangar.
 		}
 	}
 	return c.printLaunched(m, f, time.Since(began))
+}
+
+func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) (*hangar.Machine, error) {
+	if err := pickVolumes(ctx, p, app, hangar.Region(f.region), "", &config); err != nil {
+		return nil, err
+	}
+	m, err := p.CreateMachine(ctx, app, hangar.MachineCreate{
+		Name: f.name, Region: hangar.Region(f.region), Config: config,
+		SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
+	})
+	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
+		err = withHint(err, "make it first: hangar apps create "+string(app))
+	}
+	return m, err
 }
 
 // follow watches a new version of a Machine until it is as wished, with a
@@ -316,12 +329,14 @@ func reach(m *hangar.Machine) []field {
 
 func newMachineCloneCommand(c *cli) *cobra.Command {
 	var (
-		f     launchFlags
-		toApp string
+		f               launchFlags
+		toApp, snapshot string
 	)
 	cmd := &cobra.Command{
-		Use:               "clone APP MACHINE [-- COMMAND…]",
-		Short:             "Run a new Machine with the config of another",
+		Use:   "clone APP MACHINE [-- COMMAND…]",
+		Short: "Run a new Machine with the config of another",
+		Long: "Run a new Machine with the config of another. For each volume of that one it gets a new volume of the\n" +
+			"same kind: an empty one, or with --from-snapshot what a snapshot has. --volume mounts one that exists instead.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -334,12 +349,18 @@ func newMachineCloneCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.createAndFollow(cmd.Context(), p, hangar.AppName(firstOf(toApp, string(source.App))), &f, config)
+			app := hangar.AppName(firstOf(toApp, string(source.App)))
+			made, err := c.cloneVolumes(cmd.Context(), p, source, app, &f, snapshot, &config)
+			if err != nil {
+				return err
+			}
+			return c.createAndFollow(cmd.Context(), p, app, &f, config, made...)
 		},
 	}
-	f.add(cmd)
+	f.add(c, cmd)
 	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
 	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "leave out a variable; may be repeated")
+	cmd.Flags().StringVar(&snapshot, "from-snapshot", "", "fill its new volume from this snapshot, or from the last one")
 	cmd.Flags().StringVar(&toApp, "to-app", "", "App of the new Machine (default the same)")
 	return cmd
 }
@@ -364,6 +385,9 @@ func newMachineUpdateCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := pickVolumes(cmd.Context(), p, m.App, "", m.ID, &config); err != nil {
+				return err
+			}
 			began, wished := time.Now(), hangar.MachineStopped
 			if m.State == hangar.MachineStarted && !f.skipLaunch && !config.StandsBy() {
 				wished = hangar.MachineStarted
@@ -382,7 +406,7 @@ func newMachineUpdateCommand(c *cli) *cobra.Command {
 			return c.printLaunched(m, &f, time.Since(began))
 		},
 	}
-	f.add(cmd)
+	f.add(c, cmd)
 	_ = cmd.Flags().MarkHidden("name")
 	_ = cmd.Flags().MarkHidden("region")
 	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")

@@ -1,39 +1,59 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// barWidth is in characters, name and numbers not counted.
-const barWidth = 30
+const (
+	// barWidth is in characters, name and numbers not counted.
+	barWidth = 30
+	// linePause is the time between two lines where there is no terminal for a bar.
+	linePause = 5 * time.Second
+	timeWidth = 8 // of the time that is left, in characters
+)
 
 // progress is one bar that follows a transfer through its phases. Where nobody
-// looks, it does nothing.
+// looks, it does nothing, or writes a line now and then.
 type progress struct {
 	out   io.Writer
 	shown bool
+	lines bool
 
 	mu    sync.Mutex // guards what follows: transfers report from several goroutines
 	bars  *mpb.Progress
 	bar   *mpb.Bar
 	title string
 	total int64
+	line  plainLine
 }
 
 func newProgress(out io.Writer) *progress { return &progress{out: out, shown: isTerminal(out)} }
 
+// newWorkProgress follows work that may take long, which has lines where there is no
+// terminal for a bar.
+func newWorkProgress(out io.Writer) *progress {
+	p := newProgress(out)
+	p.lines = !p.shown
+	return p
+}
+
 // update shows how many of total bytes are done; total 0 means that it is not
 // known yet.
 func (p *progress) update(title string, done, total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lines {
+		p.line.update(p.out, title, done, total)
+	}
 	if !p.shown {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if title != p.title {
 		p.end()
 		p.start(title)
@@ -50,7 +70,8 @@ func (p *progress) start(title string) {
 	p.bars = mpb.New(mpb.WithOutput(p.out), mpb.WithWidth(barWidth))
 	p.bar = p.bars.New(0, mpb.BarStyle(),
 		mpb.PrependDecorators(decor.Name(title+" ")),
-		mpb.AppendDecorators(decor.CountersKibiByte(" % .1f / % .1f"), decor.AverageSpeed(decor.SizeB1024(0), "  % .1f")),
+		mpb.AppendDecorators(decor.CountersKibiByte(" % .1f / % .1f"), decor.AverageSpeed(decor.SizeB1024(0), "  % .1f"),
+			decor.Any(timeLeft(), decor.WC{W: timeWidth})),
 	)
 }
 
@@ -73,4 +94,67 @@ func (p *progress) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.end()
+}
+
+// timeLeft says how long a bar will go on, as long as that is known.
+func timeLeft() func(decor.Statistics) string {
+	var r rate
+	return func(s decor.Statistics) string {
+		if s.Completed || s.Aborted {
+			return ""
+		}
+		if _, left := r.at(time.Now(), s.Current, s.Total); left > 0 {
+			return left.String()
+		}
+		return ""
+	}
+}
+
+// rate is how fast something goes that may have been under way already.
+type rate struct {
+	since time.Time // of the first number
+	from  int64     // and that number
+}
+
+// at returns how many bytes are done in a second, and in which time all are; 0: that is
+// not known.
+func (r *rate) at(now time.Time, done, total int64) (bytesPerSecond int64, left time.Duration) {
+	if total == 0 {
+		return 0, 0
+	}
+	if r.since.IsZero() {
+		r.since, r.from = now, done
+	}
+	speed := float64(done-r.from) / max(now.Sub(r.since).Seconds(), 1)
+	if speed < 1 {
+		return 0, 0
+	}
+	left = time.Duration(float64(total-done) / speed * float64(time.Second))
+	return int64(speed), left.Round(time.Second)
+}
+
+// plainLine says in lines what a bar would show.
+type plainLine struct {
+	title string
+	rate  rate
+	last  time.Time // of the last line
+	all   bool      // the last line said that all bytes are done
+}
+
+func (l *plainLine) update(out io.Writer, title string, done, total int64) {
+	now := time.Now()
+	if title != l.title {
+		*l = plainLine{title: title, last: now}
+		fmt.Fprintf(out, "%s…\n", title)
+	}
+	speed, left := l.rate.at(now, done, total)
+	if total == 0 || l.all || now.Sub(l.last) < linePause {
+		return
+	}
+	l.last, l.all = now, done >= total
+	fmt.Fprintf(out, "%s: %s of %s (%d%%)", title, bytes(done), bytes(total), done*100/total)
+	if speed > 0 && !l.all {
+		fmt.Fprintf(out, ", %s/s, %s left", bytes(speed), left)
+	}
+	fmt.Fprintln(out)
 }

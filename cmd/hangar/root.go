@@ -59,7 +59,7 @@ func newRootCommand(c *cli) *cobra.Command {
 	for _, cmd := range []*cobra.Command{
 		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newSecretsCommand(c), newImageCommand(c),
 		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
-		newOIDCCommand(c), newWireguardCommand(c),
+		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
@@ -68,7 +68,7 @@ func newRootCommand(c *cli) *cobra.Command {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}
-	root.AddCommand(newVersionCommand(c))
+	root.AddCommand(newVersionCommand(c), newGuardCommand(c))
 	return root
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
@@ -102,10 +103,14 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	sockets := localapi.New(log)
 	opened.add(sockets.End)
 	identities := newLateIdentity()
+	counts := prometheus.NewRegistry()
+	kept := newArchive(cfg, control.NewArchivePassword(known, keys, log), log)
 	agent = host.New(host.Options{
 		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Logs: lines,
 		Journal: records, Publisher: rows, Local: sockets, Identity: identities, Keys: keys,
 		Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
+		Devices: openDevices(ctx, cfg, log, &opened), VolumePublisher: rows, VolumeOvercommit: cfg.VolumeOvercommit,
+		VolumesPerMachine: cfg.VolumesPerMachine, Archive: kept, Metrics: counts,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -134,7 +139,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	identities.set(decide.Identity())
-	handler, err := newHandler(cfg, decide, tokens, images, log)
+	handler, err := newHandler(cfg, decide, tokens, images, counts, log)
 	if err != nil {
 		return err
 	}
@@ -152,6 +157,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	group.Go(func() error { return watchJournal(ctx, records) })
 	if names != nil {
 		group.Go(func() error { return names.Run(ctx) })
+	}
+	if cfg.Snapshots != "" {
+		group.Go(func() error { agent.TryArchive(ctx); return nil })
 	}
 	if inside != nil {
 		group.Go(func() error { return serveHTTP(ctx, private.Listener(inside), handler) })
@@ -188,7 +196,9 @@ func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closer
 }
 
 // newHandler returns the API of a platform.
-func newHandler(cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, log *slog.Logger) (*api.Handler, error) {
+func newHandler(
+	cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer, log *slog.Logger,
+) (*api.Handler, error) {
 	limits, err := cfg.rateLimits()
 	if err != nil {
 		return nil, err
@@ -197,8 +207,8 @@ func newHandler(cfg config, decide *control.Control, tokens *auth.Tokens, images
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
 		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
-		Issuer: decide.Issuer(), Peers: decide.Peers(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
-		RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
+		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
+		Metrics: counts, RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
 	}), nil
 }
 

@@ -1,7 +1,9 @@
 // Command hello is the smallest thing worth hosting: a web server that counts its
 // requests in memory, so that one can see whether its memory survives.
 //
-// It listens on port 8080, or on PORT, and answers every path with one line.
+// It listens on port 8080, or on PORT, and answers every path with one line. With DATA,
+// a directory on a volume, /notes keeps what is posted to it, a line each: when it has
+// answered, the line is on the disk.
 package main
 
 import (
@@ -11,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,7 +36,12 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Addr: ":" + port, Handler: counter(host, time.Now()), ReadHeaderTimeout: 5 * time.Second}
+	mux := http.NewServeMux()
+	mux.Handle("/", counter(host, time.Now()))
+	if dir := os.Getenv("DATA"); dir != "" {
+		mux.Handle("/notes", &notes{path: filepath.Join(dir, "notes")})
+	}
+	server := &http.Server{Addr: ":" + port, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -3,6 +3,8 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -18,5 +20,29 @@ func TestCounterCounts(t *testing.T) {
 		if got := w.Body.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestNotesAreKept(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "notes")
+	ask := func(method, body string) string {
+		t.Helper()
+		w := httptest.NewRecorder()
+		(&notes{path: path}).ServeHTTP(w, httptest.NewRequest(method, "/notes", strings.NewReader(body)))
+		return w.Body.String()
+	}
+	if got := ask("GET", ""); got != "" {
+		t.Errorf("there is %q", got)
+	}
+	ask("POST", "one")
+	if got := ask("POST", "two"); got != "one\ntwo\n" {
+		t.Errorf("%q", got)
+	}
+	if got := ask("POST", strings.Repeat("x", maxNote+1)); strings.HasPrefix(got, "one") {
+		t.Errorf("a long note is kept")
+	}
+	if got := ask("GET", ""); got != "one\ntwo\n" {
+		t.Errorf("%q", got)
 	}
 }

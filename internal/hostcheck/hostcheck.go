@@ -64,9 +64,13 @@ func Run(ctx context.Context, o Options) []Check {
 		{"limits", checkLimits},
 		{"time", checkTime},
 		{"kvm", checkKVM},
-		{"dm-crypt", checkCrypt},
+		{"volumes", checkVolumes},
+		{"volume tools", checkVolumeTools},
+		{"loop devices", checkLoop},
+		{"device mapper", checkMapper},
 		{"fuse", checkFuse},
 		{"qemu-storage-daemon", checkStorageDaemon},
+		{"volume growth", checkGrowth},
 	} {
 		if ctx.Err() != nil {
 			break

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 var names = []string{
 	"root", "kernel", "cgroups", "namespaces", "overlayfs", "nftables", "ipv6", "firewall", "tun", "disk", "limits", "time",
-	"kvm", "dm-crypt", "fuse", "qemu-storage-daemon",
+	"kvm", "volumes", "volume tools", "loop devices", "device mapper", "fuse", "qemu-storage-daemon", "volume growth",
 }
 
 func wellFormed(t *testing.T, checks []Check) {
@@ -201,6 +201,9 @@ func TestVerdicts(t *testing.T) {
 		"forward accepts":      {chain(&accept, nftables.ChainHookForward, nftables.TableFamilyIPv4), OK},
 		"input drops":          {chain(&drop, nftables.ChainHookInput, nftables.TableFamilyINet), OK},
 		"no base chain":        {chain(nil, nil, nftables.TableFamilyINet), OK},
+		"volumes by kernel":    {verdictVolumes(nil, unix.ENOENT), OK},
+		"volumes by daemon":    {verdictVolumes(unix.ENOENT, nil), Warn},
+		"no volumes":           {verdictVolumes(unix.ENOENT, unix.ENODEV), Warn},
 		"bridge forward drops": {chain(&drop, nftables.ChainHookForward, nftables.TableFamilyBridge), OK},
 	} {
 		if c.got.Status != c.want {

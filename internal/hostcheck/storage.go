@@ -1,11 +1,9 @@
 package hostcheck
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -82,47 +80,4 @@ func verdictDisk(dir string, free, inodes, freeInodes uint64) Check {
 		return warn(fix, "%d inodes are free in %s; an image may take tens of thousands", freeInodes, dir)
 	}
 	return ok("%.1f GiB are free in %s", gib, dir)
-}
-
-// checkCrypt asks the device mapper for the version of its target "crypt", which
-// loads its module.
-func checkCrypt(string) Check {
-	const (
-		getTargetVersion = 0xc138fd11 // _IOWR(DM_IOCTL, 17, struct dm_ioctl)
-		headerSize       = 312        // of struct dm_ioctl
-		nameOffset       = 48
-		fix              = "as root, modprobe dm-crypt; in a cloud kernel install linux-modules-extra. Otherwise install qemu-storage-daemon"
-	)
-	fd, err := unix.Open("/dev/mapper/control", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return warn(fix, "device mapper: %v; encrypted volumes then need qemu-storage-daemon and fuse, and are slower", err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	b := make([]byte, 16<<10)
-	binary.NativeEndian.PutUint32(b, 4)                       // version of the interface
-	binary.NativeEndian.PutUint32(b[12:], uint32(len(b)))     // data_size
-	binary.NativeEndian.PutUint32(b[16:], uint32(headerSize)) // data_start
-	copy(b[nameOffset:], "crypt")
-	if err := ioctl(fd, getTargetVersion, b); err != nil {
-		return warn(fix, "dm-crypt: %v; encrypted volumes then need qemu-storage-daemon and fuse, and are slower", err)
-	}
-	return ok("usable, for encrypted volumes")
-}
-
-func checkFuse(string) Check {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return warn("as root, modprobe fuse", "/dev/fuse: %v; encrypted volumes need it where there is no dm-crypt", err)
-	}
-	_ = unix.Close(fd)
-	return ok("usable, for encrypted volumes where there is no dm-crypt")
-}
-
-func checkStorageDaemon(string) Check {
-	path, err := exec.LookPath("qemu-storage-daemon")
-	if err != nil {
-		return warn("apt-get install qemu-system-common (or qemu-storage-daemon)",
-			"qemu-storage-daemon is not installed; encrypted volumes need it where there is no dm-crypt")
-	}
-	return ok("%s, for encrypted volumes where there is no dm-crypt", path)
 }

@@ -17,9 +17,24 @@ func checkRoot(string) Check {
 	if uid := os.Geteuid(); uid != 0 {
 		return fail("run as root, e.g. with sudo", "running as user %d; namespaces, mounts and networks need root", uid)
 	}
+	missing, err := lacks(map[int]string{
+		unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
+		unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_MKNOD: "CAP_MKNOD",
+	})
+	switch {
+	case err != nil:
+		return fail("mount /proc", "capabilities are unknown: %v", err)
+	case len(missing) > 0:
+		return fail("run on the host itself or in a privileged container", "root lacks %s", strings.Join(missing, ", "))
+	}
+	return ok("running as root with the capabilities that Machines need")
+}
+
+// lacks returns those of the capabilities that this process does not have.
+func lacks(wanted map[int]string) ([]string, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return fail("mount /proc", "capabilities are unknown: %v", err)
+		return nil, err
 	}
 	for line := range strings.Lines(string(status)) {
 		text, found := strings.CutPrefix(line, "CapEff:")
@@ -28,23 +43,18 @@ func checkRoot(string) Check {
 		}
 		caps, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
 		if err != nil {
-			break
+			return nil, err
 		}
 		var missing []string
-		for bit, name := range map[int]string{
-			unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
-			unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_MKNOD: "CAP_MKNOD",
-		} {
+		for bit, name := range wanted {
 			if caps&(1<<bit) == 0 {
 				missing = append(missing, name)
 			}
 		}
-		if len(missing) > 0 {
-			slices.Sort(missing)
-			return fail("run on the host itself or in a privileged container", "root lacks %s", strings.Join(missing, ", "))
-		}
+		slices.Sort(missing)
+		return missing, nil
 	}
-	return ok("running as root with the capabilities that Machines need")
+	return nil, errors.New("there is no line CapEff")
 }
 
 func checkKernel(string) Check {

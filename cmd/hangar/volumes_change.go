@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+)
+
+const volumesExtendLong = `Make a volume larger: to so many GB, or by so many with a plus sign.
+
+A Machine that runs goes on and sees the new size at once; where the server cannot do
+that, when it starts next, and the command says so. A volume never gets smaller.`
+
+func newVolumesExtendCommand(c *volumesCommand) *cobra.Command {
+	var (
+		asJSON, yes bool
+		size        string
+	)
+	cmd := &cobra.Command{
+		Use:               "extend [APP] [VOLUME] --size GB",
+		Short:             "Make a volume larger",
+		Long:              volumesExtendLong,
+		Example:           "  hangar volumes extend hello data --size 20\n  hangar volumes extend hello data --size +5",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: c.onVolume(kept, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
+			if size == "" {
+				return usageErrorf("say how large it shall be, with --size GB or --size +GB")
+			}
+			wanted, err := newSize(v.SizeGB, size)
+			if err != nil {
+				return err
+			}
+			extended, err := p.ExtendVolume(cmd.Context(), v.Ref(), wanted)
+			if hangar.ReasonOf(err) == hangar.ReasonWrongState {
+				err = withHint(err, fmt.Sprintf("see `hangar volumes show %s %s`", v.App, v.ID))
+			}
+			if err != nil {
+				return err
+			}
+			now := extended.Volume
+			if asJSON {
+				return c.printJSON(struct {
+					Volume       volumeOutput `json:"volume"`
+					NeedsRestart bool         `json:"needs_restart"`
+				}{volumeJSON(now), extended.NeedsRestart})
+			}
+			fmt.Fprintf(c.stdout, "Volume %s (%s) has %s.\n", now.ID, now.Name, gb(now.SizeGB))
+			if extended.NeedsRestart {
+				fmt.Fprintln(c.stdout, "Its Machine sees that when it starts next: hangar machine restart", now.App, now.AttachedMachine)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVarP(&size, "size", "s", "", "new size in GB, or +GB to add")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "for scripts of other tools: nothing is asked")
+	_ = cmd.Flags().MarkHidden("yes")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// newSize is what a volume of so many GB shall have: text is a size or +GB.
+func newSize(has int, text string) (int, error) {
+	more, adds := strings.CutPrefix(text, "+")
+	n, err := parseGB("--size", more)
+	switch {
+	case err != nil:
+		return 0, err
+	case adds && has+n > hangar.MaxVolumeGB:
+		return 0, usageErrorf("invalid --size %s: the volume has %d GB, and %d is the most", text, has, hangar.MaxVolumeGB)
+	case adds:
+		return has + n, nil
+	}
+	return n, nil
+}
+
+func newVolumesUpdateCommand(c *volumesCommand) *cobra.Command {
+	var (
+		asJSON, scheduled bool
+		retention         int
+	)
+	cmd := &cobra.Command{
+		Use:               "update [APP] [VOLUME]",
+		Short:             "Change how snapshots of a volume are taken",
+		Long:              "Change how snapshots of a volume are taken. Those that there are keep the retention that they were taken with.",
+		Example:           "  hangar volumes update hello data --snapshot-retention 30\n  hangar volumes update hello data --scheduled-snapshots=false",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var in hangar.VolumeUpdate
+			if cmd.Flags().Changed("snapshot-retention") {
+				if err := checkRetention(retention); err != nil {
+					return err
+				}
+				in.SnapshotRetention = &retention
+			}
+			if cmd.Flags().Changed("scheduled-snapshots") {
+				in.AutoBackup = &scheduled
+			}
+			if in == (hangar.VolumeUpdate{}) {
+				return usageErrorf("say what to change: --snapshot-retention or --scheduled-snapshots")
+			}
+			p, v, err := c.oneVolume(cmd.Context(), args, kept)
+			if err != nil {
+				return err
+			}
+			if v, err = p.UpdateVolume(cmd.Context(), v.Ref(), in); err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(volumeJSON(v))
+			}
+			fmt.Fprintf(c.stdout, "Volume %s (%s) has snapshots %s.\n", v.ID, v.Name, snapshotPlan(v))
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&retention, "snapshot-retention", 0, "days that later snapshots are kept, from 1 to 60")
+	cmd.Flags().BoolVar(&scheduled, "scheduled-snapshots", true, "take a snapshot every day; =false: on demand only")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func snapshotPlan(v *hangar.Volume) string {
+	when := "on demand only"
+	if v.AutoBackup {
+		when = "every day"
+	}
+	return fmt.Sprintf("%s, kept for %s", when, plural(v.SnapshotRetention, "day", "days"))
+}
+
+func newVolumesDestroyCommand(c *volumesCommand) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:     "destroy [APP] VOLUME...",
+		Aliases: []string{"rm", "delete"},
+		Short:   "Destroy volumes",
+		Long: "Destroy volumes that no Machine has. For 24 hours `hangar volumes undelete` brings one back; then its key\n" +
+			"and its data are gone. Its snapshots stay for as long as they were to be kept.",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.completeVolume,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			app, names, err := c.split(args)
+			if err != nil {
+				return err
+			}
+			if len(names) == 0 {
+				return usageErrorf("say which volume of App %s; it is not guessed what to destroy", app)
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			var volumes []*hangar.Volume
+			for _, name := range names {
+				v, err := c.find(cmd.Context(), p, app, name, kept)
+				if err != nil {
+					return err
+				}
+				if !slices.ContainsFunc(volumes, func(x *hangar.Volume) bool { return x.ID == v.ID }) {
+					volumes = append(volumes, v)
+				}
+			}
+			if !yes {
+				if err := c.confirm("Destroy %s?", volumeNames(volumes)); err != nil {
+					return err
+				}
+			}
+			var failed []error
+			for _, v := range volumes {
+				_, err := p.DestroyVolume(cmd.Context(), v.Ref())
+				if hangar.ReasonOf(err) == hangar.ReasonVolumeAttached && v.AttachedMachine != "" {
+					err = withHint(err, fmt.Sprintf("destroy its Machine first: hangar machine destroy %s %s", v.App, v.AttachedMachine))
+				}
+				if err != nil {
+					failed = append(failed, err)
+					continue
+				}
+				fmt.Fprintf(c.stdout, "Volume %s (%s) is destroyed. For 24 hours it can be had back: hangar volumes undelete %s %s\n",
+					v.ID, v.Name, v.App, v.ID)
+			}
+			return errors.Join(failed...)
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func volumeNames(volumes []*hangar.Volume) string {
+	var names []string
+	for _, v := range volumes {
+		names = append(names, fmt.Sprintf("volume %s (%s, %s) of App %s", v.ID, v.Name, gb(v.SizeGB), v.App))
+	}
+	return strings.Join(names, ", ")
+}
+
+func newVolumesUndeleteCommand(c *volumesCommand) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "undelete [APP] [VOLUME]",
+		Aliases:           []string{"undestroy"},
+		Short:             "Have a destroyed volume back, within 24 hours",
+		Long:              "Have a destroyed volume back as it was, within 24 hours. `hangar volumes list --all` shows which there are.",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: c.onVolume(undeletable, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
+			back, err := p.UndeleteVolume(cmd.Context(), v.Ref())
+			if hangar.ReasonOf(err) == hangar.ReasonWrongState {
+				return withHint(err, fmt.Sprintf("see `hangar volumes list %s --all`; what is gone can be restored of a snapshot: hangar volumes snapshots list %s %s",
+					v.App, v.App, v.ID))
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(volumeJSON(back))
+			}
+			fmt.Fprintf(c.stdout, "Volume %s (%s) is back.\n", back.ID, back.Name)
+			return nil
+		}),
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}

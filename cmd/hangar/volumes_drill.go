@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const volumesDrillLong = `Try whether what is stored can be restored: restore a random snapshot of an App to scratch,
+check its file system, compare its digest, and remove it again.
+
+The platform does so by itself every week. Exit code 1 when the drill does not pass.`
+
+func newVolumesDrillCommand(c *volumesCommand) *cobra.Command {
+	var asJSON, detach, show bool
+	cmd := &cobra.Command{
+		Use:               "drill [APP]",
+		Short:             "Try whether a snapshot of an App can be restored",
+		Long:              volumesDrillLong,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeVolumesApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if detach && show {
+				return usageErrorf("--show begins nothing that could be left: give it without --detach")
+			}
+			app, err := c.theApp(args)
+			if err != nil {
+				return err
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			var drill *hangar.VolumeDrill
+			if show {
+				drill, err = p.VolumeDrill(cmd.Context(), app)
+			} else {
+				drill, err = p.DrillVolumes(cmd.Context(), app)
+			}
+			switch {
+			case hangar.ReasonOf(err) == hangar.ReasonWrongState:
+				return withHint(err, fmt.Sprintf("see `hangar volumes drill %s --show`", app))
+			case hangar.ReasonOf(err) == hangar.ReasonSnapshotNotFound:
+				return withHint(err, "take a snapshot first: hangar volumes snapshots create "+string(app))
+			case hangar.CodeOf(err) == hangar.CodeNotFound && hangar.ReasonOf(err) != hangar.ReasonAppNotFound && show:
+				return withHint(err, "begin one: hangar volumes drill "+string(app))
+			case err != nil:
+				return err
+			}
+			if !detach && !show {
+				if drill, err = followDrill(cmd.Context(), p, drill, c.workProgress(asJSON)); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				err = c.printJSON(drill)
+			} else {
+				err = c.printDrill(drill)
+			}
+			if err == nil && !drill.FinishedAt.IsZero() && !drill.Passed {
+				err = withHint(fmt.Errorf("the drill did not pass: snapshot %s cannot be relied on", drill.Snapshot),
+					fmt.Sprintf("take a new snapshot and drill again; see `hangar volumes events %s %s`", drill.App, drill.Volume))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return at once")
+	cmd.Flags().BoolVar(&show, "show", false, "show the latest drill and do not begin one")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printDrill(d *hangar.VolumeDrill) error {
+	result, took := "passed", ""
+	switch {
+	case d.FinishedAt.IsZero():
+		result = "under way"
+		if d.Progress.Total > 0 {
+			result += fmt.Sprintf(" (%d%%)", d.Progress.Done*100/d.Progress.Total)
+		}
+	case !d.Passed:
+		result = strings.TrimSuffix("FAILED: "+d.Fault, ": ")
+	}
+	if !d.FinishedAt.IsZero() {
+		took = brief(d.FinishedAt.Sub(d.StartedAt))
+	}
+	return printFields(c.stdout, []field{
+		{"Result", result},
+		{"Snapshot", string(d.Snapshot)},
+		{"Volume", string(d.Volume)},
+		{"Restored", progressText(d.Progress)},
+		{"Started", ago(time.Now(), d.StartedAt)},
+		{"Took", took},
+	})
+}
+
+func progressText(p hangar.Progress) string {
+	if p.Total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s", bytes(p.Done), bytes(p.Total))
+}

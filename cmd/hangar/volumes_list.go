@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+)
+
+func newVolumesListCommand(c *volumesCommand) *cobra.Command {
+	var (
+		asJSON, quiet, all bool
+		org                string
+	)
+	cmd := &cobra.Command{
+		Use:               "list [APP]",
+		Aliases:           []string{"ls"},
+		Short:             "List the volumes of an App, of an organization, or of all Apps",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeVolumesApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if org != "" && (len(args) > 0 || c.app != "") {
+				return usageErrorf("name an App or an organization with --org, not both")
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			volumes, err := c.listVolumes(cmd.Context(), p, args, hangar.OrgSlug(org))
+			if err != nil {
+				return err
+			}
+			hidden := 0
+			if !all {
+				n := len(volumes)
+				volumes = slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !kept(v) })
+				hidden = n - len(volumes)
+			}
+			switch {
+			case asJSON:
+				return c.printJSON(volumesJSON(volumes))
+			case quiet:
+				for _, v := range volumes {
+					fmt.Fprintln(c.stdout, v.ID)
+				}
+				return nil
+			case len(volumes) == 0 && hidden > 0:
+				fmt.Fprintf(c.stderr, "No volumes, but for %s that can be had back: add --all\n", plural(hidden, "destroyed one", "destroyed ones"))
+				return nil
+			case len(volumes) == 0:
+				fmt.Fprintln(c.stderr, "No volumes. Make one: hangar volumes create APP NAME")
+				return nil
+			}
+			return c.printVolumes(volumes)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "also destroyed ones that can still be had back")
+	cmd.Flags().StringVar(&org, "org", "", "the volumes of all Apps of this organization")
+	jsonFlag(cmd, &asJSON)
+	quietFlag(cmd, &quiet, "ids")
+	return cmd
+}
+
+// orgVolumesPage is how many volumes of an organization are asked for at once.
+const orgVolumesPage = 500
+
+func (c *volumesCommand) listVolumes(ctx context.Context, p *client.Client, args []string, org hangar.OrgSlug) ([]*hangar.Volume, error) {
+	if org != "" {
+		var all []*hangar.Volume
+		for after := hangar.VolumeID(""); ; {
+			page, err := p.OrgVolumes(ctx, org, after, orgVolumesPage)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, page...)
+			if len(page) < orgVolumesPage {
+				return all, nil
+			}
+			after = page[len(page)-1].ID
+		}
+	}
+	if len(args) > 0 || c.app != "" {
+		app, err := c.theApp(args)
+		if err != nil {
+			return nil, err
+		}
+		return p.Volumes(ctx, app)
+	}
+	apps, err := p.Apps(ctx, hangar.AppFilter{})
+	if err != nil {
+		return nil, err
+	}
+	var all []*hangar.Volume
+	for _, app := range apps {
+		found, err := p.Volumes(ctx, app.Name)
+		// That an App was destroyed meanwhile is no error.
+		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// volumeOutput is a volume as --json prints it: with the names that the API has.
+type volumeOutput struct {
+	*hangar.Volume
+	hangar.VolumeUsage
+	BytesUsed     int64             `json:"bytes_used"`
+	BytesTotal    int64             `json:"bytes_total"`
+	AttachedTo    *hangar.MachineID `json:"attached_machine_id"`
+	UndeleteUntil time.Time         `json:"undelete_until,omitzero"`
+
+	// What the API does not have is left out.
+	Usage           any `json:"usage,omitempty"`
+	AttachedMachine any `json:"attached_machine,omitempty"`
+}
+
+func volumeJSON(v *hangar.Volume) volumeOutput {
+	out := volumeOutput{Volume: v, VolumeUsage: v.Usage, BytesUsed: v.Usage.Used(), BytesTotal: v.Usage.Total()}
+	if v.AttachedMachine != "" {
+		out.AttachedTo = &v.AttachedMachine
+	}
+	if undeletable(v) {
+		out.UndeleteUntil = v.DestroyedAt.Add(hangar.VolumeGrace)
+	}
+	return out
+}
+
+func volumesJSON(volumes []*hangar.Volume) []volumeOutput {
+	list := make([]volumeOutput, 0, len(volumes))
+	for _, v := range volumes {
+		list = append(list, volumeJSON(v))
+	}
+	return list
+}
+
+func (c *cli) printVolumes(volumes []*hangar.Volume) error {
+	now := time.Now()
+	var rows [][]string
+	for _, v := range volumes {
+		rows = append(rows, []string{
+			string(v.ID), v.Name, string(v.App), volumeStateText(now, v), gb(v.SizeGB), usedText(v), string(v.Region), v.Zone,
+			yesNo(v.Encrypted), string(v.AttachedMachine), ago(now, v.CreatedAt),
+		})
+	}
+	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "SIZE", "USED", "REGION", "ZONE", "ENCRYPTED", "MACHINE", "CREATED"}, rows)
+}
+
+func volumeStateText(now time.Time, v *hangar.Volume) string {
+	text := string(v.State)
+	switch {
+	case v.State == hangar.VolumeRestoring && v.Filling.Progress.Total > 0:
+		text += fmt.Sprintf(" (%d%%)", v.Filling.Progress.Done*100/v.Filling.Progress.Total)
+	case v.State == hangar.VolumePendingDestroy && !v.DestroyedAt.IsZero():
+		if left := v.DestroyedAt.Add(hangar.VolumeGrace).Sub(now); left > 0 {
+			text += fmt.Sprintf(" (in %s)", left.Round(time.Minute))
+		}
+	}
+	if v.HostStatus != "" && v.HostStatus != "ok" {
+		text += " (host " + v.HostStatus + ")"
+	}
+	return text
+}
+
+// usedText is how much of its file system a volume uses; empty before its first use.
+func usedText(v *hangar.Volume) string {
+	if v.Usage.Total() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%d%%)", bytes(v.Usage.Used()), v.Usage.Used()*100/v.Usage.Total())
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func newVolumesShowCommand(c *volumesCommand) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "show [APP] [VOLUME]",
+		Aliases:           []string{"status", "inspect"},
+		Short:             "Show a volume",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: c.onVolume(kept, func(_ *cobra.Command, _ *client.Client, v *hangar.Volume) error {
+			if asJSON {
+				return c.printJSON(volumeJSON(v))
+			}
+			return c.printVolume(v)
+		}),
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printVolume(v *hangar.Volume) error {
+	now := time.Now()
+	snapshots := "on demand only"
+	if v.AutoBackup {
+		snapshots = "daily"
+	}
+	var filled, grows string
+	switch {
+	case v.Filling.Snapshot != "":
+		filled = "from snapshot " + string(v.Filling.Snapshot)
+	case v.Filling.Source != "":
+		filled = "a copy of " + string(v.Filling.Source)
+	}
+	if v.NeedsRestart {
+		grows = "when the Machine starts next"
+	}
+	fs := string(v.Wanted) + ", not made yet"
+	if v.Usage.FSType != "" {
+		fs = string(v.Usage.FSType)
+	} else if v.Wanted == hangar.FSRaw {
+		fs = "none (raw)"
+	}
+	return printFields(c.stdout, []field{
+		{"ID", string(v.ID)},
+		{"Name", v.Name},
+		{"App", string(v.App)},
+		{"State", volumeStateText(now, v)},
+		{"Size", gb(v.SizeGB)},
+		{"File system", fs},
+		{"Used", usedText(v)},
+		{"File system grows", grows},
+		{"Machine", string(v.AttachedMachine)},
+		{"Encrypted", yesNo(v.Encrypted)},
+		{"Snapshots", fmt.Sprintf("%s, kept for %s", snapshots, plural(v.SnapshotRetention, "day", "days"))},
+		{"Filled", filled},
+		{"Region", string(v.Region)},
+		{"Zone", v.Zone},
+		{"Host", string(v.Host)},
+		{"Created", ago(now, v.CreatedAt)},
+		{"Changed", ago(now, v.UpdatedAt)},
+	})
+}
+
+func newVolumesEventsCommand(c *volumesCommand) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "events [APP] [VOLUME]",
+		Short:             "Show what happened to a volume, newest first",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: c.onVolume(kept, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
+			events, err := p.VolumeEvents(cmd.Context(), v.Ref())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(orEmpty(events))
+			}
+			var rows [][]string
+			for _, e := range events {
+				result := "ok"
+				if e.Fault != "" {
+					result = "FAILED"
+				}
+				rows = append(rows, []string{
+					time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Type), result, string(e.Source),
+					firstOf(string(e.Machine), string(e.Snapshot)), firstOf(e.Fault, e.Text),
+				})
+			}
+			return c.printTable([]string{"TIME", "EVENT", "RESULT", "SOURCE", "OF", "DETAIL"}, rows)
+		}),
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}

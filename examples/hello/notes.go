@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"sync"
+)
+
+// maxNote is how long a note may be, in bytes.
+const maxNote = 1 << 10
+
+// notes keeps lines in a file.
+type notes struct {
+	path string
+	mu   sync.Mutex // held while the file is changed
+}
+
+// ServeHTTP adds what is posted, and answers with all there is.
+func (n *notes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r.Method == http.MethodPost {
+		note, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxNote))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := n.add(note); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	all, err := os.ReadFile(n.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write(all) // whoever asked may be gone
+}
+
+// add appends a line that is on the disk when it returns.
+func (n *notes) add(note []byte) error {
+	f, err := os.OpenFile(n.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(note, '\n'))
+	return errors.Join(err, f.Sync(), f.Close())
+}
