@@ -204,7 +204,9 @@ func TestConfigReachesTheProgram(t *testing.T) {
 		}
 		var messages []string
 		for _, e := range page.Entries {
-			messages = append(messages, e.Message)
+			if e.Provider == hangar.LogApp { // the platform has something to say at any time
+				messages = append(messages, e.Message)
+			}
 		}
 		if all := strings.Join(messages, "\n"); !strings.Contains(all, "content\nchanged two words") {
 			return errors.New(all)

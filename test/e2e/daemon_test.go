@@ -296,6 +296,19 @@ func TestDownLeavesNothing(t *testing.T) {
 		stopped.stop(t)
 		destroyed, _, _ := p.runKeeper(t, "destroyed", nil)
 		destroyed.destroy(t)
+		image := p.pushBlocks(t)
+		for _, name := range []string{"with-volume", "with-volume-suspended", "with-volume-destroyed"} {
+			m, w := p.volume(t, hangar.VolumeCreate{}).runBlocks(t, image, name)
+			if _, err := w.Run(t.Context(), 5); err != nil {
+				t.Fatal(err)
+			}
+			switch name {
+			case "with-volume-suspended":
+				m.suspend(t)
+			case "with-volume-destroyed":
+				m.destroy(t)
+			}
+		}
 		p.d.Kill()
 		p.d.Up()
 		kinds := map[string]bool{}
@@ -306,7 +319,7 @@ func TestDownLeavesNothing(t *testing.T) {
 		if !has(inventory(t), own) {
 			t.Errorf("this server has no %s, from which the Machine was reached", own)
 		}
-		for _, kind := range []string{"link", "namespace", "table", "mount", "cgroup", "process", "run", "route"} {
+		for _, kind := range []string{"link", "namespace", "table", "mount", "loop", "cgroup", "process", "run", "route"} {
 			if !kinds[kind] {
 				t.Errorf("a running daemon has no %s: the inventory does not see it", kind)
 			}
