@@ -144,6 +144,9 @@ func (d *Daemon) Token() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// Dir is where it keeps its data.
+func (d *Daemon) Dir() string { return d.dir }
+
 // PID is the process that serves now.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
