@@ -44,7 +44,11 @@ func openDevices(ctx context.Context, cfg config, log *slog.Logger, opened *clos
 		log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)
 		return host.NoVolumes{Why: err.Error()}
 	}
-	opened.add(devices.Close)
+	opened.add(func() error {
+		err := devices.Close()
+		_ = os.Remove(runDir(cfg)) // unless something of a Machine is in it
+		return err
+	})
 	return host.LocalDevices(devices)
 }
 

@@ -162,7 +162,8 @@ func require(programs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// Close lets go of all devices, which stay as they are.
+// Close lets go of all devices, which stay as they are. Where none is open it leaves
+// nothing in Options.Run, nor the directory itself.
 func (v *Volumes) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -171,6 +172,7 @@ func (v *Volumes) Close() error {
 		errs = append(errs, d.endFilling(), d.handle.leave())
 	}
 	clear(v.devices)
+	_ = os.Remove(v.o.Run) // it is in use unless it is empty
 	return errors.Join(errs...)
 }
 

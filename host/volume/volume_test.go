@@ -110,3 +110,34 @@ func openWithOthers(t *testing.T, w *world, spec volume.Spec) {
 		t.Errorf("qemu-img: %v: %s", err, out)
 	}
 }
+
+// What is open outlives its process, and where nothing is open nothing is left.
+func TestCloseLeavesWhatIsOpen(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		w.create(spec)
+		device := w.attach(spec).Path()
+		again := func() {
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Open(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again()
+		d := w.attach(spec)
+		if d.Path() != device {
+			t.Errorf("%s is %s now", device, d.Path())
+		}
+		w.close(d)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(w.options.Run); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("nothing is open, and %s: %v", w.options.Run, err)
+		}
+		if err := w.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
