@@ -17,6 +17,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // runsc is gVisor's own program, as its documentation has it called.
@@ -60,20 +62,8 @@ func (r *runsc) Boot(ctx context.Context, slot, _ int) (instance, boot, error) {
 	return s, b, err
 }
 
-// remove unmounts what runsc leaves in its directory: as many mounts, one over the
-// other, as its first commands came at once.
-func (r *runsc) remove() error {
-	for {
-		err := unix.Unmount(filepath.Join(r.dir, "run", "null-netns"), unix.MNT_DETACH)
-		switch {
-		case err == nil:
-		case gone(err):
-			return nil
-		default:
-			return err
-		}
-	}
-}
+// remove unmounts what runsc leaves in its directory.
+func (r *runsc) remove() error { return harness.UnmountRunsc(filepath.Join(r.dir, "run")) }
 
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) // EINVAL: not mounted
