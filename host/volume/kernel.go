@@ -87,11 +87,11 @@ func (k *kernelBackend) check(ctx context.Context) error {
 		return fmt.Errorf("the kernel has no device mapper: %w", err)
 	}
 	_ = f.Close()
+	has, err := k.mapper.Targets(ctx)
+	if err != nil {
+		return err
+	}
 	for _, need := range kernelTargets {
-		has, err := k.mapper.Targets(ctx)
-		if err != nil {
-			return err
-		}
 		if slices.Contains(has, need.target) {
 			continue
 		}

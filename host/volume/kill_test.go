@@ -74,6 +74,18 @@ func record(n uint32) []byte {
 	return b
 }
 
+// appending begins a journal in a new file, and appends until something fails.
+func appending(t *testing.T, name string) (j *journal, ended chan error) {
+	t.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, ended = &journal{file: f}, make(chan error, 1)
+	go func() { ended <- j.run() }()
+	return j, ended
+}
+
 // run appends until something fails.
 func (j *journal) run() error {
 	for n := j.synced.Load(); ; n++ {
@@ -110,13 +122,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 		}
 		for round := range 4 {
 			name := filepath.Join(dir, fmt.Sprint("journal", round))
-			f, err := os.Create(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			j := &journal{file: f}
-			ended := make(chan error, 1)
-			go func() { ended <- j.run() }()
+			j, ended := appending(t, name)
 			for j.synced.Load() < 50 {
 				select {
 				case err := <-ended:
@@ -140,7 +146,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 			if err := <-ended; err == nil {
 				t.Error("writes went on")
 			}
-			_ = f.Close()
+			_ = j.file.Close()
 			if _, err := d.Usage(t.Context()); !errors.Is(err, volume.ErrLost) {
 				t.Errorf("usage of a lost device: %v", err)
 			}
@@ -201,13 +207,7 @@ func child(args []string) error {
 func TestDaemonKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
-		f, err := os.Create(filepath.Join(dir, "journal"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		j := &journal{file: f}
-		ended := make(chan error, 1)
-		go func() { ended <- j.run() }()
+		j, ended := appending(t, filepath.Join(dir, "journal"))
 		device := d.Path()
 		for range 6 {
 			if err := w.Close(); err != nil { // another one takes over
@@ -253,9 +253,9 @@ func TestDaemonKilled(t *testing.T) {
 			endView(t, freeze(t, d, "after"))
 		}
 		synced := j.synced.Load()
-		_ = f.Close()
+		_ = j.file.Close()
 		<-ended
-		checkRecords(t, f.Name(), synced)
+		checkRecords(t, j.file.Name(), synced)
 		w.close(d)
 	})
 }
@@ -321,13 +321,7 @@ func halt(t *testing.T, w *world, d *volume.Device, spec volume.Spec) (goOn func
 func TestPowerCut(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
-		f, err := os.Create(filepath.Join(dir, "journal"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		j := &journal{file: f}
-		ended := make(chan error, 1)
-		go func() { ended <- j.run() }()
+		j, ended := appending(t, filepath.Join(dir, "journal"))
 		stop := hammering(t, dir)
 		for range 3 {
 			time.Sleep(100 * time.Millisecond)
@@ -355,7 +349,7 @@ func TestPowerCut(t *testing.T) {
 			w.close(other)
 		}
 		stop()
-		_ = f.Close()
+		_ = j.file.Close()
 		<-ended
 		w.close(d)
 	})

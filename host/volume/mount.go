@@ -38,35 +38,34 @@ func isMounted(dir string) (bool, error) {
 
 // thaw ends a freeze that an earlier process began.
 func (v *Volumes) thaw(id hangar.VolumeID) error {
-	dir := v.mountPoint(id)
-	mounted, err := isMounted(dir)
-	if err != nil || !mounted {
+	return ifMounted(v.mountPoint(id), func(dir *os.File) error {
+		_, err := ext4.Thaw(dir)
 		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	_, err = ext4.Thaw(d)
-	return err
+	})
 }
 
 // syncAll puts everything that was written to what is mounted on a directory on the disk.
 func syncAll(dir string) error {
+	return ifMounted(dir, func(dir *os.File) error {
+		if err := unix.Syncfs(int(dir.Fd())); err != nil {
+			return fmt.Errorf("sync %s: %w", dir.Name(), err)
+		}
+		return nil
+	})
+}
+
+// ifMounted does something with a directory if something is mounted on it.
+func ifMounted(dir string, do func(dir *os.File) error) error {
 	mounted, err := isMounted(dir)
 	if err != nil || !mounted {
 		return err
 	}
-	d, err := os.Open(dir)
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
+	defer f.Close()
+	return do(f)
 }
 
 // unmountAll takes a directory out of sight, whoever still uses what is mounted there.
