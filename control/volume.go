@@ -71,6 +71,15 @@ func (c *Control) volumesOf(ctx context.Context, app appRecord) ([]hangar.Volume
 	return slices.DeleteFunc(rows, func(row hangar.VolumeRow) bool { return row.OrgID != org }), err
 }
 
+// rowsFor is volumesOf for a caller who wants to take an action on the App.
+func (v *Volumes) rowsFor(ctx context.Context, app hangar.AppName, action hangar.Action) ([]hangar.VolumeRow, error) {
+	rec, _, err := v.app(ctx, app, action)
+	if err != nil {
+		return nil, err
+	}
+	return v.volumesOf(ctx, rec)
+}
+
 // tell publishes what a host has answered. A failure costs no more than that others learn
 // of it later: the host publishes it, too.
 func (c *Control) tell(ctx context.Context, row *hangar.VolumeRow) {
@@ -151,11 +160,7 @@ func (c *Control) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.Vol
 
 // Volumes implements hangar.VolumeService.
 func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Volume, error) {
-	rec, _, err := v.app(ctx, app, hangar.ActionRead)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := v.volumesOf(ctx, rec)
+	rows, err := v.rowsFor(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}

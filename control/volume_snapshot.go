@@ -54,11 +54,7 @@ func (v *Volumes) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 // DrillVolumes implements hangar.SnapshotService. The host of any of the App's snapshots,
 // each as likely as any other, chooses one of its own.
 func (v *Volumes) DrillVolumes(ctx context.Context, app hangar.AppName) (*hangar.VolumeDrill, error) {
-	rec, _, err := v.app(ctx, app, hangar.ActionCreate)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := v.volumesOf(ctx, rec)
+	rows, err := v.rowsFor(ctx, app, hangar.ActionCreate)
 	if err != nil {
 		return nil, err
 	}
@@ -83,11 +79,7 @@ func (v *Volumes) DrillVolumes(ctx context.Context, app hangar.AppName) (*hangar
 // VolumeDrill implements hangar.SnapshotService. Hosts that cannot be reached are passed
 // over, unless no other one knows of a drill.
 func (v *Volumes) VolumeDrill(ctx context.Context, app hangar.AppName) (*hangar.VolumeDrill, error) {
-	rec, _, err := v.app(ctx, app, hangar.ActionRead)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := v.volumesOf(ctx, rec)
+	rows, err := v.rowsFor(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
