@@ -1,0 +1,162 @@
+package http1
+
+import (
+	"net/http"
+	"net/textproto"
+	"strings"
+)
+
+// framing is what the fields of a message say about its ends and its connection.
+type framing struct {
+	host                   string
+	hosts, lengths, coding int // how often there is such a field
+	length                 int64
+	close, keepAlive       bool // options of Connection
+	upgrade                bool
+	expect                 string
+	expects                int
+	trailers               bool
+}
+
+// parseFields reads header fields: lines that end with CR LF, n of them. The framing is nil
+// for trailer fields.
+func parseFields(s string, n int, f *framing) (http.Header, error) {
+	h := make(http.Header, n)
+	values := make([]string, n)
+	for used := 0; s != ""; used++ {
+		end := strings.IndexByte(s, '\n') // head has seen that it is there, with CR before it
+		line := s[:end-1]
+		s = s[end+1:]
+		colon := strings.IndexByte(line, ':')
+		if colon <= 0 {
+			if line != "" && (line[0] == ' ' || line[0] == '\t') {
+				return nil, malformed("a header line is folded")
+			}
+			return nil, malformed("a header line has no name")
+		}
+		name, ok := canonical(line[:colon])
+		if !ok {
+			if line[0] == ' ' || line[0] == '\t' {
+				return nil, malformed("a header line is folded")
+			}
+			return nil, malformed("the name of a header field has a character that is not allowed")
+		}
+		value := trimSpace(line[colon+1:])
+		if !all(value, inValue) {
+			return nil, malformed("a header field has a control character")
+		}
+		if f != nil {
+			if err := f.note(name, value); err != nil {
+				return nil, err
+			}
+		}
+		if have, ok := h[name]; ok {
+			h[name] = append(have, value)
+			continue
+		}
+		one := values[used : used+1 : used+1]
+		one[0] = value
+		h[name] = one
+	}
+	return h, nil
+}
+
+// canonical returns the canonical spelling of a field's name, if it is one.
+func canonical(name string) (string, bool) {
+	if !isToken(name) {
+		return "", false
+	}
+	if isCanonical(name) {
+		return name, true
+	}
+	if c, ok := commonNames[name]; ok {
+		return c, true
+	}
+	return textproto.CanonicalMIMEHeaderKey(name), true
+}
+
+// note remembers what a field says about framing.
+func (f *framing) note(name, value string) error {
+	switch len(name) {
+	case len("Host"):
+		if name == "Host" {
+			f.host = value
+			f.hosts++
+		}
+	case len("Expect"):
+		if name == "Expect" {
+			f.expect = value
+			f.expects++
+		}
+	case len("Trailer"):
+		if name == "Trailer" {
+			f.trailers = true
+		}
+		if name == "Upgrade" {
+			f.upgrade = true
+		}
+	case len("Connection"):
+		if name == "Connection" {
+			f.close = f.close || hasWord(value, "close")
+			f.keepAlive = f.keepAlive || hasWord(value, "keep-alive")
+		}
+	case len("Content-Length"):
+		if name == "Content-Length" {
+			if f.lengths++; f.lengths > 1 {
+				return malformed("there is more than one Content-Length")
+			}
+			var ok bool
+			if f.length, ok = parseLength(value); !ok {
+				return malformed("Content-Length is not a number of bytes")
+			}
+		}
+	case len("Transfer-Encoding"):
+		if name == "Transfer-Encoding" {
+			if f.coding++; f.coding > 1 {
+				return malformed("there is more than one Transfer-Encoding")
+			}
+			if !strings.EqualFold(value, "chunked") {
+				if value == "" || hasWord(value, "chunked") && strings.EqualFold(strings.ReplaceAll(strings.ReplaceAll(value, " ", ""), "chunked", ""), ",") {
+					return malformed("Transfer-Encoding is not chunked, once")
+				}
+				return &ProtocolError{Status: http.StatusNotImplemented, Reason: "Transfer-Encoding is not chunked"}
+			}
+		}
+	}
+	return nil
+}
+
+// notInTrailers are fields that would change the meaning of what came before.
+func notInTrailers(name string) bool {
+	switch name {
+	case "Transfer-Encoding", "Content-Length", "Trailer", "Host", "Connection", "Te", "Upgrade",
+		"Content-Encoding", "Content-Type", "Content-Range", "Authorization", "Proxy-Authorization",
+		"Cache-Control", "Max-Forwards", "Expect", "Range", "Set-Cookie", "Cookie":
+		return true
+	}
+	return false
+}
+
+// declared takes the names of trailer fields out of a header.
+func declared(h http.Header) (http.Header, error) {
+	lists := h["Trailer"]
+	delete(h, "Trailer")
+	var t http.Header
+	for _, list := range lists {
+		for name := range strings.SplitSeq(list, ",") {
+			name = trimSpace(name)
+			if name == "" {
+				continue
+			}
+			c, ok := canonical(name)
+			if !ok || notInTrailers(c) {
+				return nil, malformed("Trailer announces a field that cannot be one")
+			}
+			if t == nil {
+				t = make(http.Header)
+			}
+			t[c] = nil
+		}
+	}
+	return t, nil
+}

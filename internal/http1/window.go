@@ -1,0 +1,138 @@
+package http1
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+)
+
+// Sizes of pooled buffers, in bytes.
+const (
+	windowSize = 4 << 10
+	copySize   = 32 << 10
+)
+
+var (
+	windows = sync.Pool{New: func() any { return new([windowSize]byte) }}
+	copies  = sync.Pool{New: func() any { return new([copySize]byte) }}
+)
+
+// source is where a window's bytes come from: a connection with its deadlines.
+type source interface {
+	readConn(p []byte) (int, error)
+}
+
+// window is what was read from a connection and not yet taken. It has a buffer only while
+// there is something in it, or about to be.
+type window struct {
+	pooled  *[windowSize]byte
+	buf     []byte
+	at, end int
+
+	// Where head is in what is held: how much it has seen, the current line, lines before it.
+	seen, line, lines int
+}
+
+func (w *window) held() []byte { return w.buf[w.at:w.end] }
+func (w *window) size() int    { return w.end - w.at }
+
+func (w *window) take(n int) { w.at += n }
+
+// open makes sure that there is a buffer.
+func (w *window) open() {
+	if w.buf == nil {
+		w.pooled = windows.Get().(*[windowSize]byte)
+		w.buf = w.pooled[:]
+		w.at, w.end = 0, 0
+	}
+}
+
+// release gives the buffer back, with all that is in it.
+func (w *window) release() {
+	if w.pooled != nil {
+		windows.Put(w.pooled)
+	}
+	*w = window{}
+}
+
+// room makes place for at least one more byte and returns it.
+func (w *window) room() []byte {
+	w.open()
+	if w.at == w.end {
+		w.at, w.end = 0, 0
+	}
+	if w.end == len(w.buf) {
+		if w.at > 0 {
+			w.end = copy(w.buf, w.buf[w.at:w.end])
+			w.at = 0
+		} else {
+			grown := make([]byte, 4*len(w.buf))
+			copy(grown, w.buf)
+			if w.pooled != nil {
+				windows.Put(w.pooled)
+				w.pooled = nil
+			}
+			w.buf = grown
+		}
+	}
+	return w.buf[w.end:]
+}
+
+// fill reads once. The room is there even if nothing is.
+func (w *window) fill(from source) error {
+	n, err := from.readConn(w.room())
+	w.end += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// push puts a byte in front of a window that is empty.
+func (w *window) push(b byte) {
+	w.room()[0] = b
+	w.end++
+}
+
+var (
+	errHeadIncomplete = errors.New("http1: the head is incomplete")
+	errLineTooLong    = errors.New("http1: the first line is too long")
+	errHeadTooLarge   = errors.New("http1: the header is too large")
+)
+
+// head finds the lines up to the first empty one, and returns their length with it and how
+// many there are. Lines that do not end with CR LF are refused as soon as they are seen. It
+// goes on where it was when the head was incomplete.
+func (w *window) head(limit int) (length, lines int, err error) {
+	b := w.held()
+	for {
+		i := bytes.IndexByte(b[w.seen:], '\n')
+		if i < 0 {
+			w.seen = len(b)
+			switch {
+			case w.lines == 0 && len(b) > min(MaxRequestLine, limit):
+				return 0, 0, errLineTooLong
+			case len(b) > limit:
+				return 0, 0, errHeadTooLarge
+			}
+			return 0, 0, errHeadIncomplete
+		}
+		i += w.seen
+		switch {
+		case i == w.line || b[i-1] != '\r':
+			return 0, 0, malformed("a line ends with a bare line feed")
+		case w.lines == 0 && i > min(MaxRequestLine, limit):
+			return 0, 0, errLineTooLong
+		case w.lines > MaxFields || i >= limit:
+			return 0, 0, errHeadTooLarge
+		}
+		empty := i-1 == w.line
+		w.line, w.seen = i+1, i+1
+		if empty {
+			length, lines = i+1, w.lines
+			w.line, w.seen, w.lines = 0, 0, 0
+			return length, lines, nil
+		}
+		w.lines++
+	}
+}
