@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/host/logs/keeper"
+	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor/engine"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
-	"github.com/hangar-platform/hangar/host/logs/keeper"
+	"github.com/hangar-platform/hangar/internal/keeper"
 	"github.com/hangar-platform/hangar/host/network"
 )
 

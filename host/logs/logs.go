@@ -41,7 +41,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/logs/keeper"
+	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
 // What the zero Options mean.

@@ -24,7 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/logs/keeper"
+	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
 // The test binary plays the other processes, too: see the functions of these names.

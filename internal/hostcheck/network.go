@@ -35,6 +35,9 @@ func checkNftables(string) Check {
 		c.AddRule(&nftables.Rule{Table: table, Chain: filter, Exprs: []expr.Any{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		}})
+		c.AddRule(&nftables.Rule{Table: table, Chain: filter, Exprs: []expr.Any{
+			&expr.Socket{Key: expr.SocketKeyWildcard, Register: 1},
+		}})
 		nat := c.AddChain(&nftables.Chain{
 			Name: "nat", Table: table, Type: nftables.ChainTypeNAT,
 			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
@@ -51,10 +54,10 @@ func checkNftables(string) Check {
 		return nil
 	})
 	if err != nil {
-		return fail("use a kernel with veth, nf_tables, nft_fib_inet, nft_masq and nft_nat; as root, modprobe them",
+		return fail("use a kernel with veth, nf_tables, nft_fib_inet, nft_socket, nft_masq and nft_nat; as root, modprobe them",
 			"the network of Machines cannot be made: %v", err)
 	}
-	return ok("veth devices and nftables with fib, masquerade and netdev, which the network of Machines is made of")
+	return ok("veth devices and nftables with fib, socket, masquerade and netdev, which the network of Machines is made of")
 }
 
 const ipv6Fix = "remove ipv6.disable=1 from the kernel command line and set sysctl net.ipv6.conf.default.disable_ipv6=0"

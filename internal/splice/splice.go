@@ -5,8 +5,10 @@
 // CloseWrite of the other. A failure of one connection is passed on, too: TCP is reset,
 // what has an Abort is told the cause.
 //
-// Two buffers of BufferSize bytes are all that a join holds; who does not read holds up
-// who writes. Join starts one goroutine for each direction and waits for both.
+// Between two TCP connections the kernel moves the bytes, and nothing is held while there are
+// none. Otherwise two buffers of at most BufferSize bytes are all that a join holds. Who does
+// not read holds up who writes. Join starts one goroutine for each direction and waits for
+// both.
 package splice
 
 import (
@@ -17,8 +19,11 @@ import (
 	"syscall"
 )
 
-// BufferSize is how many bytes are read at once.
+// BufferSize is how many bytes are read at once, of a connection that has so many.
 const BufferSize = 32 << 10
+
+// firstBuffer is how many bytes are read at once until a connection has more.
+const firstBuffer = 2 << 10
 
 // halfCloser is a connection whose directions end one by one.
 type halfCloser interface{ CloseWrite() error }
@@ -71,8 +76,7 @@ func Join(ctx context.Context, a, b net.Conn) error {
 
 // pass copies one direction to its end.
 func pass(from, to net.Conn) error {
-	_, err := io.CopyBuffer(onlyWriter{to}, onlyReader{from}, make([]byte, BufferSize))
-	if err != nil {
+	if err := copyAll(from, to); err != nil {
 		return err
 	}
 	h, ok := to.(halfCloser)
@@ -86,6 +90,35 @@ func pass(from, to net.Conn) error {
 	return nil
 }
 
+// copyAll copies until from ends.
+func copyAll(from, to net.Conn) error {
+	if in, ok := from.(*net.TCPConn); ok {
+		if out, ok := to.(*net.TCPConn); ok {
+			if err := passKernel(in, out); !errors.Is(err, errCannot) {
+				return err
+			}
+		}
+	}
+	b := make([]byte, firstBuffer)
+	for {
+		n, err := from.Read(b)
+		if n > 0 {
+			if _, err := to.Write(b[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if n == len(b) && n < BufferSize {
+			b = make([]byte, BufferSize)
+		}
+	}
+}
+
 // Abort closes a connection and has its peer see a failure, not an end.
 func Abort(c net.Conn, cause error) {
 	switch c := c.(type) {
@@ -97,9 +130,3 @@ func Abort(c net.Conn, cause error) {
 	}
 	_ = c.Close()
 }
-
-// onlyReader and onlyWriter hide ways to copy that have buffers of their own.
-type (
-	onlyReader struct{ io.Reader }
-	onlyWriter struct{ io.Writer }
-)

@@ -1,26 +1,31 @@
-// Package keeper holds the output FIFOs of Machines open in a process that outlives
-// the daemon, so that what a Machine wrote last is still there when the daemon comes
-// back.
+// Package keeper holds what has to stay open while no daemon runs, in a process that
+// outlives it: the output FIFOs of Machines, so that what a Machine wrote last is still
+// there when the daemon comes back, and the sockets of the edge, so that who connects
+// meanwhile waits and is not refused.
 //
 // What is in a FIFO goes with its last opener. While the daemon is away that is the
-// sandbox, and when it ends the stack trace that it died of would be gone. The keeper
-// is one more opener: it never reads, writes or opens anything, but keeps descriptors
-// that it was given, until it is told to let go.
+// sandbox, and when it ends the stack trace that it died of would be gone. So it is with a
+// socket and the connections that nobody has accepted yet. The keeper is one more opener: it
+// never reads, writes or opens anything, but keeps descriptors that it was given, until it
+// is told to let go. The next daemon opens FIFOs by their paths, and gets sockets back from
+// the keeper.
 //
-// A FIFO is safe from the moment that Client.Hold returns: its descriptor is then on
-// its way in the socket of the keeper, which loses nothing if the daemon is killed
+// A descriptor is safe from the moment that Client.Hold or HoldSocket returns: it is then
+// on its way in the socket of the keeper, which loses nothing if the daemon is killed
 // next. When the keeper itself is killed, the Client starts another and hands
 // everything over again; only if both are killed at once, and the sandbox ends before
 // the daemon is back, output is lost. The keeper ends by itself when nobody is
-// connected and it holds nothing; FIFOs that were removed it does not hold for long.
+// connected and it holds nothing; FIFOs that were removed it does not hold for long, nor
+// sockets for which no daemon comes back.
 //
 // A Client is one goroutine, which waits for the keeper to end, and may be used from
 // many. The keeper serves one connection after the other, so that it has done what a dead
-// daemon asked for before it listens to the next. Daemons and keepers of different versions meet, so the protocol may grow but
-// not change; it is described at the type message.
+// daemon asked for before it listens to the next. Daemons and keepers of different versions
+// meet, so the protocol may grow but not change; it is described at the type message. A
+// keeper that does not know what a Client needs of it is replaced when the Client is opened.
 //
-// The package does not know what Machines are, and does not start a process: whoever
-// makes the Client says how.
+// The package does not know what Machines and Apps are, and does not start a process:
+// whoever makes the Client says how.
 package keeper
 
 import (
@@ -37,24 +42,28 @@ import (
 
 // message is one datagram of a SEQPACKET socket: words, separated by zero bytes.
 //
-//	hold NAME PATH, with a descriptor   hold a FIFO, instead of the one of that name
-//	drop NAME                           close it
-//	list                                answered by held NAME PATH for each, and end
+//	hold NAME PATH, with a descriptor   hold a FIFO, instead of what has that name
+//	socket NAME, with a descriptor      hold a socket, instead of what has that name
+//	drop NAME                           close what has that name
+//	list                                answered by held NAME PATH for each FIFO, and end
+//	sockets                             answered by socket NAME, with a descriptor, for each, and end
 //	quit                                answered by bye PID; the keeper ends
 //
-// What cannot be done is answered by failed NAME TEXT.
+// What cannot be done is answered by failed NAME TEXT. Older keepers know no sockets.
 type message []string
 
 // The first words of messages.
 const (
-	wordHold   = "hold"
-	wordDrop   = "drop"
-	wordList   = "list"
-	wordHeld   = "held"
-	wordEnd    = "end"
-	wordQuit   = "quit"
-	wordBye    = "bye"
-	wordFailed = "failed"
+	wordHold    = "hold"
+	wordSocket  = "socket"
+	wordDrop    = "drop"
+	wordList    = "list"
+	wordHeld    = "held"
+	wordSockets = "sockets"
+	wordEnd     = "end"
+	wordQuit    = "quit"
+	wordBye     = "bye"
+	wordFailed  = "failed"
 )
 
 // maxMessage is the length of the longest message: a path, a name and some.
@@ -67,6 +76,9 @@ const sendPatience = time.Second
 const (
 	// patrolEvery is how often the keeper looks for FIFOs that were removed.
 	patrolEvery = time.Minute
+	// socketPatience is how long sockets are held for a daemon that does not come back.
+	// Then who connects is refused, which is better than to wait in vain.
+	socketPatience = 2 * time.Minute
 	// spareFiles are the descriptors that the keeper leaves free for connections.
 	spareFiles = 32
 )
@@ -116,31 +128,37 @@ func send(conn *net.UnixConn, m message, rights []byte) error {
 // keeper is what Serve runs.
 type keeper struct {
 	listener *net.UnixListener
-	most     int // FIFOs to hold
+	most     int           // descriptors to hold
+	patience time.Duration // socketPatience
 
 	mu       sync.Mutex
-	held     map[string]fifo
-	attended bool // somebody is connected
+	held     map[string]descriptor
+	attended bool      // somebody is connected
+	left     time.Time // when the last client has gone, if nobody is connected
 }
 
-// fifo is one that is held.
-type fifo struct {
-	fd   int
-	path string
+// descriptor is one that is held.
+type descriptor struct {
+	fd     int
+	path   string // of a FIFO
+	socket bool
 }
 
 // Serve holds what those who connect hand over, one after the other. It returns nil
 // when it was told to quit, or when it holds nothing and nobody is connected any more,
 // and then holds nothing. The listener, which it closes, is of the network
 // "unixpacket".
-func Serve(listener *net.UnixListener) error { return serve(listener, patrolEvery) }
+func Serve(listener *net.UnixListener) error { return serve(listener, patrolEvery, socketPatience) }
 
-func serve(listener *net.UnixListener, every time.Duration) error {
+func serve(listener *net.UnixListener, every, patience time.Duration) error {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	k := &keeper{listener: listener, most: int(min(files.Cur, 1<<30)) - spareFiles, held: map[string]fifo{}}
+	k := &keeper{
+		listener: listener, most: int(min(files.Cur, 1<<30)) - spareFiles, patience: patience,
+		held: map[string]descriptor{}, left: time.Now(),
+	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -186,19 +204,21 @@ func (k *keeper) attend(yes bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.attended = yes
+	k.left = time.Now()
 	return len(k.held) == 0
 }
 
 // drop closes what is held under a name, if anything. k.mu is held.
 func (k *keeper) drop(name string) {
-	if f, ok := k.held[name]; ok {
-		_ = unix.Close(f.fd)
+	if d, ok := k.held[name]; ok {
+		_ = unix.Close(d.fd)
 		delete(k.held, name)
 	}
 }
 
 // patrol lets go of FIFOs that were removed: nobody can open them any more to read
-// what is in them. So a keeper ends also when a data directory was simply deleted.
+// what is in them. And of sockets, when no daemon comes for too long. So a keeper ends also
+// when a data directory was simply deleted.
 func (k *keeper) patrol(every time.Duration, stop <-chan struct{}) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -209,9 +229,9 @@ func (k *keeper) patrol(every time.Duration, stop <-chan struct{}) {
 			return
 		}
 		k.mu.Lock()
-		for name, f := range k.held {
-			var st unix.Stat_t
-			if err := unix.Fstat(f.fd, &st); err == nil && st.Nlink == 0 {
+		abandoned := !k.attended && time.Since(k.left) > k.patience
+		for name, d := range k.held {
+			if d.socket && abandoned || !d.socket && removed(d.fd) {
 				k.drop(name)
 			}
 		}
@@ -220,6 +240,13 @@ func (k *keeper) patrol(every time.Duration, stop <-chan struct{}) {
 		}
 		k.mu.Unlock()
 	}
+}
+
+// removed reports whether a FIFO has no name any more.
+func removed(fd int) bool {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return err == nil && st.Nlink == 0
 }
 
 // converse does what comes over a connection until its end. It reports whether the
@@ -234,8 +261,8 @@ func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 		}
 		m := decode(b[:n])
 		switch m[0] {
-		case wordHold:
-			if err = k.hold(m[1], m[2], rights[:oobn]); err != nil {
+		case wordHold, wordSocket:
+			if err = k.hold(m, rights[:oobn]); err != nil {
 				err = send(conn, message{wordFailed, m[1], err.Error()}, nil)
 			}
 		case wordDrop:
@@ -244,6 +271,8 @@ func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 			k.mu.Unlock()
 		case wordList:
 			err = k.list(conn)
+		case wordSockets:
+			err = k.sockets(conn)
 		case wordQuit:
 			_ = send(conn, message{wordBye, strconv.Itoa(os.Getpid())}, nil)
 			return true
@@ -257,22 +286,28 @@ func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 }
 
 // hold takes over a descriptor.
-func (k *keeper) hold(name, path string, rights []byte) error {
+func (k *keeper) hold(m message, rights []byte) error {
 	fd, err := received(rights)
 	if err != nil {
 		return err
 	}
+	d := descriptor{fd: fd, path: m[2], socket: m[0] == wordSocket}
+	kind, what := uint32(unix.S_IFIFO), "FIFO"
+	if d.socket {
+		kind, what = unix.S_IFSOCK, "socket"
+	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
-		return errors.Join(errors.New("not a FIFO"), err, unix.Close(fd))
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != kind {
+		return errors.Join(errors.New("not a "+what), err, unix.Close(fd))
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	name := m[1]
 	if _, known := k.held[name]; !known && len(k.held) >= k.most {
 		return errors.Join(errors.New("too many open files"), unix.Close(fd))
 	}
 	k.drop(name)
-	k.held[name] = fifo{fd: fd, path: path}
+	k.held[name] = d
 	return nil
 }
 
@@ -290,12 +325,14 @@ func received(rights []byte) (int, error) {
 	return 0, errors.New("no descriptor came with it")
 }
 
-// list tells what is held.
+// list tells which FIFOs are held.
 func (k *keeper) list(conn *net.UnixConn) error {
 	k.mu.Lock()
 	all := make([]message, 0, len(k.held)+1)
-	for name, f := range k.held {
-		all = append(all, message{wordHeld, name, f.path})
+	for name, d := range k.held {
+		if !d.socket {
+			all = append(all, message{wordHeld, name, d.path})
+		}
 	}
 	k.mu.Unlock()
 	for _, m := range append(all, message{wordEnd}) {
@@ -304,4 +341,22 @@ func (k *keeper) list(conn *net.UnixConn) error {
 		}
 	}
 	return nil
+}
+
+// sockets hands out every socket that is held, and holds it on.
+func (k *keeper) sockets(conn *net.UnixConn) error {
+	k.mu.Lock()
+	all := make(map[string]int, len(k.held))
+	for name, d := range k.held {
+		if d.socket {
+			all[name] = d.fd
+		}
+	}
+	k.mu.Unlock()
+	for name, fd := range all { // patrol closes none of them while somebody is connected
+		if err := send(conn, message{wordSocket, name}, unix.UnixRights(fd)); err != nil {
+			return err
+		}
+	}
+	return send(conn, message{wordEnd}, nil)
 }

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,10 @@ import (
 )
 
 // roleEnv makes the test binary a keeper.
-const roleEnv = "HANGAR_KEEPER_TEST"
+const (
+	roleEnv = "HANGAR_KEEPER_TEST"
+	roleOld = "old" // one of the first version
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleEnv) == "" {
@@ -28,6 +32,10 @@ func TestMain(m *testing.M) {
 	}
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	must(err)
+	if os.Getenv(roleEnv) == roleOld {
+		serveOld(l.(*net.UnixListener))
+		return
+	}
 	must(Serve(l.(*net.UnixListener)))
 }
 
@@ -40,6 +48,7 @@ func must(err error) {
 // host is where keepers are started.
 type host struct {
 	socket string
+	role   string // of keepers that are started; empty: of this version
 
 	mu      sync.Mutex
 	started []*os.Process
@@ -55,7 +64,7 @@ func newHost(t *testing.T) *host {
 
 func (h *host) start(listener *os.File) (*os.Process, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{"keeper"}, &os.ProcAttr{
-		Env: []string{roleEnv + "=1"}, Files: []*os.File{nil, nil, os.Stderr, listener},
+		Env: []string{roleEnv + "=" + cmp.Or(h.role, "new")}, Files: []*os.File{nil, nil, os.Stderr, listener},
 	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,11 +248,11 @@ func TestFIFOsThatWereRemovedAreNotHeld(t *testing.T) {
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})
 	must(err)
 	ended := make(chan error, 1)
-	go func() { ended <- serve(l, time.Millisecond) }()
+	go func() { ended <- serve(l, time.Millisecond, socketPatience) }()
 	conn, err := dial(t.Context(), socket)
 	must(err)
 	f := machine(t, "text")
-	must(handOver(conn, "name", holding{path: f.Name(), fifo: f}))
+	must(handOver(conn, "name", holding{wordHold, f.Name(), f}))
 	for range 20 { // it stays while it has a name
 		if got, err := list(conn); err != nil || len(got) != 1 {
 			t.Fatalf("held are %v, %v", got, err)
@@ -279,7 +288,7 @@ func TestRefusals(t *testing.T) {
 		send func() error
 		want string
 	}{
-		"no FIFO":       {func() error { return handOver(conn, "x", holding{fifo: file}) }, "not a FIFO"},
+		"no FIFO":       {func() error { return handOver(conn, "x", holding{wordHold, "", file}) }, "not a FIFO"},
 		"no descriptor": {func() error { return send(conn, message{wordHold, "x", "/x"}, nil) }, "no descriptor"},
 		"unknown":       {func() error { return send(conn, message{"swap", "x"}, nil) }, "unknown request"},
 		"empty words":   {func() error { return send(conn, message{"", ""}, nil) }, "unknown request"},
@@ -319,7 +328,7 @@ func BenchmarkHold(b *testing.B) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	must(err)
 	for b.Loop() {
-		must(handOver(conn, "name", holding{path: path, fifo: f}))
+		must(handOver(conn, "name", holding{wordHold, path, f}))
 	}
 	must(send(conn, message{wordDrop, "name"}, nil))
 	must(conn.Close())

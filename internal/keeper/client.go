@@ -12,12 +12,17 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-var errClosed = errors.New("client is closed")
+var (
+	errClosed     = errors.New("client is closed")
+	errHeldClosed = errors.New("what was to be handed over is closed")
+	errOlder      = errors.New("the keeper is of an older version")
+)
 
 // network is that of Unix sockets that keep messages apart.
 const network = "unixpacket"
@@ -48,11 +53,12 @@ type Entry struct {
 	Path string
 }
 
-// Client hands FIFOs to a keeper. New makes one, Open makes it usable. There must be
+// Client hands descriptors to a keeper. New makes one, Open makes it usable. There must be
 // one Client for a socket at a time.
 type Client struct {
 	o         Options
 	inherited []Entry
+	sockets   map[string]*os.File // guarded by mu; those that nobody has taken
 	closing   chan struct{}
 	done      chan struct{} // closed when the goroutine has ended
 
@@ -62,10 +68,11 @@ type Client struct {
 	child *os.Process // the keeper, if this process has started it
 }
 
-// holding is a FIFO that was handed over, and will be again if need be.
+// holding is what was handed over, and will be again if need be.
 type holding struct {
-	path string
-	fifo *os.File
+	word string // wordHold or wordSocket
+	path string // of a FIFO
+	file syscall.Conn
 }
 
 // New returns a Client that Open makes usable.
@@ -84,7 +91,7 @@ func (c *Client) Open(ctx context.Context) error {
 	}
 	conn, err := c.meet(ctx)
 	if err != nil {
-		return fmt.Errorf("open output keeper: %w", err)
+		return fmt.Errorf("open keeper: %w", err)
 	}
 	c.conn = conn
 	go func() {
@@ -98,10 +105,13 @@ func (c *Client) Open(ctx context.Context) error {
 func (c *Client) meet(ctx context.Context) (*net.UnixConn, error) {
 	conn, err := dial(ctx, c.o.Socket)
 	if err == nil {
-		if c.inherited, err = list(conn); err == nil {
+		if err = c.learn(conn); err == nil {
 			return conn, nil
 		}
 		_ = conn.Close()
+		if errors.Is(err, errOlder) {
+			return c.replace(ctx)
+		}
 		if !isGone(err) {
 			return nil, err
 		}
@@ -112,17 +122,79 @@ func (c *Client) meet(ctx context.Context) (*net.UnixConn, error) {
 	return c.start(ctx)
 }
 
-// Inherited returns what the keeper held when the Client was opened: FIFOs of an
+// learn asks what the keeper holds.
+func (c *Client) learn(conn *net.UnixConn) (err error) {
+	if c.inherited, err = list(conn); err != nil {
+		return err
+	}
+	c.sockets, err = sockets(conn)
+	return err
+}
+
+// replace ends a keeper of an older version, after opening what it holds, and starts one of
+// this version, which gets all of that.
+func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
+	c.o.Log.Info("replacing a keeper of an older version", slog.Int("fifos", len(c.inherited)))
+	opened := map[string]holding{}
+	defer func() {
+		for _, h := range opened {
+			_ = h.file.(io.Closer).Close()
+		}
+	}()
+	for _, e := range c.inherited {
+		fifo, err := os.OpenFile(e.Path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue // it was removed, and nobody can read any more what is in it
+		}
+		opened[e.Name] = holding{wordHold, e.Path, fifo}
+	}
+	if err := Quit(ctx, c.o.Socket); err != nil {
+		return nil, err
+	}
+	conn, err := c.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for name, h := range opened {
+		if err := handOver(conn, name, h); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+// Inherited returns which FIFOs the keeper held when the Client was opened: those of an
 // earlier daemon.
 func (c *Client) Inherited() []Entry { return c.inherited }
 
-// Hold hands over a FIFO, instead of the one of the same name if there is one. From
+// TakeSockets returns the sockets that the keeper held when the Client was opened, by
+// name. They are now the caller's, who closes them; the keeper holds them until Drop. Asked
+// again, it returns none.
+func (c *Client) TakeSockets() map[string]*os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	taken := c.sockets
+	c.sockets = nil
+	return taken
+}
+
+// Hold hands over a FIFO, instead of what has the same name. From
 // now on what is in it survives this process. The Client keeps the file, too, which
 // the caller must not close before Drop or Close. What goes wrong is logged.
 func (c *Client) Hold(name, path string, fifo *os.File) {
+	c.hold(name, holding{wordHold, path, fifo})
+}
+
+// HoldSocket hands over a socket, instead of what has the same name, as Hold does it with a
+// FIFO. If the caller closes it before Drop, the keeper has it none the less, but the next
+// one does not get it if that keeper is killed.
+func (c *Client) HoldSocket(name string, socket syscall.Conn) {
+	c.hold(name, holding{wordSocket, "", socket})
+}
+
+func (c *Client) hold(name string, h holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := holding{path: path, fifo: fifo}
 	c.held[name] = h
 	c.request(func() error { return handOver(c.conn, name, h) })
 }
@@ -143,6 +215,10 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	conn, child := c.conn, c.child
 	c.conn, c.child = nil, nil
+	for _, f := range c.sockets {
+		_ = f.Close()
+	}
+	c.sockets = nil
 	select {
 	case <-c.closing:
 	default:
@@ -168,25 +244,31 @@ func (c *Client) request(talk func() error) {
 	err := talk()
 	switch {
 	case err == nil:
-	case errors.Is(err, errTooLong), errors.Is(err, os.ErrClosed):
-		c.o.Log.Warn("output of a machine is not kept", slog.Any("error", err))
+	case errors.Is(err, errTooLong), isClosed(err):
+		c.o.Log.Warn("a descriptor is not kept for the next daemon", slog.Any("error", err))
 	default:
 		_ = c.conn.Close()
 		c.conn = nil
 	}
 }
 
-// handOver sends a FIFO.
+// handOver sends a descriptor.
 func handOver(conn *net.UnixConn, name string, h holding) error {
-	raw, err := h.fifo.SyscallConn() // not Fd, which would make it blocking
+	raw, err := h.file.SyscallConn() // not Fd, which would make it blocking
 	if err != nil {
 		return err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
-		err = send(conn, message{wordHold, name, h.path}, unix.UnixRights(int(fd)))
+		err = send(conn, message{h.word, name, h.path}, unix.UnixRights(int(fd)))
 	})
-	return errors.Join(controlErr, err)
+	if controlErr != nil {
+		return errors.Join(errHeldClosed, controlErr)
+	}
+	return err
 }
+
+// isClosed reports whether what was to be handed over is closed.
+func isClosed(err error) bool { return errors.Is(err, errHeldClosed) }
 
 // watch replaces the keeper whenever it ends, until Close.
 func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
@@ -197,7 +279,7 @@ func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
 		if !c.hungUp(conn) {
 			return
 		}
-		c.o.Log.Warn("output keeper is gone, starting another", slog.Any("error", err))
+		c.o.Log.Warn("keeper is gone, starting another", slog.Any("error", err))
 		if time.Since(met) > maxPause {
 			pause = 0
 		}
@@ -208,7 +290,7 @@ func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
 			pause = min(max(2*pause, minPause), maxPause)
 			conn, err = c.again(ctx)
 			if err != nil && !c.isClosing() {
-				c.o.Log.Error("output of machines is not kept", slog.Any("error", err))
+				c.o.Log.Error("nothing is kept for the next daemon", slog.Any("error", err))
 			}
 		}
 	}
@@ -235,7 +317,7 @@ func (c *Client) listen(conn *net.UnixConn) error {
 			return err
 		}
 		if m := decode(b[:n]); m[0] == wordFailed {
-			c.o.Log.Warn("output of a machine is not kept", slog.String("name", m[1]), slog.String("error", m[2]))
+			c.o.Log.Warn("a descriptor is not kept for the next daemon", slog.String("name", m[1]), slog.String("error", m[2]))
 		}
 	}
 }
@@ -273,7 +355,7 @@ func (c *Client) again(ctx context.Context) (*net.UnixConn, error) {
 		return nil, errors.Join(errClosed, conn.Close())
 	}
 	for name, h := range c.held {
-		if err := handOver(conn, name, h); err != nil && !errors.Is(err, errTooLong) && !errors.Is(err, os.ErrClosed) {
+		if err := handOver(conn, name, h); err != nil && !errors.Is(err, errTooLong) && !isClosed(err) {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}
@@ -334,11 +416,11 @@ func Quit(ctx context.Context, socket string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("end output keeper: %w", err)
+		return fmt.Errorf("end keeper: %w", err)
 	}
 	pid, err := strconv.Atoi(m[1])
 	if m[0] != wordBye || err != nil {
-		return fmt.Errorf("end output keeper: it answers %q", m)
+		return fmt.Errorf("end keeper: it answers %q", m)
 	}
 	return awaitEnd(ctx, pid)
 }
@@ -366,7 +448,7 @@ func awaitEnd(ctx context.Context, pid int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("output keeper, process %d, does not end", pid)
+	return fmt.Errorf("keeper, process %d, does not end", pid)
 }
 
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
@@ -412,7 +494,52 @@ func list(conn *net.UnixConn) ([]Entry, error) {
 		entries = append(entries, Entry{Name: m[1], Path: m[2]})
 	}
 	if err == nil && m[0] != wordEnd {
-		err = fmt.Errorf("output keeper answers %q", m)
+		err = fmt.Errorf("keeper answers %q", m)
 	}
 	return entries, errors.Join(err, conn.SetReadDeadline(time.Time{}))
+}
+
+// sockets asks for the sockets that the keeper holds. It returns errOlder if the keeper
+// does not know what that is.
+func sockets(conn *net.UnixConn) (all map[string]*os.File, err error) {
+	all = map[string]*os.File{}
+	defer func() {
+		if err != nil {
+			for _, f := range all {
+				_ = f.Close()
+			}
+			all = nil
+		}
+	}()
+	if err := send(conn, message{wordSockets}, nil); err != nil {
+		return nil, err
+	}
+	b := make([]byte, maxMessage)
+	rights := make([]byte, unix.CmsgSpace(4)) // one descriptor
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(answerPatience)); err != nil {
+			return nil, err
+		}
+		n, oobn, _, _, err := conn.ReadMsgUnix(b, rights)
+		if err != nil {
+			return nil, err
+		}
+		switch m := decode(b[:n]); m[0] {
+		case wordSocket:
+			fd, err := received(rights[:oobn])
+			if err != nil {
+				return nil, err
+			}
+			if err := unix.SetNonblock(fd, true); err != nil {
+				return nil, errors.Join(err, unix.Close(fd))
+			}
+			all[m[1]] = os.NewFile(uintptr(fd), m[1])
+		case wordEnd:
+			return all, conn.SetReadDeadline(time.Time{})
+		case wordFailed:
+			return nil, errOlder
+		default:
+			return nil, fmt.Errorf("keeper answers %q", m)
+		}
+	}
 }
