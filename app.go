@@ -29,6 +29,9 @@ type App struct {
 	MachineCount int       `json:"machine_count"`
 	VolumeCount  int       `json:"volume_count"`
 	CreatedAt    time.Time `json:"created"`
+	// URL is where the edge serves the App by HTTP under its own name, once it has a public
+	// address. Empty: the server has no edge.
+	URL string `json:"url,omitempty"`
 }
 
 // AppCreate is the wish for a new App.

@@ -16,6 +16,43 @@ var (
 	HeaderRequestID  = NamePair{"platform-request-id", "fly-request-id"}
 )
 
+// Headers that the edge gives to Machines, see the two spellings of each.
+var (
+	HeaderClientIP         = NamePair{"platform-client-ip", "fly-client-ip"}
+	HeaderForwardedProto   = NamePair{"platform-forwarded-proto", "fly-forwarded-proto"}
+	HeaderForwardedSSL     = NamePair{"platform-forwarded-ssl", "fly-forwarded-ssl"}
+	HeaderForwardedPort    = NamePair{"platform-forwarded-port", "fly-forwarded-port"}
+	HeaderRegion           = NamePair{"platform-region", "fly-region"}
+	HeaderTraceparent      = NamePair{"platform-traceparent", "fly-traceparent"}
+	HeaderTracestate       = NamePair{"platform-tracestate", "fly-tracestate"}
+	HeaderReplaySource     = NamePair{"platform-replay-src", "fly-replay-src"}
+	HeaderReplayFailed     = NamePair{"platform-replay-failed", "fly-replay-failed"}
+	HeaderReplayCacheState = NamePair{"platform-replay-cache-status", "fly-replay-cache-status"}
+	// HeaderPreferredUnavailable names a Machine that was preferred and could not be had.
+	HeaderPreferredUnavailable = NamePair{"platform-preferred-instance-unavailable", "fly-preferred-instance-unavailable"}
+)
+
+// Headers by which clients and Machines tell the edge where a request is to go.
+var (
+	HeaderReplay                 = NamePair{"platform-replay", "fly-replay"}
+	HeaderReplayCache            = NamePair{"platform-replay-cache", "fly-replay-cache"}
+	HeaderReplayCacheTTL         = NamePair{"platform-replay-cache-ttl-secs", "fly-replay-cache-ttl-secs"}
+	HeaderReplayCacheAllowBypass = NamePair{"platform-replay-cache-allow-bypass", "fly-replay-cache-allow-bypass"}
+	HeaderReplayCacheControl     = NamePair{"platform-replay-cache-control", "fly-replay-cache-control"}
+	HeaderPreferRegion           = NamePair{"platform-prefer-region", "fly-prefer-region"}
+	HeaderForceRegion            = NamePair{"platform-force-region", "fly-force-region"}
+	HeaderPreferInstance         = NamePair{"platform-prefer-instance-id", "fly-prefer-instance-id"}
+	HeaderForceInstance          = NamePair{"platform-force-instance-id", "fly-force-instance-id"}
+	// HeaderErrorCode says, in an answer of the edge's own, what went wrong.
+	HeaderErrorCode = NamePair{"platform-error-code", "fly-error-code"}
+)
+
+// ReplayTypes are the media types of a body that tells the edge to replay a request.
+var ReplayTypes = NamePair{"application/vnd.platform.replay+json", "application/vnd.fly.replay+json"}
+
+// EdgeProduct is what the edge calls itself in the headers Server and Via.
+const EdgeProduct = "hangar"
+
 // AuthorizationSchemes are the words before a token that are accepted.
 func AuthorizationSchemes() []string { return []string{"Bearer", "PlatformV1", "FlyV1"} }
 

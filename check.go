@@ -45,6 +45,9 @@ type NamedCheck struct {
 	Timeout  time.Duration // of a run
 	Grace    time.Duration // after a boot, before the first run
 	Service  bool          // it belongs to a service
+	// ServicePort is the internal port of the service.
+	ServicePort int
+	Readiness   bool // while it fails, the Machine gets no requests at all
 
 	// Of a check by HTTP.
 
@@ -84,7 +87,7 @@ func (c *MachineConfig) NamedChecks() []NamedCheck {
 			}
 			taken[name] = true
 			named := k.named(name)
-			named.Service = true
+			named.Service, named.ServicePort = true, s.InternalPort
 			list = append(list, named)
 		}
 	}
@@ -101,7 +104,8 @@ func (k Check) named(name string) NamedCheck {
 		Name: name, Type: strings.ToLower(k.Type), Port: k.Port,
 		Interval: k.Interval.or(DefaultCheckInterval), Timeout: k.Timeout.or(DefaultCheckTimeout), Grace: k.GracePeriod.or(0),
 		Method: strings.ToUpper(k.Method), Path: k.Path, Headers: k.Headers,
-		TLS: k.Protocol == "https", ServerName: k.TLSServerName, SkipVerify: k.TLSSkipVerify,
+		Readiness: k.Kind == "readiness",
+		TLS:       k.Protocol == "https", ServerName: k.TLSServerName, SkipVerify: k.TLSSkipVerify,
 	}
 	if n.Method == "" {
 		n.Method = "GET"

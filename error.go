@@ -66,6 +66,10 @@ const (
 	ReasonVolumeDamaged        = "volume_damaged"     // it cannot be opened or repaired
 	ReasonSnapshotRunning      = "snapshot_running"   // another one of the same volume
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
+	ReasonAddressNotFound      = "address_not_found"
+	ReasonCertificateNotFound  = "certificate_not_found"
+	ReasonAtLimit              = "at_limit"     // a service has as many requests or connections as it may
+	ReasonStartFailed          = "start_failed" // a Machine was started for a request, in vain
 )
 
 // Error is what every service of the platform answers with. Message is for the

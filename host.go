@@ -71,7 +71,10 @@ type MachineRow struct {
 	Machine Machine   `json:"machine"` // without events
 	Org     OrgSlug   `json:"org"`
 	Network NetworkID `json:"network"`
-	Seq     uint64    `json:"seq"`
+	// Losses grows when the Machine loses what is connected to it, because its program or its
+	// memory has ended. It does with a suspend only once that memory is given up.
+	Losses uint64 `json:"losses,omitempty"`
+	Seq    uint64 `json:"seq"`
 }
 
 // Publisher takes the rows of a host. A failed call is repeated by the host until

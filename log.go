@@ -14,6 +14,7 @@ const (
 	LogApp    LogProvider = "app"    // the Machine's own output
 	LogRunner LogProvider = "runner" // the platform
 	LogHealth LogProvider = "health" // its health checks
+	LogProxy  LogProvider = "proxy"  // the edge, about requests to the App
 )
 
 // LogEntry is one line of a Machine's log.
@@ -24,6 +25,8 @@ type LogEntry struct {
 	Provider LogProvider `json:"provider"`
 	Instance MachineID   `json:"instance"`
 	Region   Region      `json:"region"`
+	// Edge is what the edge did with a request, of a line of LogQuery.Edge.
+	Edge *EdgeRequest `json:"edge,omitempty"`
 }
 
 // LogQuery selects lines of an App's log.
@@ -32,6 +35,9 @@ type LogQuery struct {
 	Region   Region    // empty: every region
 	Token    string    // from a LogPage: only lines after it; empty: the newest Limit lines
 	Limit    int       // 0: DefaultLogLimit
+	// Edge asks for what the edge does with requests, and for nothing else. Such lines are
+	// not kept: only a follower gets them, from when it asks, and Token and Limit say nothing.
+	Edge bool
 }
 
 // DefaultLogLimit is how many lines a query returns at most.
@@ -45,9 +51,11 @@ type LogPage struct {
 
 // LogService reads the logs of Apps.
 type LogService interface {
-	// Logs answers with an empty page and the same token when nothing is new.
+	// Logs answers with an empty page and the same token when nothing is new, and
+	// CodeInvalid for LogQuery.Edge.
 	Logs(ctx context.Context, app AppName, q LogQuery) (LogPage, error)
 	// FollowLogs yields what Logs would and then every new line as it is written,
-	// until ctx ends or the caller breaks off.
+	// until ctx ends or the caller breaks off. For LogQuery.Edge it answers
+	// CodeUnavailable where there is no edge.
 	FollowLogs(ctx context.Context, app AppName, q LogQuery) iter.Seq2[LogEntry, error]
 }

@@ -117,14 +117,17 @@ type Mount struct {
 
 // Service is a port of the Machine that the edge serves.
 type Service struct {
-	Protocol           string              `json:"protocol,omitempty"` // "tcp" or "udp"
-	InternalPort       int                 `json:"internal_port"`
-	Autostart          *bool               `json:"autostart,omitempty"`
-	Autostop           any                 `json:"autostop,omitempty"` // false, true or "suspend"
-	MinMachinesRunning *int                `json:"min_machines_running,omitempty"`
-	Ports              []ServicePort       `json:"ports,omitempty"`
-	Concurrency        *ServiceConcurrency `json:"concurrency,omitempty"`
-	Checks             []Check             `json:"checks,omitempty"`
+	Protocol           string `json:"protocol,omitempty"` // "tcp" or "udp"
+	InternalPort       int    `json:"internal_port"`
+	Autostart          *bool  `json:"autostart,omitempty"`
+	Autostop           any    `json:"autostop,omitempty"` // false, true or "suspend"
+	MinMachinesRunning *int   `json:"min_machines_running,omitempty"`
+	// AutostopAfter is for how long a Machine has to be idle before it is stopped; nil: as
+	// long as the operator says. A property of hangar alone.
+	AutostopAfter *Duration           `json:"autostop_after,omitempty"`
+	Ports         []ServicePort       `json:"ports,omitempty"`
+	Concurrency   *ServiceConcurrency `json:"concurrency,omitempty"`
+	Checks        []Check             `json:"checks,omitempty"`
 	// ForceInstanceKey and ForceInstanceDescription are older clients' and stored only.
 	ForceInstanceKey         *string `json:"force_instance_key,omitempty"`
 	ForceInstanceDescription *string `json:"force_instance_description,omitempty"`
@@ -176,7 +179,7 @@ type ReplayCache struct {
 
 // ProxyProtoOptions are those of the handler "proxy_proto".
 type ProxyProtoOptions struct {
-	Version string `json:"version,omitempty"` // "v1" or "v2"
+	Version string `json:"version,omitempty"` // "v1", "v2", or only the digit
 }
 
 // ServiceConcurrency bounds what the edge sends to one Machine.
@@ -219,7 +222,7 @@ type Metrics struct {
 type Static struct {
 	GuestPath     string `json:"guest_path"`
 	URLPrefix     string `json:"url_prefix"`
-	TigrisBucket  string `json:"tigris_bucket,omitempty"` // of the public platform; stored only
+	TigrisBucket  string `json:"tigris_bucket,omitempty"` // a public bucket with the files; empty: they are the Machine's
 	IndexDocument string `json:"index_document,omitempty"`
 }
 

@@ -1,7 +1,6 @@
 package hangar
 
 import (
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,11 +23,14 @@ func (c *MachineConfig) validateServices() error {
 	if len(c.Services) > maxServices {
 		return badConfig("config.services", "has %d entries, more than the %d that are allowed", len(c.Services), maxServices)
 	}
-	checks := len(c.Checks)
+	checks, public := len(c.Checks), 0
 	for i := range c.Services {
 		at := "config.services[" + strconv.Itoa(i) + "]"
 		if err := c.Services[i].validate(at); err != nil {
 			return err
+		}
+		if public += c.Services[i].publicPorts(); public > maxPublicPorts {
+			return badConfig(at+".ports", "brings the public ports of the Machine to %d, more than the %d that are allowed", public, maxPublicPorts)
 		}
 		if checks += len(c.Services[i].Checks); checks > maxChecks {
 			return badConfig(at+".checks", "brings the checks of the Machine to %d, more than the %d that are allowed", checks, maxChecks)
@@ -45,6 +47,8 @@ func (s *Service) validate(at string) error {
 		return badConfig(at+".internal_port", "%d is not a port from 1 to 65535", s.InternalPort)
 	case s.MinMachinesRunning != nil && *s.MinMachinesRunning < 0:
 		return badConfig(at+".min_machines_running", "%d is negative", *s.MinMachinesRunning)
+	case s.AutostopAfter != nil && (time.Duration(*s.AutostopAfter) < MinAutostopAfter || time.Duration(*s.AutostopAfter) > MaxAutostopAfter):
+		return badConfig(at+".autostop_after", "%s is not from %s to %s", s.AutostopAfter, MinAutostopAfter, MaxAutostopAfter)
 	case len(s.Ports) > maxPorts:
 		return badConfig(at+".ports", "has %d entries, more than the %d that are allowed", len(s.Ports), maxPorts)
 	case len(s.Checks) > maxChecks:
@@ -76,7 +80,7 @@ func (s *Service) validate(at string) error {
 			return err
 		}
 	}
-	return nil
+	return s.validateEdge(at)
 }
 
 func (p *ServicePort) validate(at string) error {
@@ -164,7 +168,7 @@ func (k *Check) validate(at string, needsPort bool) error {
 			return badConfig(here+".values", "has %d entries, more than the %d that are allowed", len(h.Values), maxCheckHeaders)
 		}
 		for n, v := range h.Values {
-			if len(v) > maxCheckText || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			if !headerValue(v) {
 				return badConfig(here+".values["+strconv.Itoa(n)+"]", "is longer than %d bytes or contains control characters", maxCheckText)
 			}
 		}
@@ -182,7 +186,7 @@ func isToken(s string) bool {
 	})
 }
 
-// validateObserved checks what metrics and the edge will read from the Machine.
+// validateObserved checks what metrics will read from the Machine.
 func (c *MachineConfig) validateObserved() error {
 	if m := c.Metrics; m != nil {
 		switch {
@@ -190,15 +194,6 @@ func (c *MachineConfig) validateObserved() error {
 			return badConfig("config.metrics.port", "%d is not a port from 1 to 65535", m.Port)
 		case !strings.HasPrefix(m.Path, "/"):
 			return badConfig("config.metrics.path", "%q does not start with a slash", m.Path)
-		}
-	}
-	for i, s := range c.Statics {
-		at := "config.statics[" + strconv.Itoa(i) + "]"
-		switch {
-		case !path.IsAbs(s.GuestPath):
-			return badConfig(at+".guest_path", "%q is not an absolute path", s.GuestPath)
-		case !strings.HasPrefix(s.URLPrefix, "/"):
-			return badConfig(at+".url_prefix", "%q does not start with a slash", s.URLPrefix)
 		}
 	}
 	return nil

@@ -144,6 +144,8 @@ func TestParseMachineConfigRefuses(t *testing.T) {
 		{`"services":[{"internal_port":0}]`, "config.services[0].internal_port", bad},
 		{`"services":[{"internal_port":1},{"internal_port":65536}]`, "config.services[1].internal_port", bad},
 		{`"services":[{"internal_port":1,"protocol":"sctp"}]`, "config.services[0].protocol", bad},
+		{`"services":[{"internal_port":1,"autostop_after":"500ms"}]`, "config.services[0].autostop_after", bad},
+		{`"services":[{"internal_port":1,"autostop_after":"25h"}]`, "config.services[0].autostop_after", bad},
 		{`"services":[{"internal_port":1,"autostop":"maybe"}]`, "config.services[0].autostop", bad},
 		{`"services":[{"internal_port":1,"ports":[{"port":80},{"port":-1}]}]`, "config.services[0].ports[1].port", bad},
 		{`"services":[{"internal_port":1,"ports":[{"start_port":9,"end_port":8}]}]`, "config.services[0].ports[0].end_port", bad},

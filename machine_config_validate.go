@@ -64,7 +64,7 @@ func (c *MachineConfig) Validate() error {
 	checks := []func() error{
 		c.validateSupported, c.validateImage, c.validateGuest, c.validateInit, c.validateMetadata, c.validateProcesses,
 		c.validateServices, c.validateChecks, c.validateFiles, c.validateMounts, c.validateDNS, c.validateLifecycle, c.validateSchedule,
-		c.validateStandbys, c.validateObserved,
+		c.validateStandbys, c.validateObserved, c.validateStatics,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {

@@ -1,0 +1,51 @@
+package hangar
+
+import (
+	"context"
+	"iter"
+)
+
+// AppRoute is what the edge has to know of an App to serve it. It never changes: a new
+// version is a new one.
+type AppRoute struct {
+	App       AppName    `json:"app"`
+	Org       OrgSlug    `json:"org"`
+	Network   NetworkID  `json:"network"`
+	Addresses []Address  `json:"addresses,omitempty"`
+	Hostnames []Hostname `json:"hostnames,omitempty"` // custom ones; the App's own name needs none
+	// Seq grows with every change of the App's routes.
+	Seq uint64 `json:"seq"`
+}
+
+// Public reports whether the App is open to the internet: it has a public address.
+func (r *AppRoute) Public() bool {
+	for i := range r.Addresses {
+		if r.Addresses[i].Kind != AddressPrivateV6 {
+			return true
+		}
+	}
+	return false
+}
+
+// RouteFeed is how the edge learns of Apps and their addresses.
+type RouteFeed interface {
+	// WatchRoutes yields every App there is, then a change with Synced set, then every
+	// change, until ctx ends. What cannot be read is skipped. After an error the caller
+	// starts again.
+	WatchRoutes(ctx context.Context) iter.Seq2[RouteChange, error]
+}
+
+// RouteChange is an App that appeared, changed or (Route nil) was destroyed.
+type RouteChange struct {
+	App    AppName
+	Route  *AppRoute
+	Synced bool // all that there were have been yielded
+}
+
+// RouteHost is a server's edge as control sees it: whether it has followed a change.
+type RouteHost interface {
+	// AwaitRoute returns once the edge serves an App as its route says, or a later one.
+	AwaitRoute(ctx context.Context, app AppName, seq uint64) error
+	// Domain is the one below which Apps have their names.
+	Domain() Hostname
+}
