@@ -1,7 +1,8 @@
 // Package catalog is the live view of every Machine of the cluster, in memory,
 // from which the edge answers without asking anybody.
 //
-// It follows a hangar.MachineFeed. Once Synced is closed, every row that there was
+// Catalog has the Machines; Routes has the Apps, with their addresses and names, in the
+// same way. Catalog follows a hangar.MachineFeed. Once Synced is closed, every row that there was
 // is in view, and each change follows within the delay of the feed. When the feed
 // breaks, the last view stays: stale rows route better than none, and a host that
 // answers differently is believed over its row. The feed is taken up again with
@@ -155,16 +156,22 @@ func (c *Catalog) Apps() []hangar.AppName {
 
 // Run follows the feed until ctx ends, and returns its error.
 func (c *Catalog) Run(ctx context.Context) error {
+	return again(ctx, c.log, "machines", c.follow)
+}
+
+// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it
+// got to where all that there was is in view.
+func again(ctx context.Context, log *slog.Logger, feed string, follow func(context.Context) (synced bool, err error)) error {
 	delay := MinRetryDelay
 	for {
-		synced, err := c.follow(ctx)
+		synced, err := follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if synced {
 			delay = MinRetryDelay
 		}
-		c.log.Warn("machine feed broke, will be taken up again", "error", err, "delay", delay)
+		log.Warn("feed broke, will be taken up again", "feed", feed, "error", err, "delay", delay)
 		t := time.NewTimer(delay)
 		select {
 		case <-t.C:
@@ -217,26 +224,28 @@ func (c *Catalog) replace(id hangar.MachineID, row *hangar.MachineRow) error {
 	if err := check(id, row); err != nil {
 		return err
 	}
-	if changed, err := c.install(id, row); err != nil || !changed {
+	old, changed, err := c.install(id, row)
+	if err != nil || !changed {
 		return err
 	}
+	c.tell(old, row)
 	c.subs.notify(row.Machine.App)
 	return nil
 }
 
-// install is false for a row that is not newer than the one in view.
-func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (bool, error) {
+// install is false for a row that is not newer than the one in view, old.
+func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *hangar.MachineRow, changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.rows[id]
+	old = c.rows[id]
 	if old != nil {
 		if old.Machine.App != row.Machine.App || old.Network != row.Network {
 			// Neither changes in a Machine's life: whoever wrote this row speaks
 			// of something that is not its own.
-			return false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.App, old.Network)
+			return old, false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.App, old.Network)
 		}
 		if old.Machine.Host == row.Machine.Host && row.Seq <= old.Seq {
-			return false, nil
+			return old, false, nil
 		}
 	}
 	if old != nil {
@@ -250,7 +259,7 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (bool, er
 	if ip := row.Machine.PrivateIP; ip.IsValid() {
 		c.addresses[ip] = id
 	}
-	return true, nil
+	return old, true, nil
 }
 
 // check says what is wrong with a row by itself.
@@ -272,6 +281,7 @@ func (c *Catalog) remove(id hangar.MachineID) {
 	row := c.removeLocked(id)
 	c.mu.Unlock()
 	if row != nil {
+		c.tell(row, nil)
 		c.subs.notify(row.Machine.App)
 	}
 }
@@ -299,15 +309,19 @@ func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
 
 // dropUnseen removes rows that a whole feed did not show.
 func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
-	gone := make(map[hangar.AppName]bool)
+	gone := make(map[hangar.AppName][]*hangar.MachineRow)
 	c.mu.Lock()
 	for id := range c.rows {
 		if !seen[id] {
-			gone[c.removeLocked(id).Machine.App] = true
+			row := c.removeLocked(id)
+			gone[row.Machine.App] = append(gone[row.Machine.App], row)
 		}
 	}
 	c.mu.Unlock()
-	for app := range gone {
+	for app, rows := range gone {
+		for _, row := range rows {
+			c.tell(row, nil)
+		}
 		c.subs.notify(app)
 	}
 }

@@ -537,3 +537,30 @@ func BenchmarkLookup(b *testing.B) {
 	cancel()
 	<-done
 }
+
+// TestObserve: observers are told of every change, in order, when it is in view.
+func TestObserve(t *testing.T) {
+	within(t, func(in bubble) {
+		var told []string
+		in.cat.Observe(func(old, row *hangar.MachineRow) {
+			name := func(r *hangar.MachineRow) string {
+				if r == nil {
+					return "none"
+				}
+				if seen, _ := in.cat.Machine(r.Machine.ID); seen != row {
+					in.t.Error("a change is told and not in view")
+				}
+				return ids([]*hangar.MachineRow{r})
+			}
+			told = append(told, name(old)+" → "+name(row))
+		})
+		s := in.feed.session(row("a", 1, 1), row("a", 2, 1), synced, row("a", 1, 2), row("a", 1, 2), gone(1), gone(1))
+		close(s)
+		in.feed.session(row("a", 3, 1), synced)
+		synctest.Wait()
+		want := "none → 1@1, none → 2@1, 1@1 → 1@2, 1@2 → none, none → 3@1, 2@1 → none"
+		if got := strings.Join(told, ", "); got != want {
+			in.t.Errorf("told %q, want %q", got, want)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/hangar-platform/hangar"
@@ -16,11 +17,35 @@ func (c *Catalog) Subscribe(app hangar.AppName) (changed <-chan struct{}, cancel
 	return ch, func() { c.subs.remove(app, ch) }
 }
 
+// Observer is told of every change of a row, in order and one at a time, right after it came
+// into view: old is nil for a new one, row for one that is gone. It is called by Run, which
+// goes on when it returns.
+type Observer func(old, row *hangar.MachineRow)
+
+// Observe adds an Observer for as long as the Catalog lives. What changed before is not told
+// again.
+func (c *Catalog) Observe(o Observer) {
+	c.subs.mu.Lock()
+	defer c.subs.mu.Unlock()
+	c.subs.observers = append(slices.Clip(c.subs.observers), o)
+}
+
+func (c *Catalog) tell(old, row *hangar.MachineRow) {
+	c.subs.mu.Lock()
+	observers := c.subs.observers
+	c.subs.mu.Unlock()
+	for _, o := range observers {
+		o(old, row)
+	}
+}
+
 // subscriptions are grouped by App, so that a change costs only those that it
 // concerns.
 type subscriptions struct {
 	mu    sync.Mutex
 	byApp map[hangar.AppName]map[chan struct{}]struct{}
+
+	observers []Observer // replaced, never altered
 }
 
 func (s *subscriptions) add(app hangar.AppName, ch chan struct{}) {

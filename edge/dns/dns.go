@@ -56,7 +56,8 @@ type Config struct {
 	// Listen is where to serve, over UDP and TCP. Port 0 picks one that both have.
 	Listen  []netip.AddrPort
 	Catalog *catalog.Catalog
-	Region  hangar.Region // of this host
+	Routes  *catalog.Routes // of Apps that the edge serves in private networks; nil: there are none
+	Region  hangar.Region   // of this host
 	// Owner returns the Machine that an IPv4 address belongs to, and its network. nil:
 	// none does.
 	Owner func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool)
@@ -91,7 +92,7 @@ func New(c Config) *Server {
 	return &Server{
 		config: c,
 		log:    c.Log,
-		local:  local{catalog: c.Catalog, region: c.Region, peers: c.Peers},
+		local:  local{catalog: c.Catalog, routes: c.Routes, region: c.Region, peers: c.Peers},
 		resolver: resolver{
 			upstreams: c.Resolvers,
 			now:       time.Now,

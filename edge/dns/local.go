@@ -15,6 +15,7 @@ import (
 // local answers what is asked about local zones.
 type local struct {
 	catalog *catalog.Catalog
+	routes  *catalog.Routes // nil: there are none
 	region  hangar.Region
 	peers   func(hangar.NetworkID) []Peer
 	kept    nodes
@@ -34,6 +35,15 @@ func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *
 			return answer{rcode: dns.RcodeServerFailure}
 		}
 		n = l.node(q, asker, network, before)
+	case zoneFlycast:
+		if l.routes != nil {
+			select {
+			case <-l.routes.Synced():
+			default:
+				return answer{rcode: dns.RcodeServerFailure}
+			}
+		}
+		n = l.flycast(q, network, before)
 	case zoneReverse:
 		n = l.reverse(q, network, before)
 	case zoneLocalhost:
@@ -96,6 +106,30 @@ func (l *local) node(q *query, asker netip.Addr, network hangar.NetworkID, befor
 		l.kept.put(key, n)
 	}
 	return n
+}
+
+// flycast returns the node of an App that the edge serves in a network.
+func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
+	if before == 0 {
+		return &node{} // names are below it
+	}
+	if before > 1 || l.routes == nil {
+		return nil
+	}
+	route, ok := l.routes.App(hangar.AppName(q.label(0)))
+	if !ok {
+		return nil
+	}
+	var list []netip.Addr
+	for i := range route.Addresses {
+		if a := &route.Addresses[i]; a.Kind == hangar.AddressPrivateV6 && a.NetworkID == network {
+			list = append(list, a.IP)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return &node{addresses: addressRecords(list, true)}
 }
 
 // reverse returns the node of an address: its name, for those who are on its network.

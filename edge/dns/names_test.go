@@ -1,7 +1,9 @@
 package dns_test
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/dns"
 )
 
@@ -73,6 +76,46 @@ func peersOf(id hangar.NetworkID) []dns.Peer {
 	}
 }
 
+// ingress is a feed of Apps and their private addresses.
+type ingress []hangar.AppRoute
+
+func (f ingress) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
+	return func(yield func(hangar.RouteChange, error) bool) {
+		for i := range f {
+			if !yield(hangar.RouteChange{App: f[i].App, Route: &f[i]}, nil) {
+				return
+			}
+		}
+		if yield(hangar.RouteChange{Synced: true}, nil) {
+			<-ctx.Done()
+		}
+	}
+}
+
+// served are Apps of which two have private addresses, one in a network that is not its own.
+func served(t *testing.T) *catalog.Routes {
+	t.Helper()
+	at := func(app hangar.AppName, network hangar.NetworkID, n uint64) hangar.Address {
+		return hangar.Address{App: app, Kind: hangar.AddressPrivateV6, IP: hangar.FlycastAddress(network, n), NetworkID: network}
+	}
+	routes := catalog.NewRoutes(ingress{
+		{App: "web", Network: netOne, Addresses: []hangar.Address{
+			{App: "web", Kind: hangar.AddressV6, IP: netip.MustParseAddr("2001:db8::1")}, at("web", netOne, 1), at("web", netOne, 2),
+		}},
+		{App: "other", Network: netTwo, Addresses: []hangar.Address{at("other", netOne, 7)}},
+		{App: "idle", Network: netOne, Addresses: []hangar.Address{{App: "idle", Kind: hangar.AddressSharedV4, IP: netip.MustParseAddr("127.0.0.1")}}},
+	}, "hangar.localhost", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = routes.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	<-routes.Synced()
+	return routes
+}
+
 // reversed is the name of an address.
 func reversed(a netip.Addr) string {
 	name, err := mdns.ReverseAddr(a.String())
@@ -87,7 +130,7 @@ func TestNames(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
 	leak := newUpstream(t, reply(mdns.RcodeSuccess))
-	addr := serve(t, dns.Config{Catalog: w.catalog, Peers: peersOf, Resolvers: resolvers(leak)})
+	addr := serve(t, dns.Config{Catalog: w.catalog, Routes: served(t), Peers: peersOf, Resolvers: resolvers(leak)})
 	started := strings.Join([]string{ip(1), ip(2), ip(4)}, " ")
 	instance := func(n int, region string) string {
 		return "instance=" + id(n) + ",app=web,ip=" + ip(n) + ",region=" + region
@@ -155,7 +198,18 @@ func TestNames(t *testing.T) {
 		{one, "none.internal", mdns.TypeAAAA, "NXDOMAIN"},
 		{one, `a\.web.internal`, mdns.TypeAAAA, "NXDOMAIN"},
 		{one, "internal", mdns.TypeAAAA, "NODATA"},
-		{one, "web.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{one, "web.flycast", mdns.TypeAAAA, hangar.FlycastAddress(netOne, 1).String() + " " + hangar.FlycastAddress(netOne, 2).String()},
+		{one, "WEB.flycast", mdns.TypeAAAA, hangar.FlycastAddress(netOne, 1).String() + " " + hangar.FlycastAddress(netOne, 2).String()},
+		{one, "web.flycast", mdns.TypeA, "NODATA"},
+		{one, "web.flycast", mdns.TypeTXT, "NODATA"},
+		{one, "x.web.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{one, "other.flycast", mdns.TypeAAAA, hangar.FlycastAddress(netOne, 7).String()}, // of another network
+		{two, "other.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{two, "web.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{one, "idle.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{one, "none.flycast", mdns.TypeAAAA, "NXDOMAIN"},
+		{one, "flycast", mdns.TypeAAAA, "NODATA"},
+		{nobody, "web.flycast", mdns.TypeAAAA, "REFUSED"},
 		{one, "host.localhost", mdns.TypeAAAA, "::1"},
 		{one, "localhost", mdns.TypeA, "127.0.0.1"},
 

@@ -27,6 +27,7 @@ type zoneKind int
 const (
 	zoneEmpty     zoneKind = iota // nothing is in it
 	zoneInternal                  // the names of the private network
+	zoneFlycast                   // Apps that the edge serves in it
 	zoneReverse                   // fdaa::/16
 	zoneLocalhost                 // RFC 6761
 )
@@ -45,8 +46,7 @@ func localZones() map[string]*zone {
 		"internal":  zoneInternal,
 		reverseZone: zoneReverse,
 		"localhost": zoneLocalhost,
-		// The edge has no private addresses for Apps.
-		"flycast": zoneEmpty,
+		"flycast":   zoneFlycast,
 		// Nobody has these: RFC 6761, RFC 7686.
 		"invalid": zoneEmpty, "onion": zoneEmpty,
 	}

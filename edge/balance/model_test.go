@@ -1,0 +1,350 @@
+package balance_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// step is one thing that happens: to Machine N, or to the N-th request.
+type step struct {
+	What string
+	N    int
+	A, B int
+}
+
+const modelMachines = 4
+
+var steps = []string{
+	"ask", "ask", "ask", "ask", "ask elsewhere", "ask for", "ask in", "leave", "leave", "leave", "cancel", "leave and cancel", "fail",
+	"cordon", "check", "stop", "suspend", "start", "limits", "autostart", "forget", "reshape", "drain", "others", "wake fails", "sleep", "sleep",
+}
+
+// model plays steps in a world, and knows what has to hold.
+type model struct {
+	*world
+	asked    []*request
+	refused  map[hangar.MachineID]time.Time // when the gate last did
+	refusals int
+	failedAt map[hangar.MachineID]time.Time // when waking last did
+	wrong    error                          // what was seen by the gate
+}
+
+type request struct {
+	*outcome
+	wish  balance.Wish
+	as    hangar.Handling
+	ended bool // it has left, or got no seat
+	seen  bool // it has been found to have got one
+}
+
+// TestModel: whatever happens, nobody gets where it may not, nobody waits while there is
+// room, nor while nobody does anything about it, and who comes first is served first.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		script := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
+			return step{
+				What: rapid.SampledFrom(steps).Draw(rt, "what"), N: rapid.IntRange(1, modelMachines).Draw(rt, "n"),
+				A: rapid.IntRange(0, 5).Draw(rt, "a"), B: rapid.IntRange(0, 5).Draw(rt, "b"),
+			}
+		}), 1, 80).Draw(rt, "script")
+		var err error
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(o *balance.Options) { o.QueueWait, o.WakeWait = time.Minute, time.Minute })
+			m := &model{world: w, refused: map[hangar.MachineID]time.Time{}, failedAt: map[hangar.MachineID]time.Time{}}
+			stop := w.run(t)
+			err = m.play(script)
+			m.end()
+			stop()
+		})
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func (m *model) play(script []step) error {
+	m.gate.entered = func(id hangar.MachineID) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if row := m.rows[id]; row == nil || row.Machine.Cordoned || !row.Machine.Ready(8080) {
+			m.wrong = fmt.Errorf("a request got into %s", id)
+		}
+	}
+	m.gate.refused = func(id hangar.MachineID, err error) {
+		if hangar.ReasonOf(err) == hangar.ReasonAtLimit && m.gate.machines[id].others == 0 && !m.gate.machines[id].lost {
+			m.wrong = fmt.Errorf("a request went to %s, which is at its limit", id)
+		}
+		m.refused[id] = time.Now()
+		m.refusals++
+	}
+	m.gate.failed = func(id hangar.MachineID) { m.failedAt[id] = time.Now() }
+	for n := range modelMachines {
+		r := hangar.Region("ams")
+		if n == modelMachines-1 {
+			r = "fra"
+		}
+		m.put(n+1, region(r), limits(1, 2), state([]hangar.MachineState{stopped, hangar.MachineStarted}[n%2]))
+		m.slow(n+1, 100*time.Millisecond, nil)
+	}
+	synctest.Wait()
+	for i, s := range script {
+		before := m.refusals
+		m.step(s)
+		synctest.Wait()
+		if err := m.check(m.refusals == before); err != nil {
+			return fmt.Errorf("after step %d, %+v: %w", i, s, err)
+		}
+	}
+	return m.settleDown()
+}
+
+func (m *model) request(n int, alive func(*request) bool) *request {
+	var list []*request
+	for _, r := range m.asked {
+		if alive(r) {
+			list = append(list, r)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[n%len(list)]
+}
+
+func (m *model) ask(wish balance.Wish) {
+	if ep, ok := m.b.Endpoint(m.route, false, 80); ok {
+		m.asked = append(m.asked, &request{outcome: m.world.ask(wish), wish: wish, as: ep.Handling})
+	}
+}
+
+func seated(r *request) bool { return !r.ended && !r.waits() && r.err == nil }
+
+func (m *model) row(n int) *hangar.MachineRow {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rows[id(n)]
+}
+
+func (m *model) step(s step) {
+	row := m.row(s.N)
+	if row == nil && !slices.Contains([]string{"ask", "ask elsewhere", "ask for", "ask in", "leave", "cancel", "leave and cancel", "fail", "sleep"}, s.What) {
+		m.put(s.N, region([]hangar.Region{"ams", "fra"}[s.A%2]), limits(1, 2))
+		m.slow(s.N, 100*time.Millisecond, nil)
+		return
+	}
+	switch s.What {
+	case "ask":
+		m.ask(balance.Wish{})
+	case "ask elsewhere":
+		m.ask(balance.Wish{Except: []hangar.MachineID{id(s.N), id(s.A)}, Prefer: id(s.B)})
+	case "ask for":
+		m.ask(balance.Wish{Instance: id(s.N)})
+	case "ask in":
+		m.ask(balance.Wish{Regions: []hangar.Region{"fra", "eu"}[s.A%2:], OnlyRegions: s.B%2 == 0})
+	case "leave":
+		if r := m.request(s.N+s.A, seated); r != nil {
+			r.seat.Leave()
+			r.seat.Leave()
+			r.ended = true
+		}
+	case "fail":
+		if r := m.request(s.N+s.A, seated); r != nil {
+			r.seat.Failed(errors.New("reset"))
+		}
+	case "leave and cancel":
+		r, waiting := m.request(s.N+s.A, seated), m.request(s.B, func(r *request) bool { return r.waits() })
+		if r != nil && waiting != nil {
+			r.seat.Leave()
+			waiting.cancel()
+			<-waiting.done
+			r.ended, waiting.ended = true, waiting.err != nil
+		}
+	case "cancel":
+		if r := m.request(s.N+s.A, func(r *request) bool { return r.waits() }); r != nil {
+			r.cancel()
+			r.ended = true
+		}
+	case "cordon":
+		m.put(s.N, cordoned(s.A%2 == 0))
+	case "check":
+		m.put(s.N, version(fmt.Sprint(m.seq+10)), checked([]hangar.CheckStatus{hangar.CheckPassing, hangar.CheckPassing, hangar.CheckCritical}[s.A%3]))
+	case "stop", "suspend":
+		if row.Machine.State == hangar.MachineStarted {
+			m.put(s.N, state(hangar.MachineStopping))
+			synctest.Wait()
+			m.put(s.N, state(map[string]hangar.MachineState{"stop": stopped, "suspend": suspended}[s.What]))
+		}
+	case "start":
+		if row.Machine.State.AtRest() {
+			m.gate.mu.Lock()
+			if g := m.gate.machines[id(s.N)]; g.waking == nil && g.wakeErr == nil {
+				m.gate.begin(g)
+			}
+			m.gate.mu.Unlock()
+		}
+	case "limits":
+		hard := s.A
+		m.put(s.N, version(fmt.Sprint(m.seq+10)), limits(1+s.B, hard))
+	case "autostart":
+		m.put(s.N, version(fmt.Sprint(m.seq+10)), autostart(s.A%2 == 0))
+	case "forget":
+		m.gate.set(id(s.N), func(g *guest) { g.state, g.lost = stopped, true })
+		m.forget(s.N)
+	case "reshape":
+		m.put(s.N, version(fmt.Sprint(m.seq+10)), func(r *hangar.MachineRow) {
+			r.Machine.Config.Services[0].Ports = [][]hangar.ServicePort{
+				{{Port: 80, Handlers: []string{"http"}}}, {{StartPort: 70, EndPort: 90, Handlers: []string{"http"}}}, {{Port: 81}}, {{Port: 80, Handlers: []string{"tls"}}},
+			}[s.A%4]
+		})
+	case "drain":
+		m.gate.set(id(s.N), func(g *guest) { g.draining = s.A%2 == 0 })
+	case "others":
+		m.gate.set(id(s.N), func(g *guest) {
+			if g.in += s.A%2 - g.others; true {
+				g.others = s.A % 2
+			}
+		})
+	case "wake fails":
+		m.gate.set(id(s.N), func(g *guest) {
+			if g.wakeErr = nil; s.A%2 == 0 {
+				g.wakeErr = hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased")
+			}
+		})
+	case "sleep":
+		time.Sleep([]time.Duration{time.Millisecond, 60 * time.Millisecond, 120 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 12 * time.Second}[s.A])
+	}
+}
+
+// check says what does not hold now.
+func (m *model) check(orderly bool) error {
+	loads, err := m.b.Verify(testApp)
+	if err != nil {
+		return err
+	}
+	if m.wrong != nil {
+		return m.wrong
+	}
+	late := false // a plain request has got a seat just now
+	for _, r := range slices.Backward(m.asked) {
+		switch {
+		case r.waits():
+			plain := r.wish.Instance == "" && r.wish.Regions == nil && r.wish.Except == nil
+			if plain && late && orderly {
+				return errors.New("who came later got a seat first")
+			}
+			if err := m.waitsInVain(r, loads); err != nil {
+				return err
+			}
+		case r.err == nil && !r.seen:
+			r.seen = true
+			late = late || r.wish.Instance == "" && r.wish.Regions == nil && r.wish.Except == nil
+			if loads := r.wish.Except; slices.Contains(loads, r.seat.Row.Machine.ID) || r.wish.Instance != "" && r.wish.Instance != r.seat.Row.Machine.ID ||
+				r.wish.OnlyRegions && !r.wish.Regions[len(r.wish.Regions)-1].Covers(r.seat.Row.Machine.Region) {
+				return fmt.Errorf("%+v got %s", r.wish, r.seat.Row.Machine.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// waitsInVain says why a request that waits should not.
+func (m *model) waitsInVain(r *request, loads map[hangar.MachineID]int) error {
+	now, coming := time.Now(), false
+	var toWake []hangar.MachineID
+	ep, ok := m.b.Endpoint(m.route, false, 80)
+	if !ok || ep.Handling != r.as {
+		return errors.New("waits for a port that is not served")
+	}
+	for n := range modelMachines {
+		row := m.row(n + 1)
+		if row == nil || slices.Contains(r.wish.Except, id(n+1)) || r.wish.Instance != "" && r.wish.Instance != id(n+1) {
+			continue
+		}
+		mach := &row.Machine
+		if r.wish.OnlyRegions && !slices.ContainsFunc(r.wish.Regions, func(x hangar.Region) bool { return x.Covers(mach.Region) }) {
+			continue
+		}
+		if p := &mach.Config.Services[0].Ports[0]; !p.Covers(80) || p.Handling() != r.as || mach.Cordoned {
+			continue
+		}
+		m.gate.mu.Lock()
+		g := *m.gate.machines[id(n+1)]
+		m.gate.mu.Unlock()
+		switch {
+		case g.waking != nil || !mach.Ready(8080) && mach.State == hangar.MachineStarted || mach.State == hangar.MachineStarting:
+			coming = true
+		case mach.State == hangar.MachineStarted:
+			if !g.draining && (g.hard == 0 || g.in < g.hard && loads[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
+				return fmt.Errorf("waits although %s has room: %+v", mach.ID, g)
+			}
+		case mach.State.AtRest() && mach.Config.Services[0].Autostarts() && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakePause:
+			toWake = append(toWake, mach.ID)
+		}
+	}
+	if !coming && len(toWake) > 0 {
+		return fmt.Errorf("waits although %v could be woken", toWake)
+	}
+	return nil
+}
+
+const refusal = 260 * time.Millisecond
+
+// settleDown lets everybody leave, and everybody who waits must get in or be told that
+// nothing is to be had.
+func (m *model) settleDown() error {
+	for n := range modelMachines {
+		m.gate.set(id(n+1), func(g *guest) { g.draining, g.wakeErr, g.in, g.others = false, nil, g.in-g.others, 0 })
+	}
+	for range 1000 {
+		waiting := 0
+		for _, r := range m.asked {
+			if seated(r) {
+				r.seat.Leave()
+				r.ended = true
+			}
+			if r.waits() {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			break
+		}
+		time.Sleep(time.Second)
+	}
+	if err := m.check(false); err != nil {
+		return err
+	}
+	for _, r := range m.asked {
+		var e *hangar.EdgeError
+		switch {
+		case r.waits():
+			return errors.New("somebody waits for ever")
+		case r.err != nil && !errors.As(r.err, &e):
+			return fmt.Errorf("not an error of the edge: %w", r.err)
+		}
+	}
+	loads, err := m.b.Verify(testApp)
+	for id, load := range loads {
+		if load != 0 || m.gate.in(id) != 0 {
+			return fmt.Errorf("%d and %d are left in %s", load, m.gate.in(id), id)
+		}
+	}
+	return err
+}
+
+// end ends everything that goes on.
+func (m *model) end() {
+	for _, r := range m.asked {
+		r.cancel()
+		<-r.done
+	}
+}

@@ -1,0 +1,347 @@
+package balance_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// TestPick: after so many Seats, this is how many are in each Machine.
+func TestPick(t *testing.T) {
+	type m = []option
+	for _, tc := range []struct {
+		name     string
+		machines []m
+		seats    int
+		want     []int
+	}{
+		{"least loaded first", []m{{limits(10, 20)}, {limits(10, 20)}, {limits(10, 20)}}, 9, []int{3, 3, 3}},
+		{"up to the soft limits, also where they differ", []m{{limits(2, 20)}, {limits(7, 20)}}, 9, []int{2, 7}},
+		{"above the soft limits when all are", []m{{limits(2, 20)}, {limits(2, 20)}}, 10, []int{5, 5}},
+		{"one below its soft limit goes before an idler one above", []m{{limits(1, 20)}, {limits(10, 20)}}, 9, []int{1, 8}},
+		{"the default soft limit", []m{{}, {}}, 42, []int{21, 21}},
+		{"no hard limit", []m{{}}, 1000, []int{1000}},
+		{"near goes before far, however loaded", []m{{limits(2, 8)}, {limits(2, 8), region("fra")}}, 8, []int{8, 0}},
+		{"far when near is at its hard limit", []m{{limits(2, 4)}, {limits(2, 8), region("fra")}}, 9, []int{4, 5}},
+		{"far when near is cordoned", []m{{cordoned(true)}, {region("fra")}}, 3, []int{0, 3}},
+		{"far when near is unready", []m{{checked(hangar.CheckCritical)}, {region("fra")}}, 3, []int{0, 3}},
+		{"checks that pass", []m{{checked(hangar.CheckPassing)}, {checked(hangar.CheckWarning)}}, 3, []int{3, 0}},
+		{"far ones by name", []m{{limits(1, 2), region("fra")}, {limits(1, 2), region("bom")}}, 3, []int{1, 2}},
+		{"on a host that cannot be reached", []m{{func(r *hangar.MachineRow) { r.Machine.HostStatus = "unreachable" }}, {}}, 2, []int{0, 2}},
+		{"not started", []m{{state(hangar.MachineStopped), autostart(false)}, {state(hangar.MachineStarting)}, {}}, 2, []int{0, 0, 2}},
+		{"of two versions", []m{{limits(5, 10)}, {limits(5, 10), version("2"), services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}}))}}, 2, []int{1, 1}},
+		{"another handling is no candidate", []m{{}, {version("2"), services(web(hangar.ServicePort{Port: 80}))}}, 2, []int{0, 2}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			within(t, nil, func(t *testing.T, w *world) {
+				for i, options := range tc.machines {
+					w.put(i+1, options...)
+				}
+				for range tc.seats {
+					defer w.sit().Leave()
+				}
+				w.wantLoads(t, tc.want...)
+			})
+		})
+	}
+}
+
+// TestTies: of Machines that are as good as one another, each gets its share.
+func TestTies(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		got := map[hangar.MachineID]int{}
+		for n := range 4 {
+			w.put(n + 1)
+		}
+		w.put(5, services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}}))) // of another shape
+		for range 1000 {
+			seat := w.sit()
+			got[seat.Row.Machine.ID]++
+			seat.Leave()
+		}
+		for n := range 5 {
+			if got[id(n+1)] < 120 {
+				t.Errorf("machine %d got %d of 1000", n+1, got[id(n+1)])
+			}
+		}
+	})
+}
+
+func TestWishes(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		w.put(2, region("fra"))
+		w.put(3, region("ord"))
+		w.put(4, region("fra"), state(hangar.MachineStopped))
+		w.put(5, cordoned(true))
+		w.put(6, services())
+		for _, tc := range []struct {
+			name   string
+			wish   balance.Wish
+			want   int // 0: an error
+			missed bool
+			code   hangar.EdgeCode
+			status int
+		}{
+			{name: "none", want: 1},
+			{name: "prefer", wish: balance.Wish{Prefer: id(3)}, want: 3},
+			{name: "prefer a stopped one", wish: balance.Wish{Prefer: id(4)}, want: 1, missed: true},
+			{name: "prefer nobody", wish: balance.Wish{Prefer: id(99)}, want: 1, missed: true},
+			{name: "prefer a region", wish: balance.Wish{Regions: []hangar.Region{"fra"}}, want: 2},
+			{name: "the first of regions", wish: balance.Wish{Regions: []hangar.Region{"syd", "ord", "fra"}}, want: 3},
+			{name: "a word for regions", wish: balance.Wish{Regions: []hangar.Region{"us"}, OnlyRegions: true}, want: 3},
+			{name: "any region", wish: balance.Wish{Regions: []hangar.Region{"any"}, OnlyRegions: true}, want: 1},
+			{name: "prefer a region without", wish: balance.Wish{Regions: []hangar.Region{"syd"}}, want: 1},
+			{name: "only a region without", wish: balance.Wish{Regions: []hangar.Region{"syd"}, OnlyRegions: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "except", wish: balance.Wish{Except: []hangar.MachineID{id(1), id(2)}}, want: 3},
+			{name: "except all", wish: balance.Wish{Except: []hangar.MachineID{id(1), id(2), id(3), id(4), id(5)}}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "except prefer", wish: balance.Wish{Prefer: id(3), Except: []hangar.MachineID{id(3)}}, want: 1, missed: true},
+			{name: "instance", wish: balance.Wish{Instance: id(2)}, want: 2},
+			{name: "instance that is not", wish: balance.Wish{Instance: id(99)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance without the port", wish: balance.Wish{Instance: id(6)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance that is cordoned", wish: balance.Wish{Instance: id(5)}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance that is excepted", wish: balance.Wish{Instance: id(2), Except: []hangar.MachineID{id(2)}}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance, not waiting", wish: balance.Wish{Instance: id(4), NoWait: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "instance that is woken", wish: balance.Wish{Instance: id(4)}, want: 4},
+		} {
+			seat, err := w.wish(tc.wish)
+			if tc.want == 0 {
+				wantCode(t, err, tc.code, tc.status)
+				continue
+			}
+			if err != nil || seat.Row.Machine.ID != id(tc.want) || seat.PreferredMissed != tc.missed {
+				t.Errorf("%s: got %+v, %v; want machine %d", tc.name, seat, err, tc.want)
+				continue
+			}
+			seat.Leave()
+		}
+		w.wantWoken(t, 4)
+	})
+}
+
+// TestPorts: what is served follows the rows, and the newest version decides how.
+func TestPorts(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		http := hangar.ServicePort{Port: 80, Handlers: []string{"http"}}
+		if _, ok := w.b.Endpoint(w.route, false, 80); ok || w.b.Ports(w.route) != nil {
+			t.Error("an app without machines serves a port")
+		}
+		changed := w.b.Changed()
+		expect := func(name string, want ...balance.PortRange) {
+			t.Helper()
+			synctest.Wait()
+			time.Sleep(time.Second) // for compilation that was put off
+			if got := w.b.Ports(w.route); !slices.Equal(got, want) {
+				t.Errorf("%s: ports are %v, want %v", name, got, want)
+			}
+			select {
+			case <-changed:
+			default:
+				t.Errorf("%s: nobody was told", name)
+			}
+			changed = w.b.Changed()
+		}
+		asHTTP, raw := hangar.Handling{HTTP: true}, hangar.Handling{}
+		dns := hangar.Service{Protocol: "udp", InternalPort: 53, Ports: []hangar.ServicePort{{Port: 53}}}
+		w.put(1, services(web(http, hangar.ServicePort{StartPort: 5000, EndPort: 5999}), dns))
+		expect("one machine", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5999}, balance.PortRange{UDP: true, First: 53, Last: 53})
+		ep := w.endpoint(5432)
+		if seat, err := w.b.Seat(t.Context(), ep, balance.Wish{}); err != nil || seat.Port != 8080 || seat.Options.StartPort != 5000 || seat.Service.InternalPort != 8080 {
+			t.Errorf("a seat of a range: %+v, %v", seat, err)
+		}
+		w.put(2, version("2"), services(web(hangar.ServicePort{StartPort: 5500, EndPort: 6500, Handlers: []string{"tls"}})))
+		expect("another that overlaps", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5499},
+			balance.PortRange{First: 5500, Last: 6500, Handling: hangar.Handling{TLS: true}}, balance.PortRange{UDP: true, First: 53, Last: 53})
+		w.put(2, state(hangar.MachineStopped))
+		expect("which is stopped: one that runs decides", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5999, Handling: raw},
+			balance.PortRange{First: 6000, Last: 6500, Handling: hangar.Handling{TLS: true}}, balance.PortRange{UDP: true, First: 53, Last: 53})
+		w.forget(1)
+		expect("alone", balance.PortRange{First: 5500, Last: 6500, Handling: hangar.Handling{TLS: true}})
+		w.put(2, state(hangar.MachineDestroyed))
+		expect("none")
+		w.put(3, services(web(http)))
+		expect("back again", balance.PortRange{First: 80, Last: 80, Handling: asHTTP})
+		_, err := w.b.Seat(t.Context(), ep, balance.Wish{})
+		wantCode(t, err, hangar.EdgeNoneHealthy, 503)
+	})
+}
+
+// TestGone: who keeps connections to Machines learns when they are void.
+func TestGone(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		var gone []hangar.MachineID
+		w.b.Gone(func(id hangar.MachineID) { gone = append(gone, id) })
+		for n := 1; n <= 4; n++ {
+			w.put(n)
+		}
+		w.sit().Leave()
+		w.put(1, cordoned(true))
+		w.put(2, state(hangar.MachineSuspending))
+		w.put(2, state(hangar.MachineSuspended))
+		w.put(3, version("2"))
+		w.put(3, version("2"), func(r *hangar.MachineRow) { r.Losses++ })
+		w.forget(4)
+		synctest.Wait()
+		if want := []hangar.MachineID{id(2), id(3), id(3), id(4)}; !slices.Equal(gone, want) {
+			t.Errorf("gone are %v, want %v", gone, want)
+		}
+	})
+}
+
+// TestEnded: a program has ended when nothing will answer any more; one that is asked to stop
+// or suspended has not, and who was let in ahead of the rows is not of the one before.
+func TestEnded(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		var ends []balance.Ending
+		w.b.Ended(func(e balance.Ending) { ends = append(ends, e) })
+		expect := func(what string, want int, change ...option) {
+			t.Helper()
+			ends = nil
+			w.put(1, change...)
+			synctest.Wait()
+			if len(ends) != want {
+				t.Errorf("%s: %d ends, want %d", what, len(ends), want)
+			}
+		}
+		w.put(1)
+		seat := w.sit()
+		first := seat.Row
+		seat.Leave()
+		expect("cordoned", 0, cordoned(true))
+		expect("uncordoned", 0, cordoned(false))
+		expect("suspending", 0, state(hangar.MachineSuspending))
+		expect("suspended", 0, state(hangar.MachineSuspended))
+		expect("resuming", 0, state(hangar.MachineStarting))
+		expect("resumed", 0, state(hangar.MachineStarted))
+		expect("stopping", 0, state(hangar.MachineStopping))
+		ahead := *w.rows[id(1)]
+		expect("stopped", 1, state(hangar.MachineStopped))
+		if !ends[0].Ends(first) || ends[0].Ends(&ahead) || ends[0].Ends(w.rows[id(1)]) {
+			t.Error("the wrong seats have ended")
+		}
+		expect("starting", 0, state(hangar.MachineStarting))
+		expect("started", 0, state(hangar.MachineStarted))
+		expect("crashed", 0, state(hangar.MachineRestarting))
+		expect("starting again", 1, state(hangar.MachineStarting))
+		if !ends[0].Ends(&ahead) {
+			t.Error("a seat that was given ahead of the rows has not ended")
+		}
+		expect("started again", 0, state(hangar.MachineStarted))
+		expect("another version", 1, version("2"))
+		w.forget(1)
+		synctest.Wait()
+		if len(ends) != 2 {
+			t.Errorf("%d ends, want one more", len(ends)-1)
+		}
+	})
+}
+
+// TestFailed: a Machine whose connections fail is avoided while there is another one.
+func TestFailed(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		w.put(2, region("fra"))
+		fail := func() {
+			t.Helper()
+			seat, err := w.wish(balance.Wish{Instance: id(1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seat.Failed(errors.New("reset"))
+			seat.Failed(errors.New("reset again"))
+			seat.Leave()
+		}
+		expect := func(n int) {
+			t.Helper()
+			seat := w.sit()
+			if seat.Row.Machine.ID != id(n) {
+				t.Errorf("got machine %s, want %d", seat.Row.Machine.ID, n)
+			}
+			seat.Leave()
+		}
+		expect(1)
+		for _, pause := range []time.Duration{1, 2, 4, 8, 10, 10} {
+			fail()
+			time.Sleep(pause*time.Second - time.Millisecond)
+			expect(2)
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait() // a visit that goes well would end the avoidance
+		}
+		expect(1)
+		fail()
+		time.Sleep(999 * time.Millisecond)
+		expect(2)
+		w.put(2, cordoned(true))
+		expect(1) // there is no other
+		w.put(2, cordoned(false))
+		expect(1) // a success ended it
+	})
+}
+
+func TestDial(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		seat := w.sit()
+		conn, err := seat.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		for _, tc := range []struct {
+			err  error
+			code hangar.EdgeCode
+		}{
+			{hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonConnectionRefused, "refused"), hangar.EdgeRefusedPort},
+			{hangar.Errorf(hangar.CodeTimeout, "", "slow"), hangar.EdgeConnectTimeout},
+			{hangar.Errorf(hangar.CodeUnavailable, "", "away"), hangar.EdgeHostUnreachable},
+			{errors.New("odd"), hangar.EdgeIO},
+		} {
+			w.gate.set(id(1), func(g *guest) { g.dialErr = tc.err })
+			_, err := seat.Dial(t.Context())
+			wantCode(t, err, tc.code, 502)
+			if !errors.Is(err, tc.err) {
+				t.Errorf("%v does not tell its cause", err)
+			}
+		}
+		seat.Leave()
+		seat.Leave()
+		w.wantLoads(t, 0)
+	})
+}
+
+// TestRefusals: the host has the last word, and rows are believed again after a while.
+func TestRefusals(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		w.put(2, region("fra"))
+		expect := func(n int) {
+			t.Helper()
+			seat := w.sit()
+			if seat.Row.Machine.ID != id(n) {
+				t.Errorf("got machine %s, want %d", seat.Row.Machine.ID, n)
+			}
+			seat.Leave()
+		}
+		w.gate.set(id(1), func(g *guest) { g.draining = true })
+		expect(2)
+		w.gate.set(id(1), func(g *guest) { g.draining = false })
+		expect(2)
+		time.Sleep(260 * time.Millisecond)
+		expect(1)
+		w.gate.set(id(1), func(g *guest) { g.draining = true })
+		expect(2)
+		w.gate.set(id(1), func(g *guest) { g.draining = false })
+		w.put(1) // the row changed
+		expect(1)
+		w.gate.set(id(1), func(g *guest) { g.hard, g.in = 5, 5 }) // full of others' requests
+		expect(2)
+		w.gate.set(id(1), func(g *guest) { g.in = 4 })
+		time.Sleep(60 * time.Millisecond)
+		expect(1)
+	})
+}

@@ -1,0 +1,368 @@
+package balance_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+const (
+	stopped   = hangar.MachineStopped
+	suspended = hangar.MachineSuspended
+)
+
+func (w *world) slow(n int, delay time.Duration, err error) {
+	w.gate.set(id(n), func(g *guest) { g.wakeDelay, g.wakeErr = delay, err })
+}
+
+// TestWakeFromZero: requests are held and enter together when the Machine is up, also if
+// rows say so later.
+func TestWakeFromZero(t *testing.T) {
+	for _, lag := range []time.Duration{0, time.Second} {
+		within(t, nil, func(t *testing.T, w *world) {
+			w.lag = lag
+			w.put(1, state(stopped), limits(20, 50))
+			w.put(2, state(suspended), limits(20, 50))
+			w.put(3, state(suspended), limits(20, 50), region("fra"))
+			w.slow(2, 300*time.Millisecond, nil)
+			var held []*outcome
+			for range 50 {
+				held = append(held, w.ask(balance.Wish{}))
+			}
+			for _, o := range held {
+				seat := o.got(t)
+				if o.took != 300*time.Millisecond || seat.Woken != o.took || seat.Row.Machine.ID != id(2) {
+					t.Errorf("machine %s after %s, of which %s waking", seat.Row.Machine.ID, o.took, seat.Woken)
+				}
+				defer seat.Leave()
+			}
+			w.wantWoken(t, 2)
+			if seat := w.sit(); seat.Woken != 0 {
+				t.Error("who did not wait says it did")
+			}
+		})
+	}
+}
+
+// TestWakeAsMany: more are woken when more wait than one may have, and no more than that.
+func TestWakeAsMany(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		for n := 1; n <= 5; n++ {
+			w.put(n, state(stopped), limits(2, 4))
+			w.slow(n, time.Second, nil)
+		}
+		var held []*outcome
+		for range 9 {
+			held = append(held, w.ask(balance.Wish{}))
+		}
+		synctest.Wait()
+		if n := len(w.gate.woken()); n != 3 {
+			t.Errorf("%d are woken, want 3", n)
+		}
+		for _, o := range held {
+			defer o.got(t).Leave()
+		}
+	})
+}
+
+// TestWakeCodes: how a failure to wake is told, after another Machine was tried.
+func TestWakeCodes(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		code hangar.EdgeCode
+	}{
+		{"leased", hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"), hangar.EdgeWake},
+		{"no room", hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "full"), hangar.EdgeWake},
+		{"state", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "no"), hangar.EdgeNotStartable},
+		{"in vain", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonStartFailed, "no"), hangar.EdgeStateChange},
+		{"timeout", hangar.Errorf(hangar.CodeTimeout, "", "late"), hangar.EdgeWakeTimeout},
+		{"away", hangar.Errorf(hangar.CodeUnavailable, "", "away"), hangar.EdgeHostUnreachable},
+		{"odd", hangar.Errorf(hangar.CodeInternal, "", "odd"), hangar.EdgeWakeInternal},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			within(t, nil, func(t *testing.T, w *world) {
+				w.put(1, state(stopped))
+				w.put(2, state(stopped))
+				w.slow(1, 0, tc.err)
+				w.slow(2, 0, tc.err)
+				_, err := w.wish(balance.Wish{})
+				wantCode(t, err, tc.code, 503)
+				w.wantWoken(t, 1, 2)
+				_, err = w.wish(balance.Wish{Instance: id(1)}) // not tried again at once
+				wantCode(t, err, tc.code, 503)
+				w.wantWoken(t, 1, 2)
+				w.slow(1, 0, nil)
+				time.Sleep(1100 * time.Millisecond)
+				w.sit().Leave()
+			})
+		})
+	}
+}
+
+// TestWakeAnother: one that cannot be started is not the last word.
+func TestWakeAnother(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, state(stopped), region("fra"))
+		w.put(2, state(suspended))
+		w.slow(2, 0, hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"))
+		if seat := w.sit(); seat.Row.Machine.ID != id(1) {
+			t.Errorf("got machine %s", seat.Row.Machine.ID)
+		}
+		w.wantWoken(t, 1, 2)
+	})
+}
+
+// TestWakeTimeout: a hung start is waited for so long, and goes on.
+func TestWakeTimeout(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, state(stopped))
+		w.slow(1, 15*time.Second, nil)
+		first := w.ask(balance.Wish{})
+		time.Sleep(7 * time.Second)
+		second := w.ask(balance.Wish{})
+		<-first.done
+		if wantCode(t, first.err, hangar.EdgeWakeTimeout, 503); first.took != 10*time.Second {
+			t.Errorf("it waited %s", first.took)
+		}
+		second.got(t).Leave()
+		w.wantWoken(t, 1)
+	})
+}
+
+// TestWakeGivenUp: a start goes on when nobody waits for it any more.
+func TestWakeGivenUp(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, state(stopped))
+		w.slow(1, time.Second, nil)
+		o := w.ask(balance.Wish{})
+		o.cancel()
+		<-o.done
+		time.Sleep(2 * time.Second)
+		if seat := w.sit(); seat.Woken != 0 {
+			t.Error("it was woken again")
+		}
+		w.wantWoken(t, 1)
+	})
+}
+
+// TestRelieve: with running Machines, one more is started when all are at their soft limits,
+// nobody waits for it, and a start is given time to bring relief.
+func TestRelieve(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, limits(2, 100))
+		w.put(2, state(stopped), limits(2, 100), region("fra")) // soft limits push nobody far away
+		w.put(3, state(stopped), limits(2, 100))
+		w.put(4, state(stopped), limits(2, 100))
+		w.put(5, state(suspended), limits(2, 100))
+		for n := 3; n <= 5; n++ {
+			w.slow(n, 500*time.Millisecond, nil)
+		}
+		w.sit()
+		w.sit()
+		w.wantWoken(t)
+		for range 10 {
+			if seat := w.sit(); seat.Row.Machine.ID != id(1) {
+				t.Errorf("got machine %s", seat.Row.Machine.ID)
+			}
+		}
+		w.wantWoken(t, 5)
+		time.Sleep(time.Second)
+		for range 10 {
+			w.sit()
+		}
+		w.wantLoads(t, 12, 0, 0, 0, 10)
+		w.wantWoken(t, 5)
+		time.Sleep(balance.StartGrace)
+		w.sit()
+		synctest.Wait()
+		if n := len(w.gate.woken()); n != 2 {
+			t.Errorf("%d were woken, want 2", n)
+		}
+	})
+}
+
+// TestWakeAtHardLimits: the grace after a start does not hold when nobody gets in.
+func TestWakeAtHardLimits(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		for n := 1; n <= 3; n++ {
+			w.put(n, state(stopped), limits(1, 1))
+			w.slow(n, 100*time.Millisecond, nil)
+		}
+		for range 3 {
+			if seat := w.sit(); seat.Woken != 100*time.Millisecond {
+				t.Errorf("waited %s", seat.Woken)
+			}
+		}
+		w.wantWoken(t, 1, 2, 3)
+	})
+}
+
+// TestWakeUnready: Machines whose checks fail are as good as none; one that was just started
+// is given time to pass them.
+func TestWakeUnready(t *testing.T) {
+	within(t, func(o *balance.Options) { o.WakeWait = 30 * time.Second }, func(t *testing.T, w *world) {
+		w.put(1, checked(hangar.CheckCritical))
+		w.put(2, state(stopped), checked(hangar.CheckWarning))
+		w.put(3, state(stopped), checked(hangar.CheckWarning))
+		o := w.ask(balance.Wish{})
+		synctest.Wait()
+		if n := len(w.gate.woken()); n != 1 {
+			t.Fatalf("%d are woken", n)
+		}
+		up := w.gate.woken()[0]
+		time.Sleep(2 * time.Second)
+		if !o.waits() || len(w.gate.woken()) != 1 {
+			t.Error("it did not wait for the checks")
+		}
+		n := 2
+		if up == id(3) {
+			n = 3
+		}
+		w.put(n, state(hangar.MachineStarted), checked(hangar.CheckPassing))
+		if seat := o.got(t); seat.Row.Machine.ID != up || seat.Woken != 2*time.Second {
+			t.Errorf("got machine %s, woken %s", seat.Row.Machine.ID, seat.Woken)
+		}
+	})
+}
+
+// TestWakeAfterStopping: a request that comes while the last Machine is being stopped has it
+// started again.
+func TestWakeAfterStopping(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		w.sit().Leave()
+		w.gate.set(id(1), func(g *guest) { g.draining = true }) // the host has decided, rows say nothing yet
+		o := w.ask(balance.Wish{})
+		time.Sleep(10 * time.Millisecond)
+		w.put(1, state(hangar.MachineSuspending))
+		time.Sleep(100 * time.Millisecond)
+		if !o.waits() {
+			t.Fatal(o.err)
+		}
+		w.put(1, state(suspended))
+		o.got(t)
+		w.wantWoken(t, 1)
+		if o.took != 110*time.Millisecond {
+			t.Errorf("it took %s", o.took)
+		}
+	})
+}
+
+// TestWakeNot: what a request may not start.
+func TestWakeNot(t *testing.T) {
+	for name, options := range map[string][]option{
+		"autostart is off": {state(stopped), autostart(false)},
+		"cordoned":         {state(stopped), cordoned(true)},
+		"failed":           {state(hangar.MachineFailed)},
+		"a standby":        {state(stopped), func(r *hangar.MachineRow) { r.Machine.Config.Standbys = []hangar.MachineID{id(9)} }},
+	} {
+		within(t, nil, func(t *testing.T, w *world) {
+			w.put(1, options...)
+			_, err := w.wish(balance.Wish{})
+			if wantCode(t, err, hangar.EdgeNoCandidate, 503); t.Failed() {
+				t.Error(name)
+			}
+			w.wantWoken(t)
+		})
+	}
+}
+
+// TestWakeEnded: nothing is started when the edge ends.
+func TestWakeEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		stop := w.run(t)
+		w.put(1, state(stopped))
+		w.put(2, state(stopped), region("fra"))
+		w.slow(1, time.Hour, nil)
+		o := w.ask(balance.Wish{})
+		stop()
+		<-o.done // it is being started, whoever waits
+		wantCode(t, o.err, hangar.EdgeWakeTimeout, 503)
+		_, err := w.wish(balance.Wish{Instance: id(2)})
+		wantCode(t, err, hangar.EdgeStartCancelled, 503)
+	})
+}
+
+// TestStartedByOthers: a Machine gets requests as soon as its port takes connections.
+func TestStartedByOthers(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, state(hangar.MachineStarting), autostart(false))
+		o := w.ask(balance.Wish{})
+		w.gate.set(id(1), func(g *guest) {
+			g.dialErr = hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonConnectionRefused, "refused")
+		})
+		w.put(1, state(hangar.MachineStarted))
+		time.Sleep(time.Second)
+		if !o.waits() {
+			t.Error("a request was sent to a port that takes none")
+		}
+		w.gate.set(id(1), func(g *guest) { g.dialErr = nil })
+		o.got(t)
+		if o.took > 1500*time.Millisecond {
+			t.Errorf("it took %s", o.took)
+		}
+	})
+}
+
+// TestStoppedBeforeItServed: nobody waits for the port of a Machine that was stopped again
+// before it took connections; it is woken.
+func TestStoppedBeforeItServed(t *testing.T) {
+	for name, dialErr := range map[string]error{
+		"refuses": hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonConnectionRefused, "refused"),
+		"silent":  hangar.Errorf(hangar.CodeTimeout, "", "no answer"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			within(t, nil, func(t *testing.T, w *world) {
+				w.put(1, state(hangar.MachineStarting))
+				o := w.ask(balance.Wish{})
+				w.gate.set(id(1), func(g *guest) { g.dialErr = dialErr })
+				w.put(1, state(hangar.MachineStarted))
+				time.Sleep(time.Second)
+				w.put(1, state(hangar.MachineStopping))
+				w.put(1, state(stopped))
+				o.got(t)
+				if w.wantWoken(t, 1); o.took > 1500*time.Millisecond {
+					t.Errorf("it took %s", o.took)
+				}
+			})
+		})
+	}
+}
+
+// TestWakeOldRow: when rows are not published, the host is asked.
+func TestWakeOldRow(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.lag = time.Hour
+		w.put(1)
+		w.sit().Leave()
+		w.gate.set(id(1), func(g *guest) { g.state = stopped })
+		seat := w.sit()
+		if w.wantWoken(t, 1); seat.Woken == 0 || seat.Woken > time.Second {
+			t.Errorf("woken after %s", seat.Woken)
+		}
+		seat.Leave()
+		w.gate.set(id(1), func(g *guest) { g.cordoned = true })
+		_, err := w.wish(balance.Wish{})
+		wantCode(t, err, hangar.EdgeNoCandidate, 503)
+		w.wantWoken(t, 1)
+	})
+}
+
+// TestPreferWakes: when somebody has to be woken, it is who was preferred.
+func TestPreferWakes(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		for n := 1; n <= 4; n++ {
+			w.put(n, state(stopped))
+		}
+		seat, err := w.wish(balance.Wish{Prefer: id(2)})
+		if err != nil || seat.PreferredMissed || seat.Row.Machine.ID != id(2) {
+			t.Errorf("got %+v, %v", seat, err)
+		}
+		w.wantWoken(t, 2)
+	})
+}

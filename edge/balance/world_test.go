@@ -1,0 +1,320 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/catalog"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is an App's Machines, the rows that the edge has of them, and their host.
+type world struct {
+	t     testing.TB
+	b     *balance.Balancer
+	cat   *catalog.Catalog
+	gate  *gate
+	route *hangar.AppRoute
+	lag   time.Duration // of rows that follow what the gate does by itself
+
+	mu      sync.Mutex
+	seq     uint64
+	rows    map[hangar.MachineID]*hangar.MachineRow
+	changes chan hangar.MachineRowChange
+}
+
+func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
+	return func(yield func(hangar.MachineRowChange, error) bool) {
+		for {
+			select {
+			case c := <-w.changes:
+				if !yield(c, nil) {
+					return
+				}
+			case <-ctx.Done():
+				yield(hangar.MachineRowChange{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+const testApp = "web"
+
+func newWorld(tb testing.TB, alter func(*balance.Options)) *world {
+	tb.Helper()
+	w := &world{
+		t: tb, gate: newGate(), rows: map[hangar.MachineID]*hangar.MachineRow{}, changes: make(chan hangar.MachineRowChange, 100_000),
+		route: &hangar.AppRoute{App: testApp},
+	}
+	w.cat = catalog.New(w, nil)
+	o := balance.Options{Catalog: w.cat, Gates: w.gate, Region: "ams", QueueLimit: 1000, QueueWait: 5 * time.Second, WakeWait: 10 * time.Second}
+	if alter != nil {
+		alter(&o)
+	}
+	w.b = balance.New(o)
+	return w
+}
+
+// within runs a test in a bubble.
+func within(t *testing.T, alter func(*balance.Options), fn func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, alter)
+		stop := w.run(t)
+		fn(t, w)
+		stop()
+	})
+}
+
+// run runs what has to run; stop ends it.
+func (w *world) run(tb testing.TB) (stop func()) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.cat.Run(ctx) })
+	running.Go(func() {
+		if err := w.b.Run(ctx); !errors.Is(err, context.Canceled) {
+			tb.Errorf("Run: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+type option func(*hangar.MachineRow)
+
+func state(s hangar.MachineState) option {
+	return func(r *hangar.MachineRow) { r.Machine.State = s }
+}
+
+func region(code hangar.Region) option {
+	return func(r *hangar.MachineRow) { r.Machine.Region = code }
+}
+
+func limits(soft, hard int) option {
+	return func(r *hangar.MachineRow) {
+		r.Machine.Config.Services[0].Concurrency = &hangar.ServiceConcurrency{Type: "requests", SoftLimit: soft, HardLimit: hard}
+	}
+}
+
+func cordoned(yes bool) option { return func(r *hangar.MachineRow) { r.Machine.Cordoned = yes } }
+
+func autostart(yes bool) option {
+	return func(r *hangar.MachineRow) { r.Machine.Config.Services[0].Autostart = &yes }
+}
+
+func services(list ...hangar.Service) option {
+	return func(r *hangar.MachineRow) { r.Machine.Config.Services = list }
+}
+
+func version(id string) option {
+	return func(r *hangar.MachineRow) { r.Machine.InstanceID = hangar.InstanceID(id) }
+}
+
+// checked gives the service a check with a status.
+func checked(status hangar.CheckStatus) option {
+	return func(r *hangar.MachineRow) {
+		r.Machine.Config.Services[0].Checks = []hangar.Check{{Type: "tcp"}}
+		r.Machine.Checks = []hangar.MachineCheck{{Status: status}}
+	}
+}
+
+func web(ports ...hangar.ServicePort) hangar.Service {
+	yes := true
+	if ports == nil {
+		ports = []hangar.ServicePort{{Port: 80, Handlers: []string{"http"}}, {Port: 443, Handlers: []string{"tls", "http"}}}
+	}
+	return hangar.Service{Protocol: "tcp", InternalPort: 8080, Autostart: &yes, Ports: ports}
+}
+
+func id(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n)) }
+
+// put makes or changes a Machine, at its host and in the rows. A new one is started, in the
+// region of the edge, and has the service that web returns.
+func (w *world) put(n int, options ...option) {
+	w.mu.Lock()
+	row := &hangar.MachineRow{Machine: hangar.Machine{
+		ID: id(n), App: testApp, State: hangar.MachineStarted, Region: "ams", Host: "h1", InstanceID: "1",
+		Config: hangar.MachineConfig{Services: []hangar.Service{web()}},
+	}, Network: 1}
+	if old := w.rows[id(n)]; old != nil {
+		again := *old
+		row = &again
+		row.Machine.Config.Services = slices.Clone(old.Machine.Config.Services)
+	}
+	for _, o := range options {
+		o(row)
+	}
+	m := &row.Machine
+	w.mu.Unlock()
+	w.gate.set(m.ID, func(g *guest) {
+		g.state, g.cordoned, g.hard = m.State, m.Cordoned, 0
+		if len(m.Config.Services) > 0 {
+			g.hard = m.Config.Services[0].HardLimit()
+		}
+		g.woke = func(s hangar.MachineState) { w.follow(m.ID, s) }
+	})
+	w.publish(row)
+}
+
+// follow publishes, perhaps later, a state that a Machine got by itself.
+func (w *world) follow(id hangar.MachineID, s hangar.MachineState) {
+	publish := func() {
+		w.mu.Lock()
+		old := w.rows[id]
+		w.mu.Unlock()
+		if old != nil {
+			row := *old
+			row.Machine.State = s
+			w.publish(&row)
+		}
+	}
+	if w.lag > 0 {
+		time.AfterFunc(w.lag, publish)
+		return
+	}
+	publish()
+}
+
+func (w *world) publish(row *hangar.MachineRow) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seq++
+	row.Seq = w.seq
+	w.rows[row.Machine.ID] = row
+	w.changes <- hangar.MachineRowChange{ID: row.Machine.ID, Row: row}
+}
+
+// forget removes a Machine.
+func (w *world) forget(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.rows, id(n))
+	w.changes <- hangar.MachineRowChange{ID: id(n)}
+}
+
+func (w *world) endpoint(port int) *balance.Endpoint {
+	w.t.Helper()
+	ep, ok := w.b.Endpoint(w.route, false, port)
+	if !ok {
+		w.t.Fatalf("port %d is not served", port)
+	}
+	return ep
+}
+
+// wish is a Seat at port 80 that is not waited for.
+func (w *world) wish(wish balance.Wish) (*balance.Seat, error) {
+	w.t.Helper()
+	synctest.Wait()
+	return w.b.Seat(w.t.Context(), w.endpoint(80), wish)
+}
+
+// sit takes a Seat at port 80.
+func (w *world) sit() *balance.Seat {
+	w.t.Helper()
+	seat, err := w.wish(balance.Wish{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return seat
+}
+
+// outcome is how a Seat that was asked for in the background ended.
+type outcome struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when what follows is known
+	seat   *balance.Seat
+	err    error
+	took   time.Duration
+}
+
+// ask asks for a Seat at port 80 in the background.
+func (w *world) ask(wish balance.Wish) *outcome {
+	w.t.Helper()
+	synctest.Wait()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	o := &outcome{cancel: cancel, done: make(chan struct{})}
+	ep := w.endpoint(80)
+	go func() {
+		defer close(o.done)
+		start := time.Now()
+		o.seat, o.err = w.b.Seat(ctx, ep, wish)
+		o.took = time.Since(start)
+	}()
+	synctest.Wait()
+	return o
+}
+
+func (o *outcome) waits() bool {
+	synctest.Wait()
+	select {
+	case <-o.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// got waits for the Seat.
+func (o *outcome) got(tb testing.TB) *balance.Seat {
+	tb.Helper()
+	<-o.done
+	if o.err != nil {
+		tb.Fatal(o.err)
+	}
+	return o.seat
+}
+
+// wantCode checks an error of the edge.
+func wantCode(tb testing.TB, err error, code hangar.EdgeCode, status int) {
+	tb.Helper()
+	var e *hangar.EdgeError
+	if !errors.As(err, &e) || e.Code != code || e.Status != status || e.Message == "" {
+		tb.Errorf("got %v, want %s with status %d", err, code, status)
+	}
+}
+
+// wantLoads checks how many are in Machines 1, 2, ….
+func (w *world) wantLoads(tb testing.TB, want ...int) {
+	tb.Helper()
+	var got []int
+	for n := range want {
+		got = append(got, w.gate.in(id(n+1)))
+	}
+	if !slices.Equal(got, want) {
+		tb.Errorf("loads are %v, want %v", got, want)
+	}
+}
+
+// wantWoken checks which Machines were woken so far, in any order.
+func (w *world) wantWoken(tb testing.TB, want ...int) {
+	tb.Helper()
+	synctest.Wait()
+	got := map[hangar.MachineID]int{}
+	for _, m := range w.gate.woken() {
+		got[m]++
+	}
+	expect := map[hangar.MachineID]int{}
+	for _, n := range want {
+		expect[id(n)]++
+	}
+	if !maps.Equal(got, expect) {
+		tb.Errorf("woken are %v, want %v", got, expect)
+	}
+}

@@ -1,0 +1,188 @@
+package certs
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mholt/acmez/v3/acme"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Pace says how long to wait after a failure. Waits double from one failure of a name to the
+// next.
+type Pace struct {
+	Away    time.Duration // after the ACME server could not be reached, or failed
+	Refused time.Duration // after it has refused
+	Most    time.Duration // of both
+	Limited time.Duration // after a rate limit that does not say until when
+	Again   time.Duration // at least, also when somebody asks
+}
+
+// DefaultPace stays below what well-known servers allow: five failed validations of a name in
+// an hour.
+func DefaultPace() Pace {
+	return Pace{Away: 5 * time.Second, Refused: 10 * time.Minute, Most: 12 * time.Hour, Limited: time.Hour, Again: 10 * time.Second}
+}
+
+const (
+	maxErrors   = 5 // of a name are kept
+	codeOther   = "internal"
+	jitter      = 0.1 // of a wait is added by chance, so that names do not stay together
+	maxDoubling = 20
+)
+
+// attempt is how asking for the certificate of a name went. It never changes.
+type attempt struct {
+	Failures     int                       `json:"failures"`
+	At           time.Time                 `json:"at"`   // of the last one
+	Next         time.Time                 `json:"next"` // not before
+	LimitedUntil time.Time                 `json:"limited_until,omitzero"`
+	Errors       []hangar.CertificateError `json:"errors"` // newest first
+}
+
+// attempts are those of names whose last attempt has failed.
+type attempts struct {
+	disk disk
+	mu   sync.Mutex // guards of
+	of   map[hangar.Hostname]*attempt
+}
+
+// restore reads them from the disk. Those that cannot be read are forgotten.
+func (a *attempts) restore() error {
+	a.of = map[hangar.Hostname]*attempt{}
+	return each(a.disk.attempts(), attemptExt, func(name hangar.Hostname, data []byte, err error) {
+		var found attempt
+		if err == nil && json.Unmarshal(data, &found) == nil {
+			a.of[name] = &found
+		}
+	})
+}
+
+func (a *attempts) get(name hangar.Hostname) *attempt {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.of[name]
+}
+
+// next is when a name may be asked for.
+func (a *attempts) next(name hangar.Hostname, now time.Time) time.Time {
+	if last := a.get(name); last != nil && last.Next.After(now) {
+		return last.Next
+	}
+	return now
+}
+
+func (a *attempts) put(name hangar.Hostname, next *attempt) error {
+	a.mu.Lock()
+	a.of[name] = next
+	a.mu.Unlock()
+	b, err := json.Marshal(next)
+	if err == nil {
+		err = write(a.disk.attempts(), fileOf(name, attemptExt), b)
+	}
+	return err
+}
+
+func (a *attempts) forget(name hangar.Hostname) error {
+	a.mu.Lock()
+	_, known := a.of[name]
+	delete(a.of, name)
+	a.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
+}
+
+// after is the attempt that has failed after another one, which may be nil. told is when the
+// server wants to be asked again, if it has said so.
+func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
+	if last == nil {
+		last = &attempt{}
+	}
+	next := &attempt{Failures: last.Failures + 1, At: now.UTC()}
+	shown := describe(err, now)
+	next.Errors = append([]hangar.CertificateError{shown}, last.Errors...)
+	next.Errors = next.Errors[:min(len(next.Errors), maxErrors)]
+	wait := p.Refused
+	if shown.Code == codeOther || shown.Code == typeOf(acme.ProblemTypeServerInternal) {
+		wait = p.Away
+	}
+	wait = min(wait<<min(last.Failures, maxDoubling), p.Most)
+	if wait <= 0 {
+		wait = p.Most
+	}
+	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // nobody gains by guessing it
+	next.Next = now.Add(wait).UTC()
+	if shown.Code == typeOf(acme.ProblemTypeRateLimited) || told.After(now) {
+		next.LimitedUntil = cmp.Or(told, limitIn(shown.Message), now.Add(p.Limited)).UTC()
+		if next.LimitedUntil.After(next.Next) {
+			next.Next = next.LimitedUntil
+		}
+	}
+	return next
+}
+
+func typeOf(problem string) string {
+	return strings.TrimPrefix(problem, acme.ProblemTypeNamespace)
+}
+
+// describe says to the owner of a name what went wrong.
+func describe(err error, now time.Time) hangar.CertificateError {
+	shown := hangar.CertificateError{
+		Code: codeOther, Message: "The ACME server could not be asked, or has failed",
+		Remediation: "Nothing to do: it is asked again. The operator of the platform finds the cause in the daemon's log.", Timestamp: now.UTC().Truncate(time.Second),
+	}
+	problem, ok := errors.AsType[acme.Problem](err)
+	if !ok {
+		return shown
+	}
+	if problem.Type == acme.ProblemTypeCompound && len(problem.Subproblems) > 0 {
+		problem = problem.Subproblems[0].Problem
+	}
+	shown.Code, shown.Message, shown.Remediation = codeOther, problem.Detail, "Let the name lead straight to the App's addresses. It is asked for again later."
+	if code, ok := strings.CutPrefix(problem.Type, acme.ProblemTypeNamespace); ok {
+		shown.Code = code
+	}
+	shown.Message = cmp.Or(shown.Message, problem.Title, "The ACME server has refused without saying why")
+	if text, ok := remediations[problem.Type]; ok {
+		shown.Remediation = text
+	}
+	return shown
+}
+
+// remediations say what the owner of a name can do about an error.
+var remediations = map[string]string{
+	acme.ProblemTypeCAA:                "Allow the certificate authority in the CAA records of the name, or remove them.",
+	acme.ProblemTypeDNS:                "Give the name A, AAAA or CNAME records that lead to the App, and let them spread.",
+	acme.ProblemTypeConnection:         "Let the name lead to the App's addresses, and nothing block ports 80 and 443 on the way.",
+	acme.ProblemTypeTLS:                "Let the name lead straight to the App's addresses: something in between answers TLS on port 443.",
+	acme.ProblemTypeUnauthorized:       "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
+	acme.ProblemTypeIncorrectResponse:  "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
+	acme.ProblemTypeRateLimited:        "Wait: the certificate authority issues no more for a while.",
+	acme.ProblemTypeRejectedIdentifier: "The certificate authority does not issue certificates for this name. Upload one of another authority.",
+}
+
+// limitTime is how the best-known server tells in a text until when a limit lasts.
+var limitTime = regexp.MustCompile(`retry after (\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}) ?(?:UTC|Z)`)
+
+// limitIn finds a time in the text of an error; zero: there is none.
+func limitIn(text string) time.Time {
+	found := limitTime.FindStringSubmatch(text)
+	if found == nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.DateTime, found[1]+" "+found[2])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}

@@ -1,0 +1,302 @@
+// Package certs has the certificates with which the edge answers TLS: those that Apps have
+// uploaded, those that an ACME server issues, and those of the server's own authority.
+//
+// Promises. What it needs is on its disk: certificates are served, and renewed, without the
+// cluster state, also right after a start. Get reads a map that never changes and takes no
+// lock but where a certificate is made for a name; it waits for an ACME server at most
+// Options.DemandWait, and only for the first handshakes of an App's own name. A certificate
+// that is there goes before one that is better but is not: an uploaded one of the name, one
+// that was issued for it, an uploaded one of the wildcard above it. ACME is asked again after
+// every failure, later each time, and never before a rate limit that it told has passed, also
+// across restarts.
+//
+// Concurrency. Get, Challenge and the methods of hangar.CertificateHost may be called by
+// everybody at any time after Open. Run owns the goroutines that follow the feed and ask the
+// ACME server; all have ended when it returns.
+//
+// It does not listen: the edge passes connections of the protocol acme-tls/1 to Get, and
+// requests of plain HTTP to Challenge. It does not decide which names an App may have.
+package certs
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3"
+	"go.uber.org/zap"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Keys of log records.
+const (
+	keyName  = "hostname"
+	keyError = "err"
+)
+
+// Defaults of Options.
+const (
+	DefaultDemandWait = 10 * time.Second
+	DefaultAtOnce     = 8
+)
+
+// maxDemanded is how many names may wait for their first certificate at once.
+const maxDemanded = 256
+
+// Options say what a Certs is to have. All but Dir may be left out.
+type Options struct {
+	// Dir is where everything is kept. It belongs to one process at a time.
+	Dir string
+	// Domain is the one below which Apps have names.
+	Domain hangar.Hostname
+	// Feed tells which certificates Apps want. Nil: none.
+	Feed hangar.CertificateFeed
+	// Directory is the URL of the ACME server. Empty: certificates are not asked for.
+	Directory string
+	// Email is where the ACME server warns. Empty: nowhere.
+	Email string
+	// Roots are those by which the ACME server's own certificate is verified. Nil: the
+	// system's.
+	Roots *x509.CertPool
+	// Challenges are the types of RFC 8555 and 8737 that may be used. Empty: http-01 and
+	// tls-alpn-01, whichever succeeds.
+	Challenges []string
+	// Known reports whether a name below Domain is that of an App that is open to the
+	// public. Nil: none is.
+	Known func(hangar.Hostname) bool
+	// DemandWait bounds how long a handshake waits for an ACME server. 0: DefaultDemandWait.
+	DemandWait time.Duration
+	// AtOnce is how many certificates are asked for at the same time. 0: DefaultAtOnce.
+	AtOnce int
+	// RenewalRatio is the part of a certificate's life that is left when it is renewed. 0: a
+	// third.
+	RenewalRatio float64
+	// Pace says how long to wait after failures. Zero: DefaultPace.
+	Pace Pace
+	Log  *slog.Logger // nil: slog.DiscardHandler
+}
+
+// Certs has certificates. Its methods may be called after Open.
+type Certs struct {
+	options    Options
+	log        *slog.Logger
+	disk       disk
+	challenges challenges
+	orders     *orders
+	attempts   attempts
+	authority  *authority
+	table      atomic.Pointer[table]
+	change     sync.Mutex // held while a new table is made
+
+	// What asks the ACME server; nil when it is switched off.
+	issuer *issuer
+	cache  *certmagic.Cache
+	magic  *certmagic.Config
+}
+
+var _ hangar.CertificateHost = (*Certs)(nil)
+
+// New returns a Certs that has read nothing yet.
+func New(o Options) *Certs {
+	o.DemandWait = cmp.Or(o.DemandWait, DefaultDemandWait)
+	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
+	o.RenewalRatio = cmp.Or(o.RenewalRatio, certmagic.DefaultRenewalWindowRatio)
+	o.Pace = cmp.Or(o.Pace, DefaultPace())
+	if o.Known == nil {
+		o.Known = func(hangar.Hostname) bool { return false }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Certs{options: o, log: o.Log, disk: disk{o.Dir}}
+	c.orders = newOrders(o.AtOnce, c.fulfil)
+	c.table.Store(emptyTable())
+	return c
+}
+
+// Open reads the disk, and makes the server's own authority if there is none. What cannot be
+// read of a single certificate is logged; it will be asked for again, or come by the feed.
+func (c *Certs) Open(context.Context) error {
+	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
+		return fmt.Errorf("open certificates: %w", err)
+	}
+	authority, err := openAuthority(c.options.Dir, time.Now())
+	if err != nil {
+		return fmt.Errorf("open certificates: %w", err)
+	}
+	c.authority = authority
+	if c.ACME() {
+		c.openACME()
+	}
+	if err := c.restore(); err != nil {
+		_ = c.Close()
+		return fmt.Errorf("open certificates: %w", err)
+	}
+	return nil
+}
+
+func (c *Certs) openACME() {
+	o := &c.options
+	storage := newStorage(c.disk.acme())
+	c.issuer = newIssuer(o, storage, &c.challenges)
+	c.cache = certmagic.NewCache(certmagic.CacheOptions{
+		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return c.magic, nil },
+		Logger:           zap.NewNop(),
+	})
+	c.magic = certmagic.New(c.cache, certmagic.Config{
+		Storage: storage, Issuers: []certmagic.Issuer{c.issuer}, RenewalWindowRatio: o.RenewalRatio,
+		KeySource: certmagic.StandardKeyGenerator{KeyType: certmagic.P256},
+		OCSP:      certmagic.OCSPConfig{DisableStapling: true}, DisableARI: true, Logger: zap.NewNop(),
+	})
+}
+
+// Close releases what Open holds. Run must have returned.
+func (c *Certs) Close() error {
+	if c.cache != nil {
+		c.cache.Stop()
+		c.cache = nil
+	}
+	return nil
+}
+
+// Run follows the feed and asks the ACME server until ctx ends.
+func (c *Certs) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	if c.options.Feed != nil {
+		running.Go(func() { c.follow(ctx) })
+	}
+	c.orders.run(ctx)
+	return nil
+}
+
+// ACME implements hangar.CertificateHost.
+func (c *Certs) ACME() bool { return c.options.Directory != "" }
+
+// Get returns the certificate for a handshake. selfSigned says that the server's own
+// authority may answer for any name. It answers *hangar.EdgeError: EdgeNoName,
+// EdgeNoCertificate, or EdgeBadCertificate for one that has expired.
+func (c *Certs) Get(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error) {
+	if isChallenge(hello) {
+		return c.challenges.certificate(hello.ServerName)
+	}
+	name, ok := serverName(hello.ServerName)
+	if !ok {
+		if ip, known := localAddress(hello); selfSigned && known {
+			return c.authority.certificate(ip.String(), time.Now())
+		}
+		return nil, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "The client named no server, so that there is no telling whose certificate it wants"}
+	}
+	now := time.Now()
+	found, expired := c.table.Load().find(name, now)
+	if found != nil {
+		return found.pair, nil
+	}
+	own := name.Below(c.options.Domain) && c.options.Known(name)
+	if own && c.demandable(name) {
+		pair, err := c.demand(hello, name)
+		if err == nil || !selfSigned {
+			return pair, err
+		}
+	}
+	switch {
+	case selfSigned, own && !c.demandable(name):
+		return c.authority.certificate(string(name), now)
+	case expired != nil:
+		return nil, &hangar.EdgeError{
+			Code:    hangar.EdgeBadCertificate,
+			Message: fmt.Sprintf("The certificate of %s has expired at %s", name, expired.notAfter.UTC().Format(time.RFC3339)),
+		}
+	default:
+		return nil, noCertificate(name, nil)
+	}
+}
+
+func noCertificate(name hangar.Hostname, cause error) error {
+	return &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("There is no certificate for %s", name), Err: cause}
+}
+
+// demandable reports whether an ACME server would issue a certificate for an App's own name.
+func (c *Certs) demandable(name hangar.Hostname) bool {
+	return c.ACME() && public(c.options.Domain) && name.Parent() == c.options.Domain
+}
+
+var errPending = errors.New("the ACME server has not issued it yet")
+
+// demand has a certificate made for an App's own name, and waits a while for it.
+func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.Certificate, error) {
+	done, err := c.orders.demand(name, maxDemanded)
+	if err != nil {
+		return nil, noCertificate(name, err)
+	}
+	var gone <-chan struct{}
+	if ctx := hello.Context(); ctx != nil {
+		gone = ctx.Done()
+	}
+	timer := time.NewTimer(c.options.DemandWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-gone:
+	}
+	if found, _ := c.table.Load().find(name, time.Now()); found != nil {
+		return found.pair, nil
+	}
+	return nil, noCertificate(name, errPending)
+}
+
+// serverName returns the name that a client wants, as maps have it. It is false for none and
+// for what can be no name.
+func serverName(text string) (hangar.Hostname, bool) {
+	text = strings.TrimSuffix(text, ".")
+	if text == "" || len(text) > 253 {
+		return "", false
+	}
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c >= 0x7f || c == '/' || c == '*' || c == '\\' {
+			return "", false
+		}
+	}
+	return hangar.Hostname(strings.ToLower(text)), true
+}
+
+// localAddress is the address that a client has called.
+func localAddress(hello *tls.ClientHelloInfo) (netip.Addr, bool) {
+	if hello.Conn == nil || hello.Conn.LocalAddr() == nil {
+		return netip.Addr{}, false
+	}
+	at, err := netip.ParseAddrPort(hello.Conn.LocalAddr().String())
+	return at.Addr().Unmap().WithZone(""), err == nil
+}
+
+// isChallenge reports whether a client is an ACME server that validates a name.
+func isChallenge(hello *tls.ClientHelloInfo) bool {
+	return slices.Equal(hello.SupportedProtos, []string{acmez.ACMETLS1Protocol})
+}
+
+// localDomains end the domains that no public authority knows.
+var localDomains = []string{"localhost", "test", "internal", "local", "example", "invalid", "home.arpa", "lan"}
+
+// public reports whether a public authority may know a domain.
+func public(domain hangar.Hostname) bool {
+	if _, err := netip.ParseAddr(string(domain)); err == nil || !strings.Contains(string(domain), ".") {
+		return false
+	}
+	return !slices.ContainsFunc(localDomains, func(local string) bool {
+		return string(domain) == local || domain.Below(hangar.Hostname(local))
+	})
+}

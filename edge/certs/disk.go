@@ -1,0 +1,153 @@
+package certs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/certmagic"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+)
+
+// disk is where a Certs keeps what it has:
+//
+//	ca.pem, ca.key.pem      the server's own authority
+//	wanted.json             the names of the feed that are to have an issued certificate
+//	custom/<name>.pem       what was uploaded, chain and key
+//	attempts/<name>.json    what kept the ACME server from issuing, and when to ask again
+//	acme/                   certmagic's storage: accounts, certificates, keys
+type disk struct{ dir string }
+
+func (d disk) acme() string     { return filepath.Join(d.dir, "acme") }
+func (d disk) custom() string   { return filepath.Join(d.dir, "custom") }
+func (d disk) attempts() string { return filepath.Join(d.dir, "attempts") }
+func (d disk) wanted() string   { return filepath.Join(d.dir, "wanted.json") }
+
+const (
+	customExt  = ".pem"
+	attemptExt = ".json"
+)
+
+// fileOf is the name of a Hostname's file. An underscore is in no Hostname.
+func fileOf(name hangar.Hostname, ext string) string {
+	return strings.Replace(string(name), "*", "_", 1) + ext
+}
+
+func nameOf(file, ext string) (hangar.Hostname, bool) {
+	name, ok := strings.CutSuffix(file, ext)
+	return hangar.Hostname(strings.Replace(name, "_", "*", 1)), ok
+}
+
+// write makes a file, and its folder.
+func write(dir, file string, data []byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, file), data, 0o600)
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// each calls do with every file of a folder, and the name it is of.
+func each(dir, ext string, do func(name hangar.Hostname, data []byte, err error)) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if name, ok := nameOf(f.Name(), ext); ok {
+			data, err := os.ReadFile(filepath.Join(dir, f.Name()))
+			do(name, data, err)
+		}
+	}
+	return nil
+}
+
+func (d disk) readWanted() ([]hangar.Hostname, error) {
+	b, err := os.ReadFile(d.wanted())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []hangar.Hostname
+	if err := json.Unmarshal(b, &names); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.wanted(), err)
+	}
+	return names, nil
+}
+
+func (d disk) writeWanted(names []hangar.Hostname) error {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	b, err := json.Marshal(names)
+	if err != nil {
+		return err
+	}
+	return write(d.dir, filepath.Base(d.wanted()), b)
+}
+
+// storage is certmagic's, with locks in memory: its own are files that somebody keeps fresh,
+// for directories that processes share.
+type storage struct {
+	certmagic.FileStorage
+
+	mu   sync.Mutex               // guards held
+	held map[string]chan struct{} // closed when the lock is released
+}
+
+var _ certmagic.Storage = (*storage)(nil)
+
+func newStorage(dir string) *storage {
+	return &storage{FileStorage: certmagic.FileStorage{Path: dir}, held: map[string]chan struct{}{}}
+}
+
+// Lock implements certmagic.Locker.
+func (s *storage) Lock(ctx context.Context, name string) error {
+	for {
+		s.mu.Lock()
+		released, taken := s.held[name]
+		if !taken {
+			s.held[name] = make(chan struct{})
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Unlock implements certmagic.Locker.
+func (s *storage) Unlock(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	released, taken := s.held[name]
+	if !taken {
+		return fmt.Errorf("lock %q is not held", name)
+	}
+	delete(s.held, name)
+	close(released)
+	return nil
+}

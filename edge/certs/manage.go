@@ -1,0 +1,340 @@
+package certs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const (
+	orderTimeout = 5 * time.Minute     // for one certificate
+	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
+	expiredKept  = 30 * 24 * time.Hour // on the disk, when nobody wants the certificate
+	feedPause    = time.Second         // after the feed has failed, doubled up to feedPauseMost
+	feedMost     = 30 * time.Second
+)
+
+// restore reads what the disk has.
+func (c *Certs) restore() error {
+	c.attempts.disk = c.disk
+	if err := c.attempts.restore(); err != nil {
+		return err
+	}
+	t, now := emptyTable(), time.Now()
+	err := each(c.disk.custom(), customExt, func(name hangar.Hostname, data []byte, err error) {
+		e, parseErr := newEntry(data, data)
+		if err = errors.Join(err, parseErr); err != nil {
+			c.log.Error("uploaded certificate skipped", keyName, string(name), keyError, err)
+			return
+		}
+		t.custom[name] = e
+	})
+	if err != nil {
+		return err
+	}
+	wanted, err := c.disk.readWanted()
+	if err != nil { // the feed will tell
+		c.log.Error("list of certificates skipped", keyError, err)
+	}
+	for _, name := range wanted {
+		t.wanted[name] = struct{}{}
+	}
+	if c.ACME() {
+		if err := c.restoreIssued(t, now); err != nil {
+			return err
+		}
+	}
+	c.table.Store(t)
+	for name := range t.issued {
+		c.orders.set(name, c.dueAt(t, name, now))
+	}
+	for name := range t.wanted {
+		c.orders.set(name, c.dueAt(t, name, now))
+	}
+	return nil
+}
+
+// restoreIssued reads the certificates that were issued, and forgets those that nobody has
+// wanted for long.
+func (c *Certs) restoreIssued(t *table, now time.Time) error {
+	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsPrefix(c.issuer.IssuerKey()))
+	found, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, f := range found {
+		name := hangar.Hostname(f.Name())
+		e, err := c.readIssued(name)
+		if err != nil {
+			c.log.Error("issued certificate skipped", keyName, string(name), keyError, err)
+			continue
+		}
+		_, wanted := t.wanted[name]
+		switch {
+		case wanted, c.demandable(name) && e.valid(now):
+			t.issued[name] = e
+		case now.Sub(e.notAfter) > expiredKept:
+			if err := os.RemoveAll(filepath.Join(dir, f.Name())); err != nil {
+				c.log.Warn("expired certificate stays", keyName, string(name), keyError, err)
+			}
+		}
+	}
+	return nil
+}
+
+// dueAt is when something is to be done for a name.
+func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
+	if e := t.issued[name]; e != nil {
+		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
+			return at
+		}
+	}
+	return c.attempts.next(name, now)
+}
+
+// readIssued reads the issued certificate of a name. It returns fs.ErrNotExist.
+func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
+	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
+	chain, err := os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name))))
+	if err != nil {
+		return nil, err
+	}
+	private, err := os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	if err != nil {
+		return nil, err
+	}
+	return newEntry(chain, private)
+}
+
+// follow applies what the feed says until ctx ends.
+func (c *Certs) follow(ctx context.Context) {
+	for pause := feedPause; ctx.Err() == nil; pause = min(2*pause, feedMost) {
+		for set, err := range c.options.Feed.WatchCertificates(ctx) {
+			if err != nil {
+				c.log.WarnContext(ctx, "certificates cannot be followed", keyError, err)
+				break
+			}
+			c.apply(set)
+			pause = feedPause
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// apply makes what the feed says what handshakes meet, and then what the disk has.
+func (c *Certs) apply(set hangar.CertificateSet) {
+	c.change.Lock()
+	defer c.change.Unlock()
+	before, now := c.table.Load(), time.Now()
+	next := emptyTable()
+	fresh := map[hangar.Hostname][]byte{}
+	for _, up := range set.Custom {
+		old := before.custom[up.Hostname]
+		both := slices.Concat(up.Fullchain, []byte("\n"), up.PrivateKey)
+		if old != nil && old.sum == sumOf(both, both) {
+			next.custom[up.Hostname] = old
+			continue
+		}
+		e, err := newEntry(both, both)
+		if err != nil {
+			c.log.Error("uploaded certificate skipped", keyName, string(up.Hostname), keyError, err)
+			continue
+		}
+		next.custom[up.Hostname] = e
+		fresh[up.Hostname] = both
+	}
+	if c.ACME() {
+		for _, name := range set.ACME {
+			next.wanted[name] = struct{}{}
+		}
+	}
+	for name, e := range before.issued {
+		if _, wanted := next.wanted[name]; wanted || c.demandable(name) {
+			next.issued[name] = e
+		}
+	}
+	c.table.Store(next)
+	if err := c.keep(before, next, fresh); err != nil {
+		c.log.Error("certificates are not on the disk", keyError, err)
+	}
+	for name := range next.wanted {
+		if _, known := before.wanted[name]; !known {
+			c.orders.set(name, c.dueAt(next, name, now))
+		}
+	}
+	for name := range before.wanted {
+		if _, wanted := next.wanted[name]; !wanted && !c.demandable(name) {
+			c.orders.drop(name)
+			if err := c.attempts.forget(name); err != nil {
+				c.log.Warn("attempts stay on the disk", keyName, string(name), keyError, err)
+			}
+		}
+	}
+}
+
+// keep writes the difference between two tables to the disk.
+func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err error) {
+	for name, both := range fresh {
+		err = errors.Join(err, write(c.disk.custom(), fileOf(name, customExt), both))
+	}
+	for name := range before.custom {
+		if next.custom[name] == nil {
+			err = errors.Join(err, remove(filepath.Join(c.disk.custom(), fileOf(name, customExt))))
+		}
+	}
+	if !maps.Equal(before.wanted, next.wanted) {
+		err = errors.Join(err, c.disk.writeWanted(slices.Collect(maps.Keys(next.wanted))))
+	}
+	return err
+}
+
+// fulfil has a certificate issued or renewed if it is time to, and returns when something is
+// to be done for the name again.
+func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
+	t, now := c.table.Load(), time.Now()
+	current := t.issued[name]
+	if _, wanted := t.wanted[name]; !wanted {
+		switch {
+		case !c.demandable(name):
+			return now, false
+		case c.options.Known(name):
+		case current == nil || !current.valid(now):
+			return now, false
+		default: // the Apps may not be known yet
+			return now.Add(min(unknownPause, current.notAfter.Sub(now)/2)), true
+		}
+	}
+	if current == nil {
+		current = c.recall(name)
+	}
+	if current != nil && now.Before(current.renewAt(c.options.RenewalRatio)) {
+		return c.install(name, current), true
+	}
+	var told time.Time
+	issued, err := c.ask(context.WithValue(ctx, toldKey{}, &told), name, current)
+	if err == nil {
+		if err := c.attempts.forget(name); err != nil {
+			c.log.WarnContext(ctx, "attempts stay on the disk", keyName, string(name), keyError, err)
+		}
+		c.log.InfoContext(ctx, "certificate issued", keyName, string(name), "until", issued.notAfter)
+		return c.install(name, issued), true
+	}
+	if ctx.Err() != nil { // the daemon ends
+		return now, true
+	}
+	failed := c.options.Pace.after(c.attempts.get(name), err, told, time.Now())
+	c.log.WarnContext(ctx, "certificate was not issued", keyName, string(name), keyError, err, "next", failed.Next)
+	if err := c.attempts.put(name, failed); err != nil {
+		c.log.ErrorContext(ctx, "attempt is not on the disk", keyName, string(name), keyError, err)
+	}
+	return failed.Next, true
+}
+
+// recall reads a certificate that was issued for a name when it was wanted before. What
+// cannot be read is removed, for it would keep certmagic from having another one issued.
+func (c *Certs) recall(name hangar.Hostname) *entry {
+	e, err := c.readIssued(name)
+	if err == nil {
+		return e
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		c.log.Error("issued certificate is removed", keyName, string(name), keyError, err)
+	}
+	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsSitePrefix(c.issuer.IssuerKey(), string(name)))
+	if err := os.RemoveAll(dir); err != nil {
+		c.log.Error("issued certificate stays", keyName, string(name), keyError, err)
+	}
+	return nil
+}
+
+// ask has a certificate issued, in the place of one that there may be.
+func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (*entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	var err error
+	if current == nil {
+		err = c.magic.ObtainCertSync(ctx, string(name))
+	} else {
+		if c.attempts.get(name) == nil { // a server that has forgotten the old one refuses
+			ctx = context.WithValue(ctx, renewedKey{}, current.pair.Leaf)
+		}
+		err = c.magic.RenewCertSync(ctx, string(name), true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	issued, err := c.readIssued(name)
+	if err != nil {
+		return nil, fmt.Errorf("read what was issued: %w", err)
+	}
+	return issued, nil
+}
+
+// install lets handshakes meet an issued certificate, and returns when it is to be renewed.
+func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
+	c.change.Lock()
+	defer c.change.Unlock()
+	t := c.table.Load()
+	if _, wanted := t.wanted[name]; (wanted || c.demandable(name)) && t.issued[name] != e {
+		c.table.Store(t.withIssued(name, e))
+	}
+	return e.renewAt(c.options.RenewalRatio)
+}
+
+// CertificateState implements hangar.CertificateHost.
+func (c *Certs) CertificateState(name hangar.Hostname) hangar.CertificateState {
+	t, now := c.table.Load(), time.Now()
+	var s hangar.CertificateState
+	if e := t.custom[name]; e != nil {
+		s.Issued = append(s.Issued, e.view(hangar.CertificateCustom, now))
+	}
+	_, wanted := t.wanted[name]
+	switch e := t.issued[name]; {
+	case e != nil:
+		s.Issued = append(s.Issued, e.view(hangar.CertificateACME, now))
+	case wanted:
+		s.Issued = append(s.Issued, hangar.IssuedCertificate{Kind: hangar.CertificateACME, Status: hangar.CertificatePending})
+	}
+	if last := c.attempts.get(name); last != nil && wanted {
+		s.Errors = slices.Clone(last.Errors)
+		if last.LimitedUntil.After(now) {
+			s.RateLimitedUntil = last.LimitedUntil
+		}
+	}
+	return s
+}
+
+// RetryCertificate implements hangar.CertificateHost.
+func (c *Certs) RetryCertificate(name hangar.Hostname) {
+	t, now := c.table.Load(), time.Now()
+	if _, wanted := t.wanted[name]; !wanted {
+		return
+	}
+	if e := t.issued[name]; e != nil && e.valid(now) {
+		return
+	}
+	at := now
+	if last := c.attempts.get(name); last != nil {
+		for _, earliest := range []time.Time{last.At.Add(c.options.Pace.Again), last.LimitedUntil} {
+			if earliest.After(at) {
+				at = earliest
+			}
+		}
+	}
+	c.orders.hurry(name, at)
+}

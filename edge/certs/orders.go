@@ -1,0 +1,254 @@
+package certs
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+var (
+	errNotYet  = errors.New("the ACME server has refused before, and is asked again later")
+	errTooMany = errors.New("too many names wait for the ACME server")
+	errStopped = errors.New("the daemon ends")
+)
+
+// never is when an order is due that waits for somebody to ask.
+const never = 100 * 365 * 24 * time.Hour
+
+// orders has things done for names, each at its time, some of them at once and never two for
+// one name. What a handshake waits for goes first.
+type orders struct {
+	atOnce int
+	fulfil func(ctx context.Context, name hangar.Hostname) (next time.Time, done bool)
+	wake   chan struct{} // of capacity 1
+
+	mu       sync.Mutex // guards what follows
+	all      map[hangar.Hostname]*order
+	due      queue // those that nobody works on
+	working  int
+	demanded int // of those in due
+	stopped  bool
+}
+
+// order is what is to be done for a name. It is guarded by the mu of orders.
+type order struct {
+	name     hangar.Hostname
+	at       time.Time
+	demanded bool
+	again    bool          // it was asked for once more while it was worked on
+	dropped  bool          // likewise, or it was forgotten
+	working  bool          // and not in the queue
+	index    int           // in the queue
+	finished chan struct{} // closed when the next or current work ends; nil: nobody waits
+}
+
+func newOrders(atOnce int, fulfil func(context.Context, hangar.Hostname) (time.Time, bool)) *orders {
+	return &orders{atOnce: atOnce, fulfil: fulfil, wake: make(chan struct{}, 1), all: map[hangar.Hostname]*order{}}
+}
+
+func (o *orders) poke() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// set has a name worked on at a time, earlier or later than it was to be.
+func (o *orders) set(name hangar.Hostname, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.put(name, at)
+}
+
+// put is set for who holds mu.
+func (o *orders) put(name hangar.Hostname, at time.Time) *order {
+	w, ok := o.all[name]
+	switch {
+	case !ok:
+		w = &order{name: name, at: at}
+		o.all[name] = w
+		heap.Push(&o.due, w)
+	case w.working:
+		w.again = w.again || w.dropped || !at.After(time.Now())
+		w.dropped = false
+	default:
+		w.at = at
+		heap.Fix(&o.due, w.index)
+	}
+	o.poke()
+	return w
+}
+
+// drop forgets a name. Work that is under way ends by itself.
+func (o *orders) drop(name hangar.Hostname) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w, ok := o.all[name]
+	if !ok {
+		return
+	}
+	if w.working {
+		w.dropped, w.again = true, false
+		return
+	}
+	delete(o.all, name)
+	heap.Remove(&o.due, w.index)
+	o.settle(w)
+}
+
+// hurry has a name worked on at a time, if that is earlier than it was to be.
+func (o *orders) hurry(name hangar.Hostname, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w, ok := o.all[name]; ok && !w.working && at.Before(w.at) {
+		o.put(name, at)
+	}
+}
+
+// demand has a name worked on before all others, and returns what is closed afterwards. It
+// refuses while the name is to be left alone, and when too many are waited for.
+func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w, ok := o.all[name]
+	switch {
+	case o.stopped:
+		return nil, errStopped
+	case ok && !w.working && w.at.After(time.Now()):
+		return nil, errNotYet
+	case (!ok || !w.demanded) && o.demanded >= most:
+		return nil, errTooMany
+	case !ok:
+		w = o.put(name, time.Now())
+	}
+	if !w.working && !w.demanded {
+		w.demanded = true
+		o.demanded++
+		heap.Fix(&o.due, w.index)
+		o.poke()
+	}
+	if w.finished == nil {
+		w.finished = make(chan struct{})
+	}
+	return w.finished, nil
+}
+
+// settle tells those who wait for an order that left the queue, or was worked on.
+func (o *orders) settle(w *order) {
+	if w.demanded && !w.working {
+		w.demanded = false
+		o.demanded--
+	}
+	if w.finished != nil {
+		close(w.finished)
+		w.finished = nil
+	}
+}
+
+// run works until ctx ends, and until all work has.
+func (o *orders) run(ctx context.Context) {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer o.stop()
+	for {
+		wait := o.start(ctx, &workers)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-o.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// start begins what is due, and returns when the next will be.
+func (o *orders) start(ctx context.Context, workers *sync.WaitGroup) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for o.working < o.atOnce && len(o.due) > 0 && !o.due[0].at.After(now) {
+		w := heap.Pop(&o.due).(*order)
+		if w.demanded {
+			w.demanded = false
+			o.demanded--
+		}
+		w.working = true
+		o.working++
+		workers.Go(func() { o.work(ctx, w) })
+	}
+	if o.working >= o.atOnce || len(o.due) == 0 {
+		return never
+	}
+	return time.Until(o.due[0].at)
+}
+
+func (o *orders) work(ctx context.Context, w *order) {
+	next, keep := o.fulfil(ctx, w.name)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.working--
+	w.working = false
+	o.settle(w)
+	o.poke()
+	if w.again {
+		w.again = false
+		next, keep = time.Now(), true
+	}
+	if !keep || w.dropped {
+		delete(o.all, w.name)
+		return
+	}
+	w.at = next
+	heap.Push(&o.due, w)
+}
+
+// stop lets nobody wait for what nobody will do.
+func (o *orders) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stopped = true
+	for _, w := range o.due {
+		o.settle(w)
+	}
+}
+
+// queue is a heap: what is waited for, then what is due first.
+type queue []*order
+
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	if q[i].demanded != q[j].demanded {
+		return q[i].demanded
+	}
+	return q[i].at.Before(q[j].at)
+}
+
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	w := x.(*order)
+	w.index = len(*q)
+	*q = append(*q, w)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	w := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return w
+}

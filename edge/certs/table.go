@@ -1,0 +1,99 @@
+package certs
+
+import (
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// entry is a certificate that can be served. It never changes.
+type entry struct {
+	pair      *tls.Certificate
+	notBefore time.Time
+	notAfter  time.Time
+	sum       [sha256.Size]byte // of what it was made of
+}
+
+// newEntry parses a chain and its key, in PEM.
+func newEntry(chain, key []byte) (*entry, error) {
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, fmt.Errorf("parse certificate: %w", err)
+	}
+	return &entry{pair: &pair, notBefore: pair.Leaf.NotBefore, notAfter: pair.Leaf.NotAfter, sum: sumOf(chain, key)}, nil
+}
+
+func sumOf(chain, key []byte) [sha256.Size]byte {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%d\n", len(chain)) // a hash never fails
+	_, _ = h.Write(chain)
+	_, _ = h.Write(key)
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (e *entry) valid(now time.Time) bool { return now.Before(e.notAfter) }
+
+// renewAt is when so much of the certificate's life is left.
+func (e *entry) renewAt(ratio float64) time.Time {
+	life := e.notAfter.Sub(e.notBefore)
+	return e.notAfter.Add(-time.Duration(float64(life) * ratio))
+}
+
+// view is what the owner of the name sees of the certificate.
+func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCertificate {
+	v := hangar.IssuedCertificate{
+		Kind: kind, Status: hangar.CertificateActive, KeyType: "rsa", Issuer: e.pair.Leaf.Issuer.CommonName,
+		CreatedAt: e.notBefore.UTC(), ExpiresAt: e.notAfter.UTC(),
+	}
+	if _, ok := e.pair.Leaf.PublicKey.(*ecdsa.PublicKey); ok {
+		v.KeyType = "ecdsa"
+	}
+	if !e.valid(now) {
+		v.Status = hangar.CertificateExpired
+	}
+	return v
+}
+
+// table is what handshakes look at. It never changes.
+type table struct {
+	custom map[hangar.Hostname]*entry   // that were uploaded, by name or wildcard
+	issued map[hangar.Hostname]*entry   // that an ACME server has issued
+	wanted map[hangar.Hostname]struct{} // names of the feed that are to have an issued one
+}
+
+func emptyTable() *table {
+	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]struct{}{}}
+}
+
+// find returns the certificate for a name, or the best of those that have expired.
+func (t *table) find(name hangar.Hostname, now time.Time) (found, expired *entry) {
+	for _, e := range [...]*entry{t.custom[name], t.issued[name], t.custom[name.Covering()]} {
+		if e == nil {
+			continue
+		}
+		if e.valid(now) {
+			return e, nil
+		}
+		if expired == nil {
+			expired = e
+		}
+	}
+	return nil, expired
+}
+
+// withIssued is the table with another certificate of a name, or nil for none.
+func (t *table) withIssued(name hangar.Hostname, e *entry) *table {
+	next := *t
+	next.issued = maps.Clone(t.issued)
+	if e == nil {
+		delete(next.issued, name)
+	} else {
+		next.issued[name] = e
+	}
+	return &next
+}

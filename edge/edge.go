@@ -1,0 +1,240 @@
+// Package edge serves Apps to those outside of their private networks: it takes connections,
+// finds out whose they are, and joins them to Machines.
+//
+// It is made of children that do not know one another. edge/catalog follows what there is:
+// Machines, Apps, addresses. edge/balance picks a Machine for a request, and has one
+// started. edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy
+// does HTTP; edge/certs has the certificates. Edge joins them.
+//
+// The edge decides nothing for good: it is told by feeds, and the host of a Machine, behind
+// hangar.MachineGate, has the last word on who gets in. It keeps nothing but certificates and
+// the keys of TLS sessions, in its directory, so that it serves on while nobody feeds it.
+//
+// An orderly end loses no request: Run stops to accept, lets what is under way end, and
+// returns. The listening sockets are the keeper's, too, so that connections wait for the next
+// daemon instead of being refused; see edge/listen.
+package edge
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/certs"
+	"github.com/hangar-platform/hangar/edge/listen"
+	"github.com/hangar-platform/hangar/edge/proxy"
+	"github.com/hangar-platform/hangar/edge/proxy/statics"
+	"github.com/hangar-platform/hangar/internal/keeper"
+)
+
+// Options of an Edge.
+type Options struct {
+	Host   hangar.HostID // of this server
+	Dir    string        // for certificates and keys of TLS sessions
+	HTTP   string        // host:port at which Apps are served under their names
+	HTTPS  string        // likewise with TLS
+	HTTP3  bool          // also by HTTP/3, on the UDP port of HTTPS
+	Shared netip.Addr
+	Domain hangar.Hostname // below which Apps have their names
+	Region hangar.Region   // of this server
+
+	Machines     *catalog.Catalog // followed by its owner
+	Routes       *catalog.Routes  // followed by Run
+	Certificates hangar.CertificateFeed
+	Gates        hangar.MachineGates
+	Keeper       *keeper.Client // of listening sockets; nil: they end with the process
+
+	ACME      string         // address of the directory of an ACME server; empty: there is none
+	ACMEEmail string         // for its operator to write to; may be empty
+	ACMERoots *x509.CertPool // who may sign its own certificate; nil: the system's
+
+	Limits     listen.Limits // of clients
+	Drain      time.Duration // how long what is under way may take once Run's context ends
+	ReplayBody int64         // bytes of a body that are kept in case it has to be sent again, those beyond 1 MiB on disk
+	Buckets    string        // URL of the S3 service that has buckets of static files; empty: there is none
+	Log        *slog.Logger
+}
+
+// Edge is the edge of one server.
+type Edge struct {
+	o         Options
+	routes    *catalog.Routes
+	balancer  *balance.Balancer
+	proxy     *proxy.Proxy
+	certs     *certs.Certs
+	listeners *listen.Listeners
+	buckets   *statics.Buckets // nil: there are none
+}
+
+var (
+	_ hangar.RouteHost       = (*Edge)(nil)
+	_ hangar.CertificateHost = (*Edge)(nil)
+	_ hangar.EdgeLog         = (*Edge)(nil)
+)
+
+// New returns an Edge that listens on nothing yet.
+func New(o Options) *Edge {
+	e := &Edge{o: o}
+	e.routes = o.Routes
+	e.balancer = balance.New(balance.Options{Catalog: o.Machines, Gates: o.Gates, Region: o.Region, Log: o.Log})
+	e.certs = certs.New(certs.Options{
+		Dir: filepath.Join(o.Dir, "certificates"), Domain: o.Domain, Feed: o.Certificates, Known: e.known,
+		Directory: o.ACME, Email: o.ACMEEmail, Roots: o.ACMERoots, Log: o.Log,
+	})
+	e.listeners = listen.New(listen.Options{
+		HTTP: o.HTTP, HTTPS: o.HTTPS, HTTP3: o.HTTP3, Shared: o.Shared, Host: o.Host, Domain: o.Domain,
+		Routes: e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
+		ServeConn: e.serveConn, ServeRequest: e.serveRequest, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
+		Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
+	})
+	return e
+}
+
+// known reports whether a name below the domain is that of an App that is open to the public.
+func (e *Edge) known(name hangar.Hostname) bool {
+	_, ok := e.routes.ByHostname(name)
+	return ok
+}
+
+// ready waits until all Machines and Apps are known: before, a request would meet an App that
+// seems not to be there.
+func (e *Edge) ready(ctx context.Context) error {
+	for _, synced := range []<-chan struct{}{e.routes.Synced(), e.o.Machines.Synced()} {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Open binds the addresses at which Apps are served under their names, or takes them back from
+// the keeper. Connections wait until Run.
+func (e *Edge) Open(ctx context.Context) error {
+	if err := os.MkdirAll(e.o.Dir, 0o700); err != nil {
+		return err
+	}
+	if e.o.Buckets != "" {
+		endpoint, err := url.Parse(e.o.Buckets)
+		if err != nil {
+			return err
+		}
+		buckets, err := statics.NewBuckets(statics.BucketOptions{Endpoint: endpoint})
+		if err != nil {
+			return err
+		}
+		e.buckets = buckets
+	}
+	if err := e.certs.Open(ctx); err != nil {
+		return err
+	}
+	if err := e.listeners.Open(ctx); err != nil {
+		return errors.Join(err, e.certs.Close())
+	}
+	_, https := e.listeners.Addrs()
+	e.proxy = proxy.New(proxy.Options{
+		Routes: e.routes, Catalog: e.o.Machines, Balancer: e.balancer, Gates: e.o.Gates, Host: e.o.Host, Region: e.o.Region,
+		Challenge: e.certs.Challenge, HTTPSPort: int(https.Port()), AltSvc: e.listeners.AltSvc(), Buckets: e.buckets,
+		Limits: proxy.Limits{SpoolBody: e.o.ReplayBody}, Log: e.o.Log,
+	})
+	return nil
+}
+
+// Run serves until ctx ends, and then as long as what is under way takes, Options.Drain at
+// most.
+func (e *Edge) Run(ctx context.Context) error {
+	// What requests need outlives the last of them.
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var group errgroup.Group
+	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run} {
+		group.Go(func() error { return run(lasting) })
+	}
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		<-ctx.Done()
+		bounded, cancel := context.WithTimeout(lasting, e.o.Drain)
+		defer cancel()
+		select { // who was accepted is answered
+		case <-e.listeners.Handed():
+		case <-bounded.Done():
+		}
+		e.proxy.Drain(bounded)
+	}()
+	err := e.listeners.Run(ctx)
+	if ctx.Err() != nil {
+		<-drained
+	}
+	stop()
+	if ended := group.Wait(); !errors.Is(ended, context.Canceled) {
+		err = errors.Join(err, ended)
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+// Close releases what Open took. The keeper has the sockets still.
+func (e *Edge) Close() error { return errors.Join(e.listeners.Close(), e.certs.Close()) }
+
+// Addrs are where Apps are served under their names, once Open has returned.
+func (e *Edge) Addrs() (plain, secure netip.AddrPort) { return e.listeners.Addrs() }
+
+func entry(i *listen.Info) proxy.Entry {
+	return proxy.Entry{
+		Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port,
+	}
+}
+
+func (e *Edge) serveConn(ctx context.Context, conn net.Conn, i listen.Info) {
+	e.proxy.ServeConn(ctx, conn, entry(&i))
+}
+
+func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, i listen.Info) {
+	e.proxy.ServeRequest(w, r, entry(&i))
+}
+
+// AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too.
+func (e *Edge) AwaitRoute(ctx context.Context, app hangar.AppName, seq uint64) error {
+	if err := e.routes.Await(ctx, app, seq); err != nil {
+		return err
+	}
+	return e.listeners.Await(ctx)
+}
+
+// Sockets are those that clients are listened to on, once Run serves, and a channel that is
+// closed when they have changed.
+func (e *Edge) Sockets() ([]listen.Socket, <-chan struct{}) { return e.listeners.Sockets() }
+
+// Domain implements hangar.RouteHost.
+func (e *Edge) Domain() hangar.Hostname { return e.o.Domain }
+
+// ACME implements hangar.CertificateHost.
+func (e *Edge) ACME() bool { return e.certs.ACME() }
+
+// CertificateState implements hangar.CertificateHost.
+func (e *Edge) CertificateState(name hangar.Hostname) hangar.CertificateState {
+	return e.certs.CertificateState(name)
+}
+
+// RetryCertificate implements hangar.CertificateHost.
+func (e *Edge) RetryCertificate(name hangar.Hostname) { e.certs.RetryCertificate(name) }
+
+// FollowEdge implements hangar.EdgeLog.
+func (e *Edge) FollowEdge(ctx context.Context, app hangar.AppName) iter.Seq2[hangar.LogEntry, error] {
+	return e.proxy.Access().FollowEdge(ctx, app)
+}

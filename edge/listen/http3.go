@@ -1,0 +1,85 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+)
+
+// streamsPerConnection is how many requests a client may have under way in a connection.
+const streamsPerConnection = 100
+
+// unproven is how many clients a second may begin a connection without proving first that they
+// are at their address; for a moment five times as many. Others could fill the table of
+// connections in the name of anybody.
+const unproven = 500
+
+// errTooMany refuses a QUIC connection.
+var errTooMany = errors.New("too many connections")
+
+// serveQUIC serves HTTP/3 if there is a socket for it. A datagram does not tell for which of
+// the server's addresses it came, so that connections have to say whose they are. What it
+// returns ends that: no new connection is taken, and the socket is closed when the others
+// have ended, or ctx did.
+func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
+	if l.quic == nil {
+		return func() {}
+	}
+	resetKey, tokenKey := quic.StatelessResetKey(l.keys.derive("quic reset")), quic.TokenGeneratorKey(l.keys.derive("quic token"))
+	transport := &quic.Transport{Conn: l.quic, StatelessResetKey: &resetKey, TokenGeneratorKey: &tokenKey, ConnContext: l.arriveQUIC, VerifySourceAddress: l.toProve}
+	server := &http3.Server{Handler: http.HandlerFunc(l.serveRequest)}
+	server.TLSConfig = http3.ConfigureTLSConfig(l.outer)
+	listener, err := transport.ListenEarly(server.TLSConfig, &quic.Config{
+		HandshakeIdleTimeout: l.o.Limits.Handshake, MaxIncomingStreams: streamsPerConnection,
+	})
+	if err != nil {
+		l.log.Error("HTTP/3 is not served", slog.Any("error", err))
+		_ = transport.Close()
+		return func() {}
+	}
+	l.wg.Go(func() {
+		if err := server.ServeListener(listener); !errors.Is(err, http.ErrServerClosed) {
+			l.log.Error("HTTP/3 is not served any more", slog.Any("error", err))
+		}
+	})
+	return func() {
+		l.wg.Go(func() {
+			_ = listener.Close()
+			_ = server.Shutdown(ctx)
+			_ = transport.Close()
+			_ = l.quic.Close()
+		})
+	}
+}
+
+// toProve reports whether a client has to prove that it is at its address.
+func (l *Listeners) toProve(net.Addr) bool { return !l.news.allow(struct{}{}, time.Now()) }
+
+// arriveQUIC counts a connection until it ends.
+func (l *Listeners) arriveQUIC(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
+	a := &arrival{local: l.https.local, remote: unmapped(info.RemoteAddr), port: l.https.port}
+	a.client = clientOf(a.remote.Addr())
+	if !l.byIP.allow(a.client, time.Now()) || !l.clients.Take(a.client) {
+		return nil, errTooMany
+	}
+	context.AfterFunc(ctx, func() { l.clients.Leave(a.client) })
+	return context.WithValue(ctx, handshakeKey{}, a), nil
+}
+
+// serveRequest serves a request that came by HTTP/3.
+func (l *Listeners) serveRequest(w http.ResponseWriter, r *http.Request) {
+	a, ok := r.Context().Value(handshakeKey{}).(*arrival)
+	if !ok || a.endpoint == nil || !a.endpoint.Handling.HTTP {
+		http.Error(w, http.StatusText(http.StatusMisdirectedRequest), http.StatusMisdirectedRequest)
+		return
+	}
+	e := a.info()
+	e.TLS = r.TLS
+	l.o.ServeRequest(w, r, e)
+}

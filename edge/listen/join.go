@@ -1,0 +1,126 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	proxyproto "github.com/pires/go-proxyproto"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/internal/splice"
+)
+
+const (
+	// maxAttempts is how many Machines are tried for a connection.
+	maxAttempts = 10
+	// attemptPause is between attempts when there is no other Machine to try.
+	attemptPause = 100 * time.Millisecond
+)
+
+// join connects a client with a Machine until both have ended, or one has failed; the Machine
+// gets first what was read already. After an error the client's connection is still open.
+func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read []byte) error {
+	a.hand(&l.arrivals)
+	seat, machine, err := l.connect(ctx, a.endpoint, (*balance.Seat).Dial)
+	if err != nil {
+		return err
+	}
+	defer seat.Leave()
+	defer machine.Close()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer seat.OnEnd(func() { end(errMachineEnded) })()
+	if a.endpoint.Handling.ProxyProto {
+		if err := introduce(machine, a, seat.Options); err != nil {
+			return &hangar.EdgeError{Code: hangar.EdgeIO, Message: "the machine does not take the PROXY header", Err: err}
+		}
+	}
+	if len(read) > 0 {
+		if _, err := machine.Write(read); err != nil {
+			return &hangar.EdgeError{Code: hangar.EdgeIO, Message: "the machine takes no data", Err: err}
+		}
+	}
+	_ = splice.Join(ctx, client, machine) // both sides see how it ended
+	_ = client.Close()
+	return nil
+}
+
+// connect gets a seat in a Machine and connects to it. While nothing was sent another
+// Machine is as good.
+func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(*balance.Seat, context.Context) (net.Conn, error)) (*balance.Seat, net.Conn, error) {
+	var wish balance.Wish
+	var latest *hangar.EdgeError // of a Machine
+	for range maxAttempts {
+		seat, err := l.o.Balancer.Seat(ctx, e, wish)
+		if err != nil {
+			if latest == nil {
+				return nil, nil, err
+			}
+			if !pause(ctx, attemptPause) {
+				return nil, nil, latest
+			}
+			wish.Except = nil // there is no other
+			continue
+		}
+		conn, err := dial(seat, ctx)
+		if err == nil {
+			return seat, conn, nil
+		}
+		seat.Failed(err)
+		seat.Leave()
+		latest = dialError(err, seat)
+		if ctx.Err() != nil {
+			return nil, nil, latest
+		}
+		wish.Except = append(wish.Except, seat.Row.Machine.ID)
+	}
+	return nil, nil, latest
+}
+
+// errMachineEnded is why a connection ends whose Machine does not say so any more.
+var errMachineEnded = errors.New("the machine has ended")
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// dialError says why a Machine could not be connected to.
+func dialError(err error, s *balance.Seat) *hangar.EdgeError {
+	if e, ok := errors.AsType[*hangar.EdgeError](err); ok {
+		return e
+	}
+	e := &hangar.EdgeError{Code: hangar.EdgeIO, Message: fmt.Sprintf("machine %s cannot be connected to on port %d", s.Row.Machine.ID, s.Port), Err: err}
+	switch {
+	case hangar.ReasonOf(err) == hangar.ReasonConnectionRefused, errors.Is(err, syscall.ECONNREFUSED):
+		e.Code = hangar.EdgeRefusedPort
+		e.Message = fmt.Sprintf("nothing listens on port %d of machine %s; a program has to listen on 0.0.0.0 or [::], not on 127.0.0.1", s.Port, s.Row.Machine.ID)
+		e.Err = nil
+	case hangar.CodeOf(err) == hangar.CodeTimeout:
+		e.Code = hangar.EdgeConnectTimeout
+	}
+	return e
+}
+
+// introduce tells a Machine who the client is.
+func introduce(machine net.Conn, a *arrival, options *hangar.ServicePort) error {
+	version := byte(1)
+	if options != nil && options.ProxyProto != nil && options.ProxyProto.Version == "v2" {
+		version = 2
+	}
+	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(a.remote), net.TCPAddrFromAddrPort(a.local))
+	_, err := header.WriteTo(machine)
+	return err
+}

@@ -1,0 +1,142 @@
+package listen
+
+import (
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/connlimit"
+)
+
+// Limits bound what clients can have at once. A client is an IPv4 address, a Machine, or a
+// /64 of IPv6. Zero is the default, and less is no limit.
+type Limits struct {
+	Conns            int // connections, of all clients
+	ClientConns      int // of one
+	Handshakes       int // TLS handshakes under way, of all clients
+	ClientHandshakes int // of one
+	ClientRate       int // TLS handshakes a second, of one client; for a moment five times as many
+	NameRate         int // likewise, for one server name
+	Ports            int // sockets of one App, beside those of HTTP and HTTPS
+	Sessions         int // clients with whom a UDP port of an App exchanges datagrams
+	ClientSessions   int // of one address
+
+	FirstByte time.Duration // how long a client may say nothing of whose it is
+	Handshake time.Duration // how long a TLS handshake may take
+}
+
+// DefaultLimits are those of a Limits that says nothing.
+func DefaultLimits() Limits {
+	return Limits{
+		Conns: 100_000, ClientConns: 4096, Handshakes: 4096, ClientHandshakes: 256, ClientRate: 200, NameRate: 2000,
+		Ports: 1000, Sessions: 10_000, ClientSessions: 256, FirstByte: 10 * time.Second, Handshake: 10 * time.Second,
+	}
+}
+
+// complete returns the limits with defaults filled in.
+func (l Limits) complete() Limits {
+	d := DefaultLimits()
+	for _, n := range []struct{ value, usual *int }{
+		{&l.Conns, &d.Conns},
+		{&l.ClientConns, &d.ClientConns},
+		{&l.Handshakes, &d.Handshakes},
+		{&l.ClientHandshakes, &d.ClientHandshakes},
+		{&l.ClientRate, &d.ClientRate},
+		{&l.NameRate, &d.NameRate},
+		{&l.Ports, &d.Ports},
+		{&l.Sessions, &d.Sessions},
+		{&l.ClientSessions, &d.ClientSessions},
+	} {
+		switch {
+		case *n.value == 0:
+			*n.value = *n.usual
+		case *n.value < 0:
+			*n.value = math.MaxInt
+		}
+	}
+	for _, n := range []struct{ value, usual *time.Duration }{{&l.FirstByte, &d.FirstByte}, {&l.Handshake, &d.Handshake}} {
+		switch {
+		case *n.value == 0:
+			*n.value = *n.usual
+		case *n.value < 0:
+			*n.value = 365 * 24 * time.Hour
+		}
+	}
+	return l
+}
+
+// filesPerConn is how many descriptors a connection takes while bytes are passed on: two
+// connections, and sometimes a pipe.
+const filesPerConn = 4
+
+// affordable returns the limits with no more connections than the process may have
+// descriptors for.
+func (l Limits) affordable() Limits {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
+		l.Conns = int(min(uint64(l.Conns), files.Cur/filesPerConn))
+	}
+	return l
+}
+
+// clientBits of an IPv6 address are what an internet provider gives to one customer.
+const clientBits = 64
+
+// clientOf is whom an address belongs to. In private networks all of a /64 would be the
+// Machines of many.
+func clientOf(a netip.Addr) netip.Addr {
+	if a.Is4() || a.IsPrivate() {
+		return connlimit.SourceOf(a)
+	}
+	p, _ := a.Prefix(clientBits) // fails for no IPv6 address
+	return p.Addr()
+}
+
+// burst is for how many seconds' worth of events a rate may be exceeded.
+const burst = 5
+
+// rates bounds how often something happens, by key.
+type rates[K comparable] struct {
+	interval time.Duration // between events in the long run; 0: no bound
+
+	mu    sync.Mutex
+	due   map[K]time.Time // when the latest event would have been, if all had kept the interval
+	sweep int             // how many keys there may be until those are forgotten that are of no use
+}
+
+// minSweep is how many keys are kept without a thought.
+const minSweep = 1024
+
+// newRates allows a number of events a second.
+func newRates[K comparable](perSecond int) *rates[K] {
+	return &rates[K]{interval: time.Second / time.Duration(perSecond), due: make(map[K]time.Time), sweep: minSweep}
+}
+
+// allow counts an event, unless it is one too many.
+func (r *rates[K]) allow(key K, now time.Time) bool {
+	if r.interval == 0 {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	due := r.due[key]
+	if due.Before(now) {
+		due = now
+	}
+	if due.Sub(now) >= burst*time.Second {
+		return false
+	}
+	r.due[key] = due.Add(r.interval)
+	if len(r.due) > r.sweep {
+		for k, due := range r.due {
+			if due.Before(now) {
+				delete(r.due, k)
+			}
+		}
+		r.sweep = max(minSweep, 2*len(r.due))
+	}
+	return true
+}

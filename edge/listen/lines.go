@@ -1,0 +1,88 @@
+package listen
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const (
+	// linesEvery is how often an App is told of the same kind of failure.
+	linesEvery = 10 * time.Second
+	// maxLines is how many kinds of failures of how many Apps are remembered.
+	maxLines = 10_000
+)
+
+// lines writes to the logs of Apps, and not too often.
+type lines struct {
+	gates hangar.MachineGates
+	host  hangar.HostID
+
+	mu     sync.Mutex
+	latest map[line]*told
+}
+
+// line is what is said again only after linesEvery.
+type line struct {
+	app  hangar.AppName
+	code hangar.EdgeCode
+}
+
+type told struct {
+	at     time.Time
+	missed int // how often it was not said since
+}
+
+// failure tells an App of a connection that could not be served. ref is of the App, or of
+// the Machine that is to blame, which is then on the host.
+func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.AddrPort, err error) {
+	e, ok := errors.AsType[*hangar.EdgeError](err)
+	if !ok {
+		e = &hangar.EdgeError{Code: hangar.EdgeInternal, Message: "the connection failed", Err: err}
+	}
+	missed, due := l.due(line{ref.App, e.Code}, time.Now())
+	if !due {
+		return
+	}
+	text := fmt.Sprintf("[%s] %s (client %s)", e.Code, e.Message, client)
+	if e.Err != nil {
+		text = fmt.Sprintf("[%s] %s: %v (client %s)", e.Code, e.Message, cause(e.Err), client)
+	}
+	if missed > 0 {
+		text += fmt.Sprintf(", and %d times before", missed)
+	}
+	l.say(ref, host, "error", text)
+}
+
+// due reports whether to say something, and how often it was not said.
+func (l *lines) due(key line, now time.Time) (missed int, due bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.latest[key]
+	if t != nil && now.Sub(t.at) < linesEvery {
+		t.missed++
+		return 0, false
+	}
+	if l.latest == nil || len(l.latest) >= maxLines {
+		l.latest = make(map[line]*told)
+	}
+	l.latest[key] = &told{at: now}
+	if t != nil {
+		missed = t.missed
+	}
+	return missed, true
+}
+
+// say writes a line. It goes to the log of a Machine if ref has its id.
+func (l *lines) say(ref hangar.MachineRef, host hangar.HostID, level, text string) {
+	if host == "" {
+		host = l.host
+	}
+	if gate, err := l.gates.Gate(host); err == nil {
+		gate.LogEdge(ref, level, text)
+	}
+}

@@ -1,0 +1,243 @@
+// Package listen has the sockets of the edge: it accepts connections and datagrams, finds
+// out whose they are, terminates TLS, and joins what is not HTTP with Machines.
+//
+// Promises. A connection whose local address is of one App belongs to that App, whatever
+// else it says; any other says whose it is by its TLS server name, or is HTTP. Nothing is
+// read of a connection before it is known what is done with it, so that bytes which are only
+// passed on never leave the kernel. What no App has asked for is closed. One client cannot
+// have more than its share of connections and handshakes, and none of what it does holds up
+// the others.
+//
+// The sockets outlive the process: each is also held by a keeper, from which the next
+// Listeners take it back. Connections that come in between wait in its backlog. When Run is
+// told to end it accepts nothing more, at once, and lets what it has accepted go on for
+// Options.Drain.
+//
+// Concurrency. Open opens what has a fixed address. Run owns every other socket, and one
+// goroutine for each, and for each connection; it ends when all of them have. Sockets follow
+// Routes and Balancer: they come and go with the addresses and ports of Apps, and a
+// connection that was accepted does not end with its socket.
+//
+// The package does not know HTTP: that is served by whom Options name.
+package listen
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/keeper"
+)
+
+// Options of Listeners. Routes, Balancer, Gates, Certificate, ServeConn and Log are needed.
+type Options struct {
+	// HTTP and HTTPS are the addresses on which every App is served on its ports 80 and
+	// 443, whatever number they have here. No host is every address of the server. Empty:
+	// not listened on.
+	HTTP, HTTPS string
+	// Shared is the address that Apps share. On it Apps are served on the other ports which
+	// they have for TLS or HTTP, unless HTTP names an address, which is it then.
+	Shared   netip.Addr
+	HTTP3    bool            // also serve HTTP/3, on the UDP port of HTTPS
+	Host     hangar.HostID   // whose gate takes lines about an App without a Machine
+	Domain   hangar.Hostname // below which Apps have their names
+	Routes   *catalog.Routes
+	Balancer *balance.Balancer
+	Gates    hangar.MachineGates
+	// Certificate finds one for a client. Its ServerName is the App's own where the client
+	// sent none. An error may be a *hangar.EdgeError, whose code is told.
+	Certificate func(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error)
+	// ServeConn serves HTTP on a connection until that ends, and closes it. TLS is done.
+	ServeConn func(ctx context.Context, conn net.Conn, e Info)
+	// ServeRequest serves a request that came by HTTP/3.
+	ServeRequest func(w http.ResponseWriter, r *http.Request, e Info)
+	Keeper       *keeper.Client // nil: sockets end with the process
+	Tickets      string         // the file of the keys of TLS sessions; empty: they end with the process
+	Drain        time.Duration  // how long connections go on after Run was told to end
+	Limits       Limits
+	Ready        func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
+	Log          *slog.Logger
+}
+
+// Info is what is known of a connection for HTTP.
+type Info struct {
+	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
+	Private       bool             // it came by a private network
+	Local, Remote netip.AddrPort
+	TLS           *tls.ConnectionState // nil: none
+	ServerName    hangar.Hostname      // of TLS; empty: the client sent none
+	Port          int                  // public
+}
+
+// Listeners are the sockets of the edge. Use New, Open, Run and Close, in that order.
+type Listeners struct {
+	o       Options
+	log     *slog.Logger
+	clients *connlimit.Count // connections
+	shakes  *connlimit.Count // TLS handshakes under way
+	byIP    *rates[netip.Addr]
+	byName  *rates[hangar.Hostname]
+	news    *rates[struct{}] // QUIC connections whose client has not proven its address
+	keys    *ticketKeys
+	configs configs
+	lines   *lines
+	outer   *tls.Config // of every connection, until it has said whose it is
+
+	http, https *socket // nil: not listened on
+	quic        *net.UDPConn
+	sessions    atomic.Int64 // of datagrams, at all sockets
+	pending     atomic.Int64 // bytes of datagrams that wait for a Machine
+	inherited   inheritance
+	progress    *progress
+	arrivals    arrivals
+	wg          sync.WaitGroup // connections, sessions and what accepts them
+}
+
+// New returns Listeners that listen on nothing yet.
+func New(o Options) *Listeners {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Limits = o.Limits.complete().affordable()
+	l := &Listeners{
+		o: o, log: o.Log,
+		clients: connlimit.NewCount(o.Limits.ClientConns, o.Limits.Conns),
+		shakes:  connlimit.NewCount(o.Limits.ClientHandshakes, o.Limits.Handshakes),
+		byIP:    newRates[netip.Addr](o.Limits.ClientRate),
+		byName:  newRates[hangar.Hostname](o.Limits.NameRate),
+		keys:    &ticketKeys{path: o.Tickets}, progress: newProgress(), news: newRates[struct{}](unproven),
+	}
+	l.arrivals.silent, l.arrivals.handed = map[*net.TCPConn]struct{}{}, make(chan struct{})
+	l.lines = &lines{gates: o.Gates, host: o.Host}
+	l.outer = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.configFor}
+	return l
+}
+
+// Open listens on HTTP and HTTPS, or takes their sockets back from the keeper. Connections
+// wait until Run accepts them.
+func (l *Listeners) Open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open listeners: %w", err), l.Close())
+		}
+	}()
+	if err := l.keys.open(time.Now()); err != nil {
+		return err
+	}
+	l.inherited.take(l.o.Keeper)
+	if l.o.HTTP != "" {
+		if l.http, err = l.listenFixed(ctx, "http "+l.o.HTTP, l.o.HTTP, 80); err != nil {
+			return err
+		}
+	}
+	if l.o.HTTPS != "" {
+		if l.https, err = l.listenFixed(ctx, "https "+l.o.HTTPS, l.o.HTTPS, 443); err != nil {
+			return err
+		}
+	}
+	if l.o.HTTP3 && l.https != nil {
+		l.quic, err = l.listenUDP(ctx, "http3 "+l.o.HTTPS, net.JoinHostPort(hostOf(l.o.HTTPS), fmt.Sprint(l.https.local.Port())))
+	}
+	l.inherited.renounce(func(name string) bool { return !ofApps(name) })
+	return err
+}
+
+// Addrs are where HTTP and HTTPS are listened on, once Open has returned.
+func (l *Listeners) Addrs() (plain, secure netip.AddrPort) {
+	if l.http != nil {
+		plain = l.http.local
+	}
+	if l.https != nil {
+		secure = l.https.local
+	}
+	return plain, secure
+}
+
+// AltSvc is the header by which clients learn of HTTP/3. It is empty without.
+func (l *Listeners) AltSvc() string {
+	if l.quic == nil {
+		return ""
+	}
+	return fmt.Sprintf(`h3=":%d"; ma=86400`, l.https.local.Port())
+}
+
+// Run accepts connections, and opens and closes the sockets of Apps, until ctx ends. Then
+// it accepts nothing more, leaves the sockets to the keeper, and returns when the last
+// connection has ended, which it sees to after Options.Drain.
+func (l *Listeners) Run(ctx context.Context) error {
+	if l.ready(ctx) != nil {
+		close(l.arrivals.handed)
+		return nil // ctx ended, and nothing was accepted
+	}
+	connections, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abort(nil)
+	newFollower(connections, l).follow(ctx)
+	told := time.Now()
+	l.arrivals.finish(min(lastWords, l.o.Drain))
+	ended := make(chan struct{})
+	go func() {
+		l.wg.Wait()
+		close(ended)
+	}()
+	drained := time.NewTimer(l.o.Drain - time.Since(told))
+	defer drained.Stop()
+	select {
+	case <-ended:
+	case <-drained.C:
+		abort(errDrained)
+		<-ended
+	}
+	return nil
+}
+
+// errDrained is why connections end that go on for too long.
+var errDrained = errors.New("the server is restarted")
+
+// ready waits until it is known whose connections are.
+func (l *Listeners) ready(ctx context.Context) error {
+	select {
+	case <-l.o.Routes.Synced():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if l.o.Ready == nil {
+		return nil
+	}
+	return l.o.Ready(ctx)
+}
+
+// Close closes what Open has opened, and leaves it to the keeper if there is one.
+func (l *Listeners) Close() error {
+	var errs []error
+	for _, s := range []*socket{l.http, l.https} {
+		if s != nil {
+			errs = append(errs, closeOnce(s))
+		}
+	}
+	if l.quic != nil {
+		errs = append(errs, closeOnce(l.quic))
+	}
+	l.inherited.close()
+	return errors.Join(errs...)
+}
+
+// closeOnce closes what may be closed already.
+func closeOnce(c io.Closer) error {
+	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package listen
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// key is a socket that Apps need.
+type key struct {
+	udp  bool
+	addr netip.AddrPort
+}
+
+// name is what the keeper knows the socket by.
+func (k key) name() string {
+	if k.udp {
+		return "udp " + k.addr.String()
+	}
+	return "tcp " + k.addr.String()
+}
+
+// ofApps reports whether a keeper's name is that of a socket which Apps need.
+func ofApps(name string) bool {
+	return strings.HasPrefix(name, "tcp ") || strings.HasPrefix(name, "udp ")
+}
+
+// plan is which sockets Apps need.
+type plan struct {
+	shared netip.Addr // zero: none
+	most   int        // sockets of one App
+	free   int        // sockets that there may be beyond those that are open
+	// covered tells of a TCP socket that another takes the connections of.
+	covered func(netip.AddrPort) bool
+	ports   func(*hangar.AppRoute) []balance.PortRange
+	open    func(key) bool // which are open
+
+	want map[key]hangar.AppName // of one App that needs it
+	cut  map[hangar.AppName]int // how many sockets Apps would have beyond most, or free
+}
+
+// add plans for an App. Datagrams say nothing of whose they are, so that they go to public
+// addresses of one App alone.
+func (p *plan) add(route *hangar.AppRoute) {
+	if len(route.Addresses) == 0 {
+		return
+	}
+	left := p.most
+	ranges := p.ports(route)
+	for i := range route.Addresses {
+		a := &route.Addresses[i]
+		for _, r := range ranges {
+			ip := a.IP
+			switch {
+			case a.Kind == hangar.AddressSharedV4 && (r.UDP || !r.Handling.Shareable() || r.Handling.PgTLS):
+				continue
+			case a.Kind == hangar.AddressSharedV4:
+				ip = p.shared
+			case a.Kind == hangar.AddressPrivateV6 && r.UDP:
+				continue
+			}
+			if ip.IsValid() {
+				left = p.addRange(route.App, ip, r, left)
+			}
+		}
+	}
+}
+
+// addRange plans for the ports of one address, and returns how many sockets the App may
+// still have.
+func (p *plan) addRange(app hangar.AppName, ip netip.Addr, r balance.PortRange, left int) int {
+	for port := max(r.First, 1); port <= min(r.Last, 65535); port++ {
+		k := key{r.UDP, netip.AddrPortFrom(ip, uint16(port))}
+		if !r.UDP && p.covered(k.addr) {
+			continue
+		}
+		if _, ok := p.want[k]; ok {
+			continue
+		}
+		fresh := !p.open(k)
+		if left == 0 || fresh && p.free <= 0 {
+			p.cut[app] += min(r.Last, 65535) - port + 1
+			break
+		}
+		left--
+		if fresh {
+			p.free--
+		}
+		p.want[k] = app
+	}
+	return left
+}

@@ -1,0 +1,177 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// arrival is a connection and what is known of it.
+type arrival struct {
+	conn          *net.TCPConn
+	socket        *socket
+	local, remote netip.AddrPort
+	client        netip.Addr
+	port          int               // public
+	route         *hangar.AppRoute  // nil until it is known
+	dedicated     bool              // the local address is that App's own
+	private       bool              // it came by a private network
+	endpoint      *balance.Endpoint // nil until it is known
+	name          hangar.Hostname   // that TLS is for
+	refused       *hangar.EdgeError // why TLS was not to be
+	handed        bool              // it is no arrival any more
+}
+
+// hand notes, once, that a connection is handed on, or has ended.
+func (a *arrival) hand(all *arrivals) {
+	if !a.handed {
+		a.handed = true
+		all.Done()
+	}
+}
+
+// serveHTTP hands a connection on.
+func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e Info) {
+	a.hand(&l.arrivals)
+	l.o.ServeConn(ctx, conn, e)
+}
+
+// tlsRecord is the first byte of every TLS handshake, and of no request.
+const tlsRecord = 0x16
+
+// errMoved is that an address was taken away from its App a moment ago.
+var errMoved = errors.New("the address is of no app")
+
+// serve serves a connection until it ends.
+func (l *Listeners) serve(ctx context.Context, a *arrival) {
+	err := l.dispatch(ctx, a)
+	if err == nil {
+		return
+	}
+	reset(a.conn)
+	if a.route != nil && !errors.Is(err, io.EOF) {
+		l.lines.failure(hangar.MachineRef{App: a.route.App}, "", a.remote, err)
+	}
+}
+
+// dispatch finds out whose a connection is and serves it. After an error it is still open.
+func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
+	a.port = int(a.local.Port())
+	route, address, dedicated := l.o.Routes.ByAddress(a.local.Addr())
+	if !dedicated && a.socket.own {
+		return errMoved
+	}
+	if !dedicated {
+		if a.socket.port != 0 {
+			a.port = a.socket.port
+		}
+		return l.serveWeb(ctx, a)
+	}
+	a.route, a.dedicated, a.private = route, true, address.Kind == hangar.AddressPrivateV6
+	endpoint, ok := l.o.Balancer.Endpoint(route, false, a.port)
+	if !ok && a.socket.port != 0 && a.socket.port != a.port {
+		a.port = a.socket.port
+		endpoint, ok = l.o.Balancer.Endpoint(route, false, a.port)
+	}
+	if !ok {
+		return &hangar.EdgeError{Code: hangar.EdgeNoneHealthy, Message: fmt.Sprintf("the app has no service on port %d", a.port)}
+	}
+	a.endpoint = endpoint
+	switch h := endpoint.Handling; {
+	case h.PgTLS:
+		return l.servePostgres(ctx, a)
+	case h.TLS && h.HTTP: // who speaks HTTP without TLS is told so
+		return l.serveWeb(ctx, a)
+	case h.TLS:
+		return l.serveTLS(ctx, a)
+	case h.HTTP:
+		l.serveHTTP(ctx, a.conn, a, a.info())
+		return nil
+	default:
+		return l.join(ctx, a, a.conn, nil)
+	}
+}
+
+// serveWeb serves a connection of which only its first byte tells whether it is TLS.
+func (l *Listeners) serveWeb(ctx context.Context, a *arrival) error {
+	first, err := l.peek(a.conn)
+	if err != nil {
+		return err
+	}
+	if first == tlsRecord {
+		return l.serveTLS(ctx, a)
+	}
+	l.serveHTTP(ctx, a.conn, a, a.info())
+	return nil
+}
+
+// serveTLS terminates TLS and serves what is in it.
+func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
+	conn, err := l.handshake(ctx, a)
+	if err != nil {
+		return err
+	}
+	state := conn.ConnectionState()
+	switch {
+	case state.NegotiatedProtocol == protoACME: // the handshake was all
+		return conn.Close()
+	case a.endpoint.Handling.HTTP:
+		e := a.info()
+		e.TLS = &state
+		l.serveHTTP(ctx, conn.Conn, a, e)
+		return nil
+	default:
+		return l.join(ctx, a, conn, nil)
+	}
+}
+
+// info is what HTTP has to know. On a shared address one connection may have requests for
+// many Apps, or for another than TLS was established for.
+func (a *arrival) info() Info {
+	i := Info{Private: a.private, Local: a.local, Remote: a.remote, ServerName: a.name, Port: a.port}
+	if a.dedicated {
+		i.Route = a.route
+	}
+	return i
+}
+
+// peek waits for the first byte of a connection, and leaves it there.
+func (l *Listeners) peek(conn *net.TCPConn) (byte, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(l.o.Limits.FirstByte)); err != nil {
+		return 0, err
+	}
+	defer l.arrivals.listen(conn)()
+	var b [1]byte
+	var n int
+	var peekErr error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, _, peekErr = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if !errors.Is(peekErr, unix.EINTR) {
+				return !errors.Is(peekErr, unix.EAGAIN)
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case peekErr != nil:
+		return 0, peekErr
+	case n == 0:
+		return 0, io.EOF
+	}
+	return b[0], conn.SetReadDeadline(time.Time{})
+}

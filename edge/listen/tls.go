@@ -1,0 +1,234 @@
+package listen
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// Protocols that clients ask for in a TLS handshake.
+const (
+	protoACME     = "acme-tls/1"
+	protoHTTP2    = "h2"
+	protoHTTP1    = "http/1.1"
+	protoPostgres = "postgresql"
+)
+
+// suites of TLS 1.2: those with forward secrecy and authenticated encryption.
+func suites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	}
+}
+
+// handshakeKey is under which the context of a handshake has its *arrival.
+type handshakeKey struct{}
+
+// handshake terminates TLS. Whose the connection is and by which endpoint it is served is
+// known afterwards, also if the server name had to tell. An error is a *hangar.EdgeError.
+func (l *Listeners) handshake(ctx context.Context, a *arrival) (*tlsConn, error) {
+	if !l.byIP.allow(a.client, time.Now()) || !l.shakes.Take(a.client) {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSLimit, Message: "the client begins TLS too often"}
+	}
+	defer l.shakes.Leave(a.client)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, handshakeKey{}, a), l.o.Limits.Handshake)
+	defer cancel()
+	conn := tls.Server(a.conn, l.outer)
+	err := conn.HandshakeContext(ctx)
+	switch {
+	case err == nil:
+		return &tlsConn{conn, a.conn}, nil
+	case a.refused != nil:
+		return nil, a.refused
+	case isSilent(err):
+		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: "the client left before TLS was established", Err: io.EOF}
+	default:
+		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: "TLS could not be established", Err: err}
+	}
+}
+
+// isSilent reports whether a client just went away, as those do who look for open ports.
+func isSilent(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// configFor chooses by the first message of a client.
+func (l *Listeners) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	a, ok := hello.Context().Value(handshakeKey{}).(*arrival)
+	if !ok {
+		return nil, errors.New("not a handshake of ours")
+	}
+	config, err := l.choose(hello, a)
+	if err != nil {
+		a.refused = err
+		return nil, err
+	}
+	return config, nil
+}
+
+// choose finds the App and its endpoint, and how TLS is to be.
+func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config, *hangar.EdgeError) {
+	a.name = hangar.Canonical(hello.ServerName)
+	if a.name != "" && !l.byName.allow(a.name, time.Now()) {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSNameLimit, Message: fmt.Sprintf("too many begin TLS for %s", a.name)}
+	}
+	if slices.Equal(hello.SupportedProtos, []string{protoACME}) {
+		return l.challenge(), nil
+	}
+	if a.route == nil {
+		if a.name == "" {
+			return nil, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "the client sent no server name, and the address is shared"}
+		}
+		route, ok := l.o.Routes.ByHostname(a.name)
+		if !ok {
+			return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("no app is served as %s", a.name)}
+		}
+		a.route = route
+	} else if other, ok := l.o.Routes.ByHostname(a.name); ok && other.App != a.route.App {
+		// An App must not get what clients say to another because somebody led them here.
+		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is the name of another app", a.name)}
+	}
+	if a.endpoint == nil {
+		endpoint, ok := l.o.Balancer.Endpoint(a.route, false, a.port)
+		if !ok || !endpoint.Handling.TLS {
+			return nil, &hangar.EdgeError{Code: hangar.EdgeNoneHealthy, Message: fmt.Sprintf("the app has no service that takes TLS on port %d", a.port)}
+		}
+		a.endpoint = endpoint
+	}
+	return l.configs.get(newConfigKey(a.endpoint), l.newConfig), nil
+}
+
+// challenge is for an ACME server that looks whether a name is served here.
+func (l *Listeners) challenge() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{protoACME}, SessionTicketsDisabled: true,
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return l.o.Certificate(hello, false) },
+	}
+}
+
+// configKey is all by which a configuration differs from others.
+type configKey struct {
+	app        hangar.AppName
+	alpn       string // separated by spaces
+	min, max   uint16
+	selfSigned bool
+}
+
+func newConfigKey(e *balance.Endpoint) configKey {
+	k := configKey{app: e.Route.App, min: tls.VersionTLS12, max: tls.VersionTLS13}
+	switch {
+	case e.Handling.HTTP:
+		k.alpn = protoHTTP2 + " " + protoHTTP1
+	case e.Handling.PgTLS:
+		k.alpn = protoPostgres
+	}
+	if e.Options == nil || e.Options.TLS == nil {
+		return k
+	}
+	o := e.Options.TLS
+	if len(o.ALPN) > 0 {
+		k.alpn = strings.Join(o.ALPN, " ")
+	}
+	if len(o.Versions) > 0 {
+		twelve, thirteen := slices.Contains(o.Versions, "TLSv1.2"), slices.Contains(o.Versions, "TLSv1.3")
+		if twelve && !thirteen {
+			k.max = tls.VersionTLS12
+		}
+		if thirteen && !twelve {
+			k.min = tls.VersionTLS13
+		}
+	}
+	k.selfSigned = o.DefaultSelfSigned != nil && *o.DefaultSelfSigned
+	return k
+}
+
+// newConfig makes a configuration.
+func (l *Listeners) newConfig(k configKey) *tls.Config {
+	config := &tls.Config{
+		MinVersion: k.min, MaxVersion: k.max, CipherSuites: suites(), NextProtos: strings.Fields(k.alpn),
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return l.certificate(hello, k)
+		},
+	}
+	config.SetSessionTicketKeys(l.keys.of(k.app))
+	return config
+}
+
+// certificate finds the certificate for a client, for which the name of the App will do if
+// it sent none.
+func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.Certificate, error) {
+	ctx := hello.Context()
+	if hello.ServerName == "" {
+		named := *hello
+		named.ServerName = string(k.app.Hostname(l.o.Domain))
+		hello = &named
+	}
+	found, err := l.o.Certificate(hello, k.selfSigned)
+	if err == nil {
+		return found, nil
+	}
+	refused, ok := errors.AsType[*hangar.EdgeError](err)
+	if !ok {
+		refused = &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: "there is no certificate for " + hello.ServerName, Err: err}
+	}
+	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
+		a.refused = refused
+	}
+	return nil, refused
+}
+
+// maxConfigs is how many configurations are kept.
+const maxConfigs = 10_000
+
+// configs are those that were made, so that one is not made for every connection.
+type configs struct {
+	mu   sync.RWMutex
+	made map[configKey]*tls.Config
+}
+
+func (c *configs) get(k configKey, build func(configKey) *tls.Config) *tls.Config {
+	c.mu.RLock()
+	config := c.made[k]
+	c.mu.RUnlock()
+	if config != nil {
+		return config
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made == nil || len(c.made) >= maxConfigs {
+		c.made = map[configKey]*tls.Config{}
+	}
+	if c.made[k] == nil {
+		c.made[k] = build(k) // under the lock, lest it have keys that were replaced meanwhile
+	}
+	return c.made[k]
+}
+
+// clear forgets all, because keys have changed.
+func (c *configs) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made = nil
+}
+
+// tlsConn is a connection over which TLS was established.
+type tlsConn struct {
+	*tls.Conn
+	tcp *net.TCPConn
+}
+
+// Abort ends the connection so that the client sees a failure.
+func (c *tlsConn) Abort(error) { reset(c.tcp) }

@@ -1,0 +1,209 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hangar-platform/hangar/internal/http1"
+)
+
+var (
+	errBodyGone   = errors.New("the body is no longer at hand")
+	errBodyEnded  = errors.New("the attempt that read the body has ended")
+	errBodyTooBig = errors.New("the body is larger than the edge passes on")
+)
+
+// body is that of a client's request. It keeps what has been read of it, so that it can be
+// sent again, as long as that is no more than may be kept: then it forgets all of it.
+//
+// One attempt reads at a time. When the next begins, one that is not over yet gets no more
+// of it; what that one is just waiting for is kept for the next.
+type body struct {
+	src    io.ReadCloser
+	of     *http.Request // has the trailers, when src has ended
+	limits bodyLimits
+	max    int64 // bytes that the client may send; 0: any number
+
+	mu     sync.Mutex // held while src is read
+	memory []byte     // the first bytes
+	spool  *os.File   // those after memory; nil: none
+	read   int64      // bytes of src so far
+	err    error      // how src ended; nil: it has not
+	lost   bool       // more was read than is kept
+	reader atomic.Pointer[attemptBody]
+}
+
+// bodyLimits say how much of bodies is kept.
+type bodyLimits struct {
+	memory int64         // bytes of one body in memory
+	spool  int64         // bytes of one body altogether, if more than memory: in a file
+	dir    string        // where such files are; empty: where temporary files are
+	total  *atomic.Int64 // bytes of memory that all bodies may still take
+}
+
+// attempt returns a reader of the whole body, or false when it is not all at hand.
+func (b *body) attempt() (*attemptBody, bool) {
+	a := &attemptBody{b: b}
+	b.reader.Store(a)
+	return a, b.repeatable()
+}
+
+// repeatable reports whether the whole body can be read again from its beginning. It waits
+// for a read of the client that goes on.
+func (b *body) repeatable() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.lost
+}
+
+// failure is why the client's body could not be read to its end; nil: it could so far, or is
+// being read.
+func (b *body) failure() error {
+	if !b.mu.TryLock() {
+		return nil
+	}
+	defer b.mu.Unlock()
+	if b.err == io.EOF { //nolint:errorlint // io.Reader says so
+		return nil
+	}
+	return b.err
+}
+
+// close forgets what was kept. No attempt gets more.
+func (b *body) close() {
+	b.reader.Store(nil)
+	if b.mu.TryLock() {
+		b.forget()
+		b.mu.Unlock()
+		return
+	}
+	go func() { // the server ends the read that goes on, with the request
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.forget()
+	}()
+}
+
+// forget gives back what the body takes. b.mu is held.
+func (b *body) forget() {
+	b.lost = b.lost || b.read > 0
+	b.limits.total.Add(int64(cap(b.memory)))
+	b.memory = nil
+	if b.spool != nil {
+		_ = b.spool.Close()
+		b.spool = nil
+	}
+}
+
+// keep remembers bytes that follow those it has. b.mu is held.
+func (b *body) keep(p []byte) {
+	if b.lost || len(p) == 0 {
+		return
+	}
+	if b.spool == nil && int64(len(b.memory)+len(p)) <= b.limits.memory {
+		before := cap(b.memory)
+		b.memory = append(b.memory, p...)
+		if b.limits.total.Add(int64(before-cap(b.memory))) >= 0 {
+			return
+		}
+		b.forget()
+		b.lost = true
+		return
+	}
+	if b.read+int64(len(p)) > b.limits.spool {
+		b.forget()
+		b.lost = true
+		return
+	}
+	if b.spool == nil {
+		f, err := os.CreateTemp(b.limits.dir, "hangar-body-")
+		if err == nil {
+			err = os.Remove(f.Name()) // it goes when it is closed
+			b.spool = f
+		}
+		if err != nil {
+			b.forget()
+			b.lost = true
+			return
+		}
+	}
+	if _, err := b.spool.WriteAt(p, b.read-int64(len(b.memory))); err != nil {
+		b.forget()
+		b.lost = true
+	}
+}
+
+// readAt reads from an offset, at most that of what has been read so far.
+func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.reader.Load() != a:
+		return 0, errBodyEnded
+	case a.off < b.read && b.lost:
+		return 0, errBodyGone
+	case a.off < int64(len(b.memory)):
+		return copy(p, b.memory[a.off:]), nil
+	case a.off < b.read:
+		n := min(int64(len(p)), b.read-a.off)
+		return b.spool.ReadAt(p[:n], a.off-int64(len(b.memory)))
+	case b.err != nil:
+		return 0, b.err
+	}
+	n, err := b.src.Read(p)
+	if b.max > 0 && b.read+int64(n) > b.max {
+		n, err = 0, errBodyTooBig
+	}
+	b.keep(p[:n])
+	b.read += int64(n)
+	if b.err = err; err == io.EOF {
+		dropForged(b.of.Trailer)
+	}
+	if b.reader.Load() != a {
+		return 0, errBodyEnded // the next attempt takes these bytes from what is kept
+	}
+	return n, err
+}
+
+// attemptBody is a body from its beginning, for one attempt.
+type attemptBody struct {
+	b   *body
+	off int64
+}
+
+// Read implements io.Reader.
+func (a *attemptBody) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, err := a.b.readAt(a, p)
+	a.off += int64(n)
+	return n, err
+}
+
+// AtHand is how many bytes Read returns without waiting for the client.
+func (a *attemptBody) AtHand() int {
+	b := a.b
+	if !b.mu.TryLock() {
+		return 0
+	}
+	defer b.mu.Unlock()
+	n := int64(0)
+	if !b.lost {
+		n = b.read - a.off
+	}
+	if more, ok := b.src.(http1.AtHand); ok && b.err == nil {
+		n += int64(more.AtHand())
+	}
+	return int(n)
+}
+
+// Close ends the reading of this attempt. The body itself stays.
+func (a *attemptBody) Close() error {
+	a.b.reader.CompareAndSwap(a, nil)
+	return nil
+}

@@ -1,0 +1,77 @@
+package compress
+
+import (
+	"strconv"
+	"strings"
+)
+
+// encoding is a way to compress a body. Of those that a client likes as much, the first in
+// this order is used.
+type encoding int
+
+const (
+	noEncoding encoding = iota
+	zstandard
+	brotliCoding
+	gzipCoding
+	encodings
+)
+
+func (e encoding) String() string { return [...]string{"identity", "zstd", "br", "gzip"}[e] }
+
+// negotiate chooses the encoding that a client likes best (RFC 9110, section 12.5.3).
+// Refused says that it does not want the body as it is.
+func negotiate(accept []string) (best encoding, refused bool) {
+	const unnamed = -1
+	likes := [encodings]int{unnamed, unnamed, unnamed, unnamed}
+	others := unnamed
+	for _, line := range accept {
+		for item := range strings.SplitSeq(line, ",") {
+			name, params, _ := strings.Cut(item, ";")
+			q := weight(params)
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "identity":
+				likes[noEncoding] = q
+			case "zstd":
+				likes[zstandard] = q
+			case "br":
+				likes[brotliCoding] = q
+			case "gzip", "x-gzip":
+				likes[gzipCoding] = q
+			case "*":
+				others = q
+			}
+		}
+	}
+	most := 0
+	for e := zstandard; e < encodings; e++ {
+		q := likes[e]
+		if q == unnamed {
+			q = others
+		}
+		if q > most {
+			best, most = e, q
+		}
+	}
+	if likes[noEncoding] > most {
+		return noEncoding, false // it says that it would rather have it as it is
+	}
+	refused = likes[noEncoding] == 0 || likes[noEncoding] == unnamed && others == 0
+	return best, refused
+}
+
+// weight reads the parameter q, in thousandths. What cannot be read is not accepted.
+func weight(params string) int {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || !strings.EqualFold(strings.TrimSpace(name), "q") {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err == nil && f >= 0 && f <= 1 {
+			return int(f*1000 + 0.5)
+		}
+		return 0
+	}
+	return 1000
+}

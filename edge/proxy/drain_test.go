@@ -1,0 +1,117 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/proxy"
+)
+
+func TestDrain(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("h2=%t", h2), func(t *testing.T) {
+			w := newWorld(t)
+			asked, goOn := make(chan struct{}), make(chan struct{})
+			w.machine("a1", "app", w.backend(func(rw http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					close(asked)
+					<-goOn
+				}
+				io.WriteString(rw, "done")
+			}), nil)
+			c := w.clientOf(h2)
+			w.do(c, w.request(http.MethodGet, "http://app.apps.test/", nil))
+			idle, err := net.Dial("tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer idle.Close()
+			answered := make(chan result, 1)
+			go func() { answered <- w.do(c, w.request(http.MethodGet, "http://app.apps.test/slow", nil)) }()
+			<-asked
+			drained := make(chan struct{})
+			go func() {
+				defer close(drained)
+				ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+				defer cancel()
+				w.proxy.Drain(ctx)
+			}()
+			_ = idle.SetReadDeadline(time.Now().Add(5 * time.Second))
+			if _, err := idle.Read(make([]byte, 1)); err == nil {
+				t.Error("an idle connection got something")
+			}
+			select {
+			case <-drained:
+				t.Fatal("it did not wait for the request")
+			case <-time.After(50 * time.Millisecond):
+			}
+			close(goOn)
+			if got := <-answered; got.body != "done" || !h2 && !got.Close {
+				t.Errorf("got %d %q, close: %t", got.StatusCode, got.body, got.Close)
+			}
+			select {
+			case <-drained:
+			case <-time.After(5 * time.Second):
+				t.Error("it still waits")
+			}
+		})
+	}
+}
+
+// What a Machine does to a connection has its code.
+func TestFailureCodes(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		code hangar.EdgeCode
+		do   func(c net.Conn)
+	}{
+		{"reset", hangar.EdgeReset, func(c net.Conn) { readRequest(bufio.NewReader(c)); reset(c) }},
+		{"closed", hangar.EdgeAborted, func(c net.Conn) { readRequest(bufio.NewReader(c)) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.machine("a1", "app", w.scripted(func(_ int, c net.Conn) { test.do(c) }), nil)
+			r := w.request(http.MethodPost, "http://app.apps.test/", strings.NewReader("x"), "Accept", "application/json")
+			got := w.do(w.client(), r)
+			wantCode(t, got, http.StatusBadGateway, test.code)
+			if !strings.Contains(got.body, `"code":"`+string(test.code)+`"`) {
+				t.Errorf("got %s", got.body)
+			}
+		})
+	}
+}
+
+// The log of an App is not flooded, and says what it does not have.
+func TestLinesAreBounded(t *testing.T) {
+	w := newWorld(t, func(o *proxy.Options) { o.Limits.MaxBody = 1 })
+	w.machine("a1", "app", "", nil)
+	c := w.client()
+	for range 50 {
+		w.do(c, w.request(http.MethodPost, "http://app.apps.test/", strings.NewReader("large")))
+	}
+	if n := len(w.gate.lines()); n != 10 {
+		t.Errorf("there are %d lines", n)
+	}
+}
+
+// Connections to a Machine that has been started anew are not used again.
+func TestGone(t *testing.T) {
+	w := newWorld(t)
+	addr := w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "ok") })
+	c := w.client()
+	for range 3 {
+		w.machine("a1", "app", addr, nil)
+		w.do(c, w.request(http.MethodGet, "http://app.apps.test/", nil))
+	}
+	if n := w.proxy.Stats().Dials; n != 3 {
+		t.Errorf("%d connections were made to 3 versions", n)
+	}
+}

@@ -1,0 +1,355 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/proxy/replay"
+)
+
+// exchange is a request of a client on its way to a Machine, and the answer on its way back.
+// One goroutine owns it.
+type exchange struct {
+	p       *Proxy
+	visitor *visitor
+	w       http.ResponseWriter
+	sent    *http.Request // as the client sent it, with the headers of identify
+	r       *http.Request // as it is passed on now: sent, or sent transformed
+	id      string
+	start   time.Time
+	route   *hangar.AppRoute // of ep
+	ep      *balance.Endpoint
+	home    origin       // where the client's request came to
+	wishes  balance.Wish // the client's
+	wish    balance.Wish // that holds now
+	body    *body        // nil: none
+	upgrade string       // the protocol that the client asks to switch to
+	replays replays
+	stay    stay              // in the Machine that is being asked
+	machine hangar.MachineRef // the one tried last
+	host    hangar.HostID     // of machine
+	done    bool              // machine may have done what the request says, and it must not be done twice
+	status  int               // of the answer; 0: none
+	bytes   int64             // of its body that were taken over from the Machine, or from a file
+	code    hangar.EdgeCode   // of what the edge answered by itself
+
+	values [12]string // that headers consist of; see value
+	used   int
+}
+
+// value is a header's value of one line. It saves a piece of memory for each.
+func (x *exchange) value(s string) []string {
+	if x.used == len(x.values) {
+		return []string{s}
+	}
+	x.values[x.used] = s
+	x.used++
+	return x.values[x.used-1 : x.used : x.used]
+}
+
+// serve answers one request.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *visitor) {
+	p.stats.requests.Add(1)
+	p.stats.inFlight.Add(1)
+	now := time.Now()
+	w = p.patiently(w, r)
+	x := &exchange{p: p, visitor: v, w: w, sent: r, r: r, start: now, id: requestID(now, p.options.Region)}
+	defer x.finish()
+	if e := x.admit(); e != nil {
+		x.fail(e)
+		return
+	}
+	if x.ep == nil {
+		return // it has been answered
+	}
+	x.identify(now)
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+		x.body = &body{src: r.Body, of: r, limits: p.bodies, max: p.limits.MaxBody}
+	} else {
+		r.Body = http.NoBody // with HTTP/2 it is one that is empty
+	}
+	if x.statics() {
+		return
+	}
+	x.begin()
+	x.forward()
+}
+
+// finish ends an exchange, however it went.
+func (x *exchange) finish() {
+	x.stay.abandon()
+	if x.body != nil {
+		x.body.close()
+	}
+	x.record()
+	x.p.stats.inFlight.Add(-1)
+}
+
+// admit finds out whose the request is. Without an endpoint it has been answered.
+func (x *exchange) admit() *hangar.EdgeError {
+	p, v, r := x.p, x.visitor, x.sent
+	if v.TLS == nil && v.Port == 80 && p.challenged(x.w, r) {
+		x.status = http.StatusOK
+		return nil
+	}
+	e := ambiguous(r)
+	if e != nil {
+		return e
+	}
+	if x.route, e = p.routeOf(v, r); e != nil {
+		return e
+	}
+	if r.Method == http.MethodConnect {
+		return &hangar.EdgeError{Code: hangar.EdgeNoMethod, Status: http.StatusMethodNotAllowed, Message: "CONNECT is not offered"}
+	}
+	ep, ok := p.balancer.Endpoint(x.route, false, v.Port)
+	if !ok || !ep.Handling.HTTP || ep.Handling.TLS != (v.TLS != nil) {
+		return &hangar.EdgeError{
+			Code: hangar.EdgeNoApp, Status: http.StatusNotFound,
+			Message: "the app " + string(x.route.App) + " has no service for " + scheme(v) + " on port " + strconv.Itoa(v.Port),
+		}
+	}
+	if ep.Options.ForceHTTPS && v.TLS == nil && !v.Private {
+		x.redirectHTTPS()
+		return nil
+	}
+	if p.limits.MaxBody > 0 && r.ContentLength > p.limits.MaxBody {
+		return tooLarge()
+	}
+	x.ep, x.home = ep, origin{route: x.route, ep: ep}
+	if r.ProtoMajor == 1 {
+		v.serves(ep)
+	}
+	x.wishes, e = wished(r.Header)
+	return e
+}
+
+func scheme(v *visitor) string {
+	if v.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+func tooLarge() *hangar.EdgeError {
+	return &hangar.EdgeError{Code: hangar.EdgeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: "the body is larger than is allowed"}
+}
+
+// routeOf finds the App that a request is for.
+func (p *Proxy) routeOf(v *visitor, r *http.Request) (*hangar.AppRoute, *hangar.EdgeError) {
+	if v.Route != nil {
+		return v.Route, nil
+	}
+	name := hangar.Canonical(r.Host)
+	if r.Host == "" {
+		name = v.ServerName
+	}
+	route, ok := p.routes.ByHostname(name)
+	if v.TLS != nil && v.ServerName != "" && name != v.ServerName {
+		if named, known := p.routes.ByHostname(v.ServerName); known && (!ok || named.App != route.App) {
+			return nil, &hangar.EdgeError{
+				Code: hangar.EdgeMisdirected, Status: http.StatusMisdirectedRequest,
+				Message: "the connection was made for another name than the request's",
+			}
+		}
+	}
+	if !ok {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeNoApp, Status: http.StatusNotFound, Message: "no app is served under this name"}
+	}
+	return route, nil
+}
+
+// forward brings the request to a Machine, and to others if that one wants it, and the
+// answer to the client.
+func (x *exchange) forward() {
+	ctx := x.sent.Context()
+	for {
+		a, e := x.ask(ctx)
+		if ctx.Err() != nil {
+			if a != nil {
+				a.drop()
+			}
+			x.gone()
+		}
+		if e != nil {
+			if x.fallBack(e) {
+				continue
+			}
+			x.fail(e)
+			return
+		}
+		next, e := x.replayed(a)
+		switch {
+		case e != nil:
+			x.fail(e)
+			return
+		case !next:
+			x.pass(a)
+			return
+		}
+	}
+}
+
+// gone ends an exchange whose client is no longer there.
+func (x *exchange) gone() {
+	x.status = statusGone
+	panic(http.ErrAbortHandler)
+}
+
+// statusGone is what the access log says of a request whose client did not wait for the
+// answer.
+const statusGone = 499
+
+// The pauses before all Machines are tried again that have failed.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = 250 * time.Millisecond
+)
+
+// ask brings the request to a Machine that the wish allows, and to one after the other as
+// long as it can be repeated, and returns the first answer.
+func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
+	x.done = false
+	ctx, stop, heard := x.replays.bound(ctx)
+	wish, pause := x.wish, minPause
+	wish.Except = slices.Clip(wish.Except)
+	given := len(wish.Except)
+	var first time.Time // when the first attempt failed
+	var last *hangar.EdgeError
+	for attempt := 1; ; attempt++ {
+		seat, err := x.p.balancer.Seat(ctx, x.ep, wish)
+		if err != nil {
+			if x.renewed() {
+				continue // the service has been changed under the request
+			}
+			if ctx.Err() == nil && last != nil && len(wish.Except) > given && x.patient(first, attempt) && x.wait(ctx, pause) {
+				wish.Except, pause = wish.Except[:given:given], min(2*pause, maxPause)
+				continue // there is nobody but those that failed
+			}
+			stop()
+			if last == nil {
+				last = edgeError(ctx, err)
+			}
+			return nil, last
+		}
+		x.machine, x.host = seat.Row.Machine.Ref(), seat.Row.Machine.Host
+		x.p.stays.enter(&x.stay, seat)
+		x.target(seat)
+		a, f := x.try(ctx, seat)
+		if f == nil {
+			heard()
+			before := a.stop
+			a.stop = func() { before(); stop() }
+			return a, nil
+		}
+		x.done = !f.unsent && !idempotent(x.r)
+		if last = f.err; first.IsZero() {
+			first = time.Now()
+		}
+		if ctx.Err() != nil || !x.again(f) || !x.patient(first, attempt) {
+			stop()
+			if attempt >= x.p.limits.MaxAttempts {
+				last = &hangar.EdgeError{Code: hangar.EdgeRetries, Status: last.Status, Message: "connections to machines failed too often: " + last.Message, Err: last.Err}
+			}
+			return nil, last
+		}
+		x.p.stats.retries.Add(1)
+		if wish.Instance == "" {
+			wish.Except = append(wish.Except, seat.Row.Machine.ID)
+		} else if !x.wait(ctx, pause) {
+			stop()
+			return nil, last
+		} else {
+			pause = min(2*pause, maxPause)
+		}
+	}
+}
+
+// renewed looks whether the port is served in another way than when the request came, and
+// goes on with that.
+func (x *exchange) renewed() bool {
+	ep, ok := x.p.balancer.Endpoint(x.route, false, x.ep.Port)
+	if !ok || ep.Handling == x.ep.Handling || !ep.Handling.HTTP || ep.Handling.TLS != x.ep.Handling.TLS {
+		return false
+	}
+	x.ep = ep
+	return true
+}
+
+// patient reports whether a request that has failed may be tried once more.
+func (x *exchange) patient(first time.Time, attempt int) bool {
+	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
+}
+
+// wait pauses; false: ctx has ended.
+func (x *exchange) wait(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// target tells the Machine of a seat what it has to know of how it was chosen.
+func (x *exchange) target(seat *balance.Seat) {
+	if seat.PreferredMissed {
+		preferredUnavailable.set(x.r.Header, []string{string(x.wish.Prefer)})
+	} else if x.r.Header[preferredUnavailable.neutral] != nil {
+		preferredUnavailable.remove(x.r.Header)
+	}
+}
+
+// edgeError is an error of the balancer for the client.
+func edgeError(ctx context.Context, err error) *hangar.EdgeError {
+	var e *hangar.EdgeError
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(context.Cause(ctx), errSilent):
+		return &hangar.EdgeError{Code: hangar.EdgeNoCandidate, Status: http.StatusGatewayTimeout, Message: "no machine was found in time", Err: err}
+	}
+	return &hangar.EdgeError{Code: hangar.EdgeInternal, Status: http.StatusInternalServerError, Message: "the edge has failed", Err: err}
+}
+
+// idleTimeout is for how long the client or the Machine may be silent; 0: for ever.
+func (x *exchange) idleTimeout() time.Duration {
+	if o := x.ep.Options.HTTP; o != nil && o.IdleTimeout != nil {
+		return time.Duration(*o.IdleTimeout) * time.Second
+	}
+	return 0
+}
+
+// http2 reports whether the Machine understands HTTP/2 with prior knowledge.
+func (x *exchange) http2() bool {
+	o := x.ep.Options.HTTP
+	return o != nil && o.H2Backend != nil && *o.H2Backend
+}
+
+// wished reads where the client wants the request to go.
+func wished(h http.Header) (w balance.Wish, e *hangar.EdgeError) {
+	w.Instance = hangar.MachineID(forceInstance.get(h))
+	w.Prefer = hangar.MachineID(preferInstance.get(h))
+	if list := preferRegion.get(h); list != "" {
+		w.Regions, _, _ = replay.Regions(list) // a preference that makes no sense is none
+	}
+	if list := forceRegion.get(h); list != "" {
+		regions, anywhere, err := replay.Regions(list)
+		if err != nil || len(regions) == 0 && !anywhere {
+			return w, &hangar.EdgeError{
+				Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest,
+				Message: "the header " + hangar.HeaderForceRegion.Neutral + " is not a list of regions", Err: err,
+			}
+		}
+		w.Regions, w.OnlyRegions = regions, !anywhere
+	}
+	return w, nil
+}

@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/proxy/compress"
+	"github.com/hangar-platform/hangar/edge/proxy/statics"
+)
+
+// shelves remember which static files Apps have, as long as no row of theirs changes.
+type shelves struct{ all sync.Map } // of hangar.AppName to *shelf
+
+type shelf struct {
+	version uint64 // of the rows
+	rules   []hangar.Static
+}
+
+// rules are those of the newest Machine of an App.
+func (s *shelves) rules(c *catalog.Catalog, route *hangar.AppRoute) []hangar.Static {
+	view := c.Network(route.Network, route.App)
+	if view.Version == 0 {
+		return nil
+	}
+	if kept, ok := s.all.Load(route.App); ok && kept.(*shelf).version == view.Version {
+		return kept.(*shelf).rules
+	}
+	next := &shelf{version: view.Version}
+	var newest hangar.InstanceID
+	for _, row := range view.Rows {
+		m := &row.Machine
+		if m.InstanceID >= newest && len(m.Config.Services) > 0 && !m.Cordoned && m.State != hangar.MachineDestroyed {
+			newest, next.rules = m.InstanceID, m.Config.Statics
+		}
+	}
+	s.all.Store(route.App, next)
+	return next.rules
+}
+
+// sweep forgets Apps that are gone.
+func (s *shelves) sweep(exists func(hangar.AppName) bool) {
+	s.all.Range(func(app, _ any) bool {
+		if !exists(app.(hangar.AppName)) {
+			s.all.Delete(app)
+		}
+		return true
+	})
+}
+
+// statics answers a request for a file that the App has the edge serve. It returns false,
+// and nothing has been written, if the request is for the App itself.
+func (x *exchange) statics() bool {
+	if !statics.Offered(x.sent.Method) || x.upgrade != "" || x.p.options.Catalog == nil {
+		return false
+	}
+	rule, rest, ok := statics.Match(x.p.shelves.rules(x.p.options.Catalog, x.route), x.sent.URL.EscapedPath())
+	if !ok {
+		return false
+	}
+	w := &shown{ResponseWriter: x.w, x: x}
+	var to http.ResponseWriter = w
+	closing := func() error { return nil }
+	if o := x.ep.Options.HTTP; o != nil && o.Compress != nil && *o.Compress {
+		to, closing = compress.Writer(to, x.sent)
+	}
+	var err error
+	if rule.TigrisBucket != "" {
+		if x.p.options.Buckets == nil {
+			return false
+		}
+		err = x.p.options.Buckets.Serve(to, x.sent, rule, rest)
+	} else {
+		err = x.machineFile(to)
+	}
+	if err == nil {
+		err = closing()
+	}
+	var e *hangar.EdgeError
+	switch {
+	case errors.Is(err, statics.ErrNoFile):
+		clear(x.w.Header())
+		return false
+	case err != nil && x.status != 0:
+		panic(http.ErrAbortHandler) // so that the client does not take what it has for all
+	case errors.As(err, &e):
+		x.fail(e)
+	case err != nil:
+		x.fail(&hangar.EdgeError{Code: hangar.EdgeStatics, Status: http.StatusBadGateway, Message: "the file could not be read", Err: err})
+	}
+	return true
+}
+
+// machineFile answers with a file of a Machine, in which the request is meanwhile.
+func (x *exchange) machineFile(w http.ResponseWriter) error {
+	ctx := x.sent.Context()
+	seat, err := x.p.balancer.Seat(ctx, x.ep, x.wishes)
+	if err != nil {
+		return edgeError(ctx, err)
+	}
+	defer seat.Leave()
+	m := &seat.Row.Machine
+	rule, rest, ok := statics.Match(m.Config.Statics, x.sent.URL.EscapedPath())
+	if !ok || rule.TigrisBucket != "" {
+		return statics.ErrNoFile // it is of another version
+	}
+	gate, err := x.p.options.Gates.Gate(m.Host)
+	if err != nil {
+		return err
+	}
+	x.machine, x.host = m.Ref(), m.Host
+	return statics.Serve(w, x.sent, func(ctx context.Context, path string) (hangar.MachineFile, error) {
+		return gate.OpenMachineFile(ctx, m.Ref(), path)
+	}, rule, rest)
+}
+
+// shown gives an answer that is not a Machine's the headers that one has.
+type shown struct {
+	http.ResponseWriter
+	x *exchange
+}
+
+// Unwrap lets http.ResponseController through.
+func (w *shown) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *shown) WriteHeader(status int) {
+	if w.x.status == 0 && status >= 200 {
+		w.x.status = status
+		w.x.dress(w.Header(), nil)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *shown) Write(p []byte) (int, error) {
+	if w.x.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.x.bytes += int64(n)
+	return n, err
+}

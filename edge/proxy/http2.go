@@ -1,0 +1,309 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// multiplexed is a connection to a Machine that speaks HTTP/2 with prior knowledge.
+type multiplexed struct {
+	*http.ClientConn
+	pool *multiplexes
+	to   destination
+	used atomic.Bool // it has served a request before
+
+	mu      sync.Mutex
+	holders int
+	idle    *time.Timer
+	closed  bool
+}
+
+// multiplexes are the connections over HTTP/2, those to one destination in the order in
+// which they were made.
+type multiplexes struct {
+	transport *http.Transport
+	mu        sync.Mutex
+	all       map[destination][]*multiplexed
+}
+
+// maxUntaken is how many bytes of an answer over HTTP/2 are held for a client that does not
+// take them.
+const maxUntaken = 128 << 10
+
+// dialKey is where a context has the function that connects.
+type dialKey struct{}
+
+func newMultiplexes() *multiplexes {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &multiplexes{
+		all: make(map[destination][]*multiplexed),
+		transport: &http.Transport{
+			Protocols:          protocols,
+			DisableCompression: true,
+			HTTP2: &http.HTTP2Config{
+				SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: maxUntaken,
+			},
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return ctx.Value(dialKey{}).(func(context.Context) (net.Conn, error))(ctx)
+			},
+		},
+	}
+}
+
+// take returns a connection that has room for one more request, or nil.
+func (p *multiplexes) take(to destination) *multiplexed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.all[to]
+	for i := 0; i < len(list); i++ {
+		m := list[i]
+		if m.Err() != nil {
+			list = append(list[:i:i], list[i+1:]...)
+			i--
+			continue
+		}
+		if m.Reserve() == nil {
+			p.all[to] = list
+			m.hold()
+			return m
+		}
+	}
+	if p.all[to] = list; len(list) == 0 {
+		delete(p.all, to)
+	}
+	return nil
+}
+
+// dial makes a connection with room for a request, which others share if to is not nil.
+func (p *multiplexes) dial(ctx context.Context, to *destination, dial func(context.Context) (net.Conn, error)) (*multiplexed, error) {
+	conn, err := p.transport.NewClientConn(context.WithValue(ctx, dialKey{}, dial), "http", "machine:80")
+	if err != nil {
+		return nil, err
+	}
+	m := &multiplexed{ClientConn: conn, pool: p}
+	if err := conn.Reserve(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	m.hold()
+	if to != nil {
+		m.to = *to
+		p.mu.Lock()
+		p.all[m.to] = append(p.all[m.to], m)
+		p.mu.Unlock()
+	}
+	return m, nil
+}
+
+func (m *multiplexed) hold() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holders++
+	if m.idle != nil {
+		m.idle.Stop()
+	}
+}
+
+// leave says that a request is over. A connection that is idle for long is closed.
+func (m *multiplexed) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.Store(true)
+	if m.holders--; m.holders > 0 {
+		return
+	}
+	if m.closed || m.to == (destination{}) {
+		_ = m.Close()
+		return
+	}
+	m.idle = time.AfterFunc(idleUpstream, func() {
+		m.mu.Lock()
+		unused := m.holders == 0
+		m.mu.Unlock()
+		if unused {
+			m.retire()
+		}
+	})
+}
+
+// retire keeps a connection from being taken, and closes it when its requests are over.
+func (m *multiplexed) retire() {
+	m.pool.mu.Lock()
+	list := m.pool.all[m.to]
+	for i := range list {
+		if list[i] == m {
+			m.pool.all[m.to] = append(list[:i:i], list[i+1:]...)
+			break
+		}
+	}
+	if len(m.pool.all[m.to]) == 0 {
+		delete(m.pool.all, m.to)
+	}
+	m.pool.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	if m.idle != nil {
+		m.idle.Stop()
+	}
+	if m.holders == 0 {
+		_ = m.Close()
+	}
+}
+
+// drop retires the connections to a Machine; to every one if id is empty.
+func (p *multiplexes) drop(id hangar.MachineID) {
+	var list []*multiplexed
+	p.mu.Lock()
+	for to, conns := range p.all {
+		if id == "" || to.machine == id {
+			list = append(list, conns...)
+		}
+	}
+	p.mu.Unlock()
+	for _, m := range list {
+		m.retire()
+	}
+}
+
+// tryHTTP2 is try over HTTP/2.
+func (x *exchange) tryHTTP2(ctx context.Context, seat *balance.Seat) (*answer, *failure) {
+	to := destination{seat.Row.Machine.ID, seat.Row.Machine.InstanceID, seat.Port}
+	shared := &to
+	if x.ep.Handling.ProxyProto {
+		shared = nil
+	}
+	for {
+		var m *multiplexed
+		if shared != nil {
+			m = x.p.streams.take(to)
+		}
+		if m == nil {
+			var err error
+			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dial(ctx, seat) }); err != nil {
+				x.stay.leave()
+				return nil, &failure{err: dialError(err), unsent: true}
+			}
+		}
+		a, f := x.roundTripHTTP2(ctx, m)
+		if f == nil {
+			a.stay = &x.stay
+			return a, nil
+		}
+		m.leave()
+		if f.unsent || f.stale {
+			m.retire()
+		}
+		if !f.stale || !x.again(f) || ctx.Err() != nil {
+			x.stay.leave()
+			return nil, f
+		}
+		x.p.stats.retries.Add(1)
+	}
+}
+
+// roundTripHTTP2 sends the request over a connection.
+func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer, *failure) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &answer{h2: m, stop: func() { cancel(nil) }}
+	x.stay.attach(func() { cancel(errEnded) })
+	if a.silence = x.idleTimeout(); a.silence > 0 {
+		a.patience = time.AfterFunc(a.silence, func() { cancel(errSilent) })
+		a.stop = func() { a.patience.Stop(); cancel(nil) }
+	}
+	var wrote, read atomic.Bool
+	var interim struct { // the connection calls while its answer is waited for, and a moment longer
+		sync.Mutex
+		over bool
+	}
+	out, ok := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders:         func() { wrote.Store(true) },
+		GotFirstResponseByte: func() { read.Store(true) },
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			interim.Lock()
+			defer interim.Unlock()
+			if !interim.over {
+				x.informational(code, http.Header(h))
+			}
+			return nil
+		},
+	}))
+	if !ok {
+		m.Release()
+		a.stop()
+		return nil, &failure{err: bodyLost(), final: true}
+	}
+	out.Header = out.Header.Clone() // the connection reads them on after an attempt that was given up
+	if out.Header["User-Agent"] == nil {
+		out.Header["User-Agent"] = []string{""} // or it names itself
+	}
+	out.URL = &url.URL{Scheme: "http", Host: out.Host, Path: out.URL.Path, RawPath: out.URL.RawPath, RawQuery: out.URL.RawQuery, ForceQuery: out.URL.ForceQuery}
+	if out.Host == "" {
+		out.URL.Host = "machine"
+	}
+	out.RequestURI = ""
+	used := m.used.Load()
+	res, err := m.RoundTrip(out)
+	interim.Lock()
+	interim.over = true
+	interim.Unlock()
+	if err == nil && (res.StatusCode < 200 || res.StatusCode > 999) {
+		_ = res.Body.Close()
+		a.stop()
+		return nil, &failure{final: true, answers: true, err: &hangar.EdgeError{
+			Code: hangar.EdgeIncomplete, Status: http.StatusBadGateway, Message: "the machine's answer has no status of HTTP",
+		}}
+	}
+	if err == nil {
+		a.Response = res
+		return a, nil
+	}
+	if e := x.bodyFailure(); e != nil {
+		a.stop()
+		return nil, &failure{err: e, final: true}
+	}
+	f := &failure{err: exchangeError(ctx, err), unsent: !wrote.Load() || refusedStream(err), answers: read.Load()}
+	a.stop()
+	f.stale = used && !f.answers && (f.unsent || m.Err() != nil)
+	if !used && !f.answers && f.err.Code == hangar.EdgeIncomplete && f.err.Status == http.StatusBadGateway {
+		f.final = true
+		f.err.Code, f.err.Message = hangar.EdgeHandshake, "the machine does not speak HTTP/2 with prior knowledge (h2_backend)"
+	}
+	return nil, f
+}
+
+// refusedStream reports whether the Machine has said that it did nothing about a request.
+func refusedStream(err error) bool {
+	var s http2.StreamError
+	return errors.As(err, &s) && s.Code == http2.ErrCodeRefusedStream
+}
+
+// serveHTTP2 serves a connection of a client that speaks HTTP/2 until it ends.
+func (p *Proxy) serveHTTP2(ctx context.Context, conn net.Conn) {
+	if !p.enter(conn) {
+		return
+	}
+	defer p.leave(conn)
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	p.h2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, BaseConfig: p.base, Handler: p.handler}) //nolint:staticcheck // one goroutine less for a connection than by way of a net.Listener
+}
+
+// alpn reports whether a client has chosen a protocol.
+func alpn(state *tls.ConnectionState, protocol string) bool {
+	return state != nil && state.NegotiatedProtocol == protocol
+}

@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+// requestID returns a new <ULID>-<region>. It is no secret and orders nothing, so that it
+// needs neither a lock nor the kernel.
+func requestID(now time.Time, region hangar.Region) string {
+	var b [27 + 16]byte
+	ms := uint64(now.UnixMilli())
+	for i := 9; i >= 0; i-- {
+		b[i] = crockford[ms&31]
+		ms >>= 5
+	}
+	high, low := random(), random()
+	for i := range 8 {
+		b[10+i] = crockford[high>>(5*i)&31]
+		b[18+i] = crockford[low>>(5*i)&31]
+	}
+	b[26] = '-'
+	return string(append(b[:27], region...))
+}
+
+// random is fit for what has to be unique and not secret.
+func random() uint64 { return rand.Uint64() } //nolint:gosec // see there
+
+const lowerHex = "0123456789abcdef"
+
+// traceparent returns what a Machine gets in HeaderTraceparent: the caller's trace goes on
+// in a new span, or a new trace begins. continued tells whether there was one.
+func traceparent(sent string) (value string, continued bool) {
+	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+	var b [length]byte
+	continued = len(sent) >= length && validTrace(sent)
+	copy(b[:], "00-")
+	// Odd numbers, as no id may be all zero.
+	if continued {
+		copy(b[3:], sent[3:36])
+		copy(b[53:], sent[53:55])
+	} else {
+		hex64(b[3:], random())
+		hex64(b[19:], random()|1)
+		b[35] = '-'
+		copy(b[53:], "00")
+	}
+	hex64(b[36:], random()|1)
+	b[52] = '-'
+	return string(b[:]), continued
+}
+
+func hex64(to []byte, n uint64) {
+	for i := 15; i >= 0; i-- {
+		to[i] = lowerHex[n&15]
+		n >>= 4
+	}
+}
+
+// validTrace reports whether a text of at least 55 bytes begins as the W3C's Trace Context
+// says: the version, which is not ff, the trace, the span and flags.
+func validTrace(s string) bool {
+	if s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" || s[:2] == "00" && len(s) != 55 || len(s) > 55 && s[55] != '-' {
+		return false
+	}
+	for _, part := range [...]struct {
+		from, to int
+		zero     bool // may be all zero
+	}{{0, 2, true}, {3, 35, false}, {36, 52, false}, {53, 55, true}} {
+		zero := true
+		for _, c := range []byte(s[part.from:part.to]) {
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return false
+			}
+			zero = zero && c == '0'
+		}
+		if zero && !part.zero {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,202 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/proxy/compress"
+)
+
+// bufferSize is how much of an answer is passed on at once.
+const bufferSize = 32 << 10
+
+// large is how long a body has to be for the kernel to move it, where it can.
+const large = 256 << 10
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// informational passes an interim answer on.
+func (x *exchange) informational(code int, h http.Header) {
+	if !x.sent.ProtoAtLeast(1, 1) || code < 102 || code > 199 {
+		return // 100 goes to the client when its body is read
+	}
+	to := x.w.Header()
+	if h["Connection"] != nil {
+		dropNominated(h)
+	}
+	for key, values := range h {
+		if !hopByHop(key) {
+			to[key] = values
+		}
+	}
+	x.w.WriteHeader(code)
+	clear(to)
+}
+
+// pass gives the answer of a Machine to the client.
+func (x *exchange) pass(a *answer) {
+	if a.StatusCode == http.StatusSwitchingProtocols {
+		x.tunnel(a)
+		return
+	}
+	w, end := x.w, error(nil)
+	closing := func() error { return nil }
+	if o := x.ep.Options.HTTP; o != nil && o.Compress != nil && *o.Compress {
+		w, closing = compress.Writer(w, x.sent)
+	}
+	h := w.Header()
+	x.present(h, a.Response)
+	withhold(a.Trailer)
+	announced := len(a.Trailer)
+	if announced > 0 {
+		names := make([]string, 0, announced)
+		for name := range a.Trailer {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		h["Trailer"] = names
+		if x.sent.ProtoMajor == 1 {
+			delete(h, "Content-Length") // or there is no room for them
+		}
+	}
+	x.status = a.StatusCode
+	w.WriteHeader(a.StatusCode)
+	if end = x.stream(w, a); end == nil {
+		withhold(a.Trailer)
+		trail(h, a.Trailer, announced)
+		end = closing()
+	}
+	if end == nil {
+		a.done(x.p.pool)
+		return
+	}
+	a.drop()
+	var lost *machineError
+	if errors.As(end, &lost) && x.sent.Context().Err() == nil {
+		x.report(&hangar.EdgeError{Code: hangar.EdgeIncomplete, Status: a.StatusCode, Message: "the machine did not complete its answer", Err: lost.error})
+	}
+	panic(http.ErrAbortHandler) // so that the client does not take what it has for all
+}
+
+// trail writes the trailers of an answer. Those that were not announced have to say that
+// they are trailers.
+func trail(h, trailers http.Header, announced int) {
+	if len(trailers) == announced {
+		maps.Copy(h, trailers)
+		return
+	}
+	for name, values := range trailers {
+		h[http.TrailerPrefix+name] = values
+	}
+}
+
+// machineError is one of the Machine's side while its answer is passed on.
+type machineError struct{ error }
+
+func (e *machineError) Unwrap() error { return e.error }
+
+// stream passes the body of an answer on as it arrives.
+func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
+	if a.Body == nil || a.Body == http.NoBody || a.ContentLength == 0 || x.sent.Method == http.MethodHead {
+		return nil
+	}
+	if to, ok := w.(io.ReaderFrom); ok && a.ContentLength >= large && a.h2 == nil {
+		n, err := to.ReadFrom(a.Body)
+		x.bytes = n
+		if err == nil && n < a.ContentLength {
+			err = &machineError{io.ErrUnexpectedEOF}
+		}
+		return err
+	}
+	buf := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buf)
+	var flusher http.Flusher
+	left := a.ContentLength // negative: unknown
+	if left < 0 {
+		flusher, _ = w.(http.Flusher)
+		if quiet, ok := a.Body.(interface{ AtHand() int }); flusher != nil && (!ok || quiet.AtHand() == 0) {
+			flusher.Flush() // the header, as the body may be long in coming
+		}
+	}
+	for {
+		a.touch()
+		n, err := a.Body.Read(buf[:])
+		if n > 0 {
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return werr
+			}
+			x.bytes += int64(n)
+			if left > 0 {
+				left -= int64(n)
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return &machineError{err}
+		case left == 0:
+			continue // nothing but the end is to come
+		case n == len(buf):
+			continue // more is there
+		}
+		if more, ok := a.Body.(interface{ Ready() bool }); ok && more.Ready() {
+			continue
+		}
+		if flusher == nil {
+			flusher, _ = w.(http.Flusher)
+		}
+		if flusher != nil {
+			flusher.Flush()
+		}
+	}
+}
+
+// touch says that an answer over HTTP/2 goes on.
+func (a *answer) touch() {
+	if a.patience != nil {
+		a.patience.Reset(a.silence)
+	}
+}
+
+// redirectHTTPS sends the client to the same place by https.
+func (x *exchange) redirectHTTPS() {
+	host := x.sent.Host
+	if name := hangar.Canonical(host); name != "" {
+		host = string(name)
+	} else {
+		host = hostOnly(host)
+	}
+	port := 443
+	if x.visitor.Route == nil && x.p.options.HTTPSPort != 0 {
+		port = x.p.options.HTTPSPort
+	}
+	if port != 443 {
+		host += ":" + strconv.Itoa(port)
+	}
+	h := x.w.Header()
+	h["Location"] = []string{"https://" + host + strings.TrimPrefix(x.sent.URL.RequestURI(), "*")}
+	h["Content-Length"] = []string{"0"}
+	h["Server"] = product
+	requestIDs.set(h, []string{x.id})
+	x.status = http.StatusMovedPermanently
+	x.w.WriteHeader(http.StatusMovedPermanently)
+}
+
+// hostOnly is a Host header with an address, without its port.
+func hostOnly(host string) string {
+	if ap, err := netip.ParseAddrPort(host); err == nil {
+		if host = ap.Addr().String(); ap.Addr().Is6() {
+			host = "[" + host + "]"
+		}
+	}
+	return host
+}

@@ -1,0 +1,153 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/http1"
+)
+
+const (
+	// idleUpstream is for how long a connection to a Machine waits for its next request:
+	// less than what servers usually allow, so that none is closed under a request.
+	idleUpstream = 4 * time.Second
+	// sweepEvery is how often idle connections are looked through.
+	sweepEvery = time.Second
+	// maxIdle bounds the idle connections to one service of a Machine, maxIdleAll those to all.
+	maxIdle    = 512
+	maxIdleAll = 8192
+)
+
+// destination is where connections of a pool lead. One config version of a Machine has
+// nothing to do with the next.
+type destination struct {
+	machine  hangar.MachineID
+	instance hangar.InstanceID
+	port     int
+}
+
+// upstream is a connection to a Machine, in use or idle.
+type upstream struct {
+	*http1.Conn
+	at    *idle // where it goes back to; nil: nowhere
+	used  bool  // it has served a request before
+	since time.Time
+}
+
+// end closes the connection under a request.
+func (u *upstream) end() { _ = u.Close() }
+
+// idle are the unused connections to a destination.
+type idle struct {
+	void    bool        // the Machine has restarted: nothing comes back
+	conns   []*upstream // the one used last is the last
+	touched time.Time   // when one was last taken or came back
+}
+
+// pool keeps connections to Machines between requests.
+type pool struct {
+	mu    sync.Mutex
+	all   map[destination]*idle
+	count int // idle ones
+}
+
+func newPool() *pool { return &pool{all: make(map[destination]*idle)} }
+
+// take returns an idle connection that the Machine has not closed, or nil, and where a new
+// one would go back to.
+func (p *pool) take(d destination, now time.Time) (*upstream, *idle) {
+	for {
+		p.mu.Lock()
+		at := p.all[d]
+		if at == nil {
+			at = &idle{}
+			p.all[d] = at
+		}
+		at.touched = now
+		n := len(at.conns)
+		if n == 0 {
+			p.mu.Unlock()
+			return nil, at
+		}
+		u := at.conns[n-1]
+		at.conns[n-1] = nil
+		at.conns = at.conns[:n-1]
+		p.count--
+		p.mu.Unlock()
+		if u.Alive() {
+			return u, at
+		}
+		_ = u.Close()
+	}
+}
+
+// put takes a connection back, or closes it.
+func (p *pool) put(u *upstream, now time.Time) {
+	if u.at == nil || !u.Reusable() {
+		_ = u.Close()
+		return
+	}
+	p.mu.Lock()
+	if u.at.void || len(u.at.conns) >= maxIdle || p.count >= maxIdleAll {
+		p.mu.Unlock()
+		_ = u.Close()
+		return
+	}
+	u.used, u.since, u.at.touched = true, now, now
+	u.at.conns = append(u.at.conns, u)
+	p.count++
+	p.mu.Unlock()
+}
+
+// drop closes the idle connections to a Machine and keeps those in use from coming back.
+func (p *pool) drop(id hangar.MachineID) {
+	var closing []*upstream
+	p.mu.Lock()
+	for d, at := range p.all {
+		if d.machine == id {
+			closing = append(closing, p.voidLocked(d, at)...)
+		}
+	}
+	p.mu.Unlock()
+	closeAll(closing)
+}
+
+// sweep closes what has been idle since a time.
+func (p *pool) sweep(since time.Time) {
+	var closing []*upstream
+	p.mu.Lock()
+	for d, at := range p.all {
+		if at.touched.Before(since) {
+			closing = append(closing, p.voidLocked(d, at)...)
+			continue
+		}
+		n := 0
+		for n < len(at.conns) && at.conns[n].since.Before(since) {
+			n++
+		}
+		closing = append(closing, at.conns[:n]...)
+		kept := copy(at.conns, at.conns[n:])
+		clear(at.conns[kept:])
+		at.conns = at.conns[:kept]
+		p.count -= n
+	}
+	p.mu.Unlock()
+	closeAll(closing)
+}
+
+// voidLocked forgets a destination and returns its connections. p.mu is held.
+func (p *pool) voidLocked(d destination, at *idle) []*upstream {
+	at.void = true
+	delete(p.all, d)
+	p.count -= len(at.conns)
+	conns := at.conns
+	at.conns = nil
+	return conns
+}
+
+func closeAll(conns []*upstream) {
+	for _, u := range conns {
+		_ = u.Close()
+	}
+}

@@ -1,0 +1,222 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/proxy/replay"
+)
+
+// replays is what has become of a request through the instructions of Machines.
+type replays struct {
+	count  int
+	last   *replay.Instruction // by which it goes where it goes now; nil: by the client's wish
+	cached bool                // last was remembered
+	from   origin              // who gave last
+	since  time.Time           // when
+	fallen bool                // it has come back to from, and goes nowhere else
+}
+
+// origin is the Machine that gave an instruction, and how the request had come to it.
+type origin struct {
+	machine hangar.MachineID
+	route   *hangar.AppRoute
+	ep      *balance.Endpoint
+}
+
+// bound makes a context that ends when the request has not been answered as soon as its
+// instruction wants; heard says that it has.
+func (s *replays) bound(ctx context.Context) (bounded context.Context, stop, heard func()) {
+	if s.last == nil || s.last.Timeout == 0 || s.fallen {
+		return ctx, nothing, nothing
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(s.last.Timeout, func() { cancel(errSilent) })
+	return ctx, func() { timer.Stop(); cancel(nil) }, func() { timer.Stop() }
+}
+
+// cacheRules are those of the origin's endpoint.
+func (o *origin) cacheRules() []hangar.ReplayCache {
+	if options := o.ep.Options.HTTP; options != nil {
+		return options.ReplayCache
+	}
+	return nil
+}
+
+// begin decides where a request goes first: where earlier ones like it were sent, or where
+// the client wants it.
+func (x *exchange) begin() {
+	in, status := x.p.memory.Lookup(x.home.route.App, x.sent, x.home.cacheRules())
+	h := x.sent.Header
+	switch status {
+	case replay.CacheHit:
+		if e := x.follow(in, ""); e == nil {
+			x.replays.last, x.replays.cached = in, true
+			replayCacheState.set(h, []string{string(status)})
+			return
+		}
+		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+	case replay.CacheBypass:
+		replayCacheState.set(h, []string{string(status)})
+	case replay.CacheMiss:
+	}
+	x.wish = x.wishes
+}
+
+// follow makes the wish of an instruction that a Machine gave.
+func (x *exchange) follow(in *replay.Instruction, from hangar.MachineID) *hangar.EdgeError {
+	route, ep := x.route, x.ep
+	if in.App != "" && in.App != route.App {
+		var e *hangar.EdgeError
+		if route, ep, e = x.sibling(in.App); e != nil {
+			return e
+		}
+	}
+	x.route, x.ep = route, ep
+	x.wish = balance.Wish{
+		Instance: in.Instance, Prefer: in.PreferInstance,
+		Regions: in.Regions, OnlyRegions: len(in.Regions) > 0 && !in.AnyRegion,
+	}
+	if in.Elsewhere && from != "" {
+		x.wish.Except = []hangar.MachineID{from}
+	}
+	return nil
+}
+
+// sibling finds another App of the same organization by the public port that the request
+// came to. It needs no address, and its network does not matter.
+func (x *exchange) sibling(app hangar.AppName) (*hangar.AppRoute, *balance.Endpoint, *hangar.EdgeError) {
+	route, ok := x.p.routes.App(app)
+	if !ok {
+		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayApp, Status: http.StatusBadGateway, Message: "the request was to be replayed in an app that there is not"}
+	}
+	if route.Org != x.route.Org {
+		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayForbidden, Status: http.StatusBadGateway, Message: "the request was to be replayed in an app of another organization"}
+	}
+	ep, ok := x.p.balancer.Endpoint(route, false, x.visitor.Port)
+	if !ok || !ep.Handling.HTTP {
+		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayApp, Status: http.StatusBadGateway, Message: "the app " + string(app) + " has no service for HTTP on the port that the request came to"}
+	}
+	return route, ep, nil
+}
+
+// replayed reads whether the answer of a Machine sends the request somewhere else: then the
+// answer has been given up, and next time ask goes there.
+func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
+	if !replay.Asked(a.Header) {
+		if forgets(a.Header) {
+			x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+		}
+		return false, nil
+	}
+	in, err := instruction(a)
+	from := origin{machine: x.machine.ID, route: x.route, ep: x.ep}
+	a.drop()
+	if err != nil {
+		return false, edgeError(x.sent.Context(), err)
+	}
+	if x.replays.fallen || x.replays.count >= hangar.MaxReplays {
+		return false, &hangar.EdgeError{Code: hangar.EdgeReplayLoop, Status: http.StatusBadGateway, Message: "the request was replayed too often"}
+	}
+	if x.body != nil && !x.body.repeatable() {
+		return false, bodyLost()
+	}
+	first := x.replays.count == 0 && !x.replays.cached
+	x.replays.count++
+	x.r = x.sent
+	if in.Transform != nil {
+		x.r = x.sent.Clone(x.sent.Context())
+		x.r.Trailer = x.sent.Trailer // which the end of the body fills in
+		if err := in.Transform.Apply(x.r); err != nil {
+			return false, edgeError(x.sent.Context(), err)
+		}
+	}
+	switch {
+	case in.Cache != nil && in.Cache.Invalidate:
+		// Whoever gets a request by memory says that it is wrong, too.
+		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+	case first:
+		x.p.memory.Learn(x.home.route.App, x.sent, x.home.cacheRules(), in)
+	}
+	if x.r.Header[replayCacheState.neutral] == nil {
+		replayCacheState.set(x.r.Header, []string{string(replay.CacheMiss)})
+	}
+	if e := x.follow(in, from.machine); e != nil {
+		return false, e
+	}
+	now := time.Now()
+	x.replays.last, x.replays.cached, x.replays.from, x.replays.since = in, false, from, now
+	source := replay.Source{Instance: from.machine, Region: x.p.options.Region, Time: now.UnixMicro(), State: in.State}
+	replaySource.set(x.r.Header, []string{source.String()})
+	x.p.stats.replays.Add(1)
+	return true, nil
+}
+
+// forgets reports whether a Machine wants the edge to forget where requests like the one that
+// it answers were sent.
+func forgets(h http.Header) bool { return answerOnly[1].get(h) == "invalidate" }
+
+// instruction reads that of an answer.
+func instruction(a *answer) (*replay.Instruction, error) {
+	if in, ok, err := replay.Parse(a.Header); ok || err != nil {
+		return in, err
+	}
+	text, err := io.ReadAll(io.LimitReader(a.Body, replay.MaxJSON+1))
+	if err != nil {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeIncomplete, Status: http.StatusBadGateway, Message: "the machine did not complete its answer", Err: err}
+	}
+	return replay.ParseJSON(text)
+}
+
+// fallBack sends a request that could not be replayed, or not where earlier ones went, to
+// where it would have gone; false: that is not wanted. A Machine that asked for a fallback
+// knows that the request may have been done before it comes back; of one that was sent by
+// memory nobody knows.
+func (x *exchange) fallBack(e *hangar.EdgeError) bool {
+	s := &x.replays
+	if s.last == nil || s.fallen || x.body != nil && !x.body.repeatable() {
+		return false
+	}
+	if s.cached {
+		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+		if x.done {
+			return false
+		}
+		x.route, x.ep, x.wish = x.home.route, x.home.ep, x.wishes
+		s.last, s.cached = nil, false
+		replayCacheState.remove(x.sent.Header)
+		return true
+	}
+	if s.last.Fallback == replay.FallbackNone {
+		return false
+	}
+	failed := replay.Failed{
+		Instance: s.last.Instance, App: x.route.App, Regions: s.last.Regions, Source: s.from.machine,
+		Reason: failReason(e), Elapsed: time.Since(s.since).Milliseconds(),
+	}
+	x.route, x.ep, s.fallen = s.from.route, s.from.ep, true
+	x.wish = balance.Wish{Prefer: s.from.machine}
+	if s.last.Fallback == replay.FallbackForce {
+		x.wish = balance.Wish{Instance: s.from.machine}
+	}
+	x.r = x.sent
+	replaySource.remove(x.r.Header)
+	replayCacheState.remove(x.r.Header)
+	replayFailed.set(x.r.Header, []string{failed.String()})
+	return true
+}
+
+func failReason(e *hangar.EdgeError) replay.FailReason {
+	switch {
+	case e.Status == http.StatusGatewayTimeout:
+		return replay.FailTimeout
+	case slices.Contains([]hangar.EdgeCode{hangar.EdgeNoCandidate, hangar.EdgeNoMachine, hangar.EdgeNoneHealthy, hangar.EdgeQueueFull}, e.Code):
+		return replay.FailNoCandidate
+	}
+	return replay.FailRetries
+}

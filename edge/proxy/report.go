@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/proxy/page"
+)
+
+// fail answers a request with an error.
+func (x *exchange) fail(e *hangar.EdgeError) {
+	x.status = e.Status
+	x.report(e)
+	h := x.w.Header()
+	clear(h)
+	h["Server"] = product
+	requestIDs.set(h, []string{x.id})
+	if e.Status == http.StatusServiceUnavailable {
+		h["Retry-After"] = retryAfter
+	}
+	if e.Code == hangar.EdgeNoMethod {
+		h["Allow"] = []string{"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"}
+	}
+	page.Write(x.w, x.sent, e, x.id)
+}
+
+var retryAfter = []string{"1"}
+
+// report counts a failed request and writes it to the App's log.
+func (x *exchange) report(e *hangar.EdgeError) {
+	x.code = e.Code
+	x.p.stats.failures.Add(1)
+	if x.route == nil {
+		return
+	}
+	if e.Err != nil {
+		x.p.log.DebugContext(x.visitor.ctx, "a request to an app failed", "app", x.route.App, "machine", x.machine.ID, "code", e.Code, "error", e.Err)
+	}
+	more, ok := x.p.lines.allow(line{x.route.App, e.Code}, time.Now())
+	if !ok {
+		return
+	}
+	ref := x.machine
+	if ref.App != x.route.App {
+		ref = hangar.MachineRef{App: x.route.App}
+	}
+	text := fmt.Sprintf("[%s] %s (%s %s%s, request %s)", e.Code, e.Message, x.sent.Method, x.sent.Host, printable(x.sent.URL.EscapedPath()), x.id)
+	x.p.logEdge(cmp.Or(x.host, x.p.options.Host), ref, level(e.Status), text+leftOut(more))
+}
+
+// leftOut says how many lines like one were not written.
+func leftOut(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d more like this were left out before)", n)
+}
+
+func level(status int) string {
+	if status >= 500 {
+		return "error"
+	}
+	return "warn"
+}
+
+// printable cuts a path for a log.
+func printable(path string) string {
+	if len(path) > maxLoggedPath {
+		return path[:maxLoggedPath] + "…"
+	}
+	return path
+}
+
+const maxLoggedPath = 200 // bytes
+
+// logEdge writes to the log of an App, on the server of a Machine.
+func (p *Proxy) logEdge(host hangar.HostID, ref hangar.MachineRef, level, text string) {
+	gate, err := p.options.Gates.Gate(host)
+	if err != nil {
+		if gate, err = p.options.Gates.Gate(p.options.Host); err != nil {
+			return
+		}
+	}
+	gate.LogEdge(ref, level, text)
+}
+
+// record writes a line about a request for those who follow the App's.
+func (x *exchange) record() {
+	if x.route == nil || !x.p.access.Wanted(x.route.App) {
+		return
+	}
+	now := time.Now()
+	region := x.p.options.Region
+	if x.machine.ID == "" {
+		region = ""
+	}
+	x.p.access.Publish(x.route.App, hangar.EdgeRequest{
+		Client: x.visitor.Remote.Addr().Unmap().WithZone(""), Method: x.sent.Method, Host: x.sent.Host, Path: printable(x.sent.URL.RequestURI()),
+		Proto: x.sent.Proto, Status: x.status, Bytes: x.bytes, Millis: float64(now.Sub(x.start).Microseconds()) / 1000,
+		UserAgent: x.sent.UserAgent(), RequestID: x.id, Replays: x.replays.count, Code: x.code,
+	}.Entry(now, x.machine.ID, region))
+}
+
+// Lines about failed requests of one App and code in a period. The rest is counted.
+const (
+	linesPerPeriod = 10
+	linePeriod     = 10 * time.Second
+)
+
+// line is what lines in the log of an App have in common.
+type line struct {
+	app  hangar.AppName
+	code hangar.EdgeCode
+}
+
+// lines keeps the logs of Apps from being flooded.
+type lines struct {
+	mu     sync.Mutex
+	recent map[line]*tally
+}
+
+type tally struct {
+	since   time.Time
+	written int
+	left    int // lines that were left out
+}
+
+// allow reports whether a line may be written, and how many before it were not.
+func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.recent == nil {
+		l.recent = make(map[line]*tally)
+	}
+	t := l.recent[of]
+	if t == nil {
+		t = &tally{since: now}
+		l.recent[of] = t
+	}
+	if now.Sub(t.since) >= linePeriod {
+		t.since, t.written, more, t.left = now, 0, t.left, 0
+	}
+	if t.written == linesPerPeriod {
+		t.left++
+		return 0, false
+	}
+	t.written++
+	return more, true
+}
+
+// sweep forgets what is over, and tells how many lines were left out.
+func (l *lines) sweep(now time.Time, tell func(of line, more int)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for of, t := range l.recent {
+		if now.Sub(t.since) >= linePeriod {
+			if t.left > 0 {
+				tell(of, t.left)
+			}
+			delete(l.recent, of)
+		}
+	}
+}
+
+// refuse answers a request that could not be read.
+func refuse(w http.ResponseWriter, e *hangar.EdgeError, id string) {
+	h := w.Header()
+	h["Server"] = product
+	requestIDs.set(h, []string{id})
+	page.Write(w, nil, e, id)
+}

@@ -1,0 +1,311 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// reset closes a connection so that the other end gets an RST.
+func reset(c net.Conn) {
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+// readRequest reads one request with its body.
+func readRequest(br *bufio.Reader) *http.Request {
+	r, err := http.ReadRequest(br)
+	if err != nil {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil
+	}
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	return r
+}
+
+const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// What a dying Machine does with a connection.
+var deaths = []struct {
+	name   string
+	do     func(c net.Conn)
+	passed bool // a part of an answer goes through
+}{
+	{"closes at once", func(net.Conn) {}, false},
+	{"resets at once", func(c net.Conn) { reset(c) }, false},
+	{"closes after the request", func(c net.Conn) { readRequest(bufio.NewReader(c)) }, false},
+	{"resets after the request", func(c net.Conn) { readRequest(bufio.NewReader(c)); reset(c) }, false},
+	{"closes in the status line", func(c net.Conn) {
+		readRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 2")
+	}, false},
+	{"closes in the header", func(c net.Conn) {
+		readRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-")
+	}, false},
+	{"closes in the body", func(c net.Conn) {
+		readRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+	}, true},
+	{"closes in a chunk", func(c net.Conn) {
+		readRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+	}, true},
+	{"resets in a chunk", func(c net.Conn) {
+		readRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+		time.Sleep(20 * time.Millisecond)
+		reset(c)
+	}, true},
+}
+
+func TestRetry(t *testing.T) {
+	for _, death := range deaths {
+		for _, method := range []string{"GET", "PUT", "POST"} {
+			t.Run(death.name+"/"+method, func(t *testing.T) {
+				w := newWorld(t)
+				var first, second atomic.Int32
+				bad := w.scripted(func(_ int, c net.Conn) { first.Add(1); death.do(c) })
+				good := w.backend(func(rw http.ResponseWriter, r *http.Request) {
+					second.Add(1)
+					body, _ := io.ReadAll(r.Body)
+					fmt.Fprintf(rw, "%s %s", r.Method, body)
+				})
+				bads := w.machine("a1", "app", bad, nil)
+				w.machine("a2", "app", good, nil)
+				var body io.Reader
+				sent := ""
+				if method != "GET" {
+					sent = "the body"
+					body = strings.NewReader(sent)
+				}
+				// The Machine that dies is the first.
+				r := w.request(method, "http://app.apps.test/", body, "fly-prefer-instance-id", string(bads))
+				res, err := w.client().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, bodyErr := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				switch {
+				case first.Load() == 0:
+					t.Fatal("the Machine that dies was not asked")
+				case death.passed:
+					if bodyErr == nil || second.Load() != 0 {
+						t.Errorf("got %d %q, and the other Machine was asked %d times", res.StatusCode, got, second.Load())
+					}
+				case method == "POST" && second.Load() == 0:
+					if res.StatusCode != http.StatusBadGateway {
+						t.Errorf("got %d %q", res.StatusCode, got)
+					}
+				case method == "POST" && strings.Contains(death.name, "request"):
+					t.Error("a request that may have been answered was repeated")
+				default:
+					if want := method + " " + sent; res.StatusCode != http.StatusOK || string(got) != want || second.Load() != 1 {
+						t.Errorf("got %d %q, want %q, and the other Machine was asked %d times", res.StatusCode, got, want, second.Load())
+					}
+				}
+			})
+		}
+	}
+}
+
+// A connection that was kept for the next request may be closed under it.
+func TestRetryStale(t *testing.T) {
+	for _, method := range []string{"GET", "POST"} {
+		t.Run(method, func(t *testing.T) {
+			w := newWorld(t)
+			var asked atomic.Int32
+			addr := w.scripted(func(n int, c net.Conn) {
+				br := bufio.NewReader(c)
+				for turn := 1; ; turn++ {
+					r := readRequest(br)
+					if r == nil {
+						return
+					}
+					asked.Add(1)
+					if n == 1 && turn == 2 {
+						return // it closes as the second request arrives
+					}
+					_, _ = io.WriteString(c, okAnswer)
+				}
+			})
+			w.machine("a1", "app", addr, nil)
+			c := w.client()
+			if got := w.do(c, w.request(method, "http://app.apps.test/", strings.NewReader("x"))); got.StatusCode != http.StatusOK {
+				t.Fatalf("got %d %s", got.StatusCode, got.body)
+			}
+			got := w.do(c, w.request(method, "http://app.apps.test/", strings.NewReader("x")))
+			if method == "POST" {
+				if got.StatusCode != http.StatusBadGateway || asked.Load() != 2 {
+					t.Errorf("got %d after %d requests", got.StatusCode, asked.Load())
+				}
+				return
+			}
+			if got.StatusCode != http.StatusOK || asked.Load() != 3 {
+				t.Errorf("got %d %s after %d requests", got.StatusCode, got.body, asked.Load())
+			}
+		})
+	}
+	t.Run("closed before", func(t *testing.T) {
+		w := newWorld(t)
+		closed := make(chan struct{})
+		addr := w.scripted(func(n int, c net.Conn) {
+			readRequest(bufio.NewReader(c))
+			_, _ = io.WriteString(c, okAnswer)
+			if n == 1 {
+				_ = c.Close()
+				close(closed)
+			}
+		})
+		w.machine("a1", "app", addr, nil)
+		c := w.client()
+		for range 2 {
+			if got := w.do(c, w.request("POST", "http://app.apps.test/", strings.NewReader("x"))); got.StatusCode != http.StatusOK {
+				t.Fatalf("got %d %s", got.StatusCode, got.body)
+			}
+			<-closed
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a1", "app", "", nil)
+	start := time.Now()
+	wantCode(t, w.get("http://app.apps.test/"), 502, hangar.EdgeRefusedPort)
+	if took := time.Since(start); took < 400*time.Millisecond || took > 5*time.Second {
+		t.Errorf("it was tried for %s", took)
+	}
+	t.Run("another does", func(t *testing.T) {
+		w.machine("a2", "app", w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "a2") }), nil)
+		for range 10 {
+			if got := w.get("http://app.apps.test/"); got.body != "a2" {
+				t.Errorf("got %d %q", got.StatusCode, got.body)
+			}
+		}
+	})
+	t.Run("it listens soon", func(t *testing.T) {
+		w.machine("b1", "second", "", nil)
+		addr := w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "b1") })
+		timer := time.AfterFunc(200*time.Millisecond, func() {
+			w.gate.mu.Lock()
+			defer w.gate.mu.Unlock()
+			w.gate.dials["b1000000000000"] = func(ctx context.Context) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			}
+		})
+		defer timer.Stop()
+		if got := w.get("http://second.apps.test/"); got.body != "b1" {
+			t.Errorf("got %d %q", got.StatusCode, got.body)
+		}
+	})
+}
+
+func TestLargeBodyIsNotRepeated(t *testing.T) {
+	w := newWorld(t)
+	bad := w.scripted(func(_ int, c net.Conn) {
+		_, _ = io.CopyN(io.Discard, c, 3<<20)
+		reset(c)
+	})
+	var asked atomic.Int32
+	good := w.backend(func(http.ResponseWriter, *http.Request) { asked.Add(1) })
+	bads := w.machine("a1", "app", bad, nil)
+	w.machine("a2", "app", good, nil)
+	r := w.request("PUT", "http://app.apps.test/", strings.NewReader(strings.Repeat("x", 4<<20)), "fly-prefer-instance-id", string(bads))
+	res, err := w.client().Do(r)
+	if err == nil {
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusBadGateway {
+			t.Errorf("got %d", res.StatusCode)
+		}
+	}
+	if asked.Load() != 0 {
+		t.Error("a part of a body was sent for the whole")
+	}
+}
+
+func TestMalformedAnswer(t *testing.T) {
+	w := newWorld(t)
+	for i, answer := range []string{
+		"nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+		"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+	} {
+		var asked atomic.Int32
+		addr := w.scripted(func(_ int, c net.Conn) {
+			readRequest(bufio.NewReader(c))
+			asked.Add(1)
+			_, _ = io.WriteString(c, answer)
+		})
+		id := w.machine(fmt.Sprintf("a%d", i), "app", addr, nil)
+		got := w.get("http://app.apps.test/", "fly-force-instance-id", string(id))
+		wantCode(t, got, 502, hangar.EdgeIncomplete)
+		if asked.Load() != 1 {
+			t.Errorf("%q was asked for %d times", answer, asked.Load())
+		}
+	}
+}
+
+// Machines that die and come back cost no request that can be repeated.
+func TestNoRequestLost(t *testing.T) {
+	w := newWorld(t)
+	addr := w.scripted(func(n int, c net.Conn) {
+		br := bufio.NewReader(c)
+		for turn := 0; ; turn++ {
+			if n%3 == 0 && turn == n%5 {
+				reset(c)
+				return
+			}
+			if readRequest(br) == nil {
+				return
+			}
+			if n%4 == 0 && turn == n%3 {
+				return
+			}
+			_, _ = io.WriteString(c, okAnswer)
+		}
+	})
+	for i := range 3 {
+		w.machine(fmt.Sprintf("a%d", i), "app", addr, nil)
+	}
+	c := w.client()
+	failed := make(chan string, 8)
+	for range cap(failed) {
+		go func() {
+			for range 100 {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://app.apps.test/", strings.NewReader("hello"))
+				res, err := c.Do(r)
+				if err != nil {
+					failed <- err.Error()
+					return
+				}
+				body, _ := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				if res.StatusCode != http.StatusOK || string(body) != "ok" {
+					failed <- res.Status + " " + string(body)
+					return
+				}
+			}
+			failed <- ""
+		}()
+	}
+	for range cap(failed) {
+		if why := <-failed; why != "" {
+			t.Error(why)
+		}
+	}
+}

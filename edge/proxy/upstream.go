@@ -1,0 +1,258 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/internal/http1"
+)
+
+// answer is what a Machine answers, with the way to give back what it came by.
+type answer struct {
+	*http.Response
+	stay *stay
+	conn *upstream    // HTTP/1.1
+	h2   *multiplexed // HTTP/2
+	stop func()       // ends the request to the Machine
+	// patience ends an answer over HTTP/2 after a silence; nil: nothing does.
+	patience *time.Timer
+	silence  time.Duration
+}
+
+// drop gives up what is left of the answer, and the seat.
+func (a *answer) drop() {
+	a.stop()
+	if a.conn != nil {
+		_ = a.conn.Close()
+	}
+	_ = a.Body.Close()
+	if a.h2 != nil {
+		a.h2.leave()
+	}
+	a.stay.leave()
+}
+
+// done gives back the connection of an answer that was read to its end, and the seat.
+func (a *answer) done(p *pool) {
+	_ = a.Body.Close()
+	if a.conn != nil {
+		p.put(a.conn, time.Now())
+	}
+	if a.h2 != nil {
+		a.h2.leave()
+	}
+	a.stop()
+	a.stay.leave()
+}
+
+// failure is why an attempt brought no answer.
+type failure struct {
+	err     *hangar.EdgeError
+	unsent  bool // nothing of the request was written
+	stale   bool // the connection had been kept from an earlier request, and was silent
+	answers bool // something of an answer was read
+	final   bool // it would be the same elsewhere
+}
+
+// try sends the request to the Machine of a seat and returns the beginning of its answer.
+// The stay ends if there is none.
+func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failure) {
+	if x.upgrade == "" && x.http2() {
+		return x.tryHTTP2(ctx, seat)
+	}
+	to := destination{seat.Row.Machine.ID, seat.Row.Machine.InstanceID, seat.Port}
+	shared := !x.ep.Handling.ProxyProto // a connection says whose it is, then
+	for {
+		var u *upstream
+		var at *idle
+		if shared {
+			u, at = x.p.pool.take(to, time.Now())
+		}
+		if u == nil {
+			conn, err := x.dial(ctx, seat)
+			if err != nil {
+				x.stay.leave()
+				return nil, &failure{err: dialError(err), unsent: true}
+			}
+			u = &upstream{Conn: http1.NewConn(conn), at: at}
+		}
+		x.stay.attach(u.end)
+		res, f := x.roundTrip(ctx, u)
+		if f == nil {
+			res.stay = &x.stay
+			return res, nil
+		}
+		_ = u.Close()
+		if !f.stale || !x.again(f) || ctx.Err() != nil {
+			x.stay.leave()
+			return nil, f
+		}
+		x.p.stats.retries.Add(1)
+	}
+}
+
+// dial connects to the Machine, and says who the client is if the service wants that.
+func (x *exchange) dial(ctx context.Context, seat *balance.Seat) (net.Conn, error) {
+	x.p.stats.dials.Add(1)
+	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
+	defer cancel()
+	ctx, stop := x.stay.during(ctx)
+	defer stop()
+	conn, err := seat.Dial(ctx)
+	if err != nil {
+		seat.Failed(err)
+		return nil, err
+	}
+	if !x.ep.Handling.ProxyProto {
+		return conn, nil
+	}
+	version := byte(1)
+	if o := x.ep.Options.ProxyProto; o != nil && o.Version == "v2" {
+		version = 2
+	}
+	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(x.visitor.Remote), net.TCPAddrFromAddrPort(x.visitor.Local))
+	if _, err := header.WriteTo(conn); err != nil {
+		_ = conn.Close()
+		seat.Failed(err)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// roundTrip sends the request over a connection.
+func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failure) {
+	out, ok := x.outgoing(ctx)
+	if !ok {
+		return nil, &failure{err: bodyLost(), final: true}
+	}
+	res, err := u.RoundTrip(ctx, out, http1.RoundTripOptions{Informational: x.informational, IdleTimeout: x.idleTimeout()}) //nolint:bodyclose // answer.done or answer.drop does
+	if err == nil {
+		return &answer{Response: res, conn: u, stop: nothing}, nil
+	}
+	if e := x.bodyFailure(); e != nil {
+		return nil, &failure{err: e, final: true}
+	}
+	f := &failure{err: exchangeError(ctx, err)}
+	if rt, ok := errors.AsType[*http1.RoundTripError](err); ok {
+		f.unsent, f.answers = !rt.Wrote, rt.Read
+		f.stale = u.used && !rt.Read
+	}
+	switch {
+	case f.err.Code != hangar.EdgeIncomplete:
+	case f.unsent && !f.answers: // HTTP/2 and HTTP/3 can say what HTTP/1 cannot
+		f.final = true
+		f.err = &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the request cannot be passed on over HTTP/1", Err: err}
+	case f.answers:
+		f.final = true
+	}
+	return nil, f
+}
+
+// again reports whether the request may be sent once more after a failure.
+func (x *exchange) again(f *failure) bool {
+	switch {
+	case f.final:
+		return false
+	case f.unsent:
+		return true
+	case !idempotent(x.r):
+		return false
+	}
+	return x.body == nil || x.body.repeatable()
+}
+
+// idempotent reports whether a request does the same if it is done twice, as RFC 9110,
+// section 9.2.2 says of methods and Idempotency-Key of others.
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodTrace:
+		return true
+	}
+	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
+}
+
+// outgoing is the request as the Machine gets it; false: its body is no longer at hand.
+func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
+	out := x.r
+	if out.Context() != ctx || x.body != nil {
+		out = out.WithContext(ctx)
+	}
+	if x.body == nil {
+		return out, true
+	}
+	reader, ok := x.body.attempt()
+	out.Body = reader
+	return out, ok
+}
+
+func nothing() {}
+
+// bodyFailure is what the client did wrong with its body, or nil.
+func (x *exchange) bodyFailure() *hangar.EdgeError {
+	if x.body == nil {
+		return nil
+	}
+	err := x.body.failure()
+	var large *http.MaxBytesError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errBodyTooBig), errors.As(err, &large):
+		return tooLarge()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &hangar.EdgeError{Code: hangar.EdgeSlow, Status: http.StatusRequestTimeout, Message: "the body of the request took too long to come", Err: err}
+	}
+	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the body of the request is malformed or incomplete", Err: err}
+}
+
+// bodyLost is why a request cannot be sent once more.
+func bodyLost() *hangar.EdgeError {
+	return &hangar.EdgeError{
+		Code: hangar.EdgeReplayBody, Status: http.StatusBadGateway,
+		Message: "the request cannot be sent again: its body is too large to be kept",
+	}
+}
+
+var (
+	errSilent = errors.New("the Machine has not answered in time")
+	errEnded  = errors.New("the Machine has ended")
+)
+
+// dialError says why a Machine cannot be connected to.
+func dialError(err error) *hangar.EdgeError {
+	if e, ok := errors.AsType[*hangar.EdgeError](err); ok {
+		return e
+	}
+	return &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
+}
+
+// exchangeError says why a Machine that is connected has not answered.
+func exchangeError(ctx context.Context, err error) *hangar.EdgeError {
+	e := &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
+	var network net.Error
+	switch {
+	case errors.Is(context.Cause(ctx), errSilent), errors.Is(err, os.ErrDeadlineExceeded):
+		e.Code, e.Status, e.Message = hangar.EdgeIncomplete, http.StatusGatewayTimeout, "the machine has not answered in time"
+	case errors.Is(context.Cause(ctx), errEnded), errors.Is(err, net.ErrClosed):
+		e.Code, e.Message = hangar.EdgeAborted, "the machine has ended before it answered"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		e.Code, e.Message = hangar.EdgeReset, "the machine reset the connection"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		e.Code, e.Message = hangar.EdgeAborted, "the machine closed the connection before it answered"
+	case errors.Is(err, syscall.ETIMEDOUT):
+		e.Code, e.Message = hangar.EdgeConnectTimeout, "the machine can no longer be reached"
+	case !errors.As(err, &network) && !errors.Is(err, context.Canceled):
+		e.Code, e.Message = hangar.EdgeIncomplete, "the machine's answer is no HTTP that can be passed on"
+	}
+	return e
+}

@@ -1,0 +1,495 @@
+package proxy_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"iter"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/proxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testDomain hangar.Hostname = "apps.test"
+	testHost   hangar.HostID   = "0a0b0c0d"
+	testRegion hangar.Region   = "loc"
+)
+
+// world is a proxy with its Machines, which are servers of the test.
+type world struct {
+	t        testing.TB
+	proxy    *proxy.Proxy
+	routes   *catalog.Routes
+	catalog  *catalog.Catalog
+	balancer *balance.Balancer
+	gate     *gate
+	rows     chan hangar.MachineRowChange
+	ctx      context.Context
+	stop     context.CancelFunc
+	addr     string // plain HTTP, port 80
+	tlsAddr  string // port 443
+	seq      uint64
+	mu       sync.Mutex
+	entry    func(*proxy.Entry) // changes what connections come in as
+}
+
+type option func(*proxy.Options)
+
+// gate is the gate of all Machines.
+type gate struct {
+	hangar.MachineGate // what is not needed here
+	mu                 sync.Mutex
+	dials              map[hangar.MachineID]func(ctx context.Context) (net.Conn, error)
+	files              map[string]string
+	in                 map[hangar.MachineID]int
+	logs               []string
+	limit              int
+}
+
+func (g *gate) EnterMachine(ref hangar.MachineRef, _ int) (func(), error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.limit > 0 && g.in[ref.ID] >= g.limit {
+		return nil, &hangar.Error{Code: hangar.CodeExhausted, Reason: hangar.ReasonAtLimit}
+	}
+	g.in[ref.ID]++
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.in[ref.ID]--
+		})
+	}, nil
+}
+
+func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, _ int) (net.Conn, error) {
+	g.mu.Lock()
+	dial := g.dials[ref.ID]
+	g.mu.Unlock()
+	if dial == nil {
+		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonConnectionRefused, Message: "nothing listens"}
+	}
+	return dial(ctx)
+}
+
+func (g *gate) WakeMachine(context.Context, hangar.MachineRef, int) error { return nil }
+
+type file struct {
+	*strings.Reader
+}
+
+func (file) Close() error       { return nil }
+func (f file) Size() int64      { return f.Reader.Size() }
+func (file) ModTime() time.Time { return time.Unix(1700000000, 0) }
+
+func (g *gate) OpenMachineFile(_ context.Context, _ hangar.MachineRef, path string) (hangar.MachineFile, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	text, ok := g.files[path]
+	if !ok {
+		return nil, &hangar.Error{Code: hangar.CodeNotFound}
+	}
+	return file{strings.NewReader(text)}, nil
+}
+
+func (g *gate) LogEdge(ref hangar.MachineRef, level, message string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.logs = append(g.logs, level+" "+string(ref.App)+" "+message)
+}
+
+func (g *gate) Gate(hangar.HostID) (hangar.MachineGate, error) { return g, nil }
+
+func (g *gate) lines() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string(nil), g.logs...)
+}
+
+func (g *gate) inside() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, each := range g.in {
+		n += each
+	}
+	return n
+}
+
+type feed struct {
+	routes []*hangar.AppRoute
+	rows   chan hangar.MachineRowChange
+}
+
+func (f *feed) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
+	return func(yield func(hangar.RouteChange, error) bool) {
+		for _, r := range f.routes {
+			if !yield(hangar.RouteChange{App: r.App, Route: r}, nil) {
+				return
+			}
+		}
+		if yield(hangar.RouteChange{Synced: true}, nil) {
+			<-ctx.Done()
+		}
+	}
+}
+
+func (f *feed) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
+	return func(yield func(hangar.MachineRowChange, error) bool) {
+		if !yield(hangar.MachineRowChange{Synced: true}, nil) {
+			return
+		}
+		for {
+			select {
+			case c := <-f.rows:
+				if !yield(c, nil) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// newWorld has the Apps "app" and "other" of one organization, "foreign" of another one, and
+// listens.
+func newWorld(tb testing.TB, options ...option) *world {
+	tb.Helper()
+	shared := netip.MustParseAddr("127.0.0.1")
+	route := func(app, org string, network hangar.NetworkID, public bool) *hangar.AppRoute {
+		r := &hangar.AppRoute{App: hangar.AppName(app), Org: hangar.OrgSlug(org), Network: network, Seq: 1}
+		if public {
+			r.Addresses = []hangar.Address{{IP: shared, Kind: hangar.AddressSharedV4, App: r.App}}
+		}
+		return r
+	}
+	f := &feed{
+		routes: []*hangar.AppRoute{
+			route("app", "personal", 1, true), route("second", "personal", 1, true), route("other", "personal", 2, false), route("foreign", "strangers", 3, true),
+		},
+		rows: make(chan hangar.MachineRowChange),
+	}
+	ctx, stop := context.WithCancel(tb.Context())
+	w := &world{
+		t: tb, rows: f.rows, ctx: ctx, stop: stop,
+		gate: &gate{dials: map[hangar.MachineID]func(context.Context) (net.Conn, error){}, files: map[string]string{}, in: map[hangar.MachineID]int{}},
+	}
+	w.routes = catalog.NewRoutes(f, testDomain, nil)
+	w.catalog = catalog.New(f, nil)
+	w.balancer = balance.New(balance.Options{Catalog: w.catalog, Gates: w.gate, Region: testRegion, QueueWait: time.Second, WakeWait: time.Second})
+	o := proxy.Options{
+		Routes: w.routes, Catalog: w.catalog, Balancer: w.balancer, Gates: w.gate, Host: testHost, Region: testRegion,
+		Limits: proxy.Limits{RetryFor: 500 * time.Millisecond},
+	}
+	for _, change := range options {
+		change(&o)
+	}
+	w.proxy = proxy.New(o)
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{w.routes.Run, w.catalog.Run, w.balancer.Run, w.proxy.Run} {
+		running.Go(func() { _ = run(ctx) })
+	}
+	<-w.routes.Synced()
+	<-w.catalog.Synced()
+	plain, secure := w.listen(), w.listen()
+	w.addr, w.tlsAddr = plain.Addr().String(), secure.Addr().String()
+	running.Go(func() { w.accept(plain, nil) })
+	config := serverTLS(tb)
+	running.Go(func() { w.accept(secure, config) })
+	tb.Cleanup(func() {
+		_ = plain.Close()
+		_ = secure.Close()
+		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		w.proxy.Drain(brief)
+		stop()
+		running.Wait()
+		if n := w.gate.inside(); n != 0 {
+			tb.Errorf("%d requests are still counted in Machines", n)
+		}
+		if n := w.proxy.Stats().InFlight; n != 0 {
+			tb.Errorf("%d requests are still in flight", n)
+		}
+	})
+	return w
+}
+
+func (w *world) listen() net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+func (w *world) accept(l net.Listener, config *tls.Config) {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		serving.Go(func() {
+			e := proxy.Entry{
+				Local: conn.LocalAddr().(*net.TCPAddr).AddrPort(), Remote: conn.RemoteAddr().(*net.TCPAddr).AddrPort(), Port: 80,
+			}
+			if config != nil {
+				secure := tls.Server(conn, config)
+				if err := secure.HandshakeContext(w.ctx); err != nil {
+					_ = conn.Close()
+					return
+				}
+				state := secure.ConnectionState()
+				conn, e.Port, e.TLS, e.ServerName = secure, 443, &state, hangar.Canonical(state.ServerName)
+			}
+			w.mu.Lock()
+			change := w.entry
+			w.mu.Unlock()
+			if change != nil {
+				change(&e)
+			}
+			w.proxy.ServeConn(w.ctx, conn, e)
+		})
+	}
+}
+
+// serverTLS has a certificate for every name.
+func serverTLS(tb testing.TB) *tls.Config {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"*.apps.test"}}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"h2", "http/1.1"}}
+}
+
+// service is one of port 80 and 443 to 8080, changed as a test needs it.
+func service(change func(*hangar.ServicePort)) []hangar.Service {
+	ports := []hangar.ServicePort{{Port: 80, Handlers: []string{"http"}}, {Port: 443, Handlers: []string{"tls", "http"}}}
+	for i := range ports {
+		if change != nil {
+			change(&ports[i])
+		}
+	}
+	return []hangar.Service{{Protocol: "tcp", InternalPort: 8080, Ports: ports}}
+}
+
+// machine adds a Machine whose connections go to an address; empty: nothing listens.
+func (w *world) machine(id, app, addr string, change func(*hangar.ServicePort)) hangar.MachineID {
+	w.t.Helper()
+	return w.row(id, app, addr, func(m *hangar.Machine) { m.Config.Services = service(change) })
+}
+
+func (w *world) row(id, app, addr string, change func(*hangar.Machine)) hangar.MachineID {
+	w.t.Helper()
+	dial := func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	}
+	if addr == "" {
+		dial = nil
+	}
+	return w.dialed(id, app, dial, change)
+}
+
+func (w *world) dialed(id, app string, dial func(context.Context) (net.Conn, error), change func(*hangar.Machine)) hangar.MachineID {
+	w.t.Helper()
+	full := hangar.MachineID(id + strings.Repeat("0", 14-len(id)))
+	w.gate.mu.Lock()
+	if dial != nil {
+		w.gate.dials[full] = dial
+	} else {
+		delete(w.gate.dials, full)
+	}
+	w.gate.mu.Unlock()
+	route, ok := w.routes.App(hangar.AppName(app))
+	if !ok {
+		w.t.Fatalf("there is no app %s", app)
+	}
+	w.seq++
+	row := &hangar.MachineRow{
+		Machine: hangar.Machine{
+			ID: full, Name: id, App: route.App, State: hangar.MachineStarted, Region: testRegion, Host: testHost, HostStatus: "ok",
+			InstanceID: hangar.NewInstanceID(time.Now()),
+		},
+		Org: route.Org, Network: route.Network, Seq: w.seq,
+	}
+	if change != nil {
+		change(&row.Machine)
+	}
+	w.rows <- hangar.MachineRowChange{ID: full, Row: row}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		if have, ok := w.catalog.Machine(full); ok && have == row {
+			break
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatal("the catalog does not take the row")
+		}
+	}
+	time.Sleep(5 * time.Millisecond) // the balancer is told right after
+	return full
+}
+
+// backend serves a handler as a Machine would.
+func (w *world) backend(h http.HandlerFunc) string {
+	w.t.Helper()
+	l := w.listen()
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Handler: h, Protocols: protocols}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	w.t.Cleanup(func() {
+		_ = s.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+// scripted serves each connection, counted from 1, with a function.
+func (w *world) scripted(serve func(n int, c net.Conn)) string {
+	w.t.Helper()
+	l := w.listen()
+	var all sync.WaitGroup
+	all.Go(func() {
+		for n := 1; ; n++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				serve(n, c)
+			})
+		}
+	})
+	w.t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// client speaks HTTP/1.1, by TLS for https URLs, and follows no redirects.
+func (w *world) client() *http.Client { return w.clientOf(false) }
+
+func (w *world) clientOf(h2 bool) *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!h2)
+	protocols.SetHTTP2(h2)
+	protocols.SetUnencryptedHTTP2(h2)
+	tr := &http.Transport{
+		Protocols: protocols, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			to := w.addr
+			if strings.HasSuffix(addr, ":443") {
+				to = w.tlsAddr
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, to)
+		},
+	}
+	w.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+type result struct {
+	*http.Response
+	body string
+}
+
+func (w *world) do(c *http.Client, r *http.Request) result {
+	w.t.Helper()
+	res, err := c.Do(r)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", r.Method, r.URL, err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		w.t.Fatalf("%s %s: read the body: %v", r.Method, r.URL, err)
+	}
+	return result{res, string(b)}
+}
+
+func (w *world) get(url string, headers ...string) result {
+	w.t.Helper()
+	return w.do(w.client(), w.request(http.MethodGet, url, nil, headers...))
+}
+
+func (w *world) request(method, url string, body io.Reader, headers ...string) *http.Request {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, url, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+			continue
+		}
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	return r
+}
+
+// raw sends bytes over a new connection, and returns all that comes back until it ends or
+// nothing comes for a while.
+func (w *world) raw(text string) string {
+	w.t.Helper()
+	c, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, text); err != nil {
+		w.t.Fatal(err)
+	}
+	var got bytes.Buffer
+	buf := make([]byte, 4096)
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		n, err := c.Read(buf)
+		got.Write(buf[:n])
+		if err != nil {
+			return got.String()
+		}
+	}
+}
+
+func wantCode(t *testing.T, got result, status int, code hangar.EdgeCode) {
+	t.Helper()
+	if got.StatusCode != status || got.Header.Get(hangar.HeaderErrorCode.Neutral) != string(code) || got.Header.Get(hangar.HeaderErrorCode.Original) != string(code) {
+		t.Errorf("got %d %q: %s, want %d %q", got.StatusCode, got.Header.Get(hangar.HeaderErrorCode.Neutral), got.body, status, code)
+	}
+}
