@@ -34,12 +34,14 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,6 +51,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
@@ -74,6 +77,10 @@ type Networks interface {
 	Detach(ctx context.Context, id hangar.MachineID) error
 	List(ctx context.Context) ([]hangar.MachineID, error)
 	check.Dialer
+	// DialService connects to a TCP port of a service.
+	DialService(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
+	// DialDatagrams returns a connected UDP socket to a port of a service.
+	DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
 }
 
 // Options are what an agent is made of. All fields are required, but those of which is
@@ -104,6 +111,9 @@ type Options struct {
 	VolumeOvercommit float64
 	// VolumesPerMachine is how many volumes a Machine may mount; 0: one.
 	VolumesPerMachine int
+	// AutostopAfter is how long a Machine has to be idle before it is stopped, where its
+	// services do not say; 0: hangar.DefaultAutostopAfter.
+	AutostopAfter time.Duration
 }
 
 // Agent implements hangar.Agent for the server it runs on.
@@ -116,6 +126,8 @@ type Agent struct {
 	volumes volumes
 	store   store
 	drills  drills
+	gates   *gate.Keeper
+	edge    edgeLog
 	metrics volumeMetrics
 
 	snapshots *semaphore.Weighted // of which so many are read at once
@@ -129,6 +141,8 @@ type Agent struct {
 	machines map[hangar.MachineID]*machine                    // guarded by mu
 	apps     map[hangar.AppName]map[hangar.MachineID]*machine // the same by App; guarded by mu
 	unread   map[hangar.MachineID]bool                        // have a record that does not parse; set by Open
+
+	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
 
 	lifetime context.Context    //nolint:containedctx // of the workers, which outlive every request
 	stop     context.CancelFunc // ends lifetime
@@ -179,6 +193,8 @@ func New(o Options) *Agent {
 	a.volumes.byID = make(map[hangar.VolumeID]*volume)
 	a.news.init()
 	a.roles.init()
+	a.edge.init()
+	a.gates = gate.NewKeeper(gate.Options{After: o.AutostopAfter, Ready: a.ready, Stop: a.stopIdle, Now: o.Now})
 	a.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: a.healthChanged})
 	return a
 }
@@ -213,6 +229,8 @@ func (a *Agent) Open(ctx context.Context) error {
 	a.start(func() { a.keepVolumes(a.lifetime, left) })
 	a.start(func() { a.keepSnapshots(a.lifetime) })
 	a.start(func() { a.keepArchive(a.lifetime) })
+	a.start(func() { a.gates.Run(a.lifetime) })
+	a.start(func() { a.writeEdgeLog(a.lifetime) })
 	return nil
 }
 
@@ -264,7 +282,9 @@ func notFound(id hangar.MachineID) error {
 
 // add makes a Machine known.
 func (a *Agent) add(m *machine) {
-	app := m.rec.Load().Machine.App // never changes
+	ref := m.rec.Load().Machine.Ref() // never changes
+	app := ref.App
+	m.gate = a.gates.Add(ref)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machines[m.id] = m
@@ -276,6 +296,7 @@ func (a *Agent) add(m *machine) {
 
 // remove is the inverse of add.
 func (a *Agent) remove(m *machine) {
+	a.gates.Remove(m.gate)
 	app := m.rec.Load().Machine.App
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -76,3 +76,14 @@ func SnapshotRound(ctx context.Context, a *Agent) { a.snapshotRound(ctx) }
 
 // CollectArchive gives back what removed snapshots took.
 func CollectArchive(ctx context.Context, a *Agent) error { return a.collectOnce(ctx) }
+
+// Probed reports whether somebody waits for a port of a Machine.
+func Probed(a *Agent, ref hangar.MachineRef) bool {
+	m, err := a.machine(ref)
+	if err != nil {
+		return false
+	}
+	m.probes.mu.Lock()
+	defer m.probes.mu.Unlock()
+	return len(m.probes.waiting) > 0
+}

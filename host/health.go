@@ -148,6 +148,9 @@ func (a *Agent) keepHealth(ctx context.Context) {
 			return
 		}
 		ids := a.news.take()
+		for _, id := range ids {
+			a.lookAtGate(id)
+		}
 		err := a.recordHealth(ctx, ids)
 		if err == nil || ctx.Err() != nil {
 			continue

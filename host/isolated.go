@@ -25,5 +25,19 @@ func (NoNetwork) List(context.Context) ([]hangar.MachineID, error) { return nil,
 
 // Dial reaches nothing.
 func (NoNetwork) Dial(context.Context, hangar.MachineID, int) (net.Conn, error) {
-	return nil, hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "machines of this driver have no network")
+	return nil, errNoNetwork()
+}
+
+// DialService reaches nothing.
+func (NoNetwork) DialService(context.Context, hangar.MachineID, int) (net.Conn, error) {
+	return nil, errNoNetwork()
+}
+
+// DialDatagrams reaches nothing.
+func (NoNetwork) DialDatagrams(context.Context, hangar.MachineID, int) (net.Conn, error) {
+	return nil, errNoNetwork()
+}
+
+func errNoNetwork() error {
+	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "machines of this driver have no network")
 }

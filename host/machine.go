@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
@@ -35,7 +36,11 @@ type machine struct {
 	recent atomic.Pointer[[]hangar.Event] // see newest; replaced under mu, never changed in place
 
 	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
-	losses    atomic.Uint64 // of connections, as this daemon has counted; see keepsConnections
+
+	gate          *gate.Gate  // set when the Machine becomes known
+	unsuspendable atomic.Bool // it could not be suspended for being idle since it was started
+	probes        probes      // of ports, for those who wake the Machine
+	files         openFiles
 
 	roleMu sync.Mutex // held while the token of the Machine's role is given, renewed or removed
 
@@ -45,6 +50,7 @@ type machine struct {
 	dirty     bool                    // the worker has to look again; guarded by mu
 	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
 	lease     *hangar.Lease           // nil: none, never changed in place; it may have expired; guarded by mu
+	busy      time.Time               // until when it has said that it is; zero: it has not; guarded by mu
 
 	// What follows is the worker's alone, once it runs.
 
@@ -97,6 +103,9 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	if next.Machine.State == hangar.MachineDestroyed {
 		lease = nil
 	}
+	if keepsConnections(current) && !keepsConnections(&next) {
+		next.Losses++
+	}
 	newVersion := next.Machine.InstanceID > current.Machine.InstanceID
 	err := m.agent.o.Journal.Pool().Seal(&next.Machine.Config)
 	if err != nil {
@@ -107,6 +116,10 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 		freed = m.disclaimVolumes(current)
 		defer freed.done()
 	}
+	if next.Machine.State != hangar.MachineStarted {
+		m.gate.Shut() // before it is told to stop, so that nobody is let in meanwhile
+	}
+	busy := m.busyAfter(&next)
 	// From here on, a version of before will not boot again.
 	fewerVersions := current.Previous != nil && next.Previous == nil || next.Machine.State == hangar.MachineDestroyed
 	err = m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
@@ -124,6 +137,11 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 				return err
 			}
 		}
+		if busy != m.busy {
+			if err := tx.PutBusy(m.id, busy); err != nil {
+				return err
+			}
+		}
 		if lease != m.lease {
 			if err := tx.PutLease(m.id, lease); err != nil {
 				return err
@@ -132,13 +150,11 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 		return appendEvents(tx, m.id, events)
 	})
 	if err != nil {
+		m.setGate(current)
 		return nil, notRecorded(m.id, err)
 	}
 	freed.settle()
-	m.lease = lease
-	if !keepsConnections(&next) {
-		m.losses.Add(1)
-	}
+	m.lease, m.busy = lease, busy
 	m.rec.Store(&next)
 	m.remember(events)
 	m.began = &next
@@ -151,6 +167,14 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 // held.
 func (m *machine) observe(before, now *journal.Record) {
 	m.checkHealth(before, now)
+	if before.Machine.State == hangar.MachineStarting && now.Machine.State == hangar.MachineStarted {
+		m.unsuspendable.Store(false)
+	}
+	if now.Machine.State != hangar.MachineStarted {
+		m.files.close()
+		m.probes.drop()
+	}
+	m.setGate(now)
 	if before.Machine.Config.Schedule != now.Machine.Config.Schedule {
 		m.agent.rescheduled()
 	}

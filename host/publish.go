@@ -104,7 +104,7 @@ func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
 func row(rec *journal.Record) hangar.MachineRow {
 	m := rec.Machine
 	m.Checks = checksOf(rec, known(rec))
-	return hangar.MachineRow{Machine: m, Org: rec.Org, Network: rec.Network, Seq: rec.Seq}
+	return hangar.MachineRow{Machine: m, Org: rec.Org, Network: rec.Network, Losses: rec.Losses, Seq: rec.Seq}
 }
 
 // republish sends what lags although nothing waits in the journal, as after the

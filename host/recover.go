@@ -43,6 +43,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	for _, m := range a.all() {
 		m.mu.Lock()
 		m.checkHealth(nil, m.rec.Load())
+		m.setGate(m.rec.Load())
 		m.wake()
 		m.mu.Unlock()
 	}
@@ -70,7 +71,12 @@ func (a *Agent) readJournal(sandboxes []hangar.MachineID) error {
 		if err != nil {
 			return err
 		}
+		busy, err := a.o.Journal.Busy(rec.Machine.ID)
+		if err != nil {
+			return err
+		}
 		m := a.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID])
+		m.busy = busy
 		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
 		a.add(m)
 		return nil

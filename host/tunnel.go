@@ -36,7 +36,7 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if err != nil {
 		return nil, err
 	}
-	losses := m.losses.Load() // first: what is lost from here on may be this connection
+	losses := m.rec.Load().Losses // first: what is lost from here on may be this connection
 	if _, err := a.running(ref); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	defer cancel()
 	conn, err := a.o.Network.Dial(ctx, ref.ID, port)
 	if err != nil {
-		return nil, undialled(ref, port, err)
+		return nil, undialled(ref, port, dialTimeout, err)
 	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -63,7 +63,7 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 }
 
 // undialled says why there is no connection.
-func undialled(ref hangar.MachineRef, port int, err error) error {
+func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) error {
 	var known *hangar.Error
 	switch {
 	case errors.As(err, &known):
@@ -76,21 +76,20 @@ func undialled(ref hangar.MachineRef, port int, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded):
 		return &hangar.Error{
 			Code: hangar.CodeTimeout, Err: err,
-			Message: fmt.Sprintf("machine %s did not answer on port %d within %s", ref.ID, port, dialTimeout),
+			Message: fmt.Sprintf("machine %s did not answer on port %d within %s", ref.ID, port, limit),
 		}
 	default:
 		return err
 	}
 }
 
-// bound ends a tunnel when the Machine loses its connections, of which losses were
-// counted before it was opened, or when the agent ends. A suspended Machine has its
-// connections in its memory. That may be lost without an event of its own, so that the
-// record alone, which may be that of the next boot by now, does not tell.
+// bound ends a tunnel when the Machine loses its connections, as it has so many times
+// before the tunnel was opened, or when the agent ends. A suspended Machine has its
+// connections in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
 	for {
 		changed, _ := m.watchers.wait()
-		if m.losses.Load() != losses {
+		if m.rec.Load().Losses != losses {
 			t.end(cutOff(m.rec.Load()))
 			return
 		}

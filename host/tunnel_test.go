@@ -51,6 +51,40 @@ func silent(t *testing.T) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
+// TestLosses: the row of a Machine tells that its connections are lost, also when what was
+// between two programs is never published, and that a suspend keeps them.
+func TestLosses(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	published := func() uint64 {
+		t.Helper()
+		m, err := r.Machine(t.Context(), ref)
+		r.must(err)
+		r.until(func() bool {
+			return r.rows.row(ref.ID).Machine.UpdatedAt.Equal(m.UpdatedAt) && r.rows.state(ref.ID) == m.State
+		})
+		return r.rows.row(ref.ID).Losses
+	}
+	r.wait(ref, hangar.MachineStarted)
+	before := published()
+	r.suspend(ref)
+	r.start(ref)
+	if now := published(); now != before {
+		t.Errorf("%d losses after a suspend, want %d", now, before)
+	}
+	r.rows.setAway(true)
+	r.must(r.RestartMachine(t.Context(), ref, hangar.MachineRestart{}))
+	r.wait(ref, hangar.MachineStarted)
+	r.rows.setAway(false)
+	r.until(func() bool { return r.rows.row(ref.ID).Losses == before+1 })
+	r.crash()
+	r.open()
+	r.wait(ref, hangar.MachineStarted)
+	if now := published(); now != before+1 {
+		t.Errorf("%d losses after the daemon was killed, want %d", now, before+1)
+	}
+}
+
 // TestConnectionsEnd: a connection to a program that says nothing ends with the
 // Machine's sandbox or the agent, not with a suspend unless its memory is lost, and says why.
 func TestConnectionsEnd(t *testing.T) {

@@ -143,12 +143,17 @@ func (a *Agent) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error
 				return err
 			}
 		}
-		_, err := m.ask(ctx, hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
-			next.Machine.State = hangar.MachineSuspending
-			return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.EventSourceFrom(ctx)}}
-		})
-		return err
+		return m.askToSuspend(ctx)
 	})
+}
+
+// askToSuspend is SuspendMachine, for one that can be suspended. m.mu is held.
+func (m *machine) askToSuspend(ctx context.Context) error {
+	_, err := m.ask(ctx, hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineSuspending
+		return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.EventSourceFrom(ctx)}}
+	})
+	return err
 }
 
 func (a *Agent) canSuspend(rec *journal.Record) error {

@@ -92,6 +92,13 @@ type StatsReader interface {
 	Stats(ctx context.Context, h Handle) (Stats, error)
 }
 
+// RootHolder is a driver whose Machines have their root file systems on the host.
+type RootHolder interface {
+	// Root returns the directory at which the root file system of a sandbox that runs is,
+	// as the Machine sees it, without Spec.Mounts. It answers ErrNotFound.
+	Root(ctx context.Context, h Handle) (dir string, err error)
+}
+
 // Capabilities says what a driver can do.
 type Capabilities struct {
 	Name    string // e.g. "gvisor"

@@ -27,6 +27,7 @@ var (
 	bucketVersions = []byte("versions")       // series of hangar.MachineVersion
 	bucketLeases   = []byte("leases")         // id → hangar.Lease
 	bucketHealth   = []byte("health")         // id → Health
+	bucketBusy     = []byte("busy")           // id → time, until when the Machine is
 	bucketSecrets  = []byte("secrets")        // id, zero byte, version → encrypted
 	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
@@ -48,14 +49,14 @@ func buckets() [][]byte {
 	return [][]byte{
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
 		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases, bucketHealth, bucketSecrets,
-		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest,
+		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy,
 	}
 }
 
 // addedBuckets came to the format after it was in use; Open adds them to a journal
 // that lacks them.
 func addedBuckets() [][]byte {
-	return [][]byte{bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest}
+	return [][]byte{bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy}
 }
 
 // addBuckets completes a journal that was made before there were addedBuckets.

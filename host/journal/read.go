@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -189,6 +190,26 @@ func (j *Journal) Lease(id hangar.MachineID) (*hangar.Lease, error) {
 		return nil
 	})
 	return lease, err
+}
+
+// Busy returns what PutBusy wrote last for a Machine, be it over or not. What does not
+// parse is logged, counted and as good as nothing.
+func (j *Journal) Busy(id hangar.MachineID) (time.Time, error) {
+	var until time.Time
+	err := j.view(func(tx *bolt.Tx) error {
+		v := tx.Bucket(bucketBusy).Get([]byte(id))
+		if v == nil {
+			return nil
+		}
+		got, err := time.Parse(time.RFC3339Nano, string(v))
+		if err != nil {
+			j.skipped("busy time", id, err)
+			return nil
+		}
+		until = got
+		return nil
+	})
+	return until, err
 }
 
 // Events returns at most limit events of a Machine, newest first; limit 0: all

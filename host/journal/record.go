@@ -42,6 +42,8 @@ type Record struct {
 	Stop *Stop `json:"stop,omitempty"`
 	// Previous is what an update replaces, until the new version is in place.
 	Previous *Previous `json:"previous,omitempty"`
+	// Losses counts how often the Machine has lost what was connected to it.
+	Losses uint64 `json:"losses,omitempty"`
 	// Restarts are the times of restarts by policy within the last window.
 	Restarts []time.Time `json:"restarts,omitempty"`
 	// RestartAt is when a Machine in state restarting boots again.

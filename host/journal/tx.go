@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -90,6 +91,26 @@ func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	return nil
 }
 
+// PutBusy writes until when a Machine has said that it is busy; the zero time: it has not.
+// Others are not told.
+func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
+	key, err := machineKey(id)
+	if err != nil {
+		return err
+	}
+	if _, err := t.begin(); err != nil {
+		return err
+	}
+	b := t.tx.Bucket(bucketBusy)
+	if until.IsZero() {
+		return b.Delete(key)
+	}
+	if err := b.Put(key, until.UTC().AppendFormat(nil, time.RFC3339Nano)); err != nil {
+		return fmt.Errorf("write busy time of machine %s: %w", id, err)
+	}
+	return nil
+}
+
 // PutHealth writes what is known of a Machine's health checks, sets h.Seq to the
 // number of this commit and marks the Machine unpublished. What it says of a Machine
 // that has no record, it says to nobody.
@@ -118,7 +139,7 @@ func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	return t.unpublished(ofMachine, string(id), seq, false, "")
 }
 
-// DeleteMachine removes the record, lease, health, events, versions and secrets of a Machine and marks a
+// DeleteMachine removes the record, lease, health, busy time, events, versions and secrets of a Machine and marks a
 // retraction unpublished, also when there was no record: a row that others still
 // have of it is withdrawn that way.
 func (t *Tx) DeleteMachine(id hangar.MachineID) error {
@@ -138,6 +159,9 @@ func (t *Tx) DeleteMachine(id hangar.MachineID) error {
 	}
 	if err := t.tx.Bucket(bucketHealth).Delete(key); err != nil {
 		return fmt.Errorf("delete health of machine %s: %w", id, err)
+	}
+	if err := t.tx.Bucket(bucketBusy).Delete(key); err != nil {
+		return fmt.Errorf("delete busy time of machine %s: %w", id, err)
 	}
 	for _, name := range [][]byte{bucketEvents, bucketVersions} {
 		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {

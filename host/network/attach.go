@@ -116,6 +116,7 @@ func (n *Network) forget(id hangar.MachineID, at endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.attached, id)
+	delete(n.sixes, id)
 	if n.numbers[at.number] == id {
 		delete(n.numbers, at.number)
 	}

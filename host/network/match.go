@@ -137,6 +137,22 @@ func toPort(services *nftables.Set) []expr.Any {
 	}, in(services, false)...)
 }
 
+// toSocketOfAllAddresses matches packets for a socket that is bound to no address.
+func toSocketOfAllAddresses() []expr.Any {
+	return []expr.Any{
+		&expr.Socket{Key: expr.SocketKeyWildcard, Register: register},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{1}},
+	}
+}
+
+// ofProtocol matches packets of a transport protocol.
+func ofProtocol(transport byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{transport}},
+	}
+}
+
 // icmp matches one type of messages of ICMP or ICMPv6.
 func icmp(protocol, kind byte) []expr.Any {
 	return []expr.Any{

@@ -139,6 +139,14 @@ const otherHost hangar.HostID = "5eedbed5"
 
 func newWorld(t *testing.T, allow ...netip.Prefix) *world {
 	t.Helper()
+	w := newWorldWithoutHost(t, allow...)
+	openToAll(t, theHost())
+	return w
+}
+
+// newWorldWithoutHost is a world whose host serves nothing by itself.
+func newWorldWithoutHost(t *testing.T, allow ...netip.Prefix) *world {
+	t.Helper()
 	w := &world{n: newNetwork(t, "matrix"), other: newNetwork(t, "second")}
 	w.n.allowed = allow
 	w.other.host, w.other.gateway6 = otherHost, hostAddress(otherHost)
@@ -151,7 +159,6 @@ func newWorld(t *testing.T, allow ...netip.Prefix) *world {
 	for _, a := range []Attachment{w.one, w.two, w.stranger, w.of2, w.net, w.lan} {
 		openToAll(t, a)
 	}
-	openToAll(t, theHost())
 	return w
 }
 

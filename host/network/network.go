@@ -9,8 +9,9 @@
 // once. Traffic to the internet is masqueraded.
 //
 // Everything else is closed. A Machine reaches the Machines of its own network by IPv6,
-// the platform's services and the internet. It does not reach other networks, other
-// services of the host, or private ranges behind it unless Options.AllowEgress says so;
+// the platform's services, the Apps that the host serves in that network (Ingress) and the
+// internet. It does not reach other networks, other services of the host unless OpenPorts
+// says so, or private ranges behind it unless Options.AllowEgress does;
 // and only the host opens connections to it. A packet whose source address is not
 // the sender's is dropped, so that Owner can tell who sent one. The rules are one
 // nftables table of the instance, without a rule of a single Machine: what changes is
@@ -84,6 +85,9 @@ type Options struct {
 	// public internet, such as a database server's beside this host. No option opens
 	// another private network or the host's own services.
 	AllowEgress []netip.Prefix
+	// Own are IPv6 networks that are made the host's own: programs can listen, with
+	// IPV6_FREEBIND, at every address of them, which lead here from this host alone.
+	Own []netip.Prefix
 }
 
 // Endpoint is a Machine's place in the network.
@@ -112,6 +116,7 @@ type Network struct {
 	runDir   string
 	wanted   netip.Prefix
 	allowed  []netip.Prefix
+	own      []netip.Prefix
 
 	nl       *netlink.Handle // of the host's namespace; set by Open
 	firewall *firewall       // of the host's namespace; set by Open
@@ -126,10 +131,14 @@ type Network struct {
 	attached map[hangar.MachineID]endpoint   // complete attachments
 	numbers  map[uint64]hangar.MachineID     // of attached
 	taken    map[netip.Addr]hangar.MachineID // IPv4 addresses, and the first of the IPv6 ones
-	leaving  map[hangar.MachineID]string     // detached, device to be deleted by the kernel
+	// sixes are the ports at which a service of a Machine has answered by IPv6 alone.
+	sixes   map[hangar.MachineID]map[int]bool
+	leaving map[hangar.MachineID]string // detached, device to be deleted by the kernel
 
 	membership sync.Mutex               // also held while the kernel's set changes; after mu
 	members    map[hangar.NetworkID]int // how many of each network are on this host
+	ingress    map[netip.Addr]struct{}  // private addresses at which the host serves Apps
+	ports      map[OpenPort]struct{}    // of the host that are open to Machines
 }
 
 // endpoint is a complete attachment, as the alias of its device tells.
@@ -153,13 +162,17 @@ func New(o Options) *Network {
 		runDir:   o.RunDir,
 		wanted:   o.IPv4Pool,
 		allowed:  o.AllowEgress,
+		own:      o.Own,
 		gateway6: hostAddress(o.Host),
 		seed:     maphash.MakeSeed(),
 		attached: map[hangar.MachineID]endpoint{},
 		numbers:  map[uint64]hangar.MachineID{},
 		taken:    map[netip.Addr]hangar.MachineID{},
 		leaving:  map[hangar.MachineID]string{},
+		sixes:    map[hangar.MachineID]map[int]bool{},
 		members:  map[hangar.NetworkID]int{},
+		ingress:  map[netip.Addr]struct{}{},
+		ports:    map[OpenPort]struct{}{},
 	}
 }
 
@@ -196,6 +209,9 @@ func (n *Network) Open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := n.openGateway(); err != nil {
+		return err
+	}
+	if err := n.openLocals(); err != nil {
 		return err
 	}
 	n.recount()
@@ -257,6 +273,9 @@ func (n *Network) Remove(ctx context.Context) error {
 	if err := n.closeGateway(); err != nil {
 		return err
 	}
+	if err := n.closeLocals(); err != nil {
+		return err
+	}
 	return n.removeRules()
 }
 
@@ -315,6 +334,11 @@ func (n *Network) check() error {
 	for _, p := range n.allowed {
 		if !p.IsValid() {
 			return fmt.Errorf("allowed network %s is invalid", p)
+		}
+	}
+	for _, p := range n.own {
+		if !p.Addr().Is6() || p != p.Masked() || p.Overlaps(Private) {
+			return fmt.Errorf("own network %s: must be an IPv6 network outside of %s", p, Private)
 		}
 	}
 	if !n.gateway6.IsValid() {

@@ -25,9 +25,11 @@ func (n *Network) table() *nftables.Table {
 // and that of peers:
 //
 //	prerouting   drop what comes from an own device under a foreign address, and what
-//	             comes from elsewhere under an own one or for the host's own ones
+//	             comes from elsewhere under an own one, or for the host's own ones and
+//	             the private ones of Apps
 //	services     send what Machines call the platform to the host's own address
-//	input        of own devices: answers, the platform's services, echo; drop the rest
+//	input        of own devices: answers, the platform's services, Apps that are served in
+//	             the sender's network, open ports, echo; drop the rest
 //	forward      from own devices: as "leaving" says; to own devices: only answers
 //	leaving      to own devices within a network; to the internet; refuse the rest
 //	output       refuse Machines that are not there
@@ -50,6 +52,10 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
+	ingress, ports, err := n.addIngressSets(c)
+	if err != nil {
+		return err
+	}
 	s, err := n.addSets(c, table, slices.Sorted(maps.Keys(n.members)))
 	if err != nil {
 		return err
@@ -71,6 +77,7 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	}
 	fromOwn, fromOther := device(expr.MetaKeyIIFNAME, s.devices, false), device(expr.MetaKeyIIFNAME, s.devices, true)
 	toOwn, toOther := device(expr.MetaKeyOIFNAME, s.devices, false), device(expr.MetaKeyOIFNAME, s.devices, true)
+	toIngress := slices.Concat(address(destination, unix.NFPROTO_IPV6), in(ingress, false))
 	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
 	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
 
@@ -82,6 +89,7 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	add(prerouting, fromOutside, n.ownIPv6(source), drop())
 	add(prerouting, fromOutside, is(destination, n.gateway4), drop())
 	add(prerouting, fromOutside, is(destination, n.gateway6), drop())
+	add(prerouting, fromOutside, toIngress, drop())
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(n.gateway6))
 
@@ -90,6 +98,16 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	add(input, established(), accept())
 	for _, a := range []netip.Addr{n.gateway4, n.gateway6} {
 		add(input, is(destination, a), toPort(s.services), accept())
+	}
+	// What the host serves at all of its addresses is no App's, but for what is open.
+	add(input, toIngress, sameNetwork(s.networks), ports[0].toOpenPort(), accept())
+	add(input, toIngress, toSocketOfAllAddresses(), refuse())
+	for _, transport := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		add(input, toIngress, sameNetwork(s.networks), ofProtocol(transport), accept())
+	}
+	add(input, toIngress, refuse()) // before what is open at all addresses
+	for _, p := range ports {
+		add(input, p.toOpenPort(), accept())
 	}
 	add(input, is(destination, n.gateway4), icmp(unix.IPPROTO_ICMP, icmpEchoRequest), accept())
 	add(input, is(destination, n.gateway6), icmp(unix.IPPROTO_ICMPV6, icmpv6EchoRequest), accept())

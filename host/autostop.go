@@ -1,0 +1,58 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/gate"
+)
+
+// stopPatience is how long a Machine that stops for being idle keeps others waiting that
+// are idle, too: one may take minutes to end, and needs nothing of the host meanwhile. A
+// suspend does.
+const stopPatience = time.Second
+
+// stopIdle stops or suspends a Machine in which nobody is, and returns when that is done,
+// goes on by itself, or is not to be.
+func (a *Agent) stopIdle(ctx context.Context, s gate.Stopping) {
+	m, err := a.machine(s.Ref)
+	if err != nil {
+		return
+	}
+	began, suspend, err := m.stopIdle(hangar.WithEventSource(ctx, hangar.SourceProxy), s)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.o.Log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
+		}
+		return
+	}
+	if !began {
+		return
+	}
+	verb, limit := "autostopping", stopPatience
+	if suspend {
+		verb, limit = "autosuspending", a.limits.suspend
+	}
+	a.o.Logs.Append(s.Ref, hangar.LogProxy, "info", excessText(s, verb, m.rec.Load().Machine.Region))
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted {
+		m.unsuspendable.Store(true)
+	}
+}
+
+// stopIdle asks the Machine to stop, unless it has been asked something else since its gate
+// closed. The lease of a user does not keep it from that.
+func (m *machine) stopIdle(ctx context.Context, s gate.Stopping) (began, suspend bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	if rec.Machine.State != hangar.MachineStarted || !s.Still() {
+		return false, false, nil
+	}
+	if s.Suspend && !m.unsuspendable.Load() && m.agent.canSuspend(rec) == nil {
+		return true, true, m.askToSuspend(ctx)
+	}
+	return true, false, m.stop(ctx, hangar.MachineStop{})
+}

@@ -1,0 +1,197 @@
+// Package gate counts who is in the Machines of a host, and finds those that nobody needs.
+//
+// Every Machine has a Gate, through which requests and connections enter and leave. The
+// counts are exact, and the hard limits of services are never exceeded, however many enter
+// at once. That nobody is in and that the gate closes is one step: whoever has been let in
+// is never in a Machine that is being stopped for being idle, and whoever comes later is
+// refused at once and goes elsewhere.
+//
+// A Machine is idle while nobody is in and it has not said that it is busy. A Keeper has
+// those stopped that have been idle for as long as their services say. Of several Machines
+// that serve the same ports of an App in the same region it also has one stopped that the
+// others can do without: the gate of that one closes, those who are in end what they do,
+// and if they do not within a while it opens again. What is asked to run in the primary
+// region at least is never stopped.
+//
+// Entering and leaving take no lock and do not wait. All else is decided by whoever runs
+// Keeper.Run, when a time has come or somebody has left: nothing is looked at in between.
+// Nothing is durable: with the process, idle time begins anew.
+//
+// The package does not start or stop anything by itself, and does not pick Machines.
+package gate
+
+import (
+	"sync/atomic"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// The word of a Gate is how many are in, with these bits.
+const (
+	shut     = 1 << 62 // the Machine is not one that serves
+	draining = 1 << 61 // it is about to be stopped for being idle
+	inside   = draining - 1
+)
+
+// What Enter answers with. They are made once: refusals have to be quick.
+//
+//nolint:gochecknoglobals // see above; nobody changes them
+var (
+	ErrShut = &hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonWrongState, Message: "the machine takes no requests: it is not started, cordoned or about to stop"}
+	ErrFull = &hangar.Error{Code: hangar.CodeExhausted, Reason: hangar.ReasonAtLimit, Message: "the machine has as many requests or connections as its hard limit allows"}
+	ErrPort = &hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonWrongState, Message: "the machine has no service on this port"}
+)
+
+// Gate is the way into one Machine. It is shut when it is made.
+type Gate struct {
+	keeper *Keeper
+	ref    hangar.MachineRef
+
+	word  atomic.Int64
+	since atomic.Int64           // when the last one left, if nobody is in
+	armed atomic.Bool            // the keeper will look at it by itself
+	doors atomic.Pointer[[]door] // replaced as a whole
+
+	// What follows is guarded by keeper.mu.
+
+	timer   timer
+	terms   Terms
+	group   *group
+	drain   *drain        // under way
+	changed chan struct{} // closed when the gate has been opened, or will not drain any more; may be nil
+}
+
+// door is a service of a Machine.
+type door struct {
+	port int
+	*count
+}
+
+// count is who is in by one door. It outlives the terms that it came with.
+type count struct {
+	hard atomic.Int64 // 0: any number
+	soft atomic.Int64
+	in   atomic.Int64
+	peak atomic.Int64 // since it was last asked for
+}
+
+// Enter counts somebody in until leave is called, which may be repeated. port is that of a
+// service, or 0 for what is no service's. It answers ErrShut, ErrFull or ErrPort.
+func (g *Gate) Enter(port int) (leave func(), err error) {
+	var c *count
+	if port != 0 {
+		if c = g.at(port); c == nil {
+			if g.word.Load() >= draining {
+				return nil, ErrShut
+			}
+			return nil, ErrPort
+		}
+		if !c.enter() {
+			if g.word.Load() >= draining {
+				return nil, ErrShut
+			}
+			return nil, ErrFull
+		}
+	}
+	for {
+		now := g.word.Load()
+		if now >= draining {
+			if c != nil {
+				c.in.Add(-1)
+			}
+			return nil, ErrShut
+		}
+		if g.word.CompareAndSwap(now, now+1) {
+			v := &visit{gate: g, count: c}
+			return v.leave, nil
+		}
+	}
+}
+
+// at returns the count of the service on a port, or nil.
+func (g *Gate) at(port int) *count {
+	doors := g.doors.Load()
+	if doors == nil {
+		return nil
+	}
+	for i := range *doors {
+		if (*doors)[i].port == port {
+			return (*doors)[i].count
+		}
+	}
+	return nil
+}
+
+func (c *count) enter() bool {
+	for {
+		in := c.in.Load()
+		if hard := c.hard.Load(); hard > 0 && in >= hard {
+			return false
+		}
+		if c.in.CompareAndSwap(in, in+1) {
+			if in >= c.peak.Load() {
+				c.peak.Store(in + 1) // of two at once one may be lost, which is one of many
+			}
+			return true
+		}
+	}
+}
+
+// visit is somebody who is in.
+type visit struct {
+	gate  *Gate
+	count *count // nil: by no service
+	gone  atomic.Bool
+}
+
+func (v *visit) leave() {
+	if v.gone.Swap(true) {
+		return
+	}
+	if v.count != nil {
+		v.count.in.Add(-1)
+	}
+	if now := v.gate.word.Add(-1); now&inside == 0 {
+		v.gate.emptied(now)
+	}
+}
+
+// emptied is told by whoever left last.
+func (g *Gate) emptied(now int64) {
+	g.since.Store(g.keeper.now())
+	if now&shut != 0 {
+		return
+	}
+	if now&draining != 0 {
+		g.keeper.drained(g)
+		return
+	}
+	if !g.armed.Swap(true) {
+		g.keeper.arm(g)
+	}
+}
+
+// Load returns how many are in, and by the service on a port, which is 0 if there is none.
+func (g *Gate) Load(port int) (all, service int) {
+	if c := g.at(port); c != nil {
+		service = int(c.in.Load())
+	}
+	return int(g.word.Load() & inside), service
+}
+
+// Open reports whether somebody would be let in, were it not for the limits.
+func (g *Gate) Open() bool { return g.word.Load() < draining }
+
+// set sets or clears a bit of the word.
+func (g *Gate) set(bit int64, on bool) {
+	for {
+		now := g.word.Load()
+		next := now &^ bit
+		if on {
+			next = now | bit
+		}
+		if g.word.CompareAndSwap(now, next) {
+			return
+		}
+	}
+}

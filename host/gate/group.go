@@ -1,0 +1,175 @@
+package gate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// group is the Machines that serve the same ports of an App in a region.
+type group struct {
+	key     groupKey
+	gates   map[*Gate]struct{} // that are open, or drain
+	running int                // those of them that do not drain
+	spare   map[*Gate]struct{} // idle, but as many have to run
+	timer   timer
+	window  time.Duration // the longest idle time that one of them has had
+	drains  bool          // one of them is being drained that the others can do without
+}
+
+// regroup puts a Gate where its terms say; opens says that its Machine has just come to
+// serve. k.mu is held.
+func (k *Keeper) regroup(g *Gate, opens bool) {
+	var key groupKey
+	if g.terms.Open {
+		key = g.terms.groupKey(g.ref.App)
+	}
+	if old := g.group; old != nil && (!g.terms.Open || old.key != key || opens) {
+		k.leave(g, old)
+	}
+	if !g.terms.Open || g.group != nil {
+		return
+	}
+	to := k.groups[key]
+	if to == nil {
+		to = &group{key: key, gates: make(map[*Gate]struct{}), spare: make(map[*Gate]struct{})}
+		to.timer.group, to.timer.index = to, -1
+		k.groups[key] = to
+	}
+	g.group = to
+	to.window = max(to.window, g.terms.after(k.o.After), hangar.MinAutostopAfter)
+	to.gates[g] = struct{}{}
+	if g.drain == nil || opens {
+		k.grow(to)
+	}
+}
+
+// leave takes a Gate out of its group. k.mu is held.
+func (k *Keeper) leave(g *Gate, from *group) {
+	g.group = nil
+	delete(from.gates, g)
+	delete(from.spare, g)
+	if g.drain == nil {
+		from.running--
+	}
+	if len(from.gates) == 0 {
+		k.timers.remove(&from.timer)
+		delete(k.groups, from.key)
+	}
+}
+
+// grow counts one more that runs. What was kept running instead is looked at again, and
+// what is too many is told after a while. k.mu is held.
+func (k *Keeper) grow(to *group) {
+	to.running++
+	for g := range to.spare {
+		delete(to.spare, g)
+		if !g.armed.Swap(true) {
+			k.push(&g.timer, g.due())
+		}
+	}
+	if len(to.gates) > 1 {
+		k.push(&to.timer, k.now()+int64(to.window))
+	}
+}
+
+// lookAtGroup drains the Machine with the least load, if the others of the group could
+// have done without it ever since the last look: so many are below their soft limits that
+// more than one is left over, and what the others may take is more than all had at most.
+// k.mu is held.
+func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group, now int64) {
+	if len(x.gates) < 2 {
+		return // grow lets the timer run again
+	}
+	k.push(&x.timer, now+int64(x.window))
+	least, lowest, load, over := (*Gate)(nil), 0, 0, 0
+	for g := range x.gates {
+		peak, full := g.peak()
+		load += peak
+		if full {
+			over++
+		}
+		if k.sparable(g, now) && (least == nil || peak < lowest) {
+			least, lowest = g, peak
+		}
+	}
+	if lowest == 0 || x.drains || // one that nobody was in has a timer of its own
+		x.running-(over+1) < 1 || x.running-1 < least.terms.least() || load > x.room(least) {
+		return
+	}
+	x.drains = true
+	least.set(draining, true)
+	d := k.begin(least, false)
+	work.Go(func() { k.drainSpare(ctx, x, least, d) })
+}
+
+// sparable reports whether a Machine may be stopped although it has some load. k.mu is held.
+func (k *Keeper) sparable(g *Gate, now int64) bool {
+	return g.drain == nil && g.terms.Mode() != hangar.AutostopOff &&
+		now >= g.timer.began+int64(g.terms.after(k.o.After)) &&
+		(g.terms.Busy.IsZero() || now >= int64(g.terms.Busy.Sub(k.began)))
+}
+
+// room is what all but one may have before they are at their soft limits.
+func (x *group) room(without *Gate) int {
+	room := 0
+	for g := range x.gates {
+		if g == without || g.drain != nil {
+			continue
+		}
+		if doors := g.doors.Load(); doors != nil && len(*doors) > 0 {
+			least := (*doors)[0].soft.Load()
+			for _, d := range *doors {
+				least = min(least, d.soft.Load())
+			}
+			room += int(least)
+		}
+	}
+	return room
+}
+
+// peak returns how many were in at most by any service since it was last asked, and whether
+// a service was at its soft limit.
+func (g *Gate) peak() (most int, full bool) {
+	doors := g.doors.Load()
+	if doors == nil {
+		return 0, false
+	}
+	for _, d := range *doors {
+		peak := max(d.peak.Load(), d.in.Load())
+		d.peak.Store(d.in.Load())
+		most += int(peak)
+		full = full || peak >= d.soft.Load()
+	}
+	return most, full
+}
+
+// drainSpare waits until nobody is in the Machine any more and has it stopped, or gives up.
+func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
+	patience := time.NewTimer(k.o.Drain)
+	defer patience.Stop()
+	for waiting := true; waiting && g.word.Load()&inside > 0; {
+		select {
+		case <-d.empty:
+		case <-d.over:
+			waiting = false
+		case <-patience.C:
+			waiting = false
+		case <-ctx.Done():
+			waiting = false
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x.drains = false
+	switch {
+	case g.drain != d: // it was needed, or somebody else has stopped it
+	case g.word.Load()&inside > 0 || ctx.Err() != nil || g.group.running < max(g.terms.least(), 1):
+		k.cancel(g)
+	default: // nobody has got in since: the gate is closed
+		d.stopping = true
+		k.stop(ctx, g, d)
+	}
+}

@@ -1,0 +1,207 @@
+package gate
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// maxNap is how long Run sleeps at most.
+const maxNap = time.Hour
+
+// Run has Machines stopped until ctx ends, and returns when nothing of that is under way.
+func (k *Keeper) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-k.kick:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(k.look(ctx, &work))
+	}
+}
+
+// look deals with all that is due, and returns how long until something is.
+func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.now()
+	for len(k.timers) > 0 {
+		next := k.timers[0]
+		if next.at > now {
+			return min(time.Duration(next.at-now), maxNap)
+		}
+		heap.Pop(&k.timers)
+		if next.group != nil {
+			k.lookAtGroup(ctx, work, next.group, now)
+			continue
+		}
+		if k.lookAt(next.gate, now) {
+			k.enqueue(ctx, work, next.gate)
+		}
+	}
+	return maxNap
+}
+
+// lookAt reports whether a Machine is to be stopped for being idle. If not, the timer runs
+// on, or whoever leaves last lets it run. k.mu is held.
+func (k *Keeper) lookAt(g *Gate, now int64) bool {
+	if g.terms.Mode() == hangar.AutostopOff {
+		return false // until Set
+	}
+	g.armed.Store(false)
+	if !g.terms.Open || g.drain != nil || g.word.Load()&inside != 0 {
+		return false
+	}
+	at := g.due()
+	if settled := g.timer.began + int64(k.o.Settling); at <= now && now < settled && !k.o.Ready(g.ref) {
+		at = settled
+	}
+	if at > now {
+		g.armed.Store(true)
+		k.push(&g.timer, at)
+		return false
+	}
+	return true
+}
+
+// arm lets the timer of a Gate run that nobody is in.
+func (k *Keeper) arm(g *Gate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if g.terms.Open {
+		k.push(&g.timer, g.due())
+	}
+}
+
+// queue is Machines that are to be stopped, of which so many are at once.
+type queue struct {
+	most    int
+	workers int
+	gates   []*Gate
+}
+
+// enqueue has a Machine stopped as soon as there is a worker. k.mu is held.
+func (k *Keeper) enqueue(ctx context.Context, work *sync.WaitGroup, g *Gate) {
+	q := &k.queues[0]
+	if g.terms.Mode() == hangar.AutostopSuspend {
+		q = &k.queues[1]
+	}
+	q.gates = append(q.gates, g)
+	if q.workers == q.most {
+		return
+	}
+	q.workers++
+	work.Go(func() { k.empty(ctx, q) })
+}
+
+// empty stops Machines until none is left in the queue.
+func (k *Keeper) empty(ctx context.Context, q *queue) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(q.gates) > 0 && ctx.Err() == nil {
+		g := q.gates[0]
+		q.gates[0] = nil
+		q.gates = q.gates[1:]
+		if d := k.closeIdle(g); d != nil {
+			k.stop(ctx, g, d)
+		}
+	}
+	if q.workers--; len(q.gates) == 0 {
+		q.gates = nil
+	}
+}
+
+// drain is a gate that was closed for its Machine to be stopped.
+type drain struct {
+	empty    chan struct{} // buffered 1: the last one has left
+	over     chan struct{} // closed when the gate has been opened, or the Machine does not serve any more
+	stopping bool          // it cannot be taken back
+	running  int           // of its group, before
+}
+
+// closeIdle closes the gate of a Machine that is still idle and may be stopped, or returns
+// nil. k.mu is held.
+func (k *Keeper) closeIdle(g *Gate) *drain {
+	if g.timer.index >= 0 || !k.lookAt(g, k.now()) {
+		return nil
+	}
+	if g.group.running-1 < g.terms.least() {
+		g.group.spare[g] = struct{}{}
+		return nil
+	}
+	if !g.word.CompareAndSwap(0, draining) {
+		return nil // whoever is in will leave
+	}
+	return k.begin(g, true)
+}
+
+// begin notes that a gate was closed. k.mu is held.
+func (k *Keeper) begin(g *Gate, stopping bool) *drain {
+	g.drain = &drain{empty: make(chan struct{}, 1), over: make(chan struct{}), stopping: stopping, running: g.group.running}
+	g.group.running--
+	return g.drain
+}
+
+// stop has a Machine stopped whose gate is closed and in which nobody is. k.mu is held,
+// and let go meanwhile.
+func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
+	s := Stopping{
+		Ref: g.ref, Suspend: g.terms.Mode() == hangar.AutostopSuspend, Left: d.running - 1, Running: d.running,
+		Still: func() bool {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return g.drain == d
+		},
+	}
+	k.mu.Unlock()
+	k.o.Stop(ctx, s)
+	k.mu.Lock()
+	if g.drain == d && g.terms.Open { // it was refused
+		g.since.Store(k.now())
+		k.cancel(g)
+	}
+}
+
+// endDrain forgets why a gate was closed. The keeper's mu is held.
+func (g *Gate) endDrain() {
+	if g.drain != nil {
+		close(g.drain.over)
+		g.drain = nil
+	}
+}
+
+// cancel opens a gate again. k.mu is held.
+func (k *Keeper) cancel(g *Gate) {
+	g.endDrain()
+	g.set(draining, false)
+	g.tell()
+	k.grow(g.group)
+	if !g.armed.Swap(true) {
+		k.push(&g.timer, g.due())
+	}
+}
+
+// drained is told by whoever left a gate last that drains.
+func (k *Keeper) drained(g *Gate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if g.drain == nil {
+		if g.terms.Open && !g.armed.Swap(true) {
+			k.push(&g.timer, g.due())
+		}
+		return
+	}
+	select {
+	case g.drain.empty <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,230 @@
+package gate
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// What the zero Options mean.
+const (
+	DefaultDrain    = 30 * time.Second
+	DefaultSettling = time.Minute
+	DefaultStops    = 256
+	DefaultSuspends = 8
+)
+
+// Options are what a Keeper is made of.
+type Options struct {
+	// After is for how long Machines have to be idle whose services do not say; 0:
+	// hangar.DefaultAutostopAfter.
+	After time.Duration
+	// Drain is how long a Machine that the others can do without is given until those have
+	// left who are in; 0: DefaultDrain.
+	Drain time.Duration
+	// Ready reports whether the checks of a Machine let requests in. One whose checks have
+	// not is not stopped for Settling after it was started; 0: DefaultSettling.
+	Ready    func(ref hangar.MachineRef) bool
+	Settling time.Duration
+	// Stop stops or suspends a Machine whose gate has closed, as long as still says that it
+	// is this closing that is meant, and returns when that is done or was refused. It is
+	// called for so many Machines at once; 0: DefaultStops and DefaultSuspends.
+	Stop     func(ctx context.Context, s Stopping)
+	Stops    int
+	Suspends int
+	Now      func() time.Time
+}
+
+// Stopping is a Machine that is to be stopped for being idle.
+type Stopping struct {
+	Ref     hangar.MachineRef
+	Suspend bool
+	Still   func() bool // the gate is closed for this, and not opened anew since
+	Left    int         // how many of its group run on
+	Running int         // how many did
+}
+
+// Keeper has the Gates of a host.
+type Keeper struct {
+	o      Options
+	began  time.Time
+	seed   maphash.Seed
+	shards [64]shard
+
+	kick chan struct{} // buffered 1: something is due earlier than was known
+
+	mu     sync.Mutex // guards what follows
+	timers timers
+	groups map[groupKey]*group
+	queues [2]queue // of Machines to be stopped, and to be suspended
+}
+
+type shard struct {
+	mu    sync.RWMutex
+	gates map[hangar.MachineID]*Gate // guarded by mu
+}
+
+// NewKeeper returns a Keeper without Machines. It stops nothing before Run.
+func NewKeeper(o Options) *Keeper {
+	orElse(&o.After, hangar.DefaultAutostopAfter)
+	orElse(&o.Drain, DefaultDrain)
+	orElse(&o.Settling, DefaultSettling)
+	orElse(&o.Stops, DefaultStops)
+	orElse(&o.Suspends, DefaultSuspends)
+	k := &Keeper{o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1), groups: make(map[groupKey]*group)}
+	for i := range k.shards {
+		k.shards[i].gates = make(map[hangar.MachineID]*Gate)
+	}
+	k.queues[0].most, k.queues[1].most = o.Stops, o.Suspends
+	return k
+}
+
+func orElse[T comparable](v *T, usual T) {
+	var zero T
+	if *v == zero {
+		*v = usual
+	}
+}
+
+// now is in nanoseconds since the Keeper was made.
+func (k *Keeper) now() int64 { return int64(k.o.Now().Sub(k.began)) }
+
+func (k *Keeper) shard(id hangar.MachineID) *shard {
+	return &k.shards[maphash.String(k.seed, string(id))%uint64(len(k.shards))]
+}
+
+// Find returns the Gate of a Machine, or nil.
+func (k *Keeper) Find(ref hangar.MachineRef) *Gate {
+	s := k.shard(ref.ID)
+	s.mu.RLock()
+	g := s.gates[ref.ID]
+	s.mu.RUnlock()
+	if g == nil || g.ref.App != ref.App {
+		return nil
+	}
+	return g
+}
+
+// Add makes a Gate for a Machine.
+func (k *Keeper) Add(ref hangar.MachineRef) *Gate {
+	g := &Gate{keeper: k, ref: ref}
+	g.timer.gate, g.timer.index = g, -1
+	g.word.Store(shut)
+	s := k.shard(ref.ID)
+	s.mu.Lock()
+	s.gates[ref.ID] = g
+	s.mu.Unlock()
+	return g
+}
+
+// Remove forgets a Gate, for good.
+func (k *Keeper) Remove(g *Gate) {
+	g.Set(Terms{})
+	s := k.shard(g.ref.ID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gates[g.ref.ID] == g {
+		delete(s.gates, g.ref.ID)
+	}
+}
+
+// Shut closes a Gate until the next Set, for a Machine that somebody is about to stop.
+func (g *Gate) Shut() { g.set(shut, true) }
+
+// Set tells a Gate of its Machine. One that opens is idle from then on, if nobody enters,
+// and one that was closed to stop a Machine which by now is busy, or is not to be stopped, is
+// opened again. Calls for one Gate come one after the other, and none while Options.Stop
+// decides what becomes of the Machine.
+func (g *Gate) Set(t Terms) {
+	k := g.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	opens := t.Open && !g.terms.Open
+	idles := opens || !g.terms.Busy.IsZero() && t.Busy.IsZero()
+	g.terms = t
+	k.regroup(g, opens)
+	if !t.Open {
+		g.set(shut, true)
+		g.endDrain()
+		g.tell()
+		k.timers.remove(&g.timer)
+		g.armed.Store(false)
+		return
+	}
+	g.doors.Store(g.newDoors(t.Services))
+	if idles {
+		g.since.Store(k.now())
+	}
+	if opens {
+		g.timer.began = k.now()
+	}
+	g.set(shut, false)
+	switch {
+	case g.drain == nil:
+		g.set(draining, false)
+		g.tell()
+	case t.Mode() == hangar.AutostopOff || t.Busy.After(k.o.Now()):
+		k.cancel(g)
+	}
+	g.armed.Store(true)
+	k.push(&g.timer, g.due())
+}
+
+// tell wakes those who wait for the gate. k.mu is held.
+func (g *Gate) tell() {
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
+}
+
+// Reopen opens a gate that drains, because the Machine is needed after all, and reports
+// whether the gate is open. If it is not, the channel closes when that may have changed;
+// it is nil when the Machine is not one that serves, as Terms say.
+func (g *Gate) Reopen() (bool, <-chan struct{}) {
+	k := g.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case !g.terms.Open:
+		return false, nil
+	case g.drain != nil && !g.drain.stopping:
+		k.cancel(g)
+	}
+	if g.Open() {
+		return true, nil
+	}
+	if g.changed == nil {
+		g.changed = make(chan struct{})
+	}
+	return false, g.changed
+}
+
+// Hold keeps a Machine from being stopped for being idle, for somebody who is about to
+// enter, until release is called.
+func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
+
+// Look makes the Keeper look at a Machine again, because its checks have changed.
+func (k *Keeper) Look(ref hangar.MachineRef) {
+	g := k.Find(ref)
+	if g == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if g.timer.index >= 0 {
+		k.push(&g.timer, g.due())
+	}
+}
+
+// due is when the Machine has been idle for long enough if nobody enters. k.mu is held.
+func (g *Gate) due() int64 {
+	since := g.since.Load()
+	if !g.terms.Busy.IsZero() {
+		since = max(since, int64(g.terms.Busy.Sub(g.keeper.began)))
+	}
+	return since + int64(g.terms.after(g.keeper.o.After))
+}

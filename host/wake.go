@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// WakeMachine implements hangar.MachineGate.
+func (a *Agent) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int) error {
+	m, err := a.machine(ref)
+	if err != nil {
+		return err
+	}
+	release, err := m.rouse(ctx)
+	if err != nil {
+		return tooLateFor(err)
+	}
+	defer release()
+	if port == 0 {
+		return nil
+	}
+	return tooLateFor(m.reachable(ctx, port))
+}
+
+// tooLateFor is the error of who has waited in vain.
+func tooLateFor(err error) error {
+	if hangar.CodeOf(err) == hangar.CodeTimeout && hangar.ReasonOf(err) == "" {
+		return &hangar.Error{Code: hangar.CodeTimeout, Message: "the machine was not ready in time", Err: err}
+	}
+	return err
+}
+
+// rouse returns once the Machine is started and lets requests in. Until release is called
+// it is not stopped for being idle.
+func (m *machine) rouse(ctx context.Context) (release func(), err error) {
+	asked := false
+	for {
+		rec := m.rec.Load()
+		state := rec.Machine.State
+		switch {
+		case rec.Machine.Cordoned:
+			return nil, notWoken(hangar.ReasonWrongState, "machine %s is cordoned", m.id)
+		case state == hangar.MachineStarted:
+			if release, err = m.enterStarted(ctx); release != nil || err != nil {
+				return release, err
+			}
+			continue
+		case asked && state.AtRest():
+			return nil, notWoken(hangar.ReasonStartFailed, "machine %s was started for a request and is %s", m.id, state)
+		case state.Answers(hangar.VerbStart) == hangar.Accept:
+			_, err := m.agent.StartMachine(hangar.WithEventSource(ctx, hangar.SourceProxy), rec.Machine.Ref())
+			if err != nil && m.rec.Load() == rec {
+				return nil, err
+			}
+			asked = true
+		case state == hangar.MachineDestroying || state == hangar.MachineDestroyed:
+			return nil, refusal(hangar.VerbStart, state)
+		case state == hangar.MachineStarting || state == hangar.MachineRestarting:
+			asked = true
+		}
+		if _, err := m.settled(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func notWoken(reason, format string, args ...any) error {
+	return hangar.Errorf(hangar.CodeFailedPrecondition, reason, format, args...)
+}
+
+// enterStarted holds a Machine that is started, or returns nil when it may no longer be: one
+// that is being stopped for being idle either stays, or has to end first.
+func (m *machine) enterStarted(ctx context.Context) (release func(), err error) {
+	if release, err := m.gate.Hold(); err == nil {
+		return release, nil
+	}
+	open, changed := m.gate.Reopen()
+	switch {
+	case open:
+		return nil, nil
+	case changed == nil: // whoever changes the record is about to open or shut the gate
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return nil, nil
+	}
+	select {
+	case <-changed:
+		return nil, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-m.agent.lifetime.Done():
+		return nil, errShutDown()
+	}
+}
+
+// settled waits until the Machine is in a state in which it stays by itself, and returns it.
+func (m *machine) settled(ctx context.Context) (hangar.MachineState, error) {
+	told := make(chan *verdict, 1)
+	w := &waiter{wish: hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}}, tell: func(v *verdict) { told <- v }}
+	for {
+		v, err := m.enlist(w)
+		if err != nil {
+			return "", err
+		}
+		if v == nil {
+			select {
+			case v = <-told:
+			case <-ctx.Done():
+				m.watchers.strike(w)
+				return "", ctx.Err()
+			case <-m.agent.lifetime.Done():
+				m.watchers.strike(w)
+				return "", errShutDown()
+			}
+		}
+		if !v.look {
+			return v.reached.State, v.err
+		}
+	}
+}
