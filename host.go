@@ -39,6 +39,7 @@ type Agent interface {
 	MachineExecer
 	MachineDialer
 	MachineTagger
+	MachineBusier
 	LogService
 	ImageService
 	VolumeAgent

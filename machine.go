@@ -247,6 +247,7 @@ type MachineService interface {
 	MachineExecer
 	MachineDialer
 	MachineTagger
+	MachineBusier
 	// CreateMachine answers when the Machine is recorded; it boots by itself. It
 	// answers CodeConflict with ReasonNameTaken, CodeConflict with
 	// ReasonInsufficientCapacity, CodeInvalid with ReasonBadConfig, and

@@ -27,33 +27,37 @@ const (
 	heartbeat     = 15 * time.Second
 )
 
-// Config is what an API serves. Every field is required but Registry, Metrics
-// and RateLimits.
+// Config is what an API serves. Every field is required but Registry, Metrics,
+// RateLimits and AppURL.
 type Config struct {
-	Orgs        hangar.OrgService
-	Tokens      hangar.TokenService
-	Apps        hangar.AppService
-	Machines    hangar.MachineService
-	Logs        hangar.LogService
-	Images      hangar.ImageService
-	Platform    hangar.PlatformService
-	Secrets     hangar.SecretService
-	Registries  hangar.RegistryService
-	Encryption  hangar.EncryptionService
-	Identity    hangar.IdentityService
-	SigningKeys hangar.SigningKeyService
-	Issuer      hangar.IdentityIssuer
-	Peers       hangar.PeerService
-	Volumes     hangar.VolumeService
-	Auth        hangar.Authenticator
+	Orgs         hangar.OrgService
+	Tokens       hangar.TokenService
+	Apps         hangar.AppService
+	Machines     hangar.MachineService
+	Logs         hangar.LogService
+	Images       hangar.ImageService
+	Platform     hangar.PlatformService
+	Secrets      hangar.SecretService
+	Registries   hangar.RegistryService
+	Encryption   hangar.EncryptionService
+	Identity     hangar.IdentityService
+	SigningKeys  hangar.SigningKeyService
+	Issuer       hangar.IdentityIssuer
+	Peers        hangar.PeerService
+	Volumes      hangar.VolumeService
+	Addresses    hangar.AddressService
+	Auth         hangar.Authenticator
+	Certificates hangar.CertificateService
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// Metrics are what administrators read at /metrics. Nil: there is no such route.
 	Metrics    prometheus.Gatherer
 	RateLimits RateLimits
-	Region     hangar.Region
-	Version    string
-	Log        *slog.Logger
+	// AppURL is where the edge serves an App under its name. Nil: there is no edge.
+	AppURL  func(hangar.AppName) string
+	Region  hangar.Region
+	Version string
+	Log     *slog.Logger
 }
 
 // server holds what handlers share. All but the lot is never changed after New.
@@ -118,6 +122,7 @@ func (s *server) routes() {
 	s.machineRoutes()
 	s.readRoutes()
 	s.metadataRoutes()
+	s.busyRoutes()
 	s.leaseRoutes()
 	s.execRoutes()
 	s.tunnelRoutes()
@@ -129,6 +134,8 @@ func (s *server) routes() {
 	s.identityRoutes()
 	s.peerRoutes()
 	s.volumeRoutes()
+	s.addressRoutes()
+	s.certificateRoutes()
 	s.platformRoutes()
 	s.metricsRoutes()
 	if s.Registry != nil {

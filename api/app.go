@@ -48,6 +48,15 @@ type appList struct {
 	Apps  []appView `json:"apps"`
 }
 
+func (s *server) viewApp(a *hangar.App) appView {
+	if s.AppURL != nil {
+		served := *a
+		served.URL = s.AppURL(a.Name)
+		a = &served
+	}
+	return viewApp(a)
+}
+
 func viewApp(a *hangar.App) appView { return appView{App: a, CreatedAt: a.CreatedAt.UnixMilli()} }
 
 // appWish is the body of create. Clients write the name under either of two
@@ -74,7 +83,7 @@ func (s *server) createApp(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: viewApp(app)}, nil
+	return answer{status: http.StatusCreated, body: s.viewApp(app)}, nil
 }
 
 func (s *server) listApps(r *http.Request) (answer, error) {
@@ -91,7 +100,7 @@ func (s *server) listApps(r *http.Request) (answer, error) {
 			return answer{}, err
 		}
 		for _, a := range apps {
-			views = append(views, viewApp(a))
+			views = append(views, s.viewApp(a))
 		}
 	}
 	return ok(appList{len(views), views})
@@ -106,7 +115,7 @@ func (s *server) getApp(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewApp(app))
+	return ok(s.viewApp(app))
 }
 
 // destroyApp takes a missing force for true: existing clients never send it and

@@ -27,8 +27,9 @@ func (s *server) logRoutes() {
 	})
 	s.stream("GET /v1/apps/{app}/logs", s.followLogs, operation{
 		ID: "followLogs", Tag: "Logs", Summary: "Stream the log",
-		Text:   "One JSON value per line. " + textOfStreams,
-		Query:  append(query, param{"follow", true, "Go on with lines to come."}),
+		Text: "One JSON value per line. " + textOfStreams,
+		Query: append(query, param{"follow", true, "Go on with lines to come."},
+			param{"edge", true, "Instead of the log, what the edge does with requests from now on. Such lines are not kept: `follow` must be given."}),
 		Stream: entry,
 	})
 }
@@ -125,6 +126,9 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 	}
 	in, q := logQuery(r)
 	follow := q.bool("follow")
+	if in.Edge = q.bool("edge"); in.Edge && !follow {
+		q.fail("edge", "it needs follow=true, as what the edge does is not kept")
+	}
 	if q.err != nil {
 		return q.err
 	}

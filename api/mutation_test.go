@@ -39,7 +39,7 @@ const wish = `{"name":"mutated","region":"loc","skip_launch":true,"skip_service_
 	"files":[{"guest_path":"/x","raw_value":"eA==","mode":420}],"metrics":{"port":9091,"path":"/metrics","https":false},
 	"dns":{"skip_registration":false,"nameservers":["1.1.1.1"],"searches":["a"],"options":[{"name":"ndots","value":"1"}],
 		"hostname":"x","hostname_fqdn":"x.y"},
-	"statics":[{"guest_path":"/a","url_prefix":"/a","tigris_bucket":"x","index_document":"x"}],"x_unknown":{"a":[1,2.50,null]}}}`
+	"statics":[{"guest_path":"/a","url_prefix":"/a","tigris_bucket":"files","index_document":"x"}],"x_unknown":{"a":[1,2.50,null]}}}`
 
 // named is how an error about a body says which property it is about; malformed is
 // how one says that the body is no document at all.

@@ -51,6 +51,7 @@ var tags = []openapi.Tag{
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
 	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
+	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one is closed to everybody outside of its private network."},
 	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
@@ -60,6 +61,7 @@ var tags = []openapi.Tag{
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
 	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
+	{Name: "Certificates", Description: "Hostnames of an App beside the one that the platform gives it, and the certificates that the edge answers them with."},
 	{Name: "Platform", Description: "The server itself."},
 }
 
@@ -73,7 +75,9 @@ var pathParams = map[string]param{
 	"key":      {"", "role", "A key of the metadata."},
 	"secret":   {"", exampleSecret, "The name of a secret."},
 	"registry": {"", exampleRegistry, "The host of a registry, with its port if need be."},
+	"hostname": {"", string(exampleHostname), "A DNS name, or `*.` and one."},
 	"peer":     {"", examplePeer, "The name of a WireGuard peer."},
+	"ip":       {"", "203.0.113.7", "An address of the App."},
 	"digest":   {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
 }
 

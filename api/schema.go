@@ -25,7 +25,7 @@ func newSchemas() *openapi.Schemas {
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})
-	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IPv6 address."})
+	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IP address."})
 	know[hangar.PeerKey](s, openapi.Schema{Type: []string{"string"}, Description: "A WireGuard key: 32 bytes in base64.", Examples: []any{examplePeerKey}})
 	know[hangar.Sensitive](s, openapi.Schema{Type: []string{"string", "null"}, Description: "A text that is kept secret."})
 	know[hangar.Duration](s, openapi.Schema{
@@ -33,6 +33,9 @@ func newSchemas() *openapi.Schemas {
 	})
 	know[stopTimeout](s, openapi.Schema{
 		Type: []string{"string", "number", "null"}, Description: `A text such as "10s", or a number of seconds.`, Examples: []any{"10s"},
+	})
+	know[busyTime](s, openapi.Schema{
+		Type: []string{"string", "number", "null"}, Description: `A text such as "5m", or a number of seconds.`, Examples: []any{"5m"},
 	})
 	know[hangar.Signal](s, openapi.Schema{
 		Type: []string{"string", "integer", "null"}, Description: "The name or the number of a signal.", Examples: []any{"SIGTERM", 15},
@@ -54,9 +57,10 @@ func newSchemas() *openapi.Schemas {
 	enum(s, hangar.SnapshotStates()...)
 	enum(s, append(hangar.FSTypes(), "")...)
 	enum(s, hangar.Codes()...)
+	enum(s, hangar.AddressKinds()...)
 	enum(s, hangar.AppPending, hangar.AppDeployed)
 	enum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)
-	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth)
+	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth, hangar.LogProxy)
 	return s
 }
 

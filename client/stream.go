@@ -25,11 +25,17 @@ func (c *Client) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.Lo
 	in := get(appPath(app, "logs"))
 	in.query = logQuery(q)
 	in.query.Set("follow", "true")
+	if q.Edge {
+		in.query.Set("edge", "true")
+	}
 	return stream[hangar.LogEntry](ctx, c, in)
 }
 
 // Logs implements hangar.LogService.
 func (c *Client) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
+	if q.Edge {
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not kept; follow the log to see it")
+	}
 	in := get(pathOf("api", "v1", "apps", string(app), "logs"))
 	in.query = logQuery(q)
 	var out struct {

@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"encoding/json"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -20,10 +21,11 @@ type names struct {
 	volume  hangar.VolumeID
 	token   string // its name, and that of a secret, of a registry and of a peer
 	header  hangar.Authorization
+	address netip.Addr
 }
 
 // missing are names as long as those, of nothing.
-var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx"}
+var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx", address: netip.MustParseAddr("127.7.7.9")}
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
 
@@ -38,6 +40,8 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.header,
 		n.ref(),
 		n.volume,
+		n.address,
+		hangar.AddressCreate{Kind: hangar.AddressV4},
 		hangar.VolumeRef{App: n.app, ID: n.volume},
 		hangar.VolumeCreate{Name: "data"},
 		hangar.Access{Actions: hangar.ActionRead, App: n.app, Machine: n.machine},
@@ -47,6 +51,8 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		hangar.ExecRequest{Command: []string{"ls"}},
 		hangar.MachineDestroy{Force: true},
 		hangar.PeerCreate{PublicKey: testKey(2)},
+		hangar.Hostname(n.token + ".example.com"),
+		hangar.CertificateCustom,
 	} {
 		if reflect.TypeOf(v) == t {
 			return reflect.ValueOf(v)
@@ -137,7 +143,9 @@ func world(t *testing.T) (*plane, names) {
 	if _, err := p.Volumes().DrillVolumes(admin(t), "web"); err != nil {
 		t.Fatal(err)
 	}
-	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other")}
+	p.upload(t, "web", thing+".example.com")
+	at := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV4})
+	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
 }
 
 // header is what somebody presents who may do everything in an organization.
@@ -177,7 +185,7 @@ func TestEveryMethodIsGuarded(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					for _, secret := range []string{string(there.org), string(there.app), string(there.machine), string(there.volume), there.token} {
+					for _, secret := range []string{string(there.org), string(there.app), string(there.machine), string(there.volume), there.token, there.address.String()} {
 						if strings.Contains(string(raw), secret) {
 							t.Errorf("%s is told of %s: %s", who, secret, raw)
 						}
@@ -202,7 +210,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	p, there := world(t)
 	stranger := hangar.Principal{Subject: "you", Grants: []hangar.Grant{{Org: "other", Actions: hangar.ActionAll}}}
 	spoken := strings.NewReplacer(string(missing.org), string(there.org), string(missing.app), string(there.app),
-		string(missing.machine), string(there.machine), string(missing.volume), string(there.volume), missing.token, there.token)
+		string(missing.machine), string(there.machine), string(missing.volume), string(there.volume), missing.token, there.token, missing.address.String(), there.address.String())
 	for _, m := range everyMethod(p.Control) {
 		if m.name == "Apps.App" {
 			continue

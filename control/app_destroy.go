@@ -165,6 +165,12 @@ func (c *Control) forgetApp(ctx context.Context, name hangar.AppName, marked sta
 	if err != nil {
 		return err
 	}
+	if err := c.forgetAddresses(ctx, name, marked); err != nil {
+		return err
+	}
+	if err := c.forgetHostnames(ctx, name, marked); err != nil {
+		return err
+	}
 	for batch := range slices.Chunk(slices.Concat(reserved, names), deletesAtOnce) {
 		txn := state.Txn{If: []state.Compare{state.Unchanged(marked)}}
 		for _, item := range batch {

@@ -336,7 +336,7 @@ func TestContract(t *testing.T) {
 // harness is the plane as a principal meets it.
 func (p *plane) harness(who hangar.Principal) contract.Harness {
 	return contract.Harness{
-		Orgs: p.Orgs(), Tokens: p.Tokens(), Apps: p.Apps(), Machines: p.Machines(), Platform: p.Platform(), Volumes: p.Volumes(), Image: "nginx:alpine", Sleep: []string{"sleep"},
+		Orgs: p.Orgs(), Tokens: p.Tokens(), Apps: p.Apps(), Machines: p.Machines(), Platform: p.Platform(), Volumes: p.Volumes(), Addresses: p.Addresses(), Image: "nginx:alpine", Sleep: []string{"sleep"},
 		Context: func(tb testing.TB) context.Context {
 			tb.Helper()
 			return hangar.WithPrincipal(tb.Context(), who)

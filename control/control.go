@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ const (
 	keyHost    = "host"
 	keyKey     = "key"
 	keyPeer    = "peer"
+	keyAddress = "address"
 	keyError   = "err"
 )
 
@@ -57,31 +59,44 @@ func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
 
 // Config is what control needs.
 type Config struct {
-	Store  state.Store
-	Tokens *auth.Tokens // of the same state, and open
-	Issuer *oidc.Issuer // of the same state
-	Agents hangar.Agents
-	Peers  hangar.PeerHost // the gateway of this process; nil: there is none
-	Keys   *keyset.Keyset
-	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
-	Region hangar.Region     // of Machines whose creator names none
-	Log    *slog.Logger
-	Now    func() time.Time // nil: time.Now
+	Store   state.Store
+	Tokens  *auth.Tokens // of the same state, and open
+	Issuer  *oidc.Issuer // of the same state
+	Agents  hangar.Agents
+	Peers   hangar.PeerHost  // the gateway of this process; nil: there is none
+	Routes  hangar.RouteHost // the edge of this process; nil: there is none
+	EdgeLog hangar.EdgeLog   // the same; nil: there is none
+	// Certificates is what the edge of this process knows of certificates; nil: there is none.
+	Certificates hangar.CertificateHost
+	// Resolver is what names are looked up by. Nil: the system's.
+	Resolver Resolver
+	// Addresses is what Apps get their public addresses from.
+	Addresses AddressPools
+	Keys      *keyset.Keyset
+	Sealed    []hangar.Resealer // what else than the state holds values that Keys encrypted
+	Region    hangar.Region     // of Machines whose creator names none
+	Log       *slog.Logger
+	Now       func() time.Time // nil: time.Now
 }
 
 // Control is the control plane; its methods return the services it offers.
 type Control struct {
-	store  state.Store
-	tokens *auth.Tokens
-	issuer *oidc.Issuer
-	agents hangar.Agents
-	peers  hangar.PeerHost
-	region hangar.Region
-	log    *slog.Logger
-	now    func() time.Time
-	rows   *Rows
-	vault  *vault
-	sealed []hangar.Resealer
+	store        state.Store
+	tokens       *auth.Tokens
+	issuer       *oidc.Issuer
+	agents       hangar.Agents
+	peers        hangar.PeerHost
+	routes       hangar.RouteHost
+	pools        AddressPools
+	certificates hangar.CertificateHost
+	resolver     Resolver
+	edge         hangar.EdgeLog
+	region       hangar.Region
+	log          *slog.Logger
+	now          func() time.Time
+	rows         *Rows
+	vault        *vault
+	sealed       []hangar.Resealer
 
 	mu       sync.Mutex
 	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
@@ -92,8 +107,12 @@ func New(cfg Config) *Control {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Resolver == nil {
+		cfg.Resolver = net.DefaultResolver
+	}
 	return &Control{
-		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, peers: cfg.Peers, region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, peers: cfg.Peers,
+		routes: cfg.Routes, edge: cfg.EdgeLog, pools: cfg.Addresses, certificates: cfg.Certificates, resolver: cfg.Resolver, region: cfg.Region, log: cfg.Log, now: cfg.Now,
 		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
 		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
 	}
@@ -146,6 +165,12 @@ func (c *Control) Registries() *Registries { return &Registries{c} }
 
 // Peers returns the service of WireGuard peers.
 func (c *Control) Peers() *Peers { return &Peers{c} }
+
+// Addresses returns the service of Apps' addresses.
+func (c *Control) Addresses() *Addresses { return &Addresses{c} }
+
+// Certificates returns the service of custom hostnames and their certificates.
+func (c *Control) Certificates() *Certificates { return &Certificates{c} }
 
 // Encryption returns the service of the encryption key.
 func (c *Control) Encryption() *Encryption { return &Encryption{c} }

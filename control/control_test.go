@@ -55,15 +55,20 @@ func (c *clock) advance(d time.Duration) {
 // plane is a control plane with its surroundings.
 type plane struct {
 	*control.Control
-	store   state.Store
-	auth    *auth.Tokens
-	issuer  *oidc.Issuer
-	dir     string // of the admin token
-	hosts   fleet
-	rows    *control.Rows
-	keys    *keyset.Keyset
-	clock   *clock
-	gateway *fakeGateway
+	store        state.Store
+	auth         *auth.Tokens
+	issuer       *oidc.Issuer
+	dir          string // of the admin token
+	hosts        fleet
+	rows         *control.Rows
+	keys         *keyset.Keyset
+	clock        *clock
+	gateway      *fakeGateway
+	edge         hangar.RouteHost // nil: there is none
+	pools        control.AddressPools
+	certificates hangar.CertificateHost // nil: there is none
+	resolver     control.Resolver       // nil: the system's
+	log          hangar.EdgeLog         // nil: there is none
 }
 
 // signingKey is one key for all, because making one takes long.
@@ -78,7 +83,7 @@ func newPlane(t *testing.T, store state.Store, hosts ...*fakeHost) *plane {
 		hosts = []*fakeHost{newFakeHost("aaaaaaaa", "loc")}
 	}
 	p := &plane{
-		store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), keys: newKeys(t), gateway: &fakeGateway{},
+		store: store, dir: t.TempDir(), hosts: hosts, rows: control.NewRows(store, quiet), keys: newKeys(t), gateway: &fakeGateway{}, pools: testPools(t),
 		clock: &clock{now: time.Unix(1_700_000_000, 0)},
 	}
 	for _, h := range hosts {
@@ -109,7 +114,7 @@ func (p *plane) restart(t *testing.T) {
 		Now: p.clock.Now, NewKey: signingKey,
 	})
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, Addresses: p.pools, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
 	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -495,3 +495,8 @@ var (
 	errBad  = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no such image")
 	errDisk = errors.New("disk is broken")
 )
+
+func (f *fakeHost) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl time.Duration) (hangar.MachineBusy, error) {
+	_, err := f.do(ctx, ref, "", false, "")
+	return hangar.MachineBusy{Until: time.Now().Add(ttl)}, err
+}

@@ -130,6 +130,9 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	if err != nil {
 		return hangar.LogPage{}, err
 	}
+	if q.Edge {
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not kept; follow the log to see it")
+	}
 	pages := make([]hangar.LogPage, len(logs))
 	group, bounded := errgroup.WithContext(ctx)
 	for i, part := range logs {
@@ -162,6 +165,10 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 // FollowLogs implements hangar.LogService. It ends with the first error of a host.
 func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
+		if q.Edge {
+			l.followEdge(ctx, app, q, yield)
+			return
+		}
 		logs, _, err := l.split(ctx, app, q, true)
 		if err != nil {
 			yield(hangar.LogEntry{}, err)
@@ -172,6 +179,28 @@ func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQ
 			return
 		}
 		merge(ctx, app, logs, yield)
+	}
+}
+
+// followEdge yields what the edge of this process does with requests for the App or, if q
+// names a Machine or a region, with those that went there.
+func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQuery, yield func(hangar.LogEntry, error) bool) {
+	if _, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance}); err != nil {
+		yield(hangar.LogEntry{}, err)
+		return
+	}
+	if l.edge == nil {
+		yield(hangar.LogEntry{}, hangar.Errorf(hangar.CodeUnavailable, "", "this server has no edge"))
+		return
+	}
+	for e, err := range l.edge.FollowEdge(ctx, app) {
+		elsewhere := q.Instance != "" && q.Instance != e.Instance || q.Region != "" && q.Region != e.Region
+		if err == nil && elsewhere && e.Edge != nil {
+			continue
+		}
+		if !yield(e, err) {
+			return
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -123,6 +124,63 @@ func TestFollowLogs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// edgeLines is an edge that does what it did again.
+type edgeLines []hangar.LogEntry
+
+func (l edgeLines) FollowEdge(context.Context, hangar.AppName) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		for _, e := range l {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func TestFollowEdge(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	p.app(t, "web")
+	m := p.machine(t, "web", "")
+	follow := func(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (lines []string, err error) {
+		q.Edge = true
+		for e, err := range p.Logs().FollowLogs(ctx, app, q) {
+			if err != nil {
+				return lines, err
+			}
+			lines = append(lines, e.Message)
+		}
+		return lines, nil
+	}
+	_, err := follow(admin(t), "web", hangar.LogQuery{})
+	wantError(t, err, hangar.CodeUnavailable, "")
+
+	at := time.Unix(1_700_000_000, 0)
+	one := hangar.EdgeRequest{Method: "GET", Path: "/1", Status: 200}.Entry(at, m.ID, "loc")
+	two := hangar.EdgeRequest{Method: "GET", Path: "/2", Status: 200}.Entry(at, "11111111111111", "ams")
+	none := hangar.EdgeRequest{Method: "GET", Path: "/3", Status: 503, Code: hangar.EdgeNoCandidate}.Entry(at, "", "")
+	gap := hangar.LogEntry{Time: at, Message: "5 lines are left out", Provider: hangar.LogProxy}
+	p.log = edgeLines{one, two, none, gap}
+	p.restart(t)
+	for _, test := range []struct {
+		query hangar.LogQuery
+		want  []string
+	}{
+		{hangar.LogQuery{}, []string{one.Message, two.Message, none.Message, gap.Message}},
+		{hangar.LogQuery{Instance: m.ID}, []string{one.Message, gap.Message}},
+		{hangar.LogQuery{Region: "ams"}, []string{two.Message, gap.Message}},
+	} {
+		if got, err := follow(admin(t), "web", test.query); err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%+v: %q, %v, want %q", test.query, got, err, test.want)
+		}
+	}
+	_, err = follow(admin(t), "nothing", hangar.LogQuery{})
+	wantError(t, err, hangar.CodeNotFound, hangar.ReasonAppNotFound)
+	_, err = follow(t.Context(), "web", hangar.LogQuery{})
+	wantError(t, err, hangar.CodeUnauthenticated, "")
+	_, err = p.Logs().Logs(admin(t), "web", hangar.LogQuery{Edge: true})
+	wantError(t, err, hangar.CodeInvalid, "")
 }
 
 func TestImagesOfSeveralHosts(t *testing.T) {

@@ -19,24 +19,30 @@ import (
 // The keys of the state, but for those of package auth. Names cannot hold a slash, so that a prefix that ends
 // with one selects exactly the things of one App or host.
 const (
-	orgsPrefix         = "/orgs/"          // <org>
-	networksPrefix     = "/networks/"      // <org>/<network>
-	appsPrefix         = "/apps/"          // <app>
-	reservationsPrefix = "/machines/"      // <app>/<id>
-	namesPrefix        = "/machine-names/" // <app>/<name>
-	hostsPrefix        = "/hosts/"         // <host>/machines/<id>
-	volumesPrefix      = "/volumes/"       // <app>/<id>, also of Apps that were destroyed
-	credentialsPrefix  = "/registries/"    // <registry>
-	secretsPrefix      = "/secrets/"       // <app>
-	peersPrefix        = "/peers/"         // <org>/<name>
-	peerKeysPrefix     = "/peer-keys/"     // <public key in hexadecimal>
-	archivePrefix      = "/archive/"       // what the archive of snapshots needs, see ArchivePassword
+	orgsPrefix         = "/orgs/"           // <org>
+	networksPrefix     = "/networks/"       // <org>/<network>
+	appsPrefix         = "/apps/"           // <app>
+	reservationsPrefix = "/machines/"       // <app>/<id>
+	namesPrefix        = "/machine-names/"  // <app>/<name>
+	hostsPrefix        = "/hosts/"          // <host>/machines/<id>
+	volumesPrefix      = "/volumes/"        // <app>/<id>, also of Apps that were destroyed
+	credentialsPrefix  = "/registries/"     // <registry>
+	secretsPrefix      = "/secrets/"        // <app>
+	peersPrefix        = "/peers/"          // <org>/<name>
+	peerKeysPrefix     = "/peer-keys/"      // <public key in hexadecimal>
+	addressesPrefix    = "/addresses/"      // <app>/<address>
+	ownersPrefix       = "/address-owners/" // <address>
+	hostnamesPrefix    = "/hostnames/"      // <hostname>
+	certificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
+	archivePrefix      = "/archive/"        // what the archive of snapshots needs, see ArchivePassword
 	archivePasswordKey = archivePrefix + "password"
 	sealKey            = "/seal" // see vault
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
 	orgCounter         = "/counters/orgs"
 	peerCounter        = "/counters/peers"
+	hostnameCounter    = "/counters/hostnames"
+	addressCounters    = "/counters/addresses/" // v4, v6 or the number of a network
 )
 
 func orgKey(org hangar.OrgSlug) string { return orgsPrefix + string(org) }

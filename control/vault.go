@@ -48,7 +48,7 @@ func HasSealed(ctx context.Context, store state.Store) (bool, error) {
 // ForgetSealed removes everything encrypted from a state, for a server whose keys are
 // lost for ever. The seal goes last, so that it may be repeated.
 func ForgetSealed(ctx context.Context, store state.Store) error {
-	for _, prefix := range []string{credentialsPrefix, secretsPrefix, oidc.Prefix, archivePrefix, sealKey} {
+	for _, prefix := range []string{credentialsPrefix, secretsPrefix, certificatesPrefix, oidc.Prefix, archivePrefix, sealKey} {
 		items, _, err := state.All(ctx, store, prefix, true)
 		if err != nil {
 			return stateError(err)
@@ -195,7 +195,7 @@ func (v *vault) Reseal(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, stateError(err)
 	}
-	for _, prefix := range []string{credentialsPrefix, secretsPrefix, oidc.Prefix, archivePrefix} {
+	for _, prefix := range []string{credentialsPrefix, secretsPrefix, certificatesPrefix, oidc.Prefix, archivePrefix} {
 		items, _, err := state.All(ctx, v.store, prefix, false)
 		if err != nil {
 			return resealed, stateError(err)

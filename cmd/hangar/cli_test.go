@@ -8,9 +8,12 @@ import (
 	"log"
 	"log/slog"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -30,17 +33,20 @@ func TestCLI(t *testing.T) {
 	t.Parallel()
 	commands := proxyCommands()
 	commands["code"] = expectCode
+	commands["request"] = requestAtEdge
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			service := fake.New("loc")
+			env.Values[platformKey{}] = service
 			server := httptest.NewServer(api.New(api.Config{
 				Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-				Secrets: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service,
+				Secrets: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service, Addresses: service, Certificates: service,
 				Auth:     service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
 				Registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+				AppURL:   func(app hangar.AppName) string { return "http://" + string(app) + ".hangar.localhost" },
 				Region:   "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 			}))
 			env.Defer(server.Close)
@@ -52,6 +58,24 @@ func TestCLI(t *testing.T) {
 		},
 		Cmds: commands,
 	})
+}
+
+// platformKey is where a script has its platform.
+type platformKey struct{}
+
+// requestAtEdge lets the edge tell of a request once somebody listens: request APP PATH STATUS.
+func requestAtEdge(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: request APP PATH STATUS")
+	}
+	status, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	ts.Check(ts.Value(platformKey{}).(*fake.Service).Request(ctx, hangar.AppName(args[0]), "148ed726c12358", hangar.EdgeRequest{
+		Client: netip.MustParseAddr("192.0.2.7"), Method: "GET", Host: "hello.example", Path: args[1], Proto: "HTTP/1.1", Status: status,
+		Bytes: 12, Millis: 3.21, RequestID: "01HX-loc",
+	}))
 }
 
 // expectCode runs a command line that must end with a code: code 3 hangar apps list.

@@ -92,6 +92,24 @@ func (c *cli) completePeer(cmd *cobra.Command, args []string, prefix string) ([]
 	})
 }
 
+// completeHostname completes APP and then its custom hostnames.
+func (c *cli) completeHostname(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return c.completeApp(cmd, args, prefix)
+	case 1:
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.complete(cmd, func(ctx context.Context, p *client.Client) (names []string, err error) {
+		list, err := p.Certificates(ctx, hangar.AppName(args[0]))
+		for _, cert := range list {
+			names = append(names, fmt.Sprintf("%s\t%s", cert.Hostname, certificateSummary(cert)))
+		}
+		return names, err
+	})
+}
+
 // completeMetadataKey completes APP, MACHINE and then the keys of its metadata.
 func (c *cli) completeMetadataKey(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) < 2 {

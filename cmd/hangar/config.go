@@ -55,8 +55,8 @@ const (
 type config struct {
 	Dir        string        `json:"dir"`    // absolute; everything the daemon keeps
 	API        string        `json:"api"`    // host:port to serve the API on; port 0 picks one
-	HTTP       string        `json:"http"`   // address of the public edge
-	HTTPS      string        `json:"https"`  // address of the public edge
+	HTTP       string        `json:"http"`   // address of the public edge, for ports 80 of Apps
+	HTTPS      string        `json:"https"`  // address of the public edge, for ports 443 of Apps
 	Region     hangar.Region `json:"region"` // of this server
 	Domain     string        `json:"domain"` // below which Apps get their public names
 	Driver     string        `json:"driver"` // how Machines run: driverGvisor or driverFake
@@ -76,14 +76,33 @@ type config struct {
 	Snapshots         string  `json:"snapshots,omitempty"`           // where they are kept, see package archive; empty: below Dir
 	VolumesPerMachine int     `json:"volumes_per_machine,omitempty"` // 0: one
 
+	HTTP3      bool          `json:"http3,omitempty"`       // also on the UDP port of HTTPS
+	SharedIPv4 string        `json:"shared_ipv4,omitempty"` // see sharedIPv4
+	IPv4Pool   string        `json:"ipv4_pool,omitempty"`   // prefixes with commas between them; empty: of the loopback
+	IPv6Pool   string        `json:"ipv6_pool,omitempty"`   // likewise; empty: unique local ones
+	ACME       string        `json:"acme,omitempty"`        // the directory of an ACME server, or acmeOff
+	ACMEEmail  string        `json:"acme_email,omitempty"`
+	ACMERoot   string        `json:"acme_root,omitempty"` // a file; empty: the system's
+	Drain      time.Duration `json:"drain,omitempty"`     // nanoseconds that requests have to end
+	// ClientConns is how many connections to the edge one client may have open, and
+	// ClientHandshakes how many TLS handshakes a second it may begin; 0: as many as usual.
+	ClientConns      int `json:"client_connections,omitempty"`
+	ClientHandshakes int `json:"client_handshakes,omitempty"`
+
+	ReplayBody int64  `json:"replay_body,omitempty"` // bytes, see edge.Options
+	StaticsURL string `json:"statics_url,omitempty"` // of the S3 service that has static files
+	// AutostopAfter is how long a Machine has to be idle before it is stopped, in
+	// nanoseconds, where its services do not say.
+	AutostopAfter time.Duration `json:"autostop_after,omitempty"`
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
 func (c *config) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&c.API, "api", defaultAPI, "address to serve the API on; port 0 picks a free one")
-	flags.StringVar(&c.HTTP, "http", defaultHTTP, "public address for HTTP")
-	flags.StringVar(&c.HTTPS, "https", defaultHTTPS, "public address for HTTPS")
+	flags.StringVar(&c.HTTP, "http", defaultHTTP, "public address for HTTP: Apps are served there on their port 80")
+	flags.StringVar(&c.HTTPS, "https", defaultHTTPS, "public address for HTTPS: Apps are served there on their port 443")
 	flags.StringVar((*string)(&c.Region), "region", defaultRegion, "three letters that name where this server is")
 	flags.StringVar(&c.Domain, "domain", defaultDomain, "domain below which Apps get public names")
 	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
@@ -97,6 +116,7 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", 1, "how many times what it holds the disk is promised to volumes")
 	flags.StringVar(&c.Snapshots, "snapshots", "", "where snapshots of volumes are kept, file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME (default: in the data directory)")
 	flags.IntVar(&c.VolumesPerMachine, "volumes-per-machine", 1, "how many volumes a Machine may mount")
+	c.edgeFlags(flags)
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -134,6 +154,9 @@ func (c *config) validate() error {
 		return err
 	}
 	if err := c.validateOIDC(); err != nil {
+		return err
+	}
+	if err := c.validateEdge(); err != nil {
 		return err
 	}
 	if _, err := c.egress(); err != nil {

@@ -26,7 +26,7 @@ const (
 
 // openDNS opens the name server of Machines, at the addresses that their network
 // redirects them to. Without a network there is none.
-func openDNS(ctx context.Context, cfg config, wires *network.Network, view *catalog.Catalog, gateway *wireguard.Gateway, log *slog.Logger, opened *closers) (*dns.Server, error) {
+func openDNS(ctx context.Context, cfg config, wires *network.Network, view *catalog.Catalog, routes *catalog.Routes, gateway *wireguard.Gateway, log *slog.Logger, opened *closers) (*dns.Server, error) {
 	if wires == nil {
 		return nil, nil //nolint:nilnil // it is asked for once
 	}
@@ -36,7 +36,7 @@ func openDNS(ctx context.Context, cfg config, wires *network.Network, view *cata
 	}
 	known := resolvers{path: resolvConf}
 	names := dns.New(dns.Config{
-		Listen: listen, Catalog: view, Region: cfg.Region, Owner: wires.Owner, Peers: peersOf(gateway), Resolvers: known.list, Log: log,
+		Listen: listen, Catalog: view, Routes: routes, Region: cfg.Region, Owner: wires.Owner, Peers: peersOf(gateway), Resolvers: known.list, Log: log,
 	})
 	if err := names.Open(ctx); err != nil {
 		return nil, withHint(err, "if another name server listens on all addresses of this server, let it listen on its own alone")

@@ -23,8 +23,9 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor/engine"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
-	"github.com/hangar-platform/hangar/internal/keeper"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/ippool"
+	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
 // openEngine opens the driver that cfg names, and the network that goes with it: nil if
@@ -65,20 +66,20 @@ func hostNetwork(wires *network.Network) host.Networks {
 func runDir(cfg config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
 
 func newNetwork(cfg config, id hangar.HostID, egress []netip.Prefix, log *slog.Logger) *network.Network {
-	return network.New(network.Options{
+	o := network.Options{
 		Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns"), AllowEgress: egress,
-	})
+	}
+	if cfg.IPv6Pool == "" { // nobody else leads it here
+		o.Own = ippool.UniqueLocal(instance(cfg.Dir))
+	}
+	return network.New(o)
 }
 
 // keeperSocket is in a directory of its own, which is for root alone.
 func keeperSocket(cfg config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
 
-// openLogs opens what keeps the output of Machines, and what holds it meanwhile.
-func openLogs(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*logs.Store, error) {
-	held, err := openKeeper(ctx, cfg, log, opened)
-	if err != nil {
-		return nil, err
-	}
+// openLogs opens what keeps the output of Machines.
+func openLogs(ctx context.Context, cfg config, held *keeper.Client, log *slog.Logger, opened *closers) (*logs.Store, error) {
 	lines := logs.New(logs.Options{
 		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: held, Log: log, Now: time.Now,
 	})
@@ -89,8 +90,8 @@ func openLogs(ctx context.Context, cfg config, log *slog.Logger, opened *closers
 	return lines, nil
 }
 
-// openKeeper finds or starts the process that holds the output of Machines while no
-// daemon runs. The fake driver's Machines have none.
+// openKeeper finds or starts the process that holds the output of Machines and the sockets
+// of the edge while no daemon runs. With the fake driver there is none.
 func openKeeper(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*keeper.Client, error) {
 	if cfg.Driver == driverFake {
 		return nil, nil //nolint:nilnil // package logs takes it for none
@@ -226,12 +227,20 @@ func describeHost(ctx context.Context, records *journal.Journal, region hangar.R
 }
 
 // oneHost is the registry of hosts of a server that is alone.
-type oneHost struct{ agent hangar.Agent }
+type oneHost struct{ agent *host.Agent }
 
 // Agent returns the one there is.
 func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
 	if id != h.agent.Host().ID {
 		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
+	}
+	return h.agent, nil
+}
+
+// Gate returns that of the one there is.
+func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
+	if id != h.agent.Host().ID {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "unknown host %q", id)
 	}
 	return h.agent, nil
 }

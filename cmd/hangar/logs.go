@@ -12,16 +12,18 @@ import (
 
 func newLogsCommand(c *cli) *cobra.Command {
 	var (
-		follow, asJSON, bare bool
-		limit                int
-		region               string
+		follow, asJSON, bare, edge bool
+		limit                      int
+		region                     string
 	)
 	cmd := &cobra.Command{
-		Use:               "logs APP [MACHINE]",
-		Aliases:           []string{"log"},
-		Short:             "Show what Machines printed",
-		Long:              "Show the newest lines of the log of an App, or of one of its Machines, oldest first.",
-		Example:           "  hangar logs -f hello",
+		Use:     "logs APP [MACHINE]",
+		Aliases: []string{"log"},
+		Short:   "Show what Machines printed",
+		Long: "Show the newest lines of the log of an App, or of one of its Machines, oldest first.\n\n" +
+			"With --edge, show instead what the edge does with requests from now on: client, request, host, status, bytes of the body, " +
+			"time, Machine and request id. Such lines are not kept; whoever reads too slowly loses some, and is told how many.",
+		Example:           "  hangar logs -f hello\n  hangar logs hello --edge --json | jq .edge.status",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +54,14 @@ func newLogsCommand(c *cli) *cobra.Command {
 					return err
 				}
 			}
+			if edge {
+				query.Edge = true
+				entries := p.FollowLogs(cmd.Context(), app, query)
+				if cmd.Flags().Changed("limit") {
+					entries = firstEntries(entries, limit)
+				}
+				return printAll(entries, print)
+			}
 			if follow {
 				return printAll(p.FollowLogs(cmd.Context(), app, query), print)
 			}
@@ -69,10 +79,26 @@ func newLogsCommand(c *cli) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new lines as they are written")
 	cmd.Flags().IntVarP(&limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
+	cmd.Flags().BoolVar(&edge, "edge", false, "follow what the edge does with requests; -n: end after so many lines")
 	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
 	cmd.Flags().BoolVar(&bare, "bare", false, "print messages only, as they were written")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
+}
+
+// firstEntries ends after the n-th entry.
+func firstEntries(entries iter.Seq2[hangar.LogEntry, error], n int) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		if n <= 0 {
+			return
+		}
+		left := n
+		for e, err := range entries {
+			if left--; !yield(e, err) || left == 0 {
+				return
+			}
+		}
+	}
 }
 
 func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEntry) error) error {
@@ -89,6 +115,10 @@ func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEn
 
 // printEntry writes a line for people: when, where, who, what.
 func (c *cli) printEntry(e hangar.LogEntry) error {
+	if e.Edge != nil {
+		_, err := fmt.Fprintf(c.stdout, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
+		return err
+	}
 	_, err := fmt.Fprintf(c.stdout, "%s %s %s %s[%s] %s\n",
 		e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Instance, e.Region, e.Provider, e.Level, e.Message)
 	return err

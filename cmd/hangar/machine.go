@@ -28,7 +28,7 @@ func newMachineCommand(c *cli) *cobra.Command {
 		newMachineListCommand(c), newMachineStatusCommand(c), newMachineEventsCommand(c), newMachinePsCommand(c),
 		newMachineStartCommand(c), newMachineStopCommand(c), newMachineSuspendCommand(c), newMachineRestartCommand(c),
 		newMachineDestroyCommand(c), newMachineSignalCommand(c), newMachineWaitCommand(c), newMachineExecCommand(c),
-		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c), newMachineLeaseCommand(c),
+		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c), newMachineLeaseCommand(c), newMachineBusyCommand(c),
 	)
 	cmd.PersistentFlags().StringVar(&c.nonce, "nonce", "", "nonce of the Machine's lease (or HANGAR_LEASE_NONCE)")
 	return cmd

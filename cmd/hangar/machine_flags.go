@@ -32,10 +32,7 @@ type configFlags struct {
 	cpus       int
 	cpuKind    string
 	size       string
-	ports      []string
-	autostop   string
-	autostart  bool
-	minRunning int
+	services   serviceFlags
 	restart    string
 	remove     bool
 	metadata   []string
@@ -58,10 +55,7 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	fs.IntVar(&f.cpus, "cpus", 0, "number of CPUs")
 	fs.StringVar(&f.cpuKind, "cpu-kind", "", "shared or performance")
 	fs.StringVar(&f.size, "size", "", "a preset instead of cpus and memory, e.g. shared-cpu-2x")
-	fs.StringArrayVarP(&f.ports, "port", "p", nil, "serve EXTERNAL:INTERNAL[/http|tls|tcp|udp], e.g. 80:8080; may be repeated")
-	fs.StringVar(&f.autostop, "autostop", "", "what to do with an idle Machine: off, stop or suspend")
-	fs.BoolVar(&f.autostart, "autostart", true, "start the Machine when a request comes")
-	fs.IntVar(&f.minRunning, "min-machines-running", 0, "keep this many of the App's Machines running")
+	f.services.add(fs)
 	fs.StringVar(&f.restart, "restart", "", "when the main process ends: no, always, on-failure or on-failure:RETRIES")
 	fs.BoolVar(&f.remove, "rm", false, "destroy the Machine when its main process ends")
 	fs.StringArrayVar(&f.metadata, "metadata", nil, "set metadata KEY=VALUE; may be repeated")
@@ -117,7 +111,7 @@ func (f *configFlags) patch(c *cli, cmd *cobra.Command, command []string) (objec
 	}
 	for _, part := range []func(object) error{
 		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles, f.patchMounts,
-		func(p object) error { return f.patchServices(cmd, p) },
+		func(p object) error { return f.services.patch(cmd, p) },
 	} {
 		if err := part(p); err != nil {
 			return nil, err
@@ -247,95 +241,6 @@ func (f *configFlags) patchFiles(p object) error {
 		p["files"] = files
 	}
 	return nil
-}
-
-func (f *configFlags) patchServices(cmd *cobra.Command, p object) error {
-	if len(f.ports) == 0 {
-		for _, name := range []string{"autostop", "autostart", "min-machines-running"} {
-			if cmd.Flags().Changed(name) {
-				return usageErrorf("--%s says how a port is served: give --port too", name)
-			}
-		}
-		return nil
-	}
-	var services []hangar.Service
-	for _, text := range f.ports {
-		protocol, internal, port, err := parsePort(text)
-		if err != nil {
-			return err
-		}
-		at := -1
-		for i, s := range services {
-			if s.InternalPort == internal && s.Protocol == protocol {
-				at = i
-			}
-		}
-		if at < 0 {
-			services = append(services, hangar.Service{Protocol: protocol, InternalPort: internal})
-			at = len(services) - 1
-		}
-		services[at].Ports = append(services[at].Ports, port)
-	}
-	for i := range services {
-		s := &services[i]
-		if f.autostop != "" {
-			s.Autostop = f.autostop
-			s.Autostart = &f.autostart
-		}
-		if cmd.Flags().Changed("autostart") {
-			s.Autostart = &f.autostart
-		}
-		if cmd.Flags().Changed("min-machines-running") {
-			s.MinMachinesRunning = &f.minRunning
-		}
-	}
-	p["services"] = services
-	return nil
-}
-
-// parsePort reads EXTERNAL:INTERNAL[/HANDLER]. Without a handler, 80 is HTTP, 443
-// is HTTP over TLS and any other port plain TCP.
-func parsePort(text string) (protocol string, internal int, port hangar.ServicePort, err error) {
-	invalid := func() (string, int, hangar.ServicePort, error) {
-		return "", 0, hangar.ServicePort{}, usageErrorf("invalid --port %q: must be EXTERNAL:INTERNAL[/http|tls|tcp|udp], e.g. 80:8080", text)
-	}
-	numbers, handler, _ := strings.Cut(text, "/")
-	outside, inside, ok := strings.Cut(numbers, ":")
-	if !ok {
-		inside = outside
-	}
-	if port.Port, err = portNumber(outside); err != nil {
-		return invalid()
-	}
-	if internal, err = portNumber(inside); err != nil {
-		return invalid()
-	}
-	protocol = "tcp"
-	switch handler {
-	case "":
-		port.Handlers = map[int][]string{80: {"http"}, 443: {"tls", "http"}}[port.Port]
-	case "http":
-		port.Handlers = []string{"http"}
-		if port.Port == 443 {
-			port.Handlers = []string{"tls", "http"}
-		}
-	case "tls":
-		port.Handlers = []string{"tls"}
-	case "tcp":
-	case "udp":
-		protocol = "udp"
-	default:
-		return invalid()
-	}
-	return protocol, internal, port, nil
-}
-
-func portNumber(text string) (int, error) {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err == nil && n == 0 {
-		err = strconv.ErrRange
-	}
-	return int(n), err
 }
 
 // base reads the config that the flags change: a file, or an empty one.

@@ -27,6 +27,14 @@ func TestParsePort(t *testing.T) {
 		{"5432:5432", "tcp", 5432, hangar.ServicePort{Port: 5432}},
 		{"53:5353/udp", "udp", 5353, hangar.ServicePort{Port: 53}},
 		{"8080", "tcp", 8080, hangar.ServicePort{Port: 8080}},
+		{"80:8080/tcp:tls+http", "tcp", 8080, hangar.ServicePort{Port: 80, Handlers: []string{"tls", "http"}}},
+		{"8443:8080:tls+http", "tcp", 8080, hangar.ServicePort{Port: 8443, Handlers: []string{"tls", "http"}}},
+		{"80:8080/tcp", "tcp", 8080, hangar.ServicePort{Port: 80}},
+		{"5432:5432/tcp:pg_tls", "tcp", 5432, hangar.ServicePort{Port: 5432, Handlers: []string{"pg_tls"}}},
+		{"25:25:proxy_proto", "tcp", 25, hangar.ServicePort{Port: 25, Handlers: []string{"proxy_proto"}}},
+		{"8000-8010:9000", "tcp", 9000, hangar.ServicePort{StartPort: 8000, EndPort: 8010}},
+		{"8000-8000:9000/udp", "udp", 9000, hangar.ServicePort{StartPort: 8000, EndPort: 8000}},
+		{"80-90:9000/tcp:http", "tcp", 9000, hangar.ServicePort{StartPort: 80, EndPort: 90, Handlers: []string{"http"}}},
 		{"65535:1/http", "tcp", 1, hangar.ServicePort{Port: 65535, Handlers: []string{"http"}}},
 	} {
 		protocol, internal, port, err := parsePort(tt.text)
@@ -34,7 +42,10 @@ func TestParsePort(t *testing.T) {
 			t.Errorf("%s: got %s %d %+v, %v", tt.text, protocol, internal, port, err)
 		}
 	}
-	for _, text := range []string{"", ":", "80:", ":80", "0:80", "80:0", "65536:80", "-1:80", "80:80:80", "80:80/smtp", "http", "80:x"} {
+	for _, text := range []string{
+		"", ":", "80:", ":80", "0:80", "80:0", "65536:80", "-1:80", "80:80:80", "80:80/smtp", "http", "80:x",
+		"80:80/udp:tls", "80:80/tcp:", "80:80:", "80:80/tcp:gopher", "80:80:tls:http", "90-80:80", "80-:80", "-80:80", "80-90", "80:80-90", "80-90-100:80", "80:80/", "80:80/tcp/udp",
+	} {
 		if _, _, _, err := parsePort(text); err == nil || !strings.Contains(err.Error(), "--port") {
 			t.Errorf("%q: got %v", text, err)
 		}
@@ -142,7 +153,14 @@ func TestFlagsBecomeAPatch(t *testing.T) {
 			t.Errorf("%s %v: got %s, %v, want %s", tt.args, tt.command, b, err, tt.want)
 		}
 	}
+	got, err := patchOf(t, nil, strings.Fields("-p 80:80 --autostop suspend --autostop-after 1m --min-running 2 --concurrency 20:50:requests")...)
+	if want := decode(t, `{"services":[{"protocol":"tcp","internal_port":80,"autostart":true,"autostop":"suspend","autostop_after":"1m0s","min_machines_running":2,
+		"concurrency":{"type":"requests","soft_limit":20,"hard_limit":50},"ports":[{"port":80,"handlers":["http"]}]}]}`); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("services: %v, %v, want %v", got, err, want)
+	}
 	for _, args := range []string{
+		"--autostop-after 1m", "--concurrency 5", "-p 80:80 --concurrency x", "-p 80:80 --concurrency 0", "-p 80:80 --concurrency 5:4", "-p 80:80 --concurrency 1:2:3",
+		"-p 80:80 --concurrency requests", "-p 80:80 --concurrency 1:2:bytes",
 		"--restart no:3", "--restart on-failure:0", "--restart on-failure:x", "--stop-signal NOPE", "--metadata x",
 		"--autostop stop", "--min-machines-running 1", "--file-local /x", "--file-local =x", "--memory 1k", "-p x",
 	} {
@@ -192,13 +210,28 @@ func TestExecArgs(t *testing.T) {
 	}
 }
 
+func TestParseConcurrency(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]hangar.ServiceConcurrency{
+		"20":           {Type: "connections", SoftLimit: 20},
+		"20:50":        {Type: "connections", SoftLimit: 20, HardLimit: 50},
+		"20:requests":  {Type: "requests", SoftLimit: 20},
+		"5:5:requests": {Type: "requests", SoftLimit: 5, HardLimit: 5},
+	} {
+		if got, err := parseConcurrency(text); err != nil || *got != want {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+}
+
 func FuzzParsePort(f *testing.F) {
 	for _, seed := range []string{"80:8080", "443:8080/http", "53:53/udp", "x", ":/"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		_, internal, port, err := parsePort(text)
-		if err == nil && (internal < 1 || internal > 65535 || port.Port < 1 || port.Port > 65535) {
+		first, last := port.Range()
+		if err == nil && (internal < 1 || internal > 65535 || first < 1 || last < first || last > 65535) {
 			t.Errorf("%q: %d, %+v", text, internal, port)
 		}
 	})

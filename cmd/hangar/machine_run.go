@@ -17,14 +17,16 @@ import (
 )
 
 const runLong = `Run an image as a new Machine of an App, wait until it is started and say how to
-reach it.
+reach it. An App without an address gets the one that Apps share when the Machine has a
+port that can be served there.
 
 What follows IMAGE replaces the image's command; write -- before it, so that its
 flags are its own.`
 
 const runExample = `  hangar machine run hello nginx:alpine --port 80:80
   hangar machine run jobs debian:12 --rm -- sh -c 'echo done'
-  hangar machine run api registry.example.com/api@sha256:… --memory 1gb --env MODE=prod --autostop suspend -p 443:8080`
+  hangar machine run api registry.example.com/api@sha256:… --memory 1gb --env MODE=prod -p 443:8080/tcp:tls+http \
+    --autostop suspend --autostop-after 1m --concurrency 20:50:requests`
 
 // launchFlags say how a new Machine comes to be.
 type launchFlags struct {
@@ -142,6 +144,10 @@ func (c *cli) createAndFollow(
 	if err != nil {
 		return errors.Join(err, destroyVolumes(ctx, p, made))
 	}
+	url := ""
+	if !f.skipLaunch {
+		url = c.openApp(ctx, p, app, &config)
+	}
 	if !f.detach {
 		wished := hangar.MachineStarted
 		if f.skipLaunch || config.StandsBy() {
@@ -151,7 +157,7 @@ func (c *cli) createAndFollow(
 			return err
 		}
 	}
-	return c.printLaunched(m, f, time.Since(began))
+	return c.printLaunched(m, f, time.Since(began), field{"  public", url})
 }
 
 func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) (*hangar.Machine, error) {
@@ -287,7 +293,8 @@ func watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Se
 	}
 }
 
-func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duration) error {
+// printLaunched says how a Machine is reached, in public first.
+func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duration, public ...field) error {
 	switch {
 	case f.asJSON:
 		return c.printJSON(m)
@@ -300,7 +307,7 @@ func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duratio
 		return nil
 	}
 	fmt.Fprintf(c.stdout, "Machine %s (%s) is %s after %s.\n", m.ID, m.Name, m.State, brief(took))
-	return printFields(c.stdout, reach(m))
+	return printFields(c.stdout, append(public, reach(m)...))
 }
 
 // reach is how a person gets at a Machine.

@@ -57,9 +57,9 @@ func newRootCommand(c *cli) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newSecretsCommand(c), newImageCommand(c),
+		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newServicesCommand(c), newIPsCommand(c), newSecretsCommand(c), newImageCommand(c),
 		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
-		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c),
+		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c), newCertsCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

@@ -64,7 +64,11 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	lines, err := openLogs(ctx, cfg, log, &opened)
+	held, err := openKeeper(ctx, cfg, log, &opened)
+	if err != nil {
+		return err
+	}
+	lines, err := openLogs(ctx, cfg, held, log, &opened)
 	if err != nil {
 		return err
 	}
@@ -78,12 +82,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	rows := control.NewRows(known, log)
 	view := catalog.New(rows, log)
+	routes := catalog.NewRoutes(control.NewRouteRecords(known, log), hangar.Hostname(cfg.Domain), log)
 	gateway, err := newGateway(cfg, self.ID, wires, control.NewPeerRecords(known, log), log)
 	if err != nil {
 		return err
 	}
 	// Before Machines are taken up: what they ask from here on is answered.
-	names, err := openDNS(ctx, cfg, wires, view, gateway, log, &opened)
+	names, err := openDNS(ctx, cfg, wires, view, routes, gateway, log, &opened)
 	if err != nil {
 		return err
 	}
@@ -110,7 +115,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		Journal: records, Publisher: rows, Local: sockets, Identity: identities, Keys: keys,
 		Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
 		Devices: openDevices(ctx, cfg, log, &opened), VolumePublisher: rows, VolumeOvercommit: cfg.VolumeOvercommit,
-		VolumesPerMachine: cfg.VolumesPerMachine, Archive: kept, Metrics: counts,
+		VolumesPerMachine: cfg.VolumesPerMachine, Archive: kept, Metrics: counts, AutostopAfter: cfg.AutostopAfter,
 	})
 	if err := agent.Open(ctx); err != nil {
 		return fmt.Errorf("take up machines: %w", err)
@@ -124,6 +129,18 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := tokens.Open(ctx); err != nil {
 		return err
 	}
+	pools, err := cfg.addressPools()
+	if err != nil {
+		return err
+	}
+	public, err := openEdge(ctx, cfg, edgeParts{
+		host: self.ID, machines: view, routes: routes, certs: control.NewCertificateRecords(known, keys, log),
+		gates: oneHost{agent}, sockets: held,
+	}, log, &opened)
+	if err != nil {
+		return err
+	}
+	within := newIngress(public, routes, wires, log)
 	issuer := oidc.New(oidc.Config{
 		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()),
 		Audience: "https://" + cfg.Domain, Policy: cfg.oidcPolicy(), Log: log,
@@ -131,6 +148,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	decide := control.New(control.Config{
 		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent},
 		Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
+		Addresses: pools, Routes: within, Certificates: public, EdgeLog: public,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return err
@@ -139,7 +157,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	identities.set(decide.Identity())
-	handler, err := newHandler(cfg, decide, tokens, images, counts, log)
+	handler, err := newHandler(cfg, decide, tokens, images, counts, within.appURL, log)
 	if err != nil {
 		return err
 	}
@@ -150,13 +168,22 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	private := connlimit.New(privateRanges(wires), maxSourceConns, maxPrivateConns)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return view.Run(ctx) })
-	group.Go(func() error { return tokens.Run(ctx) })
-	group.Go(func() error { return issuer.Run(ctx) })
-	group.Go(func() error { return gateway.Run(ctx) })
+	// What requests need that the edge has taken goes on until the last of them is answered:
+	// where Machines are, what they ask for names, tokens and the platform, the way of peers.
+	lasting, answered := context.WithCancel(context.WithoutCancel(ctx))
+	defer answered()
+	group.Go(func() error {
+		defer answered()
+		return public.Run(ctx)
+	})
+	group.Go(func() error { return view.Run(lasting) })
+	group.Go(func() error { return tokens.Run(lasting) })
+	group.Go(func() error { return issuer.Run(lasting) })
+	group.Go(func() error { return gateway.Run(lasting) })
+	group.Go(func() error { return within.run(lasting) })
 	group.Go(func() error { return watchJournal(ctx, records) })
 	if names != nil {
-		group.Go(func() error { return names.Run(ctx) })
+		group.Go(func() error { return names.Run(lasting) })
 	}
 	if cfg.Snapshots != "" {
 		group.Go(func() error { agent.TryArchive(ctx); return nil })
@@ -166,7 +193,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	}
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
-	group.Go(func() error { return sockets.Run(ctx, api.Server(handler)) })
+	group.Go(func() error { return sockets.Run(lasting, api.Server(handler)) })
 	group.Go(func() error { return serveHTTP(ctx, private.Listener(listener), handler) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
@@ -197,7 +224,8 @@ func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closer
 
 // newHandler returns the API of a platform.
 func newHandler(
-	cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer, log *slog.Logger,
+	cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer,
+	appURL func(hangar.AppName) string, log *slog.Logger,
 ) (*api.Handler, error) {
 	limits, err := cfg.rateLimits()
 	if err != nil {
@@ -207,8 +235,8 @@ func newHandler(
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
 		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
-		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
-		Metrics: counts, RateLimits: limits, Region: cfg.Region, Version: version, Log: log,
+		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
+		Metrics: counts, RateLimits: limits, AppURL: appURL, Region: cfg.Region, Version: version, Log: log,
 	}), nil
 }
 

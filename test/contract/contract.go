@@ -24,17 +24,19 @@ import (
 
 // Harness is an implementation under test and what the suites need to know of it.
 type Harness struct {
-	Orgs        hangar.OrgService
-	Tokens      hangar.TokenService
-	Apps        hangar.AppService
-	Machines    hangar.MachineService
-	Platform    hangar.PlatformService
-	Secrets     hangar.SecretService
-	Registries  hangar.RegistryService
-	Identity    hangar.IdentityService
-	SigningKeys hangar.SigningKeyService
-	Peers       hangar.PeerService
-	Volumes     hangar.VolumeService
+	Orgs         hangar.OrgService
+	Tokens       hangar.TokenService
+	Apps         hangar.AppService
+	Machines     hangar.MachineService
+	Platform     hangar.PlatformService
+	Secrets      hangar.SecretService
+	Registries   hangar.RegistryService
+	Identity     hangar.IdentityService
+	SigningKeys  hangar.SigningKeyService
+	Peers        hangar.PeerService
+	Volumes      hangar.VolumeService
+	Certificates hangar.CertificateService
+	Addresses    hangar.AddressService
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context
@@ -48,6 +50,8 @@ type Harness struct {
 	Sleep []string
 	// Suspend says that Machines can be suspended.
 	Suspend bool
+	// ACME says that certificates can be requested.
+	ACME bool
 	// Echo is a command that sends back what arrives at EchoPort, which is 0 where
 	// Machines have no network.
 	Echo     []string

@@ -31,7 +31,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s,
+		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
 		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
@@ -46,7 +46,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 		address = server.URL
 	}
 	return over(t, address, token, contract.Harness{
-		Image: "nginx:alpine", Suspend: true, Sleep: []string{"sleep", "3600"},
+		Image: "nginx:alpine", Suspend: true, ACME: true, Sleep: []string{"sleep", "3600"},
 		Echo: []string{"sleep", "3600"}, EchoPort: fake.EchoPort,
 		Exit:    func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context { tb.Helper(); return tb.Context() },
@@ -58,7 +58,7 @@ func over(tb testing.TB, address, credential string, h contract.Harness) contrac
 	tb.Helper()
 	c := client.New(address, credential)
 	tb.Cleanup(c.Close)
-	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes = c, c, c, c, c, c, c, c, c, c, c
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes, h.Addresses, h.Certificates = c, c, c, c, c, c, c, c, c, c, c, c, c
 	h.As = func(tb testing.TB, credential string) contract.Harness {
 		tb.Helper()
 		return over(tb, address, credential, h)
@@ -87,6 +87,8 @@ func TestOverTCP(t *testing.T) {
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
+	t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
+	t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
@@ -106,6 +108,8 @@ func TestOverUnixSocket(t *testing.T) {
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
+	t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
+	t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
 }
 
 func TestWrongToken(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 func TestDaemon(t *testing.T) {
 	for _, driver := range []string{"fake", "gvisor"} {
 		t.Run(driver, func(t *testing.T) {
-			d := daemon.Start(t, daemon.Options{Driver: driver})
+			// The volumes are all but empty: disks of any size can promise them.
+			d := daemon.Start(t, daemon.Options{Driver: driver, Args: []string{"--acme", "off", "--volume-overcommit", "100"}})
 			echoPort := 7007
 			if driver == "fake" { // whose Machines have no network
 				echoPort = 0
@@ -42,7 +43,9 @@ func TestDaemon(t *testing.T) {
 			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
 			t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
+			t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
 			t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
+			t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
 			if driver != "fake" { // whose Machines are on no network
 				t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 			}

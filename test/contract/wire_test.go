@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -134,6 +135,36 @@ func TestLogs(t *testing.T) {
 	}
 	if want := []string{"a line", "a line <&> while following"}; !slices.Equal(got, want) {
 		t.Errorf("followed %q, want %q", got, want)
+	}
+	var seen []hangar.LogEntry
+	asked := make(chan error, 1)
+	request := hangar.EdgeRequest{
+		Client: netip.MustParseAddr("2001:db8::7"), Method: "GET", Host: "web.example", Path: "/", Proto: "HTTP/2.0", Status: 200, Bytes: 5, Millis: 1.5,
+	}
+	go func() {
+		for _, id := range []hangar.MachineID{"11111111111111", m.ID} {
+			if err := s.Request(ctx, "web", id, request); err != nil {
+				asked <- err
+				return
+			}
+		}
+		asked <- nil
+	}()
+	for e, err := range c.FollowLogs(ctx, "web", hangar.LogQuery{Edge: true, Instance: m.ID}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, e)
+		break
+	}
+	if err := <-asked; err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 1 || seen[0].Instance != m.ID || seen[0].Edge == nil || *seen[0].Edge != request || seen[0].Provider != hangar.LogProxy {
+		t.Errorf("the edge is followed to %+v", seen)
+	}
+	if _, err := c.Logs(ctx, "web", hangar.LogQuery{Edge: true}); hangar.CodeOf(err) != hangar.CodeInvalid {
+		t.Errorf("a page of what the edge did: %v", err)
 	}
 	images, err := c.Images(ctx)
 	if err != nil || len(images) != 1 || !images[0].InUse {

@@ -121,6 +121,20 @@ func (d *Daemon) Dir() string { return d.dir }
 // Addr returns the address of the API, host:port.
 func (d *Daemon) Addr() string { return d.addr }
 
+// Edge returns where Apps are served under their names, host:port, without and with TLS.
+// Over restarts it is the same.
+func (d *Daemon) Edge() (httpAddr, httpsAddr string) {
+	d.tb.Helper()
+	read := func(name string) string {
+		raw, err := os.ReadFile(filepath.Join(d.dir, name))
+		if err != nil {
+			d.tb.Fatal(err)
+		}
+		return strings.TrimSpace(string(raw))
+	}
+	return read("http.addr"), read("https.addr")
+}
+
 // URL returns the base URL of the API.
 func (d *Daemon) URL() string { return "http://" + d.addr }
 

@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -36,42 +37,63 @@ type Service struct {
 	region hangar.Region
 	now    func() time.Time
 
-	mu       sync.Mutex // guards what follows
-	orgs     map[hangar.OrgSlug]*hangar.Org
-	orgsMade uint64
-	tokens   map[hangar.TokenID]*token
-	apps     map[hangar.AppName]*hangar.App
-	machines map[hangar.MachineID]*machine
-	logs     []logLine
-	images   map[string]hangar.Image // by digest
-	secrets  map[hangar.AppName]secrets
-	logins   map[string]registryLogin // by registry
-	key      uint32                   // how often the encryption key was replaced
-	signing  []signingKey             // oldest first; empty until one is needed
-	peers    peers
-	volumes  volumes
-	numbers  uint64        // the last one given out
-	changed  chan struct{} // closed and replaced by every change
+	mu        sync.Mutex // guards what follows
+	orgs      map[hangar.OrgSlug]*hangar.Org
+	orgsMade  uint64
+	tokens    map[hangar.TokenID]*token
+	apps      map[hangar.AppName]*hangar.App
+	machines  map[hangar.MachineID]*machine
+	logs      []logLine
+	images    map[string]hangar.Image // by digest
+	secrets   map[hangar.AppName]secrets
+	logins    map[string]registryLogin // by registry
+	key       uint32                   // how often the encryption key was replaced
+	signing   []signingKey             // oldest first; empty until one is needed
+	peers     peers
+	volumes   volumes
+	addresses addresses
+	numbers   uint64        // the last one given out
+	changed   chan struct{} // closed and replaced by every change
+	edge      edgeLog
+	hostnames map[hangar.Hostname]*hangar.Certificate
 }
 
 // The interfaces that a Service offers.
 var (
-	_ hangar.OrgService        = (*Service)(nil)
-	_ hangar.TokenService      = (*Service)(nil)
-	_ hangar.AppService        = (*Service)(nil)
-	_ hangar.MachineService    = (*Service)(nil)
-	_ hangar.LogService        = (*Service)(nil)
-	_ hangar.ImageService      = (*Service)(nil)
-	_ hangar.PlatformService   = (*Service)(nil)
-	_ hangar.SecretService     = (*Service)(nil)
-	_ hangar.RegistryService   = (*Service)(nil)
-	_ hangar.EncryptionService = (*Service)(nil)
-	_ hangar.IdentityService   = (*Service)(nil)
-	_ hangar.SigningKeyService = (*Service)(nil)
-	_ hangar.IdentityIssuer    = (*Service)(nil)
-	_ hangar.PeerService       = (*Service)(nil)
-	_ hangar.VolumeService     = (*Service)(nil)
-	_ hangar.Authenticator     = Tokens(nil)
+	_ hangar.OrgService         = (*Service)(nil)
+	_ hangar.TokenService       = (*Service)(nil)
+	_ hangar.AppService         = (*Service)(nil)
+	_ hangar.MachineService     = (*Service)(nil)
+	_ hangar.LogService         = (*Service)(nil)
+	_ hangar.ImageService       = (*Service)(nil)
+	_ hangar.PlatformService    = (*Service)(nil)
+	_ hangar.SecretService      = (*Service)(nil)
+	_ hangar.RegistryService    = (*Service)(nil)
+	_ hangar.EncryptionService  = (*Service)(nil)
+	_ hangar.IdentityService    = (*Service)(nil)
+	_ hangar.SigningKeyService  = (*Service)(nil)
+	_ hangar.IdentityIssuer     = (*Service)(nil)
+	_ hangar.PeerService        = (*Service)(nil)
+	_ hangar.VolumeService      = (*Service)(nil)
+	_ hangar.AddressService     = (*Service)(nil)
+	_ hangar.Authenticator      = Tokens(nil)
+	_ hangar.OrgService         = (*Service)(nil)
+	_ hangar.TokenService       = (*Service)(nil)
+	_ hangar.AppService         = (*Service)(nil)
+	_ hangar.MachineService     = (*Service)(nil)
+	_ hangar.LogService         = (*Service)(nil)
+	_ hangar.ImageService       = (*Service)(nil)
+	_ hangar.PlatformService    = (*Service)(nil)
+	_ hangar.SecretService      = (*Service)(nil)
+	_ hangar.RegistryService    = (*Service)(nil)
+	_ hangar.EncryptionService  = (*Service)(nil)
+	_ hangar.IdentityService    = (*Service)(nil)
+	_ hangar.SigningKeyService  = (*Service)(nil)
+	_ hangar.IdentityIssuer     = (*Service)(nil)
+	_ hangar.PeerService        = (*Service)(nil)
+	_ hangar.VolumeService      = (*Service)(nil)
+	_ hangar.CertificateService = (*Service)(nil)
+	_ hangar.Authenticator      = Tokens(nil)
 )
 
 // machine is everything that is known of a Machine.
@@ -101,9 +123,10 @@ func New(region hangar.Region, opts ...Option) *Service {
 		orgsMade: 1,
 		tokens:   map[hangar.TokenID]*token{},
 		apps:     map[hangar.AppName]*hangar.App{}, machines: map[hangar.MachineID]*machine{}, images: map[string]hangar.Image{},
-		logins: map[string]registryLogin{}, secrets: map[hangar.AppName]secrets{},
-		volumes: volumes{byID: map[hangar.VolumeID]*volume{}, drills: map[hangar.AppName]hangar.VolumeDrill{}},
-		changed: make(chan struct{}),
+		volumes:   volumes{byID: map[hangar.VolumeID]*volume{}, drills: map[hangar.AppName]hangar.VolumeDrill{}},
+		addresses: addresses{made: map[string]uint64{}},
+		changed:   make(chan struct{}),
+		logins:    map[string]registryLogin{}, hostnames: map[hangar.Hostname]*hangar.Certificate{}, secrets: map[hangar.AppName]secrets{},
 	}
 	for _, opt := range opts {
 		opt(s)
@@ -215,6 +238,8 @@ func (s *Service) DestroyApp(ctx context.Context, name hangar.AppName, force boo
 	delete(s.volumes.drills, name)
 	delete(s.apps, name)
 	delete(s.secrets, name)
+	s.addresses.list = slices.DeleteFunc(s.addresses.list, func(a hangar.Address) bool { return a.App == name })
+	maps.DeleteFunc(s.hostnames, func(_ hangar.Hostname, c *hangar.Certificate) bool { return c.App == name })
 	s.wake()
 	return nil
 }

@@ -34,6 +34,9 @@ func (s *Service) Log(id hangar.MachineID, text string) {
 
 // Logs implements hangar.LogService. A token is the number of lines before it.
 func (s *Service) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
+	if q.Edge {
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not kept; follow the log to see it")
+	}
 	page, _, err := s.page(ctx, app, q)
 	return page, err
 }
@@ -75,6 +78,9 @@ func (s *Service) page(ctx context.Context, app hangar.AppName, q hangar.LogQuer
 
 // FollowLogs implements hangar.LogService.
 func (s *Service) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+	if q.Edge {
+		return s.followEdge(ctx, app, q)
+	}
 	return func(yield func(hangar.LogEntry, error) bool) {
 		for {
 			page, changed, err := s.page(ctx, app, q)

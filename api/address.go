@@ -1,0 +1,101 @@
+package api
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) addressRoutes() {
+	const all = "/v1/apps/{app}/ip_assignments"
+	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime})
+	s.handle("GET "+all, s.listAddresses, operation{
+		ID: "listAddresses", Tag: "Addresses", Summary: "List the addresses of an App",
+		Text:   "The shared one first, then by type and address. Those that begin with `fdaa:` are private.",
+		Answer: addressList{[]addressView{example}},
+	})
+	s.handle("POST "+all, s.allocateAddress, operation{
+		ID: "allocateAddress", Tag: "Addresses", Summary: "Give an App an address",
+		Text: "The App is served at the address when the answer comes. `shared_v4` is the same one for all Apps, which are told apart by " +
+			"their names; it may be asked for again. `private_v6` is in a private network of the organization: `network`, or the App's own. " +
+			"There, `<app>.flycast` leads to it. What is empty is as if it were left out.",
+		Body:   addressWish{Kind: hangar.AddressV4},
+		Answer: example, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("DELETE "+all+"/{ip}", s.releaseAddress, operation{
+		ID: "releaseAddress", Tag: "Addresses", Summary: "Take an address from an App",
+		Text: "No new connection to it is taken. It is given to another App only after all others that are free.", Status: http.StatusNoContent,
+	})
+}
+
+// addressList is a listing of addresses.
+type addressList struct {
+	IPs []addressView `json:"ips"`
+}
+
+// addressView is an address as clients know it.
+type addressView struct {
+	IP        netip.Addr         `json:"ip"`
+	Kind      hangar.AddressKind `json:"type"`
+	Region    hangar.Region      `json:"region"`
+	Service   string             `json:"service_name"`
+	Shared    bool               `json:"shared"`
+	Network   string             `json:"network,omitempty"`
+	NetworkID hangar.NetworkID   `json:"network_id,omitempty"`
+	CreatedAt time.Time          `json:"created_at"`
+}
+
+func viewAddress(a hangar.Address) addressView {
+	return addressView{
+		IP: a.IP, Kind: a.Kind, Region: a.Region, Service: a.Service, Shared: a.Kind == hangar.AddressSharedV4,
+		Network: a.Network, NetworkID: a.NetworkID, CreatedAt: a.CreatedAt,
+	}
+}
+
+// addressWish is the body of allocate.
+type addressWish struct {
+	Kind    hangar.AddressKind `json:"type" schema:"required"`
+	Region  hangar.Region      `json:"region"`
+	Org     hangar.OrgSlug     `json:"org_slug"`
+	Network string             `json:"network"`
+	Service string             `json:"service_name"`
+}
+
+func (s *server) listAddresses(r *http.Request) (answer, error) {
+	list, err := s.Addresses.Addresses(r.Context(), hangar.AppName(r.PathValue("app")))
+	if err != nil {
+		return answer{}, err
+	}
+	views := make([]addressView, len(list))
+	for i, a := range list {
+		views[i] = viewAddress(a)
+	}
+	return ok(addressList{views})
+}
+
+func (s *server) allocateAddress(r *http.Request) (answer, error) {
+	in, err := decode[addressWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	made, err := s.Addresses.AllocateAddress(r.Context(), hangar.AppName(r.PathValue("app")), hangar.AddressCreate{
+		Kind: in.Kind, Region: in.Region, Service: in.Service, Org: in.Org, Network: in.Network,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewAddress(*made))
+}
+
+func (s *server) releaseAddress(r *http.Request) (answer, error) {
+	ip, err := netip.ParseAddr(r.PathValue("ip"))
+	if err != nil {
+		return answer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid ip: %.80q is not an IP address", r.PathValue("ip"))
+	}
+	if err := s.Addresses.ReleaseAddress(r.Context(), hangar.AppName(r.PathValue("app")), ip); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}

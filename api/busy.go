@@ -1,0 +1,81 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// busyWish says for how long a Machine is busy.
+type busyWish struct {
+	TTL *busyTime `json:"ttl" schema:"required"`
+}
+
+// busyTime is a time as programs say it: a text with a unit, or a number of seconds.
+type busyTime time.Duration
+
+// MarshalJSON writes a text such as "5m0s".
+func (d busyTime) MarshalJSON() ([]byte, error) { return hangar.Duration(d).MarshalJSON() }
+
+// UnmarshalJSON reads both forms.
+func (d *busyTime) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	if len(b) > 0 && b[0] == '"' {
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+	}
+	ttl, err := parseDuration(text)
+	if err != nil || ttl < time.Second || ttl > hangar.MaxBusy {
+		return invalid("ttl", "%s is not a duration from 1s to %s", clip(string(b)), hangar.MaxBusy)
+	}
+	*d = busyTime(ttl)
+	return nil
+}
+
+func (s *server) busyRoutes() {
+	const busy, state = machine + "/busy", http.StatusPreconditionFailed
+	s.handle("POST "+busy, s.keepBusy, operation{
+		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine from being stopped for being idle",
+		Text: "For a time from now, at most 24 hours, which replaces what was said before. A Machine that works while no request is open " +
+			"says so. Asks no lease, keeps nobody from stopping the Machine, and ends when it stops.",
+		Body: busyWish{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
+	})
+	s.handle("DELETE "+busy, s.endBusy, operation{
+		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "Let a Machine be stopped again when it is idle",
+		Text: "May be repeated. The time that it has to be idle begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
+	})
+}
+
+func (s *server) keepBusy(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[busyWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if in.TTL == nil {
+		return answer{}, invalid("ttl", `is required: a text such as "5m", or a number of seconds`)
+	}
+	return s.busy(r, ref, time.Duration(*in.TTL))
+}
+
+func (s *server) endBusy(r *http.Request) (answer, error) {
+	ref, err := machineRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return s.busy(r, ref, 0)
+}
+
+func (s *server) busy(r *http.Request, ref hangar.MachineRef, ttl time.Duration) (answer, error) {
+	got, err := s.Machines.KeepMachineBusy(r.Context(), ref, ttl)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(got)
+}

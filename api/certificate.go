@@ -1,0 +1,396 @@
+package api
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const (
+	certificatePage    = 100 // certificates on a page, unless asked
+	maxCertificatePage = 500
+)
+
+func (s *server) certificateRoutes() {
+	const all = "/v1/apps/{app}/certificates"
+	const one = all + "/{hostname}"
+	const tag = "Certificates"
+	example := exampleCertificate()
+	detail := viewCertificate(&example)
+	refused := []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity}
+	s.handle("GET "+all, s.listCertificates, operation{
+		ID: "listCertificates", Tag: tag, Summary: "List the custom hostnames of an App",
+		Text: "Sorted by name, page by page.",
+		Query: []param{
+			{"filter", "example", "Only hostnames that contain this."},
+			{"cursor", "d3d3LmV4YW1wbGUuY29t", "`next_cursor` of the page before."},
+			{"limit", certificatePage, "How many to answer with, at most 500."},
+		},
+		Answer: certificateList{[]certificateView{detail}, "d3d3LmV4YW1wbGUuY29t", 120},
+	})
+	s.handle("POST "+all+"/acme", s.requestCertificate, operation{
+		ID: "requestCertificate", Tag: tag, Summary: "Have a certificate issued for a hostname",
+		Text: "The hostname is the App's from now on. The certificate is there once the name leads to the App, see `dns_requirements`. " +
+			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
+		Body: hostnameWish{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+	})
+	s.handle("POST "+all+"/custom", s.uploadCertificate, operation{
+		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate for a hostname",
+		Text: "It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
+		Body: uploadWish{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+	})
+	s.handle("GET "+one, s.getCertificate, operation{
+		ID: "getCertificate", Tag: tag, Summary: "See a hostname and its certificates", Answer: detail,
+	})
+	s.handle("POST "+one+"/check", s.checkCertificate, operation{
+		ID: "checkCertificate", Tag: tag, Summary: "Look a hostname up in the DNS",
+		Text:   "A certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
+		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
+	})
+	s.handle("DELETE "+one, s.removeHostname, operation{
+		ID: "removeCertificate", Tag: tag, Summary: "Take a hostname away from an App", Text: "With all its certificates.", Status: http.StatusNoContent,
+	})
+	const left = "What is left of the hostname answers. Without another certificate it goes, too, which `warning` tells."
+	s.handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), operation{
+		ID: "removeIssuedCertificate", Tag: tag, Summary: "No longer have a certificate issued", Text: left, Answer: detail,
+	})
+	s.handle("DELETE "+one+"/custom", s.removeKind(hangar.CertificateCustom), operation{
+		ID: "removeCustomCertificate", Tag: tag, Summary: "Remove an uploaded certificate", Text: left, Answer: detail,
+	})
+}
+
+const exampleHostname hangar.Hostname = "www.example.com"
+
+func exampleCertificate() hangar.Certificate {
+	return hangar.Certificate{
+		Hostname: exampleHostname, App: "web", ACME: true, CreatedAt: exampleTime, UpdatedAt: exampleTime,
+		CertificateState: hangar.CertificateState{
+			Issued: []hangar.IssuedCertificate{{
+				Kind: hangar.CertificateACME, Status: hangar.CertificateActive, KeyType: "ecdsa", Issuer: "E8",
+				CreatedAt: exampleTime, ExpiresAt: exampleTime.AddDate(0, 0, 90),
+			}},
+			Errors: []hangar.CertificateError{{
+				Code: "dns", Message: "no valid A records found for www.example.com", Remediation: "Give the name A, AAAA or CNAME records that lead to the App.", Timestamp: exampleTime,
+			}},
+			RateLimitedUntil: exampleTime,
+		},
+		A: []netip.Addr{netip.MustParseAddr("203.0.113.7")}, AAAA: []netip.Addr{netip.MustParseAddr("2001:db8::7")}, CNAME: "web.apps.example.com",
+	}
+}
+
+// The words of clients for where a certificate comes from.
+const (
+	sourceIssued = "fly" // the platform had it issued
+	sourceCustom = "custom"
+)
+
+// warningRemoved is what is answered in the place of a hostname that went with its last
+// certificate.
+const warningRemoved = "The hostname has no certificate left and was removed from the app"
+
+// statusRemoved is that of such a hostname.
+const statusRemoved = "removed"
+
+// certificateList is a page of hostnames.
+type certificateList struct {
+	Certificates []certificateView `json:"certificates"`
+	Next         string            `json:"next_cursor"`
+	Total        int               `json:"total_count"`
+}
+
+// certificateView is a hostname as clients decode it, those that know a summary as well as
+// those that know details.
+type certificateView struct {
+	Hostname         hangar.Hostname           `json:"hostname"`
+	Status           string                    `json:"status"`
+	Configured       bool                      `json:"configured"`
+	Requested        bool                      `json:"acme_requested"`
+	ALPNConfigured   bool                      `json:"acme_alpn_configured"`
+	DNSConfigured    bool                      `json:"acme_dns_configured"`
+	HTTPConfigured   bool                      `json:"acme_http_configured"`
+	OwnershipTXT     bool                      `json:"ownership_txt_configured"`
+	DNSProvider      string                    `json:"dns_provider"`
+	HasCustom        bool                      `json:"has_custom_certificate"`
+	HasIssued        bool                      `json:"has_fly_certificate"`
+	RateLimitedUntil *time.Time                `json:"rate_limited_until"`
+	Certificates     []issuedView              `json:"certificates"`
+	Validation       validationView            `json:"validation"`
+	Errors           []hangar.CertificateError `json:"validation_errors"`
+	Requirements     requirementsView          `json:"dns_requirements"`
+	CreatedAt        time.Time                 `json:"created_at"`
+	UpdatedAt        time.Time                 `json:"updated_at"`
+	Warning          string                    `json:"warning,omitempty"`
+}
+
+// issuedView is a certificate of a hostname, of which there is one key.
+type issuedView struct {
+	Source    string          `json:"source"`
+	Status    string          `json:"status"`
+	Issuer    string          `json:"issuer"`
+	CreatedAt *time.Time      `json:"created_at"`
+	ExpiresAt *time.Time      `json:"expires_at"`
+	Issued    []issuedKeyView `json:"issued"`
+}
+
+// issuedKeyView is the certificate of one key.
+type issuedKeyView struct {
+	Type      string    `json:"type"`
+	ExpiresAt time.Time `json:"expires_at"`
+	Authority string    `json:"certificate_authority"`
+}
+
+// validationView says by which ways a hostname can be validated.
+type validationView struct {
+	ALPN         bool `json:"alpn_configured"`
+	DNS          bool `json:"dns_configured"`
+	HTTP         bool `json:"http_configured"`
+	OwnershipTXT bool `json:"ownership_txt_configured"`
+}
+
+// requirementsView says what the DNS has to say of a hostname. What is not needed here is
+// empty.
+type requirementsView struct {
+	A         []netip.Addr    `json:"a"`
+	AAAA      []netip.Addr    `json:"aaaa"`
+	CNAME     hangar.Hostname `json:"cname"`
+	Challenge challengeView   `json:"acme_challenge"`
+	Ownership ownershipView   `json:"ownership"`
+}
+
+type challengeView struct {
+	Name   string `json:"name"`
+	Target string `json:"target"`
+}
+
+type ownershipView struct {
+	Name     string `json:"name"`
+	AppValue string `json:"app_value"`
+	OrgValue string `json:"org_value"`
+}
+
+// certificateCheckView is a hostname with what the DNS says.
+type certificateCheckView struct {
+	certificateView
+	Records recordsView `json:"dns_records"`
+}
+
+// recordsView is what the DNS says of a hostname.
+type recordsView struct {
+	A         []netip.Addr      `json:"a"`
+	AAAA      []netip.Addr      `json:"aaaa"`
+	CNAME     []hangar.Hostname `json:"cname"`
+	Resolved  []netip.Addr      `json:"resolved_addresses"`
+	SOA       string            `json:"soa"`
+	Challenge *string           `json:"acme_challenge_cname"`
+	Ownership *string           `json:"ownership_txt"`
+}
+
+func viewCertificate(c *hangar.Certificate) certificateView {
+	active := c.Active()
+	v := certificateView{
+		Hostname: c.Hostname, Status: string(statusOfCertificate(c)), Configured: active, Requested: c.ACME, HasCustom: c.Custom,
+		RateLimitedUntil: timeOrNull(c.RateLimitedUntil), Certificates: []issuedView{}, Errors: append([]hangar.CertificateError{}, c.Errors...),
+		Requirements: requirementsView{
+			A: append([]netip.Addr{}, c.A...), AAAA: append([]netip.Addr{}, c.AAAA...), CNAME: c.CNAME,
+		},
+		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
+	}
+	for _, i := range c.Issued {
+		one := issuedView{
+			Source: sourceCustom, Status: string(i.Status), Issuer: i.Issuer,
+			CreatedAt: timeOrNull(i.CreatedAt), ExpiresAt: timeOrNull(i.ExpiresAt), Issued: []issuedKeyView{},
+		}
+		if i.Kind == hangar.CertificateACME {
+			one.Source = sourceIssued
+			v.HasIssued = i.Status != hangar.CertificatePending
+		}
+		if i.KeyType != "" {
+			one.Issued = append(one.Issued, issuedKeyView{i.KeyType, i.ExpiresAt, i.Issuer})
+		}
+		v.Certificates = append(v.Certificates, one)
+	}
+	v.ALPNConfigured, v.HTTPConfigured = active && v.HasIssued, active && v.HasIssued
+	v.Validation = validationView{ALPN: v.ALPNConfigured, HTTP: v.HTTPConfigured}
+	return v
+}
+
+// statusOfCertificate is the best of what a hostname has.
+func statusOfCertificate(c *hangar.Certificate) hangar.CertificateStatus {
+	for _, status := range []hangar.CertificateStatus{hangar.CertificateActive, hangar.CertificatePending} {
+		if slices.ContainsFunc(c.Issued, func(i hangar.IssuedCertificate) bool { return i.Status == status }) {
+			return status
+		}
+	}
+	if len(c.Issued) == 0 { // the edge does not know of it yet
+		return hangar.CertificatePending
+	}
+	return hangar.CertificateExpired
+}
+
+func timeOrNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}
+
+func viewCertificateCheck(c *hangar.CertificateCheck) certificateCheckView {
+	v := certificateCheckView{viewCertificate(&c.Certificate), recordsView{
+		A: append([]netip.Addr{}, c.ResolvedA...), AAAA: append([]netip.Addr{}, c.ResolvedAAAA...),
+		CNAME: append([]hangar.Hostname{}, c.ResolvedCNAME...), Resolved: append(append([]netip.Addr{}, c.ResolvedA...), c.ResolvedAAAA...),
+	}}
+	v.Configured = c.Configured
+	v.ALPNConfigured, v.HTTPConfigured = c.Configured, c.Configured
+	v.Validation = validationView{ALPN: c.Configured, HTTP: c.Configured}
+	return v
+}
+
+// hostnameWish is the body that requests a certificate.
+type hostnameWish struct {
+	Hostname hangar.Hostname `json:"hostname" schema:"required"`
+}
+
+// uploadWish is the body that uploads a certificate.
+type uploadWish struct {
+	Hostname   hangar.Hostname `json:"hostname" schema:"required"`
+	Fullchain  string          `json:"fullchain" schema:"required"`
+	PrivateKey string          `json:"private_key" schema:"required"`
+}
+
+func (s *server) listCertificates(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q := queryOf(r)
+	filter, limit := strings.ToLower(q.text("filter")), q.int("limit", 1, maxCertificatePage)
+	after := q.hostnameCursor()
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	if limit == 0 {
+		limit = certificatePage
+	}
+	list, err := s.Certificates.Certificates(r.Context(), app)
+	if err != nil {
+		return answer{}, err
+	}
+	list = slices.DeleteFunc(list, func(c *hangar.Certificate) bool { return !strings.Contains(string(c.Hostname), filter) })
+	page := certificateList{Certificates: []certificateView{}, Total: len(list)}
+	for _, c := range list {
+		if c.Hostname <= after {
+			continue
+		}
+		if len(page.Certificates) == limit {
+			page.Next = base64.RawURLEncoding.EncodeToString([]byte(page.Certificates[limit-1].Hostname))
+			break
+		}
+		page.Certificates = append(page.Certificates, viewCertificate(c))
+	}
+	return ok(page)
+}
+
+// hostnameCursor reads after which hostname a listing goes on.
+func (q *query) hostnameCursor() hangar.Hostname {
+	text, err := base64.RawURLEncoding.DecodeString(q.text("cursor"))
+	if err == nil && len(text) > 0 {
+		_, err = hangar.ParseHostname(string(text))
+	}
+	if err != nil {
+		q.fail("cursor", "is not the next_cursor of a page of certificates")
+	}
+	return hangar.Hostname(text)
+}
+
+func (s *server) requestCertificate(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[hostnameWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.Certificates.RequestCertificate(r.Context(), app, in.Hostname)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: viewCertificate(c)}, nil
+}
+
+func (s *server) uploadCertificate(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[uploadWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.Certificates.UploadCertificate(r.Context(), app, in.Hostname, hangar.CertificateUpload{Fullchain: in.Fullchain, PrivateKey: in.PrivateKey})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: viewCertificate(c)}, nil
+}
+
+func (s *server) getCertificate(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.Certificates.Certificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewCertificate(c))
+}
+
+func (s *server) checkCertificate(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.Certificates.CheckCertificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewCertificateCheck(c))
+}
+
+func (s *server) removeHostname(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := s.Certificates.RemoveCertificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")), ""); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
+
+// removeKind removes one certificate of a hostname.
+func (s *server) removeKind(kind hangar.CertificateKind) handler {
+	return func(r *http.Request) (answer, error) {
+		app, err := appName(r)
+		if err != nil {
+			return answer{}, err
+		}
+		name := hangar.Hostname(r.PathValue("hostname"))
+		left, err := s.Certificates.RemoveCertificate(r.Context(), app, name, kind)
+		if err != nil {
+			return answer{}, err
+		}
+		if left == nil {
+			gone := viewCertificate(&hangar.Certificate{Hostname: name, App: app})
+			gone.Status, gone.Warning = statusRemoved, warningRemoved
+			return ok(gone)
+		}
+		return ok(viewCertificate(left))
+	}
+}

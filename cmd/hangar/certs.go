@@ -1,0 +1,422 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/certs"
+)
+
+// certsDir is where the edge keeps certificates, in the data directory.
+var certsDir = filepath.Join("edge", "certificates")
+
+func newCertsCommand(c *cli) *cobra.Command {
+	cmd := group("certs", "Give Apps hostnames of their own, with certificates", "cert", "certificates")
+	cmd.AddCommand(newCertsListCommand(c), newCertsAddCommand(c), newCertsImportCommand(c), newCertsShowCommand(c),
+		newCertsCheckCommand(c), newCertsRemoveCommand(c), newCertsCACommand(c))
+	return cmd
+}
+
+func newCertsListCommand(c *cli) *cobra.Command {
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:               "list APP",
+		Aliases:           []string{"ls"},
+		Short:             "List the custom hostnames of an App",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			list, err := p.Certificates(cmd.Context(), hangar.AppName(args[0]))
+			if err != nil {
+				return err
+			}
+			switch {
+			case asJSON:
+				out := []certificateOutput{}
+				for _, cert := range list {
+					out = append(out, outputCertificate(cert))
+				}
+				return c.printJSON(out)
+			case quiet:
+				for _, cert := range list {
+					fmt.Fprintln(c.stdout, cert.Hostname)
+				}
+				return nil
+			case len(list) == 0:
+				fmt.Fprintf(c.stderr, "No hostnames yet. Add one: hangar certs add %s www.example.com\n", args[0])
+				return nil
+			}
+			var rows [][]string
+			for _, cert := range list {
+				rows = append(rows, []string{string(cert.Hostname), certificateSources(cert), certificateSummary(cert)})
+			}
+			return c.printTable([]string{"HOSTNAME", "CERTIFICATE", "STATUS"}, rows)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	quietFlag(cmd, &quiet, "hostnames")
+	return cmd
+}
+
+// certificateSources says where the certificates of a hostname come from.
+func certificateSources(cert *hangar.Certificate) string {
+	var from []string
+	if cert.Custom {
+		from = append(from, "uploaded")
+	}
+	if cert.ACME {
+		from = append(from, "acme")
+	}
+	return strings.Join(from, ", ")
+}
+
+// certificateSummary is the state of a hostname in a few words.
+func certificateSummary(cert *hangar.Certificate) string {
+	status := "pending"
+	for _, i := range cert.Issued {
+		switch i.Status {
+		case hangar.CertificateActive:
+			return "active until " + i.ExpiresAt.Format(time.DateOnly)
+		case hangar.CertificateExpired:
+			status = "expired"
+		case hangar.CertificatePending:
+		}
+	}
+	switch {
+	case !cert.RateLimitedUntil.IsZero():
+		return status + ", rate-limited until " + cert.RateLimitedUntil.Format(time.RFC3339)
+	case len(cert.Errors) > 0:
+		return status + ": " + cert.Errors[0].Code
+	default:
+		return status
+	}
+}
+
+// certificateOutput is what --json prints of a hostname.
+type certificateOutput struct {
+	Hostname         hangar.Hostname           `json:"hostname"`
+	App              hangar.AppName            `json:"app"`
+	Active           bool                      `json:"active"`
+	ACME             bool                      `json:"acme"`
+	Custom           bool                      `json:"custom"`
+	Certificates     []issuedOutput            `json:"certificates"`
+	Errors           []hangar.CertificateError `json:"errors"`
+	RateLimitedUntil time.Time                 `json:"rate_limited_until,omitzero"`
+	A                []netip.Addr              `json:"a"`
+	AAAA             []netip.Addr              `json:"aaaa"`
+	CNAME            hangar.Hostname           `json:"cname"`
+	CreatedAt        time.Time                 `json:"created_at"`
+	UpdatedAt        time.Time                 `json:"updated_at"`
+}
+
+type issuedOutput struct {
+	Kind      hangar.CertificateKind   `json:"kind"`
+	Status    hangar.CertificateStatus `json:"status"`
+	KeyType   string                   `json:"key_type,omitempty"`
+	Issuer    string                   `json:"issuer,omitempty"`
+	CreatedAt time.Time                `json:"created_at,omitzero"`
+	ExpiresAt time.Time                `json:"expires_at,omitzero"`
+}
+
+func outputCertificate(cert *hangar.Certificate) certificateOutput {
+	out := certificateOutput{
+		Hostname: cert.Hostname, App: cert.App, Active: cert.Active(), ACME: cert.ACME, Custom: cert.Custom, Certificates: []issuedOutput{},
+		Errors: orEmpty(cert.Errors), RateLimitedUntil: cert.RateLimitedUntil, A: orEmpty(cert.A), AAAA: orEmpty(cert.AAAA), CNAME: cert.CNAME,
+		CreatedAt: cert.CreatedAt, UpdatedAt: cert.UpdatedAt,
+	}
+	for _, i := range cert.Issued {
+		out.Certificates = append(out.Certificates, issuedOutput(i))
+	}
+	return out
+}
+
+const certsAddLong = `Give an App a hostname, and have a certificate issued for it by the ACME server of the
+daemon, see --acme of ` + "`hangar up`" + `. It is issued once the hostname leads to the App: the command
+prints which DNS records that takes. It is renewed by itself.`
+
+func newCertsAddCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "add APP HOSTNAME",
+		Aliases:           []string{"create", "setup"},
+		Short:             "Give an App a hostname, and have a certificate issued",
+		Long:              certsAddLong,
+		Example:           "  hangar certs add hello www.example.com",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			cert, err := p.RequestCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
+			if err != nil {
+				return err
+			}
+			return c.printCertificate(cert, asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newCertsImportCommand(c *cli) *cobra.Command {
+	var (
+		fullchain, key string
+		asJSON         bool
+	)
+	cmd := &cobra.Command{
+		Use:   "import APP HOSTNAME --fullchain FILE --private-key FILE",
+		Short: "Give an App a hostname, and a certificate that you have",
+		Long: "Give an App a hostname with a certificate of your own, which goes before one that is issued. HOSTNAME may be\n" +
+			"*.example.com for all names one label below example.com, quoted from the shell. Import again to renew it.",
+		Example:           "  hangar certs import hello '*.example.com' --fullchain fullchain.pem --private-key privkey.pem",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeHostname,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			chain, err := os.ReadFile(fullchain)
+			if err != nil {
+				return usageErrorf("--fullchain: %w", err)
+			}
+			private, err := os.ReadFile(key)
+			if err != nil {
+				return usageErrorf("--private-key: %w", err)
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			up := hangar.CertificateUpload{Fullchain: string(chain), PrivateKey: string(private)}
+			cert, err := p.UploadCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]), up)
+			if err != nil {
+				return err
+			}
+			return c.printCertificate(cert, asJSON)
+		},
+	}
+	cmd.Flags().StringVar(&fullchain, "fullchain", "", "file with the certificate and those that sign it, in PEM")
+	cmd.Flags().StringVar(&key, "private-key", "", "file with its private key, in PEM")
+	_, _ = cmd.MarkFlagRequired("fullchain"), cmd.MarkFlagRequired("private-key")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newCertsShowCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "show APP HOSTNAME",
+		Short:             "Show a hostname, its certificates and the DNS records it takes",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeHostname,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			cert, err := p.Certificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
+			if err != nil {
+				return err
+			}
+			return c.printCertificate(cert, asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// printCertificate describes a hostname.
+func (c *cli) printCertificate(cert *hangar.Certificate, asJSON bool) error {
+	if asJSON {
+		return c.printJSON(outputCertificate(cert))
+	}
+	fields := []field{{"Hostname", string(cert.Hostname)}, {"App", string(cert.App)}, {"Status", certificateSummary(cert)}}
+	for _, i := range cert.Issued {
+		what := string(i.Status)
+		if i.KeyType != "" {
+			what = fmt.Sprintf("%s, %s, by %s, until %s", i.Status, i.KeyType, i.Issuer, i.ExpiresAt.Format(time.RFC3339))
+		}
+		name := "Issued"
+		if i.Kind == hangar.CertificateCustom {
+			name = "Uploaded"
+		}
+		fields = append(fields, field{name, what})
+	}
+	if len(cert.Errors) > 0 {
+		e := cert.Errors[0]
+		fields = append(fields, field{"Last error", e.Code + ": " + e.Message}, field{"What to do", e.Remediation})
+	}
+	if err := printFields(c.stdout, fields); err != nil || cert.Active() {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "\nLet the hostname lead to the App by one of these DNS records:\n")
+	var rows []field
+	for _, ip := range cert.A {
+		rows = append(rows, field{"  A", ip.String()})
+	}
+	for _, ip := range cert.AAAA {
+		rows = append(rows, field{"  AAAA", ip.String()})
+	}
+	if cert.CNAME != "" {
+		rows = append(rows, field{"  CNAME", string(cert.CNAME)})
+	}
+	return printFields(c.stdout, rows)
+}
+
+func newCertsCheckCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check APP HOSTNAME",
+		Short: "Look a hostname up in the DNS, and try again to have its certificate issued",
+		Long: "Look a hostname up in the DNS, and say whether it leads to the App. A certificate that has not been issued yet\n" +
+			"is asked for again. It ends with 1 if the hostname does not lead to the App.",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeHostname,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			check, err := p.CheckCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
+			if err != nil {
+				return err
+			}
+			if err := c.printCheck(check, asJSON); err != nil {
+				return err
+			}
+			if !check.Configured {
+				return exitStatus(exitFailed)
+			}
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// printCheck describes a hostname and what the DNS says of it.
+func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
+	if asJSON {
+		return c.printJSON(struct {
+			certificateOutput
+			Configured    bool              `json:"configured"`
+			ResolvedA     []netip.Addr      `json:"resolved_a"`
+			ResolvedAAAA  []netip.Addr      `json:"resolved_aaaa"`
+			ResolvedCNAME []hangar.Hostname `json:"resolved_cname"`
+		}{outputCertificate(&check.Certificate), check.Configured, orEmpty(check.ResolvedA), orEmpty(check.ResolvedAAAA), orEmpty(check.ResolvedCNAME)})
+	}
+	if err := c.printCertificate(&check.Certificate, false); err != nil {
+		return err
+	}
+	var found []string
+	for _, name := range check.ResolvedCNAME {
+		found = append(found, string(name))
+	}
+	for _, list := range [][]netip.Addr{check.ResolvedA, check.ResolvedAAAA} {
+		for _, ip := range list {
+			found = append(found, ip.String())
+		}
+	}
+	if len(found) == 0 {
+		found = []string{"nowhere"}
+	}
+	verdict := "which is the App"
+	if !check.Configured {
+		verdict = "which is not the App"
+	}
+	_, err := fmt.Fprintf(c.stdout, "\nIn the DNS it leads to %s, %s.\n", strings.Join(found, ", "), verdict)
+	return err
+}
+
+func newCertsRemoveCommand(c *cli) *cobra.Command {
+	var acme, uploaded bool
+	cmd := &cobra.Command{
+		Use:               "remove APP HOSTNAME",
+		Aliases:           []string{"rm", "delete"},
+		Short:             "Take a hostname and its certificates away from an App",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeHostname,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var kind hangar.CertificateKind
+			switch {
+			case acme:
+				kind = hangar.CertificateACME
+			case uploaded:
+				kind = hangar.CertificateCustom
+			}
+			return c.removeCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]), kind)
+		},
+	}
+	cmd.Flags().BoolVar(&acme, "acme", false, "only no longer have one issued")
+	cmd.Flags().BoolVar(&uploaded, "uploaded", false, "only the one that was imported")
+	cmd.MarkFlagsMutuallyExclusive("acme", "uploaded")
+	return cmd
+}
+
+func (c *cli) removeCertificate(ctx context.Context, app hangar.AppName, name hangar.Hostname, kind hangar.CertificateKind) error {
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	left, err := p.RemoveCertificate(ctx, app, name, kind)
+	if err != nil {
+		return err
+	}
+	if left != nil {
+		_, err = fmt.Fprintf(c.stdout, "Hostname %s stays with its other certificate (%s)\n", name, certificateSources(left))
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "Hostname %s is no longer of App %s\n", name, app)
+	return err
+}
+
+const certsCALong = `Print the certificate of the authority that this server has for itself, in PEM. It signs
+the certificates of Apps' names below the platform's domain when no public authority does,
+as for .localhost. Who trusts it, trusts them:
+
+  curl --cacert <(hangar certs ca) https://hello.hangar.localhost
+  hangar certs ca > /usr/local/share/ca-certificates/hangar.crt && update-ca-certificates`
+
+func newCertsCACommand(c *cli) *cobra.Command {
+	var path bool
+	cmd := &cobra.Command{
+		Use:   "ca",
+		Short: "Print the certificate of this server's own authority",
+		Long:  certsCALong,
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			dir, err := c.dataDir()
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(dir, certsDir, certs.AuthorityFile)
+			b, err := os.ReadFile(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				return hangar.Errorf(hangar.CodeNotFound, "", "there is no %s: no daemon has used %s on this server", file, dir)
+			}
+			if err != nil {
+				return err
+			}
+			if path {
+				b = []byte(file + "\n")
+			}
+			_, err = c.stdout.Write(b)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&path, "path", false, "print where the file is instead")
+	return cmd
+}

@@ -1,0 +1,222 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// RouteRecords is where the edge learns of Apps, their addresses and their names: a
+// hangar.RouteFeed over the state.
+type RouteRecords struct {
+	store state.Store
+	log   *slog.Logger
+}
+
+var _ hangar.RouteFeed = (*RouteRecords)(nil)
+
+// NewRouteRecords returns the RouteRecords of a state.
+func NewRouteRecords(store state.Store, log *slog.Logger) *RouteRecords {
+	return &RouteRecords{store: store, log: log}
+}
+
+// WatchRoutes implements hangar.RouteFeed. The Seq of a route is the revision of the latest
+// write that it shows; all writes before that one are shown, too.
+func (r *RouteRecords) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
+	return func(yield func(hangar.RouteChange, error) bool) {
+		feed := routeFeed{log: r.log, yield: yield}
+		for synced := false; ctx.Err() == nil; synced = true {
+			next, err := feed.list(ctx, r.store)
+			if err == nil && !feed.stopped && !synced {
+				feed.send(hangar.RouteChange{Synced: true})
+			}
+			if err == nil && !feed.stopped {
+				err = feed.watch(ctx, r.store, next)
+			}
+			if feed.stopped || ctx.Err() != nil {
+				return
+			}
+			if err != nil && !errors.Is(err, state.ErrCompacted) {
+				yield(hangar.RouteChange{}, stateError(err))
+				return
+			}
+		}
+	}
+}
+
+// routeFeed is one watcher, and all that it knows: what is at each key that concerns a
+// route, by App.
+type routeFeed struct {
+	log     *slog.Logger
+	yield   func(hangar.RouteChange, error) bool
+	apps    map[hangar.AppName]*routeParts
+	names   map[hangar.Hostname]hangar.AppName
+	changed map[hangar.AppName]state.Revision // since routes were sent
+	stopped bool
+}
+
+// routeParts is what a route is made of. Addresses and Hostnames may be there before their
+// App.
+type routeParts struct {
+	app       appRecord // without a name: there is none
+	addresses map[string]hangar.Address
+	hostnames map[hangar.Hostname]struct{}
+}
+
+// list reads all there is, as of one revision, and sends it, and what is gone since it was
+// last read.
+func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Revision, err error) {
+	before := f.apps
+	f.apps, f.names, f.changed = map[hangar.AppName]*routeParts{}, map[hangar.Hostname]hangar.AppName{}, map[hangar.AppName]state.Revision{}
+	var revision state.Revision
+	for _, prefix := range []string{appsPrefix, addressesPrefix, hostnamesPrefix} {
+		o := state.ListOptions{Revision: revision}
+		for more := true; more; {
+			page, err := store.List(ctx, prefix, o)
+			if err != nil {
+				return 0, err
+			}
+			revision, more = page.Revision, page.More
+			o.Revision = revision
+			for _, item := range page.Items {
+				o.After = item.Key
+				f.apply(state.Change{Item: item})
+			}
+		}
+	}
+	for name := range before {
+		f.changed[name] = revision
+	}
+	for name := range f.changed {
+		f.changed[name] = revision
+	}
+	f.flush()
+	return revision + 1, nil
+}
+
+// watch follows everything: what is written to several places at once, or one after the
+// other, is seen in that order by one watch alone.
+func (f *routeFeed) watch(ctx context.Context, store state.Store, from state.Revision) error {
+	for batch, err := range store.Watch(ctx, "/", from) {
+		if err != nil {
+			return err
+		}
+		for _, c := range batch.Changes {
+			f.apply(c)
+		}
+		for name := range f.changed {
+			f.changed[name] = batch.Revision
+		}
+		if f.flush(); f.stopped {
+			return nil
+		}
+	}
+	return nil
+}
+
+// apply takes note of a change, if it concerns a route. What cannot be read changes
+// nothing.
+func (f *routeFeed) apply(c state.Change) {
+	var err error
+	switch {
+	case strings.HasPrefix(c.Key, appsPrefix):
+		err = f.applyApp(c, hangar.AppName(c.Key[len(appsPrefix):]))
+	case strings.HasPrefix(c.Key, addressesPrefix):
+		app, _, _ := strings.Cut(c.Key[len(addressesPrefix):], "/")
+		err = f.applyAddress(c, hangar.AppName(app))
+	case strings.HasPrefix(c.Key, hostnamesPrefix):
+		err = f.applyHostname(c, hangar.Hostname(c.Key[len(hostnamesPrefix):]))
+	}
+	if err != nil {
+		f.log.Error("part of a route skipped", keyKey, c.Key, keyError, err)
+	}
+}
+
+// of returns the parts of an App's route, which are about to change.
+func (f *routeFeed) of(app hangar.AppName) *routeParts {
+	f.changed[app] = 0
+	p := f.apps[app]
+	if p == nil {
+		p = &routeParts{addresses: map[string]hangar.Address{}, hostnames: map[hangar.Hostname]struct{}{}}
+		f.apps[app] = p
+	}
+	return p
+}
+
+func (f *routeFeed) applyApp(c state.Change, name hangar.AppName) error {
+	if c.Deleted {
+		f.of(name).app = appRecord{}
+		return nil
+	}
+	rec, err := decode[appRecord](c.Item)
+	if err != nil {
+		return err
+	}
+	if rec.Deleting || rec.Name != name {
+		rec = appRecord{} // one that goes is served no more
+	}
+	f.of(name).app = rec
+	return nil
+}
+
+func (f *routeFeed) applyAddress(c state.Change, app hangar.AppName) error {
+	if c.Deleted {
+		delete(f.of(app).addresses, c.Key)
+		return nil
+	}
+	a, err := parseAddress(c.Item)
+	if err == nil {
+		f.of(app).addresses[c.Key] = a
+	}
+	return err
+}
+
+func (f *routeFeed) applyHostname(c state.Change, name hangar.Hostname) error {
+	var rec hostnameRecord
+	if !c.Deleted {
+		var err error
+		if rec, err = decode[hostnameRecord](c.Item); err != nil {
+			return err
+		}
+	}
+	if old, ok := f.names[name]; ok && old != rec.App {
+		delete(f.of(old).hostnames, name)
+		delete(f.names, name)
+	}
+	if rec.App != "" {
+		f.names[name] = rec.App
+		f.of(rec.App).hostnames[name] = struct{}{}
+	}
+	return nil
+}
+
+// flush sends the routes that have changed.
+func (f *routeFeed) flush() {
+	for name, revision := range f.changed {
+		delete(f.changed, name)
+		p := f.apps[name]
+		if p == nil || p.app.Name == "" {
+			if p != nil && len(p.addresses)+len(p.hostnames) == 0 {
+				delete(f.apps, name)
+			}
+			f.send(hangar.RouteChange{App: name})
+			continue
+		}
+		f.send(hangar.RouteChange{App: name, Route: &hangar.AppRoute{
+			App: name, Org: p.app.Org, Network: p.app.NetworkID, Seq: uint64(revision),
+			Addresses: slices.SortedFunc(maps.Values(p.addresses), hangar.CompareAddresses),
+			Hostnames: slices.Sorted(maps.Keys(p.hostnames)),
+		}})
+	}
+}
+
+func (f *routeFeed) send(c hangar.RouteChange) {
+	f.stopped = f.stopped || !f.yield(c, nil)
+}
