@@ -125,6 +125,7 @@ func TestClient(t *testing.T) {
 			t.Run("logs", w.logPages)
 			t.Run("volumes", w.volumeLife)
 			t.Run("snapshots", w.volumeSnapshots)
+			t.Run("addresses", w.addresses)
 			t.Run("destroy app", w.destroyApp)
 		})
 	}

@@ -8,6 +8,7 @@
 //
 //	POST /step?n=10      do steps; answers like /state
 //	GET  /state          number of steps, checksums, and a random id of this process
+//	GET  /quick?x        what follows the question mark, at once
 //	POST /chatter?ms=5   print a numbered line to stdout every so often, for ever
 //	POST /eat?mb=300     take memory and never give it back
 //	POST /exit?code=7    end; or with signal=11
@@ -23,6 +24,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log"
 	"math/bits"
 	"net"
@@ -88,6 +90,7 @@ func run() error {
 	go serveLines(l)
 	http.HandleFunc("POST /step", k.handleStep)
 	http.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { k.reply(w) })
+	http.HandleFunc("GET /quick", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.RawQuery) })
 	http.HandleFunc("POST /chatter", handleChatter)
 	http.HandleFunc("POST /eat", k.handleEat)
 	http.HandleFunc("POST /exit", handleExit)
