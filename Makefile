@@ -7,11 +7,15 @@ COMMIT      ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 ENGINE       = $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
 LINT_VERSION = v2.15.0
 S3_VERSION   = v1.7.0
+ACME_VERSION = v2.10.1
+H2_VERSION   = v2.2.1
 
-TOOLS    := $(CURDIR)/.tools
-LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
-S3SERVER := $(TOOLS)/versitygw-$(S3_VERSION)
-EMBEDDED := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
+TOOLS      := $(CURDIR)/.tools
+LINT       := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+S3SERVER   := $(TOOLS)/versitygw-$(S3_VERSION)
+ACMESERVER := $(TOOLS)/pebble-$(ACME_VERSION)
+H2SPEC     := $(TOOLS)/h2spec-$(H2_VERSION)
+EMBEDDED   := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
 
 # A developer's tree has no VCS stamp to rely on: version and commit are given.
 export GOFLAGS ?= -buildvcs=false
@@ -22,7 +26,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine deps s3-server demo up test vet race stress lint fmt e2e vm sim fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes clean
+.PHONY: help build engine deps s3-server acme-server h2spec demo up test vet race stress lint fmt e2e vm sim fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -51,6 +55,20 @@ $(S3SERVER):
 	@echo 'building versitygw $(S3_VERSION)'
 	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/versity/versitygw/cmd/versitygw@$(S3_VERSION) && mv $(TOOLS)/versitygw $@
 
+acme-server: $(ACMESERVER) ## build the ACME server that tests have certificates issued by
+
+$(ACMESERVER):
+	@mkdir -p $(TOOLS)
+	@echo 'building pebble $(ACME_VERSION)'
+	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/letsencrypt/pebble/v2/cmd/pebble@$(ACME_VERSION) && mv $(TOOLS)/pebble $@
+
+h2spec: $(H2SPEC) ## build the conformance suite of HTTP/2 that tests run
+
+$(H2SPEC):
+	@mkdir -p $(TOOLS)
+	@echo 'building h2spec $(H2_VERSION)'
+	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/summerwind/h2spec/cmd/h2spec@$(H2_VERSION)+incompatible && mv $(TOOLS)/h2spec $@
+
 demo: build ## show the platform on this server in a minute (root); KEEP=1 leaves it running
 	@examples/demo.sh
 
@@ -58,7 +76,7 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # Everything but the end-to-end tests, which take longer. Tests use bin/hangar.
-test: build s3-server ## vet and run every test with the race detector (root: real Machines)
+test: build s3-server acme-server h2spec ## vet and run every test with the race detector (root: real Machines)
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 18m $$($(GO) list ./... | grep -v '/test/e2e$$')
 
@@ -103,7 +121,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
@@ -114,6 +132,10 @@ bench-traffic: build ## what the private network costs, next to sandboxes joined
 
 bench-volumes: build ## what volumes cost, and snapshots next to kopia, restic and qemu-img (root)
 	CGO_ENABLED=0 $(GO) run ./bench/volumes $(ARGS)
+
+bench-edge: build ## the public edge next to nginx, HAProxy and Caddy, in some ten minutes (root)
+	@.ci/deps bench
+	CGO_ENABLED=0 $(GO) run ./bench/edge $(ARGS)
 
 bench-api: build ## the API with 100 to 10,000 Machines, in some five minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/api $(ARGS)

@@ -217,7 +217,7 @@ func (b *bench) stage(ctx context.Context, d *harness.Daemon, p *platform, s *st
 	if s.ready, err = restart(ctx, d); err != nil {
 		return err
 	}
-	if s.readyCost, err = processorTime([]int{d.PID()}); err != nil {
+	if s.readyCost, err = harness.ProcessorTime([]int{d.PID()}); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s, cpu %s\n", s.ready, s.readyCost)
@@ -250,7 +250,7 @@ func progress(r *row) {
 
 // cost measures a load together with what it costs the processes that serve it.
 func cost(serve func() []int, do func() (*load, error)) (*row, error) {
-	before, err := processorTime(serve())
+	before, err := harness.ProcessorTime(serve())
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func cost(serve func() []int, do func() (*load, error)) (*row, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := processorTime(serve())
+	after, err := harness.ProcessorTime(serve())
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func cost(serve func() []int, do func() (*load, error)) (*row, error) {
 // settled returns the memory of a daemon that was left alone.
 func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 	for began := time.Now(); time.Since(began) < settleTime; {
-		before, err := processorTime(pids(d)())
+		before, err := harness.ProcessorTime(pids(d)())
 		if err != nil {
 			return 0, err
 		}
@@ -277,7 +277,7 @@ func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 			return 0, ctx.Err()
 		case <-time.After(settling):
 		}
-		after, err := processorTime(pids(d)())
+		after, err := harness.ProcessorTime(pids(d)())
 		if err != nil {
 			return 0, err
 		}
@@ -285,7 +285,7 @@ func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 			break
 		}
 	}
-	rss, err := memory([]int{d.PID()})
+	rss, err := harness.Memory([]int{d.PID()})
 	fmt.Fprintf(os.Stderr, "  rss %d MiB\n", rss>>20)
 	return rss, err
 }

@@ -57,7 +57,7 @@ func (c *crowd) leave() {
 
 // gather has n connections send a request each that is not answered yet.
 func (b *bench) gather(ctx context.Context, d *harness.Daemon, addr string, n int, raw func(i int) []byte) (*crowd, error) {
-	empty, err := memory([]int{d.PID()})
+	empty, err := harness.Memory([]int{d.PID()})
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 	}
 	defer c.leave()
 	f := &fanOut{waiters: len(c.conns), bytes: c.bytes}
-	before, err := processorTime([]int{d.PID()})
+	before, err := harness.ProcessorTime([]int{d.PID()})
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (b *bench) fan(ctx context.Context, d *harness.Daemon, p *platform) error {
 	if f.took, err = collect(ctx, c.conns, began); err != nil {
 		return err
 	}
-	after, err := processorTime([]int{d.PID()})
+	after, err := harness.ProcessorTime([]int{d.PID()})
 	if err != nil {
 		return err
 	}
