@@ -1,8 +1,8 @@
 #!/bin/sh
-# The platform in a minute: a program becomes an image, the image a Machine, the
-# Machine keeps its memory while it is suspended, and what it writes to a volume is
-# there after it was killed, and in a snapshot. Needs root. Everything it makes goes
-# away again, unless KEEP=1.
+# The platform in a minute: a program becomes an image, the image a Machine that the
+# public edge serves by name, the Machine sleeps while nobody calls and a request wakes
+# it, with its memory, and what it writes to a volume is there after it was killed, and
+# in a snapshot. Needs root. Everything it makes goes away again, unless KEEP=1.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -35,10 +35,10 @@ trap 'exit 130' INT TERM
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*" && "$@"; }
-ask() { # [--data TEXT] URL; a started Machine may need a moment until its program listens
+ask() { # [OPTION…] URL; a started Machine may need a moment until its program listens
 	printf '$ curl %s\n' "$*"
 	tries=0
-	until curl --silent --fail --globoff --max-time 5 "$@"; do
+	until curl --silent --fail --globoff --max-time 15 "$@"; do
 		tries=$((tries + 1))
 		[ "$tries" -lt 200 ] || { echo "no answer from $*" >&2; return 1; }
 		sleep 0.05
@@ -58,24 +58,34 @@ pushed=$("$hangar" image push "$work/hello" hello)
 echo "$pushed"
 image=${pushed##*[[:space:]]}
 
-step 'a Machine'
+step 'a Machine, and the edge that serves it by name'
 run "$hangar" apps create hello
-run "$hangar" machine run hello "$image" --name counter --port 80:8080
-url="http://[$(address counter)]:8080/"
-ask "$url"
-ask "$url"
-ask "$url"
+run "$hangar" machine run hello "$image" --name counter --port 80:8080 --autostop suspend --autostop-after 1s
+name=hello.hangar.localhost
+edge=$(cat "$HANGAR_DIR/http.addr") # any port that is free, so that the demo is in nobody's way
+visit() { ask --connect-to "$name:80:$edge" "http://$name/"; }
+visit
+visit
+visit
 
-step 'suspended: its memory is on disk, and takes none'
-run "$hangar" machine suspend hello counter
+step 'nobody calls: it is suspended, its memory is on disk and takes none'
+run "$hangar" machine wait hello counter --state suspended
 
-step 'resumed: it goes on counting'
-run "$hangar" machine start hello counter
-answer=$(ask "$url")
+step 'somebody calls: it is resumed for the request, and goes on counting'
+answer=$(visit)
 echo "$answer"
 case $answer in
 *': request 4 since '*) ;;
 *) echo 'the counter was lost' >&2; exit 1 ;;
+esac
+
+step 'stopped, it is started for a request, and counts anew'
+run "$hangar" machine stop hello counter
+answer=$(visit)
+echo "$answer"
+case $answer in
+*': request 1 since '*) ;;
+*) echo 'the machine was not started anew' >&2; exit 1 ;;
 esac
 
 step 'what happened to it'
@@ -113,6 +123,7 @@ if [ "${KEEP:-}" = 1 ]; then
 export HANGAR_DIR=$HANGAR_DIR
 bin/hangar machine list
 bin/hangar logs -f hello
+curl --connect-to $name:80:$edge http://$name/
 bin/hangar machine run hello nginx:alpine --port 80:80
 bin/hangar down            # and it is gone
 END
