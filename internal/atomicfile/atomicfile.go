@@ -9,6 +9,7 @@
 package atomicfile
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,6 +49,25 @@ func Write(path string, data []byte, perm os.FileMode) (err error) {
 		return err
 	}
 	return SyncDir(dir)
+}
+
+// WriteChanged is Write for content that is there already most of the time: it needs no
+// room on the disk then. An error to read the old content is no error.
+func WriteChanged(path string, data []byte, perm os.FileMode) error {
+	if !same(path, data, perm) {
+		return Write(path, data, perm)
+	}
+	// A Write that a crash cut short may have left its name in memory only.
+	return SyncDir(filepath.Dir(path))
+}
+
+// same reports whether a file has this content and this mode.
+func same(path string, data []byte, perm os.FileMode) bool {
+	if info, err := os.Lstat(path); err != nil || info.Mode() != perm || info.Size() != int64(len(data)) {
+		return false
+	}
+	old, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(old, data)
 }
 
 // SyncDir makes the names in a directory durable: files that were created,

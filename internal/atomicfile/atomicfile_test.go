@@ -29,6 +29,30 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestWriteChanged: the file is replaced if its content or its mode differs, and only then.
+func TestWriteChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	var before os.FileInfo
+	for _, tt := range []struct {
+		data     string
+		perm     os.FileMode
+		replaces bool
+	}{{"first", 0o600, true}, {"first", 0o600, false}, {"other", 0o600, true}, {"other", 0o644, true}, {"", 0o644, true}, {"", 0o644, false}} {
+		if err := atomicfile.WriteChanged(path, []byte(tt.data), tt.perm); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		info, _ := os.Stat(path)
+		if err != nil || string(got) != tt.data || info.Mode() != tt.perm {
+			t.Fatalf("%q with mode %v, %v; want %q with %v", got, info.Mode(), err, tt.data, tt.perm)
+		}
+		if replaced := before == nil || !os.SameFile(before, info); replaced != tt.replaces {
+			t.Errorf("%q with %v: replaced %v", tt.data, tt.perm, replaced)
+		}
+		before = info
+	}
+}
+
 func TestWriteLeavesNothingOnError(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "child"), 0o700); err != nil {

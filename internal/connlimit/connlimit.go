@@ -1,10 +1,14 @@
-// Package connlimit bounds how many connections a source may hold open, and how many all
-// sources together.
+// Package connlimit bounds how many connections a client may hold open, and how many all
+// clients together; its Count does so for whatever else is shared.
 //
-// Promises. A connection counts from when it is accepted until it is closed, also by who
-// has hijacked it. One that is too many is closed before anybody sees it, and takes the
-// place of none. A connection that counts can do all that a TCP connection can, such as
-// ending one direction and telling its descriptor; one that does not is handed on as it is.
+// Promises. A client that holds some may take one more only as long as that leaves as much for
+// all others as it would hold then. So one alone gets half of the whole, n that want all of it get
+// an (n+1)th each, and as much is left: nobody can take the last.
+//
+// A connection counts from when it is accepted until it is closed, also by who has hijacked
+// it. One that is too many is closed before anybody sees it, and takes the place of none. A
+// connection that counts can do all that a TCP connection can, such as ending one direction and
+// telling its descriptor; one that does not is handed on as it is.
 //
 // Concurrency. A Count, a Limit and its listeners are safe for concurrent use. They start nothing.
 package connlimit
@@ -16,70 +20,111 @@ import (
 	"sync"
 )
 
-// sourceBits of an IPv6 address are the same in all addresses of a source. An IPv4 address
-// is a source.
-const sourceBits = 112
+// Bits that the IPv6 addresses of one client have in common: a Machine has a /112 of a
+// private network, and an internet provider gives a /64 to one customer.
+const (
+	privateBits = 112
+	publicBits  = 64
+)
 
-// Count is how many connections are open, by source and in total.
-type Count struct {
+// ClientOf is whom an address belongs to: an IPv4 address to itself, an IPv6 address to its
+// /64, and one of a private network, where a /64 has the Machines of many, to its /112. Of the
+// zero Addr it is the zero Addr.
+func ClientOf(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is4() {
+		return a
+	}
+	bits := publicBits
+	if a.IsPrivate() {
+		bits = privateBits
+	}
+	p, _ := a.Prefix(bits) // fails for the zero Addr alone: an IPv6 address has more bits
+	return p.Addr()
+}
+
+// Count is how much is held of something that is shared, by key and in total.
+type Count[K comparable] struct {
 	each, all int
 
 	mu   sync.Mutex // guards what follows
 	open int
-	held map[netip.Addr]int // open connections by source; none is 0
+	held map[K]int // by key; none is 0
 }
 
-// NewCount returns a Count that goes up to each for a source, and to all in total.
-func NewCount(each, all int) *Count {
-	return &Count{each: each, all: all, held: make(map[netip.Addr]int)}
+// NewCount returns a Count that goes up to each for a key, and to all in total.
+func NewCount[K comparable](each, all int) *Count[K] {
+	return &Count[K]{each: each, all: all, held: make(map[K]int)}
 }
 
-// Limit bounds the TCP connections that come from some ranges of addresses to listeners
-// that share it.
-type Limit struct {
-	from  []netip.Prefix
-	count *Count
-}
+// Take counts one more for a key, unless that is too many.
+func (c *Count[K]) Take(key K) bool { return c.TakeN(key, 1) }
 
-// New returns a Limit of each connections per source in from, and of all in total.
-func New(from []netip.Prefix, each, all int) *Limit {
-	return &Limit{from: from, count: NewCount(each, all)}
-}
-
-// Listener returns l, of whose connections those that are too many are closed.
-func (l *Limit) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
-
-// Take counts a connection of a source, unless it is one too many.
-func (c *Count) Take(source netip.Addr) bool {
+// TakeN counts n more for a key, unless that is too many: more than each, or more than would
+// be left.
+func (c *Count[K]) TakeN(key K, n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open >= c.all || c.held[source] >= c.each {
+	held := c.held[key] + n
+	if held > c.each || held > c.all-c.open {
 		return false
 	}
-	c.open++
-	c.held[source]++
+	c.open += n
+	c.held[key] = held
 	return true
 }
 
 // Leave takes back what Take has counted.
-func (c *Count) Leave(source netip.Addr) {
+func (c *Count[K]) Leave(key K) { c.LeaveN(key, 1) }
+
+// LeaveN takes back what TakeN has counted.
+func (c *Count[K]) LeaveN(key K, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open--
-	if c.held[source]--; c.held[source] == 0 {
-		delete(c.held, source)
+	c.open -= n
+	if c.held[key] -= n; c.held[key] == 0 {
+		delete(c.held, key)
 	}
 }
 
-// SourceOf is whom an address belongs to: all of a /112 to one, as a Machine has that many,
-// and an IPv4 address to itself. Of the zero Addr it is the zero Addr.
-func SourceOf(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return a
-	}
-	p, _ := a.Prefix(sourceBits) // fails for the zero Addr alone: an IPv6 address has more bits
-	return p.Addr()
+// Open is how much is held in total.
+func (c *Count[K]) Open() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open
 }
+
+// Limit bounds the TCP connections of clients to listeners that share it.
+type Limit struct {
+	counts func(net.Conn) bool
+	count  *Count[netip.Addr]
+}
+
+// New returns a Limit of each connections per client, and of all in total, for the connections
+// of which counts is true.
+func New(counts func(net.Conn) bool, each, all int) *Limit {
+	return &Limit{counts: counts, count: NewCount[netip.Addr](each, all)}
+}
+
+// From is for New: connections from some ranges of addresses count.
+func From(ranges ...netip.Prefix) func(net.Conn) bool {
+	return func(c net.Conn) bool {
+		addr := remote(c)
+		return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
+	}
+}
+
+// remote is the other end's address; the zero Addr if it has none.
+func remote(c net.Conn) netip.Addr {
+	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}
+
+// Listener returns l, of whose connections those that are too many are closed.
+func (l *Limit) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
 
 type listener struct {
 	net.Listener
@@ -94,20 +139,12 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		tcp, ok := accepted.(*net.TCPConn)
-		if !ok {
+		if !ok || !l.limit.counts(tcp) {
 			return accepted, nil
 		}
-		remote, ok := tcp.RemoteAddr().(*net.TCPAddr)
-		if !ok {
-			return accepted, nil
-		}
-		addr := remote.AddrPort().Addr().Unmap().WithZone("")
-		if !slices.ContainsFunc(l.limit.from, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			return accepted, nil
-		}
-		source := SourceOf(addr)
-		if l.limit.count.Take(source) {
-			return &conn{TCPConn: tcp, leave: sync.OnceFunc(func() { l.limit.count.Leave(source) })}, nil
+		client := ClientOf(remote(tcp))
+		if l.limit.count.Take(client) {
+			return &conn{TCPConn: tcp, leave: sync.OnceFunc(func() { l.limit.count.Leave(client) })}, nil
 		}
 		_ = tcp.Close()
 	}

@@ -41,13 +41,13 @@ func greet(t *testing.T, limit *Limit) string {
 // dial connects from an address and reports whether it is served.
 func dial(t *testing.T, from, to string) (net.Conn, bool) {
 	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 	c, err := d.DialContext(t.Context(), "tcp", to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_, err = io.ReadFull(c, make([]byte, 1))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
@@ -57,8 +57,8 @@ func dial(t *testing.T, from, to string) (net.Conn, bool) {
 }
 
 func TestLimit(t *testing.T) {
-	const each, all = 3, 5
-	limit := New([]netip.Prefix{netip.MustParsePrefix("fdaa::/16"), netip.MustParsePrefix("127.0.0.0/9")}, each, all)
+	const each, all = 3, 7
+	limit := New(From(netip.MustParsePrefix("fdaa::/16"), netip.MustParsePrefix("127.0.0.0/9")), each, all)
 	address := greet(t, limit)
 	var held []net.Conn
 	expect := func(from string, want bool) {
@@ -73,17 +73,17 @@ func TestLimit(t *testing.T) {
 		expect("127.0.0.2", true)
 	}
 	expect("127.0.0.2", false)
-	for range all - each {
-		expect("127.0.0.3", true)
-	}
-	expect("127.0.0.4", false)
+	expect("127.0.0.3", true)
+	expect("127.0.0.3", true)
+	expect("127.0.0.3", false) // would leave less than it has
+	expect("127.0.0.4", true)
 	for range all {
 		expect("127.128.0.1", true) // who is not bounded
 	}
 	for _, c := range held {
 		_ = c.Close()
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		limit.count.mu.Lock()
 		open, sources := limit.count.open, len(limit.count.held)
 		limit.count.mu.Unlock()
@@ -104,7 +104,7 @@ func TestConnectionsStayTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 1, 1).Listener(inner)
+	l := New(From(netip.MustParsePrefix("127.0.0.0/8")), 1, 1).Listener(inner)
 	defer l.Close()
 	far, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -125,15 +125,56 @@ func TestConnectionsStayTCP(t *testing.T) {
 	}
 }
 
-func TestSourceOf(t *testing.T) {
+func TestClientOf(t *testing.T) {
 	for addr, want := range map[string]string{
 		"fdaa:0:1:2:3:4:5:6":    "fdaa:0:1:2:3:4:5:0",
 		"fdaa:0:1:2:3:4:5:ffff": "fdaa:0:1:2:3:4:5:0",
 		"fdaa:0:1:2:3:4:6:6":    "fdaa:0:1:2:3:4:6:0",
+		"2001:db8:1:2:3:4:5:6":  "2001:db8:1:2::",
+		"fe80::1:2%eth0":        "fe80::",
 		"192.0.2.7":             "192.0.2.7",
+		"::ffff:192.0.2.7":      "192.0.2.7",
+		"10.0.0.7":              "10.0.0.7",
 	} {
-		if got := SourceOf(netip.MustParseAddr(addr)); got != netip.MustParseAddr(want) {
+		if got := ClientOf(netip.MustParseAddr(addr)); got != netip.MustParseAddr(want) {
 			t.Errorf("%s is of %s, not %s", addr, got, want)
+		}
+	}
+	if got := ClientOf(netip.Addr{}); got.IsValid() {
+		t.Errorf("no address is of %s", got)
+	}
+}
+
+// TestNobodyTakesTheLast has many take all that they get. However many they are, one more gets
+// as much as each of them.
+func TestNobodyTakesTheLast(t *testing.T) {
+	const all = 10_000
+	for _, greedy := range []int{1, 2, 10, 50} {
+		c := NewCount[int](all, all)
+		for taken := true; taken; {
+			taken = false
+			for key := range greedy {
+				taken = c.Take(key) || taken
+			}
+		}
+		share := all / (greedy + 1)
+		for key := range greedy {
+			if held := c.held[key]; held < share-1 || held > share+greedy {
+				t.Errorf("one of %d has %d of %d", greedy, held, all)
+			}
+		}
+		if left := all - c.Open(); left < share-greedy {
+			t.Errorf("%d leave %d of %d", greedy, left, all)
+		}
+		if !c.TakeN(-1, share/2) {
+			t.Errorf("beside %d, another one gets nothing", greedy)
+		}
+		c.LeaveN(-1, share/2)
+		for key := range greedy {
+			c.LeaveN(key, c.held[key])
+		}
+		if c.Open() != 0 || len(c.held) != 0 {
+			t.Errorf("%d are held by %d after all have left", c.Open(), len(c.held))
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestHangUp(t *testing.T) {
 					if who != "goes" {
 						t.Errorf("%s is lost", who)
 					}
-				case <-time.After(10 * time.Second):
+				case <-time.After(time.Minute):
 					t.Fatal("a hang-up goes unnoticed")
 				}
 				remove()
@@ -105,7 +105,7 @@ func TestMany(t *testing.T) {
 					t.Errorf("%d is lost twice", i)
 				}
 				seen[i] = true
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("%d of %d are lost", len(seen), conns)
 			}
 		}

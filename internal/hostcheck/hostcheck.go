@@ -56,6 +56,7 @@ func Run(ctx context.Context, o Options) []Check {
 		{"cgroups", checkCgroups},
 		{"namespaces", checkNamespaces},
 		{"overlayfs", checkOverlay},
+		{"writable layers", checkLayers},
 		{"nftables", checkNftables},
 		{"ipv6", checkIPv6},
 		{"firewall", checkFirewall},

@@ -85,7 +85,7 @@ func (b *bodyReader) data(p []byte) (int, error) {
 		if len(p) >= windowSize {
 			return b.from.readConn(p)
 		}
-		if err := b.in.fill(b.from); err != nil {
+		if err := b.in.fill(b.from, windowSize); err != nil {
 			return 0, err
 		}
 	}
@@ -143,7 +143,7 @@ func (b *bodyReader) line() ([]byte, error) {
 			b.extra += int64(i + 1)
 			return held[:i-1], nil
 		}
-		if err := b.in.fill(b.from); err != nil {
+		if err := b.in.fill(b.from, windowSize); err != nil {
 			return nil, noEOF(err)
 		}
 	}
@@ -237,7 +237,7 @@ func (b *bodyReader) readTrailer() error {
 		default:
 			return err
 		}
-		if err := b.in.fill(b.from); err != nil {
+		if err := b.in.fill(b.from, b.maxHead); err != nil {
 			return noEOF(err)
 		}
 	}

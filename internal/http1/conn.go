@@ -122,7 +122,7 @@ func (c *serverConn) writeWithin() {
 
 // tryRead is a read that leaves no buffer behind when there is nothing.
 func (c *serverConn) tryRead(fd uintptr) bool {
-	room := c.in.room()
+	room := c.in.room(windowSize)
 	for {
 		n, errno := receive(fd, room)
 		switch {
@@ -140,6 +140,16 @@ func (c *serverConn) tryRead(fd uintptr) bool {
 		}
 		return true
 	}
+}
+
+// sever ends the connection without a word, for which TLS would wait for a client that takes
+// nothing.
+func (c *serverConn) sever() {
+	conn := c.conn
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	_ = conn.Close()
 }
 
 func (c *serverConn) headerTimeout() time.Duration {
@@ -314,7 +324,7 @@ func (c *serverConn) fillHead() error {
 		}
 		c.setReadDeadline(c.readBy)
 	}
-	err := c.in.fill(rawSource{c.conn})
+	err := c.in.fill(rawSource{c.conn}, c.srv.maxHeaderBytes())
 	if errors.Is(err, io.EOF) {
 		return malformed("the header is cut")
 	}

@@ -114,9 +114,7 @@ func (c *serverConn) startWatch(r *requestContext) {
 	}
 	c.watched = make(chan struct{})
 	c.readBy = time.Time{}
-	if !c.ownRead.Load() {
-		c.setReadDeadline(time.Time{})
-	}
+	c.setReadDeadline(time.Time{}) // also one of the handler's, which was for the body, as net/http does
 	go func(watched chan struct{}) {
 		defer close(watched)
 		n, err := c.conn.Read(c.stash[:])

@@ -304,7 +304,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // SetReadDeadline implements what http.ResponseController asks for. From now on the BodyTimeout
-// does not hold for this request.
+// does not hold for this request. The deadline ends with the body: then the client is watched.
 func (x *exchange) SetReadDeadline(t time.Time) error {
 	x.c.ownRead.Store(true)
 	return x.c.conn.SetReadDeadline(t)

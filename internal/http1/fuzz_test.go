@@ -38,7 +38,7 @@ func readWhole(b []byte, piece int) (w *window, src *bytesSource, s string, line
 			return w, src, s, n, nil
 		}
 		if errors.Is(err, errHeadIncomplete) {
-			if err = w.fill(src); err == nil {
+			if err = w.fill(src, 8<<10); err == nil {
 				continue
 			}
 		}

@@ -15,9 +15,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quick is a server with short timeouts.
+// quick is a server with timeouts that no test waits for.
 func quick(h http.HandlerFunc) *Server {
-	return &Server{Handler: h, HeaderTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, BodyTimeout: 5 * time.Second}
+	return &Server{Handler: h, HeaderTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second, BodyTimeout: 30 * time.Second}
 }
 
 // listen serves on loopback until the test has ended, and returns where.
@@ -65,6 +65,20 @@ func accept(tb testing.TB, f func(net.Conn)) string {
 	return l.Addr().String()
 }
 
+// piped returns the client's end of a connection that is served without a socket, as the time of a
+// bubble wants it.
+func piped(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	client, server := net.Pipe()
+	var serving sync.WaitGroup
+	serving.Go(func() { s.ServeConn(context.Background(), server) })
+	t.Cleanup(func() {
+		client.Close()
+		serving.Wait()
+	})
+	return client
+}
+
 func dial(tb testing.TB, addr string) *net.TCPConn {
 	tb.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -72,7 +86,7 @@ func dial(tb testing.TB, addr string) *net.TCPConn {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(25 * time.Second))
 	return c.(*net.TCPConn)
 }
 

@@ -57,7 +57,7 @@ func (c *Conn) readHead() (string, int, error) {
 		default:
 			return "", 0, err
 		}
-		if err := c.in.fill(c); err != nil {
+		if err := c.in.fill(c, c.maxAnswerBytes()); err != nil {
 			if errors.Is(err, io.EOF) && (c.read || c.in.size() > 0) {
 				err = io.ErrUnexpectedEOF
 			}

@@ -35,6 +35,9 @@ type Server struct {
 	// HTTP2 takes over a connection that begins with the preface of HTTP/2, of which read has
 	// already been read. nil: it is refused.
 	HTTP2 func(ctx context.Context, conn net.Conn, read []byte)
+	// Taken is called when Drain waits for a connection that ServeConn got, with the context that
+	// it got. nil: nothing is called.
+	Taken func(ctx context.Context)
 	Log   *slog.Logger // nil: nothing is logged
 
 	mu       sync.Mutex
@@ -92,6 +95,9 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 		return
 	}
 	defer s.remove(c)
+	if s.Taken != nil {
+		s.Taken(ctx)
+	}
 	c.serve() //nolint:contextcheck // the connection has it
 }
 
@@ -133,7 +139,7 @@ func (s *Server) Drain(ctx context.Context) {
 	s.draining.Store(true)
 	for c := range s.conns {
 		if c.state.CompareAndSwap(connIdle, connClosing) {
-			_ = c.conn.Close()
+			c.setReadDeadline(longAgo) // its goroutine closes it, which may take a while
 		} else if c.state.Load() == connNew { // its request may be on the way
 			c.setReadDeadline(time.Now().Add(lingering))
 		}
@@ -153,7 +159,7 @@ func (s *Server) Drain(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for c := range s.conns {
-			_ = c.conn.Close()
+			c.sever()
 		}
 	}
 }

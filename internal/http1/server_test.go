@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -394,7 +395,7 @@ func TestHijackEndsTheBody(t *testing.T) {
 			if err == nil {
 				t.Error("the body was read on")
 			}
-		case <-time.After(time.Second):
+		case <-time.After(20 * time.Second):
 			t.Error("the body is still being read")
 		}
 		io.WriteString(nc, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
@@ -450,8 +451,15 @@ func TestSlow(t *testing.T) {
 			t.Error(resp, err)
 		}
 	})
-	t.Run("body", func(t *testing.T) {
-		c := dial(t, addr)
+	bubble := func(name string, f func(t *testing.T, c net.Conn)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				read = make(chan error, 1)
+				f(t, piped(t, s))
+			})
+		})
+	}
+	bubble("body", func(t *testing.T, c net.Conn) {
 		io.WriteString(c, post("Content-Length: 10\r\n", "abc"))
 		var timeout net.Error
 		if err := <-read; !errors.As(err, &timeout) || !timeout.Timeout() {
@@ -462,8 +470,7 @@ func TestSlow(t *testing.T) {
 			t.Error(resp, err)
 		}
 	})
-	t.Run("between requests", func(t *testing.T) {
-		c := dial(t, addr)
+	bubble("between requests", func(t *testing.T, c net.Conn) {
 		br := bufio.NewReader(c)
 		for range 3 {
 			io.WriteString(c, get(""))
@@ -578,6 +585,70 @@ func TestDrainIsBounded(t *testing.T) {
 	<-out
 }
 
+// slowClose is a connection as TLS may be, whose Close waits for a client that takes nothing.
+type slowClose struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{} // with the connection below
+	over   <-chan struct{}
+}
+
+func (c *slowClose) Close() error {
+	select {
+	case <-c.closed:
+		return nil
+	case <-c.over:
+		return c.Conn.Close()
+	}
+}
+
+func (c *slowClose) NetConn() net.Conn { return severed{c.Conn, c} }
+
+type severed struct {
+	net.Conn
+	of *slowClose
+}
+
+func (s severed) Close() error {
+	s.of.once.Do(func() { close(s.of.closed) })
+	return s.Conn.Close()
+}
+
+// TestDrainDoesNotWaitForClose: connections that cannot be closed in an orderly way do not keep
+// the end of a server, or each other.
+func TestDrainDoesNotWaitForClose(t *testing.T) {
+	entered, ctx := make(chan struct{}, 2), t.Context()
+	s := quick(func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		if r.URL.Path == "/wait" {
+			_, _ = io.ReadAll(r.Body)
+		}
+	})
+	addr := accept(t, func(c net.Conn) {
+		s.ServeConn(context.Background(), &slowClose{Conn: c, closed: make(chan struct{}), over: t.Context().Done()})
+	})
+	idle, active := dial(t, addr), dial(t, addr)
+	_, _ = io.WriteString(idle, get(""))
+	if _, err := http.ReadResponse(bufio.NewReader(idle), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(active, "POST /wait HTTP/1.1\r\n"+h11+"Content-Length: 5\r\n\r\n")
+	<-entered
+	<-entered
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.Drain(ctx)
+	}()
+	select {
+	case <-drained:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not end")
+	}
+}
+
 func TestPanicEndsTheConnectionAlone(t *testing.T) {
 	var log bytes.Buffer
 	s := quick(func(w http.ResponseWriter, r *http.Request) {
@@ -638,5 +709,43 @@ func TestServeContent(t *testing.T) {
 	_, bodies, err := ask(t, addr, get("Range: bytes=100-200000\r\n")+get(""))
 	if !errors.Is(err, io.EOF) || len(bodies) != 2 || bodies[0] != string(content[100:200001]) || bodies[1] != string(content) {
 		t.Errorf("%d answers, %v", len(bodies), err)
+	}
+}
+
+// TestDeadlineOfTheBody: a deadline that a handler sets for the body ends with it, so that a
+// client that hangs up long after is noticed.
+func TestDeadlineOfTheBody(t *testing.T) {
+	const soon = 20 * time.Millisecond
+	read, gone := make(chan struct{}), make(chan struct{})
+	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadAll(r.Body); err != nil {
+			t.Error(err)
+		}
+		// It has passed by now, if it still holds: the kernel is asked with the next read.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(soon))
+		r.Context().Done()
+		close(read)
+		<-r.Context().Done()
+		close(gone)
+	}))
+	c := dial(t, addr)
+	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"); err != nil {
+		t.Fatal(err)
+	}
+	<-read
+	timer := time.NewTimer(5 * soon)
+	select {
+	case <-timer.C:
+	case <-gone:
+		t.Fatal("the client is taken for gone")
+	}
+	_ = c.Close()
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a client that has hung up is not noticed")
 	}
 }

@@ -36,7 +36,12 @@ type window struct {
 func (w *window) held() []byte { return w.buf[w.at:w.end] }
 func (w *window) size() int    { return w.end - w.at }
 
-func (w *window) take(n int) { w.at += n }
+// take forgets what was held first. A buffer that has grown ends with what is in it.
+func (w *window) take(n int) {
+	if w.at += n; w.at == w.end && w.pooled == nil {
+		w.buf, w.at, w.end = nil, 0, 0
+	}
+}
 
 // open makes sure that there is a buffer.
 func (w *window) open() {
@@ -55,8 +60,9 @@ func (w *window) release() {
 	*w = window{}
 }
 
-// room makes place for at least one more byte and returns it.
-func (w *window) room() []byte {
+// room makes place for at least one more byte and returns it, as long as fewer than most bytes
+// are held. Its buffer is never larger than most, or windowSize.
+func (w *window) room(most int) []byte {
 	w.open()
 	if w.at == w.end {
 		w.at, w.end = 0, 0
@@ -66,7 +72,7 @@ func (w *window) room() []byte {
 			w.end = copy(w.buf, w.buf[w.at:w.end])
 			w.at = 0
 		} else {
-			grown := make([]byte, 4*len(w.buf))
+			grown := make([]byte, max(windowSize, min(most, 4*len(w.buf))))
 			copy(grown, w.buf)
 			if w.pooled != nil {
 				windows.Put(w.pooled)
@@ -78,9 +84,9 @@ func (w *window) room() []byte {
 	return w.buf[w.end:]
 }
 
-// fill reads once. The room is there even if nothing is.
-func (w *window) fill(from source) error {
-	n, err := from.readConn(w.room())
+// fill reads once, unless most bytes are held. The room is there even if nothing is.
+func (w *window) fill(from source, most int) error {
+	n, err := from.readConn(w.room(most))
 	w.end += n
 	if n > 0 {
 		return nil
@@ -90,7 +96,7 @@ func (w *window) fill(from source) error {
 
 // push puts a byte in front of a window that is empty.
 func (w *window) push(b byte) {
-	w.room()[0] = b
+	w.room(windowSize)[0] = b
 	w.end++
 }
 
@@ -101,8 +107,9 @@ var (
 )
 
 // head finds the lines up to the first empty one, and returns their length with it and how
-// many there are. Lines that do not end with CR LF are refused as soon as they are seen. It
-// goes on where it was when the head was incomplete.
+// many there are. Lines that do not end with CR LF are refused as soon as they are seen, and
+// what is incomplete although limit bytes are held. It goes on where it was when the head was
+// incomplete.
 func (w *window) head(limit int) (length, lines int, err error) {
 	b := w.held()
 	for {
@@ -110,9 +117,9 @@ func (w *window) head(limit int) (length, lines int, err error) {
 		if i < 0 {
 			w.seen = len(b)
 			switch {
-			case w.lines == 0 && len(b) > min(MaxRequestLine, limit):
+			case w.lines == 0 && (len(b) > MaxRequestLine || len(b) >= limit):
 				return 0, 0, errLineTooLong
-			case len(b) > limit:
+			case len(b) >= limit:
 				return 0, 0, errHeadTooLarge
 			}
 			return 0, 0, errHeadIncomplete

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 var (
@@ -427,28 +429,17 @@ func Quit(ctx context.Context, socket string) error {
 
 // awaitEnd waits until a process has ended, which is about to.
 func awaitEnd(ctx context.Context, pid int) error {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) {
+	process, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrGone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	for deadline := time.Now().Add(answerPatience); time.Now().Before(deadline); {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		const step = 100 // ms, to look at ctx
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, step)
-		if n > 0 {
-			return nil
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return fmt.Errorf("keeper, process %d, does not end", pid)
+	defer process.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, answerPatience, fmt.Errorf("keeper, process %d, does not end", pid))
+	defer cancel()
+	return pidfd.AwaitContext(ctx, process)
 }
 
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {

@@ -70,8 +70,8 @@ const (
 const maxMessage = 8 << 10
 
 // sendPatience is how long the other side may leave a message unread until it is
-// taken for stuck.
-const sendPatience = time.Second
+// taken for stuck. A server may stand still for seconds.
+const sendPatience = 10 * time.Second
 
 const (
 	// patrolEvery is how often the keeper looks for FIFOs that were removed.

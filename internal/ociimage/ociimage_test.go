@@ -4,9 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -14,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -301,12 +304,13 @@ func TestPush(t *testing.T) {
 	host := strings.TrimPrefix(s.URL, "http://")
 	img := open(t, tree(t), ociimage.Config{Entrypoint: []string{"/bin/app"}})
 	var done, total int64
-	ref, err := ociimage.Push(t.Context(), img, host+"/team/app:v1", "token", func(d, of int64) { done, total = d, of })
+	plain := ociimage.Registry{Plain: true, Token: "token"}
+	pushed, err := ociimage.Push(t.Context(), img, host+"/team/app:v1", plain, func(d, of int64) { done, total = d, of })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := host + "/team/app:v1@" + digest(t, img); ref != want {
-		t.Errorf("pushed as %s, want %s", ref, want)
+	if want := digest(t, img); pushed.String() != want {
+		t.Errorf("pushed %s, want %s", pushed, want)
 	}
 	if done == 0 || done != total {
 		t.Errorf("progress ended at %d of %d", done, total)
@@ -319,12 +323,49 @@ func TestPush(t *testing.T) {
 	if c, ok := transport.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
-	if _, err := ociimage.Push(t.Context(), img, "not a reference", "", nil); err == nil {
+	if _, err := ociimage.Push(t.Context(), img, "not a reference", plain, nil); err == nil {
 		t.Error("a bad reference was taken")
 	}
 	closed := httptest.NewServer(nil)
 	closed.Close()
-	if _, err := ociimage.Push(t.Context(), mutate.MediaType(img, "x"), strings.TrimPrefix(closed.URL, "http://")+"/app", "", func(int64, int64) {}); err == nil {
+	if _, err := ociimage.Push(t.Context(), mutate.MediaType(img, "x"), strings.TrimPrefix(closed.URL, "http://")+"/app", plain, func(int64, int64) {}); err == nil {
 		t.Error("pushed to nobody")
+	}
+}
+
+// TestPushSpeaksOneScheme: a token goes over TLS to those whom the authority has signed, and
+// over plain HTTP only to a registry that is known to speak it.
+func TestPushSpeaksOneScheme(t *testing.T) {
+	var plainRequests atomic.Int32
+	registry := foreign.New(foreign.Logger(log.New(io.Discard, "", 0)))
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		plainRequests.Add(1)
+		registry.ServeHTTP(w, r)
+	}))
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(registry)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	img := open(t, tree(t), ociimage.Config{Entrypoint: []string{"/bin/app"}})
+	for name, tt := range map[string]struct {
+		url string
+		to  ociimage.Registry
+		ok  bool
+	}{
+		"TLS with the authority":    {secure.URL, ociimage.Registry{Roots: roots, Token: "token"}, true},
+		"TLS without the authority": {secure.URL, ociimage.Registry{Token: "token"}, false},
+		"TLS where HTTP is asked":   {secure.URL, ociimage.Registry{Plain: true, Token: "token"}, false},
+		"HTTP where TLS is asked":   {plain.URL, ociimage.Registry{Roots: roots, Token: "token"}, false},
+	} {
+		_, host, _ := strings.Cut(tt.url, "://")
+		if _, err := ociimage.Push(t.Context(), img, host+"/team/app:v1", tt.to, nil); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := plainRequests.Load(); n > 0 {
+		t.Errorf("%d requests in the clear", n)
 	}
 }

@@ -237,10 +237,11 @@ type field struct {
 	optional bool   // left out when it is empty
 	of       reflect.Type
 	depth    int
+	hidden   bool // by another one of the same name and depth
 }
 
 // fieldsOf lists what encoding/json writes of a struct: of fields with the same
-// name, the one that is embedded least.
+// name, the one that is embedded least, and none of several that are embedded as deep.
 func fieldsOf(t reflect.Type) []field {
 	byName := map[string]field{}
 	var order []string
@@ -266,6 +267,10 @@ func fieldsOf(t reflect.Type) []field {
 			}
 			old, seen := byName[name]
 			if seen && old.depth <= depth {
+				if old.depth == depth {
+					old.hidden = true
+					byName[name] = old
+				}
 				continue
 			}
 			if !seen {
@@ -280,7 +285,9 @@ func fieldsOf(t reflect.Type) []field {
 	walk(t, 0)
 	fields := make([]field, 0, len(order))
 	for _, name := range order {
-		fields = append(fields, byName[name])
+		if f := byName[name]; !f.hidden {
+			fields = append(fields, f)
+		}
 	}
 	return fields
 }

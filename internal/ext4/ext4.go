@@ -1,0 +1,321 @@
+// Package ext4 makes, checks, repairs and grows ext4 file systems on block devices with the
+// programs of e2fsprogs.
+//
+// Make writes no more than it has to: what ext4 itself knows to be unused it never reads, so
+// that the noise which unwritten parts of an encrypted device read as does no harm, and a
+// sparse image stays sparse. Repair brings a file system that was not unmounted back to a
+// state in which it may be mounted, or says in the words of e2fsck why not. Except for Make,
+// everything may be killed at any moment and repeated; after Grow was killed only RepairAll puts
+// the file system right.
+//
+// No function may be used on a device that is mounted, except Superblock, GrowMounted and
+// Usage.
+package ext4
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/oomscore"
+)
+
+// The programs that are run, all of the Debian package e2fsprogs.
+const (
+	makeProgram  = "mke2fs"
+	checkProgram = "e2fsck"
+	growProgram  = "resize2fs"
+)
+
+// Programs returns what has to be installed.
+func Programs() []string { return []string{makeProgram, checkProgram, growProgram} }
+
+// ErrUnrepairable says that a file system must not be mounted, and in e2fsck's words why.
+var ErrUnrepairable = errors.New("the file system cannot be repaired")
+
+// ErrNone says that there is no ext4 on a device.
+var ErrNone = errors.New("there is no ext4 file system")
+
+// mountOptions are for a file system whose files belong to others: an error makes it
+// read-only, also one of writing content, which is otherwise told once and then forgotten,
+// and unused inode tables are left unwritten.
+const (
+	mountFlags   = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_RELATIME
+	mountOptions = "errors=remount-ro,data_err=abort,noinit_itable"
+)
+
+// Make makes a file system on a device.
+func Make(ctx context.Context, device string) error {
+	// All the space is for the user, root's share of 5 % with it. The inode tables of a
+	// terabyte would take 16 GB: they are written with the first inode in each group, and
+	// so is the journal.
+	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
+	return err
+}
+
+// MakeCompact makes a file system on a device or in a file that is as large as its holes: no
+// more than some 120 KB are written. It cannot grow while it is mounted, and its journal is
+// small: 16 MB.
+func MakeCompact(ctx context.Context, path string) error {
+	// Without copies of the superblock, whose only use is a server that writes over its own
+	// disk, all that is written is in one place. The identity is none, because what is made
+	// here is copied.
+	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-b", "4096", "-J", "size=16", "-U", "clear",
+		"-O", "^resize_inode,sparse_super2",
+		"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1,num_backup_sb=0,packed_meta_blocks=1", path)
+	return err
+}
+
+// IsMounted reports whether a file system of any kind is mounted on a directory, which need
+// not exist. It asks for that directory alone, since a host may have thousands of mounts, and
+// waits for no disk.
+func IsMounted(dir string) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
+	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
+		return false, fmt.Errorf("%s: a kernel of before Linux 5.8 does not tell what is mounted", dir)
+	}
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// MountDetached mounts a device nowhere: the mount lasts as long as the file that is
+// returned, through which it can be reached, unless move_mount(2) gives it a place. Nothing on
+// it can be executed there, and space that is freed is discarded.
+func MountDetached(device string) (*os.File, error) {
+	f, err := mountDetached(device)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", device, err)
+	}
+	return f, nil
+}
+
+func mountDetached(device string) (*os.File, error) {
+	config, err := unix.Fsopen(string(hangar.FSExt4), unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("fsopen", err)
+	}
+	defer func() { _ = unix.Close(config) }()
+	if err := unix.FsconfigSetString(config, "source", device); err != nil {
+		return nil, os.NewSyscallError("fsconfig", err)
+	}
+	for option := range strings.SplitSeq(mountOptions+",discard", ",") {
+		key, value, _ := strings.Cut(option, "=")
+		if value == "" {
+			err = unix.FsconfigSetFlag(config, key)
+		} else {
+			err = unix.FsconfigSetString(config, key, value)
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("fsconfig "+key, err)
+		}
+	}
+	if err := unix.FsconfigCreate(config); err != nil {
+		return nil, os.NewSyscallError("fsconfig create", err)
+	}
+	fd, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("fsmount", err)
+	}
+	return os.NewFile(uintptr(fd), device), nil
+}
+
+// Mount mounts a device on a directory.
+func Mount(device, dir string) error {
+	if err := unix.Mount(device, dir, string(hangar.FSExt4), mountFlags, mountOptions); err != nil {
+		return fmt.Errorf("mount %s: %w", device, err)
+	}
+	return nil
+}
+
+// Superblock is what a file system says of itself.
+type Superblock struct {
+	Blocks    int64
+	BlockSize int64 // bytes
+	Clean     bool  // it was unmounted, without a known error
+	Journal   bool  // its journal has to be replayed
+}
+
+// Size is how many bytes the file system takes.
+func (s Superblock) Size() int64 { return s.Blocks * s.BlockSize }
+
+// Offsets in the superblock, which is at superblockAt.
+const (
+	superblockAt    = 1024
+	superblockSize  = 1024
+	blocksLow       = 0x4
+	logBlockSize    = 0x18
+	magicAt         = 0x38
+	stateAt         = 0x3a
+	incompatible    = 0x60
+	blocksHigh      = 0x150
+	magic           = 0xef53
+	stateClean      = 1
+	stateErrors     = 2
+	featureJournal  = 0x4
+	feature64Bit    = 0x80
+	maxLogBlockSize = 6
+)
+
+// ReadSuperblock reads the superblock of a device, or answers ErrNone.
+func ReadSuperblock(device string) (Superblock, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return Superblock{}, err
+	}
+	defer f.Close()
+	raw := make([]byte, superblockSize)
+	if _, err := f.ReadAt(raw, superblockAt); err != nil {
+		return Superblock{}, err
+	}
+	le := binary.LittleEndian
+	shift := le.Uint32(raw[logBlockSize:])
+	if le.Uint16(raw[magicAt:]) != magic || shift > maxLogBlockSize {
+		return Superblock{}, ErrNone
+	}
+	state, features := le.Uint16(raw[stateAt:]), le.Uint32(raw[incompatible:])
+	s := Superblock{
+		Blocks: int64(le.Uint32(raw[blocksLow:])), BlockSize: 1024 << shift, Journal: features&featureJournal != 0,
+		Clean: state&stateClean != 0 && state&stateErrors == 0,
+	}
+	if features&feature64Bit != 0 {
+		s.Blocks |= int64(le.Uint32(raw[blocksHigh:])) << 32
+	}
+	return s, nil
+}
+
+// The exit codes of e2fsck are bits.
+const (
+	fsckFixed = 1
+	fsckAgain = 2 // it was mounted: boot again
+)
+
+// Repair replays the journal and repairs what is safe to repair; full looks at a file
+// system that calls itself clean, too. It returns whether anything but the journal was
+// wrong, and what e2fsck said.
+func Repair(ctx context.Context, device string, full bool) (repaired bool, report string, err error) {
+	args := []string{"-p"}
+	if full {
+		args = append(args, "-f")
+	}
+	return check(ctx, append(args, device)...)
+}
+
+// RepairAll looks at all of a file system and repairs everything, also where that may lose
+// something. It returns what e2fsck said.
+func RepairAll(ctx context.Context, device string) (report string, err error) {
+	_, report, err = check(ctx, "-f", "-y", device)
+	return report, err
+}
+
+func check(ctx context.Context, args ...string) (repaired bool, report string, err error) {
+	report, err = run(ctx, checkProgram, args...)
+	code, ran := exitCode(err)
+	switch {
+	case err == nil:
+		return false, report, nil
+	case ctx.Err() != nil:
+		return false, report, ctx.Err()
+	case !ran:
+		return false, report, err
+	case code&^(fsckFixed|fsckAgain) == 0:
+		return true, report, nil
+	default:
+		return false, report, fmt.Errorf("%w: %s", ErrUnrepairable, report)
+	}
+}
+
+// Check looks at all of a file system and changes nothing. A journal that was not replayed
+// is no fault by itself, but what it would have put right is.
+func Check(ctx context.Context, device string) error {
+	report, err := run(ctx, checkProgram, "-f", "-n", device)
+	if _, ran := exitCode(err); ran && ctx.Err() == nil {
+		return fmt.Errorf("%w: %s", ErrUnrepairable, report)
+	}
+	return err
+}
+
+// Grow makes a file system as large as its device. It has been checked before.
+func Grow(ctx context.Context, device string) error {
+	_, err := run(ctx, growProgram, device)
+	return err
+}
+
+// ioctlResize is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64).
+const ioctlResize = 0x40086610
+
+// GrowMounted makes a mounted file system a number of bytes large. The kernel answers
+// EPERM to who lacks CAP_SYS_RESOURCE.
+func GrowMounted(dir string, size int64) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	usage, err := Usage(dir)
+	if err != nil {
+		return err
+	}
+	blocks := uint64(size / usage.BlockSize)
+	if err := resize(int(d.Fd()), &blocks); err != nil {
+		return fmt.Errorf("grow the file system on %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Usage is what a mounted file system says of itself.
+func Usage(dir string) (hangar.VolumeUsage, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return hangar.VolumeUsage{}, fmt.Errorf("look at the file system on %s: %w", dir, err)
+	}
+	return hangar.VolumeUsage{
+		FSType: hangar.FSExt4, Blocks: int64(st.Blocks), BlockSize: st.Bsize, BlocksFree: int64(st.Bfree), BlocksAvail: int64(st.Bavail),
+	}, nil
+}
+
+// run runs a program and returns all that it says. What it takes of memory depends on what is on
+// the volume, so the kernel ends it before anything that all Machines depend on.
+func run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// It does not go on changing a device that the next daemon takes up. The kernel asks for the
+	// thread that started it, which must not end before.
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Start()
+	if err == nil {
+		_ = oomscore.SetChild(cmd.Process, oomscore.Machine) // fails for one that has ended already
+		err = cmd.Wait()
+	}
+	said := strings.TrimSpace(string(bytes.ToValidUTF8(out.Bytes(), nil)))
+	if err != nil {
+		return said, fmt.Errorf("%s: %w: %s", program, err, said)
+	}
+	return said, nil
+}
+
+// exitCode returns how a program ended, false if it did not by itself.
+func exitCode(err error) (int, bool) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+		return exit.ExitCode(), true
+	}
+	return 0, false
+}

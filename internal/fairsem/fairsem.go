@@ -1,0 +1,108 @@
+// Package fairsem is a semaphore that tenants share fairly: one that asks for ever more slots
+// delays nobody but itself.
+//
+// Every acquisition names a key, such as an organization. A key never holds all slots, unless
+// there is only one. A slot that becomes free goes to the waiting key that holds the fewest
+// and, among those, to the one that has waited longest for its turn. Within a key the order is
+// that of the calls.
+//
+// A Semaphore is safe for concurrent use. Finding the next key takes time in proportion to the
+// number of keys that wait, so it is for work that takes longer than that.
+package fairsem
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Semaphore has a number of slots that are held for a time.
+type Semaphore[K comparable] struct {
+	perKey int
+
+	mu      sync.Mutex // guards what follows
+	free    int
+	held    map[K]int
+	waiting map[K][]chan struct{} // each is closed when its slot is given
+	turns   map[K]uint64          // when a waiting key was last given a slot, or began to wait
+	turn    uint64
+}
+
+// New returns a Semaphore with n slots, which must be positive.
+func New[K comparable](n int) *Semaphore[K] {
+	return &Semaphore[K]{
+		perKey: max(1, n-1), free: n,
+		held: make(map[K]int), waiting: make(map[K][]chan struct{}), turns: make(map[K]uint64),
+	}
+}
+
+// Acquire waits for a slot and returns what gives it back, to be called once. It returns the
+// error of ctx if that ends first.
+func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
+	s.mu.Lock()
+	given := make(chan struct{})
+	if len(s.waiting[key]) == 0 {
+		s.turn++
+		s.turns[key] = s.turn
+	}
+	s.waiting[key] = append(s.waiting[key], given)
+	s.give()
+	s.mu.Unlock()
+	release = func() { s.release(key) }
+	select {
+	case <-given:
+		return release, nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.waiting[key], given); i >= 0 {
+		s.leave(key, i)
+		return nil, context.Cause(ctx)
+	}
+	return release, nil // it was given at the same moment
+}
+
+// release gives a slot back.
+func (s *Semaphore[K]) release(key K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free++
+	if s.held[key]--; s.held[key] == 0 {
+		delete(s.held, key)
+	}
+	s.give()
+}
+
+// give gives free slots to those who wait. The caller holds mu.
+func (s *Semaphore[K]) give() {
+	for s.free > 0 {
+		var next K
+		found := false
+		for key := range s.waiting {
+			if s.held[key] >= s.perKey {
+				continue
+			}
+			if !found || s.held[key] < s.held[next] || s.held[key] == s.held[next] && s.turns[key] < s.turns[next] {
+				next, found = key, true
+			}
+		}
+		if !found {
+			return
+		}
+		s.free--
+		s.held[next]++
+		s.turn++
+		s.turns[next] = s.turn
+		close(s.waiting[next][0])
+		s.leave(next, 0)
+	}
+}
+
+// leave removes the i-th of those who wait with a key. The caller holds mu.
+func (s *Semaphore[K]) leave(key K, i int) {
+	if s.waiting[key] = slices.Delete(s.waiting[key], i, i+1); len(s.waiting[key]) == 0 {
+		delete(s.waiting, key)
+		delete(s.turns, key)
+	}
+}

@@ -1,0 +1,214 @@
+// Package loopdev makes block devices of files with the kernel's loop driver.
+//
+// A device belongs to nobody: it stays until Detach, whatever becomes of the process that
+// made it, and is known by the label that it was given. The package keeps no state.
+// Functions may be called from many goroutines and by many processes.
+package loopdev
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	control  = "/dev/loop-control"
+	sysBlock = "/sys/block"
+	// attempts to have a device that another process does not snatch away.
+	attempts = 64
+	// pause between two looks at a device that somebody else has open.
+	pause = 5 * time.Millisecond
+)
+
+// MaxLabel is how many bytes long a label may be.
+const MaxLabel = unix.LO_NAME_SIZE - 1
+
+// Config of a device.
+type Config struct {
+	Label     string // by which List finds it
+	BlockSize uint32 // bytes; 0: 512
+	Direct    bool   // reads and writes bypass the page cache of the file
+	ReadOnly  bool
+	AutoClear bool // the device ends by itself when it is last closed or unmounted
+}
+
+// Device is a block device of a file.
+type Device struct {
+	Path  string // e.g. /dev/loop7
+	Label string // empty if nobody asked, or the kernel does not say, as for a file whose FUSE server has died
+	File  string // as far as it still has a name
+}
+
+// Attach makes a block device of a file and returns its path.
+func Attach(file *os.File, c Config) (string, error) {
+	dev, err := Open(file, c)
+	if err != nil {
+		return "", err
+	}
+	return dev.Name(), dev.Close()
+}
+
+// Open makes a block device of a file and returns it open for reading and writing.
+//
+// The kernel keeps the open file description of file until the device ends, and with it a
+// lock of flock(2) that is held on it.
+func Open(file *os.File, c Config) (*os.File, error) {
+	if len(c.Label) > MaxLabel {
+		return nil, fmt.Errorf("attach loop device: label %q is too long", c.Label)
+	}
+	ctl, err := os.OpenFile(control, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("attach loop device: %w", err)
+	}
+	defer ctl.Close()
+	for range attempts {
+		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("find a free loop device: %w", err)
+		}
+		path := "/dev/loop" + strconv.Itoa(n)
+		if err := node(path, n); err != nil {
+			return nil, err
+		}
+		dev, err := configure(path, file, c)
+		if err == nil {
+			return dev, nil
+		}
+		if !errors.Is(err, unix.EBUSY) { // somebody else was quicker
+			return nil, fmt.Errorf("attach %s: %w", path, err)
+		}
+	}
+	return nil, errors.New("attach loop device: others take every one that is free")
+}
+
+// node makes the file of a device where no device manager does, as in a container.
+func node(path string, minor int) error {
+	const major = 7
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, uint32(minor))))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return nil
+}
+
+func configure(path string, file *os.File, c Config) (*os.File, error) {
+	dev, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: c.BlockSize}
+	if c.Direct {
+		config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO
+	}
+	if c.ReadOnly {
+		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+	if c.AutoClear {
+		config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR
+	}
+	copy(config.Info.File_name[:], c.Label)
+	if err := unix.IoctlLoopConfigure(int(dev.Fd()), &config); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return dev, nil
+}
+
+func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0) }
+
+// Refresh takes over the size that the file of a device has now.
+func Refresh(path string) error {
+	dev, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return fmt.Errorf("refresh the size of %s: %w", path, err)
+	}
+	return nil
+}
+
+// Detach ends a device; one that is in use ends with the last use. It may be repeated.
+func Detach(path string) error {
+	dev, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0)
+	if err != nil && !errors.Is(err, unix.ENXIO) { // it has no file
+		return fmt.Errorf("detach %s: %w", path, err)
+	}
+	return nil
+}
+
+// List returns the devices that have a file, of whoever. To tell a label, the kernel asks
+// whoever serves the file, who may not answer: only devices of files that are asked for
+// have one. A file that was unmounted is called "/".
+func List(labelled func(file string) bool) ([]Device, error) {
+	found, err := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop", "backing_file"))
+	if err != nil {
+		return nil, err
+	}
+	var list []Device
+	for _, name := range found {
+		d := Device{Path: filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(name))))}
+		file, err := os.ReadFile(name)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		d.File = strings.TrimSuffix(string(file), "\n")
+		if labelled(d.File) {
+			if d.Label, err = labelOf(d.Path); isGone(err) {
+				continue
+			}
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+func isGone(err error) bool { return errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) }
+
+// Await waits until a device no longer has its file.
+func Await(ctx context.Context, d Device) error {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		label, err := labelOf(d.Path)
+		if isGone(err) || err == nil && label != d.Label {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s is still in use: %w", d.Path, ctx.Err())
+		}
+	}
+}
+
+func labelOf(path string) (string, error) {
+	dev, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer dev.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err != nil {
+		return "", err
+	}
+	label, _, _ := bytes.Cut(info.File_name[:], []byte{0})
+	return string(label), nil
+}

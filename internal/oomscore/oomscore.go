@@ -1,0 +1,35 @@
+// Package oomscore says which processes the kernel ends first when memory runs out.
+//
+// A process inherits the score of the one that starts it. So the daemon protects itself and
+// with that all it starts, such as the keeper and the storage daemons of volumes; the engine
+// of sandboxes exposes itself before it starts anything, and with that the sandbox, its
+// gofer and all of their children. Programs that the daemon runs for one tenant, which may take
+// as much memory as its data makes them, are exposed as soon as they have started. All of that holds however the daemon was started, and after a
+// restart of it.
+package oomscore
+
+import (
+	"os"
+	"strconv"
+)
+
+// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a
+// thousandth of the memory that there is, which the kernel adds to what a process holds.
+const (
+	// Platform is for what all Machines depend on. One that leaks without a bound still ends.
+	Platform = -900
+	// Machine is for what one Machine alone depends on.
+	Machine = 500
+)
+
+// Set gives this process a score. A lower one than it was started with needs
+// CAP_SYS_RESOURCE.
+func Set(score int) error { return set("self", score) }
+
+// SetChild gives a process that this one has started a score, instead of the one that it has
+// inherited.
+func SetChild(p *os.Process, score int) error { return set(strconv.Itoa(p.Pid), score) }
+
+func set(process string, score int) error {
+	return os.WriteFile("/proc/"+process+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+}
