@@ -47,10 +47,8 @@ func (a Access) Validate() error {
 	}
 }
 
-// Target is what the access is to, in an organization. A volume is as much as its App.
-func (a Access) Target(org OrgSlug) Target { return Target{Org: org, App: a.App, Machine: a.Machine} }
-
-// AllowedTo reports whether a principal has the access to a target.
+// AllowedTo reports whether a principal has the access to a target, which is what the access
+// names. A volume is as much as its App.
 func (a Access) AllowedTo(p Principal, target Target) bool {
 	if len(a.Command) > 0 {
 		return p.MayExec(a.Command, target)

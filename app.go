@@ -19,7 +19,7 @@ const DefaultNetwork = "default"
 
 // App is a named group of Machines with one owner and one private network.
 type App struct {
-	ID           string    `json:"id"`
+	ID           AppID     `json:"id"`
 	Name         AppName   `json:"name"`
 	NumericID    uint64    `json:"internal_numeric_id"`
 	Org          Org       `json:"organization"`
@@ -46,12 +46,18 @@ type AppFilter struct {
 	Org OrgSlug
 }
 
+// AppNotFound is the answer to a name that no App has, or none that the caller may see.
+// Existing clients compare its text as a whole, to learn that a name is free.
+func AppNotFound() error {
+	return &Error{Code: CodeNotFound, Reason: ReasonAppNotFound, Message: "app not found"}
+}
+
 // AppService keeps the Apps of a server. Every method answers CodeUnauthenticated
 // without a principal, CodeForbidden for what the caller sees but may not do, and
 // CodeNotFound for what it may not see, exactly as for what is not there. CreateApp
 // and App tell that a name is taken all the same: names are unique on the server.
 type AppService interface {
-	// CreateApp answers CodeInvalid for a bad name (Reason "") and for a name
+	// CreateApp answers CodeInvalid for a bad name (ReasonBadName) and for a name
 	// that exists (ReasonNameTaken). It may not be repeated blindly.
 	CreateApp(ctx context.Context, in AppCreate) (*App, error)
 	// App answers CodeNotFound with ReasonAppNotFound.

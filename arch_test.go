@@ -47,6 +47,7 @@ var rules = map[string]rule{
 	"control/state/statetest": {imports: plus(language, "control/state")},
 
 	"host":                   {imports: plus(language, "host/..."), tests: []string{"test/contract/..."}},
+	"host/admission":         {imports: language},
 	"host/archive":           {imports: language},
 	"host/check":             {imports: language},
 	"host/gate":              {imports: language},
@@ -66,6 +67,7 @@ var rules = map[string]rule{
 	"host/network":           {imports: language},
 	"host/volume":            {imports: plus(language, "host/volume/..."), tests: []string{"host/volume/..."}},
 	"host/volume/...":        {imports: language},
+	"host/rootfs":            {imports: language},
 	"host/wireguard":         {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":     {imports: language},
 

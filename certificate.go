@@ -28,6 +28,8 @@ const (
 	CertificateActive  CertificateStatus = "active"
 	CertificatePending CertificateStatus = "pending_validation" // the ACME server has not issued it yet
 	CertificateExpired CertificateStatus = "expired"
+	// CertificateUnproven is one of a Hostname that nothing proves to be the App's.
+	CertificateUnproven CertificateStatus = "pending_ownership"
 )
 
 // IssuedCertificate is a certificate that the edge has.
@@ -56,6 +58,12 @@ type Certificate struct {
 	Custom    bool // one was uploaded, which goes before the other
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	// Proof is what proves the Hostname to be the App's; without one it is not served, and
+	// its claim ends.
+	Proof       HostnameProof
+	ProvenAt    time.Time // zero without a Proof
+	ClaimEndsAt time.Time // zero with a Proof
+	Ownership   HostnameOwnership
 	// CertificateState is what the edge of the answering server knows.
 	CertificateState
 	// A, AAAA and CNAME are where the name has to lead.
@@ -78,7 +86,8 @@ type CertificateCheck struct {
 	Certificate
 	ResolvedA, ResolvedAAAA []netip.Addr
 	ResolvedCNAME           []Hostname
-	Configured              bool // it leads to the App
+	OwnershipTXT            []string // what the record of Ownership holds
+	Configured              bool     // it leads to the App
 }
 
 // CertificateUpload is a certificate with its key.
@@ -97,18 +106,18 @@ type CertificateService interface {
 	Certificates(ctx context.Context, app AppName) ([]*Certificate, error)
 	Certificate(ctx context.Context, app AppName, name Hostname) (*Certificate, error)
 	// RequestCertificate makes the edge ask an ACME server for a certificate. It answers
-	// CodeInvalid for a bad Hostname, for one below the platform's own domain and for one
-	// that another App has, CodeFailedPrecondition when ACME is switched off, and
+	// CodeInvalid for a bad Hostname, for one that no App can have (see Unclaimable), for one
+	// below the platform's own domain and for one that another App has, CodeFailedPrecondition when ACME is switched off, and
 	// CodeExhausted beyond MaxCertificates. It may be repeated.
 	RequestCertificate(ctx context.Context, app AppName, name Hostname) (*Certificate, error)
 	// UploadCertificate answers as RequestCertificate, and CodeInvalid for a certificate
 	// that does not parse, fit its key or name the Hostname, or that has expired.
 	UploadCertificate(ctx context.Context, app AppName, name Hostname, in CertificateUpload) (*Certificate, error)
-	// CheckCertificate looks the Hostname up, and has a certificate that is pending asked
-	// for again.
+	// CheckCertificate looks the Hostname up, takes what it finds for a proof, and has a certificate that is pending asked
+	// for again, for which it takes the right to write.
 	CheckCertificate(ctx context.Context, app AppName, name Hostname) (*CertificateCheck, error)
-	// RemoveCertificate forgets the Hostname, or with a kind only that certificate: the
-	// Hostname stays as long as it has another. It returns what is left, or nil.
+	// RemoveCertificate forgets the Hostname and returns nil, or with a kind only that
+	// certificate: the Hostname stays, also without any, and is returned.
 	RemoveCertificate(ctx context.Context, app AppName, name Hostname, kind CertificateKind) (*Certificate, error)
 }
 
@@ -129,8 +138,15 @@ type CertificateFeed interface {
 
 // CertificateSet is all certificates that the edge shall have.
 type CertificateSet struct {
-	ACME   []Hostname
+	ACME   []WantedCertificate
 	Custom []CustomCertificate
+}
+
+// WantedCertificate is one that an ACME server is to issue, and for whom: organizations share
+// what the server may ask for.
+type WantedCertificate struct {
+	Hostname Hostname `json:"hostname"`
+	Org      OrgID    `json:"org_id"`
 }
 
 // CertificateState is what an edge has of a Hostname.

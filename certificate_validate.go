@@ -47,6 +47,9 @@ func ParseHostname(text string) (Hostname, error) {
 		return fault("is an address, not a DNS name")
 	}
 	ascii, err := idna.Lookup.ToASCII(rest)
+	if err == nil {
+		_, err = idna.Lookup.ToUnicode(ascii) // what is no UTF-8 becomes a name that nobody can ask for
+	}
 	if err != nil || ascii == "" || strings.HasSuffix(ascii, ".") {
 		return fault("is not a DNS name: letters, digits and dashes, in labels of at most 63 characters")
 	}

@@ -34,7 +34,7 @@ const (
 	EdgeNotStartable    EdgeCode = "PM08"
 	EdgeStartCancelled  EdgeCode = "PM10"
 	EdgeJustStopped     EdgeCode = "PM11"
-	EdgeReplayBody      EdgeCode = "PA01" // the body is too large to be replayed
+	EdgeReplayBody      EdgeCode = "PA01" // the body is too large to be replayed, or there is no room to keep it
 	EdgeReplayLoop      EdgeCode = "PA02" // more than MaxReplays
 	EdgeReplayInvalid   EdgeCode = "PA03" // the Machine's instruction makes no sense
 	EdgeReplayApp       EdgeCode = "PA04" // no such App
@@ -50,6 +50,9 @@ const (
 	EdgeTooLarge    EdgeCode = "PH03" // headers or a body above the limits
 	EdgeSlow        EdgeCode = "PH04" // the client took too long
 	EdgeNoMethod    EdgeCode = "PH05" // CONNECT and what else is not offered
+	EdgeNeedsTLS    EdgeCode = "PH06" // a name of the platform was called without TLS, in a way that is not redirected
+	EdgeTooMany     EdgeCode = "PH07" // the client has too many requests in flight at the names of the platform
+	EdgeOrgLimit    EdgeCode = "PH08" // the App's organization has too many requests in flight, or connections open
 	EdgeInternal    EdgeCode = "PH99"
 )
 

@@ -60,5 +60,5 @@ type EdgeLog interface {
 	// FollowEdge yields what the edge does with requests for an App from now on, until ctx
 	// ends or the caller breaks off. A caller who is too slow loses lines; the next that it
 	// gets says how many.
-	FollowEdge(ctx context.Context, app AppName) iter.Seq2[LogEntry, error]
+	FollowEdge(ctx context.Context, app AppID) iter.Seq2[LogEntry, error]
 }

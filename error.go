@@ -37,6 +37,7 @@ func Codes() []Code {
 // every wire unchanged; texts do not carry meaning.
 const (
 	ReasonNameTaken            = "name_taken"
+	ReasonBadName              = "bad_name" // of an App
 	ReasonInsufficientCapacity = "insufficient_capacity"
 	ReasonBadConfig            = "bad_config"
 	ReasonWrongState           = "wrong_state"
@@ -54,16 +55,23 @@ const (
 	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"
 	ReasonRateLimited          = "rate_limited"
+	ReasonQuota                = "quota" // an organization has used up what it may have of something
 	ReasonImageNotFound        = "image_not_found"
 	ReasonBadImage             = "bad_image"
+	ReasonRegistryNotAllowed   = "registry_not_allowed" // its address is not one of the public internet
 	ReasonUnsupported          = "unsupported"
 	ReasonSecretNotFound       = "secret_not_found"
 	ReasonSecretsVersion       = "secrets_version" // the secrets are not at the version that was asked for
+	ReasonSecretKeyNotFound    = "secret_key_not_found"
+	ReasonSignatureMismatch    = "signature_mismatch"  // it is not one of this plaintext with this key
+	ReasonCiphertextMismatch   = "ciphertext_mismatch" // it is not one with this key and this associated data
 	ReasonVolumeNotFound       = "volume_not_found"
+	ReasonDiskFull             = "disk_full"                 // of the server, or full but for what is reserved
 	ReasonVolumeCapacity       = "volume_placement_capacity" // no host has room for the volume
 	ReasonSnapshotNotFound     = "snapshot_not_found"
 	ReasonVolumeAttached       = "volume_attached"    // to another Machine
 	ReasonVolumeDamaged        = "volume_damaged"     // it cannot be opened or repaired
+	ReasonRootfsDamaged        = "rootfs_damaged"     // the root file system that a Machine has kept cannot be repaired
 	ReasonSnapshotRunning      = "snapshot_running"   // another one of the same volume
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 	ReasonAddressNotFound      = "address_not_found"
@@ -131,6 +139,13 @@ func CodeOf(err error) Code {
 		return CodeTimeout
 	}
 	return CodeInternal
+}
+
+// NoRoom reports whether err says that a host has no room for what was asked of it, which
+// another one may have, or the same one later.
+func NoRoom(err error) bool {
+	reason := ReasonOf(err)
+	return reason == ReasonInsufficientCapacity || reason == ReasonDiskFull
 }
 
 // ReasonOf returns the reason of the outermost *Error in err's tree, or "".

@@ -71,10 +71,13 @@ func ParseActions(names []string) (Action, error) {
 }
 
 // Target is what an action is about: a Machine, an App (Machine is empty) or an
-// organization (App is empty, too).
+// organization (App is empty, too). The ids say which organization and App have the names
+// now.
 type Target struct {
 	Org     OrgSlug
+	OrgID   OrgID
 	App     AppName
+	AppID   AppID
 	Machine MachineID
 }
 
@@ -85,6 +88,12 @@ type Grant struct {
 	// Apps, unless there are none, are the only ones; the organization itself is then
 	// out of reach, so that no App can be created.
 	Apps []AppName `json:"apps,omitempty"`
+	// OrgID and AppIDs, in the order of Apps, say which organization and Apps had the names
+	// when the token was made: those that have them later are others, of which the grant
+	// allows nothing. They are set on the grant of every token; without OrgID, the names
+	// alone count.
+	OrgID  OrgID   `json:"-"`
+	AppIDs []AppID `json:"-"`
 	// Machines, unless there are none, are the only ones, and their Apps are out of
 	// reach.
 	Machines []MachineID `json:"machines,omitempty"`
@@ -130,27 +139,39 @@ func (g Grant) MayExec(command []string, target Target) bool {
 
 // includes reports whether the target is in the scope of the grant.
 func (g Grant) includes(t Target) bool {
-	return g.Org != "" && g.Org == t.Org &&
-		(len(g.Apps) == 0 || slices.Contains(g.Apps, t.App)) &&
-		(len(g.Machines) == 0 || slices.Contains(g.Machines, t.Machine))
+	return g.ofOrg(t) && (len(g.Apps) == 0 || g.ofApp(t)) && (len(g.Machines) == 0 || slices.Contains(g.Machines, t.Machine))
+}
+
+// ofOrg reports whether the target is in the organization of the grant.
+func (g Grant) ofOrg(t Target) bool {
+	return g.Org != "" && g.Org == t.Org && (g.OrgID == "" || g.OrgID == t.OrgID)
+}
+
+// ofApp reports whether the target is in one of the grant's Apps.
+func (g Grant) ofApp(t Target) bool {
+	return slices.Contains(g.Apps, t.App) && (g.OrgID == "" || slices.Contains(g.AppIDs, t.AppID))
 }
 
 // Reaches reports whether the grant allows any of actions on the target or on
 // something in it.
 func (g Grant) Reaches(actions Action, t Target) bool {
-	return g.Actions&actions != 0 && g.Org != "" && g.Org == t.Org &&
-		(t.App == "" || len(g.Apps) == 0 || slices.Contains(g.Apps, t.App)) &&
+	return g.Actions&actions != 0 && g.ofOrg(t) &&
+		(t.App == "" || len(g.Apps) == 0 || g.ofApp(t)) &&
 		(t.Machine == "" || len(g.Machines) == 0 || slices.Contains(g.Machines, t.Machine))
 }
 
 // Targets are the things that the grant is about: Machines, or else Apps, or else
 // the organization.
 func (g Grant) Targets() []Target {
-	apps := []Target{{Org: g.Org}}
+	apps := []Target{{Org: g.Org, OrgID: g.OrgID}}
 	if len(g.Apps) > 0 {
 		apps = nil
-		for _, app := range g.Apps {
-			apps = append(apps, Target{Org: g.Org, App: app})
+		for i, app := range g.Apps {
+			t := Target{Org: g.Org, OrgID: g.OrgID, App: app}
+			if i < len(g.AppIDs) {
+				t.AppID = g.AppIDs[i]
+			}
+			apps = append(apps, t)
 		}
 	}
 	if len(g.Machines) == 0 {
@@ -159,7 +180,8 @@ func (g Grant) Targets() []Target {
 	var targets []Target
 	for _, t := range apps {
 		for _, id := range g.Machines {
-			targets = append(targets, Target{Org: t.Org, App: t.App, Machine: id})
+			t.Machine = id
+			targets = append(targets, t)
 		}
 	}
 	return targets

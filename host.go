@@ -17,17 +17,22 @@ type Host struct {
 // MachineSpec is a Machine as control hands it to the host that shall own it:
 // named, validated and placed.
 type MachineSpec struct {
-	ID         MachineID
-	Name       string
-	App        AppName
-	Org        OrgSlug
-	Network    NetworkID
-	Region     Region
-	Config     MachineConfig
-	Secrets    SecretValues // of the App; kept encrypted, and shown to nobody
-	SkipLaunch bool
-	Cordoned   bool
-	LeaseTTL   time.Duration // 0: it is not leased
+	ID    MachineID
+	Name  string
+	App   AppName
+	AppID AppID
+	Org   OrgSlug
+	OrgID OrgID
+	// AnyRegistry: an administrator has named the image, so that its registry may be at an
+	// address which tenants must not make the host call.
+	AnyRegistry bool
+	Network     NetworkID
+	Region      Region
+	Config      MachineConfig
+	Secrets     SecretValues // of the App; kept encrypted, and shown to nobody
+	SkipLaunch  bool
+	Cordoned    bool
+	LeaseTTL    time.Duration // 0: it is not leased
 }
 
 // Agent is one host as the other planes see it, in this process or over the
@@ -40,7 +45,6 @@ type Agent interface {
 	MachineDialer
 	MachineTagger
 	MachineBusier
-	LogService
 	ImageService
 	VolumeAgent
 	Host() Host
@@ -49,10 +53,19 @@ type Agent interface {
 	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events. An
 	// empty app: of all.
-	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
+	Machines(ctx context.Context, app AppID, filter MachineFilter) ([]*Machine, error)
+	// Logs and FollowLogs are those of LogService, of an App that control has found.
+	Logs(ctx context.Context, app AppID, q LogQuery) (LogPage, error)
+	FollowLogs(ctx context.Context, app AppID, q LogQuery) iter.Seq2[LogEntry, error]
 	// OrgMachines are at most limit Machines of an organization, the first of those
 	// whose id comes after another, sorted and without events.
-	OrgMachines(ctx context.Context, org OrgSlug, after MachineID, limit int, filter MachineFilter) ([]*Machine, error)
+	OrgMachines(ctx context.Context, org OrgID, after MachineID, limit int, filter MachineFilter) ([]*Machine, error)
+	// ImageUsage says what the images of an organization take of the host.
+	ImageUsage(ctx context.Context, org OrgID) (ImageUsage, error)
+	// RemoveOrg removes what the host keeps of an organization that is being deleted and has
+	// no Machines: its repositories in the built-in registry, and its images. It may be
+	// repeated.
+	RemoveOrg(ctx context.Context, org OrgID) error
 	// Room says what the host has left.
 	Room(ctx context.Context) (HostRoom, error)
 }
@@ -71,22 +84,33 @@ type Agents interface {
 type MachineRow struct {
 	Machine Machine   `json:"machine"` // without events
 	Org     OrgSlug   `json:"org"`
+	OrgID   OrgID     `json:"org_id"`
 	Network NetworkID `json:"network"`
 	// Losses grows when the Machine loses what is connected to it, because its program or its
 	// memory has ended. It does with a suspend only once that memory is given up.
 	Losses uint64 `json:"losses,omitempty"`
-	Seq    uint64 `json:"seq"`
+	// Crashes counts how often the program has ended by itself.
+	Crashes uint64 `json:"crashes,omitempty"`
+	Seq     uint64 `json:"seq"`
 }
 
 // Publisher takes the rows of a host. A failed call is repeated by the host until
 // it succeeds, unless the answer is CodeInvalid: then that row cannot be published.
 type Publisher interface {
 	PublishMachine(ctx context.Context, row MachineRow) error
-	// RetractMachine removes the row of a Machine that is forgotten.
-	RetractMachine(ctx context.Context, host HostID, id MachineID) error
+	// RetractMachine removes the row of a Machine that is destroyed, and what was kept for it:
+	// its name, and what it counted. Without the App in ref, that is as the row says.
+	RetractMachine(ctx context.Context, host HostID, ref MachineRef) error
 	// PublishedMachines are the ids that have a row, by which a host finds what
 	// lags after a restart.
 	PublishedMachines(ctx context.Context, host HostID) (map[MachineID]uint64, error)
+}
+
+// MachineView is the edge's view of Machines, as a host sees it: whether it has followed a change.
+type MachineView interface {
+	// AwaitMachine returns once the row of a Machine is in view that has seq or a later one, or
+	// has gone while it waited, and requests are routed by that, or the error of ctx.
+	AwaitMachine(ctx context.Context, ref MachineRef, seq uint64) error
 }
 
 // MachineFeed is how the edge learns of every Machine.

@@ -10,11 +10,19 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
+// AppID identifies an App permanently: 16 characters of a-z and 0-9. No other App gets it,
+// also none that has the same name later.
+type AppID string
+
+// OrgID identifies an organization permanently, as AppID does an App.
+type OrgID string
+
 // AppName names an App; unique on the server, at most 63 characters of a-z, 0-9
-// and dash.
+// and dash. Another App may get it once this one is destroyed, so it is for people and
+// requests: what is kept of an App, and what is asked about it, is found by its AppID.
 type AppName string
 
-// OrgSlug names an organization.
+// OrgSlug names an organization. As with AppName, another may get it later.
 type OrgSlug string
 
 // OrgPersonal is the organization that every server has from its first start.
@@ -89,10 +97,13 @@ func newULID(now time.Time) string {
 	return ulid.MustNew(ulids.last, ulids.MonotonicEntropy).String()
 }
 
-// MachineRef names a Machine within its App; both must match.
+// MachineRef names a Machine within its App; both must match. Who asks a service names the
+// App; control fills AppID in, and from there on it alone says which App is meant. An AppID
+// that a service is given must be that of the App of the name.
 type MachineRef struct {
-	App AppName
-	ID  MachineID
+	App   AppName
+	AppID AppID
+	ID    MachineID
 }
 
 // PrivateIP is a Machine's address on its private network.

@@ -108,11 +108,13 @@ func CallerMachine(ctx context.Context) (MachineRef, error) {
 	}
 	var only MachineRef
 	for _, g := range p.Grants {
-		if len(g.Apps) != 1 || len(g.Machines) != 1 || only != (MachineRef{}) && only != (MachineRef{g.Apps[0], g.Machines[0]}) {
+		targets := g.Targets()
+		ref := MachineRef{App: targets[0].App, AppID: targets[0].AppID, ID: targets[0].Machine}
+		if len(targets) != 1 || ref.ID == "" || only != (MachineRef{}) && only != ref {
 			only = MachineRef{}
 			break
 		}
-		only = MachineRef{g.Apps[0], g.Machines[0]}
+		only = ref
 	}
 	if p.Admin || only == (MachineRef{}) {
 		return MachineRef{}, Errorf(CodeForbidden, "",
@@ -124,7 +126,7 @@ func CallerMachine(ctx context.Context) (MachineRef, error) {
 // MayIdentify reports whether a caller may get identity tokens of a Machine.
 func MayIdentify(ctx context.Context, p Principal, target Target) bool {
 	self, ok := SelfFrom(ctx)
-	return ok && self == MachineRef{App: target.App, ID: target.Machine} || p.May(ActionControl, target)
+	return ok && self == MachineRef{App: target.App, AppID: target.AppID, ID: target.Machine} || p.May(ActionControl, target)
 }
 
 // HasIdentity reports whether a Machine in state s may prove who it is: whether it

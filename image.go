@@ -27,12 +27,16 @@ func (r ImageRef) String() string {
 	return s
 }
 
-// RepositoryTarget is what a repository of the built-in registry belongs to: ORG/NAME,
-// and what is below it, to the organization and, if that has one of this name, to its
-// App, so that a token of the App may push there. A name without a slash belongs to the server, without an
-// organization: everybody may read it and only an administrator write it.
-func RepositoryTarget(repository string) Target {
-	org, rest, found := strings.Cut(repository, "/")
+// RepositoryName is how clients name a repository of the built-in registry: ORG/NAME, or NAME
+// for one of the server.
+type RepositoryName string
+
+// Target is what the repository belongs to: ORG/NAME, and what is below it, to the
+// organization and, if that has one of this name, to its App, so that a token of the App may
+// push there. A name without a slash belongs to the server, without an organization: every
+// caller may read it and only an administrator write it.
+func (n RepositoryName) Target() Target {
+	org, rest, found := strings.Cut(string(n), "/")
 	if !found {
 		return Target{}
 	}
@@ -40,12 +44,54 @@ func RepositoryTarget(repository string) Target {
 	return Target{Org: OrgSlug(org), App: AppName(app)}
 }
 
+// Name is the name within the organization, or the server.
+func (n RepositoryName) Name() string {
+	if _, rest, found := strings.Cut(string(n), "/"); found {
+		return rest
+	}
+	return string(n)
+}
+
+// RepositoryService decides who may use the repositories of the built-in registry.
+type RepositoryService interface {
+	// Repository returns where a repository is kept, whether it has content or not, to a
+	// caller who may do action to it: to pull is ActionRead, to push ActionWrite, to remove
+	// ActionDelete. It answers CodeForbidden, and CodeNotFound with ReasonOrgNotFound.
+	Repository(ctx context.Context, name RepositoryName, action Action) (Repository, error)
+}
+
+// Repository is where a repository of the built-in registry is kept: by the id of its
+// organization, whose slug may be another's one day.
+type Repository struct {
+	Org  OrgID  // empty: it belongs to the server
+	Name string // without the slug
+}
+
+// Root is the part of Path that all repositories of the organization, or of the server, have.
+func (r Repository) Root() string {
+	if r.Org == "" {
+		return "server"
+	}
+	return "orgs/" + string(r.Org)
+}
+
+// Path names the repository on a host.
+func (r Repository) Path() string { return r.Root() + "/" + r.Name }
+
 // Image is an image that a host holds unpacked.
 type Image struct {
 	Ref       ImageRef  `json:"ref"`
 	SizeBytes int64     `json:"size_bytes"` // unpacked
 	InUse     bool      `json:"in_use"`     // by a Machine
 	LastUsed  time.Time `json:"last_used"`
+}
+
+// ImageUsage is what the images of an organization take of hosts, in bytes. What several
+// organizations have together counts for each.
+type ImageUsage struct {
+	Stored   int64 `json:"stored_bytes"`   // in its repositories of the built-in registry
+	Uploads  int64 `json:"upload_bytes"`   // pushed and not finished
+	Unpacked int64 `json:"unpacked_bytes"` // images that were pulled for it
 }
 
 // ImageService shows and frees the images that hosts hold.

@@ -55,7 +55,8 @@ type LogService interface {
 	// CodeInvalid for LogQuery.Edge.
 	Logs(ctx context.Context, app AppName, q LogQuery) (LogPage, error)
 	// FollowLogs yields what Logs would and then every new line as it is written,
-	// until ctx ends or the caller breaks off. For LogQuery.Edge it answers
-	// CodeUnavailable where there is no edge.
+	// until ctx ends or the caller breaks off. When the App is destroyed, or the Machine of
+	// LogQuery.Instance is no longer known, the last thing is CodeNotFound. For LogQuery.Edge
+	// it answers CodeUnavailable where there is no edge.
 	FollowLogs(ctx context.Context, app AppName, q LogQuery) iter.Seq2[LogEntry, error]
 }

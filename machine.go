@@ -13,6 +13,7 @@ type Machine struct {
 	ID         MachineID      `json:"id"`
 	Name       string         `json:"name"` // unique among the App's Machines that exist
 	App        AppName        `json:"app_name"`
+	AppID      AppID          `json:"app_id,omitempty"` // whose it is for as long as it lives; the API does not show it
 	State      MachineState   `json:"state"`
 	Region     Region         `json:"region"`
 	Host       HostID         `json:"host_id"`
@@ -33,7 +34,7 @@ type Machine struct {
 }
 
 // Ref returns the name under which the services know the Machine.
-func (m *Machine) Ref() MachineRef { return MachineRef{App: m.App, ID: m.ID} }
+func (m *Machine) Ref() MachineRef { return MachineRef{App: m.App, AppID: m.AppID, ID: m.ID} }
 
 // MachineVersion is one config that a Machine has had.
 type MachineVersion struct {
@@ -64,6 +65,9 @@ type MachineUpdate struct {
 	LeaseTTL                time.Duration // 0: none; else as AcquireLease, in the same step
 	SkipSecrets             bool          // leave out the App's secrets
 	MinSecretsVersion       int           // the least version of the App's secrets that will do
+	// AnyRegistry is as in MachineSpec; control sets it. What a caller of control puts there
+	// is ignored.
+	AnyRegistry bool
 	// Secrets are those of the App, as control hands them to the host. What a caller
 	// of control puts there is ignored.
 	Secrets SecretValues

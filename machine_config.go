@@ -108,7 +108,7 @@ type Mount struct {
 	Volume                 string `json:"volume"`
 	Path                   string `json:"path"`
 	Name                   string `json:"name,omitempty"`
-	Encrypted              bool   `json:"encrypted,omitempty"`
+	Encrypted              bool   `json:"encrypted"`
 	SizeGB                 int    `json:"size_gb,omitempty"`
 	ExtendThresholdPercent int    `json:"extend_threshold_percent,omitempty"`
 	AddSizeGB              int    `json:"add_size_gb,omitempty"`

@@ -68,12 +68,13 @@ func (p *ServicePort) validateEdge(at string, udp bool) error {
 }
 
 // validateHandlers checks which handlers go together. Their order means nothing: there is
-// but one that makes sense.
+// but one that makes sense. Those of datagrams are kept and do nothing, as existing configs
+// have some.
 func (p *ServicePort) validateHandlers(at string, udp bool) error {
 	h := p.Handling()
 	switch {
-	case udp && h != Handling{}:
-		return badConfig(at+".handlers", "a service of protocol \"udp\" has none")
+	case udp:
+		return nil
 	case h.PgTLS && (h.TLS || h.HTTP):
 		return badConfig(at+".handlers", "\"pg_tls\" goes with neither \"tls\" nor \"http\"")
 	case p.ForceHTTPS && !h.HTTP:

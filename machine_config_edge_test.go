@@ -1,6 +1,7 @@
 package hangar_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func TestConfigsThatTheEdgeCanServe(t *testing.T) {
 		edgeConfig(`"http_options":{"idle_timeout":0,"headers_read_timeout":3600}`),
 		edgeConfig(`"http_options":{"response":{"headers":{"X-A":"b","X-List":["a","ä","\t"],"Server":false,"X-Empty":""},"pristine":true}}`),
 		edgeConfig(`"http_options":{"replay_cache":[{"path_prefix":"/","ttl_seconds":10,"type":"cookie","name":"session"},{"path_prefix":"/api","ttl_seconds":86400,"type":"header","name":"X-Tenant","allow_bypass":true}]}`),
-		`{"image":"a","services":[{"internal_port":53,"protocol":"udp","ports":[{"port":53},{"port":54,"handlers":["tcp"]}]}]}`,
+		`{"image":"a","services":[{"internal_port":53,"protocol":"udp","ports":[{"port":53},{"port":54,"handlers":["tls"],"force_https":true}]}]}`,
 		`{"image":"a","services":[{"internal_port":1,"ports":[{"start_port":10000,"end_port":20000}]}]}`,
 		`{"image":"a","services":[{"internal_port":1,"autostop_after":"1s"},{"internal_port":2,"autostop_after":"24h"},{"internal_port":3,"autostop_after":300000000000}]}`,
 		staticsConfig(`{"guest_path":"/app/public","url_prefix":"/public"},{"guest_path":"/app/public/","url_prefix":"/public/deep/"},{"guest_path":"/","url_prefix":"/"}`),
@@ -59,7 +60,6 @@ func TestConfigsThatTheEdgeCannotServe(t *testing.T) {
 		{edgeConfig(`"force_https":true`), port + ".force_https", "handler"},
 		{edgeConfig(`"handlers":["pg_tls","tls"]`), port + ".handlers", "neither"},
 		{edgeConfig(`"handlers":["pg_tls","http"]`), port + ".handlers", "neither"},
-		{`{"image":"a","services":[{"internal_port":1,"protocol":"udp","ports":[{"port":1,"handlers":["tls"]}]}]}`, port + ".handlers", "udp"},
 		{edgeConfig(`"tls_options":{"versions":["TLSv1.1"]}`), port + ".tls_options.versions[0]", "TLSv1.2"},
 		{edgeConfig(`"tls_options":{"alpn":["h2",""]}`), port + ".tls_options.alpn[1]", "printable"},
 		{edgeConfig(`"tls_options":{"alpn":[` + strings.Repeat(`"a",`, 16) + `"a"]}`), port + ".tls_options.alpn", "more than the 16"},
@@ -108,4 +108,13 @@ func manyStatics(n int) string {
 		list[i] = fmt.Sprintf(`{"guest_path":"/x","url_prefix":"/%d"}`, i)
 	}
 	return strings.Join(list, ",")
+}
+
+// TestMountIsEchoed: clients read the encryption of a volume back, also when there is none.
+func TestMountIsEchoed(t *testing.T) {
+	c := hangar.MachineConfig{Mounts: []hangar.Mount{{Volume: "vol_0000000000000001", Path: "/data", Encrypted: true}}}
+	c.DescribeMount(&hangar.Volume{ID: "vol_0000000000000001", Name: "data", SizeGB: 1})
+	if raw, err := json.Marshal(c); err != nil || !strings.Contains(string(raw), `"encrypted":false`) {
+		t.Errorf("%s, %v", raw, err)
+	}
 }

@@ -158,7 +158,9 @@ func asInt(v any) (int, bool) {
 // validate names what is wrong by its place below at.
 func (g *Guest) validate(at string) error {
 	switch {
-	case g.GPUs != 0 || g.GPUKind != "":
+	case g.GPUKind != "":
+		return unsupported(at+"gpu_kind", fmt.Sprintf("%.40q is a GPU, which are not offered", g.GPUKind))
+	case g.GPUs != 0:
 		return unsupported(at+"gpus", "GPUs are not offered")
 	case g.HostDedicationID != "":
 		return unsupported(at+"host_dedication_id", "dedicated hosts are not offered")

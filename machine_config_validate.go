@@ -25,6 +25,12 @@ const (
 	MaxSwapMB    = 64 << 10 // 64 GiB
 	MaxRootfsGB  = 500
 
+	// MaxExecString is of how many bytes an argument of a program is at most, or a variable
+	// with its name, and MaxExecBytes of how many all of them are together: Linux executes
+	// nothing with more (execve(2)).
+	MaxExecString = 128<<10 - 1
+	MaxExecBytes  = 2 << 20
+
 	maxEnvBytes      = 256 << 10 // all variables of a process; a kernel refuses to execute with much more
 	maxArgsBytes     = 128 << 10
 	maxUserBytes     = 256
@@ -168,6 +174,8 @@ func validateEnv(at string, env map[string]string) error {
 			return badConfig(at, "%q is not the name of a variable", name)
 		case strings.ContainsRune(value, 0):
 			return badConfig(at+"."+name, "contains a NUL")
+		case len(name)+len("=")+len(value) > MaxExecString:
+			return badConfig(at+"."+name, "has %d bytes with its name, more than the %d of which a variable can be", len(name)+len("=")+len(value), MaxExecString)
 		}
 	}
 	if total > maxEnvBytes {
@@ -352,6 +360,15 @@ func (c *MachineConfig) Persist() PersistRootfs {
 	default:
 		return PersistNever
 	}
+}
+
+// RootfsGB is how large the writable layer of the root file system is, in GiB; 0: as the host
+// has it.
+func (c *MachineConfig) RootfsGB() int {
+	if c.Rootfs == nil {
+		return 0
+	}
+	return c.Rootfs.SizeGB
 }
 
 // SwapMB is the swap that the config asks for, in MiB.

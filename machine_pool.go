@@ -45,6 +45,7 @@ func (p *MachinePool) share(m *Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shareText(p, &m.App)
+	shareText(p, &m.AppID)
 	shareText(p, &m.State)
 	shareText(p, &m.Region)
 	shareText(p, &m.Host)

@@ -28,11 +28,11 @@ func WithSelf(ctx context.Context, ref MachineRef) context.Context {
 // AsMachine returns a context in which a Machine of an organization calls, known by the
 // way by which it called: see WithSelf. It may read and annotate itself and ask to be
 // suspended, and read its App.
-func AsMachine(ctx context.Context, org OrgSlug, ref MachineRef) context.Context {
-	ctx = WithPrincipal(ctx, Principal{Subject: "machine " + string(ref.ID), Grants: []Grant{
-		{Org: org, Apps: []AppName{ref.App}, Machines: []MachineID{ref.ID}, Actions: ActionRead | ActionWrite | ActionControl},
-		{Org: org, Apps: []AppName{ref.App}, Actions: ActionRead},
-	}})
+func AsMachine(ctx context.Context, org OrgSlug, orgID OrgID, ref MachineRef) context.Context {
+	app := Grant{Org: org, OrgID: orgID, Apps: []AppName{ref.App}, AppIDs: []AppID{ref.AppID}, Actions: ActionRead}
+	itself := app
+	itself.Machines, itself.Actions = []MachineID{ref.ID}, ActionRead|ActionWrite|ActionControl
+	ctx = WithPrincipal(ctx, Principal{Subject: "machine " + string(ref.ID), Grants: []Grant{itself, app}})
 	return WithEventSource(WithSelf(ctx, ref), SourceMachine)
 }
 

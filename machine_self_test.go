@@ -7,8 +7,8 @@ import (
 
 // TestAsMachine: what a Machine may do, whatever the API lets through.
 func TestAsMachine(t *testing.T) {
-	ref := MachineRef{App: "web", ID: "0123456789abcd"}
-	ctx := AsMachine(t.Context(), "acme", ref)
+	ref := MachineRef{App: "web", AppID: "a1", ID: "0123456789abcd"}
+	ctx := AsMachine(t.Context(), "acme", "o1", ref)
 	if self, ok := SelfFrom(ctx); !ok || self != ref {
 		t.Errorf("the caller is %v, %t", self, ok)
 	}
@@ -17,13 +17,17 @@ func TestAsMachine(t *testing.T) {
 		t.Errorf("principal %+v, %v", p, err)
 	}
 	for target, want := range map[Target]Action{
-		{"acme", "web", ref.ID}:            ActionRead | ActionWrite | ActionControl,
-		{"acme", "web", ""}:                ActionRead,
-		{"acme", "web", "1123456789abcd"}:  ActionRead,
-		{"acme", "", ""}:                   0,
-		{"acme", "other", ref.ID}:          0,
-		{"other", "web", ref.ID}:           0,
-		{"other", "web", "1123456789abcd"}: 0,
+		{"acme", "o1", "web", "a1", ref.ID}:            ActionRead | ActionWrite | ActionControl,
+		{"acme", "o1", "web", "a1", ""}:                ActionRead,
+		{"acme", "o1", "web", "a1", "1123456789abcd"}:  ActionRead,
+		{"acme", "o1", "", "", ""}:                     0,
+		{"acme", "o1", "other", "a1", ref.ID}:          0,
+		{"other", "o1", "web", "a1", ref.ID}:           0,
+		{"other", "o1", "web", "a1", "1123456789abcd"}: 0,
+		{"acme", "o2", "web", "a1", ref.ID}:            0, // another organization that has got the slug
+		{"acme", "o1", "web", "a2", ref.ID}:            0, // another App that has got the name
+		{"acme", "o1", "web", "a2", ""}:                0,
+		{"acme", "", "web", "", ref.ID}:                0,
 	} {
 		for bit := Action(1); bit <= ActionAll; bit <<= 1 {
 			if got := p.May(bit, target); got != (want&bit != 0) {

@@ -5,7 +5,7 @@ import "context"
 // Org is an organization: the owner of Apps, networks, tokens and of the images
 // below its slug in the built-in registry.
 type Org struct {
-	ID        string  `json:"id"`
+	ID        OrgID   `json:"id"`
 	Slug      OrgSlug `json:"slug"`
 	Name      string  `json:"name"` // for people
 	NumericID uint64  `json:"internal_numeric_id"`
@@ -30,7 +30,13 @@ type OrgService interface {
 	Org(ctx context.Context, slug OrgSlug) (*Org, error)
 	// Orgs are those in which the caller is allowed something, sorted by slug.
 	Orgs(ctx context.Context) ([]*Org, error)
-	// DeleteOrg removes an organization with its networks, tokens and peers. It answers
+	// OrgQuotas are what the organization may have, in the order of QuotaKeys.
+	OrgQuotas(ctx context.Context, slug OrgSlug) ([]QuotaStatus, error)
+	// SetOrgQuotas changes limits of the organization, and returns those that reset names to
+	// the server's default. It is for administrators. What is used already beyond a lower
+	// limit stays. It answers CodeInvalid for a key or value that is not allowed.
+	SetOrgQuotas(ctx context.Context, slug OrgSlug, limits Quotas, reset []QuotaKey) ([]QuotaStatus, error)
+	// DeleteOrg removes an organization with its networks, tokens, peers and images. It answers
 	// CodeFailedPrecondition for OrgPersonal (Reason "") and while there are Apps
 	// (ReasonOrgNotEmpty). It may be repeated until it answers CodeNotFound.
 	DeleteOrg(ctx context.Context, slug OrgSlug) error

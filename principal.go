@@ -64,7 +64,7 @@ func (p Principal) Shorten(grant Grant) Grant {
 func (p Principal) Orgs() []OrgSlug {
 	var orgs []OrgSlug
 	for _, g := range p.Grants {
-		if g.Reaches(ActionAll, Target{Org: g.Org}) {
+		if g.Reaches(ActionAll, Target{Org: g.Org, OrgID: g.OrgID}) {
 			orgs = append(orgs, g.Org)
 		}
 	}

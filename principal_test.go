@@ -278,10 +278,10 @@ func TestActionsInJSON(t *testing.T) {
 }
 
 func TestRepositoryTarget(t *testing.T) {
-	for repository, want := range map[string]hangar.Target{
+	for repository, want := range map[hangar.RepositoryName]hangar.Target{
 		"personal/web": {Org: "personal", App: "web"}, "personal/web/part": {Org: "personal", App: "web"}, "shared": {}, "": {},
 	} {
-		if got := hangar.RepositoryTarget(repository); got != want {
+		if got := repository.Target(); got != want {
 			t.Errorf("%q: %+v, want %+v", repository, got, want)
 		}
 	}

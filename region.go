@@ -24,7 +24,7 @@ type RegionRoom struct {
 // PlacementQuery asks where new Machines would go.
 type PlacementQuery struct {
 	Org     OrgSlug  // whose they would be; empty: the caller does not say
-	Regions []Region // where they may go; empty, AnyRegion, or a word that is not the code of a region: anywhere
+	Regions []Region // where they may go; empty, AnyRegion, or no region that there is: anywhere
 	Guest   Guest    // how large each is
 	Count   int      // 0: 1; at most MaxPlacements
 	// VolumeBytes is the size of the new volume that each gets; 0: none.
@@ -68,6 +68,8 @@ type HostRoom struct {
 	Free   int64 // bytes that no Machine has been promised; negative: it has promised more than it has
 	// Volumes is how many bytes of new volumes it would promise; at most 0: none.
 	Volumes int64
+	// VolumesPromised is how many bytes it has promised to volumes.
+	VolumesPromised int64
 }
 
 // holds is how many Machines of a size find memory that nobody has been promised.
@@ -120,11 +122,9 @@ func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement,
 	if err := q.Validate(); err != nil {
 		return nil, err
 	}
-	if !q.anywhere() && !slices.ContainsFunc(q.Regions, func(r Region) bool { return slices.Contains(regions, r) }) {
-		return nil, Errorf(CodeInvalid, "", "invalid region: %q is not a region of this server", q.Regions[0])
-	}
+	anywhere := q.anywhere() || !slices.ContainsFunc(q.Regions, func(r Region) bool { return slices.Contains(regions, r) })
 	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h HostRoom) bool {
-		return h.Memory < int64(q.Guest.MemoryMB)<<20 || !q.anywhere() && !slices.Contains(q.Regions, h.Region)
+		return h.Memory < int64(q.Guest.MemoryMB)<<20 || !anywhere && !slices.Contains(q.Regions, h.Region)
 	})
 	if len(hosts) == 0 {
 		return nil, Errorf(CodeConflict, ReasonInsufficientCapacity,
@@ -181,7 +181,7 @@ type PlatformService interface {
 	// of a size; the zero Guest: of the default one.
 	Regions(ctx context.Context, guest Guest) ([]RegionRoom, error)
 	// Placements says where new Machines would go, the best region first. It reserves
-	// nothing. It answers CodeInvalid for regions that there are not, and CodeConflict
+	// nothing. Of regions that there are not, it names others. It answers CodeConflict
 	// with ReasonInsufficientCapacity when no host can take one such Machine.
 	Placements(ctx context.Context, q PlacementQuery) ([]Placement, error)
 }

@@ -8,8 +8,9 @@ import (
 // AppRoute is what the edge has to know of an App to serve it. It never changes: a new
 // version is a new one.
 type AppRoute struct {
-	App       AppName    `json:"app"`
-	Org       OrgSlug    `json:"org"`
+	ID        AppID      `json:"id"`
+	App       AppName    `json:"app"` // its name, which was another App's before and may be again
+	Org       OrgID      `json:"org_id"`
 	Network   NetworkID  `json:"network"`
 	Addresses []Address  `json:"addresses,omitempty"`
 	Hostnames []Hostname `json:"hostnames,omitempty"` // custom ones; the App's own name needs none
@@ -37,7 +38,7 @@ type RouteFeed interface {
 
 // RouteChange is an App that appeared, changed or (Route nil) was destroyed.
 type RouteChange struct {
-	App    AppName
+	App    AppID
 	Route  *AppRoute
 	Synced bool // all that there were have been yielded
 }
@@ -45,7 +46,7 @@ type RouteChange struct {
 // RouteHost is a server's edge as control sees it: whether it has followed a change.
 type RouteHost interface {
 	// AwaitRoute returns once the edge serves an App as its route says, or a later one.
-	AwaitRoute(ctx context.Context, app AppName, seq uint64) error
+	AwaitRoute(ctx context.Context, app AppID, seq uint64) error
 	// Domain is the one below which Apps have their names.
 	Domain() Hostname
 }

@@ -31,8 +31,14 @@ func (s *Service) AutostopMode() AutostopMode {
 	}
 }
 
-// Autostarts reports whether a request may start a Machine.
-func (s *Service) Autostarts() bool { return s.Autostart != nil && *s.Autostart }
+// Autostarts reports whether a request for a service may start the Machine. A service that does
+// not say is started if it is the only Machine of its App.
+func (c *MachineConfig) Autostarts(s *Service, only bool) bool {
+	if s.Autostart != nil {
+		return *s.Autostart
+	}
+	return only && (c.DisableMachineAutostart == nil || !*c.DisableMachineAutostart)
+}
 
 // UDP reports whether the service takes datagrams.
 func (s *Service) UDP() bool { return s.Protocol == "udp" }
@@ -86,7 +92,15 @@ type Handling struct {
 	ProxyProto bool // tell the Machine who the client is, in a PROXY header
 }
 
-// Handling reads Handlers. "edge_http" is an older word for "http", and "tcp" says nothing.
+// Handling is that of a public port of the service. Datagrams are only passed on.
+func (s *Service) Handling(p *ServicePort) Handling {
+	if s.UDP() {
+		return Handling{}
+	}
+	return p.Handling()
+}
+
+// Handling reads Handlers, for a service that is not of datagrams. "edge_http" is an older word for "http", and "tcp" says nothing.
 func (p *ServicePort) Handling() Handling {
 	has := func(name string) bool { return slices.Contains(p.Handlers, name) }
 	return Handling{TLS: has("tls"), HTTP: has("http") || has("edge_http"), PgTLS: has("pg_tls"), ProxyProto: has("proxy_proto")}

@@ -54,6 +54,11 @@ func (s *Signal) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	if m, ok := v.(map[string]any); ok {
+		for key := range m {
+			if key != "signal" {
+				return Errorf(CodeInvalid, "", "invalid signal: unknown property %.40q, an object has \"signal\" alone", key)
+			}
+		}
 		v = m["signal"]
 	}
 	var err error

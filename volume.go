@@ -44,10 +44,11 @@ func randomID(n int) string {
 	return string(id)
 }
 
-// VolumeRef names a volume within its App; both must match.
+// VolumeRef names a volume within its App, as MachineRef does a Machine.
 type VolumeRef struct {
-	App AppName
-	ID  VolumeID
+	App   AppName
+	AppID AppID
+	ID    VolumeID
 }
 
 // VolumeState is where a volume is in its life.
@@ -105,7 +106,7 @@ const (
 	MinSnapshotRetention  = 1  // days
 	MaxSnapshotRetention  = 60
 	DefaultSnapshotRetain = 5
-	// VolumeGrace is how long a destroyed volume can be had back.
+	// VolumeGrace is how long a destroyed volume can be undeleted.
 	VolumeGrace = 24 * time.Hour
 	// MaxVolumeEvents is how many events of a volume are kept, the newest.
 	MaxVolumeEvents = 50
@@ -116,6 +117,7 @@ type Volume struct {
 	ID     VolumeID    `json:"id"`
 	Name   string      `json:"name"` // not unique
 	App    AppName     `json:"app_name"`
+	AppID  AppID       `json:"app_id,omitempty"` // whose it is for as long as it lives; the API does not show it
 	State  VolumeState `json:"state"`
 	SizeGB int         `json:"size_gb"` // GiB
 	Region Region      `json:"region"`
@@ -144,7 +146,7 @@ type Volume struct {
 }
 
 // Ref returns the name under which the services know the volume.
-func (v *Volume) Ref() VolumeRef { return VolumeRef{App: v.App, ID: v.ID} }
+func (v *Volume) Ref() VolumeRef { return VolumeRef{App: v.App, AppID: v.AppID, ID: v.ID} }
 
 // Filling says from what a volume is made, and how far that is.
 type Filling struct {
@@ -210,7 +212,7 @@ type VolumeExtended struct {
 //
 // What the caller must be allowed to do to the App: ActionRead to see volumes and
 // snapshots, ActionWrite to update, extend and undelete, ActionCreate to create volumes and
-// snapshots and to drill, ActionDelete to destroy. What a volume is made from may be of any
+// snapshots and to drill, ActionDelete to destroy and to purge. What a volume is made from may be of any
 // App of the organization that the caller may read.
 type VolumeService interface {
 	// CreateVolume makes a volume and returns it in VolumeCreated, or in
@@ -235,6 +237,13 @@ type VolumeService interface {
 	// UndeleteVolume answers CodeFailedPrecondition with ReasonWrongState for a volume that
 	// is not VolumePendingDestroy.
 	UndeleteVolume(ctx context.Context, ref VolumeRef) (*Volume, error)
+	// DestroyedVolumes are those of an organization that are destroyed and still take room, of
+	// Apps that are gone as well, the oldest first.
+	DestroyedVolumes(ctx context.Context, org OrgSlug) ([]*Volume, error)
+	// PurgeVolume removes a destroyed volume of an organization, which cannot be undeleted any
+	// more. It answers CodeFailedPrecondition with ReasonWrongState for one that is not
+	// destroyed, or whose content is still being read. It may be repeated.
+	PurgeVolume(ctx context.Context, org OrgSlug, id VolumeID) (*Volume, error)
 	// VolumeEvents are newest first.
 	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)
 	SnapshotService

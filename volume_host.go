@@ -8,8 +8,9 @@ type VolumeSpec struct {
 	ID                VolumeID
 	Name              string
 	App               AppName
+	AppID             AppID
 	Org               OrgSlug
-	OrgID             string // tells it from one that gets the same slug later
+	OrgID             OrgID
 	Region            Region
 	SizeGB            int // 0: the size of what it is made from
 	Encrypted         bool
@@ -31,18 +32,20 @@ type VolumeAgent interface {
 	VolumeRow(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	// VolumeRows are sorted by id, those in VolumeDestroyed among them. An empty App: of
 	// all.
-	VolumeRows(ctx context.Context, app AppName) ([]*VolumeRow, error)
+	VolumeRows(ctx context.Context, app AppID) ([]*VolumeRow, error)
 	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*VolumeRow, error)
 	ExtendVolume(ctx context.Context, ref VolumeRef, sizeGB int) (*VolumeRow, error)
 	DestroyVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	UndeleteVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
+	// PurgeVolume removes the key and the image of a volume in VolumePendingDestroy before
+	// VolumeGrace is over. It answers CodeFailedPrecondition with ReasonWrongState for a volume
+	// that is not destroyed, or whose content is still being read. It may be repeated.
+	PurgeVolume(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)
 	Snapshots(ctx context.Context, ref VolumeRef) ([]*Snapshot, error)
 	CreateSnapshot(ctx context.Context, ref VolumeRef) (*Snapshot, error)
-	// DrillVolumes and VolumeDrill are of an App of the organization with an id: what Apps of
-	// that name had in others is neither tried out nor told of.
-	DrillVolumes(ctx context.Context, orgID string, app AppName) (*VolumeDrill, error)
-	VolumeDrill(ctx context.Context, orgID string, app AppName) (*VolumeDrill, error)
+	DrillVolumes(ctx context.Context, app AppID) (*VolumeDrill, error)
+	VolumeDrill(ctx context.Context, app AppID) (*VolumeDrill, error)
 }
 
 // VolumeRow is what a host publishes of a volume. Seq grows with every commit of the
@@ -50,7 +53,7 @@ type VolumeAgent interface {
 type VolumeRow struct {
 	Volume    Volume     `json:"volume"`
 	Org       OrgSlug    `json:"org"`
-	OrgID     string     `json:"org_id"`              // which no other organization ever has
+	OrgID     OrgID      `json:"org_id"`
 	Snapshots []Snapshot `json:"snapshots,omitempty"` // newest first
 	Seq       uint64     `json:"seq"`
 }
@@ -59,6 +62,11 @@ type VolumeRow struct {
 // every call.
 type VolumePublisher interface {
 	PublishVolume(ctx context.Context, row VolumeRow) error
+	// ClaimVolume counts a volume as row says that it will be, before its host commits what
+	// makes it larger or gives it another snapshot. It answers CodeExhausted with ReasonQuota
+	// for growth beyond a quota of its organization. The claim holds until a row with a higher
+	// Seq is published, which says what became of it.
+	ClaimVolume(ctx context.Context, row VolumeRow) error
 	// RetractVolume removes the row of a volume that is forgotten.
 	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error
 	// PublishedVolumes have a row.

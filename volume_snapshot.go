@@ -48,6 +48,7 @@ const MaxSnapshots = 200
 // its volume.
 type Snapshot struct {
 	ID     SnapshotID    `json:"id"`
+	AppID  AppID         `json:"-"` // of the volume; CreateSnapshot alone fills it in
 	Volume VolumeID      `json:"volume_id"`
 	State  SnapshotState `json:"status"`
 	// Size is what the snapshot added to the store, in bytes: compressed, without what

@@ -21,6 +21,12 @@ func principal(ctx context.Context) (hangar.Principal, error) {
 	return p, err
 }
 
+// administrator reports whether one asks.
+func administrator(ctx context.Context) bool {
+	p, err := hangar.PrincipalFrom(ctx)
+	return err == nil && p.Admin
+}
+
 // appIf returns the App of ref to whom may allows what they want of it, or of the
 // Machine that ref names.
 func (c *Control) appIf(ctx context.Context, ref hangar.MachineRef, may permission) (appRecord, state.Item, error) {
@@ -32,7 +38,10 @@ func (c *Control) appIf(ctx context.Context, ref hangar.MachineRef, may permissi
 	if err != nil {
 		return rec, item, err
 	}
-	if target := (hangar.Target{Org: rec.Org, App: rec.Name, Machine: ref.ID}); !may(p, target) {
+	if ref.AppID != "" && ref.AppID != rec.ID {
+		return appRecord{}, state.Item{}, hangar.AppNotFound()
+	}
+	if target := rec.target(ref.ID); !may(p, target) {
 		return appRecord{}, state.Item{}, denied(p, target)
 	}
 	return rec, item, nil
@@ -42,8 +51,8 @@ func (c *Control) appIf(ctx context.Context, ref hangar.MachineRef, may permissi
 // see, it learns no more than of what is not there.
 func denied(p hangar.Principal, t hangar.Target) error {
 	switch {
-	case !p.Sees(hangar.Target{Org: t.Org, App: t.App}) && t.App != "":
-		return appNotFound(t.App)
+	case !p.Sees(hangar.Target{Org: t.Org, OrgID: t.OrgID, App: t.App, AppID: t.AppID}) && t.App != "":
+		return hangar.AppNotFound()
 	case !p.Sees(t) && t.Machine != "":
 		return machineNotFound(t.Machine)
 	case !p.Sees(t):
@@ -61,28 +70,29 @@ func forbidden(what string, args ...any) error {
 	return hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to do this to "+what, args...)
 }
 
-// visible leaves out the Machines of an organization that the caller may not read.
-func visible(ctx context.Context, org hangar.OrgSlug, list []*hangar.Machine) ([]*hangar.Machine, error) {
+// visible leaves out the Machines of an App that the caller may not read.
+func visible(ctx context.Context, app appRecord, list []*hangar.Machine) ([]*hangar.Machine, error) {
 	p, err := principal(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(list, func(m *hangar.Machine) bool {
-		return !p.May(hangar.ActionRead, hangar.Target{Org: org, App: m.App, Machine: m.ID})
+		return !p.May(hangar.ActionRead, app.target(m.ID))
 	}), nil
 }
 
 // orgReader returns who asks, if that one may read something in an organization.
-func (c *Control) orgReader(ctx context.Context, org hangar.OrgSlug) (hangar.Principal, error) {
+func (c *Control) orgReader(ctx context.Context, slug hangar.OrgSlug) (hangar.Principal, hangar.Org, error) {
 	p, err := principal(ctx)
 	if err != nil {
-		return p, err
+		return p, hangar.Org{}, err
 	}
-	if _, _, err := c.anyOrg(ctx, org); err != nil {
-		return p, err
+	rec, _, err := c.anyOrg(ctx, slug)
+	if err != nil {
+		return p, hangar.Org{}, err
 	}
-	if t := (hangar.Target{Org: org}); !p.Reaches(hangar.ActionRead, t) {
-		return p, denied(p, t)
+	if t := orgTarget(rec.Org); !p.Reaches(hangar.ActionRead, t) {
+		return p, hangar.Org{}, denied(p, t)
 	}
-	return p, nil
+	return p, rec.Org, nil
 }

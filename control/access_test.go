@@ -19,7 +19,7 @@ type names struct {
 	app     hangar.AppName
 	machine hangar.MachineID
 	volume  hangar.VolumeID
-	token   string // its name, and that of a secret, of a registry and of a peer
+	token   string // its name, and that of a secret, of a secret key, of a registry and of a peer
 	header  hangar.Authorization
 	address netip.Addr
 }
@@ -43,6 +43,9 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.address,
 		hangar.AddressCreate{Kind: hangar.AddressV4},
 		hangar.VolumeRef{App: n.app, ID: n.volume},
+		hangar.SecretKeyRef{App: n.app, Name: n.token},
+		hangar.SecretKeySet{Type: hangar.SecretKeyNaClAuth, Value: hangar.NewSensitive(strings.Repeat("k", 32))},
+		hangar.SecretKeyHS256,
 		hangar.VolumeCreate{Name: "data"},
 		hangar.Access{Actions: hangar.ActionRead, App: n.app, Machine: n.machine},
 		wish("").Config,
@@ -53,6 +56,8 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		hangar.PeerCreate{PublicKey: testKey(2)},
 		hangar.Hostname(n.token + ".example.com"),
 		hangar.CertificateCustom,
+		hangar.RepositoryName(string(n.org) + "/" + string(n.app)),
+		hangar.ActionRead,
 	} {
 		if reflect.TypeOf(v) == t {
 			return reflect.ValueOf(v)
@@ -136,6 +141,7 @@ func world(t *testing.T) (*plane, names) {
 		t.Fatal(err)
 	}
 	p.setSecrets(t, "web", secret(thing, "plaintext"))
+	p.generateKey(t, "web", thing, hangar.SecretKeyNaClAuth)
 	p.login(t, thing, "me", "pass")
 	p.peer(t, hangar.OrgPersonal, thing, 1)
 	v := p.volume(t, "web", hangar.VolumeCreate{})
@@ -151,7 +157,11 @@ func world(t *testing.T) (*plane, names) {
 // header is what somebody presents who may do everything in an organization.
 func (p *plane) header(t *testing.T, org hangar.OrgSlug) hangar.Authorization {
 	t.Helper()
-	made, err := p.auth.Issue(t.Context(), hangar.Token{Name: "o", User: "you", Grant: hangar.Grant{Org: org, Actions: hangar.ActionAll}})
+	orgID := hangar.OrgID("none") // there may be no such organization
+	if found, err := p.Orgs().Org(admin(t), org); err == nil {
+		orgID = found.ID
+	}
+	made, err := p.auth.Issue(t.Context(), hangar.Token{Name: "o", User: "you", Grant: hangar.Grant{Org: org, OrgID: orgID, Actions: hangar.ActionAll}})
 	if err != nil {
 		t.Fatal(err)
 	}

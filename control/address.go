@@ -35,34 +35,41 @@ var _ hangar.AddressService = (*Addresses)(nil)
 // addressRecord is an address as the state keeps it.
 type addressRecord struct {
 	hangar.Address
+	AppID hangar.AppID `json:"app_id"`
 }
 
 // ownerRecord says whose an address is.
 type ownerRecord struct {
-	App hangar.AppName `json:"app"`
+	App hangar.AppID `json:"app_id"`
 }
 
 // sharedName stands for the address in the key of the shared one, which is another one when
 // the operator says so.
 const sharedName = "shared"
 
-func addressesOf(app hangar.AppName) string { return addressesPrefix + string(app) + "/" }
+func addressesOf(app hangar.AppID) string { return addressesPrefix + string(app) + "/" }
 
-func addressKey(a *hangar.Address) string {
+func addressKey(app hangar.AppID, a *hangar.Address) string {
 	if a.Kind == hangar.AddressSharedV4 {
-		return addressesOf(a.App) + sharedName
+		return addressesOf(app) + sharedName
 	}
-	return addressesOf(a.App) + a.IP.String()
+	return addressesOf(app) + a.IP.String()
 }
 
 func ownerKey(ip netip.Addr) string { return ownersPrefix + ip.String() }
 
 // Addresses implements hangar.AddressService.
 func (s *Addresses) Addresses(ctx context.Context, app hangar.AppName) ([]hangar.Address, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionRead); err != nil {
+	rec, _, err := s.app(ctx, app, hangar.ActionRead)
+	if err != nil {
 		return nil, err
 	}
-	items, _, err := state.All(ctx, s.store, addressesOf(app), false)
+	return s.addressList(ctx, rec.ID)
+}
+
+// addressList returns the addresses of an App, sorted, without those that cannot be read.
+func (c *Control) addressList(ctx context.Context, app hangar.AppID) ([]hangar.Address, error) {
+	items, _, err := state.All(ctx, c.store, addressesOf(app), false)
 	if err != nil {
 		return nil, stateError(err)
 	}
@@ -70,10 +77,10 @@ func (s *Addresses) Addresses(ctx context.Context, app hangar.AppName) ([]hangar
 	for _, item := range items {
 		a, err := parseAddress(item)
 		if err != nil {
-			s.log.Error("address skipped", keyKey, item.Key, keyError, err)
+			c.log.Error("address skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		list = append(list, s.current(a))
+		list = append(list, c.current(a))
 	}
 	slices.SortFunc(list, hangar.CompareAddresses)
 	return list, nil
@@ -96,8 +103,8 @@ func parseAddress(item state.Item) (hangar.Address, error) {
 		return rec.Address, err
 	case !slices.Contains(hangar.AddressKinds(), rec.Kind):
 		return rec.Address, fmt.Errorf("unknown kind %q", rec.Kind)
-	case !rec.IP.IsValid() || addressKey(&rec.Address) != item.Key:
-		return rec.Address, fmt.Errorf("record of address %s of app %q", rec.IP, rec.App)
+	case !rec.IP.IsValid() || addressKey(rec.AppID, &rec.Address) != item.Key:
+		return rec.Address, fmt.Errorf("record of address %s of app %q", rec.IP, rec.AppID)
 	default:
 		return rec.Address, nil
 	}
@@ -111,7 +118,7 @@ func (s *Addresses) AllocateAddress(ctx context.Context, app hangar.AppName, in 
 			return nil, err
 		}
 		if rec.Deleting {
-			return nil, appNotFound(app)
+			return nil, hangar.AppNotFound()
 		}
 		wish := in // of an App that is destroyed and made again meanwhile, something else follows
 		if err := wish.Complete(rec.Org, rec.Network); err != nil {
@@ -124,7 +131,7 @@ func (s *Addresses) AllocateAddress(ctx context.Context, app hangar.AppName, in 
 		if err != nil {
 			return nil, stateError(err)
 		}
-		s.awaitRoute(ctx, app, revision)
+		s.awaitRoute(ctx, rec.ID, revision)
 		return &made, nil
 	}
 }
@@ -141,7 +148,7 @@ func (s *Addresses) tryAllocate(
 			return made, 0, noPool("shared IPv4 address", "--shared-ipv4")
 		}
 		made.IP = s.pools.Shared
-		item, err := s.store.Get(ctx, addressKey(&made))
+		item, err := s.store.Get(ctx, addressKey(app.ID, &made))
 		if err == nil {
 			if made, err = parseAddress(item); err == nil {
 				return s.current(made), item.Revision, nil
@@ -151,7 +158,7 @@ func (s *Addresses) tryAllocate(
 			return made, 0, err
 		}
 	}
-	keys, _, err := state.All(ctx, s.store, addressesOf(app.Name), true)
+	keys, _, err := state.All(ctx, s.store, addressesOf(app.ID), true)
 	if err != nil {
 		return made, 0, err
 	}
@@ -162,14 +169,35 @@ func (s *Addresses) tryAllocate(
 	if err != nil {
 		return made, 0, err
 	}
-	put, err := write(addressKey(&made), addressRecord{made})
+	put, err := write(addressKey(app.ID, &made), addressRecord{made, app.ID})
 	if err != nil {
 		return made, 0, err
 	}
 	txn.If = append(txn.If, state.Unchanged(appItem), state.Absent(put.Key))
 	txn.Then = append(txn.Then, put)
+	org, err := s.orgOfApp(ctx, app)
+	if err != nil {
+		return made, 0, err
+	}
+	if err := s.ledger.charge(ctx, org, addressQuotas(made.Kind), &txn); err != nil {
+		return made, 0, err
+	}
 	revision, err := s.store.Txn(ctx, txn)
 	return made, revision, err
+}
+
+// addressQuotas are what an address counts. The shared one is the same for all.
+func addressQuotas(kind hangar.AddressKind) hangar.Quotas {
+	switch kind {
+	case hangar.AddressV4:
+		return hangar.Quotas{hangar.QuotaAddressesV4: 1}
+	case hangar.AddressV6:
+		return hangar.Quotas{hangar.QuotaAddressesV6: 1}
+	case hangar.AddressPrivateV6:
+		return hangar.Quotas{hangar.QuotaAddressesPrivate: 1}
+	case hangar.AddressSharedV4:
+	}
+	return nil
 }
 
 func noPool(what, flag string) error {
@@ -180,9 +208,9 @@ func noPool(what, flag string) error {
 func (s *Addresses) choose(ctx context.Context, app appRecord, network string, made *hangar.Address) (state.Txn, error) {
 	switch made.Kind {
 	case hangar.AddressV4:
-		return s.chooseFrom(ctx, s.pools.V4, "pool of IPv4 addresses", "--ipv4-pool", made)
+		return s.chooseFrom(ctx, app.ID, s.pools.V4, "pool of IPv4 addresses", "--ipv4-pool", made)
 	case hangar.AddressV6:
-		return s.chooseFrom(ctx, s.pools.V6, "pool of IPv6 addresses", "--ipv6-pool", made)
+		return s.chooseFrom(ctx, app.ID, s.pools.V6, "pool of IPv6 addresses", "--ipv6-pool", made)
 	case hangar.AddressPrivateV6:
 		return s.choosePrivate(ctx, app, network, made)
 	case hangar.AddressSharedV4:
@@ -195,7 +223,7 @@ const maxTries = 1 << 17
 
 // chooseFrom takes the first free address behind the one that was given last, so that one
 // that was released is not soon somebody else's.
-func (s *Addresses) chooseFrom(ctx context.Context, pool ippool.Pool, what, flag string, made *hangar.Address) (state.Txn, error) {
+func (s *Addresses) chooseFrom(ctx context.Context, app hangar.AppID, pool ippool.Pool, what, flag string, made *hangar.Address) (state.Txn, error) {
 	size := pool.Size()
 	if size == 0 {
 		return state.Txn{}, noPool(what, flag)
@@ -214,7 +242,7 @@ func (s *Addresses) chooseFrom(ctx context.Context, pool ippool.Pool, what, flag
 		_, err := s.store.Get(ctx, ownerKey(ip))
 		if errors.Is(err, state.ErrNotFound) {
 			made.IP = ip
-			txn, err := owned(made)
+			txn, err := owned(app, made)
 			txn.If, txn.Then = append(txn.If, unclaimed), append(txn.Then, state.Put(key, strconv.AppendUint(nil, number+1, 10)))
 			return txn, err
 		}
@@ -239,8 +267,8 @@ func (s *Addresses) cursor(ctx context.Context, key string) (uint64, state.Compa
 }
 
 // owned is what makes an address an App's.
-func owned(a *hangar.Address) (state.Txn, error) {
-	put, err := write(ownerKey(a.IP), ownerRecord{a.App})
+func owned(app hangar.AppID, a *hangar.Address) (state.Txn, error) {
+	put, err := write(ownerKey(a.IP), ownerRecord{app})
 	return state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}}, err
 }
 
@@ -256,7 +284,7 @@ func (s *Addresses) choosePrivate(ctx context.Context, app appRecord, network st
 	if checkNetworkName(network) != nil {
 		return state.Txn{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: %.80q is not the name of a network", network)
 	}
-	rec, networkItem, err := read[networkRecord](ctx, s.store, networkKey(app.Org, network))
+	rec, networkItem, err := read[networkRecord](ctx, s.store, networkKey(app.OrgID, network))
 	if errors.Is(err, state.ErrNotFound) {
 		return state.Txn{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: the organization %q has no network %q; an app makes one", app.Org, network)
 	}
@@ -273,7 +301,7 @@ func (s *Addresses) choosePrivate(ctx context.Context, app appRecord, network st
 	}
 	number++
 	made.Network, made.NetworkID, made.IP = network, rec.ID, hangar.FlycastAddress(rec.ID, number)
-	txn, err := owned(made)
+	txn, err := owned(app.ID, made)
 	txn.If = append(txn.If, unclaimed, state.Unchanged(networkItem))
 	txn.Then = append(txn.Then, state.Put(key, strconv.AppendUint(nil, number, 10)))
 	return txn, err
@@ -282,30 +310,31 @@ func (s *Addresses) choosePrivate(ctx context.Context, app appRecord, network st
 // ReleaseAddress implements hangar.AddressService.
 func (s *Addresses) ReleaseAddress(ctx context.Context, app hangar.AppName, ip netip.Addr) error {
 	for {
-		if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+		rec, _, err := s.app(ctx, app, hangar.ActionWrite)
+		if err != nil {
 			return err
 		}
-		item, found, err := s.find(ctx, app, ip.Unmap())
+		item, found, err := s.find(ctx, rec.ID, ip.Unmap())
 		if err != nil {
 			return stateError(err)
 		}
 		if !found {
 			return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAddressNotFound, "Could not find IP address %q of app %q", ip, app)
 		}
-		revision, err := s.store.Txn(ctx, removalOfAddress(item))
+		revision, err := s.removeAddress(ctx, rec.OrgID, item, removalOfAddress(item))
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return stateError(err)
 		}
-		s.awaitRoute(ctx, app, revision)
+		s.awaitRoute(ctx, rec.ID, revision)
 		return nil
 	}
 }
 
 // find returns the record of an address of an App.
-func (s *Addresses) find(ctx context.Context, app hangar.AppName, ip netip.Addr) (state.Item, bool, error) {
+func (s *Addresses) find(ctx context.Context, app hangar.AppID, ip netip.Addr) (state.Item, bool, error) {
 	items, _, err := state.All(ctx, s.store, addressesOf(app), false)
 	if err != nil {
 		return state.Item{}, false, err
@@ -329,24 +358,37 @@ func removalOfAddress(item state.Item) state.Txn {
 }
 
 // forgetAddresses removes all addresses of an App that is marked.
-func (c *Control) forgetAddresses(ctx context.Context, app hangar.AppName, marked state.Item) error {
-	items, _, err := state.All(ctx, c.store, addressesOf(app), true)
+func (c *Control) forgetAddresses(ctx context.Context, app hangar.AppID, marked state.Item) error {
+	rec, err := decode[appRecord](marked)
+	if err != nil {
+		return err
+	}
+	items, _, err := state.All(ctx, c.store, addressesOf(app), false)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
 		txn := removalOfAddress(item)
 		txn.If = append(txn.If, state.Unchanged(marked))
-		if _, err := c.store.Txn(ctx, txn); err != nil {
+		if _, err := c.removeAddress(ctx, rec.OrgID, item, txn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// removeAddress runs the transaction that removes an address, which counts no more.
+func (c *Control) removeAddress(ctx context.Context, org hangar.OrgID, item state.Item, txn state.Txn) (state.Revision, error) {
+	var counted hangar.Quotas
+	if a, err := parseAddress(item); err == nil {
+		counted = addressQuotas(a.Kind)
+	}
+	return c.ledger.giveBack(ctx, org, counted, txn)
+}
+
 // awaitRoute lets the edge follow before the caller is answered, whose next request is to
 // find what was just made.
-func (c *Control) awaitRoute(ctx context.Context, app hangar.AppName, revision state.Revision) {
+func (c *Control) awaitRoute(ctx context.Context, app hangar.AppID, revision state.Revision) {
 	if c.routes == nil {
 		return
 	}

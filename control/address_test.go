@@ -215,7 +215,7 @@ func TestAddressesGoWithTheApp(t *testing.T) {
 // fakeEdge follows routes as an edge does.
 type fakeEdge struct {
 	mu      sync.Mutex // guards what follows
-	apps    map[hangar.AppName]*hangar.AppRoute
+	apps    map[hangar.AppID]*hangar.AppRoute
 	changed chan struct{}
 }
 
@@ -235,8 +235,15 @@ func (e *fakeEdge) follow(ctx context.Context, feed hangar.RouteFeed) {
 	}
 }
 
+// route returns what the edge knows about an App, which may be nothing.
+func (e *fakeEdge) route(app hangar.AppID) *hangar.AppRoute {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.apps[app]
+}
+
 // await returns when what the edge knows is as wanted.
-func (e *fakeEdge) await(ctx context.Context, reached func(apps map[hangar.AppName]*hangar.AppRoute) bool) error {
+func (e *fakeEdge) await(ctx context.Context, reached func(apps map[hangar.AppID]*hangar.AppRoute) bool) error {
 	for {
 		e.mu.Lock()
 		done, changed := reached(e.apps), e.changed
@@ -252,8 +259,11 @@ func (e *fakeEdge) await(ctx context.Context, reached func(apps map[hangar.AppNa
 	}
 }
 
-func (e *fakeEdge) AwaitRoute(ctx context.Context, app hangar.AppName, seq uint64) error {
-	return e.await(ctx, func(apps map[hangar.AppName]*hangar.AppRoute) bool { return apps[app] != nil && apps[app].Seq >= seq })
+// AwaitRoute waits longer than its caller would, who answers without the edge in the end.
+func (e *fakeEdge) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return e.await(ctx, func(apps map[hangar.AppID]*hangar.AppRoute) bool { return apps[app] != nil && apps[app].Seq >= seq })
 }
 
 func (e *fakeEdge) Domain() hangar.Hostname { return "hangar.localhost" }
@@ -261,8 +271,8 @@ func (e *fakeEdge) Domain() hangar.Hostname { return "hangar.localhost" }
 // TestRoutesFollow: what an answer tells is what the edge serves by then.
 func TestRoutesFollow(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
-		edge := &fakeEdge{apps: map[hangar.AppName]*hangar.AppRoute{}, changed: make(chan struct{})}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		edge := &fakeEdge{apps: map[hangar.AppID]*hangar.AppRoute{}, changed: make(chan struct{})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		p := newPlane(t, store)
 		p.edge = edge
@@ -271,7 +281,7 @@ func TestRoutesFollow(t *testing.T) {
 		following.Go(func() { edge.follow(ctx, control.NewRouteRecords(store, quiet)) })
 		defer following.Wait()
 		defer cancel()
-		await := func(what string, reached func(apps map[hangar.AppName]*hangar.AppRoute) bool) {
+		await := func(what string, reached func(apps map[hangar.AppID]*hangar.AppRoute) bool) {
 			t.Helper()
 			if err := edge.await(ctx, reached); err != nil {
 				t.Fatalf("%s: %v", what, err)
@@ -280,36 +290,38 @@ func TestRoutesFollow(t *testing.T) {
 		app := p.app(t, "web")
 		for range 3 {
 			a := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV4})
-			route := edge.apps["web"]
-			if route == nil || route.Org != hangar.OrgPersonal || route.Network != app.NetworkID || len(route.Addresses) != 1 || route.Addresses[0] != *a {
+			route := edge.route(app.ID)
+			if route == nil || route.Org != app.Org.ID || route.Network != app.NetworkID || len(route.Addresses) != 1 || route.Addresses[0] != *a {
 				t.Fatalf("the edge has %v for %v", route, a)
 			}
 			if err := p.Addresses().ReleaseAddress(admin(t), "web", a.IP); err != nil {
 				t.Fatal(err)
 			}
-			if route := edge.apps["web"]; len(route.Addresses) != 0 {
+			if route := edge.route(app.ID); len(route.Addresses) != 0 {
 				t.Fatalf("the edge still has %v", route)
 			}
 		}
 		p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressSharedV4})
-		hostname(t, store, "www.example.com", "web")
-		await("a name", func(apps map[hangar.AppName]*hangar.AppRoute) bool { return len(apps["web"].Hostnames) == 1 })
-		p.app(t, "api")
-		hostname(t, store, "www.example.com", "api")
-		await("a name that changes hands", func(apps map[hangar.AppName]*hangar.AppRoute) bool {
-			return len(apps["web"].Hostnames) == 0 && apps["api"] != nil && slices.Equal(apps["api"].Hostnames, []hangar.Hostname{"www.example.com"})
+		hostname(t, store, "www.example.com", app)
+		await("a name", func(apps map[hangar.AppID]*hangar.AppRoute) bool { return len(apps[app.ID].Hostnames) == 1 })
+		shop := p.app(t, "shop")
+		hostname(t, store, "www.example.com", shop)
+		await("a name that changes hands", func(apps map[hangar.AppID]*hangar.AppRoute) bool {
+			return len(apps[app.ID].Hostnames) == 0 && apps[shop.ID] != nil && slices.Equal(apps[shop.ID].Hostnames, []hangar.Hostname{"www.example.com"})
 		})
 		if err := p.Apps().DestroyApp(admin(t), "web", true); err != nil {
 			t.Fatal(err)
 		}
-		await("the end", func(apps map[hangar.AppName]*hangar.AppRoute) bool { return apps["web"] == nil })
+		await("the end", func(apps map[hangar.AppID]*hangar.AppRoute) bool { return apps[app.ID] == nil })
 	})
 }
 
 // hostname writes what makes a name an App's.
-func hostname(t *testing.T, store state.Store, name hangar.Hostname, app hangar.AppName) {
+func hostname(t *testing.T, store state.Store, name hangar.Hostname, app *hangar.App) {
 	t.Helper()
-	put := state.Put("/hostnames/"+string(name), fmt.Appendf(nil, `{"app":%q,"acme":true}`, app))
+	labels := strings.Split(string(name), ".")
+	slices.Reverse(labels)
+	put := state.Put("/hostnames/"+strings.Join(labels, "."), fmt.Appendf(nil, `{"app":%q,"app_id":%q,"acme":true,"state":"proven"}`, app.Name, app.ID))
 	if _, err := store.Txn(t.Context(), state.Txn{Then: []state.Op{put}}); err != nil {
 		t.Fatal(err)
 	}
@@ -318,11 +330,12 @@ func hostname(t *testing.T, store state.Store, name hangar.Hostname, app hangar.
 // TestUnreadableRoutes: a record that makes no sense harms no other.
 func TestUnreadableRoutes(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	p.app(t, "web")
+	app := p.app(t, "web")
 	a := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV4})
+	of := "/addresses/" + string(app.ID)
 	for _, put := range []state.Op{
-		state.Put("/addresses/web/127.7.7.5", []byte("{")), state.Put("/addresses/web/127.7.7.6", []byte(`{"ip":"127.7.7.1","type":"v4","app_name":"web"}`)),
-		state.Put("/addresses/web/x", []byte(`{"ip":"127.7.7.1","type":"new","app_name":"web"}`)), state.Put("/apps/bad", []byte("[]")), state.Put("/hostnames/a.b", []byte("7")),
+		state.Put(of+"/127.7.7.5", []byte("{")), state.Put(of+"/127.7.7.6", []byte(`{"ip":"127.7.7.1","type":"v4","app_name":"web"}`)),
+		state.Put(of+"/x", []byte(`{"ip":"127.7.7.1","type":"new","app_name":"web"}`)), state.Put("/apps/bad", []byte("[]")), state.Put("/hostnames/a.b", []byte("7")),
 	} {
 		if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{put}}); err != nil {
 			t.Fatal(err)
@@ -335,7 +348,7 @@ func TestUnreadableRoutes(t *testing.T) {
 		if err != nil || change.Synced {
 			break
 		}
-		if change.App != "web" || change.Route == nil || len(change.Route.Addresses) != 1 {
+		if change.App != app.ID || change.Route == nil || len(change.Route.Addresses) != 1 {
 			if change.Route != nil {
 				t.Errorf("the edge is told %+v", change.Route)
 			}
@@ -346,5 +359,35 @@ func TestUnreadableRoutes(t *testing.T) {
 	}
 	if left := p.records(t, "/addresses/"); len(left) > 0 {
 		t.Errorf("there remain %v", left)
+	}
+}
+
+// TestReservedNames: no new App gets a name that the platform has below the domain, and one
+// that has it already is not said to be served there.
+func TestReservedNames(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	p.app(t, "api") // while there was no edge
+	p.address(t, "api", hangar.AddressCreate{Kind: hangar.AddressV4})
+	edge := &fakeEdge{apps: map[hangar.AppID]*hangar.AppRoute{}, changed: make(chan struct{})}
+	p.edge = edge
+	p.restart(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	var following sync.WaitGroup
+	following.Go(func() { edge.follow(ctx, control.NewRouteRecords(p.store, quiet)) })
+	defer following.Wait()
+	defer cancel()
+	for _, name := range []hangar.AppName{hangar.AppName(hangar.PlatformAPI), hangar.AppName(hangar.PlatformRegistry), hangar.AppName(hangar.PlatformOIDC), "auth", "metrics", "ui", "www", "wpad"} {
+		_, err := p.Apps().CreateApp(admin(t), hangar.AppCreate{Name: name, Org: hangar.OrgPersonal})
+		wantError(t, err, hangar.CodeInvalid, hangar.ReasonBadName)
+		if err == nil || !strings.Contains(err.Error(), string(name)+".hangar.localhost") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if made, err := p.Apps().CreateApp(admin(t), hangar.AppCreate{Name: "api2", Org: hangar.OrgPersonal}); err != nil || made.Name != "api2" {
+		t.Errorf("a name that only begins like one: %v", err)
+	}
+	c, err := p.Certificates().UploadCertificate(admin(t), "api", "www.example.com", uploadOf(t, "www.example.com"))
+	if err != nil || c.CNAME != "" {
+		t.Errorf("the app that was there is to be called as %q, %v", c.CNAME, err)
 	}
 }

@@ -29,17 +29,13 @@ func (c *Control) appFor(ctx context.Context, action hangar.Action, ref hangar.M
 // anyApp returns an App, whoever asks.
 func (c *Control) anyApp(ctx context.Context, name hangar.AppName) (appRecord, state.Item, error) {
 	if nameFault(string(name)) != "" {
-		return appRecord{}, state.Item{}, appNotFound(name)
+		return appRecord{}, state.Item{}, hangar.AppNotFound()
 	}
 	rec, item, err := read[appRecord](ctx, c.store, appKey(name))
 	if errors.Is(err, state.ErrNotFound) {
-		return rec, item, appNotFound(name)
+		return rec, item, hangar.AppNotFound()
 	}
 	return rec, item, stateError(err)
-}
-
-func appNotFound(name hangar.AppName) error {
-	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", name)
 }
 
 // CreateApp implements hangar.AppService.
@@ -57,6 +53,9 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	if err := checkAppName(in.Name); err != nil {
 		return nil, err
 	}
+	if domain := a.domain(); domain != "" && in.Name.Reserved() {
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name is reserved: %s is for the platform itself", in.Name.Hostname(domain))
+	}
 	if err := checkNetworkName(in.Network); err != nil {
 		return nil, err
 	}
@@ -65,7 +64,7 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 		if err != nil {
 			return nil, err
 		}
-		rec, err := a.tryCreateApp(ctx, in, item)
+		rec, err := a.tryCreateApp(ctx, in, org.ID, item)
 		if err == nil {
 			return present(rec, org, 0, 0), nil
 		}
@@ -86,31 +85,42 @@ func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 
 // tryCreateApp returns state.ErrConflict when somebody else created something
 // meanwhile, or when the organization changed since it was read.
-func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org state.Item) (appRecord, error) {
+func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar.OrgID, orgItem state.Item) (appRecord, error) {
 	switch _, err := a.store.Get(ctx, appKey(in.Name)); {
 	case err == nil:
 		return appRecord{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
 	case !errors.Is(err, state.ErrNotFound):
 		return appRecord{}, err
 	}
-	network, txn, err := a.network(ctx, in.Org, in.Network)
+	network, txn, err := a.network(ctx, org, in.Network)
 	if err != nil {
 		return appRecord{}, err
+	}
+	counts := hangar.Quotas{hangar.QuotaApps: 1}
+	if len(txn.Then) > 0 {
+		counts[hangar.QuotaNetworks] = 1
 	}
 	number, unclaimed, claim, err := a.next(ctx, appCounter)
 	if err != nil {
 		return appRecord{}, err
 	}
 	rec := appRecord{
-		ID: randomID(), Name: in.Name, NumericID: number, Org: in.Org,
+		ID: hangar.AppID(randomID()), Name: in.Name, NumericID: number, Org: in.Org, OrgID: org,
 		Network: in.Network, NetworkID: network, CreatedAt: a.now().UTC(),
 	}
 	put, err := write(appKey(in.Name), rec)
 	if err != nil {
 		return rec, err
 	}
-	txn.If = append(txn.If, state.Absent(appKey(in.Name)), unclaimed, state.Unchanged(org))
+	txn.If = append(txn.If, state.Absent(appKey(in.Name)), unclaimed, state.Unchanged(orgItem))
 	txn.Then = append(txn.Then, put, claim)
+	owner, err := decode[orgRecord](orgItem)
+	if err != nil {
+		return rec, err
+	}
+	if err := a.ledger.charge(ctx, &owner, counts, &txn); err != nil {
+		return rec, err
+	}
 	_, err = a.store.Txn(ctx, txn)
 	return rec, err
 }
@@ -126,14 +136,14 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 	if err != nil {
 		return nil, err
 	}
-	if !p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: rec.Name}) {
+	if !p.May(hangar.ActionRead, rec.target("")) {
 		return nil, forbidden("app %q", name)
 	}
 	org, _, err := read[orgRecord](ctx, a.store, orgKey(rec.Org))
 	if err != nil {
 		return nil, stateError(err)
 	}
-	names, _, err := state.All(ctx, a.store, nameKey(name, ""), true)
+	names, _, err := state.All(ctx, a.store, nameKey(rec.ID, ""), true)
 	if err != nil {
 		return nil, stateError(err)
 	}
@@ -141,7 +151,7 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 	if err != nil {
 		return nil, err
 	}
-	return present(rec, org.Org, len(names), countVolumes(volumes)[volumesOfApp{org.ID, name}]), nil
+	return present(rec, org.Org, len(names), countVolumes(volumes)[rec.ID]), nil
 }
 
 // Apps implements hangar.AppService. An App whose record cannot be read is left
@@ -180,8 +190,8 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: rec.Name}) && (filter.Org == "" || filter.Org == rec.Org) {
-			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.Name], volumes[volumesOfApp{orgs[rec.Org].ID, rec.Name}]))
+		if p.May(hangar.ActionRead, rec.target("")) && (filter.Org == "" || filter.Org == rec.Org) {
+			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.ID], volumes[rec.ID]))
 		}
 	}
 	slices.SortFunc(apps, func(x, y *hangar.App) int { return strings.Compare(string(x.Name), string(y.Name)) })
@@ -206,32 +216,25 @@ func (c *Control) orgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 }
 
 // machineCounts counts the names of Machines, which those that exist have.
-func (c *Control) machineCounts(ctx context.Context) (map[hangar.AppName]int, error) {
+func (c *Control) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
 	items, _, err := state.All(ctx, c.store, namesPrefix, true)
 	if err != nil {
 		return nil, stateError(err)
 	}
-	counts := map[hangar.AppName]int{}
+	counts := map[hangar.AppID]int{}
 	for _, item := range items {
 		app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, namesPrefix), "/")
-		counts[hangar.AppName(app)]++
+		counts[hangar.AppID(app)]++
 	}
 	return counts, nil
 }
 
-// volumesOfApp tells those of an App from what an App of the same name had in another
-// organization.
-type volumesOfApp struct {
-	org string // its id
-	app hangar.AppName
-}
-
 // countVolumes counts those that are not destroyed.
-func countVolumes(rows []hangar.VolumeRow) map[volumesOfApp]int {
-	counts := map[volumesOfApp]int{}
+func countVolumes(rows []hangar.VolumeRow) map[hangar.AppID]int {
+	counts := map[hangar.AppID]int{}
 	for _, row := range rows {
 		if !row.Volume.State.Gone() {
-			counts[volumesOfApp{row.OrgID, row.Volume.App}]++
+			counts[row.Volume.AppID]++
 		}
 	}
 	return counts

@@ -39,7 +39,7 @@ func TestAppNames(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || err.Error() != tt.text || hangar.CodeOf(err) != hangar.CodeInvalid || hangar.ReasonOf(err) != "" {
+		if err == nil || err.Error() != tt.text || hangar.CodeOf(err) != hangar.CodeInvalid || hangar.ReasonOf(err) != hangar.ReasonBadName {
 			t.Errorf("%q: %v, want %s", tt.name, err, tt.text)
 		}
 		if _, err := p.Apps().App(admin(t), tt.name); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
@@ -54,7 +54,7 @@ func TestAppLife(t *testing.T) {
 		ctx := admin(t)
 		_, err := p.Apps().App(ctx, "web")
 		wantError(t, err, hangar.CodeNotFound, hangar.ReasonAppNotFound)
-		if want := `Could not find App "web"`; err.Error() != want {
+		if want := "app not found"; err.Error() != want {
 			t.Errorf("text %q, want %q", err, want)
 		}
 		web := p.app(t, "web")
@@ -89,7 +89,10 @@ func TestAppLife(t *testing.T) {
 		if again.NumericID <= web.NumericID || again.ID == web.ID || again.NetworkID != web.NetworkID || again.Status != hangar.AppPending {
 			t.Errorf("created again: %+v, was %+v", again, web)
 		}
-		if _, err := p.Machines().Machine(ctx, m.Ref()); hangar.ReasonOf(err) != hangar.ReasonMachineNotFound {
+		if _, err := p.Machines().Machine(ctx, m.Ref()); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
+			t.Errorf("the app of before: %v", err)
+		}
+		if _, err := p.Machines().Machine(ctx, hangar.MachineRef{App: "web", ID: m.ID}); hangar.ReasonOf(err) != hangar.ReasonMachineNotFound {
 			t.Errorf("machine of the app of before: %v", err)
 		}
 		all, err := p.Machines().Machines(ctx, "web", hangar.MachineFilter{IncludeDestroyed: true})

@@ -56,32 +56,29 @@ func (t *Tokens) Authorize(ctx context.Context, header hangar.Authorization, in 
 // accessible returns the organization in which a principal has an access, to what is
 // there. Its CodeNotFound may say more than the principal may know.
 func (t *Tokens) accessible(ctx context.Context, p hangar.Principal, in hangar.Access) (hangar.OrgSlug, error) {
-	org := in.Org
-	if in.App != "" {
-		app, _, err := t.anyApp(ctx, in.App)
-		if err != nil {
-			return "", err
+	if in.App == "" {
+		org, _, err := t.anyOrg(ctx, in.Org)
+		if err == nil && !in.AllowedTo(p, orgTarget(org.Org)) {
+			err = hangar.NoAccess()
 		}
-		if org != "" && org != app.Org {
-			return "", hangar.NoAccess()
-		}
-		org = app.Org
+		return org.Slug, err
 	}
-	if !in.AllowedTo(p, in.Target(org)) {
+	app, _, err := t.anyApp(ctx, in.App)
+	if err != nil {
+		return "", err
+	}
+	org := app.Org
+	if in.Org != "" && in.Org != org || !in.AllowedTo(p, app.target(in.Machine)) {
 		return "", hangar.NoAccess()
 	}
-	if in.App == "" {
-		_, _, err := t.anyOrg(ctx, org)
-		return org, err
-	}
 	if in.Volume != "" {
-		_, err := t.volumeOf(ctx, appRecord{Name: in.App, Org: org}, in.Volume)
+		_, err := t.volumeOf(ctx, app, in.Volume)
 		return org, err
 	}
 	if in.Machine == "" {
 		return org, nil
 	}
-	_, err := t.store.Get(ctx, reservationKey(hangar.MachineRef{App: in.App, ID: in.Machine}))
+	_, err = t.store.Get(ctx, reservationKey(app.ref(in.Machine)))
 	if errors.Is(err, state.ErrNotFound) {
 		return "", machineNotFound(in.Machine)
 	}

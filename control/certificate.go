@@ -18,13 +18,21 @@ type Certificates struct{ *Control }
 
 var _ hangar.CertificateService = (*Certificates)(nil)
 
-// hostnameRecord is a custom Hostname, which one App has.
+// hostnameRecord is a custom Hostname, which one App has, or which was given up.
 type hostnameRecord struct {
-	App       hangar.AppName `json:"app"`
-	ACME      bool           `json:"acme,omitempty"`
-	Custom    bool           `json:"custom,omitempty"`
-	CreatedAt time.Time      `json:"created_at"`
-	UpdatedAt time.Time      `json:"updated_at"`
+	App       hangar.AppName       `json:"app,omitempty"` // empty: it was given up
+	AppID     hangar.AppID         `json:"app_id,omitempty"`
+	OrgID     hangar.OrgID         `json:"org_id"`
+	State     claimState           `json:"state"`
+	Proof     hangar.HostnameProof `json:"proof,omitempty"`
+	ProvenAt  time.Time            `json:"proven_at,omitzero"`
+	Contested bool                 `json:"contested,omitempty"` // another organization wants it, too
+	ACME      bool                 `json:"acme,omitempty"`
+	Custom    bool                 `json:"custom,omitempty"`
+	CreatedAt time.Time            `json:"created_at"`
+	UpdatedAt time.Time            `json:"updated_at"`
+
+	item state.Item // that the record was read from; set by hostnamesOf
 }
 
 // customRecord is what is encrypted of an uploaded certificate. It comes, changes and goes
@@ -34,7 +42,20 @@ type customRecord struct {
 	PrivateKey string `json:"private_key"`
 }
 
-func hostnameKey(name hangar.Hostname) string { return hostnamesPrefix + string(name) }
+// hostnameKey begins with the key of the domain that the Hostname is below.
+func hostnameKey(name hangar.Hostname) string { return hostnamesPrefix + turned(string(name)) }
+
+// hostnameOf is the Hostname whose record is at a key.
+func hostnameOf(key string) hangar.Hostname {
+	return hangar.Hostname(turned(strings.TrimPrefix(key, hostnamesPrefix)))
+}
+
+// turned has the labels of a name the other way round.
+func turned(name string) string {
+	labels := strings.Split(name, ".")
+	slices.Reverse(labels)
+	return strings.Join(labels, ".")
+}
 
 func certificateKey(name hangar.Hostname) string { return certificatesPrefix + string(name) }
 
@@ -43,7 +64,7 @@ func certificateNotFound(app hangar.AppName, name hangar.Hostname) error {
 }
 
 // hostnamesOf returns the records of an App's Hostnames, without those that cannot be read.
-func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppName) (map[hangar.Hostname]hostnameRecord, error) {
+func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppID) (map[hangar.Hostname]hostnameRecord, error) {
 	all, _, err := state.All(ctx, c.store, hostnamesPrefix, false)
 	if err != nil {
 		return nil, err
@@ -55,8 +76,9 @@ func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppName) (map[hang
 			c.log.Error("hostname skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if rec.App == app {
-			records[hangar.Hostname(strings.TrimPrefix(item.Key, hostnamesPrefix))] = rec
+		if rec.AppID == app {
+			rec.item = item
+			records[hostnameOf(item.Key)] = rec
 		}
 	}
 	return records, nil
@@ -64,20 +86,21 @@ func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppName) (map[hang
 
 // Certificates implements hangar.CertificateService.
 func (s *Certificates) Certificates(ctx context.Context, app hangar.AppName) ([]*hangar.Certificate, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionRead); err != nil {
+	owner, _, err := s.app(ctx, app, hangar.ActionRead)
+	if err != nil {
 		return nil, err
 	}
-	records, err := s.hostnamesOf(ctx, app)
+	records, err := s.hostnamesOf(ctx, owner.ID)
 	if err != nil {
 		return nil, stateError(err)
 	}
-	leads, err := s.leads(ctx, app)
+	who, err := s.claimant(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]*hangar.Certificate, 0, len(records))
 	for name, rec := range records {
-		list = append(list, s.view(name, rec, leads))
+		list = append(list, s.view(name, rec, who))
 	}
 	slices.SortFunc(list, func(a, b *hangar.Certificate) int { return strings.Compare(string(a.Hostname), string(b.Hostname)) })
 	return list, nil
@@ -85,52 +108,57 @@ func (s *Certificates) Certificates(ctx context.Context, app hangar.AppName) ([]
 
 // Certificate implements hangar.CertificateService.
 func (s *Certificates) Certificate(ctx context.Context, app hangar.AppName, name hangar.Hostname) (*hangar.Certificate, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionRead); err != nil {
-		return nil, err
-	}
-	name, rec, _, err := s.hostname(ctx, app, name)
+	owner, _, err := s.app(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	return s.show(ctx, app, name, rec)
+	name, rec, _, err := s.hostname(ctx, owner, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.show(ctx, owner, name, rec)
 }
 
 // hostname returns the record of a Hostname of an App, whose ASCII form it returns, too.
-func (s *Certificates) hostname(ctx context.Context, app hangar.AppName, text hangar.Hostname) (hangar.Hostname, hostnameRecord, state.Item, error) {
+func (s *Certificates) hostname(ctx context.Context, app appRecord, text hangar.Hostname) (hangar.Hostname, hostnameRecord, state.Item, error) {
 	name, err := hangar.ParseHostname(string(text))
 	if err != nil { // nobody has such a one
-		return text, hostnameRecord{}, state.Item{}, certificateNotFound(app, text)
+		return text, hostnameRecord{}, state.Item{}, certificateNotFound(app.Name, text)
 	}
 	rec, item, err := read[hostnameRecord](ctx, s.store, hostnameKey(name))
-	if errors.Is(err, state.ErrNotFound) || err == nil && rec.App != app {
-		return name, rec, item, certificateNotFound(app, name)
+	if errors.Is(err, state.ErrNotFound) || err == nil && rec.AppID != app.ID {
+		return name, rec, item, certificateNotFound(app.Name, name)
 	}
 	return name, rec, item, stateError(err)
 }
 
 // leads is where the Hostnames of an App have to lead.
 type leads struct {
+	shared  []netip.Addr // those of a that it has in common with other Apps
+	own     []netip.Addr // those that it has to itself
 	a, aaaa []netip.Addr
 	cname   hangar.Hostname
 }
 
-func (s *Certificates) leads(ctx context.Context, app hangar.AppName) (leads, error) {
-	addresses, err := s.Addresses().Addresses(ctx, app)
+func (s *Certificates) leads(ctx context.Context, app appRecord) (leads, error) {
+	addresses, err := s.addressList(ctx, app.ID)
 	if err != nil {
 		return leads{}, err
 	}
 	l := leads{a: []netip.Addr{}, aaaa: []netip.Addr{}}
 	for _, at := range addresses {
 		switch at.Kind {
-		case hangar.AddressSharedV4, hangar.AddressV4:
-			l.a = append(l.a, at.IP)
+		case hangar.AddressSharedV4:
+			l.a, l.shared = append(l.a, at.IP), append(l.shared, at.IP)
+		case hangar.AddressV4:
+			l.a, l.own = append(l.a, at.IP), append(l.own, at.IP)
 		case hangar.AddressV6:
-			l.aaaa = append(l.aaaa, at.IP)
+			l.aaaa, l.own = append(l.aaaa, at.IP), append(l.own, at.IP)
 		case hangar.AddressPrivateV6: // no place for the public
 		}
 	}
-	if domain := s.domain(); domain != "" {
-		l.cname = hangar.Hostname(app) + "." + domain
+	if domain := s.domain(); domain != "" && !app.Name.Reserved() {
+		l.cname = app.Name.Hostname(domain)
 	}
 	return l, nil
 }
@@ -143,20 +171,24 @@ func (c *Control) domain() hangar.Hostname {
 	return c.routes.Domain()
 }
 
-func (s *Certificates) show(ctx context.Context, app hangar.AppName, name hangar.Hostname, rec hostnameRecord) (*hangar.Certificate, error) {
-	leads, err := s.leads(ctx, app)
+func (s *Certificates) show(ctx context.Context, app appRecord, name hangar.Hostname, rec hostnameRecord) (*hangar.Certificate, error) {
+	who, err := s.claimant(ctx, app)
 	if err != nil {
 		return nil, err
 	}
-	return s.view(name, rec, leads), nil
+	return s.view(name, rec, who), nil
 }
 
 // view is a Hostname as its owner sees it. Of certificates that are no longer wished, or not
 // yet known to the edge, the edge's answer says too much or nothing.
-func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, l leads) *hangar.Certificate {
+func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, who *claimant) *hangar.Certificate {
 	v := &hangar.Certificate{
 		Hostname: name, App: rec.App, ACME: rec.ACME, Custom: rec.Custom, CreatedAt: rec.CreatedAt, UpdatedAt: rec.UpdatedAt,
-		A: l.a, AAAA: l.aaaa, CNAME: l.cname,
+		Proof: rec.Proof, ProvenAt: rec.ProvenAt, Ownership: who.ownership(name),
+		A: who.leads.a, AAAA: who.leads.aaaa, CNAME: who.leads.cname,
+	}
+	if !rec.State.served() {
+		v.ClaimEndsAt = rec.CreatedAt.Add(hangar.HostnameClaimLife)
 	}
 	if s.certificates != nil {
 		v.CertificateState = s.certificates.CertificateState(name)
@@ -166,6 +198,14 @@ func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, l leads) *
 	})
 	if rec.ACME && !slices.ContainsFunc(v.Issued, func(i hangar.IssuedCertificate) bool { return i.Kind == hangar.CertificateACME }) {
 		v.Issued = append(v.Issued, hangar.IssuedCertificate{Kind: hangar.CertificateACME, Status: hangar.CertificatePending})
+	}
+	if rec.Custom && !rec.State.served() {
+		v.Issued = append(v.Issued, hangar.IssuedCertificate{Kind: hangar.CertificateCustom, Status: hangar.CertificatePending})
+	}
+	for i := range v.Issued {
+		if !rec.State.served() && v.Issued[i].Status == hangar.CertificatePending {
+			v.Issued[i].Status = hangar.CertificateUnproven
+		}
 	}
 	return v
 }
@@ -187,7 +227,7 @@ func (s *Certificates) RequestCertificate(ctx context.Context, app hangar.AppNam
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnsupported,
 			"invalid hostname: a certificate for %q takes a validation by DNS, which is not offered; upload one", string(name))
 	}
-	return s.put(ctx, app, name, func(rec *hostnameRecord) bool {
+	return s.want(ctx, app, name, func(rec *hostnameRecord) bool {
 		before := rec.ACME
 		rec.ACME = true
 		return !before
@@ -206,7 +246,7 @@ func (s *Certificates) UploadCertificate(ctx context.Context, app hangar.AppName
 	if _, err := in.Check(name, s.now()); err != nil {
 		return nil, err
 	}
-	return s.put(ctx, app, name, func(rec *hostnameRecord) bool {
+	return s.want(ctx, app, name, func(rec *hostnameRecord) bool {
 		rec.Custom = true
 		return true
 	}, &customRecord{in.Fullchain, in.PrivateKey})
@@ -218,112 +258,98 @@ func (s *Certificates) acceptable(text hangar.Hostname) (hangar.Hostname, error)
 	if err != nil {
 		return "", err
 	}
+	if slices.Contains(s.doors, name) {
+		return "", hangar.Errorf(hangar.CodeInvalid, "", "invalid hostname: %q is a name of the platform itself", string(name))
+	}
 	if domain := s.domain(); domain != "" && (name == domain || name.Below(domain)) {
 		return "", hangar.Errorf(hangar.CodeInvalid, "", "invalid hostname: %q is a name of the platform itself, below which every app has its own", string(name))
+	}
+	if why := name.Unclaimable(); why != "" {
+		return "", hangar.Errorf(hangar.CodeInvalid, "", "invalid hostname: %q cannot be an app's: %s", string(name), why)
 	}
 	return name, nil
 }
 
-// put changes the record of a Hostname, which change may report to be as it should, and
-// stores an uploaded certificate with it if there is one.
-func (s *Certificates) put(
+// want gives an App a Hostname, as far as anything proves that it may have it, and makes the
+// change that the caller wants.
+func (s *Certificates) want(
 	ctx context.Context, app hangar.AppName, name hangar.Hostname, change func(*hostnameRecord) bool, upload *customRecord,
 ) (*hangar.Certificate, error) {
-	for {
-		owner, item, err := s.app(ctx, app, hangar.ActionWrite)
-		if err != nil {
-			return nil, err
-		}
-		if owner.Deleting {
-			return nil, appNotFound(app)
-		}
-		rec, txn, err := s.claim(ctx, owner, name)
-		if err != nil {
-			return nil, stateError(err)
-		}
-		if change(&rec) {
-			// The App must not be destroyed meanwhile, or the record would stay.
-			txn.If = append(txn.If, state.Unchanged(item))
-			rec.UpdatedAt = s.now().UTC().Truncate(time.Second)
-			revision, err := s.writeHostname(ctx, name, rec, txn, upload)
-			if errors.Is(err, state.ErrConflict) {
-				continue
-			}
-			if err != nil {
-				return nil, stateError(err)
-			}
-			s.awaitRoute(ctx, app, revision)
-		}
-		return s.show(ctx, app, name, rec)
+	owner, _, err := s.app(ctx, app, hangar.ActionWrite)
+	if err != nil {
+		return nil, err
 	}
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := &evidence{vouched: p.Admin || s.trustNames, trusted: s.trustedUpload(upload, name)}
+	if !e.vouched {
+		e.observed, _ = s.lookUp(ctx, owner.OrgID, name) // one that has to wait is looked up later
+	}
+	rec, err := s.put(ctx, owner, name, e, change, upload)
+	if err != nil {
+		return nil, err
+	}
+	return s.show(ctx, owner, name, rec)
 }
 
-// claim returns the record of a Hostname for an App, and what has to be written with it. A
-// name and a wildcard that covers it may be those of different Apps, but not of different
-// organizations: so that nobody overlooks the other, new names come one after the other.
-func (s *Certificates) claim(ctx context.Context, app appRecord, name hangar.Hostname) (hostnameRecord, state.Txn, error) {
-	key := hostnameKey(name)
-	rec, item, err := read[hostnameRecord](ctx, s.store, key)
-	switch {
-	case err == nil && rec.App != app.Name:
-		return rec, state.Txn{}, hostnameTaken(name)
-	case err == nil:
-		return rec, state.Txn{If: []state.Compare{state.Unchanged(item)}}, nil
-	case !errors.Is(err, state.ErrNotFound):
-		return rec, state.Txn{}, err
-	}
-	_, unclaimed, claim, err := s.next(ctx, hostnameCounter)
-	if err != nil {
-		return rec, state.Txn{}, err
-	}
-	txn := state.Txn{If: []state.Compare{state.Absent(key), unclaimed}, Then: []state.Op{claim}}
-	records, err := s.hostnamesOf(ctx, app.Name)
-	if err != nil {
-		return rec, txn, err
-	}
-	if len(records) >= hangar.MaxCertificates {
-		return rec, txn, hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d hostnames, which is the most there may be", app.Name, len(records))
-	}
-	related, err := s.related(ctx, name)
-	if err != nil {
-		return rec, txn, err
-	}
-	for _, other := range related {
-		taken, err := decode[hostnameRecord](other)
+// put changes the record of a Hostname of an App, or makes one, by what speaks for it and by
+// change, which reports whether it did, and stores an uploaded certificate with it if there is
+// one. Without a change nothing new is made. The caller has checked that the App is its own.
+func (s *Certificates) put(
+	ctx context.Context, app appRecord, name hangar.Hostname, e *evidence, change func(*hostnameRecord) bool, upload *customRecord,
+) (hostnameRecord, error) {
+	for {
+		owner, item, err := s.anyApp(ctx, app.Name)
 		if err != nil {
-			s.log.ErrorContext(ctx, "hostname skipped", keyKey, other.Key, keyError, err)
+			return hostnameRecord{}, err
+		}
+		if owner.ID != app.ID || owner.Deleting {
+			return hostnameRecord{}, hangar.AppNotFound()
+		}
+		who, err := s.claimant(ctx, owner)
+		if err != nil {
+			return hostnameRecord{}, err
+		}
+		c, err := s.claimHostname(ctx, who, name, e)
+		if err == nil && c.fresh && change == nil { // it is another App's, or gone
+			return hostnameRecord{}, certificateNotFound(app.Name, name)
+		}
+		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
-		owner, _, err := s.anyApp(ctx, taken.App)
-		if err == nil && owner.Org != app.Org {
-			return rec, txn, hostnameTaken(name)
+		if err != nil {
+			return hostnameRecord{}, stateError(err)
 		}
-		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
-			return rec, txn, err
+		if change != nil && change(&c.rec) {
+			c.rec.UpdatedAt, c.changed = s.now().UTC().Truncate(time.Second), true
 		}
+		if !c.changed {
+			return c.rec, nil
+		}
+		if c.fresh {
+			if err := s.chargeHostname(ctx, owner, &c); err != nil {
+				return hostnameRecord{}, stateError(err)
+			}
+		}
+		if c.fresh && upload == nil {
+			c.txn.Then = append(c.txn.Then, state.Delete(certificateKey(name)))
+		}
+		// The App must not be destroyed meanwhile, or the record would stay.
+		c.txn.If = append(c.txn.If, state.Unchanged(item))
+		revision, err := s.writeHostname(ctx, name, c.rec, c.txn, upload)
+		if errors.Is(err, state.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return hostnameRecord{}, stateError(err)
+		}
+		if c.rec.State.served() {
+			s.awaitRoute(ctx, owner.ID, revision)
+		}
+		return c.rec, nil
 	}
-	now := s.now().UTC().Truncate(time.Second)
-	return hostnameRecord{App: app.Name, CreatedAt: now, UpdatedAt: now}, txn, nil
-}
-
-func hostnameTaken(name hangar.Hostname) error {
-	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid hostname: %q has already been taken by another app", string(name))
-}
-
-// related returns the records of the wildcard that covers a name, or of the names that a
-// wildcard covers.
-func (s *Certificates) related(ctx context.Context, name hangar.Hostname) ([]state.Item, error) {
-	if !name.Wildcard() {
-		item, err := s.store.Get(ctx, hostnameKey(name.Covering()))
-		if errors.Is(err, state.ErrNotFound) {
-			return nil, nil
-		}
-		return []state.Item{item}, err
-	}
-	all, _, err := state.All(ctx, s.store, hostnamesPrefix, false)
-	return slices.DeleteFunc(slices.Clone(all), func(item state.Item) bool {
-		return hangar.Hostname(strings.TrimPrefix(item.Key, hostnamesPrefix)).Covering() != name
-	}), err
 }
 
 // writeHostname stores the record of one Hostname, and an uploaded certificate if there is one.
@@ -352,10 +378,11 @@ func (s *Certificates) RemoveCertificate(
 	ctx context.Context, app hangar.AppName, name hangar.Hostname, kind hangar.CertificateKind,
 ) (*hangar.Certificate, error) {
 	for {
-		if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+		owner, _, err := s.app(ctx, app, hangar.ActionWrite)
+		if err != nil {
 			return nil, err
 		}
-		name, rec, item, err := s.hostname(ctx, app, name)
+		name, rec, item, err := s.hostname(ctx, owner, name)
 		if err != nil {
 			return nil, err
 		}
@@ -370,10 +397,8 @@ func (s *Certificates) RemoveCertificate(
 		default:
 			return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonCertificateNotFound, "hostname %.100q has no certificate of kind %.20q", string(name), string(kind))
 		}
-		if !rec.Custom {
-			txn.Then = append(txn.Then, state.Delete(certificateKey(name)))
-		}
-		left := rec.ACME || rec.Custom
+		left := kind != ""
+		var freed hangar.Quotas
 		if left {
 			rec.UpdatedAt = s.now().UTC().Truncate(time.Second)
 			put, err := write(item.Key, rec)
@@ -381,35 +406,47 @@ func (s *Certificates) RemoveCertificate(
 				return nil, err
 			}
 			txn.Then = append(txn.Then, put)
+			if !rec.Custom {
+				txn.Then = append(txn.Then, state.Delete(certificateKey(name)))
+			}
 		} else {
-			txn.Then = append(txn.Then, state.Delete(item.Key))
+			_, freed = rec.counted()
+			if txn.Then, err = s.releaseHostname(ctx, name, rec); err != nil {
+				return nil, stateError(err)
+			}
 		}
-		revision, err := s.store.Txn(ctx, txn)
+		revision, err := s.ledger.giveBack(ctx, rec.OrgID, freed, txn)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return nil, stateError(err)
 		}
-		s.awaitRoute(ctx, app, revision)
+		if rec.State.served() { // the route is another one
+			s.awaitRoute(ctx, owner.ID, revision)
+		}
 		if !left {
 			return nil, nil //nolint:nilnil // as the interface says
 		}
-		return s.show(ctx, app, name, rec)
+		return s.show(ctx, owner, name, rec)
 	}
 }
 
 // forgetHostnames removes all Hostnames of an App that is marked, with their certificates.
-func (c *Control) forgetHostnames(ctx context.Context, app hangar.AppName, marked state.Item) error {
+func (c *Control) forgetHostnames(ctx context.Context, app hangar.AppID, marked state.Item) error {
 	records, err := c.hostnamesOf(ctx, app)
 	if err != nil {
 		return err
 	}
-	for name := range records {
-		if _, err := c.store.Txn(ctx, state.Txn{
-			If:   []state.Compare{state.Unchanged(marked)},
-			Then: []state.Op{state.Delete(hostnameKey(name)), state.Delete(certificateKey(name))},
-		}); err != nil {
+	for name, rec := range records {
+		released, err := c.releaseHostname(ctx, name, rec)
+		if err != nil {
+			return err
+		}
+		// Another App may have got it meanwhile.
+		org, counts := rec.counted()
+		txn := state.Txn{If: []state.Compare{state.Unchanged(marked), state.Unchanged(rec.item)}, Then: released}
+		if _, err := c.ledger.giveBack(ctx, org, counts, txn); err != nil {
 			return err
 		}
 	}

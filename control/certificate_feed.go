@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
@@ -75,7 +74,7 @@ func (r *CertificateRecords) read(ctx context.Context, opened map[string]openedC
 				continue
 			}
 			one := openedCertificate{revision: item.Revision}
-			if _, err := unseal(keys, item, &one.customRecord); err != nil {
+			if err := unseal(keys, item, &one.customRecord); err != nil {
 				r.log.Error("certificate skipped", keyKey, item.Key, keyError, err)
 			}
 			opened[item.Key] = one
@@ -91,16 +90,16 @@ func (r *CertificateRecords) read(ctx context.Context, opened map[string]openedC
 		return set, 0, err
 	}
 	for _, item := range names {
-		name := hangar.Hostname(strings.TrimPrefix(item.Key, hostnamesPrefix))
+		name := hostnameOf(item.Key)
 		rec, err := decode[hostnameRecord](item)
 		if err != nil {
 			r.log.Error("hostname skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if rec.ACME {
-			set.ACME = append(set.ACME, name)
+		if rec.ACME && rec.State.ordered() {
+			set.ACME = append(set.ACME, hangar.WantedCertificate{Hostname: name, Org: rec.OrgID})
 		}
-		if up := opened[certificateKey(name)]; rec.Custom && up.Fullchain != "" {
+		if up := opened[certificateKey(name)]; rec.Custom && rec.State.served() && up.Fullchain != "" {
 			set.Custom = append(set.Custom, hangar.CustomCertificate{Hostname: name, Fullchain: []byte(up.Fullchain), PrivateKey: []byte(up.PrivateKey)})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -53,8 +54,21 @@ type fakeResolver map[string][]string
 
 var errNoName = errors.New("no such host")
 
+// of returns what there is of a name, or of the wildcard above it.
+func (r fakeResolver) of(host string) []string {
+	if found, ok := r[host]; ok {
+		return found
+	}
+	_, parent, _ := strings.Cut(host, ".")
+	return r["*."+parent]
+}
+
+func (r fakeResolver) LookupTXT(_ context.Context, name string) ([]string, error) {
+	return r[name], nil
+}
+
 func (r fakeResolver) LookupNetIP(_ context.Context, _, host string) (found []netip.Addr, err error) {
-	for _, text := range r[host] {
+	for _, text := range r.of(host) {
 		if ip, err := netip.ParseAddr(text); err == nil {
 			found = append(found, ip)
 		}
@@ -66,8 +80,10 @@ func (r fakeResolver) LookupNetIP(_ context.Context, _, host string) (found []ne
 }
 
 func (r fakeResolver) LookupCNAME(_ context.Context, host string) (string, error) {
-	if at := slices.IndexFunc(r[host], func(text string) bool { return strings.HasSuffix(text, ".") }); at >= 0 {
-		return r[host][at], nil
+	for _, text := range r.of(host) {
+		if strings.HasSuffix(text, ".") {
+			return text, nil
+		}
 	}
 	return host, nil
 }
@@ -162,11 +178,11 @@ func TestCertificatesFollow(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.certificates = &fakeCertificates{}
 	p.restart(t)
-	p.app(t, "web")
+	app := p.app(t, "web")
 	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{
-		state.Put("/hostnames/bad.example.com", []byte("{")),
-		state.Put("/hostnames/worse.example.com", []byte(`{"app":"web","custom":true}`)),
-		state.Put("/certificates/worse.example.com", []byte(`{"sealed":"AAAA"}`)),
+		state.Put("/hostnames/com.example.bad", []byte("{")),
+		state.Put("/hostnames/net.example.worse", fmt.Appendf(nil, `{"app":"web","app_id":%q,"custom":true,"state":"proven"}`, app.ID)),
+		state.Put("/certificates/worse.example.net", []byte(`{"sealed":"AAAA"}`)),
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -210,14 +226,16 @@ func TestCertificatesFollow(t *testing.T) {
 		}
 	}
 	left := slices.Concat(p.records(t, "/hostnames/"), p.records(t, "/certificates/"))
-	if len(left) != 1 { // nobody knows whose the one is that cannot be read
+	// Nobody knows whose the one is that cannot be read; of the others it is known that they
+	// were given up.
+	if want := []string{"/hostnames/com.example.*", "/hostnames/com.example.a", "/hostnames/com.example.bad", "/hostnames/net.example.worse"}; !slices.Equal(left, want) {
 		t.Errorf("there remain %v", left)
 	}
 }
 
 func TestCheckCertificate(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	edge := &fakeEdge{apps: map[hangar.AppName]*hangar.AppRoute{}, changed: make(chan struct{})}
+	edge := &fakeEdge{apps: map[hangar.AppID]*hangar.AppRoute{}, changed: make(chan struct{})}
 	p.edge = edge
 	known := &fakeCertificates{states: map[hangar.Hostname]hangar.CertificateState{
 		"a.example.com": {Issued: []hangar.IssuedCertificate{{Kind: hangar.CertificateACME, Status: hangar.CertificateActive}, {Kind: hangar.CertificateCustom, Status: hangar.CertificateActive}}},
@@ -235,7 +253,7 @@ func TestCheckCertificate(t *testing.T) {
 	v6 := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV6}).IP
 	p.resolver = fakeResolver{
 		"a.example.com.": {v4.String()}, "b.example.com.": {"198.51.100.1", "2001:db8::1"}, "c.example.com.": {v6.String()},
-		"d.example.com.": {"web.hangar.localhost.", "198.51.100.1"}, "e.example.com.": {"api.hangar.localhost."}, "hangar-check.example.com.": {v4.String()},
+		"d.example.com.": {"web.hangar.localhost.", "198.51.100.1"}, "e.example.com.": {"api.hangar.localhost."}, "*.example.com.": {v4.String()}, "f.example.com.": nil,
 	}
 	p.restart(t)
 	s := p.Certificates()
@@ -316,12 +334,13 @@ func TestMostHostnames(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.certificates = &fakeCertificates{}
 	p.restart(t)
-	p.app(t, "web")
+	app, n := p.app(t, "web"), 0
 	for chunk := range slices.Chunk(make([]int, hangar.MaxCertificates), state.MaxTxnOps) {
 		var txn state.Txn
 		for range chunk {
-			name := "/hostnames/" + hangar.Hostname(big.NewInt(time.Now().UnixNano()).Text(36)) + ".example.com"
-			txn.Then = append(txn.Then, state.Put(string(name), []byte(`{"app":"web","acme":true}`)))
+			n++
+			name := fmt.Sprintf("/hostnames/n%d.example.com", n)
+			txn.Then = append(txn.Then, state.Put(name, fmt.Appendf(nil, `{"app":"web","app_id":%q,"acme":true,"state":"proven"}`, app.ID)))
 		}
 		if _, err := p.store.Txn(t.Context(), txn); err != nil {
 			t.Fatal(err)

@@ -24,6 +24,7 @@ package control
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,14 +41,15 @@ import (
 
 // Keys of log records.
 const (
-	keyApp     = "app"
-	keyMachine = "machine"
-	keyVolume  = "volume"
-	keyHost    = "host"
-	keyKey     = "key"
-	keyPeer    = "peer"
-	keyAddress = "address"
-	keyError   = "err"
+	keyApp      = "app"
+	keyMachine  = "machine"
+	keyVolume   = "volume"
+	keyHost     = "host"
+	keyKey      = "key"
+	keyPeer     = "peer"
+	keyAddress  = "address"
+	keyHostname = "hostname"
+	keyError    = "err"
 )
 
 // NewMirror returns a copy in memory of all of a state that control reads to answer
@@ -70,13 +72,22 @@ type Config struct {
 	Certificates hangar.CertificateHost
 	// Resolver is what names are looked up by. Nil: the system's.
 	Resolver Resolver
+	// TrustHostnames takes every claim of a Hostname for proven, on a server whose users trust
+	// each other.
+	TrustHostnames bool
+	// Roots are those whose certificates prove a Hostname. Nil: the system's.
+	Roots *x509.CertPool
+	// Doors are names of the platform's own that are not below the domain of Apps.
+	Doors []hangar.Hostname
 	// Addresses is what Apps get their public addresses from.
 	Addresses AddressPools
-	Keys      *keyset.Keyset
-	Sealed    []hangar.Resealer // what else than the state holds values that Keys encrypted
-	Region    hangar.Region     // of Machines whose creator names none
-	Log       *slog.Logger
-	Now       func() time.Time // nil: time.Now
+	// Quotas are the limits of organizations that have none of their own.
+	Quotas QuotaDefaults
+	Keys   *keyset.Keyset
+	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
+	Region hangar.Region     // of Machines whose creator names none
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
 }
 
 // Control is the control plane; its methods return the services it offers.
@@ -90,12 +101,18 @@ type Control struct {
 	pools        AddressPools
 	certificates hangar.CertificateHost
 	resolver     Resolver
+	trustNames   bool
+	roots        *x509.CertPool
+	doors        []hangar.Hostname
+	lookups      *lookups
+	tended       tended
 	edge         hangar.EdgeLog
 	region       hangar.Region
 	log          *slog.Logger
 	now          func() time.Time
 	rows         *Rows
 	vault        *vault
+	ledger       *ledger
 	sealed       []hangar.Resealer
 
 	mu       sync.Mutex
@@ -110,10 +127,12 @@ func New(cfg Config) *Control {
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
 	}
+	rows := NewRows(cfg.Store, cfg.Log)
+	rows.SetQuotas(cfg.Quotas)
 	return &Control{
 		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, peers: cfg.Peers,
-		routes: cfg.Routes, edge: cfg.EdgeLog, pools: cfg.Addresses, certificates: cfg.Certificates, resolver: cfg.Resolver, region: cfg.Region, log: cfg.Log, now: cfg.Now,
-		rows: NewRows(cfg.Store, cfg.Log), creating: map[hangar.MachineID]struct{}{},
+		routes: cfg.Routes, edge: cfg.EdgeLog, pools: cfg.Addresses, certificates: cfg.Certificates, resolver: cfg.Resolver, trustNames: cfg.TrustHostnames, roots: cfg.Roots, doors: cfg.Doors, lookups: newLookups(), region: cfg.Region, log: cfg.Log, now: cfg.Now,
+		rows: rows, ledger: rows.ledger, creating: map[hangar.MachineID]struct{}{},
 		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
 	}
 }
@@ -157,8 +176,14 @@ func (c *Control) Platform() *Platform { return &Platform{c} }
 // Images returns the service of images.
 func (c *Control) Images() *Images { return &Images{c} }
 
+// Repositories returns the service of who may use the built-in registry.
+func (c *Control) Repositories() *Repositories { return &Repositories{c} }
+
 // Secrets returns the service of Apps' secrets.
 func (c *Control) Secrets() *Secrets { return &Secrets{c} }
+
+// SecretKeys returns the service of Apps' secret keys.
+func (c *Control) SecretKeys() *SecretKeys { return &SecretKeys{c} }
 
 // Registries returns the service of credentials for registries.
 func (c *Control) Registries() *Registries { return &Registries{c} }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"os"
@@ -65,9 +66,12 @@ type plane struct {
 	clock        *clock
 	gateway      *fakeGateway
 	edge         hangar.RouteHost // nil: there is none
+	quotas       control.QuotaDefaults
 	pools        control.AddressPools
 	certificates hangar.CertificateHost // nil: there is none
 	resolver     control.Resolver       // nil: the system's
+	trustNames   bool                   // see control.Config
+	roots        *x509.CertPool         // nil: the system's
 	log          hangar.EdgeLog         // nil: there is none
 }
 
@@ -113,8 +117,11 @@ func (p *plane) restart(t *testing.T) {
 		Store: p.store, Vault: control.NewVault(p.store, p.keys, quiet), Issuer: "https://oidc.example", Audience: "https://example",
 		Now: p.clock.Now, NewKey: signingKey,
 	})
+	if p.rows != nil {
+		p.rows.SetQuotas(p.quotas)
+	}
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, Addresses: p.pools, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
 	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,11 @@ type fakeHost struct {
 	updated   hangar.MachineUpdate // the last one
 	onCreate  func(spec hangar.MachineSpec) (before, after error)
 	onDestroy func() // once
+	brief     bool   // Machines destroy themselves before their creation is answered
 
+	removedOrgs []hangar.OrgID
+
+	usage   hangar.ImageUsage      // of every organization
 	rows    hangar.VolumePublisher // nil: rows of volumes are not published
 	volumes fakeVolumes
 }
@@ -66,7 +70,18 @@ func (f *fakeHost) send(ctx context.Context, row hangar.MachineRow) error {
 	if f.publish == nil {
 		return nil
 	}
-	return f.publish.PublishMachine(context.WithoutCancel(ctx), row)
+	ctx = context.WithoutCancel(ctx)
+	if row.Machine.State == hangar.MachineDestroyed {
+		return f.publish.RetractMachine(ctx, f.host.ID, row.Machine.Ref())
+	}
+	return f.publish.PublishMachine(ctx, row)
+}
+
+// forget plays the day after a Machine was destroyed.
+func (f *fakeHost) forget(id hangar.MachineID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.machines, id)
 }
 
 func (f *fakeHost) state(id hangar.MachineID) hangar.MachineState {
@@ -107,7 +122,11 @@ func (f *fakeHost) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (
 			return nil, after
 		}
 	}
-	return f.record(ctx, spec)
+	m, err := f.record(ctx, spec)
+	if f.brief && err == nil {
+		return m, f.set(ctx, spec.ID, hangar.MachineDestroyed)
+	}
+	return m, err
 }
 
 func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
@@ -123,7 +142,7 @@ func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar
 			state = hangar.MachineStopped
 		}
 		m = &hangar.Machine{
-			ID: spec.ID, Name: spec.Name, App: spec.App, State: state, Region: spec.Region, Host: f.host.ID,
+			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: state, Region: spec.Region, Host: f.host.ID,
 			Config: spec.Config, Cordoned: spec.Cordoned, HostStatus: "ok", SecretsVersion: spec.Secrets.Version,
 		}
 		f.machines[spec.ID] = m
@@ -144,7 +163,7 @@ func (f *fakeHost) do(ctx context.Context, ref hangar.MachineRef, v hangar.Verb,
 		return hangar.Machine{}, errDown
 	}
 	m := f.machines[ref.ID]
-	if m == nil || m.App != ref.App {
+	if m == nil || m.AppID != ref.AppID {
 		f.mu.Unlock()
 		return hangar.Machine{}, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found")
 	}
@@ -181,7 +200,7 @@ func (f *fakeHost) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.updated = in
-	f.machines[ref.ID].SecretsVersion = in.Secrets.Version
+	f.machines[ref.ID].SecretsVersion, f.machines[ref.ID].Config = in.Secrets.Version, in.Config
 	m.SecretsVersion = in.Secrets.Version
 	return &m, nil
 }
@@ -329,7 +348,7 @@ func (f *fakeHost) MachineVersions(ctx context.Context, ref hangar.MachineRef) (
 }
 
 func (f *fakeHost) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
-	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
+	_, err := f.do(ctx, ref, "", false, "")
 	return nil, err
 }
 
@@ -359,7 +378,7 @@ func (f *fakeHost) DialMachine(ctx context.Context, ref hangar.MachineRef, _ int
 	return mine, theirs.Close()
 }
 
-func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+func (f *fakeHost) Machines(_ context.Context, app hangar.AppID, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
@@ -367,7 +386,7 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar
 	}
 	var list []*hangar.Machine
 	for _, m := range f.machines {
-		if got := *m; (app == "" || got.App == app) && filter.Matches(&got) {
+		if got := *m; (app == "" || got.AppID == app) && filter.Matches(&got) {
 			list = append(list, &got)
 		}
 	}
@@ -377,7 +396,7 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppName, filter hangar
 
 // OrgMachines has all Machines in one organization.
 func (f *fakeHost) OrgMachines(
-	ctx context.Context, _ hangar.OrgSlug, after hangar.MachineID, limit int, filter hangar.MachineFilter,
+	ctx context.Context, _ hangar.OrgID, after hangar.MachineID, limit int, filter hangar.MachineFilter,
 ) ([]*hangar.Machine, error) {
 	list, err := f.Machines(ctx, "", filter)
 	list = slices.DeleteFunc(list, func(m *hangar.Machine) bool { return m.ID <= after })
@@ -400,7 +419,7 @@ func (f *fakeHost) Room(context.Context) (hangar.HostRoom, error) {
 }
 
 // Logs has tokens that count lines.
-func (f *fakeHost) Logs(_ context.Context, _ hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
+func (f *fakeHost) Logs(_ context.Context, _ hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
@@ -414,7 +433,7 @@ func (f *fakeHost) Logs(_ context.Context, _ hangar.AppName, q hangar.LogQuery) 
 	return hangar.LogPage{Entries: slices.Clone(f.logs[from:to]), Next: strings.Repeat("x", to)}, nil
 }
 
-func (f *fakeHost) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+func (f *fakeHost) FollowLogs(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		page, err := f.Logs(ctx, app, q)
 		for _, e := range page.Entries {
@@ -443,6 +462,20 @@ func (f *fakeHost) Images(context.Context) ([]hangar.Image, error) {
 		return nil, errDown
 	}
 	return slices.Clone(f.images), nil
+}
+
+func (f *fakeHost) ImageUsage(context.Context, hangar.OrgID) (hangar.ImageUsage, error) {
+	return f.usage, nil
+}
+
+func (f *fakeHost) RemoveOrg(_ context.Context, org hangar.OrgID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return errDown
+	}
+	f.removedOrgs = append(f.removedOrgs, org)
+	return nil
 }
 
 func (f *fakeHost) RemoveImage(_ context.Context, digest string) error {

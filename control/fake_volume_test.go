@@ -17,9 +17,10 @@ type fakeVolumes struct {
 	seq      uint64
 	room     int  // GiB; 0: enough
 	elastic  bool // it can restore the snapshots of others
-	drills   map[string]hangar.VolumeDrill
+	drills   map[hangar.AppID]hangar.VolumeDrill
 	onCreate func(spec hangar.VolumeSpec) (before, after error)
-	mute     bool // the host does not publish
+	mute     bool            // the host does not publish
+	read     hangar.VolumeID // is being read, and cannot be purged
 }
 
 // volumeRow finds a volume. volumes.mu is held.
@@ -28,7 +29,7 @@ func (f *fakeHost) volumeRow(ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		return nil, errDown
 	}
 	row := f.volumes.rows[ref.ID]
-	if row == nil || row.Volume.App != ref.App {
+	if row == nil || row.Volume.AppID != ref.AppID {
 		return nil, hangar.VolumeNotFound(ref.ID)
 	}
 	return row, nil
@@ -91,13 +92,13 @@ func (f *fakeHost) CreateVolume(ctx context.Context, spec hangar.VolumeSpec) (*h
 			state = hangar.VolumeRestoring
 		}
 		f.volumes.rows[spec.ID] = &hangar.VolumeRow{Org: spec.Org, OrgID: spec.OrgID, Volume: hangar.Volume{
-			ID: spec.ID, Name: spec.Name, App: spec.App, State: state, SizeGB: max(spec.SizeGB, 1), Region: spec.Region, Host: f.host.ID,
+			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: state, SizeGB: max(spec.SizeGB, 1), Region: spec.Region, Host: f.host.ID,
 			Zone: "a7b1", Encrypted: spec.Encrypted, CreatedAt: time.Unix(1_700_000_000, 0).UTC(), SnapshotRetention: spec.SnapshotRetention,
 			AutoBackup: spec.AutoBackup, Wanted: spec.FSType, Filling: hangar.Filling{Snapshot: spec.Snapshot, Source: spec.Source},
 		}}
 	}
 	f.volumes.mu.Unlock()
-	row, err := f.changeVolume(ctx, hangar.VolumeRef{App: spec.App, ID: spec.ID}, func(*hangar.VolumeRow) error { return nil })
+	row, err := f.changeVolume(ctx, hangar.VolumeRef{AppID: spec.AppID, ID: spec.ID}, func(*hangar.VolumeRow) error { return nil })
 	if after != nil {
 		return nil, after
 	}
@@ -126,7 +127,7 @@ func (f *fakeHost) VolumeRow(_ context.Context, ref hangar.VolumeRef) (*hangar.V
 	return &answer, nil
 }
 
-func (f *fakeHost) VolumeRows(ctx context.Context, app hangar.AppName) ([]*hangar.VolumeRow, error) {
+func (f *fakeHost) VolumeRows(ctx context.Context, app hangar.AppID) ([]*hangar.VolumeRow, error) {
 	if f.isDown() {
 		return nil, errDown
 	}
@@ -134,7 +135,7 @@ func (f *fakeHost) VolumeRows(ctx context.Context, app hangar.AppName) ([]*hanga
 	defer f.volumes.mu.Unlock()
 	var list []*hangar.VolumeRow
 	for _, row := range f.volumes.rows {
-		if app == "" || row.Volume.App == app {
+		if app == "" || row.Volume.AppID == app {
 			list = append(list, new(*row))
 		}
 	}
@@ -152,6 +153,9 @@ func (f *fakeHost) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in ha
 }
 
 func (f *fakeHost) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (*hangar.VolumeRow, error) {
+	if err := f.claim(ctx, ref, func(row *hangar.VolumeRow) { row.Volume.SizeGB = sizeGB }); err != nil {
+		return nil, err
+	}
 	return f.changeVolume(ctx, ref, func(row *hangar.VolumeRow) error {
 		if f.volumes.room > 0 && sizeGB > f.volumes.room {
 			return errRoom
@@ -186,6 +190,27 @@ func (f *fakeHost) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*h
 	})
 }
 
+// PurgeVolume forgets one that has no snapshots, as hosts do soon afterwards.
+func (f *fakeHost) PurgeVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return f.changeVolume(ctx, ref, func(row *hangar.VolumeRow) error {
+		if !row.Volume.State.Gone() || f.volumes.read == ref.ID {
+			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "not destroyed, or being read")
+		}
+		row.Volume.State = hangar.VolumeDestroyed
+		return nil
+	})
+}
+
+// claim counts a volume as change will make it.
+func (f *fakeHost) claim(ctx context.Context, ref hangar.VolumeRef, change func(*hangar.VolumeRow)) error {
+	row, err := f.VolumeRow(ctx, ref)
+	if err != nil || f.rows == nil {
+		return err
+	}
+	change(row)
+	return f.rows.ClaimVolume(ctx, *row)
+}
+
 func (f *fakeHost) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]hangar.VolumeEvent, error) {
 	_, err := f.VolumeRow(ctx, ref)
 	return []hangar.VolumeEvent{}, err
@@ -205,6 +230,10 @@ func (f *fakeHost) Snapshots(ctx context.Context, ref hangar.VolumeRef) ([]*hang
 
 func (f *fakeHost) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hangar.Snapshot, error) {
 	made := hangar.Snapshot{ID: hangar.NewSnapshotID(), Volume: ref.ID, State: hangar.SnapshotCreated, CreatedAt: time.Unix(1_700_000_000, 0).UTC()}
+	grow := func(row *hangar.VolumeRow) { row.Snapshots = slices.Insert(slices.Clone(row.Snapshots), 0, made) }
+	if err := f.claim(ctx, ref, grow); err != nil {
+		return nil, err
+	}
 	_, err := f.changeVolume(ctx, ref, func(row *hangar.VolumeRow) error {
 		made.VolumeSize = int64(row.Volume.SizeGB) << 30
 		row.Snapshots = slices.Insert(slices.Clone(row.Snapshots), 0, made)
@@ -213,7 +242,7 @@ func (f *fakeHost) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*h
 	return &made, err
 }
 
-func (f *fakeHost) DrillVolumes(ctx context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
+func (f *fakeHost) DrillVolumes(ctx context.Context, app hangar.AppID) (*hangar.VolumeDrill, error) {
 	rows, err := f.VolumeRows(ctx, app)
 	if err != nil {
 		return nil, err
@@ -221,24 +250,24 @@ func (f *fakeHost) DrillVolumes(ctx context.Context, orgID string, app hangar.Ap
 	f.volumes.mu.Lock()
 	defer f.volumes.mu.Unlock()
 	for _, row := range rows {
-		if len(row.Snapshots) > 0 && row.OrgID == orgID {
+		if len(row.Snapshots) > 0 {
 			if f.volumes.drills == nil {
-				f.volumes.drills = map[string]hangar.VolumeDrill{}
+				f.volumes.drills = map[hangar.AppID]hangar.VolumeDrill{}
 			}
-			f.volumes.drills[orgID+"/"+string(app)] = hangar.VolumeDrill{App: app, Volume: row.Volume.ID, Snapshot: row.Snapshots[0].ID, StartedAt: time.Now()}
-			return new(f.volumes.drills[orgID+"/"+string(app)]), nil
+			f.volumes.drills[app] = hangar.VolumeDrill{App: row.Volume.App, Volume: row.Volume.ID, Snapshot: row.Snapshots[0].ID, StartedAt: time.Now()}
+			return new(f.volumes.drills[app]), nil
 		}
 	}
 	return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound, "no snapshot")
 }
 
-func (f *fakeHost) VolumeDrill(_ context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
+func (f *fakeHost) VolumeDrill(_ context.Context, app hangar.AppID) (*hangar.VolumeDrill, error) {
 	if f.isDown() {
 		return nil, errDown
 	}
 	f.volumes.mu.Lock()
 	defer f.volumes.mu.Unlock()
-	drill, ok := f.volumes.drills[orgID+"/"+string(app)]
+	drill, ok := f.volumes.drills[app]
 	if !ok {
 		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no drill")
 	}

@@ -26,6 +26,9 @@ func (c *Control) heal(ctx context.Context) error {
 	if err := c.healVolumes(ctx); err != nil {
 		return err
 	}
+	if err := c.healVolumeClaims(ctx); err != nil {
+		return err
+	}
 	return c.adoptOrphans(ctx, reserved)
 }
 
@@ -45,7 +48,7 @@ func (c *Control) healApps(ctx context.Context) error {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, destroyTimeout)
-		err = c.finishDestroy(bounded, rec.Name, item)
+		err = c.finishDestroy(bounded, item)
 		cancel()
 		if err != nil {
 			c.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
@@ -71,8 +74,14 @@ func (c *Control) healReservations(ctx context.Context) (map[string]struct{}, er
 			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if !r.Confirmed && !c.underWay(r.ID) {
+		switch {
+		case !r.Confirmed && !c.underWay(r.ID):
 			group.Go(func() error { return c.healReservation(ctx, item, r) })
+		case r.Version == updating:
+			app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
+			if err := c.settleWithHost(ctx, hangar.MachineRef{AppID: hangar.AppID(app), ID: r.ID}); err != nil {
+				c.log.Warn("the size of a machine is not settled yet", keyApp, app, keyMachine, r.ID, keyError, err)
+			}
 		}
 	}
 	return known, group.Wait()
@@ -80,7 +89,7 @@ func (c *Control) healReservations(ctx context.Context) (map[string]struct{}, er
 
 func (c *Control) healReservation(ctx context.Context, item state.Item, r reservation) error {
 	app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
-	half := &claim{reservation: r, app: hangar.AppName(app), item: item}
+	half := &claim{reservation: r, app: hangar.AppID(app), item: item}
 	bounded, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	exists, err := c.exists(bounded, half)
@@ -100,7 +109,7 @@ func (c *Control) healReservation(ctx context.Context, item state.Item, r reserv
 	if err == nil && named.ID == r.ID {
 		txn.If, txn.Then = append(txn.If, state.Unchanged(nameItem)), append(txn.Then, state.Delete(nameItem.Key))
 	}
-	if _, err = c.store.Txn(ctx, txn); err != nil && !errors.Is(err, state.ErrConflict) {
+	if _, err = c.ledger.giveBack(ctx, r.OrgID, r.Counts, txn); err != nil && !errors.Is(err, state.ErrConflict) {
 		return stateError(err)
 	}
 	return nil
@@ -122,8 +131,6 @@ func (c *Control) exists(ctx context.Context, r *claim) (bool, error) {
 // adoptOrphans gives a reservation back to Machines that have a row and none, as
 // after the state was restored from a backup.
 func (c *Control) adoptOrphans(ctx context.Context, reserved map[string]struct{}) error {
-	// With the values: to ask for the rows of Machines that are destroyed, which are
-	// without a reservation for a day, one by one takes long.
 	items, _, err := state.All(ctx, c.store, hostsPrefix, false)
 	if err != nil {
 		return stateError(err)
@@ -141,7 +148,7 @@ func (c *Control) adoptOrphans(ctx context.Context, reserved map[string]struct{}
 		if err != nil {
 			continue // parse has told why
 		}
-		if err := adopt(ctx, c.store, row); err != nil {
+		if err := adopt(ctx, c.ledger, row); err != nil {
 			return stateError(err)
 		}
 	}
@@ -149,9 +156,10 @@ func (c *Control) adoptOrphans(ctx context.Context, reserved map[string]struct{}
 }
 
 // adopt reserves what a Machine uses that exists and has no reservation, unless it
-// is destroyed or its App is. A name that another Machine has meanwhile stays
+// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has meanwhile stays
 // that one's.
-func adopt(ctx context.Context, s state.Store, row hangar.MachineRow) error {
+func adopt(ctx context.Context, l *ledger, row hangar.MachineRow) error {
+	s := l.store
 	ref := row.Machine.Ref()
 	if gone(row.Machine.State) {
 		return nil
@@ -161,25 +169,29 @@ func adopt(ctx context.Context, s state.Store, row hangar.MachineRow) error {
 			return err
 		}
 		app, appItem, err := read[appRecord](ctx, s, appKey(ref.App))
-		if errors.Is(err, state.ErrNotFound) || err == nil && app.Deleting {
+		if errors.Is(err, state.ErrNotFound) || err == nil && (app.Deleting || app.ID != ref.AppID) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		r := reservation{ID: ref.ID, Name: row.Machine.Name, Host: row.Machine.Host, Confirmed: true, CreatedAt: row.Machine.CreatedAt}
+		r := reservation{ID: ref.ID, Name: row.Machine.Name, Host: row.Machine.Host, Confirmed: true, CreatedAt: row.Machine.CreatedAt, OrgID: app.OrgID}
+		r.Counts = guestQuotas(row.Machine.Config.Guest)
 		put, err := write(reservationKey(ref), r)
 		if err != nil {
 			return err
 		}
 		txn := state.Txn{If: []state.Compare{state.Unchanged(appItem), state.Absent(put.Key)}, Then: []state.Op{put}}
-		if _, err := s.Get(ctx, nameKey(ref.App, r.Name)); errors.Is(err, state.ErrNotFound) {
-			name, err := write(nameKey(ref.App, r.Name), nameRecord{ID: ref.ID})
+		if _, err := s.Get(ctx, nameKey(ref.AppID, r.Name)); errors.Is(err, state.ErrNotFound) {
+			name, err := write(nameKey(ref.AppID, r.Name), nameRecord{ID: ref.ID})
 			if err != nil {
 				return err
 			}
 			txn.If, txn.Then = append(txn.If, state.Absent(name.Key)), append(txn.Then, name)
 		} else if err != nil {
+			return err
+		}
+		if err := l.credit(ctx, app.OrgID, r.Counts, &txn); err != nil {
 			return err
 		}
 		if _, err := s.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {

@@ -28,7 +28,7 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 		}
 		ref = self
 	}
-	r, err := i.Machines().reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return hangar.MayIdentify(ctx, p, t) })
+	r, ref, err := i.Machines().reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return hangar.MayIdentify(ctx, p, t) })
 	if err != nil {
 		return "", err
 	}
@@ -47,6 +47,9 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 		return "", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine not running, currently %s", m.State)
 	}
 	app, _, err := i.anyApp(ctx, ref.App)
+	if err == nil && app.ID != ref.AppID {
+		err = hangar.AppNotFound()
+	}
 	if err != nil {
 		return "", err
 	}

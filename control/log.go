@@ -1,13 +1,16 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,6 +25,9 @@ import (
 type Logs struct{ *Control }
 
 var _ hangar.LogService = (*Logs)(nil)
+
+// watchPause is how long a watch of the state that broke waits before it is taken up again.
+const watchPause = time.Second
 
 // logToken continues the log of an App: one token of each host.
 type logToken map[hangar.HostID]string
@@ -61,17 +67,18 @@ type hostLog struct {
 // split makes the queries of hosts. Each may return its share of the lines, so
 // that a page holds all that it was made of and continues without a gap. Hosts
 // that cannot be reached are left out, unless none can.
-func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery, everyHost bool) ([]hostLog, logToken, error) {
-	if _, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance}); err != nil {
-		return nil, nil, err
+func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (appRecord, []hostLog, logToken, error) {
+	rec, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
+	if err != nil {
+		return appRecord{}, nil, nil, err
 	}
 	token, err := parseLogToken(q.Token)
 	if err != nil {
-		return nil, nil, err
+		return rec, nil, nil, err
 	}
-	ids, err := l.logHosts(ctx, app, q, everyHost)
+	ids, err := l.logHosts(ctx, rec, q)
 	if err != nil {
-		return nil, nil, err
+		return rec, nil, nil, err
 	}
 	limit := q.Limit
 	if limit <= 0 {
@@ -90,22 +97,19 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery,
 		logs = append(logs, hostLog{agent: agent, query: part})
 	}
 	if len(logs) == 0 && away != nil {
-		return nil, nil, away
+		return rec, nil, nil, away
 	}
-	return logs, token, nil
+	return rec, logs, token, nil
 }
 
-// logHosts are the hosts that have lines of the App or, for a follower of it, may
-// come to have some.
-func (l *Logs) logHosts(ctx context.Context, app hangar.AppName, q hangar.LogQuery, everyHost bool) ([]hangar.HostID, error) {
+// logHosts are the hosts that may have lines of the App: of its Machines that are destroyed,
+// only they know.
+func (l *Logs) logHosts(ctx context.Context, app appRecord, q hangar.LogQuery) ([]hangar.HostID, error) {
 	if q.Instance != "" {
-		r, _, err := read[reservation](ctx, l.store, reservationKey(hangar.MachineRef{App: app, ID: q.Instance}))
-		if errors.Is(err, state.ErrNotFound) {
-			return nil, machineNotFound(q.Instance)
-		}
-		return []hangar.HostID{r.Host}, stateError(err)
+		r, err := l.reservationOf(ctx, app.ref(q.Instance))
+		return []hangar.HostID{r.Host}, err
 	}
-	reserved, err := l.reserved(ctx, app)
+	reserved, err := l.reserved(ctx, app.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -113,11 +117,9 @@ func (l *Logs) logHosts(ctx context.Context, app hangar.AppName, q hangar.LogQue
 	for _, r := range reserved {
 		ids = append(ids, r.host)
 	}
-	if everyHost {
-		for _, h := range l.agents.Hosts() {
-			if q.Region == "" || q.Region == h.Region {
-				ids = append(ids, h.ID)
-			}
+	for _, h := range l.agents.Hosts() {
+		if q.Region == "" || q.Region == h.Region {
+			ids = append(ids, h.ID)
 		}
 	}
 	slices.Sort(ids)
@@ -126,7 +128,7 @@ func (l *Logs) logHosts(ctx context.Context, app hangar.AppName, q hangar.LogQue
 
 // Logs implements hangar.LogService.
 func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
-	logs, token, err := l.split(ctx, app, q, false)
+	rec, logs, token, err := l.split(ctx, app, q)
 	if err != nil {
 		return hangar.LogPage{}, err
 	}
@@ -137,7 +139,7 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	group, bounded := errgroup.WithContext(ctx)
 	for i, part := range logs {
 		group.Go(func() (err error) {
-			pages[i], err = part.agent.Logs(bounded, app, part.query)
+			pages[i], err = part.agent.Logs(bounded, rec.ID, part.query)
 			if err != nil && unreachable(err) && len(logs) > 1 {
 				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.agent.Host().ID, keyError, err)
 				pages[i], err = hangar.LogPage{Next: part.query.Token}, nil
@@ -162,30 +164,113 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	return page, nil
 }
 
-// FollowLogs implements hangar.LogService. It ends with the first error of a host.
+// FollowLogs implements hangar.LogService. It ends with the first error of a host, or with the
+// App or Machine that is followed.
 func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Edge {
 			l.followEdge(ctx, app, q, yield)
 			return
 		}
-		logs, _, err := l.split(ctx, app, q, true)
+		rec, logs, _, err := l.split(ctx, app, q)
 		if err != nil {
 			yield(hangar.LogEntry{}, err)
 			return
 		}
-		if len(logs) == 1 {
-			logs[0].agent.FollowLogs(ctx, app, logs[0].query)(yield)
-			return
+		l.whileThere(ctx, rec, q.Instance, yield, func(ctx context.Context, yield func(hangar.LogEntry, error) bool) {
+			if len(logs) == 1 {
+				logs[0].agent.FollowLogs(ctx, rec.ID, logs[0].query)(yield)
+				return
+			}
+			merge(ctx, rec.ID, logs, yield)
+		})
+	}
+}
+
+// whileThere yields what follow does, until the App or, if one is named, its Machine is gone:
+// then the last thing is an error, CodeNotFound.
+func (l *Logs) whileThere(
+	ctx context.Context, app appRecord, machine hangar.MachineID, yield func(hangar.LogEntry, error) bool,
+	follow func(context.Context, func(hangar.LogEntry, error) bool),
+) {
+	key, missing := appKey(app.Name), hangar.AppNotFound()
+	if machine != "" {
+		key, missing = reservationKey(app.ref(machine)), machineNotFound(machine)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		err := l.awaitRemoval(ctx, key, app.ID)
+		if err == nil && machine != "" {
+			if _, unknown := l.reservationOf(ctx, app.ref(machine)); unknown == nil {
+				// It is destroyed, and has a log for as long as its host keeps that.
+				err = l.awaitRemoval(ctx, appKey(app.Name), app.ID)
+			}
 		}
-		merge(ctx, app, logs, yield)
+		if err == nil {
+			end(missing)
+		}
+	})
+	defer watcher.Wait()
+	defer end(nil)
+	reads := true
+	follow(ctx, func(e hangar.LogEntry, err error) bool {
+		if err != nil && context.Cause(ctx) == missing { //nolint:errorlint // this very one
+			return false
+		}
+		reads = yield(e, err) && err == nil
+		return reads
+	})
+	if reads && context.Cause(ctx) == missing { //nolint:errorlint // this very one
+		yield(hangar.LogEntry{}, missing)
+	}
+}
+
+// awaitRemoval returns nil when what an App has at a key, or the App itself, is gone. A state
+// that cannot be followed for a while says nothing about that.
+func (c *Control) awaitRemoval(ctx context.Context, key string, app hangar.AppID) error {
+	// there reports whether the item of the key is still the App's.
+	there := func(items []state.Item) bool {
+		return slices.ContainsFunc(items, func(item state.Item) bool {
+			if item.Key != key {
+				return false
+			}
+			rec, err := decode[appRecord](item)
+			return !strings.HasPrefix(key, appsPrefix) || err != nil || rec.ID == app
+		})
+	}
+	for {
+		page, err := c.store.List(ctx, key, state.ListOptions{Limit: 1}) // the key itself sorts first
+		if err == nil && !there(page.Items) {
+			return nil
+		}
+		if err == nil {
+			for batch, failure := range c.store.Watch(ctx, key, page.Revision+1) {
+				if err = failure; err != nil {
+					break
+				}
+				for _, change := range batch.Changes {
+					if change.Key == key && (change.Deleted || !there([]state.Item{change.Item})) {
+						return nil
+					}
+				}
+			}
+		}
+		if ctx.Err() != nil || errors.Is(err, state.ErrClosed) {
+			return cmp.Or(ctx.Err(), err)
+		}
+		select {
+		case <-time.After(watchPause):
+		case <-ctx.Done():
+		}
 	}
 }
 
 // followEdge yields what the edge of this process does with requests for the App or, if q
 // names a Machine or a region, with those that went there.
 func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQuery, yield func(hangar.LogEntry, error) bool) {
-	if _, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance}); err != nil {
+	rec, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
+	if err != nil {
 		yield(hangar.LogEntry{}, err)
 		return
 	}
@@ -193,19 +278,21 @@ func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQ
 		yield(hangar.LogEntry{}, hangar.Errorf(hangar.CodeUnavailable, "", "this server has no edge"))
 		return
 	}
-	for e, err := range l.edge.FollowEdge(ctx, app) {
-		elsewhere := q.Instance != "" && q.Instance != e.Instance || q.Region != "" && q.Region != e.Region
-		if err == nil && elsewhere && e.Edge != nil {
-			continue
+	l.whileThere(ctx, rec, q.Instance, yield, func(ctx context.Context, yield func(hangar.LogEntry, error) bool) {
+		for e, err := range l.edge.FollowEdge(ctx, rec.ID) {
+			elsewhere := q.Instance != "" && q.Instance != e.Instance || q.Region != "" && q.Region != e.Region
+			if err == nil && elsewhere && e.Edge != nil {
+				continue
+			}
+			if !yield(e, err) {
+				return
+			}
 		}
-		if !yield(e, err) {
-			return
-		}
-	}
+	})
 }
 
 // merge yields the lines of several hosts as they arrive.
-func merge(ctx context.Context, app hangar.AppName, logs []hostLog, yield func(hangar.LogEntry, error) bool) {
+func merge(ctx context.Context, app hangar.AppID, logs []hostLog, yield func(hangar.LogEntry, error) bool) {
 	type line struct {
 		entry hangar.LogEntry
 		err   error

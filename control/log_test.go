@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,10 +127,84 @@ func TestFollowLogs(t *testing.T) {
 	}
 }
 
+// endless is an edge that does nothing, but is followed.
+type endless struct{ followed chan struct{} }
+
+func (l endless) FollowEdge(ctx context.Context, _ hangar.AppID) iter.Seq2[hangar.LogEntry, error] {
+	return func(func(hangar.LogEntry, error) bool) {
+		l.followed <- struct{}{}
+		<-ctx.Done()
+	}
+}
+
+// TestFollowersEndWithTheApp: who follows an App is told when it is destroyed, also when its name
+// is another's by then, and never hears of that one.
+func TestFollowersEndWithTheApp(t *testing.T) {
+	for hosts := 1; hosts <= 2; hosts++ {
+		all := []*fakeHost{newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc")}
+		p := newPlane(t, state.NewMemory(), all[:hosts]...)
+		edge := endless{make(chan struct{})}
+		p.log = edge
+		p.restart(t)
+		p.app(t, "web")
+		p.app(t, "web2")
+		m := p.machine(t, "web", "")
+		for _, h := range p.hosts {
+			h.say(time.Now(), "a line")
+		}
+		ctx := admin(t)
+		const others = 2
+		var still, ended sync.WaitGroup
+		follow := func(ctx context.Context, app hangar.AppName, q hangar.LogQuery) error {
+			heard := sync.OnceFunc(still.Done)
+			if q.Edge {
+				go func() { <-edge.followed; heard() }()
+			}
+			for _, err := range p.Logs().FollowLogs(ctx, app, q) {
+				if err != nil {
+					return err
+				}
+				heard()
+			}
+			return nil
+		}
+		for i, q := range []hangar.LogQuery{{}, {Instance: m.ID}, {Edge: true}, {Edge: true, Instance: m.ID}} {
+			still.Add(1)
+			ended.Go(func() {
+				want := hangar.ReasonAppNotFound
+				if q.Instance != "" {
+					want = hangar.ReasonMachineNotFound
+				}
+				if err := follow(ctx, "web", q); hangar.CodeOf(err) != hangar.CodeNotFound || hangar.ReasonOf(err) != want {
+					t.Errorf("%d hosts, follower %d ends with %v", hosts, i, err)
+				}
+			})
+		}
+		until, cancel := context.WithCancel(ctx)
+		still.Add(others)
+		var rest sync.WaitGroup
+		for range others {
+			rest.Go(func() {
+				if err := follow(until, "web2", hangar.LogQuery{}); err != nil {
+					t.Errorf("the follower of an app with a longer name: %v", err)
+				}
+			})
+		}
+		still.Wait()
+		if err := p.Apps().DestroyApp(admin(t), "web", true); err != nil {
+			t.Fatal(err)
+		}
+		p.app(t, "web")
+		ended.Wait()
+		cancel()
+		rest.Wait()
+	}
+}
+
 // edgeLines is an edge that does what it did again.
 type edgeLines []hangar.LogEntry
 
-func (l edgeLines) FollowEdge(context.Context, hangar.AppName) iter.Seq2[hangar.LogEntry, error] {
+func (l edgeLines) FollowEdge(context.Context, hangar.AppID) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		for _, e := range l {
 			if !yield(e, nil) {

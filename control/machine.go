@@ -82,17 +82,17 @@ func (c *Control) create(
 ) (*hangar.Machine, error) {
 	id := hangar.NewMachineID()
 	defer c.begin(id)()
-	hosts, err := c.place(ctx, app.Name, id, hosts)
+	hosts, err := c.place(ctx, app.ID, id, hosts)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.reserve(ctx, app.Name, id, in.Name, hosts[0].ID)
+	r, err := c.reserve(ctx, app, id, in.Name, hosts[0].ID, guestQuotas(in.Config.Guest))
 	if err != nil {
 		return nil, err
 	}
 	spec := hangar.MachineSpec{
-		ID: id, Name: r.Name, App: app.Name, Org: app.Org, Network: app.NetworkID, Region: in.Region,
-		Config: in.Config, Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
+		ID: id, Name: r.Name, App: app.Name, AppID: app.ID, Org: app.Org, OrgID: app.OrgID, Network: app.NetworkID, Region: in.Region,
+		Config: in.Config, AnyRegistry: administrator(ctx), Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
 	}
 	var refusal error
 	for _, host := range hosts {
@@ -108,7 +108,7 @@ func (c *Control) create(
 		}
 		made, err := agent.CreateMachine(ctx, spec)
 		if err != nil {
-			if hangar.ReasonOf(err) == hangar.ReasonInsufficientCapacity {
+			if hangar.NoRoom(err) {
 				refusal = err
 				continue
 			}
@@ -151,6 +151,9 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim
 func (c *Control) confirm(ctx context.Context, agent hangar.Agent, r *claim) error {
 	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
+		if made, err := agent.Machine(ctx, r.ref()); err == nil && gone(made.State) {
+			return nil // it has ended by itself already, and what was reserved with it
+		}
 		if err := agent.DestroyMachine(platform(ctx), r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
 			c.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
 		}
@@ -183,25 +186,27 @@ func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hang
 	if err != nil {
 		return nil, err
 	}
-	list, err := m.machinesOf(ctx, app, filter)
+	list, err := m.machinesOf(ctx, rec, filter)
 	if err != nil {
 		return nil, err
 	}
-	return visible(ctx, rec.Org, list)
+	return visible(ctx, rec, list)
 }
 
-// machinesOf lists what is reserved: a host may still have Machines of an App of
-// the same name that was destroyed.
-func (c *Control) machinesOf(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	byHost, err := c.reserved(ctx, app)
+// machinesOf lists what is reserved.
+func (c *Control) machinesOf(ctx context.Context, rec appRecord, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	byHost, err := c.reserved(ctx, rec.ID)
 	if err != nil {
 		return nil, err
+	}
+	if filter.IncludeDestroyed {
+		byHost = c.andOthers(byHost)
 	}
 	lists := make([][]*hangar.Machine, len(byHost))
 	var group errgroup.Group
 	for i, ids := range byHost {
 		group.Go(func() (err error) {
-			lists[i], err = c.listHost(ctx, app, ids.host, ids.machines, filter)
+			lists[i], err = c.listHost(ctx, rec.ID, ids.host, ids.machines, filter)
 			return err
 		})
 	}
@@ -219,8 +224,8 @@ type hostMachines struct {
 	machines map[hangar.MachineID]struct{}
 }
 
-func (c *Control) reserved(ctx context.Context, app hangar.AppName) ([]hostMachines, error) {
-	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{App: app}), false)
+func (c *Control) reserved(ctx context.Context, app hangar.AppID) ([]hostMachines, error) {
+	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{AppID: app}), false)
 	if err != nil {
 		return nil, stateError(err)
 	}
@@ -241,8 +246,19 @@ func (c *Control) reserved(ctx context.Context, app hangar.AppName) ([]hostMachi
 	return hosts, nil
 }
 
+// andOthers adds the hosts on which nothing is reserved, which may know Machines that are
+// destroyed.
+func (c *Control) andOthers(hosts []hostMachines) []hostMachines {
+	for _, h := range c.agents.Hosts() {
+		if !slices.ContainsFunc(hosts, func(known hostMachines) bool { return known.host == h.ID }) {
+			hosts = append(hosts, hostMachines{host: h.ID})
+		}
+	}
+	return hosts
+}
+
 func (c *Control) listHost(
-	ctx context.Context, app hangar.AppName, host hangar.HostID, ids map[hangar.MachineID]struct{}, filter hangar.MachineFilter,
+	ctx context.Context, app hangar.AppID, host hangar.HostID, ids map[hangar.MachineID]struct{}, filter hangar.MachineFilter,
 ) ([]*hangar.Machine, error) {
 	agent, err := c.agent(host)
 	if err == nil {
@@ -250,7 +266,7 @@ func (c *Control) listHost(
 		defer cancel()
 		var list []*hangar.Machine
 		if list, err = agent.Machines(bounded, app, filter); err == nil {
-			return slices.DeleteFunc(list, func(m *hangar.Machine) bool { _, ok := ids[m.ID]; return !ok }), nil
+			return slices.DeleteFunc(list, func(m *hangar.Machine) bool { _, ok := ids[m.ID]; return !ok && !gone(m.State) }), nil
 		}
 	}
 	if !unreachable(err) || ctx.Err() != nil {
@@ -263,7 +279,7 @@ func (c *Control) listHost(
 		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
 		case err != nil:
 			return nil, stateError(err)
-		case row.Machine.App == app && filter.Matches(&row.Machine):
+		case row.Machine.AppID == app && filter.Matches(&row.Machine):
 			row.Machine.HostStatus = hostUnreachable
 			list = append(list, &row.Machine)
 		}

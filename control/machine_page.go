@@ -20,7 +20,7 @@ const minAsk = 100
 // OrgMachines implements hangar.MachineService. Every host is asked for what fits on
 // the page, and no more.
 func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
-	p, err := m.orgReader(ctx, org)
+	p, of, err := m.orgReader(ctx, org)
 	if err != nil {
 		return hangar.MachinePage{}, err
 	}
@@ -28,16 +28,21 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 	if err != nil {
 		return hangar.MachinePage{}, err
 	}
-	byHost, err := m.reservedAfter(ctx, p, org, listing.After)
+	reserved, err := m.reservedAfter(ctx, p, of.ID, listing.After)
 	if err != nil {
 		return hangar.MachinePage{}, err
 	}
-	hosts := slices.Sorted(maps.Keys(byHost))
+	if q.IncludeDestroyed {
+		for _, h := range m.agents.Hosts() { // of which they alone know
+			reserved.onHost(h.ID)
+		}
+	}
+	hosts := slices.Sorted(maps.Keys(reserved.byHost))
 	pages := make([]hostPage, len(hosts))
 	var group errgroup.Group
 	for i, host := range hosts {
 		group.Go(func() (err error) {
-			pages[i], err = m.pageHost(ctx, org, host, byHost[host], listing.After, q)
+			pages[i], err = m.pageHost(ctx, of.ID, host, reserved, listing.After, q)
 			return err
 		})
 	}
@@ -58,33 +63,59 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 
 func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
+// readable are the Machines of an organization that somebody may read.
+type readable struct {
+	p      hangar.Principal
+	apps   map[hangar.AppID]appRecord // those that have such Machines
+	byHost map[hangar.HostID]map[hangar.MachineID]hangar.AppID
+}
+
+// onHost are those that are reserved on a host.
+func (r *readable) onHost(id hangar.HostID) map[hangar.MachineID]hangar.AppID {
+	if r.byHost[id] == nil {
+		r.byHost[id] = map[hangar.MachineID]hangar.AppID{}
+	}
+	return r.byHost[id]
+}
+
+// has reports whether a Machine that a host has is one of them. One that is destroyed is
+// reserved no longer.
+func (r *readable) has(host hangar.HostID, m *hangar.Machine) bool {
+	if gone(m.State) {
+		app, ok := r.apps[m.AppID]
+		return ok && r.p.May(hangar.ActionRead, app.target(m.ID))
+	}
+	app, ok := r.byHost[host][m.ID]
+	return ok && app == m.AppID
+}
+
 // reservedAfter returns which Machines of an organization are reserved on which
 // host: those after an id, those that p may read.
-func (c *Control) reservedAfter(
-	ctx context.Context, p hangar.Principal, org hangar.OrgSlug, after hangar.MachineID,
-) (map[hangar.HostID]map[hangar.MachineID]hangar.AppName, error) {
+func (c *Control) reservedAfter(ctx context.Context, p hangar.Principal, org hangar.OrgID, after hangar.MachineID) (*readable, error) {
 	apps, _, err := state.All(ctx, c.store, appsPrefix, false)
 	if err != nil {
 		return nil, stateError(err)
 	}
-	reached := map[hangar.AppName]bool{}
+	reached := map[hangar.AppID]appRecord{}
 	for _, item := range apps {
 		rec, err := decode[appRecord](item)
 		if err != nil {
 			c.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		reached[rec.Name] = rec.Org == org && p.Reaches(hangar.ActionRead, hangar.Target{Org: org, App: rec.Name})
+		if rec.OrgID == org && p.Reaches(hangar.ActionRead, rec.target("")) {
+			reached[rec.ID] = rec
+		}
 	}
 	items, _, err := state.All(ctx, c.store, reservationsPrefix, false)
 	if err != nil {
 		return nil, stateError(err)
 	}
-	byHost := map[hangar.HostID]map[hangar.MachineID]hangar.AppName{}
+	found := &readable{p: p, apps: reached, byHost: map[hangar.HostID]map[hangar.MachineID]hangar.AppID{}}
 	for _, item := range items {
 		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
-		if !reached[hangar.AppName(app)] || hangar.MachineID(id) <= after ||
-			!p.May(hangar.ActionRead, hangar.Target{Org: org, App: hangar.AppName(app), Machine: hangar.MachineID(id)}) {
+		rec, ok := reached[hangar.AppID(app)]
+		if !ok || hangar.MachineID(id) <= after || !p.May(hangar.ActionRead, rec.target(hangar.MachineID(id))) {
 			continue
 		}
 		r, err := decode[reservation](item)
@@ -92,12 +123,9 @@ func (c *Control) reservedAfter(
 			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if byHost[r.Host] == nil {
-			byHost[r.Host] = map[hangar.MachineID]hangar.AppName{}
-		}
-		byHost[r.Host][r.ID] = hangar.AppName(app)
+		found.onHost(r.Host)[r.ID] = rec.ID
 	}
-	return byHost, nil
+	return found, nil
 }
 
 // hostPage is what a host has for a page: sorted, and one Machine more than the page
@@ -109,21 +137,19 @@ type hostPage struct {
 }
 
 func (c *Control) pageHost(
-	ctx context.Context, org hangar.OrgSlug, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName,
-	after hangar.MachineID, q hangar.MachinePageQuery,
+	ctx context.Context, org hangar.OrgID, host hangar.HostID, reserved *readable, after hangar.MachineID, q hangar.MachinePageQuery,
 ) (hostPage, error) {
 	list, err := c.askPage(ctx, org, host, reserved, after, q)
 	if err == nil || !unreachable(err) || ctx.Err() != nil {
 		return hostPage{machines: list}, err
 	}
-	return c.publishedPage(ctx, host, reserved, q)
+	return c.publishedPage(ctx, host, reserved.byHost[host], q)
 }
 
 // askPage asks a host. It may still have Machines that are no longer reserved, and
 // is asked again for what these took the place of.
 func (c *Control) askPage(
-	ctx context.Context, org hangar.OrgSlug, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName,
-	after hangar.MachineID, q hangar.MachinePageQuery,
+	ctx context.Context, org hangar.OrgID, host hangar.HostID, reserved *readable, after hangar.MachineID, q hangar.MachinePageQuery,
 ) ([]*hangar.Machine, error) {
 	agent, err := c.agent(host)
 	if err != nil {
@@ -138,7 +164,7 @@ func (c *Control) askPage(
 			return nil, err
 		}
 		for _, m := range got {
-			if app, ok := reserved[m.ID]; ok && app == m.App {
+			if reserved.has(host, m) {
 				list = append(list, m)
 			}
 		}
@@ -151,7 +177,7 @@ func (c *Control) askPage(
 
 // publishedPage reads what a host that cannot be reached has published.
 func (c *Control) publishedPage(
-	ctx context.Context, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppName, q hangar.MachinePageQuery,
+	ctx context.Context, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppID, q hangar.MachinePageQuery,
 ) (hostPage, error) {
 	var page hostPage
 	for _, id := range slices.Sorted(maps.Keys(reserved)) {
@@ -162,7 +188,7 @@ func (c *Control) publishedPage(
 			continue
 		case err != nil:
 			return page, stateError(err)
-		case m.App != reserved[id]:
+		case m.AppID != reserved[id]:
 			continue
 		}
 		if !slices.Contains(page.missed, m.Region) {

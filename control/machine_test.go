@@ -34,9 +34,11 @@ func (p *plane) check(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range list {
-			key := fmt.Sprintf("/machines/%s/%s", m.App, m.ID)
+			key := fmt.Sprintf("/machines/%s/%s", m.AppID, m.ID)
 			if m.State == hangar.MachineDestroyed {
-				delete(reserved, key)
+				if h.publish == nil {
+					delete(reserved, key)
+				}
 				continue
 			}
 			alive++
@@ -44,7 +46,7 @@ func (p *plane) check(t *testing.T) {
 				t.Errorf("machine %s of %s lives without a reservation", m.ID, m.App)
 			}
 			delete(reserved, key)
-			if name := fmt.Sprintf("/machine-names/%s/%s", m.App, m.Name); !slices.Contains(names, name) {
+			if name := fmt.Sprintf("/machine-names/%s/%s", m.AppID, m.Name); !slices.Contains(names, name) {
 				t.Errorf("machine %s lives without its name %s", m.ID, m.Name)
 			}
 		}
@@ -92,16 +94,25 @@ func TestMachineLife(t *testing.T) {
 			t.Errorf("a destroyed machine is still shown for a day: %+v, %v", got, err)
 		}
 		p.check(t)
-		if err := p.rows.RetractMachine(t.Context(), m.Host, m.ID); err != nil { // the day has passed
-			t.Fatal(err)
+		if left := append(p.records(t, "/machine"), p.records(t, "/hosts/")...); len(left) > 0 {
+			t.Errorf("the state has of a destroyed machine: %v", left)
 		}
+		all := hangar.MachineFilter{IncludeDestroyed: true}
+		if list, err := p.Machines().Machines(ctx, "web", all); err != nil || len(list) != 1 {
+			t.Errorf("listed with those that are destroyed: %+v, %v", list, err)
+		}
+		if list, err := p.Machines().Machines(ctx, "web", hangar.MachineFilter{}); err != nil || len(list) != 0 {
+			t.Errorf("listed: %+v, %v", list, err)
+		}
+		page, err := p.Machines().OrgMachines(ctx, "personal", hangar.MachinePageQuery{Limit: 10, MachineFilter: all})
+		if err != nil || len(page.Machines) != 1 {
+			t.Errorf("listed for the organization: %+v, %v", page, err)
+		}
+		p.hosts[0].forget(m.ID)
 		_, err = p.Machines().Machine(ctx, m.Ref())
 		wantError(t, err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 		if !strings.Contains(err.Error(), "machine not found") {
 			t.Errorf("text %q", err)
-		}
-		if left := p.records(t, "/machine"); len(left) > 0 {
-			t.Errorf("left: %v", left)
 		}
 	})
 }
@@ -143,6 +154,29 @@ func TestCreateMachineChecks(t *testing.T) {
 		}
 	}
 	p.check(t)
+}
+
+// TestMachineRegions: a wish for a region may be a word for several, or a list.
+func TestMachineRegions(t *testing.T) {
+	p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "ams"), newFakeHost("cccccccc", "syd"))
+	p.app(t, "web")
+	for wished, want := range map[hangar.Region]hangar.Region{
+		"": "loc", "any": "loc", "ams": "ams", "eu": "ams", "xyz,syd,ams": "syd", "ams, syd": "ams", "fra,apac": "syd",
+	} {
+		in := wish("")
+		in.Region = wished
+		if m, err := p.Machines().CreateMachine(admin(t), "web", in); err != nil || m.Region != want {
+			t.Errorf("%q: %+v, %v, want %s", wished, m, err, want)
+		}
+		v, err := p.Volumes().CreateVolume(admin(t), "web", hangar.VolumeCreate{Name: "data", Region: wished})
+		if err != nil || v.Region != want {
+			t.Errorf("a volume in %q: %+v, %v, want %s", wished, v, err, want)
+		}
+	}
+	in := wish("")
+	in.Region = "fra,sa"
+	_, err := p.Machines().CreateMachine(admin(t), "web", in)
+	wantError(t, err, hangar.CodeInvalid, hangar.ReasonBadConfig)
 }
 
 func TestMachineNames(t *testing.T) {
@@ -388,6 +422,25 @@ func TestLostReservation(t *testing.T) {
 		}
 		_, err := p.Machines().CreateMachine(admin(t), "web", wish("never"))
 		wantError(t, err, hangar.CodeUnavailable, "")
+		p.check(t)
+	})
+}
+
+// TestMachineThatEndsAtOnce: one that has destroyed itself before its creation is answered was
+// created, once.
+func TestMachineThatEndsAtOnce(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		p := newPlane(t, store)
+		p.app(t, "web")
+		p.hosts[0].brief = true
+		made, err := p.Machines().CreateMachine(admin(t), "web", wish("job"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := p.Machines().Machines(admin(t), "web", hangar.MachineFilter{IncludeDestroyed: true})
+		if err != nil || len(list) != 1 || list[0].ID != made.ID || list[0].State != hangar.MachineDestroyed {
+			t.Errorf("created %s, listed %+v, %v", made.ID, list, err)
+		}
 		p.check(t)
 	})
 }

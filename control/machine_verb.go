@@ -5,69 +5,105 @@ import (
 	"errors"
 	"iter"
 	"net"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// reservation returns where a Machine is, to whoever may do action to it.
-func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, error) {
+// reservation returns where a Machine is, and by which App's id, for a caller who may do action
+// to it.
+func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, hangar.MachineRef, error) {
 	return m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
 }
 
-// reservationIf returns where a Machine is, to whom may allows that.
-func (m *Machines) reservationIf(ctx context.Context, ref hangar.MachineRef, may permission) (reservation, error) {
-	if _, _, err := m.appIf(ctx, ref, may); err != nil {
-		return reservation{}, err
+// reservationIf is reservation for whom may allows it.
+func (m *Machines) reservationIf(ctx context.Context, ref hangar.MachineRef, may permission) (reservation, hangar.MachineRef, error) {
+	app, _, err := m.appIf(ctx, ref, may)
+	if err != nil {
+		return reservation{}, ref, err
 	}
 	if !ref.ID.Valid() {
-		return reservation{}, machineNotFound(ref.ID)
+		return reservation{}, ref, machineNotFound(ref.ID)
 	}
-	r, _, err := read[reservation](ctx, m.store, reservationKey(ref))
-	if errors.Is(err, state.ErrNotFound) {
-		return r, machineNotFound(ref.ID)
+	ref = app.ref(ref.ID)
+	r, err := m.reservationOf(ctx, ref)
+	return r, ref, err
+}
+
+// reservationOf returns the reservation of a Machine, or one that names the host of a Machine
+// that is destroyed: of those the state has nothing, so that it depends on what lives, and the
+// hosts are asked.
+func (c *Control) reservationOf(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
+	r, _, err := read[reservation](ctx, c.store, reservationKey(ref))
+	if !errors.Is(err, state.ErrNotFound) {
+		return r, stateError(err)
 	}
-	return r, stateError(err)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	hosts := c.agents.Hosts()
+	found := make([]bool, len(hosts))
+	var group errgroup.Group
+	for i, host := range hosts {
+		group.Go(func() error {
+			agent, err := c.agent(host.ID)
+			if err != nil {
+				return err
+			}
+			m, err := agent.Machine(ctx, ref)
+			found[i] = err == nil && gone(m.State)
+			return err
+		})
+	}
+	_ = group.Wait() // a host that does not answer is as good as one that does not know the Machine
+	if i := slices.Index(found, true); i >= 0 {
+		return reservation{ID: ref.ID, Host: hosts[i].ID, Confirmed: true}, nil
+	}
+	return reservation{}, machineNotFound(ref.ID)
 }
 
 func machineNotFound(id hangar.MachineID) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
 }
 
-// owner returns the host of a Machine, to whoever may do action to it.
-func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.Agent, error) {
-	r, err := m.reservation(ctx, ref, action)
+// owner returns the host of a Machine, and what the host knows it by, for a caller who may do
+// action to it.
+func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.Agent, hangar.MachineRef, error) {
+	r, ref, err := m.reservation(ctx, ref, action)
 	if err != nil {
-		return nil, err
+		return nil, ref, err
 	}
-	return m.agent(r.Host)
+	agent, err := m.agent(r.Host)
+	return agent, ref, err
 }
 
 // ask passes a question about one Machine on to its host.
 func ask[T any](
-	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.Agent) (T, error),
+	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.Agent, hangar.MachineRef) (T, error),
 ) (T, error) {
-	agent, err := m.owner(ctx, ref, action)
+	agent, ref, err := m.owner(ctx, ref, action)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return question(agent)
+	return question(agent, ref)
 }
 
 // order passes an order to one Machine on to its host.
-func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.Agent) error) error {
-	agent, err := m.owner(ctx, ref, action)
+func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.Agent, hangar.MachineRef) error) error {
+	agent, ref, err := m.owner(ctx, ref, action)
 	if err != nil {
 		return err
 	}
-	return give(agent)
+	return give(agent, ref)
 }
 
 // Machine implements hangar.MachineService. While its host cannot be reached, the
 // Machine is shown as it was published.
 func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
-	r, err := m.reservation(ctx, ref, hangar.ActionRead)
+	r, ref, err := m.reservation(ctx, ref, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +112,7 @@ func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.
 
 // UpdateMachine implements hangar.MachineService.
 func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.Machine, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) (*hangar.Machine, error) {
 		if err := checkConfig(&in.Config); err != nil {
 			return nil, err
 		}
@@ -84,45 +120,51 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 			return nil, err
 		}
 		app, _, err := m.anyApp(ctx, ref.App)
+		if err == nil && app.ID != ref.AppID {
+			err = hangar.AppNotFound()
+		}
 		if err != nil {
 			return nil, err
 		}
 		if in.Secrets, err = m.secretsFor(ctx, app, in.SkipSecrets, in.MinSecretsVersion); err != nil {
 			return nil, err
 		}
-		return a.UpdateMachine(ctx, ref, in)
+		in.AnyRegistry = administrator(ctx)
+		return m.resize(ctx, app, ref, in.Config.Guest, func() (*hangar.Machine, error) { return a.UpdateMachine(ctx, ref, in) })
 	})
 }
 
 // StartMachine implements hangar.MachineService.
 func (m *Machines) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
-	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (hangar.StartResult, error) { return a.StartMachine(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) (hangar.StartResult, error) {
+		return a.StartMachine(ctx, ref)
+	})
 }
 
 // StopMachine implements hangar.MachineService.
 func (m *Machines) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.StopMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.StopMachine(ctx, ref, in) })
 }
 
 // SuspendMachine implements hangar.MachineService.
 func (m *Machines) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.SuspendMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.SuspendMachine(ctx, ref) })
 }
 
 // RestartMachine implements hangar.MachineService.
 func (m *Machines) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.RestartMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.RestartMachine(ctx, ref, in) })
 }
 
 // SignalMachine implements hangar.MachineService.
 func (m *Machines) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig hangar.Signal) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent) error { return a.SignalMachine(ctx, ref, sig) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.SignalMachine(ctx, ref, sig) })
 }
 
 // DestroyMachine implements hangar.MachineService. The name of the Machine is free
 // when it returns.
 func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
-	r, err := m.reservation(ctx, ref, hangar.ActionDelete)
+	r, ref, err := m.reservation(ctx, ref, hangar.ActionDelete)
 	if err != nil {
 		return err
 	}
@@ -137,24 +179,28 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 		// The Machine is as good as gone; whoever wants its name finds that out.
 		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
+	if err := m.ledger.forget(ctx, ref); err != nil {
+		// Its row does, too.
+		m.log.Warn("destroyed machine is still counted", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
+	}
 	return nil
 }
 
 // CordonMachine implements hangar.MachineService.
 func (m *Machines) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.CordonMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.CordonMachine(ctx, ref) })
 }
 
 // UncordonMachine implements hangar.MachineService.
 func (m *Machines) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) error { return a.UncordonMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.UncordonMachine(ctx, ref) })
 }
 
 // AwaitMachine implements hangar.MachineAwaiter, as far as the Machine's host does.
 func (m *Machines) AwaitMachine(
 	ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait, told func(hangar.MachineReached, error),
 ) (func(), error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (func(), error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) (func(), error) {
 		if awaiter, ok := a.(hangar.MachineAwaiter); ok {
 			return awaiter.AwaitMachine(ctx, ref, in, told)
 		}
@@ -164,29 +210,37 @@ func (m *Machines) AwaitMachine(
 
 // WaitMachine implements hangar.MachineService.
 func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) (hangar.MachineReached, error) { return a.WaitMachine(ctx, ref, in) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) (hangar.MachineReached, error) {
+		return a.WaitMachine(ctx, ref, in)
+	})
 }
 
 // MachineEvents implements hangar.MachineService.
 func (m *Machines) MachineEvents(ctx context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.Event, error) { return a.MachineEvents(ctx, ref, limit) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.Event, error) {
+		return a.MachineEvents(ctx, ref, limit)
+	})
 }
 
 // MachineVersions implements hangar.MachineService.
 func (m *Machines) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.MachineVersion, error) { return a.MachineVersions(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+		return a.MachineVersions(ctx, ref)
+	})
 }
 
 // MachineProcesses implements hangar.MachineService.
 func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent) ([]hangar.Process, error) { return a.MachineProcesses(ctx, ref) })
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.Process, error) {
+		return a.MachineProcesses(ctx, ref)
+	})
 }
 
 // ExecMachine implements hangar.MachineService.
 func (m *Machines) ExecMachine(
 	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
-	r, err := m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
+	r, ref, err := m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}
@@ -199,13 +253,13 @@ func (m *Machines) ExecMachine(
 
 // DialMachine implements hangar.MachineService.
 func (m *Machines) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent) (net.Conn, error) { return a.DialMachine(ctx, ref, port) })
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) (net.Conn, error) { return a.DialMachine(ctx, ref, port) })
 }
 
 // WatchMachine implements hangar.MachineService.
 func (m *Machines) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
 	return func(yield func(hangar.MachineChange, error) bool) {
-		agent, err := m.owner(ctx, ref, hangar.ActionRead)
+		agent, ref, err := m.owner(ctx, ref, hangar.ActionRead)
 		if err != nil {
 			yield(hangar.MachineChange{}, err)
 			return

@@ -28,7 +28,7 @@ func nameFault(name string) string {
 // checkAppName answers in the words that existing clients show.
 func checkAppName(name hangar.AppName) error {
 	if fault := nameFault(string(name)); fault != "" {
-		return hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Name %s", fault)
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name %s", fault)
 	}
 	return nil
 }

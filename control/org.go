@@ -41,7 +41,7 @@ func (c *Control) org(ctx context.Context, p hangar.Principal, slug hangar.OrgSl
 	if err != nil {
 		return hangar.Org{}, item, err
 	}
-	if target := (hangar.Target{Org: slug}); !p.May(action, target) {
+	if target := orgTarget(rec.Org); !p.May(action, target) {
 		return hangar.Org{}, state.Item{}, denied(p, target)
 	}
 	return rec.Org, item, nil
@@ -102,11 +102,12 @@ func (c *Control) createOrg(ctx context.Context, in hangar.OrgCreate) (*hangar.O
 		if err != nil {
 			return nil, stateError(err)
 		}
-		_, txn, err := c.network(ctx, in.Slug, hangar.DefaultNetwork)
+		id := hangar.OrgID(randomID())
+		_, txn, err := c.network(ctx, id, hangar.DefaultNetwork)
 		if err != nil {
 			return nil, stateError(err)
 		}
-		org := hangar.Org{ID: randomID(), Slug: in.Slug, Name: in.Name, NumericID: number}
+		org := hangar.Org{ID: id, Slug: in.Slug, Name: in.Name, NumericID: number}
 		put, err := write(orgKey(in.Slug), orgRecord{Org: org})
 		if err != nil {
 			return nil, err
@@ -142,7 +143,7 @@ func (o *Orgs) Org(ctx context.Context, slug hangar.OrgSlug) (*hangar.Org, error
 	if err != nil {
 		return nil, err
 	}
-	if !p.Sees(hangar.Target{Org: slug}) {
+	if !p.Sees(orgTarget(rec.Org)) {
 		return nil, orgNotFound(slug)
 	}
 	return &rec.Org, nil
@@ -165,7 +166,7 @@ func (o *Orgs) Orgs(ctx context.Context) ([]*hangar.Org, error) {
 			o.log.Error("organization skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if !rec.Deleting && p.Sees(hangar.Target{Org: rec.Slug}) {
+		if !rec.Deleting && p.Sees(orgTarget(rec.Org)) {
 			orgs = append(orgs, &rec.Org)
 		}
 	}
@@ -188,13 +189,13 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 			return orgNotFound(slug)
 		case err != nil:
 			return stateError(err)
-		case !p.May(hangar.ActionDelete, hangar.Target{Org: slug}):
-			return denied(p, hangar.Target{Org: slug})
+		case !p.May(hangar.ActionDelete, orgTarget(rec.Org)):
+			return denied(p, orgTarget(rec.Org))
 		case rec.Personal():
 			return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The organization %q is always there", slug)
 		}
 		// Before the mark, too, so that who creates something meets none that is taken back.
-		if err := o.empty(ctx, slug); err != nil {
+		if err := o.empty(ctx, rec.ID); err != nil {
 			return stateError(err)
 		}
 		if err = o.removeOrg(ctx, rec, item); !errors.Is(err, state.ErrConflict) {
@@ -210,20 +211,23 @@ func (c *Control) removeOrg(ctx context.Context, rec orgRecord, item state.Item)
 	if err != nil {
 		return err
 	}
-	if err := c.empty(ctx, rec.Slug); err != nil {
+	if err := c.empty(ctx, rec.ID); err != nil {
 		if hangar.ReasonOf(err) == hangar.ReasonOrgNotEmpty {
 			_, unmarked := c.markOrg(ctx, rec, item, false)
 			return cmp.Or(unmarked, err)
 		}
 		return err
 	}
-	if err := c.revokeAllOf(ctx, rec.Slug); err != nil {
+	if err := c.revokeAllOf(ctx, rec.ID); err != nil {
 		return err
 	}
-	if err := c.removePeersOf(ctx, rec.Slug); err != nil {
+	if err := c.removePeersOf(ctx, rec.ID); err != nil {
 		return err
 	}
-	networks, _, err := state.All(ctx, c.store, networkKey(rec.Slug, ""), true)
+	if err := c.removeContentOf(ctx, rec.ID); err != nil {
+		return err
+	}
+	networks, _, err := state.All(ctx, c.store, networkKey(rec.ID, ""), true)
 	if err != nil {
 		return err
 	}
@@ -236,14 +240,16 @@ func (c *Control) removeOrg(ctx context.Context, rec orgRecord, item state.Item)
 			return err
 		}
 	}
-	_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}})
+	_, err = c.store.Txn(ctx, state.Txn{
+		If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key), state.Delete(usageKey(rec.ID))},
+	})
 	return err
 }
 
 // revokeAllOf voids the tokens of an organization. It asks the state, which has those
 // that another server made just before the organization was marked; the memory that
 // tokens are verified by may not.
-func (c *Control) revokeAllOf(ctx context.Context, org hangar.OrgSlug) error {
+func (c *Control) revokeAllOf(ctx context.Context, org hangar.OrgID) error {
 	items, _, err := state.All(ctx, c.store, auth.Prefix, false)
 	if err != nil {
 		return err
@@ -254,7 +260,7 @@ func (c *Control) revokeAllOf(ctx context.Context, org hangar.OrgSlug) error {
 			c.log.Error("token skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if record.Grant.Org == org {
+		if record.OrgID == org {
 			if err := c.tokens.Revoke(ctx, record.ID); err != nil {
 				return err
 			}
@@ -276,7 +282,7 @@ func (c *Control) markOrg(ctx context.Context, rec orgRecord, item state.Item, d
 
 // empty refuses an organization that has an App. A record that cannot be read may be
 // one.
-func (c *Control) empty(ctx context.Context, org hangar.OrgSlug) error {
+func (c *Control) empty(ctx context.Context, org hangar.OrgID) error {
 	items, _, err := state.All(ctx, c.store, appsPrefix, false)
 	if err != nil {
 		return err
@@ -286,9 +292,9 @@ func (c *Control) empty(ctx context.Context, org hangar.OrgSlug) error {
 		if err != nil {
 			return err
 		}
-		if rec.Org == org {
+		if rec.OrgID == org {
 			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOrgNotEmpty,
-				"The organization %q has apps, such as %q; destroy them first", org, rec.Name)
+				"The organization %q has apps, such as %q; destroy them first", rec.Org, rec.Name)
 		}
 	}
 	return nil

@@ -24,17 +24,18 @@ const peerPatience = 5 * time.Second
 // a second record, peerKeyRecord, which comes and goes with it.
 type peerRecord struct {
 	hangar.Peer
+	OrgID hangar.OrgID `json:"org_id"`
 }
 
 // peerKeyRecord says whose a public key is.
 type peerKeyRecord struct {
-	Org  hangar.OrgSlug `json:"org"`
-	Name string         `json:"name"`
+	Org  hangar.OrgID `json:"org_id"`
+	Name string       `json:"name"`
 }
 
-func peersOf(org hangar.OrgSlug) string { return peersPrefix + string(org) + "/" }
+func peersOf(org hangar.OrgID) string { return peersPrefix + string(org) + "/" }
 
-func peerKey(org hangar.OrgSlug, name string) string { return peersOf(org) + name }
+func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + name }
 
 func publicKeyKey(key hangar.PeerKey) string {
 	raw := key.Bytes()
@@ -68,11 +69,11 @@ func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.Pe
 		return nil, err
 	}
 	for {
-		_, item, err := s.org(ctx, p, org, hangar.ActionWrite)
+		of, item, err := s.org(ctx, p, org, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
-		made, err := s.tryCreatePeer(ctx, org, item, in)
+		made, err := s.tryCreatePeer(ctx, of, item, in)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
@@ -112,15 +113,16 @@ func checkPeer(in hangar.PeerCreate) error {
 }
 
 // tryCreatePeer returns state.ErrConflict when something that was looked at changed.
-func (s *Peers) tryCreatePeer(ctx context.Context, org hangar.OrgSlug, orgItem state.Item, in hangar.PeerCreate) (hangar.Peer, error) {
-	keys, _, err := state.All(ctx, s.store, peersOf(org), true)
+func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.Item, in hangar.PeerCreate) (hangar.Peer, error) {
+	org := of.Slug
+	keys, _, err := state.All(ctx, s.store, peersOf(of.ID), true)
 	if err != nil {
 		return hangar.Peer{}, err
 	}
 	if len(keys) >= hangar.MaxPeers {
 		return hangar.Peer{}, hangar.Errorf(hangar.CodeExhausted, "", "The organization %q has %d WireGuard peers, which is the most there may be", org, len(keys))
 	}
-	network, networkItem, err := read[networkRecord](ctx, s.store, networkKey(org, in.Network))
+	network, networkItem, err := read[networkRecord](ctx, s.store, networkKey(of.ID, in.Network))
 	if errors.Is(err, state.ErrNotFound) {
 		return hangar.Peer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: the organization %q has no network %q; an app makes one", org, in.Network)
 	}
@@ -132,7 +134,7 @@ func (s *Peers) tryCreatePeer(ctx context.Context, org hangar.OrgSlug, orgItem s
 		key   string
 		taken error
 	}{
-		{peerKey(org, name), hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid name: the organization %q has a peer %q already", org, name)},
+		{peerKey(of.ID, name), hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid name: the organization %q has a peer %q already", org, name)},
 		{publicKeyKey(in.PublicKey), hangar.Errorf(hangar.CodeInvalid, "", "invalid public_key: a peer has it already")},
 	} {
 		if _, err := s.store.Get(ctx, of.key); err == nil {
@@ -152,20 +154,28 @@ func (s *Peers) tryCreatePeer(ctx context.Context, org hangar.OrgSlug, orgItem s
 		Name: name, Org: org, Network: in.Network, NetworkID: network.ID, Host: s.peers.GatewayHost(),
 		Address: hangar.PeerAddress(network.ID, s.peers.GatewayHost(), number), PublicKey: in.PublicKey, CreatedAt: s.now().UTC().Truncate(time.Second),
 	}
-	put, err := write(peerKey(org, name), peerRecord{peer})
+	put, err := write(peerKey(of.ID, name), peerRecord{peer, of.ID})
 	if err != nil {
 		return peer, err
 	}
-	bind, err := write(publicKeyKey(in.PublicKey), peerKeyRecord{Org: org, Name: name})
+	bind, err := write(publicKeyKey(in.PublicKey), peerKeyRecord{Org: of.ID, Name: name})
 	if err != nil {
 		return peer, err
 	}
-	_, err = s.store.Txn(ctx, state.Txn{
+	txn := state.Txn{
 		If: []state.Compare{
 			state.Unchanged(orgItem), state.Unchanged(networkItem), unclaimed, state.Absent(put.Key), state.Absent(bind.Key),
 		},
 		Then: []state.Op{put, bind, claim},
-	})
+	}
+	owner, err := decode[orgRecord](orgItem)
+	if err != nil {
+		return peer, err
+	}
+	if err := s.ledger.charge(ctx, &owner, hangar.Quotas{hangar.QuotaPeers: 1}, &txn); err != nil {
+		return peer, err
+	}
+	_, err = s.store.Txn(ctx, txn)
 	return peer, err
 }
 
@@ -175,10 +185,11 @@ func (s *Peers) Peers(ctx context.Context, org hangar.OrgSlug) ([]hangar.PeerSta
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.org(ctx, p, org, hangar.ActionRead); err != nil {
+	of, _, err := s.org(ctx, p, org, hangar.ActionRead)
+	if err != nil {
 		return nil, err
 	}
-	peers, _, err := readPeers(ctx, s.store, peersOf(org), s.log)
+	peers, _, err := readPeers(ctx, s.store, peersOf(of.ID), s.log)
 	if err != nil {
 		return nil, stateError(err)
 	}
@@ -200,7 +211,8 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 	if err != nil {
 		return err
 	}
-	if _, _, err := s.org(ctx, p, org, hangar.ActionWrite); err != nil {
+	of, _, err := s.org(ctx, p, org, hangar.ActionWrite)
+	if err != nil {
 		return err
 	}
 	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonPeerNotFound, "Could not find WireGuard peer %.80q of organization %q", name, org)
@@ -208,7 +220,7 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 		return missing
 	}
 	for {
-		item, err := s.store.Get(ctx, peerKey(org, name))
+		item, err := s.store.Get(ctx, peerKey(of.ID, name))
 		if errors.Is(err, state.ErrNotFound) {
 			return missing
 		}
@@ -216,7 +228,7 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 			return stateError(err)
 		}
 		txn := removalOf(item)
-		if _, err = s.store.Txn(ctx, txn); errors.Is(err, state.ErrConflict) {
+		if _, err = s.ledger.giveBack(ctx, of.ID, hangar.Quotas{hangar.QuotaPeers: 1}, txn); errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
@@ -232,14 +244,14 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 // removalOf is the transaction that removes a peer. One that cannot be read goes alone.
 func removalOf(item state.Item) state.Txn {
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
-	if rec, err := decode[peerRecord](item); err == nil && peerFault(item.Key, &rec.Peer) == nil {
+	if rec, err := decode[peerRecord](item); err == nil && peerFault(item.Key, &rec) == nil {
 		txn.Then = append(txn.Then, state.Delete(publicKeyKey(rec.PublicKey)))
 	}
 	return txn
 }
 
 // removePeersOf removes the peers of an organization that takes no new ones.
-func (c *Control) removePeersOf(ctx context.Context, org hangar.OrgSlug) error {
+func (c *Control) removePeersOf(ctx context.Context, org hangar.OrgID) error {
 	items, _, err := state.All(ctx, c.store, peersOf(org), false)
 	if err != nil {
 		return err
@@ -263,7 +275,7 @@ func readPeers(ctx context.Context, store state.Store, prefix string, log *slog.
 	for _, item := range items {
 		rec, err := decode[peerRecord](item)
 		if err == nil {
-			err = peerFault(item.Key, &rec.Peer)
+			err = peerFault(item.Key, &rec)
 		}
 		if err != nil {
 			log.Error("peer skipped", keyKey, item.Key, keyError, err)
@@ -275,12 +287,12 @@ func readPeers(ctx context.Context, store state.Store, prefix string, log *slog.
 }
 
 // peerFault says why a record is not the one of a peer at that key.
-func peerFault(key string, p *hangar.Peer) error {
+func peerFault(key string, p *peerRecord) error {
 	if _, err := hangar.ParsePeerKey(string(p.PublicKey)); err != nil {
 		return err
 	}
 	switch {
-	case key != peerKey(p.Org, p.Name):
+	case key != peerKey(p.OrgID, p.Name):
 		return fmt.Errorf("record of peer %q of organization %q", p.Name, p.Org)
 	case !p.Address.Is6() || hangar.NetworkPrefix(p.Address) != hangar.NetworkPrefix(hangar.PeerAddress(p.NetworkID, p.Host, 0)):
 		return fmt.Errorf("address %s is not of network %d", p.Address, p.NetworkID)

@@ -177,7 +177,7 @@ func TestWatchPeers(t *testing.T) {
 // A record that cannot be read can still be removed.
 func TestBrokenPeerIsRemoved(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/peers/personal/broken", []byte("{"))}}); err != nil {
+	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/peers/"+string(p.orgID(t, hangar.OrgPersonal))+"/broken", []byte("{"))}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Peers().RemovePeer(admin(t), hangar.OrgPersonal, "broken"); err != nil {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
@@ -30,6 +31,23 @@ func (c *Control) regionHosts(region hangar.Region) ([]hangar.Host, error) {
 	}
 }
 
+// regionFor is the first of some regions that is wished for, or else of codes that no server
+// has, the wish itself. A wish is the code of a region, a word for several, see
+// hangar.Region.Covers, or a list of such with commas, the dearest first; empty: the first of all.
+func regionFor(wish hangar.Region, regions []hangar.Region) hangar.Region {
+	if wish == "" {
+		return regions[0]
+	}
+	for word := range strings.SplitSeq(string(wish), ",") {
+		for _, code := range regions {
+			if hangar.Region(strings.TrimSpace(word)).Covers(code) {
+				return code
+			}
+		}
+	}
+	return wish
+}
+
 func noRoom(why string) error {
 	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "aborted: could not reserve resource for machine: %s", why)
 }
@@ -38,11 +56,11 @@ func noRoom(why string) error {
 // the fewest Machines of the App, so that it survives the loss of one; among equals
 // a large host comes first more often than a small one. Whether there is room, the
 // host knows best and says itself.
-func (c *Control) place(ctx context.Context, app hangar.AppName, id hangar.MachineID, hosts []hangar.Host) ([]hangar.Host, error) {
+func (c *Control) place(ctx context.Context, app hangar.AppID, id hangar.MachineID, hosts []hangar.Host) ([]hangar.Host, error) {
 	if len(hosts) < 2 {
 		return hosts, nil
 	}
-	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{App: app}), false)
+	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{AppID: app}), false)
 	if err != nil {
 		return nil, stateError(err)
 	}

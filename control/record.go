@@ -16,27 +16,31 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// The keys of the state, but for those of package auth. Names cannot hold a slash, so that a prefix that ends
-// with one selects exactly the things of one App or host.
+// The keys of the state, but for those of package auth. Names and ids cannot hold a slash, so
+// that a prefix that ends with one selects exactly the things of one App, organization or
+// host. What an App or organization has is found by its id: the next one of the same name
+// meets nothing of it.
 const (
 	orgsPrefix         = "/orgs/"           // <org>
-	networksPrefix     = "/networks/"       // <org>/<network>
+	networksPrefix     = "/networks/"       // <id of the org>/<network>
 	appsPrefix         = "/apps/"           // <app>
-	reservationsPrefix = "/machines/"       // <app>/<id>
-	namesPrefix        = "/machine-names/"  // <app>/<name>
+	reservationsPrefix = "/machines/"       // <id of the app>/<id>
+	namesPrefix        = "/machine-names/"  // <id of the app>/<name>
 	hostsPrefix        = "/hosts/"          // <host>/machines/<id>
-	volumesPrefix      = "/volumes/"        // <app>/<id>, also of Apps that were destroyed
+	volumesPrefix      = "/volumes/"        // <id of the app>/<id>, also of Apps that were destroyed
 	credentialsPrefix  = "/registries/"     // <registry>
-	secretsPrefix      = "/secrets/"        // <app>
-	peersPrefix        = "/peers/"          // <org>/<name>
+	secretsPrefix      = "/secrets/"        // <id of the app>
+	peersPrefix        = "/peers/"          // <id of the org>/<name>
 	peerKeysPrefix     = "/peer-keys/"      // <public key in hexadecimal>
-	addressesPrefix    = "/addresses/"      // <app>/<address>
+	addressesPrefix    = "/addresses/"      // <id of the app>/<address>
 	ownersPrefix       = "/address-owners/" // <address>
-	hostnamesPrefix    = "/hostnames/"      // <hostname>
+	hostnamesPrefix    = "/hostnames/"      // <hostname, its labels from the right: com.example.www>
 	certificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
 	archivePrefix      = "/archive/"        // what the archive of snapshots needs, see ArchivePassword
 	archivePasswordKey = archivePrefix + "password"
-	sealKey            = "/seal" // see vault
+	sealKey            = "/seal"           // see vault
+	usagePrefix        = "/usage/"         // <id of the organization>, see ledger
+	volumeClaimsPrefix = "/volume-claims/" // <id of the volume>, see volumeClaim
 	appCounter         = "/counters/apps"
 	networkCounter     = "/counters/networks"
 	orgCounter         = "/counters/orgs"
@@ -47,21 +51,21 @@ const (
 
 func orgKey(org hangar.OrgSlug) string { return orgsPrefix + string(org) }
 
-func networkKey(org hangar.OrgSlug, name string) string {
+func networkKey(org hangar.OrgID, name string) string {
 	return networksPrefix + string(org) + "/" + name
 }
 func appKey(app hangar.AppName) string { return appsPrefix + string(app) }
 
 func reservationKey(ref hangar.MachineRef) string {
-	return reservationsPrefix + string(ref.App) + "/" + string(ref.ID)
+	return reservationsPrefix + string(ref.AppID) + "/" + string(ref.ID)
 }
 
-func nameKey(app hangar.AppName, name string) string {
+func nameKey(app hangar.AppID, name string) string {
 	return namesPrefix + string(app) + "/" + name
 }
 
 func volumeKey(ref hangar.VolumeRef) string {
-	return volumesPrefix + string(ref.App) + "/" + string(ref.ID)
+	return volumesPrefix + string(ref.AppID) + "/" + string(ref.ID)
 }
 
 func rowsPrefix(host hangar.HostID) string { return hostsPrefix + string(host) + "/machines/" }
@@ -77,7 +81,8 @@ func parseRowKey(key string) (hangar.HostID, hangar.MachineID, bool) {
 // orgRecord is an organization as the state keeps it.
 type orgRecord struct {
 	hangar.Org
-	Deleting bool `json:"deleting,omitempty"` // it takes no Apps and tokens any more, and goes
+	Deleting bool          `json:"deleting,omitempty"` // it takes no Apps and tokens any more, and goes
+	Quotas   hangar.Quotas `json:"quotas,omitempty"`   // that an administrator has set
 }
 
 // networkRecord binds a name to a number: it outlives the Apps and goes with the
@@ -88,10 +93,11 @@ type networkRecord struct {
 
 // appRecord is an App as the state keeps it.
 type appRecord struct {
-	ID        string           `json:"id"`
+	ID        hangar.AppID     `json:"id"`
 	Name      hangar.AppName   `json:"name"`
 	NumericID uint64           `json:"numeric_id"`
 	Org       hangar.OrgSlug   `json:"org"`
+	OrgID     hangar.OrgID     `json:"org_id"`
 	Network   string           `json:"network"`
 	NetworkID hangar.NetworkID `json:"network_id"`
 	CreatedAt time.Time        `json:"created_at"`
@@ -99,8 +105,21 @@ type appRecord struct {
 	Deleting  bool             `json:"deleting,omitempty"` // its destruction was decided and is finished at all events
 }
 
+// ref names a Machine of the App; without an id, all of them in reservationKey.
+func (r *appRecord) ref(id hangar.MachineID) hangar.MachineRef {
+	return hangar.MachineRef{App: r.Name, AppID: r.ID, ID: id}
+}
+
+// target is a Machine of the App or, without an id, the App itself.
+func (r *appRecord) target(id hangar.MachineID) hangar.Target {
+	return hangar.Target{Org: r.Org, OrgID: r.OrgID, App: r.Name, AppID: r.ID, Machine: id}
+}
+
+// orgTarget is an organization as a whole.
+func orgTarget(org hangar.Org) hangar.Target { return hangar.Target{Org: org.Slug, OrgID: org.ID} }
+
 // reservation says which host owns a Machine. It lives from before the Machine is
-// made until the host forgets it, a day after it was destroyed.
+// made until it is destroyed.
 type reservation struct {
 	ID   hangar.MachineID `json:"id"`
 	Name string           `json:"name"`
@@ -110,6 +129,12 @@ type reservation struct {
 	// creator, if that one is still alive, undo what it did.
 	Confirmed bool      `json:"confirmed,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// OrgID is the organization that Counts is counted for, until the Machine is destroyed.
+	OrgID  hangar.OrgID  `json:"org_id,omitempty"`
+	Counts hangar.Quotas `json:"counts,omitempty"`
+	// Version is the one that Counts is of, once an update has changed the size: what was
+	// published of earlier ones says nothing. See updating.
+	Version hangar.InstanceID `json:"version,omitempty"`
 }
 
 // nameRecord says which Machine has a name.
@@ -172,7 +197,7 @@ func (c *Control) next(ctx context.Context, counter string) (uint64, state.Compa
 
 // network returns the number of an organization's network and, if it is a new
 // one, what binds it in a transaction.
-func (c *Control) network(ctx context.Context, org hangar.OrgSlug, name string) (hangar.NetworkID, state.Txn, error) {
+func (c *Control) network(ctx context.Context, org hangar.OrgID, name string) (hangar.NetworkID, state.Txn, error) {
 	key := networkKey(org, name)
 	known, _, err := read[networkRecord](ctx, c.store, key)
 	if err == nil {

@@ -58,7 +58,7 @@ func (r *Registries) RegistryCredentials(ctx context.Context) ([]hangar.Registry
 		items, _, err := state.All(ctx, r.store, credentialsPrefix, false)
 		for _, item := range items {
 			var rec loginRecord
-			if _, err := unseal(keys, item, &rec); err != nil {
+			if err := unseal(keys, item, &rec); err != nil {
 				r.log.Error("credential skipped", keyKey, item.Key, keyError, err)
 				continue
 			}

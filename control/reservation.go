@@ -20,12 +20,12 @@ var errLost = errors.New("control: reservation was released by somebody else")
 // claim is a reservation that its creator holds.
 type claim struct {
 	reservation
-	app  hangar.AppName
+	app  hangar.AppID
 	item state.Item // of the reservation
 	name state.Item // of the name
 }
 
-func (r *claim) ref() hangar.MachineRef { return hangar.MachineRef{App: r.app, ID: r.ID} }
+func (r *claim) ref() hangar.MachineRef { return hangar.MachineRef{AppID: r.app, ID: r.ID} }
 
 // begin notes that this process creates a Machine, until the returned func.
 func (c *Control) begin(id hangar.MachineID) (end func()) {
@@ -48,23 +48,30 @@ func (c *Control) underWay(id hangar.MachineID) bool {
 
 // reserve claims an id, a name and a host for a Machine, as long as the App may
 // have Machines. An empty name is made up.
-func (c *Control) reserve(ctx context.Context, app hangar.AppName, id hangar.MachineID, name string, host hangar.HostID) (*claim, error) {
+func (c *Control) reserve(ctx context.Context, app appRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*claim, error) {
 	for {
-		rec, item, err := c.anyApp(ctx, app)
+		rec, item, err := c.anyApp(ctx, app.Name)
 		if err != nil {
 			return nil, err
 		}
+		if rec.ID != app.ID {
+			return nil, hangar.AppNotFound()
+		}
 		if rec.Deleting {
-			return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
+			return nil, appIsGoing(app.Name)
+		}
+		org, err := c.orgOfApp(ctx, rec)
+		if err != nil {
+			return nil, err
 		}
 		r := &claim{
-			app:         app,
-			reservation: reservation{ID: id, Name: name, Host: host, CreatedAt: c.now().UTC()},
+			app:         app.ID,
+			reservation: reservation{ID: id, Name: name, Host: host, CreatedAt: c.now().UTC(), OrgID: org.ID, Counts: counts},
 		}
 		if r.Name == "" {
 			r.Name = machineName()
 		}
-		putName, err := write(nameKey(app, r.Name), nameRecord{ID: id})
+		putName, err := write(nameKey(app.ID, r.Name), nameRecord{ID: id})
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +79,7 @@ func (c *Control) reserve(ctx context.Context, app hangar.AppName, id hangar.Mac
 		if err != nil {
 			return nil, err
 		}
-		revision, err := c.store.Txn(ctx, state.Txn{
+		revision, err := c.ledger.spendFor(ctx, org, counts, state.Txn{
 			If:   []state.Compare{state.Unchanged(item), state.Absent(putSelf.Key), state.Absent(putName.Key)},
 			Then: []state.Op{putSelf, putName},
 		})
@@ -87,7 +94,7 @@ func (c *Control) reserve(ctx context.Context, app hangar.AppName, id hangar.Mac
 		if name == "" {
 			continue // another name, or the App's record of now
 		}
-		if err := c.vacate(ctx, app, name); err != nil {
+		if err := c.vacate(ctx, app.ID, name); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +122,7 @@ func (c *Control) rewrite(ctx context.Context, r *claim, change func(*reservatio
 
 // release gives a reservation and its name back, unless somebody else did.
 func (c *Control) release(ctx context.Context, r *claim) {
-	_, err := c.store.Txn(ctx, state.Txn{
+	_, err := c.ledger.giveBack(ctx, r.OrgID, r.Counts, state.Txn{
 		If:   []state.Compare{state.Unchanged(r.item), state.Unchanged(r.name)},
 		Then: []state.Op{state.Delete(r.item.Key), state.Delete(r.name.Key)},
 	})
@@ -128,7 +135,7 @@ func (c *Control) release(ctx context.Context, r *claim) {
 // vacate returns when a name is free, and CodeConflict while a Machine has it. A
 // name is free whose Machine is being destroyed, was destroyed by itself or
 // never came to be.
-func (c *Control) vacate(ctx context.Context, app hangar.AppName, name string) error {
+func (c *Control) vacate(ctx context.Context, app hangar.AppID, name string) error {
 	named, item, err := read[nameRecord](ctx, c.store, nameKey(app, name))
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
@@ -137,7 +144,8 @@ func (c *Control) vacate(ctx context.Context, app hangar.AppName, name string) e
 		return stateError(err)
 	}
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
-	ref := hangar.MachineRef{App: app, ID: named.ID}
+	var counted hangar.Quotas
+	ref := hangar.MachineRef{AppID: app, ID: named.ID}
 	held, heldItem, err := read[reservation](ctx, c.store, reservationKey(ref))
 	switch {
 	case errors.Is(err, state.ErrNotFound):
@@ -151,9 +159,10 @@ func (c *Control) vacate(ctx context.Context, app hangar.AppName, name string) e
 		if !exists {
 			txn.If = append(txn.If, state.Unchanged(heldItem))
 			txn.Then = append(txn.Then, state.Delete(heldItem.Key))
+			counted = held.Counts
 		}
 	}
-	_, err = c.store.Txn(ctx, txn)
+	_, err = c.ledger.giveBack(ctx, held.OrgID, counted, txn)
 	if errors.Is(err, state.ErrConflict) {
 		return nil // the caller tries, and sees
 	}
@@ -210,7 +219,7 @@ func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host ha
 		return nil, failure
 	}
 	row, err := c.rows.row(ctx, host, ref.ID)
-	if err != nil || row.Machine.App != ref.App {
+	if err != nil || row.Machine.AppID != ref.AppID {
 		return nil, failure
 	}
 	row.Machine.HostStatus = hostUnreachable
@@ -220,7 +229,7 @@ func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host ha
 // releaseName frees the name of a Machine that is destroyed, so that it can be
 // given again at once.
 func releaseName(ctx context.Context, s state.Store, ref hangar.MachineRef, name string) error {
-	named, item, err := read[nameRecord](ctx, s, nameKey(ref.App, name))
+	named, item, err := read[nameRecord](ctx, s, nameKey(ref.AppID, name))
 	if errors.Is(err, state.ErrNotFound) || err == nil && named.ID != ref.ID {
 		return nil
 	}

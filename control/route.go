@@ -52,13 +52,14 @@ func (r *RouteRecords) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteCh
 }
 
 // routeFeed is one watcher, and all that it knows: what is at each key that concerns a
-// route, by App.
+// route, by the App's id.
 type routeFeed struct {
 	log     *slog.Logger
 	yield   func(hangar.RouteChange, error) bool
-	apps    map[hangar.AppName]*routeParts
-	names   map[hangar.Hostname]hangar.AppName
-	changed map[hangar.AppName]state.Revision // since routes were sent
+	apps    map[hangar.AppID]*routeParts
+	ids     map[hangar.AppName]hangar.AppID // of those that have the names
+	names   map[hangar.Hostname]hangar.AppID
+	changed map[hangar.AppID]state.Revision // since routes were sent
 	stopped bool
 }
 
@@ -74,7 +75,8 @@ type routeParts struct {
 // last read.
 func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Revision, err error) {
 	before := f.apps
-	f.apps, f.names, f.changed = map[hangar.AppName]*routeParts{}, map[hangar.Hostname]hangar.AppName{}, map[hangar.AppName]state.Revision{}
+	f.apps, f.ids = map[hangar.AppID]*routeParts{}, map[hangar.AppName]hangar.AppID{}
+	f.names, f.changed = map[hangar.Hostname]hangar.AppID{}, map[hangar.AppID]state.Revision{}
 	var revision state.Revision
 	for _, prefix := range []string{appsPrefix, addressesPrefix, hostnamesPrefix} {
 		o := state.ListOptions{Revision: revision}
@@ -91,11 +93,11 @@ func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Rev
 			}
 		}
 	}
-	for name := range before {
-		f.changed[name] = revision
+	for id := range before {
+		f.changed[id] = revision
 	}
-	for name := range f.changed {
-		f.changed[name] = revision
+	for id := range f.changed {
+		f.changed[id] = revision
 	}
 	f.flush()
 	return revision + 1, nil
@@ -111,8 +113,8 @@ func (f *routeFeed) watch(ctx context.Context, store state.Store, from state.Rev
 		for _, c := range batch.Changes {
 			f.apply(c)
 		}
-		for name := range f.changed {
-			f.changed[name] = batch.Revision
+		for id := range f.changed {
+			f.changed[id] = batch.Revision
 		}
 		if f.flush(); f.stopped {
 			return nil
@@ -130,9 +132,9 @@ func (f *routeFeed) apply(c state.Change) {
 		err = f.applyApp(c, hangar.AppName(c.Key[len(appsPrefix):]))
 	case strings.HasPrefix(c.Key, addressesPrefix):
 		app, _, _ := strings.Cut(c.Key[len(addressesPrefix):], "/")
-		err = f.applyAddress(c, hangar.AppName(app))
+		err = f.applyAddress(c, hangar.AppID(app))
 	case strings.HasPrefix(c.Key, hostnamesPrefix):
-		err = f.applyHostname(c, hangar.Hostname(c.Key[len(hostnamesPrefix):]))
+		err = f.applyHostname(c, hostnameOf(c.Key))
 	}
 	if err != nil {
 		f.log.Error("part of a route skipped", keyKey, c.Key, keyError, err)
@@ -140,7 +142,7 @@ func (f *routeFeed) apply(c state.Change) {
 }
 
 // of returns the parts of an App's route, which are about to change.
-func (f *routeFeed) of(app hangar.AppName) *routeParts {
+func (f *routeFeed) of(app hangar.AppID) *routeParts {
 	f.changed[app] = 0
 	p := f.apps[app]
 	if p == nil {
@@ -151,22 +153,26 @@ func (f *routeFeed) of(app hangar.AppName) *routeParts {
 }
 
 func (f *routeFeed) applyApp(c state.Change, name hangar.AppName) error {
-	if c.Deleted {
-		f.of(name).app = appRecord{}
-		return nil
+	var rec appRecord
+	if !c.Deleted {
+		var err error
+		if rec, err = decode[appRecord](c.Item); err != nil {
+			return err
+		}
 	}
-	rec, err := decode[appRecord](c.Item)
-	if err != nil {
-		return err
+	if old, ok := f.ids[name]; ok {
+		f.of(old).app = appRecord{}
+		delete(f.ids, name)
 	}
-	if rec.Deleting || rec.Name != name {
-		rec = appRecord{} // one that goes is served no more
+	if rec.ID == "" || rec.Deleting || rec.Name != name {
+		return nil // one that goes is served no more
 	}
-	f.of(name).app = rec
+	f.ids[name] = rec.ID
+	f.of(rec.ID).app = rec
 	return nil
 }
 
-func (f *routeFeed) applyAddress(c state.Change, app hangar.AppName) error {
+func (f *routeFeed) applyAddress(c state.Change, app hangar.AppID) error {
 	if c.Deleted {
 		delete(f.of(app).addresses, c.Key)
 		return nil
@@ -186,31 +192,34 @@ func (f *routeFeed) applyHostname(c state.Change, name hangar.Hostname) error {
 			return err
 		}
 	}
-	if old, ok := f.names[name]; ok && old != rec.App {
+	if !rec.State.served() {
+		rec.AppID = "" // nothing proves that it may have the name
+	}
+	if old, ok := f.names[name]; ok && old != rec.AppID {
 		delete(f.of(old).hostnames, name)
 		delete(f.names, name)
 	}
-	if rec.App != "" {
-		f.names[name] = rec.App
-		f.of(rec.App).hostnames[name] = struct{}{}
+	if rec.AppID != "" {
+		f.names[name] = rec.AppID
+		f.of(rec.AppID).hostnames[name] = struct{}{}
 	}
 	return nil
 }
 
 // flush sends the routes that have changed.
 func (f *routeFeed) flush() {
-	for name, revision := range f.changed {
-		delete(f.changed, name)
-		p := f.apps[name]
+	for id, revision := range f.changed {
+		delete(f.changed, id)
+		p := f.apps[id]
 		if p == nil || p.app.Name == "" {
 			if p != nil && len(p.addresses)+len(p.hostnames) == 0 {
-				delete(f.apps, name)
+				delete(f.apps, id)
 			}
-			f.send(hangar.RouteChange{App: name})
+			f.send(hangar.RouteChange{App: id})
 			continue
 		}
-		f.send(hangar.RouteChange{App: name, Route: &hangar.AppRoute{
-			App: name, Org: p.app.Org, Network: p.app.NetworkID, Seq: uint64(revision),
+		f.send(hangar.RouteChange{App: id, Route: &hangar.AppRoute{
+			ID: id, App: p.app.Name, Org: p.app.OrgID, Network: p.app.NetworkID, Seq: uint64(revision),
 			Addresses: slices.SortedFunc(maps.Values(p.addresses), hangar.CompareAddresses),
 			Hostnames: slices.Sorted(maps.Keys(p.hostnames)),
 		}})

@@ -18,6 +18,7 @@ import (
 // state.
 type Rows struct {
 	store      state.Store
+	ledger     *ledger
 	log        *slog.Logger
 	pool       hangar.MachinePool // of the rows that are read
 	unreadable atomic.Uint64
@@ -31,8 +32,39 @@ var (
 // errUnreadable marks a row that is skipped.
 var errUnreadable = errors.New("unreadable row")
 
-// NewRows returns the Rows of a state.
-func NewRows(store state.Store, log *slog.Logger) *Rows { return &Rows{store: store, log: log} }
+// NewRows returns the Rows of a state. Until SetQuotas no host may claim anything.
+func NewRows(store state.Store, log *slog.Logger) *Rows {
+	return &Rows{store: store, ledger: newLedger(store), log: log}
+}
+
+// SetQuotas says what organizations may have that have no limits of their own. Claims of
+// hosts are refused beyond that.
+func (r *Rows) SetQuotas(defaults QuotaDefaults) { r.ledger.defaults.Store(&defaults) }
+
+// AdmitImages refuses more images of an organization that uses so many bytes of a host. It
+// answers CodeExhausted with ReasonQuota.
+func (r *Rows) AdmitImages(ctx context.Context, org hangar.OrgID, used int64) error {
+	items, _, err := state.All(ctx, r.store, orgsPrefix, false)
+	if err != nil {
+		return stateError(err)
+	}
+	for _, item := range items {
+		rec, err := decode[orgRecord](item)
+		if err != nil || rec.ID != org {
+			continue
+		}
+		limits, err := r.ledger.limits(&rec)
+		if err != nil {
+			return err
+		}
+		limit, ok := limits.Limit(hangar.QuotaImageMB)
+		if mb := used >> 20; ok && mb >= limit {
+			return hangar.QuotaExceeded(rec.Slug, hangar.QuotaImageMB, limit, mb, 1)
+		}
+		return nil
+	}
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonOrgNotFound, "organization not found")
+}
 
 // Unreadable returns how often a row was skipped because it could not be read.
 func (r *Rows) Unreadable() uint64 { return r.unreadable.Load() }
@@ -56,6 +88,11 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 		if err := releaseName(ctx, r.store, m.Ref(), m.Name); err != nil {
 			return stateError(err)
 		}
+		if err := r.ledger.forget(ctx, m.Ref()); err != nil {
+			return stateError(err)
+		}
+	} else if err := r.ledger.settle(ctx, m); err != nil {
+		return stateError(err)
 	}
 	for {
 		cond := state.Absent(put.Key)
@@ -68,7 +105,7 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 		case !errors.Is(err, state.ErrNotFound):
 			return stateError(err)
 		default:
-			if err := adopt(ctx, r.store, row); err != nil {
+			if err := adopt(ctx, r.ledger, row); err != nil {
 				return stateError(err)
 			}
 		}
@@ -79,36 +116,52 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 	}
 }
 
-// RetractMachine implements hangar.Publisher. The reservation of the Machine goes
+// RetractMachine implements hangar.Publisher. The reservation of the Machine and its name go
 // with the row.
-func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, id hangar.MachineID) error {
-	key := rowKey(host, id)
+func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, ref hangar.MachineRef) error {
+	key := rowKey(host, ref.ID)
 	for {
-		item, err := r.store.Get(ctx, key)
-		if errors.Is(err, state.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
+		var txn state.Txn
+		switch item, err := r.store.Get(ctx, key); {
+		case err == nil:
+			txn = state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(key)}}
+			if row, err := r.parse(item); err == nil && ref.AppID == "" {
+				ref.AppID = row.Machine.AppID
+			}
+		case !errors.Is(err, state.ErrNotFound):
 			return stateError(err)
 		}
-		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(key)}}
-		if row, err := r.parse(item); err == nil {
-			ref := row.Machine.Ref()
-			if err := releaseName(ctx, r.store, ref, row.Machine.Name); err != nil {
-				return stateError(err)
-			}
-			held, heldItem, err := read[reservation](ctx, r.store, reservationKey(ref))
-			switch {
-			case err == nil && held.Host == host:
-				txn.If, txn.Then = append(txn.If, state.Unchanged(heldItem)), append(txn.Then, state.Delete(heldItem.Key))
-			case err != nil && !errors.Is(err, state.ErrNotFound):
-				return stateError(err)
-			}
+		if err := r.releaseReservation(ctx, host, ref, &txn); err != nil {
+			return stateError(err)
 		}
-		if _, err = r.store.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {
+		if len(txn.Then) == 0 {
+			return nil
+		}
+		if _, err := r.store.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {
 			return stateError(err)
 		}
 	}
+}
+
+// releaseReservation adds to a transaction that the reservation of a Machine goes, if the host
+// has it, with its name and what it counts.
+func (r *Rows) releaseReservation(ctx context.Context, host hangar.HostID, ref hangar.MachineRef, txn *state.Txn) error {
+	held, item, err := read[reservation](ctx, r.store, reservationKey(ref))
+	if errors.Is(err, state.ErrNotFound) || err == nil && held.Host != host {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	txn.If, txn.Then = append(txn.If, state.Unchanged(item)), append(txn.Then, state.Delete(item.Key))
+	named, name, err := read[nameRecord](ctx, r.store, nameKey(ref.AppID, held.Name))
+	switch {
+	case err == nil && named.ID == ref.ID:
+		txn.If, txn.Then = append(txn.If, state.Unchanged(name)), append(txn.Then, state.Delete(name.Key))
+	case err != nil && !errors.Is(err, state.ErrNotFound):
+		return err
+	}
+	return r.ledger.credit(ctx, held.OrgID, negative(held.Counts), txn)
 }
 
 // PublishedMachines implements hangar.Publisher. A row that cannot be read counts

@@ -59,7 +59,7 @@ func TestPublishKeepsTheNewest(t *testing.T) {
 			t.Errorf("of another host: %v, %v", other, err)
 		}
 		for range 2 {
-			if err := rows.RetractMachine(ctx, hostA, machineID(1)); err != nil {
+			if err := rows.RetractMachine(ctx, hostA, hangar.MachineRef{ID: machineID(1)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,7 +152,7 @@ func TestFeed(t *testing.T) {
 			switch {
 			case step == 0 && seen[machineID(1)] == 2:
 				step++
-				if err := rows.RetractMachine(ctx, hostA, machineID(2)); err != nil {
+				if err := rows.RetractMachine(ctx, hostA, hangar.MachineRef{ID: machineID(2)}); err != nil {
 					t.Fatal(err)
 				}
 			case step == 1 && len(seen) == 2:
@@ -195,7 +195,7 @@ func TestFeedAfterCompaction(t *testing.T) {
 			synced++
 			publish(t, rows, row(machineID(1), 5, hangar.MachineStopped))
 			publish(t, rows, row(machineID(7), 6, hangar.MachineCreated))
-			if err := rows.RetractMachine(ctx, hostA, machineID(2)); err != nil {
+			if err := rows.RetractMachine(ctx, hostA, hangar.MachineRef{ID: machineID(2)}); err != nil {
 				t.Fatal(err)
 			}
 			store.compact(t)
@@ -299,7 +299,7 @@ func TestUnreadableRows(t *testing.T) {
 	if published, _ = rows.PublishedMachines(t.Context(), hostA); published[machineID(2)] != 1 {
 		t.Errorf("an unreadable row was not replaced: %v", published)
 	}
-	if err := rows.RetractMachine(t.Context(), hostA, machineID(3)); err != nil {
+	if err := rows.RetractMachine(t.Context(), hostA, hangar.MachineRef{ID: machineID(3)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -328,6 +328,31 @@ func TestRowThatIsTooLarge(t *testing.T) {
 		large.Machine.Config.Env = map[string]string{"LARGE": strings.Repeat("x", state.MaxTxnBytes)}
 		if err := control.NewRows(store, quiet).PublishMachine(t.Context(), large); hangar.CodeOf(err) != hangar.CodeInvalid {
 			t.Errorf("a row that is too large = %v, want an invalid one", err)
+		}
+	})
+}
+
+// TestMachineOfAnotherAppIsNotAdopted: a Machine without a reservation, as after the state was
+// restored from a backup, is given back to its own App and to no other one of that name.
+func TestMachineOfAnotherAppIsNotAdopted(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		p := newPlane(t, store)
+		app := p.app(t, "web")
+		mine, theirs := row(machineID(1), 1, hangar.MachineStarted), row(machineID(2), 1, hangar.MachineStarted)
+		mine.Machine.AppID, theirs.Machine.AppID = app.ID, "0123456789abcdef"
+		rows := control.NewRows(store, quiet)
+		for _, r := range []hangar.MachineRow{mine, theirs} {
+			if err := rows.PublishMachine(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.restart(t) // which gives Machines back, too
+		want := "/machines/" + string(app.ID) + "/" + string(mine.Machine.ID)
+		if got := p.records(t, "/machines/"); len(got) != 1 || got[0] != want {
+			t.Errorf("reserved are %v, want %s alone", got, want)
+		}
+		if got := p.records(t, "/machine-names/"); len(got) != 1 {
+			t.Errorf("names are %v", got)
 		}
 	})
 }

@@ -17,16 +17,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// Secrets implements hangar.SecretService. All secrets of an App are one record,
-// encrypted as a whole, so that a version is all or nothing.
+// Secrets implements hangar.SecretService. All secrets of an App are one record, with its
+// secret keys, encrypted as a whole, so that a version is all or nothing.
 type Secrets struct{ *Control }
 
 var _ hangar.SecretService = (*Secrets)(nil)
 
 // secretsRecord is what is encrypted in the record of an App's secrets.
 type secretsRecord struct {
-	Version int                     `json:"version"`
-	Secrets map[string]secretRecord `json:"secrets"`
+	Version int                        `json:"version"`
+	Secrets map[string]secretRecord    `json:"secrets"`
+	Keys    map[string]secretKeyRecord `json:"keys,omitempty"`
 	// DigestKey keys the digests that people see, who must not be able to try out
 	// what a short value is. It stays when the encryption key is replaced.
 	DigestKey []byte `json:"digest_key"`
@@ -43,17 +44,24 @@ const (
 	digestBytes    = 8 // of the 32 of SHA-256 are shown
 )
 
-func secretsKey(app hangar.AppName) string { return secretsPrefix + string(app) }
+func secretsKey(app hangar.AppID) string { return secretsPrefix + string(app) }
 
-// of is what binds the record to the App, not another one of that name, and to its
-// version.
-func (r *secretsRecord) of(app appRecord) []string { return []string{app.ID, strconv.Itoa(r.Version)} }
+// of is what binds the record to its version, as its key does to the App.
+func (r *secretsRecord) of() []string { return []string{strconv.Itoa(r.Version)} }
 
 func (r *secretsRecord) size() (n int) {
 	for name, s := range r.Secrets {
 		n += len(name) + len(s.Value)
 	}
+	for name, k := range r.Keys {
+		n += len(name) + len(k.Value)
+	}
 	return n
+}
+
+// counts are what the secrets and keys count against quotas.
+func (r *secretsRecord) counts() hangar.Quotas {
+	return hangar.Quotas{hangar.QuotaSecrets: int64(len(r.Secrets) + len(r.Keys)), hangar.QuotaSecretBytes: int64(r.size())}
 }
 
 func (r *secretsRecord) view(name string, show bool) hangar.Secret {
@@ -75,10 +83,9 @@ func (r *secretsRecord) list(show bool) hangar.Secrets {
 	return all
 }
 
-// readSecrets returns the secrets of an App, and what must hold when they are changed. Those
-// that an App of the same name has left behind are none.
+// readSecrets returns the secrets of an App, and what must hold when they are changed.
 func (c *Control) readSecrets(ctx context.Context, app appRecord) (rec secretsRecord, unchanged state.Compare, err error) {
-	key := secretsKey(app.Name)
+	key := secretsKey(app.ID)
 	err = c.vault.keys.Use(func(keys keyset.Keys) error {
 		item, err := c.store.Get(ctx, key)
 		if errors.Is(err, state.ErrNotFound) {
@@ -89,12 +96,7 @@ func (c *Control) readSecrets(ctx context.Context, app appRecord) (rec secretsRe
 			return err
 		}
 		unchanged = state.Unchanged(item)
-		var found secretsRecord
-		of, err := unseal(keys, item, &found)
-		if err == nil && len(of) > 0 && of[0] == app.ID {
-			rec = found
-		}
-		return err
+		return unseal(keys, item, &rec)
 	})
 	return rec, unchanged, stateError(err)
 }
@@ -105,13 +107,19 @@ func (s *Secrets) query(ctx context.Context, app hangar.AppName, q hangar.Secret
 	if q.Show {
 		action = hangar.ActionWrite
 	}
-	owner, _, err := s.app(ctx, app, action)
+	return s.secretsOf(ctx, app, action, q.MinVersion)
+}
+
+// secretsOf reads the secrets of an App, of a version at least, for somebody who may do
+// action to it.
+func (c *Control) secretsOf(ctx context.Context, app hangar.AppName, action hangar.Action, least int) (secretsRecord, error) {
+	owner, _, err := c.app(ctx, app, action)
 	if err != nil {
 		return secretsRecord{}, err
 	}
-	rec, _, err := s.readSecrets(ctx, owner)
+	rec, _, err := c.readSecrets(ctx, owner)
 	if err == nil {
-		err = rec.atLeast(app, "min_version", q.MinVersion)
+		err = rec.atLeast(app, "min_version", least)
 	}
 	return rec, err
 }
@@ -160,7 +168,7 @@ func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map
 			return hangar.Secrets{}, err
 		}
 	}
-	rec, err := s.change(ctx, app, func(*secretsRecord) (map[string]hangar.Sensitive, error) { return values, nil })
+	rec, err := s.changeSecrets(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) { return rec.apply(values, now), nil })
 	if err != nil {
 		return hangar.Secrets{}, err
 	}
@@ -169,41 +177,50 @@ func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map
 
 // DeleteSecret implements hangar.SecretService.
 func (s *Secrets) DeleteSecret(ctx context.Context, app hangar.AppName, name string) (int, error) {
-	rec, err := s.change(ctx, app, func(rec *secretsRecord) (map[string]hangar.Sensitive, error) {
+	rec, err := s.changeSecrets(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) {
 		if _, ok := rec.Secrets[name]; !ok {
-			return nil, secretNotFound(app, name)
+			return false, secretNotFound(app, name)
 		}
-		return map[string]hangar.Sensitive{name: {}}, nil
+		return rec.apply(map[string]hangar.Sensitive{name: {}}, now), nil
 	})
 	return rec.Version, err
 }
 
-// change makes the changes that decide returns for the secrets as they are.
-func (s *Secrets) change(ctx context.Context, app hangar.AppName, decide func(*secretsRecord) (map[string]hangar.Sensitive, error)) (secretsRecord, error) {
+// changeSecrets stores what edit makes of the secrets as they are, which is a new version
+// unless edit reports that nothing is different. field is what an error is about if they
+// would be too large.
+func (c *Control) changeSecrets(ctx context.Context, app hangar.AppName, field string, edit func(rec *secretsRecord, now time.Time) (bool, error)) (secretsRecord, error) {
 	for {
-		owner, item, err := s.app(ctx, app, hangar.ActionWrite)
+		owner, item, err := c.app(ctx, app, hangar.ActionWrite)
 		if err != nil {
 			return secretsRecord{}, err
 		}
 		if owner.Deleting {
 			return secretsRecord{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
 		}
-		rec, unchanged, err := s.readSecrets(ctx, owner)
+		rec, unchanged, err := c.readSecrets(ctx, owner)
 		if err != nil {
 			return secretsRecord{}, err
 		}
-		changes, err := decide(&rec)
-		if err != nil || !rec.apply(changes, s.now().UTC().Truncate(time.Second)) {
+		before := rec.counts()
+		changed, err := edit(&rec, c.now().UTC().Truncate(time.Second))
+		if err != nil || !changed {
 			return rec, err
 		}
+		rec.next()
 		if n := rec.size(); n > hangar.MaxSecretsSize {
 			return secretsRecord{}, hangar.Errorf(hangar.CodeInvalid, "",
-				"invalid values: the secrets of the app would have %d bytes, more than the %d that are allowed", n, hangar.MaxSecretsSize)
+				"invalid %s: the secrets of the app would have %d bytes, more than the %d that are allowed", field, n, hangar.MaxSecretsSize)
 		}
-		err = s.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
-			put, err := sealed(keys, secretsKey(app), rec, rec.of(owner)...)
+		org, err := c.orgOfApp(ctx, owner)
+		if err != nil {
+			return secretsRecord{}, err
+		}
+		err = c.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := sealed(keys, secretsKey(owner.ID), rec, rec.of()...)
 			// The App must not be destroyed meanwhile, or the record would stay.
-			return state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{put}}, err
+			txn := state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{put}}
+			return txn, errors.Join(err, c.ledger.charge(ctx, org, sum(rec.counts(), negative(before)), &txn))
 		})
 		if !errors.Is(err, state.ErrConflict) {
 			return rec, stateError(err)
@@ -211,7 +228,16 @@ func (s *Secrets) change(ctx context.Context, app hangar.AppName, decide func(*s
 	}
 }
 
-// apply reports whether anything was changed, which makes a new version.
+// next makes the record that of the next version.
+func (r *secretsRecord) next() {
+	if r.DigestKey == nil {
+		r.DigestKey = make([]byte, digestKeyBytes)
+		_, _ = rand.Read(r.DigestKey) // never fails: crypto/rand.Read aborts the program instead
+	}
+	r.Version++
+}
+
+// apply reports whether anything was changed.
 func (r *secretsRecord) apply(changes map[string]hangar.Sensitive, now time.Time) bool {
 	changed := false
 	for name, value := range changes {
@@ -233,15 +259,7 @@ func (r *secretsRecord) apply(changes map[string]hangar.Sensitive, now time.Time
 		}
 		changed = true
 	}
-	if !changed {
-		return false
-	}
-	if r.DigestKey == nil {
-		r.DigestKey = make([]byte, digestKeyBytes)
-		_, _ = rand.Read(r.DigestKey) // never fails: crypto/rand.Read aborts the program instead
-	}
-	r.Version++
-	return true
+	return changed
 }
 
 // secretsFor returns what a new version of a Machine of an App gets.

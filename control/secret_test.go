@@ -3,6 +3,7 @@ package control_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -57,13 +58,20 @@ func TestSecretsAreEncrypted(t *testing.T) {
 		p := newPlane(t, store)
 		p.app(t, "web")
 		p.setSecrets(t, "web", secret("SECRET_NAME", "plaintext"))
+		key := p.setKey(t, "web", "KEY_NAME", strings.Repeat("key", 11))
+		signature, err := p.SecretKeys().SignWithKey(admin(t), key, 0, []byte("text"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		items, _, err := state.All(t.Context(), store, "/", false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range items {
-			if bytes.Contains(i.Value, []byte("plaintext")) || bytes.Contains(i.Value, []byte("SECRET_NAME")) {
-				t.Errorf("%s holds it in clear: %s", i.Key, i.Value)
+			for _, clear := range []string{"plaintext", "SECRET_NAME", "KEY_NAME", "keykey", base64.StdEncoding.EncodeToString([]byte("keykey"))} {
+				if bytes.Contains(i.Value, []byte(clear)) {
+					t.Errorf("%s holds %s in clear: %s", i.Key, clear, i.Value)
+				}
 			}
 		}
 		before, err := p.Secrets().Secret(admin(t), "web", "SECRET_NAME", hangar.SecretQuery{Show: true})
@@ -77,6 +85,9 @@ func TestSecretsAreEncrypted(t *testing.T) {
 		after, err := p.Secrets().Secret(admin(t), "web", "SECRET_NAME", hangar.SecretQuery{Show: true})
 		if err != nil || after.Digest != before.Digest || after.Value.Reveal() != "plaintext" {
 			t.Errorf("%+v became %+v, %v", before, after, err)
+		}
+		if err := p.SecretKeys().VerifyWithKey(admin(t), key, 0, []byte("text"), signature); err != nil {
+			t.Errorf("a signature of before: %v", err)
 		}
 	})
 }
@@ -97,10 +108,9 @@ func TestDigestsTellNothing(t *testing.T) {
 // somebody with a hand in the state would.
 func TestMovedSecretsDoNotOpen(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	p.app(t, "web")
-	p.app(t, "api")
+	web, api := p.app(t, "web"), p.app(t, "api")
 	p.setSecrets(t, "web", secret("KEY", "plaintext"))
-	stolen, err := p.store.Get(t.Context(), "/secrets/web")
+	stolen, err := p.store.Get(t.Context(), "/secrets/"+string(web.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,10 +120,10 @@ func TestMovedSecretsDoNotOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("/secrets/api", stolen.Value)
+	put("/secrets/"+string(api.ID), stolen.Value)
 	_, err = p.Secrets().Secrets(admin(t), "api", hangar.SecretQuery{Show: true})
 	wantError(t, err, hangar.CodeInternal, "")
-	put("/secrets/web", bytes.Replace(stolen.Value, []byte(`"1"]`), []byte(`"2"]`), 1))
+	put("/secrets/"+string(web.ID), bytes.Replace(stolen.Value, []byte(`["1"]`), []byte(`["2"]`), 1))
 	_, err = p.Secrets().Secrets(admin(t), "web", hangar.SecretQuery{Show: true})
 	wantError(t, err, hangar.CodeInternal, "")
 }

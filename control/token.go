@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
@@ -30,16 +32,13 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 	if token.Grant, err = in.GrantOf(t.now()); err != nil {
 		return nil, err
 	}
-	if in.Expiry == "" {
-		token.Grant = p.Shorten(token.Grant)
-	}
 	if token.Name == "" {
 		token.Name = string(in.Kind) + " token"
 	}
 	switch {
 	case token.User == "":
 		token.User = p.Subject
-	case token.User != p.Subject && !p.May(hangar.ActionWrite, hangar.Target{Org: in.Org}):
+	case token.User != p.Subject && !p.May(hangar.ActionWrite, t.named(ctx, in.Org)):
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only who may change the organization may make tokens for other users")
 	}
 	for field, title := range map[string]string{"name": token.Name, "user": token.User} {
@@ -48,11 +47,15 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 		}
 	}
 	for {
-		unchanged, err := t.mayHandOut(ctx, p, token.Grant)
+		org, unchanged, err := t.mayHandOut(ctx, p, &token.Grant, in.Expiry == "")
 		if err != nil {
 			return nil, err
 		}
-		made, err := t.tokens.Issue(ctx, token, unchanged)
+		txn := state.Txn{If: []state.Compare{unchanged}}
+		if err := t.ledger.charge(ctx, &org, hangar.Quotas{hangar.QuotaTokens: 1}, &txn); err != nil {
+			return nil, stateError(err)
+		}
+		made, err := t.tokens.Issue(ctx, token, txn)
 		if !errors.Is(err, state.ErrConflict) {
 			return made, stateError(err)
 		}
@@ -68,49 +71,56 @@ func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.Ap
 	if err != nil {
 		return "", err
 	}
-	if !p.Sees(hangar.Target{Org: app.Org, App: app.Name}) {
-		return "", appNotFound(apps[0])
+	if !p.Sees(app.target("")) {
+		return "", hangar.AppNotFound()
 	}
 	return app.Org, nil
 }
 
 // mayHandOut checks that what a grant is about exists and that the caller has all of
-// it. It returns the condition that the organization stays what it is.
-func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g hangar.Grant) (state.Compare, error) {
-	_, item, err := t.anyOrg(ctx, g.Org)
+// it. It sets the ids of what is named there, makes the grant end no later than the caller's
+// if it is to be shortened, and returns the organization, and the condition that it stays
+// what it is.
+func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.Grant, shorten bool) (orgRecord, state.Compare, error) {
+	org, item, err := t.anyOrg(ctx, g.Org)
 	if err != nil {
-		return state.Compare{}, err
+		return orgRecord{}, state.Compare{}, err
 	}
-	if !p.Sees(hangar.Target{Org: g.Org}) {
-		return state.Compare{}, orgNotFound(g.Org)
+	if !p.Sees(orgTarget(org.Org)) {
+		return orgRecord{}, state.Compare{}, orgNotFound(g.Org)
+	}
+	g.OrgID, g.AppIDs = org.ID, nil
+	for _, name := range g.Apps {
+		app, _, err := t.anyApp(ctx, name)
+		if err != nil {
+			return orgRecord{}, state.Compare{}, err
+		}
+		if app.OrgID != org.ID {
+			return orgRecord{}, state.Compare{}, hangar.AppNotFound()
+		}
+		g.AppIDs = append(g.AppIDs, app.ID)
+	}
+	if shorten {
+		*g = p.Shorten(*g)
 	}
 	for _, target := range g.Targets() {
-		if target.App != "" {
-			app, _, err := t.anyApp(ctx, target.App)
-			if err != nil {
-				return state.Compare{}, err
-			}
-			if app.Org != g.Org {
-				return state.Compare{}, appNotFound(target.App)
-			}
-		}
 		if !p.May(hangar.ActionWrite, target) {
-			return state.Compare{}, denied(p, target)
+			return orgRecord{}, state.Compare{}, denied(p, target)
 		}
 		if target.Machine != "" {
-			ref := hangar.MachineRef{App: target.App, ID: target.Machine}
+			ref := hangar.MachineRef{AppID: target.AppID, ID: target.Machine}
 			switch _, err := t.store.Get(ctx, reservationKey(ref)); {
 			case errors.Is(err, state.ErrNotFound):
-				return state.Compare{}, machineNotFound(target.Machine)
+				return orgRecord{}, state.Compare{}, machineNotFound(target.Machine)
 			case err != nil:
-				return state.Compare{}, stateError(err)
+				return orgRecord{}, state.Compare{}, stateError(err)
 			}
 		}
 	}
-	if !p.Covers(g) {
-		return state.Compare{}, hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer%s", until(p))
+	if !p.Covers(*g) {
+		return orgRecord{}, state.Compare{}, hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer%s", until(p))
 	}
-	return state.Unchanged(item), nil
+	return org, state.Unchanged(item), nil
 }
 
 // until says how long a caller's own tokens are valid, if not for ever.
@@ -143,39 +153,56 @@ func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hang
 	if err != nil {
 		return nil, err
 	}
-	target := hangar.Target{Org: filter.Org}
+	var about hangar.Target // of what the tokens are that are wanted
 	switch {
 	case filter.App != "":
 		app, _, err := t.app(ctx, filter.App, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
+		about = app.target("")
 		if filter.Org != "" && filter.Org != app.Org {
-			return nil, appNotFound(filter.App)
+			return nil, hangar.AppNotFound()
 		}
 	case filter.Org != "":
-		if _, _, err := t.anyOrg(ctx, filter.Org); err != nil {
+		org, _, err := t.anyOrg(ctx, filter.Org)
+		if err != nil {
 			return nil, err
 		}
-		if !p.Reaches(hangar.ActionWrite, target) {
-			return nil, denied(p, target)
+		if about = orgTarget(org.Org); !p.Reaches(hangar.ActionWrite, about) {
+			return nil, denied(p, about)
 		}
 	case !p.Admin && !mayWrite(p):
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to see any tokens")
 	}
 	list := []*hangar.Token{}
 	for _, token := range t.tokens.List() {
-		if owns(p, &token) && filter.Matches(&token) {
+		if owns(p, &token) && filter.Matches(&token) && isOf(token.Grant, about) {
 			list = append(list, &token)
 		}
 	}
 	return list, nil
 }
 
+// isOf reports whether a grant is about an organization or App, as they are now; the zero
+// target is any.
+func isOf(g hangar.Grant, about hangar.Target) bool {
+	return (about.OrgID == "" || g.OrgID == about.OrgID) && (about.AppID == "" || slices.Contains(g.AppIDs, about.AppID))
+}
+
+// named is the organization that has a slug, or an unknown one of that slug.
+func (t *Tokens) named(ctx context.Context, slug hangar.OrgSlug) hangar.Target {
+	org, _, err := t.anyOrg(ctx, slug)
+	if err != nil {
+		return hangar.Target{Org: slug}
+	}
+	return orgTarget(org.Org)
+}
+
 // mayWrite reports whether a principal may change anything at all.
 func mayWrite(p hangar.Principal) bool {
 	for _, g := range p.Grants {
-		if g.Reaches(hangar.ActionWrite, hangar.Target{Org: g.Org}) {
+		if g.Reaches(hangar.ActionWrite, hangar.Target{Org: g.Org, OrgID: g.OrgID}) {
 			return true
 		}
 	}
@@ -196,7 +223,26 @@ func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
 	if token.Admin {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The admin token ends when its file is removed and the server is started again")
 	}
-	return stateError(t.tokens.Revoke(ctx, token.ID))
+	for {
+		item, err := t.store.Get(ctx, auth.Prefix+string(token.ID))
+		if errors.Is(err, state.ErrNotFound) {
+			return nil // another call was quicker
+		}
+		if err != nil {
+			return stateError(err)
+		}
+		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}}
+		org, _, err := t.anyOrg(ctx, token.Grant.Org)
+		if err == nil {
+			err = t.ledger.credit(ctx, org.ID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn)
+		}
+		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+			return stateError(err)
+		}
+		if err := t.tokens.Revoke(ctx, token.ID, txn); !errors.Is(err, state.ErrConflict) {
+			return stateError(err)
+		}
+	}
 }
 
 // find returns the token that a caller means, among those that it owns.

@@ -85,7 +85,7 @@ func (v *vault) seal(ctx context.Context, keys keyset.Keys) (state.Item, error) 
 		return item, err
 	}
 	var text string
-	if _, err := unseal(keys, item, &text); err != nil || text != sealText {
+	if err := unseal(keys, item, &text); err != nil || text != sealText {
 		return item, &hangar.Error{
 			Code:    hangar.CodeInternal,
 			Message: "The secrets in the cluster state were encrypted with another keyset than this server's " + keyset.File, Err: err,
@@ -136,7 +136,7 @@ func (v *vault) get(ctx context.Context, key string, value any) error {
 	return v.keys.Use(func(keys keyset.Keys) error {
 		item, err := v.store.Get(ctx, key)
 		if err == nil {
-			_, err = unseal(keys, item, value)
+			err = unseal(keys, item, value)
 		}
 		return err
 	})
@@ -162,22 +162,22 @@ func sealedBytes(keys keyset.Keys, key string, plain []byte, of []string) (state
 func labelOf(key string, of []string) []string { return append([]string{"state", key}, of...) }
 
 // unseal decodes what sealed has encoded.
-func unseal(keys keyset.Keys, item state.Item, value any) ([]string, error) {
+func unseal(keys keyset.Keys, item state.Item, value any) error {
 	rec, err := decode[sealedRecord](item)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	plain, err := keys.Open(rec.Sealed, labelOf(item.Key, rec.Of)...)
 	if err == nil {
 		err = json.Unmarshal(plain, value)
 	}
 	if err != nil {
-		return nil, &hangar.Error{
+		return &hangar.Error{
 			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read",
 			Err: fmt.Errorf("record %s: %w", item.Key, err),
 		}
 	}
-	return rec.Of, nil
+	return nil
 }
 
 // Reseal implements hangar.Resealer. What cannot be read with any key stays as it

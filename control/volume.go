@@ -3,23 +3,20 @@ package control
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control/state"
 )
 
 // Volumes implements hangar.VolumeService. A volume is found by the row that its host has
 // published; whatever is asked of it, the host answers. What a host answers is published at
 // once, so that who has asked meets it in what follows.
 //
-// Rows outlive their Apps, as volumes can be had back and snapshots stay. They carry the id
-// of their organization: an App of the same name in another one, even in one that has got
-// the same slug since, has nothing of them.
+// Rows outlive their Apps, as their snapshots stay. They are kept by the App's id: another
+// App of the same name has nothing of them.
 type Volumes struct{ *Control }
 
 var _ hangar.VolumeService = (*Volumes)(nil)
@@ -41,34 +38,12 @@ func (c *Control) volumeOf(ctx context.Context, app appRecord, id hangar.VolumeI
 	if !id.Valid() {
 		return hangar.VolumeRow{}, hangar.VolumeNotFound(id)
 	}
-	org, err := c.orgID(ctx, app.Org)
-	if err != nil {
-		return hangar.VolumeRow{}, err
-	}
-	row, err := c.rows.volume(ctx, hangar.VolumeRef{App: app.Name, ID: id})
-	if err == nil && row.OrgID != org {
-		err = hangar.VolumeNotFound(id)
-	}
-	return row, err
-}
-
-// orgID returns what tells an organization from those that had its slug before.
-func (c *Control) orgID(ctx context.Context, slug hangar.OrgSlug) (string, error) {
-	rec, _, err := read[orgRecord](ctx, c.store, orgKey(slug))
-	if errors.Is(err, state.ErrNotFound) {
-		err = orgNotFound(slug)
-	}
-	return rec.ID, stateError(err)
+	return c.rows.volume(ctx, hangar.VolumeRef{AppID: app.ID, ID: id})
 }
 
 // volumesOf returns the rows of an App's volumes, sorted by id.
 func (c *Control) volumesOf(ctx context.Context, app appRecord) ([]hangar.VolumeRow, error) {
-	org, err := c.orgID(ctx, app.Org)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := c.rows.volumes(ctx, volumeKey(hangar.VolumeRef{App: app.Name}))
-	return slices.DeleteFunc(rows, func(row hangar.VolumeRow) bool { return row.OrgID != org }), err
+	return c.rows.volumes(ctx, volumeKey(hangar.VolumeRef{AppID: app.ID}))
 }
 
 // rowsFor is volumesOf for a caller who wants to take an action on the App.
@@ -105,7 +80,7 @@ func lastKnown(row hangar.VolumeRow) *hangar.Volume {
 
 // order passes what shall be done with a volume on to its host.
 func (v *Volumes) order(
-	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.Agent) (*hangar.VolumeRow, error),
+	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.Agent, hangar.VolumeRef) (*hangar.VolumeRow, error),
 ) (*hangar.Volume, error) {
 	row, err := v.find(ctx, ref, action)
 	if err != nil {
@@ -115,7 +90,7 @@ func (v *Volumes) order(
 	if err != nil {
 		return nil, err
 	}
-	done, err := give(agent)
+	done, err := give(agent, row.Volume.Ref())
 	if err != nil {
 		return nil, volumeRoom(err)
 	}
@@ -160,7 +135,11 @@ func (c *Control) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.Vol
 
 // Volumes implements hangar.VolumeService.
 func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Volume, error) {
-	rows, err := v.rowsFor(ctx, app, hangar.ActionRead)
+	rec, _, err := v.app(ctx, app, hangar.ActionRead)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.volumesOf(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +152,7 @@ func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Vo
 	}
 	var group errgroup.Group
 	for host, known := range byHost {
-		group.Go(func() error { return v.ask(ctx, app, host, known) })
+		group.Go(func() error { return v.ask(ctx, rec.ID, host, known) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -193,8 +172,8 @@ func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Vo
 func byVolume(a, b *hangar.Volume) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
 // ask replaces the volumes of a host that are known by what it says of them, unless it is
-// away. It may have others, of an App of the same name that was destroyed.
-func (v *Volumes) ask(ctx context.Context, app hangar.AppName, host hangar.HostID, known map[hangar.VolumeID]*hangar.Volume) error {
+// away.
+func (v *Volumes) ask(ctx context.Context, app hangar.AppID, host hangar.HostID, known map[hangar.VolumeID]*hangar.Volume) error {
 	agent, err := v.agent(host)
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
@@ -217,11 +196,7 @@ func (v *Volumes) ask(ctx context.Context, app hangar.AppName, host hangar.HostI
 
 // OrgVolumes implements hangar.VolumeService. Volumes are listed as they were published.
 func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hangar.VolumeID, limit int) ([]*hangar.Volume, error) {
-	p, err := v.orgReader(ctx, org)
-	if err != nil {
-		return nil, err
-	}
-	id, err := v.orgID(ctx, org)
+	p, of, err := v.orgReader(ctx, org)
 	if err != nil {
 		return nil, err
 	}
@@ -230,19 +205,19 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 		return nil, err
 	}
 	away := map[hangar.HostID]bool{}
-	mine := map[hangar.AppName]bool{} // that exist, in this organization, and may be read
+	mine := map[hangar.AppID]bool{} // that exist, in this organization, and may be read
 	list := []*hangar.Volume{}
 	for _, row := range rows {
-		if row.OrgID != id || row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
+		if row.OrgID != of.ID || row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
 			continue
 		}
-		app := row.Volume.App
+		app := row.Volume.AppID
 		if _, known := mine[app]; !known {
-			rec, _, err := v.anyApp(ctx, app)
+			rec, _, err := v.anyApp(ctx, row.Volume.App)
 			if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
 				return nil, err
 			}
-			mine[app] = err == nil && rec.Org == org && p.May(hangar.ActionRead, hangar.Target{Org: org, App: app})
+			mine[app] = err == nil && rec.ID == app && p.May(hangar.ActionRead, rec.target(""))
 		}
 		if !mine[app] {
 			continue
@@ -264,7 +239,7 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 
 // UpdateVolume implements hangar.VolumeService.
 func (v *Volumes) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hangar.VolumeUpdate) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) {
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		if err := in.Validate(); err != nil {
 			return nil, err
 		}
@@ -274,7 +249,7 @@ func (v *Volumes) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in han
 
 // ExtendVolume implements hangar.VolumeService.
 func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (hangar.VolumeExtended, error) {
-	volume, err := v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) {
+	volume, err := v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		now, err := a.VolumeRow(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -285,7 +260,21 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 		if now.Volume.SizeGB == sizeGB && now.Volume.State.Usable() {
 			return now, nil // no change is no fault: clients repeat a call whose answer is lost
 		}
-		return a.ExtendVolume(ctx, ref, sizeGB)
+		app, _, err := v.anyApp(ctx, ref.App)
+		if err != nil {
+			return nil, err
+		}
+		org, err := v.orgOfApp(ctx, app)
+		if err != nil {
+			return nil, err
+		}
+		var extended *hangar.VolumeRow
+		more := hangar.Quotas{hangar.QuotaVolumeGB: int64(sizeGB - now.Volume.SizeGB)}
+		err = v.reclaiming(ctx, org, more, func() (err error) {
+			extended, err = a.ExtendVolume(ctx, ref, sizeGB)
+			return err
+		})
+		return extended, err
 	})
 	if err != nil {
 		return hangar.VolumeExtended{}, err
@@ -295,12 +284,16 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 
 // DestroyVolume implements hangar.VolumeService.
 func (v *Volumes) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionDelete, func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.DestroyVolume(ctx, ref) })
+	return v.order(ctx, ref, hangar.ActionDelete, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+		return a.DestroyVolume(ctx, ref)
+	})
 }
 
 // UndeleteVolume implements hangar.VolumeService.
 func (v *Volumes) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.UndeleteVolume(ctx, ref) })
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+		return a.UndeleteVolume(ctx, ref)
+	})
 }
 
 // VolumeEvents implements hangar.VolumeService.
@@ -313,5 +306,5 @@ func (v *Volumes) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]han
 	if err != nil {
 		return nil, err
 	}
-	return agent.VolumeEvents(ctx, ref)
+	return agent.VolumeEvents(ctx, row.Volume.Ref())
 }

@@ -28,20 +28,21 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	if err != nil {
 		return nil, err
 	}
-	org, err := v.orgID(ctx, rec.Org)
-	if err != nil {
-		return nil, err
-	}
 	// When the caller goes away in the middle, nobody would know whether the host has the
 	// volume; so the creation goes on.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
-	row, err := v.createOn(ctx, hosts, hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: in.Name, App: app, Org: rec.Org, OrgID: org, Region: in.Region, SizeGB: in.SizeGB,
+	spec := hangar.VolumeSpec{
+		ID: hangar.NewVolumeID(), Name: in.Name, App: app, AppID: rec.ID, Org: rec.Org, OrgID: rec.OrgID, Region: in.Region, SizeGB: in.SizeGB,
 		Encrypted: in.Encrypted == nil || *in.Encrypted, FSType: in.FSType, SnapshotRetention: in.SnapshotRetention,
 		AutoBackup: in.AutoBackup == nil || *in.AutoBackup, Snapshot: in.Snapshot, Source: in.Source, Compute: in.Compute,
-	})
+	}
+	if err := v.claimVolume(ctx, rec, &spec); err != nil {
+		return nil, err
+	}
+	row, err := v.createOn(ctx, hosts, spec)
 	if err != nil {
+		v.unclaim(ctx, spec.ID, err)
 		return nil, err
 	}
 	v.tell(ctx, row)
@@ -50,6 +51,19 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 		return nil, err
 	}
 	return answered(row), nil
+}
+
+// unclaim ends that a volume is counted that was not made. One of which that is not known
+// stays counted until a host says what it has.
+func (c *Control) unclaim(ctx context.Context, id hangar.VolumeID, failure error) {
+	switch hangar.CodeOf(failure) {
+	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
+		return
+	default:
+	}
+	if err := c.ledger.disclaimVolume(ctx, id); err != nil {
+		c.log.WarnContext(ctx, "volume that was not made is still counted", keyVolume, id, keyError, err)
+	}
 }
 
 func appIsGoing(app hangar.AppName) error {
@@ -71,7 +85,7 @@ func (c *Control) stillThere(ctx context.Context, rec appRecord, item state.Item
 			return err
 		}
 		if now.ID != rec.ID {
-			return appNotFound(rec.Name)
+			return hangar.AppNotFound()
 		}
 		if now.Deleting {
 			return appIsGoing(rec.Name)
@@ -106,7 +120,7 @@ func (v *Volumes) createOn(ctx context.Context, hosts []hangar.Host, spec hangar
 			}
 		}
 		switch reason := hangar.ReasonOf(err); {
-		case reason == hangar.ReasonInsufficientCapacity, reason == hangar.ReasonSnapshotNotFound && spec.Snapshot != "", agent == nil:
+		case hangar.NoRoom(err), reason == hangar.ReasonSnapshotNotFound && spec.Snapshot != "", agent == nil:
 			refusals = append(refusals, err)
 		default:
 			return nil, err
@@ -139,7 +153,7 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.Agent, spec hangar.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
 	defer cancel()
-	row, unknown := agent.VolumeRow(ctx, hangar.VolumeRef{App: spec.App, ID: spec.ID})
+	row, unknown := agent.VolumeRow(ctx, hangar.VolumeRef{AppID: spec.AppID, ID: spec.ID})
 	if unknown != nil {
 		return nil, err
 	}
@@ -155,7 +169,7 @@ func (v *Volumes) volumeHosts(ctx context.Context, rec appRecord, in *hangar.Vol
 	case in.Snapshot != "":
 		return v.restoreHosts(ctx, rec, in)
 	}
-	in.Region = cmp.Or(in.Region, v.region)
+	in.Region = regionFor(in.Region, v.regions())
 	hosts, err := v.hostsIn(in.Region)
 	if err != nil {
 		return nil, err
@@ -197,7 +211,7 @@ func (v *Volumes) forkHosts(ctx context.Context, rec appRecord, in *hangar.Volum
 		return nil, hangar.VolumeNotFound(in.Source)
 	}
 	source := &row.Volume
-	if in.Region = cmp.Or(in.Region, source.Region); in.Region != source.Region {
+	if in.Region = regionFor(in.Region, []hangar.Region{source.Region}); in.Region != source.Region {
 		return nil, badRegion("%q is not that of volume %s, which is in %q, and a copy is made where its source is", in.Region, source.ID, source.Region)
 	}
 	if !source.State.Usable() {
@@ -220,7 +234,7 @@ func (v *Volumes) restoreHosts(ctx context.Context, rec appRecord, in *hangar.Vo
 	if row == nil {
 		return nil, hangar.SnapshotNotFound(in.Snapshot)
 	}
-	in.Region = cmp.Or(in.Region, row.Volume.Region)
+	in.Region = regionFor(in.Region, append([]hangar.Region{row.Volume.Region}, v.regions()...))
 	hosts, err := v.hostsIn(in.Region)
 	if err != nil {
 		return nil, err
@@ -259,14 +273,12 @@ func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {
 	return nil
 }
 
-// origin returns the row of a volume of the organization of an App that the caller may
-// read, as its host has it now unless that one is away; nil: none is wanted.
+// origin returns the row of the volume of an App's organization that a copy is to be made
+// of, as its host has it now unless that one is away; nil: none is wanted, or the caller
+// does not see it. A copy is a way to read all that is on the volume, so that the caller has
+// to be allowed what executing a command takes: hangar.ActionControl on the App of the source.
 func (v *Volumes) origin(ctx context.Context, rec appRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
 	p, err := principal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	org, err := v.orgID(ctx, rec.Org)
 	if err != nil {
 		return nil, err
 	}
@@ -275,8 +287,12 @@ func (v *Volumes) origin(ctx context.Context, rec appRecord, wanted func(*hangar
 		return nil, err
 	}
 	for _, row := range rows {
-		if row.OrgID != org || !wanted(&row) || !p.May(hangar.ActionRead, hangar.Target{Org: rec.Org, App: row.Volume.App}) {
+		from := hangar.Target{Org: rec.Org, OrgID: rec.OrgID, App: row.Volume.App, AppID: row.Volume.AppID}
+		if row.OrgID != rec.OrgID || !wanted(&row) || !p.Sees(from) {
 			continue
+		}
+		if !p.May(hangar.ActionControl, from) {
+			return nil, forbidden("app %q, whose volume would be copied: that takes the action control, as executing a command does", from.App)
 		}
 		now, err := v.latest(ctx, row)
 		switch {

@@ -13,8 +13,9 @@ import (
 // about to be given back by a Machine that is destroyed.
 const destroyPause = 100 * time.Millisecond
 
-// destroyVolumes destroys the volumes of an App that is being destroyed. As any others,
-// they can be had back for a while, in an App of the same name and organization.
+// destroyVolumes destroys the volumes of an App that is being destroyed. They cannot be had
+// back, as no App is ever the one that they are of; who may read all of the organization can
+// restore their snapshots.
 func (c *Control) destroyVolumes(ctx context.Context, rows []hangar.VolumeRow) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
@@ -62,12 +63,8 @@ func (c *Control) healVolumes(ctx context.Context) error {
 			continue
 		}
 		rec, _, err := c.anyApp(ctx, row.Volume.App)
-		var org string
-		if err == nil {
-			org, err = c.orgID(ctx, rec.Org)
-		}
 		switch {
-		case err == nil && org == row.OrgID:
+		case err == nil && rec.ID == row.Volume.AppID:
 			continue
 		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
 			return err

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -12,7 +11,7 @@ import (
 // that mounts volumes goes to where they are.
 func (m *Machines) machineHosts(ctx context.Context, rec appRecord, in *hangar.MachineCreate) ([]hangar.Host, error) {
 	if len(in.Config.Mounts) == 0 {
-		in.Region = cmp.Or(in.Region, m.region)
+		in.Region = regionFor(in.Region, m.regions())
 		return m.regionHosts(in.Region)
 	}
 	var at *hangar.Volume
@@ -30,7 +29,7 @@ func (m *Machines) machineHosts(ctx context.Context, rec appRecord, in *hangar.M
 				"invalid config.mounts[%d].volume: %s is on another server than %s", i, row.Volume.ID, at.ID)
 		}
 	}
-	if in.Region = cmp.Or(in.Region, at.Region); in.Region != at.Region {
+	if in.Region = regionFor(in.Region, []hangar.Region{at.Region}); in.Region != at.Region {
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
 			"invalid region: %q is not that of volume %s, which is in %q, and a machine is where its volume is", in.Region, at.ID, at.Region)
 	}

@@ -23,6 +23,9 @@ func (r *Rows) PublishVolume(ctx context.Context, row hangar.VolumeRow) error {
 	if err := volumeRowFault(put.Key, &row); err != nil {
 		return hangar.Errorf(hangar.CodeInvalid, "", "The row of volume %s makes no sense: %w", row.Volume.ID, err)
 	}
+	if err := r.ledger.countVolume(ctx, &row, nil); err != nil {
+		return stateError(err)
+	}
 	for {
 		cond := state.Absent(put.Key)
 		switch item, err := r.store.Get(ctx, put.Key); {
@@ -57,6 +60,9 @@ func (r *Rows) RetractVolume(ctx context.Context, host hangar.HostID, ref hangar
 			return nil
 		}
 		_, err = r.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(key)}})
+		if err == nil {
+			err = r.ledger.disclaimVolume(ctx, ref.ID)
+		}
 		if !errors.Is(err, state.ErrConflict) {
 			return stateError(err)
 		}
@@ -82,7 +88,8 @@ func (r *Rows) PublishedVolumes(ctx context.Context, host hangar.HostID) (map[ha
 	return seqs, err
 }
 
-// volumes returns the rows below a prefix that can be read, sorted by their Apps and ids.
+// volumes returns the rows below a prefix that can be read, sorted by their Apps' ids and
+// theirs.
 // What they refer to may be shared.
 func (r *Rows) volumes(ctx context.Context, prefix string) ([]hangar.VolumeRow, error) {
 	items, _, err := state.All(ctx, r.store, prefix, false)
@@ -129,12 +136,12 @@ func volumeRowFault(key string, row *hangar.VolumeRow) error {
 	v := &row.Volume
 	app, id, _ := strings.Cut(strings.TrimPrefix(key, volumesPrefix), "/")
 	switch {
-	case string(v.App) != app || string(v.ID) != id || !v.ID.Valid():
-		return fmt.Errorf("row of volume %q of app %q", v.ID, v.App)
+	case string(v.AppID) != app || app == "" || string(v.ID) != id || !v.ID.Valid():
+		return fmt.Errorf("row of volume %q of app %q", v.ID, v.AppID)
 	case !v.State.Valid():
 		return fmt.Errorf("unknown state %q", v.State)
-	case nameFault(app) != "":
-		return fmt.Errorf("invalid app %q", app)
+	case nameFault(string(v.App)) != "":
+		return fmt.Errorf("invalid app %q", v.App)
 	case v.Host == "" || row.Org == "" || row.OrgID == "":
 		return errors.New("without a host or an organization")
 	case slices.ContainsFunc(row.Snapshots, func(s hangar.Snapshot) bool { return !s.ID.Valid() || !s.State.Valid() }):

@@ -16,7 +16,7 @@ func (v *Volumes) Snapshots(ctx context.Context, ref hangar.VolumeRef) ([]*hanga
 	agent, err := v.agent(row.Volume.Host)
 	if err == nil {
 		var list []*hangar.Snapshot
-		if list, err = agent.Snapshots(ctx, ref); err == nil {
+		if list, err = agent.Snapshots(ctx, row.Volume.Ref()); err == nil {
 			return list, nil
 		}
 	}
@@ -40,12 +40,13 @@ func (v *Volumes) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 	if err != nil {
 		return nil, err
 	}
-	made, err := agent.CreateSnapshot(ctx, ref)
+	made, err := agent.CreateSnapshot(ctx, row.Volume.Ref())
 	if err != nil {
 		return nil, err
 	}
+	made.AppID = row.Volume.AppID
 	// It is looked for among what is published when it is to be restored.
-	if now, err := agent.VolumeRow(ctx, ref); err == nil {
+	if now, err := agent.VolumeRow(ctx, row.Volume.Ref()); err == nil {
 		v.tell(ctx, now)
 	}
 	return made, nil
@@ -73,7 +74,7 @@ func (v *Volumes) DrillVolumes(ctx context.Context, app hangar.AppName) (*hangar
 	if err != nil {
 		return nil, err
 	}
-	return agent.DrillVolumes(ctx, rows[0].OrgID, app)
+	return agent.DrillVolumes(ctx, rows[0].Volume.AppID)
 }
 
 // VolumeDrill implements hangar.SnapshotService. Hosts that cannot be reached are passed
@@ -92,7 +93,7 @@ func (v *Volumes) VolumeDrill(ctx context.Context, app hangar.AppName) (*hangar.
 			continue
 		}
 		asked[host] = true
-		drill, err := v.drillOf(ctx, host, row.OrgID, app)
+		drill, err := v.drillOf(ctx, host, row.Volume.AppID)
 		switch {
 		case hangar.CodeOf(err) == hangar.CodeNotFound:
 		case unreachable(err) && ctx.Err() == nil:
@@ -113,10 +114,10 @@ func (v *Volumes) VolumeDrill(ctx context.Context, app hangar.AppName) (*hangar.
 	}
 }
 
-func (v *Volumes) drillOf(ctx context.Context, host hangar.HostID, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
+func (v *Volumes) drillOf(ctx context.Context, host hangar.HostID, app hangar.AppID) (*hangar.VolumeDrill, error) {
 	agent, err := v.agent(host)
 	if err != nil {
 		return nil, err
 	}
-	return agent.VolumeDrill(ctx, orgID, app)
+	return agent.VolumeDrill(ctx, app)
 }

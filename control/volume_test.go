@@ -320,9 +320,11 @@ func TestDestroyAppWithVolumes(t *testing.T) {
 		}
 		p.app(t, "web")
 		for _, v := range []*hangar.Volume{idle, attached, busy} {
-			if got := p.getVolume(t, v.Ref()); got.State != hangar.VolumePendingDestroy {
-				t.Errorf("volume %+v", got)
+			if got, err := host.VolumeRow(t.Context(), v.Ref()); err != nil || got.Volume.State != hangar.VolumePendingDestroy {
+				t.Errorf("volume %+v, %v", got, err)
 			}
+			_, err := p.Volumes().Volume(admin(t), hangar.VolumeRef{App: "web", ID: v.ID})
+			wantError(t, err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 		}
 		if app, err := p.Apps().App(admin(t), "web"); err != nil || app.VolumeCount != 0 {
 			t.Errorf("app %+v, %v", app, err)
@@ -330,7 +332,7 @@ func TestDestroyAppWithVolumes(t *testing.T) {
 	})
 }
 
-func (p *plane) orgID(t *testing.T, slug hangar.OrgSlug) string {
+func (p *plane) orgID(t *testing.T, slug hangar.OrgSlug) hangar.OrgID {
 	t.Helper()
 	org, err := p.Orgs().Org(admin(t), slug)
 	if err != nil {
@@ -446,11 +448,11 @@ func TestVolumesWithoutAnAppAreDestroyed(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.app(t, "web")
 	v := p.volume(t, "web", hangar.VolumeCreate{})
-	orphan, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "gone", Org: hangar.OrgPersonal, OrgID: p.orgID(t, hangar.OrgPersonal)})
+	orphan, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "gone", AppID: "gone", Org: hangar.OrgPersonal, OrgID: p.orgID(t, hangar.OrgPersonal)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", Org: hangar.OrgPersonal, OrgID: "another"})
+	foreign, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "another", Org: hangar.OrgPersonal, OrgID: p.orgID(t, hangar.OrgPersonal)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +471,7 @@ func TestVolumesWithoutAnAppAreDestroyed(t *testing.T) {
 // A volume without an App that cannot be destroyed now is not in the way of anything.
 func TestVolumesWithoutAnAppThatAreBusy(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	orphan, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "gone", Org: hangar.OrgPersonal, OrgID: "another"})
+	orphan, err := p.hosts[0].CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "gone", AppID: "gone", Org: hangar.OrgPersonal, OrgID: "another"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,30 @@ const (
 type Record struct {
 	hangar.Token
 	Digest []byte `json:"digest"` // SHA-256 of the token
+	// OrgID and AppIDs are those of the grant. One without them allows nothing.
+	OrgID  hangar.OrgID   `json:"org_id,omitempty"`
+	AppIDs []hangar.AppID `json:"app_ids,omitempty"`
+}
+
+// UnmarshalJSON reads a record, and completes its grant.
+func (r *Record) UnmarshalJSON(b []byte) error {
+	type plain Record
+	if err := json.Unmarshal(b, (*plain)(r)); err != nil {
+		return err
+	}
+	r.Grant.OrgID, r.Grant.AppIDs = r.OrgID, r.AppIDs
+	if r.Admin {
+		return nil
+	}
+	return checkIDs(r.Grant)
+}
+
+// checkIDs refuses a grant that says by names alone what it is for.
+func checkIDs(g hangar.Grant) error {
+	if g.OrgID == "" || len(g.AppIDs) != len(g.Apps) {
+		return errors.New("token without the ids of what it is for")
+	}
+	return nil
 }
 
 // principal is who a token stands for.
@@ -125,7 +149,7 @@ func (t *Tokens) Open(ctx context.Context) error {
 		return nil
 	}
 	// There is none, or its file was replaced.
-	if err := t.put(ctx, admin, nil); err != nil {
+	if err := t.put(ctx, admin); err != nil {
 		return fmt.Errorf("register the admin token: %w", err)
 	}
 	return nil
@@ -157,25 +181,37 @@ func newText(id hangar.TokenID) string {
 	return tokenPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Issue makes a token that is valid when it returns, provided that conditions hold
-// on the state; state.ErrConflict says that one did not.
-func (t *Tokens) Issue(ctx context.Context, token hangar.Token, conditions ...state.Compare) (*hangar.NewToken, error) {
+// Issue makes a token that is valid when it returns, in one transaction with others;
+// state.ErrConflict says that a compare of those failed.
+func (t *Tokens) Issue(ctx context.Context, token hangar.Token, with ...state.Txn) (*hangar.NewToken, error) {
+	if err := checkIDs(token.Grant); err != nil {
+		return nil, err
+	}
 	token.ID = newID()
 	token.CreatedAt = t.cfg.Now().UTC().Truncate(time.Second)
 	text := newText(token.ID)
-	if err := t.put(ctx, Record{Token: token, Digest: digest(text)}, conditions); err != nil {
+	if err := t.put(ctx, Record{Token: token, Digest: digest(text), OrgID: token.Grant.OrgID, AppIDs: token.Grant.AppIDs}, with...); err != nil {
 		return nil, err
 	}
 	return &hangar.NewToken{Token: token, Text: text}, nil
 }
 
-func (t *Tokens) put(ctx context.Context, r Record, conditions []state.Compare) error {
+// joined is one transaction with the operations of all.
+func joined(all []state.Txn, ops ...state.Op) (txn state.Txn) {
+	for _, t := range all {
+		txn.If, txn.Then = append(txn.If, t.If...), append(txn.Then, t.Then...)
+	}
+	txn.Then = append(txn.Then, ops...)
+	return txn
+}
+
+func (t *Tokens) put(ctx context.Context, r Record, with ...state.Txn) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	put := state.Put(Prefix+string(r.ID), raw)
-	revision, err := t.cfg.Store.Txn(ctx, state.Txn{If: conditions, Then: []state.Op{put}})
+	revision, err := t.cfg.Store.Txn(ctx, joined(with, put))
 	if err != nil {
 		return err
 	}
@@ -183,11 +219,10 @@ func (t *Tokens) put(ctx context.Context, r Record, conditions []state.Compare) 
 	return nil
 }
 
-// Revoke voids a token. To revoke one that is not there is no error.
-func (t *Tokens) Revoke(ctx context.Context, id hangar.TokenID) error {
-	revision, err := t.cfg.Store.Txn(ctx, state.Txn{Then: []state.Op{
-		state.Delete(Prefix + string(id)), state.Delete(usesPrefix + string(id)),
-	}})
+// Revoke voids a token, in one transaction with others, see Issue. To revoke one that
+// is not there is no error.
+func (t *Tokens) Revoke(ctx context.Context, id hangar.TokenID, with ...state.Txn) error {
+	revision, err := t.cfg.Store.Txn(ctx, joined(with, state.Delete(Prefix+string(id)), state.Delete(usesPrefix+string(id))))
 	if err != nil {
 		return err
 	}

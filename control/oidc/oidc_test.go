@@ -337,11 +337,13 @@ func (s keySet) verifies(token string) error {
 	return err
 }
 
-// TestRotationUnderLoad has two servers sign as fast as they can while keys come and go
-// several times a second, by themselves and because somebody wants it. Every token is
-// good with every set of keys that was fetched from either server not longer than
-// MaxAge before.
-func TestRotationUnderLoad(t *testing.T) {
+// TestRotationUnderLoad has two servers sign a token every other millisecond while keys come
+// and go several times a second, by themselves and because somebody wants it. Every token is
+// good with every set of keys that was fetched from either server not longer than MaxAge
+// before.
+func TestRotationUnderLoad(t *testing.T) { synctest.Test(t, rotateUnderLoad) }
+
+func rotateUnderLoad(t *testing.T) {
 	const maxAge = 200 * time.Millisecond
 	issuers := pair(t, Policy{Period: 700 * time.Millisecond, MaxAge: maxAge, Lead: 500 * time.Millisecond, Linger: time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -356,34 +358,36 @@ func TestRotationUnderLoad(t *testing.T) {
 		sets    []keySet
 		tokens  []issued
 	)
+	every := func(d time.Duration, do func()) {
+		running.Go(func() {
+			tick := time.NewTicker(d)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				do()
+				<-tick.C
+			}
+		})
+	}
 	for n, i := range issuers {
 		running.Go(func() { _ = i.Run(ctx) })
-		running.Go(func() {
-			for ctx.Err() == nil {
-				token, err := i.Issue(t.Context(), hangar.IdentityClaims{OrgName: "acme"}, hangar.IdentityTokenRequest{})
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				tokens = append(tokens, issued{time.Now(), token})
-				mu.Unlock()
+		every(2*time.Millisecond, func() {
+			token, err := i.Issue(t.Context(), hangar.IdentityClaims{OrgName: "acme"}, hangar.IdentityTokenRequest{})
+			if err != nil {
+				t.Error(err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			tokens = append(tokens, issued{time.Now(), token})
 		})
-		running.Go(func() {
-			for ctx.Err() == nil {
-				set := fetch(t, i)
-				mu.Lock()
-				sets = append(sets, set)
-				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
-			}
+		every(20*time.Millisecond, func() {
+			set := fetch(t, i)
+			mu.Lock()
+			defer mu.Unlock()
+			sets = append(sets, set)
 		})
-		running.Go(func() {
-			for ctx.Err() == nil {
-				time.Sleep(time.Duration(n+1) * 230 * time.Millisecond) // more often than a key becomes ready
-				if _, err := i.Rotate(t.Context()); err != nil {
-					t.Error(err)
-				}
+		every(time.Duration(n+1)*230*time.Millisecond, func() { // more often than a key becomes ready
+			if _, err := i.Rotate(t.Context()); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
+
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // The defaults of EtcdConfig.
@@ -27,19 +30,23 @@ const (
 	DefaultPrefix     = "/hangar"
 	DefaultQuotaBytes = 8 << 30
 	DefaultTimeout    = 10 * time.Second
+	DefaultHistory    = 2_000
 )
 
 const (
 	tickMillis      = 10  // one member elects itself; short ticks only shorten its start
 	electionMillis  = 100 // ten ticks
-	historyHours    = "1h"
 	dialTimeout     = 5 * time.Second
 	keepAlive       = 10 * time.Second
 	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
 	maxRequestBytes = 1 << 21  // above MaxTxnBytes with what etcd adds
 	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts late
 	keptForOthers   = 100      // writes, of which a member without peers needs none
+	keptLogs        = 2        // files of old writes, of 64 MB each
 )
+
+// memberDir is etcd's own directory in that of the state.
+const memberDir = "member"
 
 // EtcdConfig says where the state is kept.
 type EtcdConfig struct {
@@ -52,6 +59,12 @@ type EtcdConfig struct {
 	// error and not a wait without end; 0: DefaultTimeout.
 	Timeout time.Duration
 	Log     *slog.Logger // warnings and errors of etcd
+	// History is how many revisions the embedded member keeps at least, and at most twice as
+	// many, of which a start reads every one; 0: DefaultHistory.
+	History int64
+	// Space is the disk that Dir is on: writes are refused before the embedded member, which
+	// does not survive a full disk, meets one. nil: its room is not looked at.
+	Space *diskspace.Space
 }
 
 // ErrLocked says that another process has the directory open.
@@ -65,7 +78,10 @@ type Etcd struct {
 	prefix string
 	limit  time.Duration // of a call
 	log    *slog.Logger
-	closed atomic.Bool
+	room   *room // of the member; nil with an external cluster
+	// compactor is that of the member; nil with an external cluster, which has its own.
+	compactor *compactor
+	closed    atomic.Bool
 }
 
 // OpenEtcd opens the embedded member, or a client of the external cluster, which
@@ -108,6 +124,10 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 	if s.lock, err = lockDir(cfg.Dir); err != nil {
 		return err
 	}
+	s.room = &room{dir: filepath.Join(cfg.Dir, memberDir, "member"), space: cfg.Space}
+	if err := s.room.open(cfg.Dir); err != nil {
+		return errors.Join(err, s.lock.Close())
+	}
 	defer func() {
 		if err != nil {
 			_ = s.lock.Close()
@@ -127,6 +147,10 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 		return fmt.Errorf("state: start etcd in %s: %w", cfg.Dir, context.Cause(ctx))
 	}
 	s.member, s.client = member, v3client.New(member.Server)
+	if err := s.room.keepProbe(); err != nil {
+		s.log.Warn("the next start needs room on the disk", "err", err)
+	}
+	s.compactor = newCompactor(ctx, s, cmp.Or(cfg.History, DefaultHistory))
 	s.makeRoom(ctx)
 	return nil
 }
@@ -135,7 +159,7 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 // alarm of a member that had reached its quota; it is raised again if that is
 // still so.
 func (s *Etcd) makeRoom(ctx context.Context) {
-	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 {
+	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit("defragment the cluster state", db.SizeInUse()) == nil {
 		if err := db.Defrag(); err != nil {
 			s.log.Warn("state file was not compacted", "err", err)
 		}
@@ -152,16 +176,16 @@ func (s *Etcd) makeRoom(ctx context.Context) {
 func memberConfig(cfg EtcdConfig) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "hangar"
-	c.Dir = filepath.Join(cfg.Dir, "member")
+	c.Dir = filepath.Join(cfg.Dir, memberDir)
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
-	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, historyHours
 	c.QuotaBackendBytes = cfg.QuotaBytes
 	if c.QuotaBackendBytes == 0 {
 		c.QuotaBackendBytes = DefaultQuotaBytes
 	}
 	c.MaxRequestBytes = maxRequestBytes
+	c.MaxWalFiles = keptLogs
 	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptForOthers
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(slogCore{log: cfg.Log}))
@@ -190,6 +214,9 @@ func lockDir(dir string) (*os.File, error) {
 func (s *Etcd) Close() error {
 	if s.closed.Swap(true) {
 		return nil
+	}
+	if s.compactor != nil {
+		s.compactor.stop()
 	}
 	err := s.client.Close()
 	if errors.Is(err, context.Canceled) {
@@ -311,6 +338,11 @@ func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	if s.closed.Load() {
 		return 0, ErrClosed
 	}
+	if s.room != nil {
+		if err := s.room.admit(txn); err != nil {
+			return 0, err
+		}
+	}
 	compares := make([]clientv3.Cmp, 0, len(txn.If))
 	for _, c := range txn.If {
 		compares = append(compares, clientv3.Compare(clientv3.ModRevision(s.prefix+c.Key), "=", int64(c.Revision)))
@@ -332,21 +364,29 @@ func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	if !r.Succeeded {
 		return Revision(r.Header.Revision), ErrConflict
 	}
+	if s.compactor != nil {
+		s.compactor.made(r.Header.Revision)
+	}
 	return Revision(r.Header.Revision), nil
 }
 
 // Compact forgets what is needed only to read or watch revisions before
-// revision. The embedded member does it by itself, an hour after the fact.
+// revision. The embedded member does it by itself.
 func (s *Etcd) Compact(ctx context.Context, revision Revision) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.limit)
-	defer cancel()
-	if _, err := s.client.Compact(bounded, int64(revision), clientv3.WithCompactPhysical()); err != nil {
+	if err := s.compact(ctx, int64(revision)); err != nil {
 		return s.classify(ctx, "compact", "", err)
 	}
 	return nil
+}
+
+func (s *Etcd) compact(ctx context.Context, revision int64) error {
+	bounded, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	_, err := s.client.Compact(bounded, revision, clientv3.WithCompactPhysical())
+	return err
 }
 
 func (s *Etcd) item(kv *mvccpb.KeyValue) Item {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar/control/state"
@@ -124,16 +125,28 @@ func TestEtcdRecoversFromItsQuota(t *testing.T) {
 		_, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(key, make([]byte, 1<<20))}})
 		return err
 	}
+	full := func(key string) bool {
+		t.Helper()
+		err := put(key)
+		for range 10 { // a disk that stalls is not a full member
+			if err == nil || errors.Is(err, rpctypes.ErrNoSpace) {
+				return err != nil
+			}
+			err = put(key)
+		}
+		t.Fatal(err)
+		return false
+	}
 	n := 0
-	for put(fmt.Sprintf("/k/%02d", n)) == nil {
+	for !full(fmt.Sprintf("/k/%02d", n)) {
 		if n++; n > 100 {
 			t.Fatal("a member with a quota of 24 MiB took 100 MiB")
 		}
 	}
-	if put("/other") == nil {
+	if !full("/other") {
 		t.Error("a member that is full takes more")
 	}
-	full := fileSize(t, dir)
+	before := fileSize(t, dir)
 	revision := state.Revision(0)
 	for i := range n {
 		r, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Delete(fmt.Sprintf("/k/%02d", i))}})
@@ -157,8 +170,50 @@ func TestEtcdRecoversFromItsQuota(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if size := fileSize(t, dir); size > full-8<<20 {
-		t.Errorf("the file has %d bytes, and had %d when it was full", size, full)
+	if size := fileSize(t, dir); size > before-8<<20 {
+		t.Errorf("the file has %d bytes, and had %d when it was full", size, before)
+	}
+}
+
+// TestEtcdForgetsHistory: old revisions go while new ones are made, and none that is young.
+func TestEtcdForgetsHistory(t *testing.T) {
+	const history = 200
+	s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Dir: t.TempDir(), History: history, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	put := func() state.Revision {
+		t.Helper()
+		r, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/key", []byte("x"))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	at := func(r state.Revision) error {
+		_, err := s.List(t.Context(), "/", state.ListOptions{Revision: r})
+		return err
+	}
+	first := put()
+	for range history - 10 {
+		put()
+	}
+	if err := at(first); err != nil {
+		t.Errorf("the first revision is gone too early: %v", err)
+	}
+	var last state.Revision
+	for range history {
+		last = put()
+	}
+	for begun := time.Now(); !errors.Is(at(first), state.ErrCompacted); <-time.After(10 * time.Millisecond) {
+		if time.Since(begun) > 20*time.Second {
+			t.Fatalf("the first of %d revisions is still there: %v", last, at(first))
+		}
+		last = put()
+	}
+	if err := at(last - history); err != nil {
+		t.Errorf("a young revision: %v", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 }
 
 // patience bounds what would otherwise hang; no test measures time.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func bounded(t *testing.T) context.Context {
 	t.Helper()
@@ -473,7 +473,10 @@ func watchCompacted(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, err := range s.Watch(ctx, "/k", from) {
+	for b, err := range s.Watch(ctx, "/k", from) {
+		if err == nil && len(b.Changes) == 0 {
+			continue // only says how far it is
+		}
 		if n++; !errors.Is(err, state.ErrCompacted) {
 			t.Fatalf("watch from a compacted revision yields %v, want ErrCompacted", err)
 		}
@@ -508,12 +511,13 @@ func watchEnds(t *testing.T, s Store) {
 		}
 	}
 	started := make(chan struct{})
+	start := sync.OnceFunc(func() { close(started) }) // what only says how far it is may repeat a revision
 	ended := make(chan error, 1)
 	go func() {
 		var last error
 		for b, err := range s.Watch(bounded(t), "/k", from) {
 			if last = err; b.Revision == from {
-				close(started)
+				start()
 			}
 		}
 		ended <- last

@@ -1,0 +1,472 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// claimState is how sure it is that an App may have a Hostname; see ADR 0033.
+//
+//	           stray                       removed, due
+//	        ┌────────────► pending ──────────────────────► (none)
+//	        │                 │  ▲                          ▲  ▲
+//	        │           leads │  │ stray       removed, due │  │ due
+//	        │                 ▼  │                          │  │
+//	(none) claimed          leading ────────────────────────┘  │
+//	                          │                                │
+//	            proven, issued│          removed               │
+//	                          ▼                                │
+//	                        proven ─────────────────────► released
+type claimState string
+
+const (
+	claimPending  claimState = "pending"  // nothing speaks for it: it is not served, and no certificate is ordered
+	claimLeading  claimState = "leading"  // it leads to this server, as it would for any App: a certificate is ordered
+	claimProven   claimState = "proven"   // it is served
+	claimReleased claimState = "released" // no App has it, and its DNS records may still lead here
+	claimNone     claimState = ""         // there is no record
+)
+
+// claimEvent is what may happen to a claim.
+type claimEvent string
+
+const (
+	claimMade    claimEvent = "made"    // an App wants the Hostname
+	claimStray   claimEvent = "stray"   // its DNS records lead elsewhere
+	claimLeads   claimEvent = "leads"   // they lead to this server
+	claimIssued  claimEvent = "issued"  // an ACME server has issued a certificate
+	claimProof   claimEvent = "proof"   // something proves it
+	claimRemoved claimEvent = "removed" // its owner gives it up, or the App goes
+	claimDue     claimEvent = "due"     // its time has passed
+)
+
+// claimTransitions says what becomes of a claim. What is not in it changes nothing.
+func claimTransitions() map[claimState]map[claimEvent]claimState {
+	return map[claimState]map[claimEvent]claimState{
+		claimNone:     {claimMade: claimPending},
+		claimPending:  {claimLeads: claimLeading, claimProof: claimProven, claimRemoved: claimNone, claimDue: claimNone},
+		claimLeading:  {claimStray: claimPending, claimIssued: claimProven, claimProof: claimProven, claimRemoved: claimNone, claimDue: claimNone},
+		claimProven:   {claimRemoved: claimReleased},
+		claimReleased: {claimMade: claimPending, claimDue: claimNone},
+	}
+}
+
+// after is the state that follows.
+func (s claimState) after(e claimEvent) claimState {
+	if next, ok := claimTransitions()[s][e]; ok {
+		return next
+	}
+	return s
+}
+
+// served reports whether the edge sends requests for the Hostname to its App.
+func (s claimState) served() bool { return s == claimProven }
+
+// ordered reports whether a certificate may be asked of an ACME server.
+func (s claimState) ordered() bool { return s == claimLeading || s == claimProven }
+
+// releasedLife is how long a Hostname that was given up needs a TXT record to be another
+// organization's: no certificate that was issued for it lasts longer.
+const releasedLife = 100 * 24 * time.Hour
+
+// maxReleased bounds the Hostnames that an organization has given up and that are remembered.
+const maxReleased = 1000
+
+// due reports whether the time of a claim has passed.
+func (r *hostnameRecord) due(now time.Time) bool {
+	switch r.State {
+	case claimPending, claimLeading, claimNone:
+		return now.Sub(r.CreatedAt) >= hangar.HostnameClaimLife
+	case claimReleased:
+		return now.Sub(r.UpdatedAt) >= releasedLife
+	default:
+		return false
+	}
+}
+
+// prove applies what was found out of a claim, and reports whether it has changed.
+func (r *hostnameRecord) prove(e claimEvent, proof hangar.HostnameProof, now time.Time) bool {
+	next := r.State.after(e)
+	if next == r.State {
+		return false
+	}
+	if r.State = next; next == claimProven {
+		r.Proof, r.ProvenAt, r.Contested = proof, now.UTC().Truncate(time.Second), false
+	}
+	return true
+}
+
+// evidence is what speaks for an App that wants a Hostname.
+type evidence struct {
+	vouched  bool // an administrator wants it, or the operator trusts everybody
+	trusted  bool // by the certificate that is uploaded
+	observed observation
+}
+
+// observation is what the DNS says of a Hostname. What cannot be looked up is empty.
+type observation struct {
+	a, aaaa []netip.Addr
+	cname   hangar.Hostname // canonical name, if it is another one
+	txt     []string        // of the record of HostnameOwnership
+}
+
+// claimant is who wants a Hostname.
+type claimant struct {
+	app   appRecord
+	leads leads
+}
+
+func (c *claimant) ownership(name hangar.Hostname) hangar.HostnameOwnership {
+	return name.Ownership(c.app.ID, c.app.OrgID)
+}
+
+// ownDNS reports whether DNS records lead to the App, and to no other.
+func (c *claimant) ownDNS(o *observation) bool {
+	own := func(ip netip.Addr) bool { return slices.Contains(c.leads.own, ip) }
+	return c.leads.cname != "" && o.cname == c.leads.cname || slices.ContainsFunc(o.a, own) || slices.ContainsFunc(o.aaaa, own)
+}
+
+// here reports whether DNS records lead to the address that Apps share, and not by the name
+// of another App.
+func (c *claimant) here(o *observation, domain hangar.Hostname) bool {
+	if domain != "" && o.cname.Below(domain) && o.cname != c.leads.cname {
+		return false
+	}
+	return slices.ContainsFunc(o.a, func(ip netip.Addr) bool { return slices.Contains(c.leads.shared, ip) })
+}
+
+// rivals are other organizations that have, or had, names that are related to a Hostname.
+type rivals struct {
+	overlapping bool // the wildcard that covers it, or names that it covers
+	domain      bool // another name of the same registrable domain
+	contested   bool // another App claims it, too
+}
+
+// weigh says what the evidence makes of a claim. The more others there are whom it could harm,
+// the more it takes.
+func (c *claimant) weigh(name hangar.Hostname, e *evidence, r rivals, domain hangar.Hostname) (claimEvent, hangar.HostnameProof) {
+	switch {
+	case c.ownership(name).Proves(e.observed.txt):
+		return claimProof, hangar.ProofTXT
+	case r.overlapping:
+		return claimStray, ""
+	case e.vouched:
+		return claimProof, hangar.ProofOperator
+	case e.trusted:
+		return claimProof, hangar.ProofCertificate
+	case c.ownDNS(&e.observed):
+		return claimProof, hangar.ProofDNS
+	case r.domain, r.contested:
+		return claimStray, ""
+	case c.here(&e.observed, domain):
+		return claimLeads, ""
+	default:
+		return claimStray, ""
+	}
+}
+
+// claimant returns who wants Hostnames for an App.
+func (c *Control) claimant(ctx context.Context, app appRecord) (*claimant, error) {
+	l, err := c.Certificates().leads(ctx, app)
+	return &claimant{app, l}, err
+}
+
+// trustedUpload reports whether an authority that the server trusts has signed a certificate.
+// Who has its key had to prove the Hostname to that authority.
+func (c *Control) trustedUpload(up *customRecord, name hangar.Hostname) bool {
+	if up == nil {
+		return false
+	}
+	var leaf *x509.Certificate
+	others := x509.NewCertPool()
+	for block, rest := pem.Decode([]byte(up.Fullchain)); block != nil; block, rest = pem.Decode(rest) {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		switch {
+		case err != nil:
+			return false
+		case leaf == nil:
+			leaf = cert
+		default:
+			others.AddCert(cert)
+		}
+	}
+	if leaf == nil {
+		return false
+	}
+	if name.Wildcard() {
+		if !slices.ContainsFunc(leaf.DNSNames, func(n string) bool { return strings.EqualFold(n, string(name)) }) {
+			return false
+		}
+	} else if leaf.VerifyHostname(string(name)) != nil {
+		return false
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: c.roots, Intermediates: others, CurrentTime: c.now()})
+	return err == nil
+}
+
+// observeHostname looks a Hostname up. Of a wildcard it looks up a name below it that nobody can have
+// known before.
+func (c *Control) observeHostname(ctx context.Context, name hangar.Hostname) observation {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	host := string(name) + "."
+	if name.Wildcard() {
+		host = strings.ToLower(rand.Text()) + "." + string(name.Parent()) + "."
+	}
+	var (
+		group     errgroup.Group
+		o         observation
+		addresses []netip.Addr
+		canonical string
+	)
+	group.Go(func() error {
+		addresses, _ = c.resolver.LookupNetIP(ctx, "ip", host) // what fails leads nowhere
+		return nil
+	})
+	group.Go(func() error {
+		canonical, _ = c.resolver.LookupCNAME(ctx, host)
+		return nil
+	})
+	group.Go(func() error {
+		o.txt, _ = c.resolver.LookupTXT(ctx, string(name.Ownership("", "").Name)+".")
+		return nil
+	})
+	_ = group.Wait() // none fails
+	for _, ip := range addresses[:min(len(addresses), maxRecords)] {
+		if ip = ip.Unmap(); ip.Is4() {
+			o.a = append(o.a, ip)
+		} else {
+			o.aaaa = append(o.aaaa, ip)
+		}
+	}
+	o.txt = o.txt[:min(len(o.txt), maxRecords)]
+	if alias := hangar.Hostname(strings.ToLower(strings.TrimSuffix(canonical, "."))); string(alias) != strings.TrimSuffix(host, ".") {
+		o.cname = alias
+	}
+	return o
+}
+
+// rivals finds other organizations that have to do with names like one.
+func (c *Control) rivals(ctx context.Context, name hangar.Hostname, orgID hangar.OrgID) (rivals, error) {
+	var r rivals
+	registrable := name.Registrable()
+	all, _, err := state.All(ctx, c.store, hostnameKey(cmp.Or(registrable, name.Parent())), false) // what overlaps is below the parent
+	if err != nil {
+		return r, err
+	}
+	for _, item := range all {
+		other := hostnameOf(item.Key)
+		overlapping := other.Covering() == name || name.Covering() == other
+		if other == name || !overlapping && (registrable == "" || other != registrable && !other.Below(registrable)) {
+			continue
+		}
+		rec, err := decode[hostnameRecord](item)
+		if err != nil || rec.OrgID == orgID || rec.due(c.now()) || rec.State != claimProven && rec.State != claimReleased {
+			continue
+		}
+		r.domain = true
+		r.overlapping = r.overlapping || overlapping && rec.State == claimProven
+	}
+	return r, nil
+}
+
+// hostnameClaim is the record of a Hostname for an App, and what has to be written with it.
+type hostnameClaim struct {
+	rec     hostnameRecord
+	before  hostnameRecord // that it replaces; the zero value: none
+	txn     state.Txn
+	changed bool
+	fresh   bool // it was not this App's
+}
+
+// claimHostname returns the record of a Hostname for an App, as the evidence makes it. So that none
+// overlooks another, new claims and proofs come one after the other.
+func (s *Certificates) claimHostname(ctx context.Context, who *claimant, name hangar.Hostname, e *evidence) (hostnameClaim, error) {
+	key, now := hostnameKey(name), s.now()
+	_, unclaimed, count, err := s.next(ctx, hostnameCounter)
+	if err != nil {
+		return hostnameClaim{}, err
+	}
+	rec, item, err := read[hostnameRecord](ctx, s.store, key)
+	c := hostnameClaim{txn: state.Txn{If: []state.Compare{state.Unchanged(item)}}}
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		c.txn.If, rec = []state.Compare{state.Absent(key)}, hostnameRecord{}
+	case err != nil:
+		return hostnameClaim{}, err
+	}
+	c.before = rec
+	if rec.due(now) {
+		rec = hostnameRecord{}
+	}
+	r, err := s.rivals(ctx, name, who.app.OrgID)
+	if err != nil {
+		return hostnameClaim{}, err
+	}
+	own := rec.AppID == who.app.ID
+	r.contested = own && rec.Contested
+	event, proof := who.weigh(name, e, r, s.domain())
+	if !own {
+		yields, err := s.yields(ctx, &rec, who, proof, e, name)
+		if err != nil {
+			return hostnameClaim{}, err
+		}
+		if !yields || r.overlapping && proof != hangar.ProofTXT {
+			return hostnameClaim{}, s.taken(ctx, &rec, who, name, item)
+		}
+		if err := s.fewEnough(ctx, who.app); err != nil {
+			return hostnameClaim{}, err
+		}
+		at := now.UTC().Truncate(time.Second)
+		rec = hostnameRecord{App: who.app.Name, AppID: who.app.ID, OrgID: who.app.OrgID, State: claimNone.after(claimMade), CreatedAt: at, UpdatedAt: at}
+		c.fresh = true
+	}
+	c.changed = rec.prove(event, proof, now) || c.fresh
+	c.rec = rec
+	if c.changed {
+		c.txn.If, c.txn.Then = append(c.txn.If, unclaimed), append(c.txn.Then, count)
+	}
+	return c, nil
+}
+
+// counted is what a Hostname counts that an App has, proven or not.
+func (r hostnameRecord) counted() (hangar.OrgID, hangar.Quotas) {
+	if r.App == "" {
+		return r.OrgID, nil
+	}
+	return r.OrgID, hangar.Quotas{hangar.QuotaHostnames: 1}
+}
+
+// chargeHostname counts a Hostname for the organization of an App that gets it, and not any more
+// for the one that had it.
+func (s *Certificates) chargeHostname(ctx context.Context, app appRecord, c *hostnameClaim) error {
+	org, err := s.orgOfApp(ctx, app)
+	if err != nil {
+		return err
+	}
+	_, more := c.rec.counted()
+	if owner, less := c.before.counted(); owner == org.ID {
+		more = sum(more, negative(less))
+	} else if owner != "" {
+		if err := s.ledger.credit(ctx, owner, negative(less), &c.txn); err != nil {
+			return err
+		}
+	}
+	return s.ledger.charge(ctx, org, more, &c.txn)
+}
+
+// yields reports whether a Hostname that may be another App's becomes the claimant's.
+func (s *Certificates) yields(
+	ctx context.Context, rec *hostnameRecord, who *claimant, proof hangar.HostnameProof, e *evidence, name hangar.Hostname,
+) (bool, error) {
+	switch rec.State {
+	case claimNone:
+		return true, nil
+	case claimReleased:
+		return rec.OrgID == who.app.OrgID || proof == hangar.ProofTXT || proof == hangar.ProofOperator, nil
+	case claimPending, claimLeading:
+		return proof != "", nil
+	case claimProven:
+	}
+	switch {
+	case rec.OrgID == who.app.OrgID, rec.Proof == hangar.ProofOperator:
+		return false, nil
+	case rec.Proof == hangar.ProofACME && proof == hangar.ProofDNS:
+		return true, nil // it leads to this App alone, while the holder had but what any App could have had
+	case proof != hangar.ProofTXT:
+		return false, nil
+	}
+	// It says that it is the claimant's. Does anything still say that it is its holder's?
+	app, _, err := s.anyApp(ctx, rec.App)
+	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && app.ID != rec.AppID {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	holder, err := s.claimant(ctx, app)
+	if err != nil {
+		return false, err
+	}
+	return !holder.ownership(name).Proves(e.observed.txt) && !holder.ownDNS(&e.observed), nil
+}
+
+// taken is the answer when a Hostname is another App's. One that is not proven is contested
+// from then on: it takes more than that it leads here.
+func (s *Certificates) taken(ctx context.Context, rec *hostnameRecord, who *claimant, name hangar.Hostname, item state.Item) error {
+	if rec.OrgID == who.app.OrgID && rec.App != "" {
+		return hostnameTaken(name, "")
+	}
+	if (rec.State == claimPending || rec.State == claimLeading) && !rec.Contested {
+		rec.Contested, rec.State = true, rec.State.after(claimStray)
+		put, err := write(item.Key, rec)
+		if err != nil {
+			return err
+		}
+		_, err = s.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		if err != nil {
+			return err
+		}
+	}
+	o := who.ownership(name)
+	return hostnameTaken(name, "; if it is yours, give "+string(o.Name)+" a TXT record "+o.OrgValue+" and try again")
+}
+
+func hostnameTaken(name hangar.Hostname, advice string) error {
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid hostname: %q has already been taken by another app%s", string(name), advice)
+}
+
+// fewEnough refuses a Hostname more than an App may have.
+func (s *Certificates) fewEnough(ctx context.Context, app appRecord) error {
+	records, err := s.hostnamesOf(ctx, app.ID)
+	if err == nil && len(records) >= hangar.MaxCertificates {
+		err = hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d hostnames, which is the most there may be", app.Name, len(records))
+	}
+	return err
+}
+
+// releaseHostname returns what is written when an App gives a Hostname up: if it was proven, that
+// another organization cannot have it just because its DNS records still lead here.
+func (c *Control) releaseHostname(ctx context.Context, name hangar.Hostname, rec hostnameRecord) ([]state.Op, error) {
+	gone := []state.Op{state.Delete(certificateKey(name))}
+	if rec.State.after(claimRemoved) != claimReleased {
+		return append(gone, state.Delete(hostnameKey(name))), nil
+	}
+	put, err := write(hostnameKey(name), hostnameRecord{
+		OrgID: rec.OrgID, State: claimReleased, CreatedAt: rec.CreatedAt, UpdatedAt: c.now().UTC().Truncate(time.Second),
+	})
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := state.All(ctx, c.store, hostnamesPrefix, false)
+	if err != nil {
+		return nil, err
+	}
+	released, oldest, at := 0, "", time.Time{}
+	for _, item := range all {
+		other, err := decode[hostnameRecord](item)
+		if err != nil || other.State != claimReleased || other.OrgID != rec.OrgID || item.Key == put.Key {
+			continue
+		}
+		if released++; oldest == "" || other.UpdatedAt.Before(at) {
+			oldest, at = item.Key, other.UpdatedAt
+		}
+	}
+	if released >= maxReleased {
+		gone = append(gone, state.Delete(oldest))
+	}
+	return append(gone, put), nil
+}

@@ -1,0 +1,161 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// OrgQuotas implements hangar.OrgService.
+func (o *Orgs) OrgQuotas(ctx context.Context, org hangar.OrgSlug) ([]hangar.QuotaStatus, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := o.org(ctx, p, org, hangar.ActionRead); err != nil {
+		return nil, err
+	}
+	rec, _, err := o.anyOrg(ctx, org)
+	if err != nil {
+		return nil, err
+	}
+	return o.quotas(ctx, &rec)
+}
+
+func (o *Orgs) quotas(ctx context.Context, org *orgRecord) ([]hangar.QuotaStatus, error) {
+	used, _, err := o.ledger.usage(ctx, org.ID)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	limits, err := o.ledger.limits(org)
+	if err != nil {
+		return nil, err
+	}
+	used = used.With(hangar.Quotas{hangar.QuotaImageMB: o.imageMB(ctx, org.ID)})
+	destroyed := hangar.Quotas{}
+	rows, err := o.destroyedVolumes(ctx, org.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		destroyed[hangar.QuotaVolumes]++
+		destroyed[hangar.QuotaVolumeGB] += int64(row.Volume.SizeGB)
+	}
+	list := []hangar.QuotaStatus{}
+	for _, key := range hangar.QuotaKeys() {
+		limit, limited := limits[key]
+		if !limited {
+			limit = hangar.QuotaUnlimited
+		}
+		_, own := org.Quotas[key]
+		list = append(list, hangar.QuotaStatus{Key: key, Used: used[key], Limit: limit, Destroyed: destroyed[key], Set: own})
+	}
+	return list, nil
+}
+
+// imageMB is what the images of an organization take of the host on which they take most, in MiB:
+// each host holds the quota by itself. A host that does not answer says nothing.
+func (o *Orgs) imageMB(ctx context.Context, org hangar.OrgID) int64 {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var most int64
+	for _, host := range o.agents.Hosts() {
+		agent, err := o.agent(host.ID)
+		if err != nil {
+			continue
+		}
+		usage, err := agent.ImageUsage(ctx, org)
+		if err != nil {
+			o.log.WarnContext(ctx, "images of an organization are not measured", keyHost, host.ID, keyError, err)
+			continue
+		}
+		most = max(most, usage.Stored+usage.Uploads+usage.Unpacked)
+	}
+	return most >> 20
+}
+
+// SetOrgQuotas implements hangar.OrgService.
+func (o *Orgs) SetOrgQuotas(
+	ctx context.Context, org hangar.OrgSlug, limits hangar.Quotas, reset []hangar.QuotaKey,
+) ([]hangar.QuotaStatus, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := o.org(ctx, p, org, hangar.ActionWrite); err != nil {
+		return nil, err
+	}
+	if !p.Admin {
+		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may change the quotas of organizations")
+	}
+	if err := limits.Validate(); err != nil {
+		return nil, err
+	}
+	for _, key := range reset {
+		if err := (hangar.Quotas{key: 0}).Validate(); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		rec, item, err := o.anyOrg(ctx, org)
+		if err != nil {
+			return nil, err
+		}
+		rec.Quotas = rec.Quotas.With(limits)
+		for _, key := range reset {
+			delete(rec.Quotas, key)
+		}
+		put, err := write(item.Key, rec)
+		if err != nil {
+			return nil, err
+		}
+		_, err = o.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		if err == nil {
+			return o.quotas(ctx, &rec)
+		}
+		if !errors.Is(err, state.ErrConflict) {
+			return nil, stateError(err)
+		}
+	}
+}
+
+// orgOfApp returns the organization of an App.
+func (c *Control) orgOfApp(ctx context.Context, app appRecord) (*orgRecord, error) {
+	rec, _, err := read[orgRecord](ctx, c.store, orgKey(app.Org))
+	if errors.Is(err, state.ErrNotFound) || err == nil && rec.ID != app.OrgID {
+		return nil, orgNotFound(app.Org)
+	}
+	return &rec, stateError(err)
+}
+
+// guestQuotas are what a Machine of a size counts.
+func guestQuotas(g *hangar.Guest) hangar.Quotas {
+	q := hangar.Quotas{hangar.QuotaMachines: 1}
+	if g != nil {
+		q[hangar.QuotaMemory], q[hangar.QuotaCPUs] = int64(g.Memory()), int64(g.CPUs)
+	}
+	return q
+}
+
+// sum adds amounts.
+func sum(all ...hangar.Quotas) hangar.Quotas {
+	total := hangar.Quotas{}
+	for _, q := range all {
+		for key, n := range q {
+			total[key] += n
+		}
+	}
+	return total
+}
+
+// larger are the greater amounts of two.
+func larger(a, b hangar.Quotas) hangar.Quotas {
+	most := maps.Clone(a)
+	for key, n := range b {
+		most[key] = max(most[key], n)
+	}
+	return most
+}

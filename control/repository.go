@@ -1,0 +1,58 @@
+package control
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Repositories implements hangar.RepositoryService.
+type Repositories struct{ *Control }
+
+var _ hangar.RepositoryService = (*Repositories)(nil)
+
+// Repository implements hangar.RepositoryService. Who is not allowed
+// the action learns no more of an organization that is there than of one that is not.
+func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryName, action hangar.Action) (hangar.Repository, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return hangar.Repository{}, err
+	}
+	target, rest := name.Target(), name.Name()
+	org, _, found := r.anyOrg(ctx, target.Org)
+	if target.Org != "" && found == nil {
+		target.OrgID = org.ID
+		app, _, err := r.anyApp(ctx, target.App)
+		switch {
+		case err == nil && app.OrgID == org.ID:
+			target.AppID = app.ID
+		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
+			return hangar.Repository{}, err
+		}
+	}
+	if !p.May(action, target) && (action != hangar.ActionRead || target.Org != "") {
+		return hangar.Repository{}, forbidden("repository %s", name)
+	}
+	if target.Org == "" {
+		return hangar.Repository{Name: rest}, nil
+	}
+	if found != nil {
+		return hangar.Repository{}, found
+	}
+	return hangar.Repository{Org: org.ID, Name: rest}, nil
+}
+
+// removeContentOf removes what hosts keep of an organization. All have to answer: what one
+// keeps, no later call would remove.
+func (c *Control) removeContentOf(ctx context.Context, org hangar.OrgID) error {
+	for _, host := range c.agents.Hosts() {
+		agent, err := c.agent(host.ID)
+		if err == nil {
+			err = agent.RemoveOrg(ctx, org)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// volumeClaim is what a volume counts, from before its host is asked to make it until its last
+// snapshot is gone. A destroyed volume keeps its room while it can be undeleted.
+type volumeClaim struct {
+	OrgID     hangar.OrgID     `json:"org_id"`
+	Ref       hangar.VolumeRef `json:"ref"`
+	SizeGB    int              `json:"size_gb"`             // 0: the image is gone
+	Snapshots int              `json:"snapshots,omitempty"` // that have not failed
+	Seq       uint64           `json:"seq,omitempty"`       // of the row that the host claimed for, or that was counted last
+	CreatedAt time.Time        `json:"created_at"`
+}
+
+func (v volumeClaim) counted() (hangar.OrgID, hangar.Quotas) { //nolint:unparam // of the constraint that revise has
+	counts := hangar.Quotas{hangar.QuotaVolumeGB: int64(v.SizeGB), hangar.QuotaSnapshots: int64(v.Snapshots)}
+	if v.SizeGB > 0 {
+		counts[hangar.QuotaVolumes] = 1
+	}
+	return v.OrgID, counts
+}
+
+// claimOf is what the volume of a row counts.
+func claimOf(row *hangar.VolumeRow) volumeClaim {
+	claim := volumeClaim{OrgID: row.OrgID, Ref: row.Volume.Ref(), Seq: row.Seq, CreatedAt: row.Volume.CreatedAt}
+	if row.Volume.State != hangar.VolumeDestroyed {
+		claim.SizeGB = row.Volume.SizeGB
+	}
+	for i := range row.Snapshots {
+		if row.Snapshots[i].State != hangar.SnapshotFailed {
+			claim.Snapshots++
+		}
+	}
+	return claim
+}
+
+func volumeClaimKey(id hangar.VolumeID) string { return volumeClaimsPrefix + string(id) }
+
+// claimVolume counts a volume that is about to be made.
+func (c *Control) claimVolume(ctx context.Context, app appRecord, spec *hangar.VolumeSpec) error {
+	org, err := c.orgOfApp(ctx, app)
+	if err != nil {
+		return err
+	}
+	claim := volumeClaim{
+		OrgID: org.ID, Ref: hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}, SizeGB: spec.SizeGB, CreatedAt: c.now().UTC(),
+	}
+	put, err := write(volumeClaimKey(spec.ID), claim)
+	if err != nil {
+		return err
+	}
+	_, counts := claim.counted()
+	return c.reclaiming(ctx, org, counts, func() error {
+		_, err := c.ledger.spendFor(ctx, org, counts, state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}})
+		return stateError(err)
+	})
+}
+
+// ClaimVolume implements hangar.VolumePublisher.
+func (r *Rows) ClaimVolume(ctx context.Context, row hangar.VolumeRow) error {
+	org, _, err := read[orgRecord](ctx, r.store, orgKey(row.Org))
+	if errors.Is(err, state.ErrNotFound) || err == nil && org.ID != row.OrgID {
+		return orgNotFound(row.Org)
+	}
+	if err != nil {
+		return stateError(err)
+	}
+	return stateError(r.ledger.countVolume(ctx, &row, &org))
+}
+
+// countVolume makes what is counted for a volume what its host says. With an organization
+// that is a claim of the host, whose growth is charged. Otherwise it is what became of the
+// volume, whatever the quota says; a row that is older than the last claim says nothing, and
+// one that no claim was made for, as after the state was restored from a backup, is counted.
+func (l *ledger) countVolume(ctx context.Context, row *hangar.VolumeRow, org *orgRecord) error {
+	claim := claimOf(row)
+	key := volumeClaimKey(row.Volume.ID)
+	for {
+		switch _, err := l.store.Get(ctx, key); {
+		case err == nil:
+			return l.recountVolume(ctx, row, org)
+		case !errors.Is(err, state.ErrNotFound):
+			return err
+		case claim.empty():
+			return nil
+		}
+		put, err := write(key, claim)
+		if err != nil {
+			return err
+		}
+		_, counts := claim.counted()
+		_, err = l.spend(ctx, claim.OrgID, org, counts, state.Txn{If: []state.Compare{state.Absent(key)}, Then: []state.Op{put}})
+		if !errors.Is(err, state.ErrConflict) {
+			return err
+		}
+	}
+}
+
+func (v volumeClaim) empty() bool { return v.SizeGB == 0 && v.Snapshots == 0 }
+
+// recountVolume is countVolume for a volume that is counted already.
+func (l *ledger) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *orgRecord) error {
+	return revise(ctx, l, volumeClaimKey(row.Volume.ID), org, func(known volumeClaim) (*volumeClaim, bool) {
+		next := claimOf(row)
+		next.CreatedAt = known.CreatedAt
+		if row.Seq < known.Seq || row.Seq == known.Seq && org == nil {
+			return nil, false
+		}
+		if org == nil && row.Volume.State == hangar.VolumeExtending {
+			next.SizeGB = known.SizeGB // to what was claimed
+		}
+		if next.empty() {
+			return nil, true
+		}
+		same := next.SizeGB == known.SizeGB && next.Snapshots == known.Snapshots && org == nil
+		return &next, !same
+	})
+}
+
+// disclaimVolume ends that a volume is counted.
+func (l *ledger) disclaimVolume(ctx context.Context, id hangar.VolumeID) error {
+	return revise(ctx, l, volumeClaimKey(id), nil, func(volumeClaim) (*volumeClaim, bool) { return nil, true })
+}
+
+// reclaiming makes an attempt that takes more of the quotas of an organization. While it is
+// refused for that, the oldest destroyed volumes of the organization are removed that could
+// still be undeleted, if that is enough.
+func (c *Control) reclaiming(ctx context.Context, org *orgRecord, more hangar.Quotas, attempt func() error) error {
+	for {
+		refusal := attempt()
+		if hangar.ReasonOf(refusal) != hangar.ReasonQuota {
+			return refusal
+		}
+		freed, err := c.reclaim(ctx, org, more)
+		if err != nil || !freed {
+			return errors.Join(refusal, err)
+		}
+	}
+}
+
+// reclaim reports whether it has removed a destroyed volume of an organization to make room for
+// more below its quotas.
+func (c *Control) reclaim(ctx context.Context, org *orgRecord, more hangar.Quotas) (freed bool, err error) {
+	used, _, err := c.ledger.usage(ctx, org.ID)
+	if err != nil {
+		return false, stateError(err)
+	}
+	limits, err := c.ledger.limits(org)
+	if err != nil {
+		return false, err
+	}
+	lacking := func(key hangar.QuotaKey) int64 {
+		if limit, ok := limits.Limit(key); ok && more[key] > 0 {
+			return used[key] + more[key] - limit
+		}
+		return 0
+	}
+	volumes, gb := lacking(hangar.QuotaVolumes), lacking(hangar.QuotaVolumeGB)
+	rows, err := c.destroyedVolumes(ctx, org.ID)
+	if err != nil {
+		return false, err
+	}
+	var most, mostGB int64
+	for _, row := range rows {
+		most, mostGB = most+1, mostGB+int64(row.Volume.SizeGB)
+	}
+	if volumes > most || gb > mostGB {
+		return false, nil // nothing is gained by the removal of all of them
+	}
+	for _, row := range rows {
+		if volumes <= 0 && gb <= 0 {
+			break
+		}
+		gone, err := c.purgeVolume(ctx, &row)
+		if err != nil {
+			return freed, err
+		}
+		if gone { // and not one that is still being read
+			freed = true
+			volumes, gb = volumes-1, gb-int64(row.Volume.SizeGB)
+		}
+	}
+	return freed, nil
+}
+
+// purgeVolume removes a destroyed volume before its time. It reports false for one that was
+// undeleted meanwhile, or is still being read.
+func (c *Control) purgeVolume(ctx context.Context, row *hangar.VolumeRow) (bool, error) {
+	agent, err := c.agent(row.Volume.Host)
+	if err != nil {
+		return false, nil //nolint:nilerr // what is on a host that is away stays
+	}
+	gone, err := agent.PurgeVolume(platform(ctx), row.Volume.Ref())
+	switch {
+	case hangar.CodeOf(err) == hangar.CodeNotFound:
+		return true, c.rows.RetractVolume(ctx, row.Volume.Host, row.Volume.Ref())
+	case hangar.CodeOf(err) == hangar.CodeFailedPrecondition:
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	c.log.InfoContext(ctx, "destroyed volume removed before its time: its organization needs its quota",
+		keyVolume, row.Volume.ID, keyApp, row.Volume.App)
+	return true, c.rows.PublishVolume(ctx, *gone)
+}
+
+// healVolumeClaims ends the claims of volumes that no host has made: their creators were
+// interrupted. A claim stays while a host that might have the volume is away.
+func (c *Control) healVolumeClaims(ctx context.Context) error {
+	items, _, err := state.All(ctx, c.store, volumeClaimsPrefix, false)
+	if err != nil {
+		return stateError(err)
+	}
+	for _, item := range items {
+		claim, err := decode[volumeClaim](item)
+		if err != nil {
+			c.log.ErrorContext(ctx, "claim of a volume skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		if c.now().Sub(claim.CreatedAt) < createTimeout {
+			continue
+		}
+		_, err = c.rows.volume(ctx, claim.Ref)
+		if hangar.CodeOf(err) != hangar.CodeNotFound {
+			continue
+		}
+		made := false
+		err = c.eachHost(func(a hangar.Agent) error {
+			_, err := a.VolumeRow(ctx, claim.Ref)
+			switch {
+			case err == nil:
+				made = true
+			case hangar.CodeOf(err) == hangar.CodeNotFound:
+				err = nil
+			}
+			return err
+		})
+		if err != nil || made {
+			continue
+		}
+		if err := c.ledger.disclaimVolume(ctx, claim.Ref.ID); err != nil {
+			return stateError(err)
+		}
+	}
+	return nil
+}

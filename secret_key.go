@@ -1,0 +1,158 @@
+package hangar
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// SecretKeyType says what a secret key does, and by which algorithm.
+type SecretKeyType string
+
+// The types of secret keys.
+const (
+	// SecretKeyHS256, SecretKeyHS384 and SecretKeyHS512 sign and verify with HMAC.
+	SecretKeyHS256 SecretKeyType = "hs256"
+	SecretKeyHS384 SecretKeyType = "hs384"
+	SecretKeyHS512 SecretKeyType = "hs512"
+	// SecretKeyES256 signs and verifies with ECDSA on P-256; a signature is r and s, 32
+	// bytes each.
+	SecretKeyES256 SecretKeyType = "es256"
+	// SecretKeyXAES256GCM encrypts and decrypts, with associated data.
+	SecretKeyXAES256GCM SecretKeyType = "xaes256gcm"
+	// SecretKeyNaClAuth signs and verifies with HMAC-SHA-512-256.
+	SecretKeyNaClAuth SecretKeyType = "nacl_auth" //nolint:gosec // the name of an algorithm
+	// SecretKeyNaClBox decrypts what anybody can encrypt who has its public key.
+	SecretKeyNaClBox SecretKeyType = "nacl_box"
+	// SecretKeyNaClSecretBox encrypts and decrypts.
+	SecretKeyNaClSecretBox SecretKeyType = "nacl_secretbox"
+	// SecretKeyNaClSign signs and verifies with Ed25519.
+	SecretKeyNaClSign SecretKeyType = "nacl_sign"
+)
+
+// SecretKeyTypes lists every type.
+func SecretKeyTypes() []SecretKeyType {
+	return []SecretKeyType{
+		SecretKeyES256, SecretKeyHS256, SecretKeyHS384, SecretKeyHS512, SecretKeyNaClAuth, SecretKeyNaClBox, SecretKeyNaClSecretBox,
+		SecretKeyNaClSign, SecretKeyXAES256GCM,
+	}
+}
+
+// Validate answers CodeInvalid, naming the types that there are.
+func (t SecretKeyType) Validate() error { return t.validate("type") }
+
+func (t SecretKeyType) validate(field string) error {
+	types := SecretKeyTypes()
+	if slices.Contains(types, t) {
+		return nil
+	}
+	names := make([]string, 0, len(types))
+	for _, known := range types {
+		names = append(names, string(known))
+	}
+	return Errorf(CodeInvalid, "", "invalid %s: %.100q is none of %s", field, string(t), strings.Join(names, ", "))
+}
+
+// SecretKey is key material of an App that the platform keeps and uses, and shows to
+// nobody. Machines do not find it in their environment.
+type SecretKey struct {
+	Name string        `json:"name"`
+	Type SecretKeyType `json:"type"`
+	// PublicKey is empty for a type that is symmetric: of es256 the uncompressed point of
+	// 65 bytes, of nacl_box and nacl_sign 32 bytes.
+	PublicKey []byte    `json:"public_key,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// SecretKeyRef names a secret key.
+type SecretKeyRef struct {
+	App  AppName
+	Name string
+}
+
+// SecretKeySet is key material that somebody brings along.
+type SecretKeySet struct {
+	Type SecretKeyType
+	// Value is the bytes of the key as they are, not text: of hs256, hs384 and hs512 at
+	// least as many as the hash has (32, 48, 64) and at most MaxHMACKey, of es256 the
+	// private number, 32 bytes, the most significant first, of nacl_sign the seed of 32
+	// bytes and after it the public key, of all others 32 bytes.
+	Value Sensitive
+}
+
+// SecretKeyQuery says which secret keys are listed.
+type SecretKeyQuery struct {
+	// MinVersion is the least version of the App's secrets that will do.
+	MinVersion int
+	// Types are those that are listed; none: all.
+	Types []SecretKeyType
+}
+
+// Validate answers CodeInvalid for a type that is none.
+func (q SecretKeyQuery) Validate() error {
+	for _, t := range q.Types {
+		if err := t.validate("types"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The bounds of secret keys, in bytes. Names and values count for MaxSecretsSize with
+// those of secrets.
+const (
+	MaxSecretKeyName = 255
+	MaxHMACKey       = 1024
+	MaxSecretKeyData = 64 << 10 // of a plaintext, and of associated data
+)
+
+var secretKeyName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+// ValidateSecretKeyName answers CodeInvalid.
+func ValidateSecretKeyName(name string) error {
+	if len(name) <= MaxSecretKeyName && secretKeyName.MatchString(name) {
+		return nil
+	}
+	return Errorf(CodeInvalid, "", "invalid name: %.100q is not the name of a secret key: letters, digits, _, - and ., neither of the last two first, at most %d",
+		name, MaxSecretKeyName)
+}
+
+// SecretKeyService keeps the secret keys of Apps and works with them. They share the
+// version of the App's secrets, which every change of a key raises. Every method answers
+// CodeNotFound with ReasonAppNotFound, and CodeForbidden.
+//
+// A minVersion is the least version of the App's secrets that will do: below it the answer
+// is CodeFailedPrecondition with ReasonSecretsVersion. What is about one key answers
+// CodeNotFound with ReasonSecretKeyNotFound. What works with one answers CodeInvalid with
+// ReasonUnsupported when its type does not do that, and CodeInvalid for data of more than
+// MaxSecretKeyData.
+type SecretKeyService interface {
+	// SecretKeys returns them sorted by name.
+	SecretKeys(ctx context.Context, app AppName, q SecretKeyQuery) ([]SecretKey, error)
+	SecretKey(ctx context.Context, key SecretKeyRef, minVersion int) (SecretKey, error)
+	// SetSecretKey makes or replaces a key, and returns the new version with it. What is so
+	// already is no change and keeps the version. It answers CodeInvalid for a name, a type
+	// or a value that is not allowed, and if secrets and keys would have more than
+	// MaxSecretsSize.
+	SetSecretKey(ctx context.Context, key SecretKeyRef, in SecretKeySet) (SecretKey, int, error)
+	// GenerateSecretKey is SetSecretKey with a value that nobody has ever seen. What only
+	// the value that it replaces decrypts is lost.
+	GenerateSecretKey(ctx context.Context, key SecretKeyRef, t SecretKeyType) (SecretKey, int, error)
+	// DeleteSecretKey returns the new version.
+	DeleteSecretKey(ctx context.Context, key SecretKeyRef) (version int, err error)
+	// EncryptWithKey returns a ciphertext that is another one every time. A type that binds
+	// no associated data answers CodeInvalid for some.
+	EncryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext, associated []byte) (ciphertext []byte, err error)
+	// DecryptWithKey is for who may change the key. It answers CodeInvalid with
+	// ReasonCiphertextMismatch for what was not encrypted with the key and the same
+	// associated data.
+	DecryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, ciphertext, associated []byte) (plaintext []byte, err error)
+	// SignWithKey is for who may change the key.
+	SignWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext []byte) (signature []byte, err error)
+	// VerifyWithKey answers CodeInvalid with ReasonSignatureMismatch unless the signature
+	// is one of the plaintext with the key.
+	VerifyWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext, signature []byte) error
+}
