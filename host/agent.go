@@ -49,6 +49,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/admission"
 	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/gate"
@@ -56,18 +57,21 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/fairsem"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // Images is what the agent needs of an image store; image.Store has it.
 type Images interface {
-	// Owner is the organization whose Machines alone may run an image, or nothing.
-	Owner(ref string) hangar.OrgSlug
-	Resolve(ctx context.Context, ref string) (hangar.ImageRef, error)
-	Pull(ctx context.Context, ref string, progress func(hangar.PullProgress)) (*image.Image, error)
+	Resolve(ctx context.Context, who image.Puller, ref string) (hangar.ImageRef, error)
+	Pull(ctx context.Context, who image.Puller, ref string, progress func(hangar.PullProgress)) (*image.Image, error)
 	Get(digest string) (*image.Image, error)
 	List() ([]hangar.Image, error)
 	Remove(ctx context.Context, digest string) error
+	RemoveOrg(ctx context.Context, org hangar.OrgID) error
+	Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error)
 	GC(ctx context.Context, policy image.Policy) (freed int64, err error)
 }
 
@@ -93,12 +97,15 @@ type Options struct {
 	Network     Networks
 	Local       LocalAPI
 	Identity    hangar.IdentityService // for the tokens by which Machines assume roles
+	Layers      *rootfs.Layers         // what Machines write to their root file systems; open
 	Logs        *logs.Store
 	Journal     *journal.Journal
+	Space       *diskspace.Space // of the disk of Dir; nil: its room is not looked at
 	Publisher   hangar.Publisher
-	Keys        *keyset.Keyset // encrypts the secrets of Machines and the keys of volumes in the journal
-	Nameservers []string       // for the resolv.conf of Machines
-	PublicIP    netip.Addr     // from which Machines reach the internet over IPv6; the zero Addr: none
+	View        hangar.MachineView // of the edge that serves the Machines; nil: nobody is waited for
+	Keys        *keyset.Keyset     // encrypts the secrets of Machines and the keys of volumes in the journal
+	Nameservers []string           // for the resolv.conf of Machines
+	PublicIP    netip.Addr         // from which Machines reach the internet over IPv6; the zero Addr: none
 	Log         *slog.Logger
 	Now         func() time.Time
 
@@ -109,6 +116,11 @@ type Options struct {
 	// VolumeOvercommit is how many times what it holds the disk is promised to volumes;
 	// 0: once.
 	VolumeOvercommit float64
+	// MemoryOvercommit and CPUOvercommit are how many times what it has the host promises to
+	// Machines that are not at rest; 0: DefaultMemoryOvercommit, DefaultCPUOvercommit.
+	MemoryOvercommit, CPUOvercommit float64
+	// MemoryReserve is how many bytes of the host's memory are not for Machines.
+	MemoryReserve int64
 	// VolumesPerMachine is how many volumes a Machine may mount; 0: one.
 	VolumesPerMachine int
 	// AutostopAfter is how long a Machine has to be idle before it is stopped, where its
@@ -127,20 +139,23 @@ type Agent struct {
 	store   store
 	drills  drills
 	gates   *gate.Keeper
+	room    *admission.Ledger
 	edge    edgeLog
 	metrics volumeMetrics
 
-	snapshots *semaphore.Weighted // of which so many are read at once
-	fills     *semaphore.Weighted // likewise for volumes that are filled
-	trials    *semaphore.Weighted // and for drills
+	// What competes with Machines for the disk takes turns, by the ids of organizations.
+	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
+	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
+	trials    *fairsem.Semaphore[hangar.OrgID] // drills
 
 	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
 	rounds    chan struct{} // buffered 1: something may be due for snapshots before its time
+	round     sync.Mutex    // held by a round that looks at all volumes
 
 	mu       sync.RWMutex
-	machines map[hangar.MachineID]*machine                    // guarded by mu
-	apps     map[hangar.AppName]map[hangar.MachineID]*machine // the same by App; guarded by mu
-	unread   map[hangar.MachineID]bool                        // have a record that does not parse; set by Open
+	machines map[hangar.MachineID]*machine                  // guarded by mu
+	apps     map[hangar.AppID]map[hangar.MachineID]*machine // the same by App; guarded by mu
+	unread   map[hangar.MachineID]bool                      // have a record that does not parse; set by Open
 
 	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
 
@@ -183,14 +198,16 @@ var (
 // New returns an agent that has done nothing yet.
 func New(o Options) *Agent {
 	a := &Agent{
-		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppName]map[hangar.MachineID]*machine),
+		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppID]map[hangar.MachineID]*machine),
 		schedules: make(chan struct{}, 1), rounds: make(chan struct{}, 1), limits: defaultLimits(),
-		metrics: newVolumeMetrics(o.Metrics), snapshots: semaphore.NewWeighted(snapshotsAtOnce),
-		fills: semaphore.NewWeighted(fillsAtOnce), trials: semaphore.NewWeighted(1),
+		metrics: newVolumeMetrics(o.Metrics), snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce),
+		fills: fairsem.New[hangar.OrgID](fillsAtOnce), trials: fairsem.New[hangar.OrgID](1),
 	}
+	a.room = admission.NewLedger(o.capacity())
 	a.store.init()
 	a.drills.init()
 	a.volumes.byID = make(map[hangar.VolumeID]*volume)
+	a.volumes.purging = semaphore.NewWeighted(1)
 	a.news.init()
 	a.roles.init()
 	a.edge.init()
@@ -212,7 +229,7 @@ func (a *Agent) Open(ctx context.Context) error {
 	a.effects, a.abandon = context.WithCancel(context.WithoutCancel(ctx))
 	err := a.recover(ctx)
 	if err == nil {
-		err = a.takeUpSnapshots(ctx)
+		err = a.takeUpSnapshots()
 	}
 	if err != nil {
 		a.stop()
@@ -265,12 +282,23 @@ func (a *Agent) start(work func()) bool {
 // Host returns the server's own description.
 func (a *Agent) Host() hangar.Host { return a.o.Host }
 
-// machine returns the Machine that ref names.
+// machine returns the Machine that ref names. One that is destroyed is read from the journal:
+// nothing can be done to it any more.
 func (a *Agent) machine(ref hangar.MachineRef) (*machine, error) {
 	a.mu.RLock()
 	m := a.machines[ref.ID]
 	a.mu.RUnlock()
-	if m == nil || m.rec.Load().Machine.App != ref.App {
+	if m == nil {
+		rec, err := a.o.Journal.Destroyed(ref.ID)
+		if errors.Is(err, journal.ErrNotFound) {
+			return nil, notFound(ref.ID)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m = a.newMachine(rec, nil, true)
+	}
+	if m.rec.Load().Machine.AppID != ref.AppID {
 		return nil, notFound(ref.ID)
 	}
 	return m, nil
@@ -283,8 +311,9 @@ func notFound(id hangar.MachineID) error {
 // add makes a Machine known.
 func (a *Agent) add(m *machine) {
 	ref := m.rec.Load().Machine.Ref() // never changes
-	app := ref.App
+	app := ref.AppID
 	m.gate = a.gates.Add(ref)
+	a.room.Set(m.id, loadOf(m.rec.Load()))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machines[m.id] = m
@@ -297,7 +326,8 @@ func (a *Agent) add(m *machine) {
 // remove is the inverse of add.
 func (a *Agent) remove(m *machine) {
 	a.gates.Remove(m.gate)
-	app := m.rec.Load().Machine.App
+	a.room.Set(m.id, admission.Load{})
+	app := m.rec.Load().Machine.AppID
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.machines, m.id)
@@ -306,11 +336,11 @@ func (a *Agent) remove(m *machine) {
 	}
 }
 
-// all returns every Machine, sorted by id.
+// all returns every Machine that is not destroyed, sorted by id.
 func (a *Agent) all() []*machine { return a.of("") }
 
-// of returns the Machines of an App, empty: of all, sorted by id.
-func (a *Agent) of(app hangar.AppName) []*machine {
+// of returns the Machines of an App that are not destroyed, empty: of all, sorted by id.
+func (a *Agent) of(app hangar.AppID) []*machine {
 	a.mu.RLock()
 	from := a.machines
 	if app != "" {
@@ -318,14 +348,26 @@ func (a *Agent) of(app hangar.AppName) []*machine {
 	}
 	list := slices.AppendSeq(make([]*machine, 0, len(from)), maps.Values(from))
 	a.mu.RUnlock()
-	slices.SortFunc(list, func(x, y *machine) int { return strings.Compare(string(x.id), string(y.id)) })
+	slices.SortFunc(list, byID)
 	return list
 }
 
+// listedDestroyed is how many of an App's destroyed Machines are listed at most, the newest: a list
+// is in memory as a whole.
+const listedDestroyed = 1000
+
 // Machines implements hangar.Agent.
-func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+func (a *Agent) Machines(_ context.Context, app hangar.AppID, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	from := a.of(app)
+	if filter.IncludeDestroyed {
+		destroyed, err := a.o.Journal.DestroyedOfApp(app, listedDestroyed)
+		if err != nil {
+			return nil, err
+		}
+		from = a.withDestroyed(from, destroyed)
+	}
 	list := []*hangar.Machine{}
-	for _, m := range a.of(app) {
+	for _, m := range from {
 		rec := m.rec.Load()
 		if !filter.Matches(&rec.Machine) {
 			continue
@@ -344,17 +386,27 @@ func (a *Agent) Machines(_ context.Context, app hangar.AppName, filter hangar.Ma
 
 // OrgMachines implements hangar.Agent.
 func (a *Agent) OrgMachines(
-	_ context.Context, org hangar.OrgSlug, after hangar.MachineID, limit int, filter hangar.MachineFilter,
+	_ context.Context, org hangar.OrgID, after hangar.MachineID, limit int, filter hangar.MachineFilter,
 ) ([]*hangar.Machine, error) {
+	from := slices.DeleteFunc(a.all(), func(m *machine) bool { return m.id <= after || m.rec.Load().OrgID != org })
+	if filter.IncludeDestroyed {
+		var destroyed []*journal.Record
+		for rec, err := range a.o.Journal.DestroyedOfOrg(org, after) {
+			if err != nil {
+				return nil, err
+			}
+			if len(destroyed) == limit {
+				break
+			}
+			if filter.Matches(&rec.Machine) {
+				destroyed = append(destroyed, rec)
+			}
+		}
+		from = a.withDestroyed(from, destroyed)
+	}
 	list := []*hangar.Machine{}
-	for _, m := range a.all() {
-		if len(list) == limit {
-			break
-		}
-		if m.id <= after {
-			continue
-		}
-		if rec := m.rec.Load(); rec.Org == org && filter.Matches(&rec.Machine) {
+	for _, m := range from {
+		if rec := m.rec.Load(); len(list) < limit && filter.Matches(&rec.Machine) {
 			got := rec.Machine
 			list = append(list, &got)
 		}
@@ -362,17 +414,26 @@ func (a *Agent) OrgMachines(
 	return list, nil
 }
 
+// withDestroyed merges Machines with those that are destroyed, sorted by id. The living ones were
+// listed before: what was destroyed meanwhile is in both.
+func (a *Agent) withDestroyed(living []*machine, destroyed []*journal.Record) []*machine {
+	list := make([]*machine, 0, len(destroyed)+len(living))
+	for _, rec := range destroyed {
+		list = append(list, a.newMachine(rec, nil, true))
+	}
+	list = append(list, living...)
+	slices.SortStableFunc(list, byID)
+	return slices.CompactFunc(list, func(x, y *machine) bool { return x.id == y.id })
+}
+
+func byID(x, y *machine) int { return strings.Compare(string(x.id), string(y.id)) }
+
 // Room implements hangar.Agent. A Machine is promised its memory until it is at
 // rest. A host that cannot tell of its disk has no room for volumes.
 func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
-	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.o.Host.Memory, Free: a.o.Host.Memory}
-	for _, m := range a.all() {
-		if got := &m.rec.Load().Machine; !got.State.AtRest() {
-			room.Free -= int64(got.Config.Guest.Memory()) << 20
-		}
-	}
+	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.room.Capacity().Memory, Free: a.room.Left().Memory}
 	if disk, err := a.volumeRoom(ctx); err == nil {
-		room.Volumes = disk.left()
+		room.Volumes, room.VolumesPromised = disk.left(), int64(disk.promised)<<30
 	}
 	return room, nil
 }
@@ -382,9 +443,6 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	used := make(map[string]bool)
 	for _, m := range a.all() {
 		rec := m.rec.Load()
-		if rec.Machine.State == hangar.MachineDestroyed {
-			continue
-		}
 		used[rec.Machine.ImageRef.Digest] = true
 		if rec.Previous != nil {
 			used[rec.Previous.ImageRef.Digest] = true

@@ -11,12 +11,12 @@ import (
 // annotate commits a change to what a Machine shows of itself and not to what it
 // is made of. The worker has nothing to do with it: it is not woken, and a step
 // under way goes on and adds its result to the record as it is by then. m.mu is held.
-func (m *machine) annotate(ctx context.Context, alter change) error {
+func (m *machine) annotate(alter change) error {
 	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbAnnotate) != hangar.Accept {
 		return refusal(hangar.VerbAnnotate, state)
 	}
 	began := m.began
-	_, err := m.commit(ctx, func(next *journal.Record) []hangar.Event {
+	_, err := m.commit(func(next *journal.Record) []hangar.Event {
 		next.Machine.UpdatedAt = wholeSecond(m.agent.o.Now())
 		return alter(next)
 	})
@@ -31,7 +31,11 @@ func (a *Agent) CordonMachine(ctx context.Context, ref hangar.MachineRef) error 
 
 // UncordonMachine implements hangar.MachineOps.
 func (a *Agent) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return a.setCordon(ctx, ref, false)
+	err := a.setCordon(ctx, ref, false)
+	if err == nil {
+		a.awaitView(ctx, ref)
+	}
+	return err
 }
 
 // setCordon cordons a Machine or lets it be reached again. While an update is under
@@ -53,7 +57,7 @@ func (a *Agent) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned b
 		if isSo && previous == rec.Previous && rec.Machine.State.Answers(hangar.VerbAnnotate) == hangar.Accept {
 			return nil
 		}
-		return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+		return m.annotate(func(next *journal.Record) []hangar.Event {
 			next.Machine.Cordoned, next.Previous = cordoned, previous
 			if isSo {
 				return nil
@@ -74,7 +78,7 @@ func (a *Agent) MachineMetadata(_ context.Context, ref hangar.MachineRef) (map[s
 
 // SetMachineMetadata implements hangar.MachineTagger.
 func (a *Agent) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
-	return a.tag(ctx, ref, "", func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+	return a.tag(ref, "", func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
 		return t.Set(pairs, in, now)
 	})
 }
@@ -86,14 +90,14 @@ func (a *Agent) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRef
 
 // ReplaceMachineMetadata implements hangar.MachineTagger.
 func (a *Agent) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return a.tag(ctx, ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+	return a.tag(ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
 		return t.Replace(pairs, in, now)
 	})
 }
 
 // MergeMachineMetadata implements hangar.MachineTagger.
 func (a *Agent) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return a.tag(ctx, ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
+	return a.tag(ref, in.Version, func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {
 		return t.Merge(pairs, in, now)
 	})
 }
@@ -103,7 +107,7 @@ type retag func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) 
 
 // tag changes the metadata of a Machine. While an update is under way, the version
 // that it may have to return to is tagged, too.
-func (a *Agent) tag(ctx context.Context, ref hangar.MachineRef, version hangar.InstanceID, write retag) error {
+func (a *Agent) tag(ref hangar.MachineRef, version hangar.InstanceID, write retag) error {
 	m, err := a.machine(ref)
 	if err != nil {
 		return err
@@ -127,7 +131,7 @@ func (a *Agent) tag(ctx context.Context, ref hangar.MachineRef, version hangar.I
 		tagged.Config.SetMetadata(before)
 		previous = &tagged
 	}
-	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+	return m.annotate(func(next *journal.Record) []hangar.Event {
 		next.Machine.Config.SetMetadata(pairs)
 		next.MetadataTimes = times
 		next.Previous = previous

@@ -103,7 +103,7 @@ func TestMetadataOfAFailedUpdate(t *testing.T) {
 		t.Errorf("while the update is under way, metadata is %v", got)
 	}
 	r.images.mu.Unlock()
-	_, err = r.WaitMachine(t.Context(), ref, hangar.MachineWait{Instance: updated.InstanceID, Timeout: 20 * time.Second})
+	_, err = r.WaitMachine(t.Context(), ref, hangar.MachineWait{Instance: updated.InstanceID, Timeout: patience})
 	if hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
 		t.Errorf("wait for a version that could not be put in place = %v", err)
 	}
@@ -119,7 +119,7 @@ func TestRowsFollowAnnotations(t *testing.T) {
 	r.wait(ref, hangar.MachineStarted)
 	r.set(ref, "role", "web")
 	r.must(r.CordonMachine(t.Context(), ref))
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		row := r.rows.row(ref.ID).Machine
 		if row.Cordoned && maps.Equal(row.Config.Metadata, map[string]string{"role": "web"}) {
 			return

@@ -21,6 +21,13 @@ func (a *Agent) stopIdle(ctx context.Context, s gate.Stopping) {
 		return
 	}
 	began, suspend, err := m.stopIdle(hangar.WithEventSource(ctx, hangar.SourceProxy), s)
+	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
+		// It stays: a stop would lose its memory, and nothing is started on a full disk.
+		if !m.noRoom.Swap(true) {
+			a.o.Logs.Append(s.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+userText(err))
+		}
+		return
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			a.o.Log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
@@ -37,7 +44,7 @@ func (a *Agent) stopIdle(ctx context.Context, s gate.Stopping) {
 	a.o.Logs.Append(s.Ref, hangar.LogProxy, "info", excessText(s, verb, m.rec.Load().Machine.Region))
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted {
+	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted && !m.noRoom.Load() {
 		m.unsuspendable.Store(true)
 	}
 }

@@ -30,7 +30,7 @@ func (r *rig) ended(ends chan outcome) outcome {
 	select {
 	case o := <-ends:
 		return o
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		r.Fatal("nobody was told")
 	}
 	return outcome{}
@@ -60,8 +60,10 @@ func TestAwait(t *testing.T) {
 		t.Errorf("wait for too long = %+v", o)
 	}
 	for name, bad := range map[string]func() error{
-		"no state":   func() error { return r.refused(ref, hangar.MachineWait{States: []hangar.MachineState{"flying"}}) },
-		"no machine": func() error { return r.refused(hangar.MachineRef{App: ref.App, ID: "00000000000000"}, stopped) },
+		"no state": func() error { return r.refused(ref, hangar.MachineWait{States: []hangar.MachineState{"flying"}}) },
+		"no machine": func() error {
+			return r.refused(hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: "00000000000000"}, stopped)
+		},
 	} {
 		if err := bad(); err == nil {
 			t.Errorf("wait for %s is taken", name)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -21,14 +23,14 @@ import (
 func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 	began := m.agent.o.Now()
 	if handle := m.takeOver(ctx, rec); handle != nil {
-		return m.booted(ctx, rec, handle, m.agent.o.Now().Sub(began))
+		return m.booted(rec, handle, m.agent.o.Now().Sub(began))
 	}
 	if err := m.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
 	img, err := m.pull(ctx, rec)
 	if err == nil {
-		rec, err = m.ready(ctx, rec, img)
+		rec, err = m.ready(rec, img)
 	}
 	if err == nil && ctx.Err() == nil {
 		var handle driver.Handle
@@ -40,26 +42,26 @@ func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 		handle, rec, err = m.launch(bounded, rec, img)
 		cancel()
 		if err == nil {
-			return m.booted(ctx, rec, handle, m.agent.o.Now().Sub(began))
+			return m.booted(rec, handle, m.agent.o.Now().Sub(began))
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, errOvertaken) {
 		return errOvertaken
 	}
-	return m.notBooted(ctx, rec, err)
+	return m.notBooted(rec, err)
 }
 
 // notBooted records that a boot or a resume failed, and what follows it.
-func (m *machine) notBooted(ctx context.Context, rec *journal.Record, cause error) error {
+func (m *machine) notBooted(rec *journal.Record, cause error) error {
 	m.note("error", "Machine failed to start: %s", userText(cause))
 	r := nextRestart(rec, true, m.agent.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
-		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		if next.Resuming {
-			forgetMemory(next, userText(cause))
+			forgetMemory(next, m.agent.withoutDir(userText(cause)))
 		}
 		next.Machine.State = hangar.MachineFailed
 		next.Handle, next.Ended = nil, false
@@ -82,7 +84,7 @@ func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
 	if err := m.agent.release(ctx, m.id); err != nil {
 		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
 	}
-	if err := m.closeVolumes(ctx, rec); err != nil {
+	if err := errors.Join(m.closeVolumes(ctx, rec), m.unmountLayer()); err != nil {
 		return err
 	}
 	m.clean, m.kept = true, false
@@ -101,11 +103,11 @@ func (m *machine) clearUnlessKept(ctx context.Context, rec *journal.Record) erro
 // ready records what a launch begins with: no sandbox, so that one that is found
 // after a crash can only be of this launch, and the image, so that nobody removes it
 // meanwhile.
-func (m *machine) ready(ctx context.Context, rec *journal.Record, img *image.Image) (*journal.Record, error) {
+func (m *machine) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
 	}
-	return m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended = nil, false
 		next.Machine.ImageRef = img.Ref
 		return nil
@@ -114,9 +116,10 @@ func (m *machine) ready(ctx context.Context, rec *journal.Record, img *image.Ima
 
 // launch starts the sandbox, and returns the record that it left.
 func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
+	m.clean = false // what spec mounts is to be unmounted
 	spec, err := m.spec(ctx, rec, img)
 	if errors.Is(err, errRepaired) {
-		if rec, err = m.startAfresh(ctx, rec, err); err == nil {
+		if rec, err = m.startAfresh(rec, err); err == nil {
 			spec, err = m.spec(ctx, rec, img)
 		}
 	}
@@ -129,17 +132,16 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 	if spec.SwapMB > 0 && !m.agent.o.Driver.Capabilities().Swap {
 		m.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
 	}
-	m.clean, m.kept, m.known = false, false, true
+	m.kept, m.known = false, true
 	if rec.Snapshot {
 		handle, resuming, err := m.resume(ctx, rec, spec)
 		rec = resuming
 		if !errors.Is(err, driver.ErrSnapshotUnusable) {
 			return handle, rec, err
 		}
-		if rec, err = m.startAfresh(ctx, rec, err); err != nil {
+		if rec, err = m.startAfresh(rec, err); err != nil {
 			return nil, rec, err
 		}
-		spec.Root.Reset = false
 		// Addresses went into the sandbox that could not be resumed.
 		at, err := m.attach(ctx, rec)
 		if err != nil {
@@ -153,12 +155,18 @@ func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Im
 
 // startAfresh records that memory cannot be resumed from: a crash must not make a cold
 // boot look like a resume.
-func (m *machine) startAfresh(ctx context.Context, rec *journal.Record, cause error) (*journal.Record, error) {
-	m.note("warn", "Cannot resume from memory, starting afresh: %s", cause)
-	return m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
-		forgetMemory(next, cause.Error())
+func (m *machine) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
+	why := m.agent.withoutDir(cause.Error())
+	m.note("warn", "Cannot resume from memory, starting afresh: %s", why)
+	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
+		forgetMemory(next, why)
 		return nil
 	})
+}
+
+// withoutDir is a text for users, from which they do not learn where the server keeps its files.
+func (a *Agent) withoutDir(text string) string {
+	return strings.ReplaceAll(text, filepath.Clean(a.o.Dir)+string(filepath.Separator), "")
 }
 
 // capture begins to read what the Machine prints.
@@ -187,7 +195,7 @@ func (m *machine) resume(ctx context.Context, rec *journal.Record, spec driver.S
 	if rec.Resuming {
 		return nil, rec, fmt.Errorf("%w: the daemon was interrupted while resuming from it", driver.ErrSnapshotUnusable)
 	}
-	rec, err := m.proceed(ctx, rec, func(next *journal.Record) []hangar.Event {
+	rec, err := m.proceed(rec, func(next *journal.Record) []hangar.Event {
 		next.Resuming = true
 		return nil
 	})
@@ -198,14 +206,22 @@ func (m *machine) resume(ctx context.Context, rec *journal.Record, spec driver.S
 	return handle, rec, err
 }
 
-// booted records that the sandbox runs.
-func (m *machine) booted(ctx context.Context, rec *journal.Record, handle driver.Handle, took time.Duration) error {
+// booted records that the sandbox runs. When that fails, the next attempt takes the sandbox
+// over, with the memory that may be nowhere else.
+func (m *machine) booted(rec *journal.Record, handle driver.Handle, took time.Duration) (err error) {
+	defer func() { m.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
 	// Out of the way before the record: where the next suspend writes there must
 	// never lie an older snapshot, which would be taken for the new one.
 	if err := m.retireSnapshot(); err != nil {
 		return err
 	}
-	err := m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	how := "started"
+	if rec.Snapshot {
+		how = "resumed"
+	}
+	// Who waits for the start finds it in the log.
+	m.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
+	err = m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		next.Handle, next.Ended = handle, false
 		next.Prepared = true
@@ -220,11 +236,7 @@ func (m *machine) booted(ctx context.Context, rec *journal.Record, handle driver
 	if err != nil {
 		return err
 	}
-	how := "started"
-	if rec.Snapshot {
-		how = "resumed"
-	}
-	m.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
+	m.reserveLayer()
 	if err := os.RemoveAll(m.path(usedDir)); err != nil {
 		m.agent.o.Log.Warn("remove a used snapshot", keyMachine, m.id, keyError, err)
 	}
@@ -270,6 +282,9 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err != nil {
 		return driver.Spec{}, err
 	}
+	if err := m.mountLayer(ctx, rec); err != nil {
+		return driver.Spec{}, err
+	}
 	mounts, own, err := m.writeEtc(rec, img, at, files)
 	if err != nil {
 		return driver.Spec{}, err
@@ -288,7 +303,7 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	config := rec.Machine.Config
 	spec := driver.Spec{
 		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
-		Root:    driver.Root{Layers: img.Layers, Writable: m.path(writableDir), Reset: resetsRoot(rec)},
+		Root:    driver.Root{Layers: img.Layers, Writable: m.layer(upperDir)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
 		Mounts: slices.Concat(volumes, mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
 		NetNS: at.NetNS, Output: m.path(outputFile), TTY: config.Init.TTY,

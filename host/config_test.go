@@ -39,7 +39,7 @@ func (r *rig) cycle(ref hangar.MachineRef, how string) {
 		return
 	case "policy":
 		r.must(r.SignalMachine(ctx, ref, 9))
-		r.wait(ref, hangar.MachineRestarting)
+		r.until(func() bool { return strings.Contains(r.history(ref), "exit/restarting") })
 		r.wait(ref, hangar.MachineStarted)
 		return
 	case "update":
@@ -48,7 +48,7 @@ func (r *rig) cycle(ref hangar.MachineRef, how string) {
 		_, err = r.UpdateMachine(ctx, ref, hangar.MachineUpdate{Config: before.Config})
 		r.must(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		m, err := r.Machine(ctx, ref)
 		r.must(err)
 		if m.State == hangar.MachineStarted {

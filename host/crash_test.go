@@ -11,6 +11,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
@@ -189,6 +190,44 @@ func TestEndOfTheDaemonFinishesAResume(t *testing.T) {
 	}
 }
 
+// TestResumeThatCannotBeRecorded: a Machine that runs from its memory keeps it while the disk
+// does not let the daemon say so.
+func TestResumeThatCannotBeRecorded(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a directory that cannot be removed takes a mount, which takes root")
+	}
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.exec(ref, "incr")
+	r.suspend(ref)
+	used := filepath.Join(r.dir, "machines", string(ref.ID), "used")
+	r.must(os.Mkdir(used, 0o700))
+	r.must(unix.Mount("tmpfs", used, "tmpfs", 0, ""))
+	unmount := sync.OnceValue(func() error { return unix.Unmount(used, 0) })
+	t.Cleanup(func() { r.must(unmount()) })
+	again := make(chan struct{})
+	hit := sync.OnceFunc(func() { close(again) })
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == fake.OpAdopt {
+			hit()
+		}
+		return 0, nil
+	})
+	_, err := r.StartMachine(t.Context(), ref)
+	r.must(err)
+	select {
+	case <-again:
+	case <-time.After(patience):
+		t.Error("the sandbox that runs is not taken over")
+	}
+	r.must(unmount())
+	r.wait(ref, hangar.MachineStarted)
+	if got := r.exec(ref, "memory"); got != "1" {
+		t.Errorf("the machine counted to %s, want 1: %+v", got, r.newest(ref).Request)
+	}
+}
+
 // TestEndOfTheDaemonIsBounded: it waits for effects, but not for ever.
 func TestEndOfTheDaemonIsBounded(t *testing.T) {
 	r := newRig(t)
@@ -233,7 +272,7 @@ func TestLossOfPower(t *testing.T) {
 		suspended: hangar.MachineSuspended, ephemeral: hangar.MachineDestroyed,
 	} {
 		if ref == restarted { // it was started before, too
-			r.wait(ref, hangar.MachineRestarting)
+			r.until(func() bool { return strings.Contains(r.history(ref), "exit/restarting") })
 		}
 		r.wait(ref, want)
 		if n := strings.Count(r.history(ref), "exit/"); n != 1 && want != hangar.MachineSuspended {
@@ -344,7 +383,7 @@ func (r *rig) editJournal(edit func(machines *bolt.Bucket) error) {
 // published waits for a row.
 func (r *rig) published(ref hangar.MachineRef, want hangar.MachineState) {
 	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); r.rows.state(ref.ID) != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); r.rows.state(ref.ID) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatalf("the row says %q, want %s", r.rows.state(ref.ID), want)
 		}

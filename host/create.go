@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/admission"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/network"
@@ -21,11 +24,10 @@ const resolveTimeout = 10 * time.Second
 // CreateMachine implements hangar.Agent. Repeated with an id that is known, it
 // returns the Machine as it is.
 func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
-	created, err, _ := a.creates.Do(string(spec.ID), func() (any, error) { return a.create(ctx, spec) })
+	m, err := once(ctx, &a.creates, string(spec.ID), func() (*machine, error) { return a.create(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
-	m := created.(*machine)
 	got, err := a.Machine(ctx, m.rec.Load().Machine.Ref())
 	if err != nil {
 		return nil, err
@@ -36,22 +38,35 @@ func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*ha
 	return got, nil
 }
 
+// once runs do for the first of those that call it with a key at the same time, and gives its
+// result to all, but for the end of that one's context: then the next one runs its own.
+func once[T any](ctx context.Context, group *singleflight.Group, key string, do func() (T, error)) (T, error) {
+	for {
+		mine := false
+		got, err, _ := group.Do(key, func() (any, error) {
+			mine = true
+			return do()
+		})
+		cut := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+		if mine || !cut || ctx.Err() != nil {
+			return got.(T), err
+		}
+	}
+}
+
 func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, error) {
-	a.mu.RLock()
-	known := a.machines[spec.ID]
-	a.mu.RUnlock()
-	if known != nil {
+	if known, err := a.machine(hangar.MachineRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}); err == nil {
 		return known, nil
 	}
-	if err := a.room(spec.Config); err != nil {
+	if err := errors.Join(a.room.Fits(loadOfGuest(spec.Config.Guest)), a.o.Space.Admit("create a Machine", 0)); err != nil {
 		return nil, err
 	}
-	ref, err := a.resolve(ctx, spec.Org, spec.Config.ImageName())
+	ref, err := a.resolve(ctx, image.Puller{Org: spec.OrgID, Slug: spec.Org, AnyRegistry: spec.AnyRegistry}, spec.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range spec.Config.Mounts {
-		a.awaitRelease(ctx, hangar.VolumeRef{App: spec.App, ID: hangar.VolumeID(m.Volume)})
+		a.awaitRelease(ctx, hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: hangar.VolumeID(m.Volume)})
 	}
 	claims, err := a.claimVolumes(&spec)
 	if err != nil {
@@ -60,10 +75,10 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	defer func() { claims.done() }()
 	now := a.o.Now()
 	rec := &journal.Record{
-		Org: spec.Org, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
+		Org: spec.Org, OrgID: spec.OrgID, AnyRegistry: spec.AnyRegistry, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
 		Since: now, Scheduled: wholeSecond(now),
 		Machine: hangar.Machine{
-			ID: spec.ID, Name: spec.Name, App: spec.App, State: hangar.MachineCreated, Region: spec.Region,
+			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: hangar.MachineCreated, Region: spec.Region,
 			Host: a.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
 			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
 			SecretsVersion: spec.Secrets.Version,
@@ -81,8 +96,11 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			return nil, err
 		}
 	}
+	if _, err := a.room.Admit(spec.ID, loadOf(rec)); err != nil {
+		return nil, err
+	}
 	err = a.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
-		return a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
+		return a.o.Journal.Commit(func(tx *journal.Tx) error {
 			number, err := tx.NextNumber()
 			if err != nil {
 				return err
@@ -95,6 +113,7 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		})
 	})
 	if err != nil {
+		a.room.Set(spec.ID, admission.Load{})
 		return nil, notRecorded(spec.ID, err)
 	}
 	claims.settle()
@@ -113,26 +132,12 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	return m, nil
 }
 
-// room refuses a Machine that this server could never run.
-func (a *Agent) room(c hangar.MachineConfig) error {
-	if need := int64(c.Guest.Memory()) << 20; need > a.o.Host.Memory {
-		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
-			"could not reserve resource for machine: insufficient memory available to fulfill request: %d MB asked, the host has %d MB",
-			c.Guest.Memory(), a.o.Host.Memory>>20)
-	}
-	return nil
-}
-
-// resolve names the image of a config. An image of another organization is not
-// found. A registry that cannot be reached is no error here: the Machine may still find
-// the image on the host.
-func (a *Agent) resolve(ctx context.Context, org hangar.OrgSlug, ref string) (hangar.ImageRef, error) {
-	if owner := a.o.Images.Owner(ref); owner != "" && owner != org {
-		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: request failed: not found", ref)
-	}
+// resolve names the image of a config. A registry that cannot be reached is no error here:
+// the Machine may still find the image on the host.
+func (a *Agent) resolve(ctx context.Context, who image.Puller, ref string) (hangar.ImageRef, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	resolved, err := a.o.Images.Resolve(ctx, ref)
+	resolved, err := a.o.Images.Resolve(ctx, who, ref)
 	switch code := hangar.CodeOf(err); {
 	case err == nil, code == hangar.CodeUnavailable, code == hangar.CodeTimeout:
 		return resolved, nil
@@ -156,12 +161,12 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 	}
 	if err != nil {
 		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.ImageName(), err)
-		return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		return m.advance(rec, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineFailed
 			return []hangar.Event{failure(hangar.EventLaunch, err)}
 		})
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Prepared = true
 		next.Machine.ImageRef = img.Ref
 		if next.SkipLaunch {
@@ -175,7 +180,7 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 
 // makeDirs makes the directories of the Machine.
 func (m *machine) makeDirs() error {
-	for _, dir := range []string{"", sandboxDir, etcDir} {
+	for _, dir := range []string{"", sandboxDir} {
 		if err := os.MkdirAll(m.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
 			return err
 		}
@@ -197,15 +202,17 @@ func userText(err error) string {
 	return err.Error()
 }
 
-// pull returns the image of the record's current version, from this host if it is
-// here.
+// pull returns the image of the record's current version. Once the version has had its
+// image, that is taken as long as it is on this host.
 func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
 	ref := rec.Machine.Config.ImageName()
 	if digest := rec.Machine.ImageRef.Digest; digest != "" {
-		if img, err := m.agent.o.Images.Get(digest); err == nil {
-			found := *img
-			found.Ref = rec.Machine.ImageRef
-			return &found, nil
+		if rec.Prepared && rec.Previous == nil {
+			if img, err := m.agent.o.Images.Get(digest); err == nil {
+				found := *img
+				found.Ref = rec.Machine.ImageRef
+				return &found, nil
+			}
 		}
 		ref = rec.Machine.ImageRef.String()
 	}
@@ -213,7 +220,7 @@ func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, 
 	defer cancel()
 	m.note("info", "Pulling container image %s", ref)
 	began := m.agent.o.Now()
-	img, err := m.agent.o.Images.Pull(ctx, ref, func(p hangar.PullProgress) { m.watchers.report(&p) })
+	img, err := m.agent.o.Images.Pull(ctx, image.Puller{Org: rec.OrgID, Slug: rec.Org, AnyRegistry: rec.AnyRegistry}, ref, func(p hangar.PullProgress) { m.watchers.report(&p) })
 	m.watchers.report(nil)
 	if err != nil {
 		return nil, err

@@ -2,8 +2,10 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -20,16 +22,16 @@ func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
 		return err
 	}
 	a.o.Local.Close(m.id)
-	if err := a.o.Logs.Release(m.id); err != nil {
+	if err := a.o.Logs.Retire(m.id); err != nil {
 		return err
 	}
 	if err := a.o.Network.Detach(ctx, m.id); err != nil {
 		return fmt.Errorf("detach machine %s: %w", m.id, err)
 	}
-	if err := os.RemoveAll(m.path("")); err != nil {
+	if err := errors.Join(a.o.Layers.Remove(m.id), os.RemoveAll(m.path(""))); err != nil {
 		return err
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineDestroyed
 		next.Handle, next.Ended, next.Stop, next.Previous, next.Prepared = nil, false, nil, nil, false
 		dropSnapshot(next)
@@ -53,7 +55,7 @@ func (a *Agent) keepHouse(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for {
-		if err := a.forgetDestroyed(ctx); err != nil && ctx.Err() == nil {
+		if err := a.forgetDestroyed(); err != nil && ctx.Err() == nil {
 			a.o.Log.Error("forget destroyed machines", keyError, err)
 		}
 		a.collectImages(ctx)
@@ -81,20 +83,45 @@ func (a *Agent) collectImages(ctx context.Context) {
 	}
 }
 
-func (a *Agent) forgetDestroyed(ctx context.Context) error {
-	for _, m := range a.all() {
-		rec := m.rec.Load()
-		if rec.Machine.State != hangar.MachineDestroyed || a.o.Now().Sub(rec.DestroyedAt) < destroyedFor {
+// forgetAtOnce is how many Machines are forgotten with one commit.
+const forgetAtOnce = 256
+
+// forgetDestroyed forgets all Machines that it can, and returns why it could not forget the first
+// of the others, for which it is repeated.
+func (a *Agent) forgetDestroyed() error {
+	ids, err := a.o.Journal.DestroyedBefore(a.o.Now().Add(-destroyedFor))
+	if err != nil {
+		return err
+	}
+	var failed error
+	for some := range slices.Chunk(ids, forgetAtOnce) {
+		some = slices.DeleteFunc(some, func(id hangar.MachineID) bool {
+			err := a.o.Logs.Remove(id)
+			if err != nil {
+				failed = firstError(failed, fmt.Errorf("machine %s: %w", id, err))
+			}
+			return err != nil
+		})
+		if a.forget(some...) == nil {
 			continue
 		}
-		if err := a.o.Logs.Remove(m.id); err != nil {
-			return err
+		for _, id := range some { // one of which keeps none of the others
+			if err := a.forget(id); err != nil {
+				failed = firstError(failed, fmt.Errorf("machine %s: %w", id, err))
+			}
 		}
-		err := a.o.Journal.Commit(ctx, func(tx *journal.Tx) error { return tx.DeleteMachine(m.id) })
-		if err != nil {
-			return err
-		}
-		a.remove(m)
 	}
-	return nil
+	return failed
+}
+
+// forget removes what the journal has of destroyed Machines, all of it or nothing.
+func (a *Agent) forget(ids ...hangar.MachineID) error {
+	return a.o.Journal.Commit(func(tx *journal.Tx) error {
+		for _, id := range ids {
+			if err := tx.ForgetDestroyed(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

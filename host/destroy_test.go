@@ -1,9 +1,14 @@
 package host_test
 
 import (
+	"path/filepath"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -29,19 +34,85 @@ func TestDestroyedStaysReadable(t *testing.T) {
 		t.Errorf("almost a day later: %+v, was %+v", after, before)
 	}
 	all := hangar.MachineFilter{IncludeDestroyed: true}
-	if list, err := r.OrgMachines(t.Context(), hangar.OrgPersonal, "", 10, all); err != nil || len(list) != 1 {
+	if list, err := r.OrgMachines(t.Context(), testOrg, "", 10, all); err != nil || len(list) != 1 {
 		t.Errorf("listed with those that were destroyed: %v, %v", list, err)
 	}
-	if list, err := r.OrgMachines(t.Context(), hangar.OrgPersonal, "", 10, hangar.MachineFilter{}); err != nil || len(list) != 0 {
+	if list, err := r.OrgMachines(t.Context(), testOrg, "", 10, hangar.MachineFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("listed: %v, %v", list, err)
 	}
 
 	r.ahead.Store(int64(24*time.Hour + time.Minute))
 	r.restart()
-	r.published(ref, "")
-	if _, err := r.Machine(t.Context(), ref); hangar.ReasonOf(err) != hangar.ReasonMachineNotFound {
-		t.Errorf("a day later: %v", err)
+	r.until(r.forgotten(ref))
+}
+
+// forgotten reports whether nothing is known of a Machine.
+func (r *rig) forgotten(ref hangar.MachineRef) func() bool {
+	return func() bool {
+		_, err := r.Machine(r.Context(), ref)
+		return hangar.ReasonOf(err) == hangar.ReasonMachineNotFound
 	}
+}
+
+// TestUnreadableIsNotForgotten: a destroyed Machine whose record cannot be read keeps no other
+// from being forgotten.
+func TestUnreadableIsNotForgotten(t *testing.T) {
+	r := newRig(t)
+	var refs []hangar.MachineRef
+	for range 3 {
+		ref := r.create(nil, atRest)
+		r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+		r.wait(ref, hangar.MachineDestroyed)
+		refs = append(refs, ref)
+	}
+	r.close()
+	db, err := bolt.Open(filepath.Join(r.dir, "journal.db"), 0o600, nil)
+	r.must(err)
+	r.must(db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("destroyed")).Put([]byte(refs[0].ID), []byte("unreadable"))
+	}))
+	r.must(db.Close())
+	r.ahead.Store(int64(24*time.Hour + time.Minute))
+	r.open()
+	for _, ref := range refs[1:] {
+		r.until(r.forgotten(ref))
+	}
+}
+
+// TestForgettingGoesOn: one Machine whose log cannot be removed keeps no other from being
+// forgotten, and is forgotten when it can be.
+func TestForgettingGoesOn(t *testing.T) {
+	r := newRig(t)
+	var refs []hangar.MachineRef
+	for range 8 {
+		ref := r.create(nil)
+		r.wait(ref, hangar.MachineStarted)
+		r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+		r.wait(ref, hangar.MachineDestroyed)
+		refs = append(refs, ref)
+	}
+	stuck, others := refs[0], refs[1:]
+	logs, err := filepath.Glob(filepath.Join(r.dir, "logs", "*", string(stuck.ID)+".*"))
+	r.must(err)
+	if len(logs) != 1 {
+		t.Fatalf("the log is in %q", logs)
+	}
+	if err := unix.Mount("tmpfs", logs[0], "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("mount a file system in the log: %v", err)
+	}
+	unmount := sync.OnceFunc(func() { r.must(unix.Unmount(logs[0], unix.MNT_DETACH)) })
+	t.Cleanup(unmount)
+	r.ahead.Store(int64(24*time.Hour + time.Minute))
+	r.restart()
+	for _, ref := range others {
+		r.until(r.forgotten(ref))
+	}
+	if _, err := r.Machine(t.Context(), stuck); err != nil {
+		t.Errorf("the log is there, but not the machine: %v", err)
+	}
+	unmount()
+	r.restart()
+	r.until(r.forgotten(stuck))
 }
 
 // TestOrgMachines: only those of one organization, after an id, as many as asked.
@@ -51,14 +122,14 @@ func TestOrgMachines(t *testing.T) {
 	for range 3 {
 		ids = append(ids, r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true }).ID)
 	}
-	r.create(nil, func(s *hangar.MachineSpec) { s.Org, s.SkipLaunch = "others", true })
-	list, err := r.OrgMachines(t.Context(), hangar.OrgPersonal, "", 10, hangar.MachineFilter{})
+	r.create(nil, func(s *hangar.MachineSpec) { s.Org, s.OrgID, s.SkipLaunch = "others", "o-others", true })
+	list, err := r.OrgMachines(t.Context(), testOrg, "", 10, hangar.MachineFilter{})
 	r.must(err)
 	if len(list) != len(ids) {
 		t.Fatalf("%d machines, want %d", len(list), len(ids))
 	}
 	for n := range list {
-		rest, err := r.OrgMachines(t.Context(), hangar.OrgPersonal, list[n].ID, 1, hangar.MachineFilter{})
+		rest, err := r.OrgMachines(t.Context(), testOrg, list[n].ID, 1, hangar.MachineFilter{})
 		r.must(err)
 		if want := list[n+1 : min(n+2, len(list))]; len(rest) != len(want) || len(want) > 0 && rest[0].ID != want[0].ID {
 			t.Errorf("one machine after %s: %v", list[n].ID, rest)

@@ -93,11 +93,11 @@ func (a *Agent) loggedAs(ref hangar.MachineRef) (hangar.MachineRef, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if ref.ID != "" {
-		m := a.apps[ref.App][ref.ID]
+		m := a.apps[ref.AppID][ref.ID]
 		return ref, m != nil
 	}
-	for id, m := range a.apps[ref.App] {
-		if m.rec.Load().Machine.State != hangar.MachineDestroyed && (ref.ID == "" || id < ref.ID) {
+	for id := range a.apps[ref.AppID] {
+		if ref.ID == "" || id < ref.ID {
 			ref.ID = id
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/rootfs"
 )
 
 // newEngineRig is an agent with real sandboxes in a real network. It needs root, and what
@@ -54,9 +55,11 @@ func newEngineRig(b *testing.B) *rig {
 	l := logs.New(logs.Options{Dir: filepath.Join(r.dir, "logs"), Region: "loc", Log: log})
 	r.must(l.Open(ctx))
 	sockets := localapi.New(log)
+	layers := rootfs.New(rootfs.Options{Dir: filepath.Join(r.dir, "layers"), Log: log})
+	r.must(layers.Open(ctx))
 	r.Agent = host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv, Images: r.images, Network: net,
-		Local: sockets, Identity: &r.issuer, Logs: l, Journal: j, Publisher: &rows{}, Keys: r.openKeys(), Log: log, Now: time.Now,
+		Local: sockets, Identity: &r.issuer, Layers: layers, Logs: l, Journal: j, Publisher: &rows{}, Keys: r.openKeys(), Log: log, Now: time.Now,
 		Devices: &session{disk: r.disk}, VolumePublisher: r.vols,
 	})
 	r.must(r.Open(ctx))
@@ -69,7 +72,7 @@ func newEngineRig(b *testing.B) *rig {
 			r.must(err)
 		}
 		for _, end := range []func() error{
-			r.Close, sockets.End, l.Close, j.Close, func() error { return net.Remove(ctx) }, net.Close,
+			r.Close, sockets.End, layers.Close, l.Close, j.Close, func() error { return net.Remove(ctx) }, net.Close,
 			func() error { return drv.Remove(ctx) }, func() error { drv.Close(); return os.RemoveAll(run) },
 		} {
 			r.must(end())
@@ -120,7 +123,7 @@ func BenchmarkWakeEngine(b *testing.B) {
 // after that.
 func (r *rig) served(ref hangar.MachineRef) time.Time {
 	at := time.UnixMilli(r.newest(ref).Timestamp).Add(time.Millisecond)
-	page, err := r.Logs(r.Context(), ref.App, hangar.LogQuery{Instance: ref.ID, Limit: 20})
+	page, err := r.Logs(r.Context(), ref.AppID, hangar.LogQuery{Instance: ref.ID, Limit: 20})
 	r.must(err)
 	for _, e := range page.Entries {
 		text, ok := strings.CutPrefix(e.Message, "listening ")

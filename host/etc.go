@@ -18,6 +18,9 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
+// etcFiles are those that writeEtc writes.
+func etcFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"} }
+
 // writeEtc writes the files that the platform puts into the Machine, and returns how
 // they are mounted. The set is always the same, so that a resume finds the mounts of the
 // suspend. Of files it takes those that stand for one of its own, and returns the rest.
@@ -43,9 +46,12 @@ func (m *machine) writeEtc(
 	}
 	// What else the Machine has written stays as it left it; so does what it made of these.
 	keep := !resetsRoot(rec) && !rec.FreshVersion
+	if err := os.Mkdir(m.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
+		return nil, nil, err
+	}
 	var mounts []driver.Mount
 	for _, target := range slices.Sorted(maps.Keys(etc)) {
-		path := filepath.Join(m.path(etcDir), filepath.Base(target))
+		path := filepath.Join(m.layer(etcDir), filepath.Base(target))
 		if err := writeUnlessChanged(path, []byte(etc[target]), keep); err != nil {
 			return nil, nil, err
 		}

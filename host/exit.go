@@ -37,7 +37,7 @@ func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
 	if err != nil {
 		return err
 	}
-	return m.exited(ctx, rec, exit)
+	return m.exited(rec, exit)
 }
 
 // lostExit is the exit of a sandbox that is gone without a trace.
@@ -46,21 +46,24 @@ func lostExit(now time.Time) driver.Exit {
 }
 
 // exited records an exit that nobody asked for, and what follows it.
-func (m *machine) exited(ctx context.Context, rec *journal.Record, exit driver.Exit) error {
-	return m.exitedBecause(ctx, rec, exit, "")
+func (m *machine) exited(rec *journal.Record, exit driver.Exit) error {
+	return m.exitedBecause(rec, exit, "")
 }
 
 // exitedBecause is exited that says why; empty: as the exit tells.
-func (m *machine) exitedBecause(ctx context.Context, rec *journal.Record, exit driver.Exit, why string) error {
+func (m *machine) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
 	r := nextRestart(rec, exit.Code != 0, m.agent.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
 	m.noteExit(exit)
 	if r.exhausted {
 		m.note("warn", "machine has reached its max restart count of %d", r.most)
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Stop = nil
 		next.Ended = true
+		if why == "" {
+			next.Crashes++
+		}
 		switch {
 		case rec.Machine.Config.AutoDestroy:
 			next.Machine.State = hangar.MachineDestroying
@@ -120,9 +123,13 @@ func (m *machine) noteExit(exit driver.Exit) {
 // restartWindow is the time within which restarts are counted against MaxRetries.
 const restartWindow = 5 * time.Minute
 
-// restartPause is how long the n-th restart within the window waits.
+// restartPause is how long a restart waits after n others within the window: the first one comes
+// at once, because requests wait for it.
 func restartPause(n int) time.Duration {
-	return min(time.Second<<min(n, 10), 10*time.Second)
+	if n == 0 {
+		return 0
+	}
+	return min(time.Second<<min(n-1, 10), 10*time.Second)
 }
 
 // exitEvent tells of an exit, in both places where clients look.
@@ -191,7 +198,7 @@ func (m *machine) end(ctx context.Context, rec *journal.Record) error {
 	if exit != nil {
 		m.noteExit(*exit)
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStopped
 		next.Stop, next.Handle, next.Ended = nil, nil, false
 		dropSnapshot(next)
@@ -213,7 +220,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 		if exit != nil {
 			m.noteExit(*exit)
 		}
-		return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+		return m.advance(rec, func(next *journal.Record) []hangar.Event {
 			next.Stop, next.Handle, next.Ended = nil, nil, false
 			if exit == nil {
 				return nil
@@ -231,7 +238,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 	case <-ctx.Done():
 		return errOvertaken
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarting
 		next.Handle, next.Ended, next.RestartAt = nil, false, time.Time{}
 		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
@@ -260,7 +267,7 @@ func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
 	if rec.Handle == nil {
 		return nil
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended = nil, false
 		return nil
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 )
@@ -30,7 +32,7 @@ func Crashes(config hangar.MachineConfig, code int, runs time.Duration) (restart
 
 // RunSchedules starts what is due now.
 func RunSchedules(ctx context.Context, a *Agent) error {
-	_, err := a.runSchedules(ctx)
+	_, err := a.runSchedules()
 	return err
 }
 
@@ -86,4 +88,31 @@ func Probed(a *Agent, ref hangar.MachineRef) bool {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()
 	return len(m.probes.waiting) > 0
+}
+
+// Once runs do for one of the concurrent callers of a key.
+func Once(ctx context.Context, group *singleflight.Group, do func() (int, error)) (int, error) {
+	return once(ctx, group, "key", do)
+}
+
+// RestartAt is when a Machine is to be started again by its policy; zero: it waits for no such time.
+func RestartAt(a *Agent, ref hangar.MachineRef) time.Time {
+	m, err := a.machine(ref)
+	if err != nil {
+		return time.Time{}
+	}
+	return m.rec.Load().RestartAt
+}
+
+// RestartPause is how long a Machine that is to be restarted waits for that; 0: it does not.
+func RestartPause(a *Agent, ref hangar.MachineRef) time.Duration {
+	m, err := a.machine(ref)
+	if err != nil {
+		return 0
+	}
+	rec := m.rec.Load()
+	if rec.Machine.State != hangar.MachineRestarting {
+		return 0
+	}
+	return rec.RestartAt.Sub(rec.Since)
 }

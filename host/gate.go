@@ -97,7 +97,7 @@ func (a *Agent) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl 
 		until = a.o.Now().UTC().Add(ttl)
 	}
 	if !until.Equal(m.busy) {
-		err := a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.PutBusy(m.id, until) })
+		err := a.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutBusy(m.id, until) })
 		if err != nil {
 			return hangar.MachineBusy{}, notRecorded(m.id, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // serving are the services of a loopback.
@@ -57,9 +58,41 @@ func (r *rig) enters(ref hangar.MachineRef) error {
 	return err
 }
 
+// enter enters a Machine, which is woken as often as it is stopped for being idle before.
+func (r *rig) enter(ref hangar.MachineRef) (leave func()) {
+	r.Helper()
+	r.until(func() (in bool) {
+		if r.WakeMachine(r.Context(), ref, 0) != nil {
+			return false
+		}
+		var err error
+		leave, err = r.EnterMachine(ref, 8080)
+		return err == nil
+	})
+	return leave
+}
+
+// busy has a Machine kept busy, which is started if it has been stopped for being idle.
+func (r *rig) busy(ref hangar.MachineRef, ttl time.Duration) (busy hangar.MachineBusy, asked time.Time) {
+	r.Helper()
+	r.until(func() bool {
+		if r.state(ref) != hangar.MachineStarted {
+			_, _ = r.StartMachine(r.Context(), ref) // refused while it stops
+			return false
+		}
+		var err error
+		asked = time.Now()
+		if busy, err = r.KeepMachineBusy(r.Context(), ref, ttl); err != nil {
+			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+		}
+		return err == nil
+	})
+	return busy, asked
+}
+
 func TestGate(t *testing.T) {
 	r := newRig(t)
-	r.declined(r.enters(hangar.MachineRef{App: "web", ID: hangar.NewMachineID()}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	r.declined(r.enters(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	ref := r.create(nil, serves(false, 0))
 	r.wait(ref, hangar.MachineStarted)
 	r.must(r.enters(ref))
@@ -79,10 +112,11 @@ func TestGate(t *testing.T) {
 		func() error { return r.StopMachine(t.Context(), ref, hangar.MachineStop{}) },
 	} {
 		r.must(verb())
-		if err := r.enters(ref); hangar.ReasonOf(err) == hangar.ReasonAtLimit {
+		err := r.enters(ref)
+		if hangar.ReasonOf(err) == hangar.ReasonAtLimit {
 			continue // it is started by now
 		}
-		r.declined(r.enters(ref), hangar.CodeUnavailable, hangar.ReasonWrongState)
+		r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
 		r.wait(ref, hangar.WaitSettled)
 	}
 	r.restart()
@@ -98,9 +132,8 @@ func TestAutostop(t *testing.T) {
 	large := r.create(nil, serves("suspend", 100*time.Millisecond), func(s *hangar.MachineSpec) { s.Config.Guest.MemoryMB = 4096 })
 	used := r.create(nil, serves(true, 100*time.Millisecond))
 	scheduled := r.create(nil, serves(true, 100*time.Millisecond), func(s *hangar.MachineSpec) { s.Config.Schedule = "monthly" })
-	r.wait(used, hangar.MachineStarted)
-	leave, err := r.EnterMachine(used, 8080)
-	r.must(err)
+	leave := r.enter(used)
+	r.wait(scheduled, hangar.MachineStarted)
 	r.wait(stopped, hangar.MachineStopped)
 	r.wait(suspended, hangar.MachineSuspended)
 	r.wait(large, hangar.MachineStopped)
@@ -139,8 +172,9 @@ func TestAutostopSurvivesKill(t *testing.T) {
 	r := newRig(t)
 	reached := r.hangAt(fake.OpStop)
 	ref := r.create(nil, serves(true, 50*time.Millisecond))
-	lasting := r.create(nil, serves(true, 2*time.Second))
 	<-reached
+	lasting := r.create(nil, serves(true, 2*time.Second))
+	r.enter(lasting) // for good: it is not idle before the kill
 	r.crash()
 	r.inject(nil)
 	began := time.Now()
@@ -157,14 +191,11 @@ func TestAutostopSurvivesKill(t *testing.T) {
 func TestBusy(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves(true, 500*time.Millisecond))
-	r.wait(ref, hangar.MachineStarted)
 	_, err := r.KeepMachineBusy(t.Context(), ref, hangar.MaxBusy+1)
 	r.declined(err, hangar.CodeInvalid, "")
-	began := time.Now()
-	busy, err := r.KeepMachineBusy(t.Context(), ref, 2*time.Second)
-	r.must(err)
-	if in := time.Until(busy.Until); in < time.Second || in > 2*time.Second {
-		t.Errorf("busy for %s", in)
+	busy, began := r.busy(ref, 2*time.Second)
+	if busy.Until.Sub(began) < 2*time.Second || time.Until(busy.Until) > 2*time.Second {
+		t.Errorf("busy until %s, asked at %s", busy.Until, began)
 	}
 	r.crash()
 	r.open()
@@ -177,15 +208,11 @@ func TestBusy(t *testing.T) {
 	_, err = r.KeepMachineBusy(t.Context(), ref, time.Minute)
 	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 
-	r.start(ref)
-	_, err = r.KeepMachineBusy(t.Context(), ref, time.Hour)
-	r.must(err)
+	r.busy(ref, time.Hour)
 	r.must(r.RestartMachine(t.Context(), ref, hangar.MachineRestart{}))
 	r.wait(ref, hangar.MachineStopped) // likewise
 
-	r.start(ref)
-	_, err = r.KeepMachineBusy(t.Context(), ref, time.Hour)
-	r.must(err)
+	r.busy(ref, time.Hour)
 	_, err = r.KeepMachineBusy(t.Context(), ref, 0)
 	r.must(err)
 	r.wait(ref, hangar.MachineStopped)
@@ -194,12 +221,10 @@ func TestBusy(t *testing.T) {
 // later is a port that takes connections after a while.
 func later(t *testing.T, after time.Duration) (port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	port = l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	var done sync.WaitGroup
 	t.Cleanup(done.Wait)
 	done.Go(func() {
@@ -284,6 +309,27 @@ func TestWakeWhileStopping(t *testing.T) {
 	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 }
 
+// TestWakeInBackOff: a Machine that has crashed often is started for a request before its policy
+// would, a second after its end.
+func TestWakeInBackOff(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvExit: "1@10ms"}, serves(false, 0), func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
+	})
+	r.until(func() bool { return host.RestartPause(r.Agent, ref) > 2*time.Second })
+	waiting, give := context.WithCancel(t.Context())
+	woken := make(chan struct{})
+	go func() {
+		defer close(woken)
+		for waiting.Err() == nil {
+			_ = r.WakeMachine(waiting, ref, 0) // it may crash before it lets anybody in, or be started by its policy before
+		}
+	}()
+	r.until(func() bool { return host.RestartPause(r.Agent, ref) == time.Second })
+	give()
+	<-woken
+}
+
 // TestWakeInVain tells those who wake a Machine that does not come to serve.
 func TestWakeInVain(t *testing.T) {
 	r := newServingRig(t)
@@ -295,7 +341,7 @@ func TestWakeInVain(t *testing.T) {
 	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 	ended := make(chan error, 1)
 	go func() { ended <- r.WakeMachine(t.Context(), ref, 1) }()
-	r.wait(ref, hangar.MachineStarted)
+	r.until(func() bool { return r.state(ref) == hangar.MachineStarted })
 	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
 	r.declined(<-ended, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 	r.wait(ref, hangar.MachineStopped)
@@ -313,7 +359,11 @@ func TestWakeAgainstAutostop(t *testing.T) {
 	ref := r.create(nil, serves("suspend", time.Millisecond))
 	in, late := 0, 0
 	for range 100 {
-		r.must(r.WakeMachine(t.Context(), ref, 0))
+		if err := r.WakeMachine(t.Context(), ref, 0); err != nil { // idle before who woke it had a look
+			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+			late++
+			continue
+		}
 		leave, err := r.EnterMachine(ref, 8080)
 		if err != nil {
 			r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
@@ -340,8 +390,8 @@ func TestEdgeLog(t *testing.T) {
 	ref := r.create(nil)
 	r.wait(ref, hangar.MachineStarted)
 	r.LogEdge(ref, "error", "[PC01] nothing listens")
-	r.LogEdge(hangar.MachineRef{App: "web"}, "warn", "[PR03] no machine")
-	r.LogEdge(hangar.MachineRef{App: "other"}, "warn", "of nobody")
+	r.LogEdge(hangar.MachineRef{App: "web", AppID: "web"}, "warn", "[PR03] no machine")
+	r.LogEdge(hangar.MachineRef{App: "other", AppID: "other"}, "warn", "of nobody")
 	r.until(func() bool { return r.logged(ref, "[PC01] nothing listens") && r.logged(ref, "[PR03] no machine") })
 	page, err := r.Logs(t.Context(), "web", hangar.LogQuery{Instance: ref.ID, Limit: 100})
 	r.must(err)

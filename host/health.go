@@ -151,7 +151,7 @@ func (a *Agent) keepHealth(ctx context.Context) {
 		for _, id := range ids {
 			a.lookAtGate(id)
 		}
-		err := a.recordHealth(ctx, ids)
+		err := a.recordHealth(ids)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -164,7 +164,7 @@ func (a *Agent) keepHealth(ctx context.Context) {
 	}
 }
 
-func (a *Agent) recordHealth(ctx context.Context, ids []hangar.MachineID) error {
+func (a *Agent) recordHealth(ids []hangar.MachineID) error {
 	found := make(map[*machine]*journal.Health, len(ids))
 	for _, id := range ids {
 		a.mu.RLock()
@@ -175,14 +175,16 @@ func (a *Agent) recordHealth(ctx context.Context, ids []hangar.MachineID) error 
 		}
 		// The record first: results that are newer than it are then told apart.
 		rec := m.rec.Load()
-		if checks := a.checks.Results(id); rec.Machine.State == hangar.MachineStarted && checks != nil {
-			found[m] = &journal.Health{Since: rec.Since, Checks: checks}
+		h := &journal.Health{Since: rec.Since, Checks: a.checks.Results(id)}
+		// A change that came just before an earlier commit is in it already.
+		if rec.Machine.State == hangar.MachineStarted && h.Checks != nil && !m.health.Load().Says(h) {
+			found[m] = h
 		}
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	err := a.o.Journal.Commit(ctx, func(tx *journal.Tx) error {
+	err := a.o.Journal.Commit(func(tx *journal.Tx) error {
 		for m, h := range found {
 			if err := tx.PutHealth(m.id, h); err != nil {
 				return err
@@ -194,10 +196,16 @@ func (a *Agent) recordHealth(ctx context.Context, ids []hangar.MachineID) error 
 		return err
 	}
 	for m, h := range found {
-		m.healthSeq.Store(h.Seq)
+		m.health.Store(h)
 	}
 	return nil
 }
 
 // seq is the number of the latest commit that changed the Machine's row.
-func (m *machine) seq() uint64 { return max(m.rec.Load().Seq, m.healthSeq.Load()) }
+func (m *machine) seq() uint64 {
+	seq := m.rec.Load().Seq
+	if h := m.health.Load(); h != nil {
+		seq = max(seq, h.Seq)
+	}
+	return seq
+}

@@ -127,10 +127,11 @@ func TestChecksFollowTheMachine(t *testing.T) {
 	if got := r.history(ref); strings.Contains(got, "restart") {
 		t.Errorf("a check restarted the machine: %s", got)
 	}
+	r.close() // which waits for runs that had begun
 	p.mu.Lock()
 	before := p.dials
 	p.mu.Unlock()
-	r.restart()
+	r.open()
 	if p.mu.Lock(); p.dials != before {
 		t.Errorf("%d runs on a stopped machine", p.dials-before)
 	}
@@ -183,7 +184,7 @@ func TestHealthIsToldInTheLog(t *testing.T) {
 	p.set(80, false)
 	r.until(func() bool { return r.health(ref) == "critical critical" })
 	r.until(func() bool {
-		page, err := r.Logs(t.Context(), ref.App, hangar.LogQuery{Instance: ref.ID})
+		page, err := r.Logs(t.Context(), ref.AppID, hangar.LogQuery{Instance: ref.ID})
 		r.must(err)
 		var lines []string
 		for _, e := range page.Entries {

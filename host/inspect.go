@@ -63,8 +63,10 @@ func (a *Agent) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hang
 		}
 	case errors.Is(err, context.DeadlineExceeded) && req.Timeout > 0:
 		return result, hangar.Errorf(hangar.CodeTimeout, "", "the command was killed: it ran for more than %s", req.Timeout)
+	case errors.Is(err, driver.ErrNotFound):
+		return result, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "the machine has ended before the command has")
 	default:
-		return result, gone(err)
+		return result, err
 	}
 }
 
@@ -78,24 +80,28 @@ func (a *Agent) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]
 	return list, gone(err)
 }
 
-// Logs implements hangar.LogService.
-func (a *Agent) Logs(_ context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
-	var ids []hangar.MachineID
-	for _, m := range a.of(app) {
-		if q.Instance == "" || q.Instance == m.id {
-			ids = append(ids, m.id)
-		}
-	}
-	return a.o.Logs.Read(app, ids, q)
+// Logs implements hangar.Agent.
+func (a *Agent) Logs(_ context.Context, app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
+	return a.o.Logs.Read(app, q)
 }
 
-// FollowLogs implements hangar.LogService.
-func (a *Agent) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+// FollowLogs implements hangar.Agent.
+func (a *Agent) FollowLogs(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return a.o.Logs.Follow(ctx, app, q)
 }
 
 // Images implements hangar.ImageService.
 func (a *Agent) Images(_ context.Context) ([]hangar.Image, error) { return a.listImages() }
+
+// ImageUsage implements hangar.Agent.
+func (a *Agent) ImageUsage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
+	return a.o.Images.Usage(ctx, org)
+}
+
+// RemoveOrg implements hangar.Agent.
+func (a *Agent) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
+	return a.o.Images.RemoveOrg(ctx, org)
+}
 
 // RemoveImage implements hangar.ImageService.
 func (a *Agent) RemoveImage(ctx context.Context, digest string) error {

@@ -48,7 +48,7 @@ func (a *Agent) AcquireLease(ctx context.Context, ref hangar.MachineRef, in hang
 	}
 	next, err := m.lease.Acquire(ctx, m.id, in, a.o.Now())
 	if err == nil {
-		err = m.putLease(ctx, next)
+		err = m.putLease(next)
 	}
 	if err != nil {
 		return hangar.Lease{}, err
@@ -81,7 +81,7 @@ func (a *Agent) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
 	if err := m.lease.Release(ctx, m.id, a.o.Now()); err != nil {
 		return err
 	}
-	return m.putLease(ctx, nil)
+	return m.putLease(nil)
 }
 
 // nonce returns that of the lease, or "" when there is none.
@@ -103,8 +103,8 @@ func (m *machine) shownLease() hangar.Lease {
 
 // putLease makes a lease, or with nil the end of one, durable and then true. m.mu is
 // held.
-func (m *machine) putLease(ctx context.Context, next *hangar.Lease) error {
-	err := m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.PutLease(m.id, next) })
+func (m *machine) putLease(next *hangar.Lease) error {
+	err := m.agent.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutLease(m.id, next) })
 	if err != nil {
 		return notRecorded(m.id, err)
 	}

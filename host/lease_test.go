@@ -159,11 +159,11 @@ func TestNonceIsASecret(t *testing.T) {
 	if updated.Nonce != lease.Nonce {
 		t.Errorf("update answers with nonce %q, want %q", updated.Nonce, lease.Nonce)
 	}
-	_, err = r.WaitMachine(holder, ref, hangar.MachineWait{Instance: updated.InstanceID, Timeout: 20 * time.Second})
+	_, err = r.WaitMachine(holder, ref, hangar.MachineWait{Instance: updated.InstanceID, Timeout: patience})
 	r.must(err)
 	m, err = r.Machine(holder, ref)
 	r.must(err)
-	list, err := r.Machines(holder, ref.App, hangar.MachineFilter{Events: true})
+	list, err := r.Machines(holder, ref.AppID, hangar.MachineFilter{Events: true})
 	r.must(err)
 	r.rows.mu.Lock()
 	told, err := json.Marshal([]any{m, list, r.rows.has})

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -18,7 +19,7 @@ type LocalAPI interface {
 	// Open makes the socket of a Machine in dir, where the Machine may write, by way of
 	// the directory that dir is in, where it may not. It has the mode and the owner of
 	// the socket that it replaces. It may be repeated.
-	Open(dir string, org hangar.OrgSlug, ref hangar.MachineRef) error
+	Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error
 	// Settle returns when the Machine has read the answers to what it asked so far, or
 	// does not do it in a second.
 	Settle(ctx context.Context, id hangar.MachineID)
@@ -33,7 +34,7 @@ type LocalAPI interface {
 // only renames into the directory, never opens or follows what is in it, and removes
 // something from it only here, while there is no sandbox.
 func (m *machine) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
-	dir := m.path(localDir)
+	dir := m.layer(localDir)
 	if err := m.clearLocal(rec); err != nil {
 		return nil, err
 	}
@@ -49,9 +50,9 @@ func (m *machine) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 // clearLocal removes what a boot is not to find, and of a Machine that goes on no more
 // than what a rename cannot replace.
 func (m *machine) clearLocal(rec *journal.Record) error {
-	dir := m.path(localDir)
+	dir := m.layer(localDir)
+	m.agent.o.Local.Close(m.id) // of a start that failed, or of a sandbox that was not tidied yet
 	if !rec.Snapshot {
-		m.agent.o.Local.Close(m.id) // of a start that failed
 		return os.RemoveAll(dir)
 	}
 	for _, name := range []string{localapi.SocketName, guest.RoleToken} {
@@ -68,11 +69,12 @@ func (m *machine) clearLocal(rec *journal.Record) error {
 
 // openLocal makes the socket of a Machine.
 func (m *machine) openLocal(rec *journal.Record) error {
-	dir := m.path(localDir)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // every user of the Machine passes through
+	dir := m.layer(localDir)
+	// Nothing above it is made: without its layer the Machine has no socket.
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // every user of the Machine passes through
 		return err
 	}
-	return m.agent.o.Local.Open(dir, rec.Org, rec.Machine.Ref())
+	return m.agent.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
 // reopenLocal makes the socket of a Machine that has run on without a daemon. What goes

@@ -21,7 +21,7 @@ import (
 
 // local is a file that the Machine finds in the directory of the platform.
 func (r *rig) local(ref hangar.MachineRef, name string) string {
-	return filepath.Join(r.dir, "machines", string(ref.ID), "local", name)
+	return filepath.Join(r.dir, "layers", string(ref.ID), "local", name)
 }
 
 // asks sends a request over the socket of a Machine and returns the answer.
@@ -31,7 +31,7 @@ func (r *rig) asks(ref hangar.MachineRef) (string, error) {
 		return "", err
 	}
 	defer dir.Close()
-	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+itoa(int(dir.Fd()))+"/api")
 	}}}
 	res, err := c.Get("http://anything/")
@@ -219,6 +219,23 @@ func TestLocalDirectoryIsHostile(t *testing.T) {
 	}
 }
 
+// TestStartBeforeTidying: a Machine that is started while the end of its last sandbox is still
+// being tidied has a socket of its own.
+func TestStartBeforeTidying(t *testing.T) {
+	r := newLocalRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	for range 50 {
+		r.must(os.Remove(r.local(ref, "api")))
+		r.must(r.SuspendMachine(t.Context(), ref))
+		r.wait(ref, hangar.MachineSuspended)
+		r.start(ref)
+		if _, err := r.asks(ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestSuspendThatFails leaves the Machine with its socket.
 func TestSuspendThatFails(t *testing.T) {
 	r := newLocalRig(t)
@@ -260,7 +277,7 @@ func (r *rig) roleToken(ref hangar.MachineRef) (n int, audience string) {
 }
 
 func (r *rig) logged(ref hangar.MachineRef, text string) bool {
-	page, err := r.Logs(r.Context(), ref.App, hangar.LogQuery{Instance: ref.ID, Limit: 100})
+	page, err := r.Logs(r.Context(), ref.AppID, hangar.LogQuery{Instance: ref.ID, Limit: 100})
 	r.must(err)
 	for _, e := range page.Entries {
 		if strings.Contains(e.Message, text) {
@@ -369,7 +386,7 @@ func TestEtcOfMachines(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
 	r.wait(ref, hangar.MachineStarted)
-	path := filepath.Join(r.dir, "machines", string(ref.ID), "etc", "hosts")
+	path := filepath.Join(r.dir, "layers", string(ref.ID), "etc", "hosts")
 	own, err := os.ReadFile(path)
 	r.must(err)
 	r.must(os.WriteFile(path, append(own, "192.0.2.1 added\n"...), 0o600))

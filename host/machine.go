@@ -17,13 +17,19 @@ import (
 // The files of a Machine, below its own directory.
 const (
 	sandboxDir  = "sandbox"  // the driver's
-	writableDir = "root"     // the writable layer
 	snapshotDir = "snapshot" // memory, while suspended
 	usedDir     = "used"     // a snapshot that was resumed from, about to be removed
 	outputFile  = "output"   // FIFO of stdout and stderr
-	etcDir      = "etc"      // hosts, hostname and resolv.conf
-	localDir    = "local"    // what the Machine finds in hangar.GuestDir
 	roleFile    = "role"     // the Machine assumes a role
+)
+
+// What is in the writable layer of a Machine: all that it can write, and so all that has to
+// count against the size of the layer.
+const (
+	upperDir = "root"  // its root file system, as far as it is not the image's; the driver's
+	etcDir   = "etc"   // hosts, hostname and resolv.conf
+	localDir = "local" // what it finds in hangar.GuestDir
+	tokenNew = "token" // the token of its role, until it is in localDir
 )
 
 // machine is one Machine in the agent's memory: its record, and the goroutine that
@@ -35,10 +41,11 @@ type machine struct {
 	rec    atomic.Pointer[journal.Record] // replaced under mu, never changed in place
 	recent atomic.Pointer[[]hangar.Event] // see newest; replaced under mu, never changed in place
 
-	healthSeq atomic.Uint64 // of the commit that journaled the health checks last
+	health atomic.Pointer[journal.Health] // that was journaled last by this daemon; nil: none was
 
 	gate          *gate.Gate  // set when the Machine becomes known
 	unsuspendable atomic.Bool // it could not be suspended for being idle since it was started
+	noRoom        atomic.Bool // the disk had none to suspend it when that was last tried
 	probes        probes      // of ports, for those who wake the Machine
 	files         openFiles
 
@@ -50,6 +57,7 @@ type machine struct {
 	dirty     bool                    // the worker has to look again; guarded by mu
 	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
 	lease     *hangar.Lease           // nil: none, never changed in place; it may have expired; guarded by mu
+	crowded   bool                    // the host had no room for a run that is due by its schedule; guarded by mu
 	busy      time.Time               // until when it has said that it is; zero: it has not; guarded by mu
 
 	// What follows is the worker's alone, once it runs.
@@ -68,6 +76,9 @@ func (m *machine) path(name string) string {
 	return filepath.Join(m.agent.o.Dir, "machines", string(m.id), name)
 }
 
+// layer returns a file of the Machine's writable layer.
+func (m *machine) layer(name string) string { return filepath.Join(m.agent.o.Layers.Path(m.id), name) }
+
 // errOvertaken ends a step whose Machine was asked something else meanwhile.
 var errOvertaken = errors.New("overtaken by another request")
 
@@ -76,14 +87,17 @@ type change func(next *journal.Record) []hangar.Event
 
 // commit makes a change durable and then visible, and returns the new record. Each
 // event is stamped with the state that the change brought. m.mu is held.
-func (m *machine) commit(ctx context.Context, alter change) (*journal.Record, error) {
-	return m.commitWith(ctx, m.lease, nil, alter)
+func (m *machine) commit(alter change) (*journal.Record, error) {
+	return m.commitWith(m.lease, nil, alter)
 }
 
 // commitWith is commit that also makes lease the Machine's and keeps the secrets of
-// the version that alter makes. A Machine that is destroyed has neither.
-func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
+// the version that alter makes. A Machine that is destroyed has neither, and leaves memory.
+func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
 	current := m.rec.Load()
+	if current.Machine.State == hangar.MachineDestroyed {
+		return nil, refusal(hangar.VerbUpdate, current.Machine.State)
+	}
 	next := *current
 	now := m.agent.o.Now()
 	events := alter(&next)
@@ -100,7 +114,8 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	if current.Machine.Config.Schedule != next.Machine.Config.Schedule {
 		next.Scheduled = now // what was due by another schedule is none of this one's
 	}
-	if next.Machine.State == hangar.MachineDestroyed {
+	destroyed := next.Machine.State == hangar.MachineDestroyed
+	if destroyed {
 		lease = nil
 	}
 	if keepsConnections(current) && !keepsConnections(&next) {
@@ -111,8 +126,12 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	if err != nil {
 		return nil, notRecorded(m.id, err)
 	}
+	before, err := m.agent.room.Admit(m.id, loadOf(&next))
+	if err != nil {
+		return nil, err
+	}
 	var freed volumeClaims
-	if next.Machine.State == hangar.MachineDestroyed && current.Machine.State != hangar.MachineDestroyed {
+	if destroyed {
 		freed = m.disclaimVolumes(current)
 		defer freed.done()
 	}
@@ -121,9 +140,12 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	}
 	busy := m.busyAfter(&next)
 	// From here on, a version of before will not boot again.
-	fewerVersions := current.Previous != nil && next.Previous == nil || next.Machine.State == hangar.MachineDestroyed
-	err = m.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error {
-		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets), freed.put(tx)); err != nil {
+	fewerVersions := current.Previous != nil && next.Previous == nil
+	err = m.agent.o.Journal.Commit(func(tx *journal.Tx) error {
+		if destroyed {
+			return errors.Join(tx.PutDestroyed(&next), freed.put(tx), appendEvents(tx, m.id, events))
+		}
+		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets)); err != nil {
 			return err
 		}
 		if fewerVersions {
@@ -150,9 +172,11 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 		return appendEvents(tx, m.id, events)
 	})
 	if err != nil {
+		m.agent.room.Set(m.id, before)
 		m.setGate(current)
 		return nil, notRecorded(m.id, err)
 	}
+	m.agent.room.Set(m.id, loadOf(&next))
 	freed.settle()
 	m.lease, m.busy = lease, busy
 	m.rec.Store(&next)
@@ -160,6 +184,9 @@ func (m *machine) commitWith(ctx context.Context, lease *hangar.Lease, secrets *
 	m.began = &next
 	m.observe(current, &next)
 	m.watchers.happened(&next.Machine, events)
+	if destroyed {
+		m.agent.remove(m)
+	}
 	return &next, nil
 }
 
@@ -210,19 +237,19 @@ func wholeSecond(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 
 // advance commits a step's result, unless the Machine is no longer what the step
 // began with.
-func (m *machine) advance(ctx context.Context, from *journal.Record, alter change) error {
-	_, err := m.proceed(ctx, from, alter)
+func (m *machine) advance(from *journal.Record, alter change) error {
+	_, err := m.proceed(from, alter)
 	return err
 }
 
 // proceed is advance for a step that goes on with the record that it made.
-func (m *machine) proceed(ctx context.Context, from *journal.Record, alter change) (*journal.Record, error) {
+func (m *machine) proceed(from *journal.Record, alter change) (*journal.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.began != from {
 		return from, errOvertaken
 	}
-	next, err := m.commit(ctx, alter)
+	next, err := m.commit(alter)
 	if err != nil {
 		return from, err
 	}
@@ -270,7 +297,7 @@ func (m *machine) work() {
 		}
 		err := m.step(ctx, rec)
 		switch {
-		case err == nil, errors.Is(err, errOvertaken), m.overtaken(rec):
+		case err == nil, errors.Is(err, errOvertaken):
 			pause = minStepPause
 			continue
 		case ctx.Err() != nil:
@@ -286,14 +313,6 @@ func (m *machine) work() {
 		}
 		pause = min(2*pause, maxStepPause)
 	}
-}
-
-// overtaken reports whether something was committed since the step of rec began, by
-// the step itself or by a verb.
-func (m *machine) overtaken(rec *journal.Record) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.began != rec
 }
 
 // begin returns the record to work on and a context that ends when the record is

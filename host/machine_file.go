@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,6 +62,9 @@ func (a *Agent) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name
 	if full {
 		return nil, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonAtLimit, "machine %s has %d files open", m.id, maxOpenFiles)
 	}
+	if mountedByPlatform(path.Clean(name)) {
+		return nil, noFile(name, nil)
+	}
 	root, rest, err := m.rootOf(ctx, rec, path.Clean(name))
 	if err != nil {
 		return nil, err
@@ -79,6 +83,17 @@ func (a *Agent) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name
 		return nil, errors.Join(refusal(hangar.VerbExec, m.rec.Load().Machine.State), file.Close())
 	}
 	return file, nil
+}
+
+// mountedByPlatform reports whether a path of a Machine leads to what the platform mounts over
+// its root file system, where there is nothing but an empty place for it.
+func mountedByPlatform(name string) bool {
+	for _, dir := range []string{hangar.GuestDir.Neutral, hangar.GuestDir.Original, "/dev", "/proc", "/sys"} {
+		if name == dir || strings.HasPrefix(name, dir+"/") {
+			return true
+		}
+	}
+	return slices.Contains(etcFiles(), name)
 }
 
 func noFile(name string, err error) error {

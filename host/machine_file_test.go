@@ -48,6 +48,10 @@ func TestMachineFiles(t *testing.T) {
 	write(t, filepath.Join(root, "srv/page.html"), "page")
 	write(t, filepath.Join(root, "data0/hidden"), "hidden by the volume")
 	write(t, filepath.Join(root, "data00/page"), "beside the volume")
+	write(t, filepath.Join(root, "etc/motd"), "of the image")
+	for _, file := range []string{"etc/hosts", "etc/resolv.conf", "etc/hostname", ".fly/page", "dev/page"} {
+		write(t, filepath.Join(root, file), "") // the platform mounts something else over it
+	}
 	for link, to := range map[string]string{
 		"srv/link": "page.html", "srv/out": outside, "srv/up": "../../../../../../../../etc/passwd", "dir": "srv", "srv/proc": "/proc/self/root",
 	} {
@@ -63,7 +67,7 @@ func TestMachineFiles(t *testing.T) {
 
 	for path, want := range map[string]string{
 		"/srv/page.html": "page", "/srv/./../srv//page.html": "page", "/../../srv/page.html": "page",
-		"/data0/www/page": "of the volume", "/data00/page": "beside the volume", "/data0/../srv/page.html": "page",
+		"/data0/www/page": "of the volume", "/data00/page": "beside the volume", "/etc/motd": "of the image", "/data0/../srv/page.html": "page",
 	} {
 		if got, err := r.reads(ref, path); err != nil || got != want {
 			t.Errorf("%s: %q, %v", path, got, err)
@@ -72,13 +76,14 @@ func TestMachineFiles(t *testing.T) {
 	for _, path := range []string{
 		"", "/", "srv/page.html", "/srv", "/srv/", "/srv/none", "/srv/link", "/srv/out", "/srv/up", "/dir/page.html", "/srv/proc/etc/passwd",
 		"/srv/fifo", "/srv/zero", "/srv/page.html/x", "/srv/page.html\x00", "/data0", "/data0/hidden", "/data0/out", "/data0/../data0/out", outside,
+		"/etc/hosts", "/etc/../etc//resolv.conf", "/etc/hostname", "/.fly/page", "/dev/page",
 	} {
 		_, err := r.reads(ref, path)
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	_, err := r.reads(hangar.MachineRef{App: "web", ID: hangar.NewMachineID()}, "/srv/page.html")
+	_, err := r.reads(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}, "/srv/page.html")
 	r.declined(err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 }
 

@@ -125,7 +125,7 @@ func (p *player) want(rt *rapid.T, verb hangar.Verb, err error, code hangar.Code
 // becomes waits for what a verb brings.
 func (p *player) becomes(rt *rapid.T, state hangar.MachineState) {
 	p.state = state
-	_, err := p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{state}, Timeout: 20 * time.Second})
+	_, err := p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{state}, Timeout: patience})
 	if err != nil {
 		rt.Fatalf("wait for %s: %v", state, err)
 	}
@@ -168,7 +168,7 @@ func (p *player) restart(rt *rapid.T) {
 		return
 	}
 	p.state = hangar.MachineStarted
-	_, err = p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{FromEvent: before, Timeout: 20 * time.Second})
+	_, err = p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{FromEvent: before, Timeout: patience})
 	if err != nil {
 		rt.Fatalf("wait for the restart: %v", err)
 	}
@@ -217,7 +217,7 @@ func (p *player) update(rt *rapid.T) {
 	p.versions = slices.Insert(p.versions, 0, updated.InstanceID)
 	p.leaseTaken(rt, in.LeaseTTL, updated.Nonce)
 	// The wait is for the end of the update, whatever it is.
-	_, err = p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}, Timeout: 20 * time.Second})
+	_, err = p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}, Timeout: patience})
 	switch {
 	case err != nil:
 		rt.Fatalf("wait for the update: %v", err)

@@ -51,6 +51,28 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
+// viewPatience bounds how long an answer waits for the edge to follow. What was recorded stays
+// recorded.
+const viewPatience = 2 * time.Second
+
+// awaitView lets the edge follow a commit that lets requests in, before the caller is answered,
+// whose next request may be for the Machine.
+func (a *Agent) awaitView(ctx context.Context, ref hangar.MachineRef) {
+	m, err := a.machine(ref)
+	if err != nil || a.o.View == nil {
+		return
+	}
+	rec := m.rec.Load()
+	if len(rec.Machine.Config.Services) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewPatience)
+	defer cancel()
+	if err := a.o.View.AwaitMachine(ctx, rec.Machine.Ref(), rec.Seq); err != nil {
+		a.o.Log.WarnContext(ctx, "edge does not follow yet", keyApp, rec.Machine.App, keyMachine, m.id, keyError, err)
+	}
+}
+
 // publishSome sends some of what waits of either kind, and returns how much that was.
 func (a *Agent) publishSome(ctx context.Context) (int, error) {
 	machines, err := a.publishOnce(ctx)
@@ -88,7 +110,7 @@ func (a *Agent) passOver(id hangar.MachineID, err error) error {
 
 func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
 	if p.Deleted {
-		return a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, p.ID)
+		return a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
 	}
 	// The journal is read, not memory, which is a moment behind it.
 	rec, err := a.o.Journal.Machine(p.ID)
@@ -104,7 +126,7 @@ func (a *Agent) publishRow(ctx context.Context, p journal.Pending) error {
 func row(rec *journal.Record) hangar.MachineRow {
 	m := rec.Machine
 	m.Checks = checksOf(rec, known(rec))
-	return hangar.MachineRow{Machine: m, Org: rec.Org, Network: rec.Network, Losses: rec.Losses, Seq: rec.Seq}
+	return hangar.MachineRow{Machine: m, Org: rec.Org, OrgID: rec.OrgID, Network: rec.Network, Losses: rec.Losses, Crashes: rec.Crashes, Seq: rec.Seq}
 }
 
 // republish sends what lags although nothing waits in the journal, as after the
@@ -126,7 +148,7 @@ func (a *Agent) republish(ctx context.Context) error {
 		if a.claims(id) {
 			continue // its record cannot be read, or it was created meanwhile
 		}
-		if err := a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, id); err != nil {
+		if err := a.o.Publisher.RetractMachine(ctx, a.o.Host.ID, hangar.MachineRef{ID: id}); err != nil {
 			return err
 		}
 	}

@@ -59,6 +59,9 @@ func (a *Agent) readJournal(sandboxes []hangar.MachineID) error {
 	}
 	var newest uint64
 	err := a.o.Journal.Machines(func(rec *journal.Record) error {
+		if rec.Machine.State == hangar.MachineDestroyed { // as earlier versions left it
+			return a.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutDestroyed(rec) })
+		}
 		events, err := a.o.Journal.Events(rec.Machine.ID, 1)
 		if err != nil {
 			return err
@@ -75,7 +78,7 @@ func (a *Agent) readJournal(sandboxes []hangar.MachineID) error {
 		if err != nil {
 			return err
 		}
-		m := a.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID])
+		m := a.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID] && !a.layerMounted(rec.Machine.ID))
 		m.busy = busy
 		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
 		a.add(m)
@@ -208,7 +211,7 @@ func (a *Agent) sweep(ctx context.Context, sandboxes []hangar.MachineID) error {
 			a.swept(id, err)
 		}
 	}
-	return nil
+	return a.sweepLayers(ctx)
 }
 
 func (a *Agent) swept(id hangar.MachineID, err error) {
@@ -229,9 +232,8 @@ func (a *Agent) release(ctx context.Context, id hangar.MachineID) error {
 // whose record cannot be read keeps what it has, for whoever mends the record.
 func (a *Agent) claims(id hangar.MachineID) bool {
 	a.mu.RLock()
-	m := a.machines[id]
-	a.mu.RUnlock()
-	return a.unread[id] || m != nil && m.rec.Load().Machine.State != hangar.MachineDestroyed
+	defer a.mu.RUnlock()
+	return a.unread[id] || a.machines[id] != nil
 }
 
 // findUnread finds the records that the journal could not read.

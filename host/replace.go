@@ -22,7 +22,7 @@ func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
 		// It was being restarted when the update came: that was promised, too.
 		return m.endPrevious(ctx, rec)
 	case err != nil:
-		return m.rollBack(ctx, rec, err)
+		return m.rollBack(rec, err)
 	case running:
 		return m.endPrevious(ctx, rec)
 	}
@@ -32,7 +32,7 @@ func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
 	if err := os.RemoveAll(m.path(snapshotDir)); err != nil {
 		return err
 	}
-	return m.replaced(ctx, rec, img)
+	return m.replaced(rec, img)
 }
 
 // endPrevious stops the sandbox of the old version.
@@ -46,7 +46,7 @@ func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
 	if exit != nil {
 		m.noteExit(*exit)
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended, next.Stop = nil, false, nil
 		if exit == nil {
 			return nil
@@ -55,12 +55,12 @@ func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-func (m *machine) replaced(ctx context.Context, rec *journal.Record, img *image.Image) error {
+func (m *machine) replaced(rec *journal.Record, img *image.Image) error {
 	launch := rec.Previous.State == hangar.MachineStarted && !rec.SkipLaunch
 	if !launch {
 		m.note("info", "machine was in a non-started state prior to the update so leaving the new version stopped")
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Previous, next.Handle, next.Ended, next.Stop = nil, nil, false, nil
 		next.Prepared = true
 		next.FreshVersion = true
@@ -77,11 +77,12 @@ func (m *machine) replaced(ctx context.Context, rec *journal.Record, img *image.
 }
 
 // rollBack returns to the version before an update that failed.
-func (m *machine) rollBack(ctx context.Context, rec *journal.Record, cause error) error {
+func (m *machine) rollBack(rec *journal.Record, cause error) error {
 	m.note("error", "Failed to update, keeping the version before: %s", userText(cause))
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		before := next.Previous
 		next.Previous = nil
+		next.AnyRegistry = before.AnyRegistry
 		next.Machine.State = before.State
 		next.Machine.Config, next.Machine.InstanceID, next.Machine.ImageRef = before.Config, before.InstanceID, before.ImageRef
 		next.Machine.Cordoned = before.Cordoned

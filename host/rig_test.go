@@ -27,6 +27,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/logs"
+	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -54,10 +56,15 @@ type rig struct {
 	session *session // of the disk, the agent's
 	issuer  identities
 
-	handler http.Handler // of the local API; nil: nobody answers
+	space *diskspace.Space // of the disk of the agent; nil: its room is not looked at; set before open
+
+	view    hangar.MachineView // of the edge; set before open
+	handler http.Handler       // of the local API; nil: nobody answers
 	*host.Agent
 	close func()
 	crash func() // as close, but as a kill does it
+
+	overcommit float64 // of memory and processors; set before open
 }
 
 func newRig(tb testing.TB) *rig {
@@ -77,10 +84,13 @@ func newRig(tb testing.TB) *rig {
 	return r
 }
 
+// patience is how long a test waits for what happens at once on a machine that is not busy.
+const patience = time.Minute
+
 // until waits for something that no event tells of.
 func (r *rig) until(true func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !true(); <-time.After(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !true(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatal("it did not happen")
 		}
@@ -111,6 +121,10 @@ func (r *rig) open() {
 		served.Go(func() { _ = sockets.Run(serving, server) })
 		r.Cleanup(func() { stop(); served.Wait() })
 	}
+	layers := rootfs.New(rootfs.Options{Dir: filepath.Join(r.dir, "layers"), Unbounded: true, Log: log})
+	if err := layers.Open(ctx); err != nil {
+		r.Fatal(err)
+	}
 	images := &session{disk: r.disk}
 	r.counts = prometheus.NewRegistry()
 	world := fake.NewWorld(filepath.Join(r.dir, "world"))
@@ -127,8 +141,10 @@ func (r *rig) open() {
 	}})
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
-		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Logs: l, Journal: j, Publisher: r.rows, Keys: r.openKeys(), Log: log,
+		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Layers: layers, Logs: l, Journal: j, Publisher: r.rows, View: r.view, Keys: r.openKeys(), Log: log,
 		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, Metrics: r.counts,
+		Space:            r.space,
+		MemoryOvercommit: r.overcommit, CPUOvercommit: r.overcommit,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	if r.pace != nil {
@@ -142,7 +158,7 @@ func (r *rig) open() {
 	r.close = func() {
 		once.Do(func() {
 			close(dead)
-			for _, err := range []error{a.Close(), sockets.End(), l.Close(), j.Close()} {
+			for _, err := range []error{a.Close(), sockets.End(), layers.Close(), l.Close(), j.Close()} {
 				if err != nil {
 					r.Error(err)
 				}
@@ -159,7 +175,7 @@ func (r *rig) open() {
 				}
 			}
 			close(dead)
-			for _, err := range []error{a.Close(), sockets.End()} {
+			for _, err := range []error{a.Close(), sockets.End(), layers.Close()} {
 				if err != nil {
 					r.Error(err)
 				}
@@ -236,20 +252,15 @@ func (s *images) ref(name string) hangar.ImageRef {
 	return hangar.ImageRef{Registry: "r.test", Repository: name, Tag: "latest", Digest: digest}
 }
 
-// Owner takes registry.test/ORG/NAME for the built-in registry.
-func (s *images) Owner(ref string) hangar.OrgSlug {
-	repository, _ := strings.CutPrefix(ref, "registry.test/")
-	if repository == ref {
-		return ""
-	}
-	return hangar.RepositoryTarget(repository).Org
-}
-
-func (s *images) Resolve(_ context.Context, ref string) (hangar.ImageRef, error) {
+// Resolve takes registry.test/ORG/NAME for the built-in registry.
+func (s *images) Resolve(_ context.Context, who image.Puller, ref string) (hangar.ImageRef, error) {
 	if before := s.onResolve.Load(); before != nil {
 		(*before)()
 	}
-	switch {
+	repository, builtIn := strings.CutPrefix(ref, "registry.test/")
+	switch org := hangar.RepositoryName(repository).Target().Org; {
+	case builtIn && org != "" && org != who.Slug:
+		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: request failed: not found", ref)
 	case strings.HasPrefix(ref, "missing"):
 		return hangar.ImageRef{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest %s: not found", ref)
 	case strings.HasPrefix(ref, "offline"):
@@ -259,7 +270,7 @@ func (s *images) Resolve(_ context.Context, ref string) (hangar.ImageRef, error)
 	}
 }
 
-func (s *images) Pull(_ context.Context, ref string, progress func(hangar.PullProgress)) (*image.Image, error) {
+func (s *images) Pull(_ context.Context, _ image.Puller, ref string, progress func(hangar.PullProgress)) (*image.Image, error) {
 	s.mu.Lock()
 	away := strings.HasPrefix(ref, "offline") && !s.online
 	s.mu.Unlock()
@@ -289,7 +300,11 @@ func (s *images) Get(d string) (*image.Image, error) {
 func (s *images) List() ([]hangar.Image, error) {
 	return []hangar.Image{{Ref: s.ref("web")}}, nil
 }
-func (s *images) Remove(context.Context, string) error                      { return nil }
+func (s *images) Remove(context.Context, string) error          { return nil }
+func (s *images) RemoveOrg(context.Context, hangar.OrgID) error { return nil }
+func (s *images) Usage(context.Context, hangar.OrgID) (hangar.ImageUsage, error) {
+	return hangar.ImageUsage{}, nil
+}
 func (s *images) GC(context.Context, image.Policy) (freed int64, err error) { return 0, nil }
 
 // identities issues tokens that are valid for as long as they are told.
@@ -342,8 +357,8 @@ func (i *identities) IssueIdentityToken(ctx context.Context, ref hangar.MachineR
 		return "", hangar.Errorf(hangar.CodeUnavailable, "", "issuer away")
 	}
 	i.n++
-	claims := fmt.Sprintf(`{"aud":%q,"sub":%q,"n":%d,"exp":%d.%06d}`, in.Audience, ref.ID, i.n,
-		time.Now().Add(i.lives).Unix(), time.Now().Add(i.lives).Nanosecond()/1000)
+	ends := time.Now().Add(i.lives)
+	claims := fmt.Sprintf(`{"aud":%q,"sub":%q,"n":%d,"exp":%d.%06d}`, in.Audience, ref.ID, i.n, ends.Unix(), ends.Nanosecond()/1000)
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature", nil
 }
 
@@ -358,6 +373,13 @@ type rows struct {
 	mu   sync.Mutex
 	away bool
 	has  map[hangar.MachineID]hangar.MachineRow
+}
+
+// seq is that of the row that was published of a Machine.
+func (p *rows) seq(id hangar.MachineID) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.has[id].Seq
 }
 
 var errAway = errors.New("the cluster state is away")
@@ -380,13 +402,13 @@ func (p *rows) PublishMachine(_ context.Context, row hangar.MachineRow) error {
 	return nil
 }
 
-func (p *rows) RetractMachine(_ context.Context, _ hangar.HostID, id hangar.MachineID) error {
+func (p *rows) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.away {
 		return errAway
 	}
-	delete(p.has, id)
+	delete(p.has, ref.ID)
 	return nil
 }
 
@@ -421,7 +443,7 @@ func (p *rows) state(id hangar.MachineID) hangar.MachineState { return p.row(id)
 func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) hangar.MachineRef {
 	r.Helper()
 	spec := hangar.MachineSpec{
-		ID: hangar.NewMachineID(), Name: "m", App: "web", Org: hangar.OrgPersonal, Network: 1, Region: "loc",
+		ID: hangar.NewMachineID(), Name: "m", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Network: 1, Region: "loc",
 		Config: hangar.MachineConfig{Image: "web", Env: env, Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256}},
 	}
 	for _, e := range edit {
@@ -436,7 +458,7 @@ func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) h
 
 func (r *rig) wait(ref hangar.MachineRef, states ...hangar.MachineState) {
 	r.Helper()
-	if _, err := r.WaitMachine(r.Context(), ref, hangar.MachineWait{States: states, Timeout: 20 * time.Second}); err != nil {
+	if _, err := r.WaitMachine(r.Context(), ref, hangar.MachineWait{States: states, Timeout: patience}); err != nil {
 		r.Fatalf("wait for %v: %v\n%s", states, err, r.history(ref))
 	}
 }
@@ -464,7 +486,14 @@ func (r *rig) must(err error) {
 
 func (r *rig) start(ref hangar.MachineRef) {
 	r.Helper()
-	_, err := r.StartMachine(r.Context(), ref)
+	before := r.newest(ref).ID
+	result, err := r.StartMachine(r.Context(), ref)
 	r.must(err)
-	r.wait(ref, hangar.MachineStarted)
+	wish := hangar.MachineWait{Timeout: patience}
+	if result.PreviousState != hangar.MachineStarted {
+		wish.FromEvent = before // it may have ended before the wait begins
+	}
+	if _, err := r.WaitMachine(r.Context(), ref, wish); err != nil {
+		r.Fatalf("wait for the start: %v\n%s", err, r.history(ref))
+	}
 }

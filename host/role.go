@@ -191,7 +191,7 @@ func (m *machine) resumeRole() {
 }
 
 // roleToken is the file on the host, rolePath in the Machine.
-func (m *machine) roleToken() string { return filepath.Join(m.path(localDir), guest.RoleToken) }
+func (m *machine) roleToken() string { return filepath.Join(m.layer(localDir), guest.RoleToken) }
 
 func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
 
@@ -203,13 +203,13 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	ctx, cancel := context.WithTimeout(ctx, m.agent.limits.role)
 	defer cancel()
 	ref := rec.Machine.Ref()
-	token, err := m.agent.o.Identity.IssueIdentityToken(hangar.AsMachine(ctx, rec.Org, ref), ref,
+	token, err := m.agent.o.Identity.IssueIdentityToken(hangar.AsMachine(ctx, rec.Org, rec.OrgID, ref), ref,
 		hangar.IdentityTokenRequest{Audience: guest.RoleAudience})
 	if err != nil {
 		return time.Time{}, err
 	}
 	// Made where the Machine does not see it, so that it finds all of it or none.
-	made := m.path(roleFile + ".new")
+	made := m.layer(tokenNew)
 	if err := os.WriteFile(made, []byte(token), 0o644); err != nil { //nolint:gosec // see above
 		return time.Time{}, err
 	}

@@ -28,7 +28,7 @@ func (a *Agent) rescheduled() {
 // keepSchedules starts Machines when their schedules say so.
 func (a *Agent) keepSchedules(ctx context.Context) {
 	for {
-		nap, err := a.runSchedules(ctx)
+		nap, err := a.runSchedules()
 		if err != nil && ctx.Err() == nil {
 			a.o.Log.Error("start machines by their schedules", keyError, err)
 			nap = scheduleRetry
@@ -47,11 +47,11 @@ func (a *Agent) keepSchedules(ctx context.Context) {
 }
 
 // runSchedules starts what is due, and returns how long until something is.
-func (a *Agent) runSchedules(ctx context.Context) (time.Duration, error) {
+func (a *Agent) runSchedules() (time.Duration, error) {
 	nap := maxScheduleNap
 	var errs []error
 	for _, m := range a.scheduled() {
-		next, err := m.runSchedule(ctx)
+		next, err := m.runSchedule()
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -82,7 +82,7 @@ func (a *Agent) scheduled() []*machine {
 //
 // That the period has been dealt with and that the Machine starts is one commit:
 // whatever happens to the daemon, no period has two runs.
-func (m *machine) runSchedule(ctx context.Context) (time.Time, error) {
+func (m *machine) runSchedule() (time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rec := m.rec.Load()
@@ -105,6 +105,8 @@ func (m *machine) runSchedule(ctx context.Context) (time.Time, error) {
 	switch {
 	case !resting:
 		run.Reason = "the machine is still " + string(state)
+	case run.Missed > 1 && m.crowded:
+		run.Missed, run.Reason = run.Missed-1, "the server had no room for the machine"
 	case run.Missed > 1:
 		run.Missed, run.Reason = run.Missed-1, "the server was down"
 	default:
@@ -117,20 +119,28 @@ func (m *machine) runSchedule(ctx context.Context) (time.Time, error) {
 	var err error
 	if resting {
 		e.Type = hangar.EventStart
-		_, err = m.ask(ctx, hangar.VerbStart, func(next *journal.Record) []hangar.Event {
+		_, err = m.ask(hangar.VerbStart, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineStarting
 			next.Scheduled, next.Restarts = run.Due, nil
 			return []hangar.Event{e}
 		})
 	} else {
-		err = m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+		err = m.annotate(func(next *journal.Record) []hangar.Event {
 			next.Scheduled = run.Due
 			return []hangar.Event{e}
 		})
 	}
+	if hangar.NoRoom(err) {
+		if !m.crowded {
+			m.note("warn", "The %s run of %s waits for room on the server: %s", schedule, run.Due.Format(time.RFC3339), userText(err))
+		}
+		m.crowded = true
+		return now.Add(scheduleRetry), nil
+	}
 	if err != nil {
 		return time.Time{}, err
 	}
+	m.crowded = false
 	if run.Missed > 0 {
 		m.note("warn", "Missed %d scheduled runs since %s: %s", run.Missed, run.Since.Format(time.RFC3339), run.Reason)
 	}

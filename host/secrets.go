@@ -52,8 +52,6 @@ func putSecrets(tx *journal.Tx, secrets *journal.SealedSecrets) error {
 // its version and, during an update, of the one before.
 func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	switch {
-	case rec.Machine.State == hangar.MachineDestroyed:
-		return tx.KeepSecrets(rec.Machine.ID)
 	case rec.Previous != nil:
 		return tx.KeepSecrets(rec.Machine.ID, rec.Machine.InstanceID, rec.Previous.InstanceID)
 	default:
@@ -94,7 +92,7 @@ func (a *Agent) Reseal(ctx context.Context) (resealed int, err error) {
 			return err
 		}
 		return a.o.Keys.Use(func(keys keyset.Keys) error {
-			n, err := a.reseal(ctx, keys, batch)
+			n, err := a.reseal(keys, batch)
 			resealed += n
 			return err
 		})
@@ -107,7 +105,7 @@ func (a *Agent) Reseal(ctx context.Context) (resealed int, err error) {
 }
 
 // reseal seals some of the values of the journal anew, in one commit.
-func (a *Agent) reseal(ctx context.Context, keys keyset.Keys, batch []journal.SealedSecrets) (int, error) {
+func (a *Agent) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, error) {
 	type pair struct {
 		before []byte
 		after  journal.SealedSecrets
@@ -132,7 +130,7 @@ func (a *Agent) reseal(ctx context.Context, keys keyset.Keys, batch []journal.Se
 	if len(pairs) == 0 {
 		return 0, nil
 	}
-	return len(pairs), a.o.Journal.Commit(ctx, func(tx *journal.Tx) error {
+	return len(pairs), a.o.Journal.Commit(func(tx *journal.Tx) error {
 		var errs []error
 		for _, p := range pairs {
 			errs = append(errs, tx.ReplaceSecrets(p.before, p.after))

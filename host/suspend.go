@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // suspend brings a Machine from suspending to suspended. When that fails and the
@@ -20,11 +21,16 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 	// A snapshot that is there was written before the daemon was killed: the
 	// directory appears complete or not at all, and booted leaves none.
 	if _, err := os.Stat(snapshot); err != nil {
+		release, err := m.agent.o.Space.Hold(suspending, snapshotSize(rec))
+		if err != nil {
+			return m.notSuspended(ctx, rec, err)
+		}
 		bounded, cancel := m.patiently(ctx, m.agent.limits.suspend)
 		// Whoever asked may be the Machine itself: its connections do not survive.
 		m.agent.o.Local.Settle(bounded, m.id)
 		err = m.agent.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
 		cancel()
+		release()
 		switch {
 		case err == nil:
 			m.kept = true
@@ -37,13 +43,14 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 	return m.suspended(ctx, rec)
 }
 
-// suspended records that memory is on the disk. So is what it knows of the volumes by
-// then: else it is of no use.
+// suspended records that memory is on the disk. So is what it knows of the volumes and of
+// the writable layer by then: else it is of no use.
 func (m *machine) suspended(ctx context.Context, rec *journal.Record) error {
-	if err := m.closeVolumes(ctx, rec); err != nil {
+	if err := errors.Join(m.closeVolumes(ctx, rec), m.syncLayer()); err != nil {
 		return err
 	}
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	m.noRoom.Store(false)
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspended
 		next.Snapshot, next.Resuming = true, false
 		next.Ended = true
@@ -65,10 +72,12 @@ func (m *machine) notSuspended(ctx context.Context, rec *journal.Record, cause e
 			return m.suspended(ctx, rec)
 		}
 		m.note("error", "Failed to suspend: %s", userText(cause))
-		return m.exited(ctx, rec, exit)
+		return m.exited(rec, exit)
 	}
+	cause = diskspace.Explain(cause)
+	m.noRoom.Store(hangar.ReasonOf(cause) == hangar.ReasonDiskFull)
 	m.note("error", "Failed to suspend: %s", userText(cause))
-	return m.advance(ctx, rec, func(next *journal.Record) []hangar.Event {
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		return []hangar.Event{failure(hangar.EventSuspend, cause)}
 	})

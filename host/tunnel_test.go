@@ -58,9 +58,9 @@ func TestLosses(t *testing.T) {
 	ref := r.create(nil)
 	published := func() uint64 {
 		t.Helper()
-		m, err := r.Machine(t.Context(), ref)
-		r.must(err)
 		r.until(func() bool {
+			m, err := r.Machine(t.Context(), ref)
+			r.must(err)
 			return r.rows.row(ref.ID).Machine.UpdatedAt.Equal(m.UpdatedAt) && r.rows.state(ref.ID) == m.State
 		})
 		return r.rows.row(ref.ID).Losses
@@ -85,6 +85,32 @@ func TestLosses(t *testing.T) {
 	}
 }
 
+// TestCrashes: the row of a Machine counts how often its program has ended by itself.
+func TestCrashes(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvExit: "3@1s"}, func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartNo}
+	})
+	r.wait(ref, hangar.MachineStarted, hangar.MachineStopped)
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+	r.wait(ref, hangar.MachineStopped)
+	r.start(ref)
+	r.wait(ref, hangar.MachineStopped)
+	events, err := r.MachineEvents(t.Context(), ref, 50)
+	r.must(err)
+	var want uint64 // 1, or 2 if it has ended before it was stopped
+	for _, e := range events {
+		if e.Type == hangar.EventExit && !e.Request.ExitEvent.RequestedStop {
+			want++
+		}
+	}
+	r.published(ref, hangar.MachineStopped)
+	r.until(func() bool { return r.rows.row(ref.ID).Crashes >= want })
+	if got := r.rows.row(ref.ID).Crashes; got != want || want == 0 {
+		t.Errorf("%d crashes, want %d", got, want)
+	}
+}
+
 // TestConnectionsEnd: a connection to a program that says nothing ends with the
 // Machine's sandbox or the agent, not with a suspend unless its memory is lost, and says why.
 func TestConnectionsEnd(t *testing.T) {
@@ -105,7 +131,7 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 	ends := func(c net.Conn, code hangar.Code, messages ...string) {
 		t.Helper()
-		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second)) // fails if it is closed already
+		_ = c.SetReadDeadline(time.Now().Add(patience)) // fails if it is closed already
 		_, err := c.Read(make([]byte, 1))
 		if hangar.CodeOf(err) != code || !slices.Contains(messages, err.Error()) {
 			t.Errorf("the connection ends with %v, want %q", err, messages)

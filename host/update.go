@@ -2,8 +2,10 @@ package host
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
@@ -11,9 +13,10 @@ import (
 // the image of the new one is on the host.
 func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
 	// What is refused anyway need not wait for a registry. What counts is the second look.
-	var org hangar.OrgSlug
+	who := image.Puller{AnyRegistry: in.AnyRegistry}
 	err := a.guarded(ctx, ref, func(m *machine) error {
-		org = m.rec.Load().Org
+		rec := m.rec.Load()
+		who.Org, who.Slug = rec.OrgID, rec.Org
 		if err := m.updatable(in); err != nil {
 			return err
 		}
@@ -22,10 +25,10 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	if err != nil {
 		return nil, err
 	}
-	if err := a.room(in.Config); err != nil {
+	if err := errors.Join(a.room.Fits(loadOfGuest(in.Config.Guest)), a.o.Space.Admit("update a Machine", 0)); err != nil {
 		return nil, err
 	}
-	img, err := a.resolve(ctx, org, in.Config.ImageName())
+	img, err := a.resolve(ctx, who, in.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +83,9 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 		}
 		next.Previous = &journal.Previous{
 			Config: next.Machine.Config, InstanceID: next.Machine.InstanceID, ImageRef: next.Machine.ImageRef, State: state,
-			Cordoned: next.Machine.Cordoned, SecretsVersion: next.Machine.SecretsVersion,
+			Cordoned: next.Machine.Cordoned, SecretsVersion: next.Machine.SecretsVersion, AnyRegistry: next.AnyRegistry,
 		}
+		next.AnyRegistry = in.AnyRegistry
 		next.Machine.State = hangar.MachineReplacing
 		next.Machine.Config = in.Config
 		next.Machine.InstanceID = version
@@ -95,7 +99,7 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 	}
 	var rec *journal.Record
 	err := m.agent.sealing(m.id, version, in.Secrets, func(secrets *journal.SealedSecrets) (err error) {
-		rec, err = m.commitWith(ctx, lease, secrets, alter)
+		rec, err = m.commitWith(lease, secrets, alter)
 		return err
 	})
 	if err != nil {

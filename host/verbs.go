@@ -12,7 +12,7 @@ import (
 // ask decides and commits what a verb asks for, and wakes the worker. It returns
 // the state before. When there is nothing to do, alter is not called. m.mu is held,
 // and leaseAllows was asked.
-func (m *machine) ask(ctx context.Context, verb hangar.Verb, alter change) (hangar.MachineState, error) {
+func (m *machine) ask(verb hangar.Verb, alter change) (hangar.MachineState, error) {
 	state := m.rec.Load().Machine.State
 	switch state.Answers(verb) {
 	case hangar.Already:
@@ -21,12 +21,36 @@ func (m *machine) ask(ctx context.Context, verb hangar.Verb, alter change) (hang
 	case hangar.Refuse:
 		return state, refusal(verb, state)
 	}
-	if _, err := m.commit(ctx, alter); err != nil {
+	if err := m.roomFor(verb); err != nil {
+		return state, err
+	}
+	if _, err := m.commit(alter); err != nil {
 		return state, err
 	}
 	m.wake()
 	return state, nil
 }
+
+// roomFor refuses what takes room of the disk: a boot some files and what the program
+// writes, a suspend all of the memory.
+func (m *machine) roomFor(verb hangar.Verb) error {
+	space := m.agent.o.Space
+	rec := m.rec.Load()
+	switch {
+	case verb == hangar.VerbStart, verb == hangar.VerbRestart && rec.Machine.State != hangar.MachineStarted:
+		return space.Admit("start a Machine", 0)
+	case verb == hangar.VerbSuspend:
+		return space.Admit(suspending, snapshotSize(rec))
+	default:
+		return nil
+	}
+}
+
+// suspending is what a Space is asked for.
+const suspending = "suspend a Machine"
+
+// snapshotSize is how many bytes the snapshot of a Machine takes at most.
+func snapshotSize(rec *journal.Record) int64 { return int64(rec.Machine.Config.Guest.Memory()) << 20 }
 
 // refusal says why a verb is not possible, in words that clients of the public
 // platform match.
@@ -57,9 +81,17 @@ func refusal(verb hangar.Verb, state hangar.MachineState) error {
 
 // StartMachine implements hangar.MachineOps.
 func (a *Agent) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
+	result, err := a.startMachine(ctx, ref)
+	if err == nil {
+		a.awaitView(ctx, ref)
+	}
+	return result, err
+}
+
+func (a *Agent) startMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
 	var result hangar.StartResult
 	err := a.guarded(ctx, ref, func(m *machine) (err error) {
-		result.PreviousState, err = m.ask(ctx, hangar.VerbStart, func(next *journal.Record) []hangar.Event {
+		result.PreviousState, err = m.ask(hangar.VerbStart, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineStarting
 			next.Restarts = nil
 			return []hangar.Event{{Type: hangar.EventStart, Source: hangar.EventSourceFrom(ctx)}}
@@ -77,9 +109,9 @@ func (a *Agent) StopMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 // stop is StopMachine. m.mu is held.
 func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 	if m.rec.Load().Machine.State == hangar.MachineStopping {
-		return m.stopOtherwise(ctx, in)
+		return m.stopOtherwise(in)
 	}
-	_, err := m.ask(ctx, hangar.VerbStop, func(next *journal.Record) []hangar.Event {
+	_, err := m.ask(hangar.VerbStop, func(next *journal.Record) []hangar.Event {
 		stop := hangar.Event{Type: hangar.EventStop, Source: hangar.EventSourceFrom(ctx)}
 		switch {
 		case next.Machine.State == hangar.MachineSuspended:
@@ -100,13 +132,13 @@ func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 // stopOtherwise changes how a Machine is being stopped, as for somebody who loses
 // patience. A request that says nothing new changes nothing: repeating it must not
 // begin the grace again. m.mu is held.
-func (m *machine) stopOtherwise(ctx context.Context, in hangar.MachineStop) error {
+func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	rec := m.rec.Load()
 	stop := howToStop(rec.Machine.Config, in)
 	if in == (hangar.MachineStop{}) || rec.Stop != nil && *stop == *rec.Stop {
 		return nil
 	}
-	_, err := m.commit(ctx, func(next *journal.Record) []hangar.Event {
+	_, err := m.commit(func(next *journal.Record) []hangar.Event {
 		next.Stop = stop
 		return nil
 	})
@@ -149,7 +181,7 @@ func (a *Agent) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error
 
 // askToSuspend is SuspendMachine, for one that can be suspended. m.mu is held.
 func (m *machine) askToSuspend(ctx context.Context) error {
-	_, err := m.ask(ctx, hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
+	_, err := m.ask(hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspending
 		return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.EventSourceFrom(ctx)}}
 	})
@@ -167,7 +199,7 @@ func (a *Agent) canSuspend(rec *journal.Record) error {
 // RestartMachine implements hangar.MachineOps.
 func (a *Agent) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
 	return a.guarded(ctx, ref, func(m *machine) error {
-		_, err := m.ask(ctx, hangar.VerbRestart, func(next *journal.Record) []hangar.Event {
+		_, err := m.ask(hangar.VerbRestart, func(next *journal.Record) []hangar.Event {
 			restart := hangar.Event{Type: hangar.EventRestart, Source: hangar.EventSourceFrom(ctx)}
 			next.Restarts = nil
 			dropSnapshot(next)
@@ -206,7 +238,7 @@ func (a *Agent) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in ha
 			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
 				"unable to destroy machine, not currently stopped: it is %s; stop it first or use force", state)
 		}
-		_, err := m.ask(ctx, hangar.VerbDestroy, func(next *journal.Record) []hangar.Event {
+		_, err := m.ask(hangar.VerbDestroy, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineDestroying
 			return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.EventSourceFrom(ctx)}}
 		})

@@ -25,6 +25,8 @@ type volumes struct {
 	// room is held while it is decided that the disk has room for more, and that is
 	// committed. It is taken before any volume's mu.
 	room sync.Mutex
+	// purging is held while destroyed volumes are removed. It is taken before room.
+	purging *semaphore.Weighted
 
 	mu     sync.RWMutex
 	byID   map[hangar.VolumeID]*volume // guarded by mu
@@ -43,10 +45,14 @@ type volume struct {
 
 	open opened
 
+	claims  *semaphore.Weighted             // held from a claim until it is committed or given up
 	still   *semaphore.Weighted             // held while there is a view of the device, of which there is one at a time
 	reading atomic.Pointer[hangar.Progress] // of the snapshot that is being taken; nil: none is
 	filling atomic.Pointer[hangar.Progress] // of a volume that is being filled; nil: it is not
 
+	forking atomic.Int32 // volumes that are about to be recorded, to be made from this one; added to under mu
+
+	dailyWaits atomic.Bool                        // for the disk to have room, of which the volume has told
 	endFilling atomic.Pointer[context.CancelFunc] // nil: nobody has begun to fill it
 }
 
@@ -94,9 +100,9 @@ func (d volumeDraft) settle() { d.v.rec.Store(d.next) }
 
 // commit makes a change durable and then visible, and returns the new record. v.mu is
 // held.
-func (v *volume) commit(ctx context.Context, alter volumeChange) (*journal.VolumeRecord, error) {
+func (v *volume) commit(alter volumeChange) (*journal.VolumeRecord, error) {
 	d := v.draft(alter)
-	err := v.agent.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.PutVolume(d.next) })
+	err := v.agent.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutVolume(d.next) })
 	if err != nil {
 		return nil, volumeNotRecorded(v.id, err)
 	}
@@ -105,15 +111,15 @@ func (v *volume) commit(ctx context.Context, alter volumeChange) (*journal.Volum
 }
 
 // record is commit for callers that do not hold v.mu.
-func (v *volume) record(ctx context.Context, alter volumeChange) (*journal.VolumeRecord, error) {
+func (v *volume) record(alter volumeChange) (*journal.VolumeRecord, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.commit(ctx, alter)
+	return v.commit(alter)
 }
 
 // tell is record for events alone.
-func (v *volume) tell(ctx context.Context, events ...hangar.VolumeEvent) error {
-	_, err := v.record(ctx, func(*journal.VolumeRecord) []hangar.VolumeEvent { return events })
+func (v *volume) tell(events ...hangar.VolumeEvent) error {
+	_, err := v.record(func(*journal.VolumeRecord) []hangar.VolumeEvent { return events })
 	return err
 }
 
@@ -125,7 +131,7 @@ func volumeNotRecorded(id hangar.VolumeID, err error) error {
 }
 
 func (a *Agent) newVolume(rec *journal.VolumeRecord) *volume {
-	v := &volume{agent: a, id: rec.Volume.ID, still: semaphore.NewWeighted(1)}
+	v := &volume{agent: a, id: rec.Volume.ID, claims: semaphore.NewWeighted(1), still: semaphore.NewWeighted(1)}
 	v.rec.Store(rec)
 	return v
 }
@@ -133,7 +139,7 @@ func (a *Agent) newVolume(rec *journal.VolumeRecord) *volume {
 // volume returns the volume that ref names.
 func (a *Agent) volume(ref hangar.VolumeRef) (*volume, error) {
 	v := a.volumeByID(ref.ID)
-	if v == nil || v.rec.Load().Volume.App != ref.App {
+	if v == nil || v.rec.Load().Volume.AppID != ref.AppID {
 		return nil, hangar.VolumeNotFound(ref.ID)
 	}
 	return v, nil
@@ -162,9 +168,9 @@ func (a *Agent) allVolumes() []*volume {
 }
 
 // forgetVolume removes the record of a volume that is gone.
-func (a *Agent) forgetVolume(ctx context.Context, v *volume) error {
+func (a *Agent) forgetVolume(v *volume) error {
 	ref := v.rec.Load().Volume.Ref()
-	err := a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.DeleteVolume(ref) })
+	err := a.o.Journal.Commit(func(tx *journal.Tx) error { return tx.DeleteVolume(ref) })
 	if err != nil {
 		return volumeNotRecorded(v.id, err)
 	}

@@ -190,7 +190,7 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 	case v.agent.store.collect <- struct{}{}:
 	default:
 	}
-	_, err = v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Discarded = slices.DeleteFunc(slices.Clone(next.Discarded), func(id hangar.SnapshotID) bool { return slices.Contains(ids, id) })
 		return nil
 	})

@@ -83,7 +83,7 @@ func (a *Agent) awaitRelease(ctx context.Context, ref hangar.VolumeRef) {
 	if err != nil {
 		return
 	}
-	by := hangar.MachineRef{App: ref.App, ID: v.rec.Load().Volume.AttachedMachine}
+	by := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: v.rec.Load().Volume.AttachedMachine}
 	if m, err := a.machine(by); err != nil || m.rec.Load().Machine.State != hangar.MachineDestroying {
 		return
 	}
@@ -100,7 +100,7 @@ func (a *Agent) claimVolume(spec *hangar.MachineSpec, i int) (volumeDraft, error
 			return volumeDraft{}, badMounts(volumeField(i), "%s is mounted twice", id)
 		}
 	}
-	v, err := a.volume(hangar.VolumeRef{App: spec.App, ID: hangar.VolumeID(id)})
+	v, err := a.volume(hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: hangar.VolumeID(id)})
 	if err != nil || v.rec.Load().Volume.State.Gone() {
 		return volumeDraft{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonVolumeNotFound, "volume not found: %s is %q", volumeField(i), id)
 	}
@@ -111,7 +111,7 @@ func (a *Agent) claimVolume(spec *hangar.MachineSpec, i int) (volumeDraft, error
 	case !rec.Volume.State.Usable():
 		return held, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "volume %s cannot be mounted: it is %s", id, rec.Volume.State)
 	case by != "":
-		return held, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached, "volume already claimed by machine %s", by)
+		return held, hangar.VolumeClaimed(by)
 	case rec.Volume.Wanted == hangar.FSRaw:
 		return held, badMounts(volumeField(i), "%s is a raw block device, which the driver %s cannot give to a machine",
 			id, a.o.Driver.Capabilities().Name)

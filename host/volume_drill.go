@@ -18,16 +18,6 @@ import (
 // settingDrills keeps what is known of drills in the journal.
 const settingDrills = "volume-drills"
 
-// drillKey names the App that drills are of: the id of its organization, a slash and its
-// name, as there may be an App of that name in another organization later.
-type drillKey string
-
-func newDrillKey(orgID string, app hangar.AppName) drillKey {
-	return drillKey(orgID + "/" + string(app))
-}
-
-func drillKeyOf(rec *journal.VolumeRecord) drillKey { return newDrillKey(rec.OrgID, rec.Volume.App) }
-
 // drillRecord is what is known of the drills of one App.
 type drillRecord struct {
 	Latest hangar.VolumeDrill `json:"latest"`
@@ -41,14 +31,14 @@ type drillRecord struct {
 
 // drills are those of the agent.
 type drills struct {
-	mu       sync.Mutex                                    // held while a change is committed
-	byApp    map[drillKey]*drillRecord                     // replaced, never changed in place; guarded by mu
-	progress map[drillKey]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
+	mu       sync.Mutex                                        // held while a change is committed
+	byApp    map[hangar.AppID]*drillRecord                     // replaced, never changed in place; guarded by mu
+	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
 }
 
 func (d *drills) init() {
-	d.byApp = make(map[drillKey]*drillRecord)
-	d.progress = make(map[drillKey]*atomic.Pointer[hangar.Progress])
+	d.byApp = make(map[hangar.AppID]*drillRecord)
+	d.progress = make(map[hangar.AppID]*atomic.Pointer[hangar.Progress])
 }
 
 // of reports whether drills of an App of a name are known. mu is held.
@@ -62,13 +52,12 @@ func (d *drills) of(app hangar.AppName) bool {
 }
 
 // VolumeDrill implements hangar.VolumeAgent.
-func (a *Agent) VolumeDrill(_ context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
-	of := newDrillKey(orgID, app)
+func (a *Agent) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
 	a.drills.mu.Lock()
 	defer a.drills.mu.Unlock()
 	rec := a.drills.byApp[of]
 	if rec == nil {
-		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of App %q was tried out yet", app)
+		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of the App was tried out yet")
 	}
 	drill := rec.Latest
 	if at := a.drills.progress[of]; at != nil {
@@ -80,8 +69,7 @@ func (a *Agent) VolumeDrill(_ context.Context, orgID string, app hangar.AppName)
 }
 
 // DrillVolumes implements hangar.VolumeAgent.
-func (a *Agent) DrillVolumes(ctx context.Context, orgID string, app hangar.AppName) (*hangar.VolumeDrill, error) {
-	of := newDrillKey(orgID, app)
+func (a *Agent) DrillVolumes(ctx context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
 	if a.o.Archive == nil {
 		return nil, errNoArchive()
 	}
@@ -90,15 +78,16 @@ func (a *Agent) DrillVolumes(ctx context.Context, orgID string, app hangar.AppNa
 	before := a.drills.byApp[of]
 	if before != nil && before.Latest.FinishedAt.IsZero() {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
-			"failed_precondition: a drill of App %q is under way since %s", app, before.Latest.StartedAt.Format(time.RFC3339))
+			"failed_precondition: a drill of App %q is under way since %s", before.Latest.App, before.Latest.StartedAt.Format(time.RFC3339))
 	}
-	volume, snapshot, ok := pickDrill(a.recordsOf(of), rand.IntN)
+	records := a.recordsOf(of)
+	volume, snapshot, ok := pickDrill(records, rand.IntN)
 	if !ok {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound,
-			"failed_precondition: App %q has no snapshot that could be tried out", app)
+			"failed_precondition: the App has no snapshot that could be tried out")
 	}
 	next := drillRecord{Scratch: hangar.NewVolumeID(), Latest: hangar.VolumeDrill{
-		App: app, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(a.o.Now()),
+		App: records[0].Volume.App, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(a.o.Now()),
 	}}
 	if before != nil {
 		next.Passed = before.Passed
@@ -106,7 +95,7 @@ func (a *Agent) DrillVolumes(ctx context.Context, orgID string, app hangar.AppNa
 			next.Scratch = before.Scratch // what is left of it goes first
 		}
 	}
-	if err := a.putDrill(ctx, of, &next); err != nil {
+	if err := a.putDrill(of, &next); err != nil {
 		return nil, err
 	}
 	a.start(func() { a.drill(a.lifetime, of) })
@@ -130,10 +119,10 @@ func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.Volu
 	return s.Volume, s.ID, true
 }
 
-func (a *Agent) recordsOf(of drillKey) []*journal.VolumeRecord {
+func (a *Agent) recordsOf(of hangar.AppID) []*journal.VolumeRecord {
 	var list []*journal.VolumeRecord
 	for _, v := range a.allVolumes() {
-		if rec := v.rec.Load(); drillKeyOf(rec) == of {
+		if rec := v.rec.Load(); rec.Volume.AppID == of {
 			list = append(list, rec)
 		}
 	}
@@ -142,7 +131,7 @@ func (a *Agent) recordsOf(of drillKey) []*journal.VolumeRecord {
 
 // putDrill makes durable what is known of the drills of an App; nil: nothing. a.drills.mu
 // is held.
-func (a *Agent) putDrill(ctx context.Context, of drillKey, rec *drillRecord) error {
+func (a *Agent) putDrill(of hangar.AppID, rec *drillRecord) error {
 	all := maps.Clone(a.drills.byApp)
 	if rec == nil {
 		delete(all, of)
@@ -153,7 +142,7 @@ func (a *Agent) putDrill(ctx context.Context, of drillKey, rec *drillRecord) err
 	if err != nil {
 		return fmt.Errorf("encode drills: %w", err)
 	}
-	err = a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
+	err = a.o.Journal.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
 	if err != nil {
 		return fmt.Errorf("commit drill of app %s: %w", of, err)
 	}
@@ -162,12 +151,12 @@ func (a *Agent) putDrill(ctx context.Context, of drillKey, rec *drillRecord) err
 }
 
 // changeDrill is putDrill for the drill that is under way.
-func (a *Agent) changeDrill(ctx context.Context, of drillKey, alter func(next *drillRecord)) error {
+func (a *Agent) changeDrill(of hangar.AppID, alter func(next *drillRecord)) error {
 	a.drills.mu.Lock()
 	defer a.drills.mu.Unlock()
 	next := *a.drills.byApp[of]
 	alter(&next)
-	return a.putDrill(ctx, of, &next)
+	return a.putDrill(of, &next)
 }
 
 // readDrills takes up what the journal knows of drills.
@@ -184,7 +173,7 @@ func (a *Agent) readDrills() error {
 	if err := json.Unmarshal(value, &a.drills.byApp); err != nil {
 		// They begin anew; what scratch there is, is nobody's.
 		a.o.Log.Error("what is known of drills cannot be read", keyError, err)
-		a.drills.byApp = make(map[drillKey]*drillRecord)
+		a.drills.byApp = make(map[hangar.AppID]*drillRecord)
 	}
 	for _, rec := range a.drills.byApp {
 		if !rec.Passed.IsZero() {
@@ -222,7 +211,7 @@ const drillPostponement = day
 
 // dueDrill reports whether an App is to have a drill now: once a week, at its own
 // minute, of snapshots that there were then.
-func dueDrill(app hangar.AppName, rec *drillRecord, records []*journal.VolumeRecord, now time.Time) bool {
+func dueDrill(app hangar.AppID, rec *drillRecord, records []*journal.VolumeRecord, now time.Time) bool {
 	due := latestTurn(string(app), week, now)
 	if rec != nil {
 		switch last := &rec.Latest; {

@@ -37,32 +37,33 @@ func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEven
 	return v.finishExtending(ctx, event)
 }
 
-// beginExtending promises the room, unless the volume is that large already.
+// beginExtending has the size counted and the room promised, unless the volume is that large
+// already.
 func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, err error) {
-	v.agent.volumes.room.Lock()
-	defer v.agent.volumes.room.Unlock()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	rec := v.rec.Load()
-	switch size := rec.Volume.SizeGB; {
-	case rec.Volume.State != hangar.VolumeCreated:
-		return false, wrongVolumeState("extend", rec)
-	case sizeGB == size:
-		return false, nil
-	case sizeGB < size:
-		return false, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: size_gb must be greater than current: %d asked, the volume has %d", sizeGB, size)
-	case sizeGB > hangar.MaxVolumeGB:
-		return false, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: %d is more than the %d that are allowed", sizeGB, hangar.MaxVolumeGB)
-	default:
-		if err := v.agent.roomFor(ctx, sizeGB-size); err != nil {
-			return false, err
+	err = v.claiming(ctx, func(rec *journal.VolumeRecord) (*hangar.VolumeRow, error) {
+		switch size := rec.Volume.SizeGB; {
+		case rec.Volume.State != hangar.VolumeCreated:
+			return nil, wrongVolumeState("extend", rec)
+		case sizeGB == size:
+			return nil, nil //nolint:nilnil // there is nothing to do
+		case sizeGB < size:
+			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: size_gb must be greater than current: %d asked, the volume has %d", sizeGB, size)
+		case sizeGB > hangar.MaxVolumeGB:
+			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: %d is more than the %d that are allowed", sizeGB, hangar.MaxVolumeGB)
 		}
-	}
-	_, err = v.commit(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
-		next.Volume.State, next.Growing = hangar.VolumeExtending, sizeGB
-		return nil
+		wanted := volumeRow(rec)
+		wanted.Volume.SizeGB = sizeGB
+		return &wanted, nil
+	}, func(rec *journal.VolumeRecord) error {
+		return v.agent.promise(ctx, rec.OrgID, sizeGB-rec.Volume.SizeGB, func() error {
+			begun = true
+			return v.commitTo(rec, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+				next.Volume.State, next.Growing = hangar.VolumeExtending, sizeGB
+				return nil
+			})
+		})
 	})
-	return err == nil, err
+	return begun && err == nil, err
 }
 
 // finishExtending grows a volume that is extending. It may be repeated.
@@ -72,7 +73,7 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	to := v.rec.Load().Growing
 	online, mounted, failure := v.grow(ctx, int64(to)<<30)
 	event.Type = hangar.VolumeEventExtend
-	rec, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
 		if failure != nil {
 			event.Fault = userText(failure)
@@ -88,7 +89,7 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	if err != nil || failure != nil {
 		return firstError(failure, err)
 	}
-	return v.agent.showMounts(ctx, rec)
+	return v.agent.showMounts(rec)
 }
 
 func firstError(errs ...error) error {
@@ -133,7 +134,7 @@ func (v *volume) unlessGone(err error) error {
 
 // showMounts has the Machine that mounts the volume show what it is now. That is not a
 // new version of the Machine.
-func (a *Agent) showMounts(ctx context.Context, rec *journal.VolumeRecord) error {
+func (a *Agent) showMounts(rec *journal.VolumeRecord) error {
 	a.mu.RLock()
 	m := a.machines[rec.Volume.AttachedMachine]
 	a.mu.RUnlock()
@@ -145,7 +146,7 @@ func (a *Agent) showMounts(ctx context.Context, rec *journal.VolumeRecord) error
 	if m.rec.Load().Machine.State.Answers(hangar.VerbAnnotate) != hangar.Accept {
 		return nil
 	}
-	return m.annotate(ctx, func(next *journal.Record) []hangar.Event {
+	return m.annotate(func(next *journal.Record) []hangar.Event {
 		next.Machine.Config.DescribeMount(&rec.Volume)
 		if next.Previous != nil {
 			before := *next.Previous

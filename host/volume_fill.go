@@ -10,11 +10,13 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 const (
-	// fillsAtOnce bounds the volumes of a host that are being filled.
-	fillsAtOnce  = 2
+	// fillsAtOnce bounds the volumes of a host that are being filled. One organization has at
+	// most all but one of them.
+	fillsAtOnce  = 3
 	minFillPause = time.Second
 	maxFillPause = time.Minute
 	// fillReserve is what the filling of volumes leaves free of the disk, in bytes.
@@ -22,37 +24,42 @@ const (
 )
 
 // fillingOf says from what a new volume is to be filled, and completes the size that it
-// gets by that of what it is made from.
-func (a *Agent) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, err error) {
+// gets by that of what it is made from. Until release is called, that is kept as it is; the
+// record of a volume that is being filled keeps it from then on.
+func (a *Agent) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, release func(), err error) {
+	release = func() {}
 	var (
 		size int64
 		from string
 	)
 	switch {
 	case spec.Snapshot != "" && spec.Source != "":
-		return filling, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+		return filling, release, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
 			"invalid source_volume_id: a volume is made from a snapshot or from another volume, not from both")
 	case spec.Snapshot != "":
 		filling.Snapshot, from = spec.Snapshot, "snapshot "+string(spec.Snapshot)
+		release = a.store.pin(spec.Snapshot) // before it is looked for: afterwards it might be removed
 		size, err = a.restorable(ctx, spec)
 	case spec.Source != "":
 		filling.Source, from = spec.Source, "volume "+string(spec.Source)
-		size, err = a.forkable(spec)
+		size, release, err = a.forkable(spec)
 	default:
-		return filling, nil
+		return filling, release, nil
 	}
 	if err != nil {
-		return filling, err
+		release()
+		return filling, func() {}, err
 	}
 	least := int((size + 1<<30 - 1) >> 30)
 	if spec.SizeGB == 0 {
 		spec.SizeGB = least
 	}
 	if spec.SizeGB < least {
-		return filling, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+		release()
+		return filling, func() {}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
 			"invalid size_gb: %d is less than the %d GB of %s", spec.SizeGB, least, from)
 	}
-	return filling, nil
+	return filling, release, nil
 }
 
 // beginFilling starts to fill a volume in hangar.VolumeRestoring: after it was made, and
@@ -93,10 +100,11 @@ func (v *volume) removeImage(ctx context.Context) error {
 
 // fillUntil is fill until ctx ends, which it does when the volume is destroyed.
 func (v *volume) fillUntil(ctx context.Context) {
-	if v.agent.fills.Acquire(ctx, 1) != nil {
+	release, err := v.agent.fills.Acquire(ctx, v.rec.Load().OrgID)
+	if err != nil {
 		return
 	}
-	defer v.agent.fills.Release(1)
+	defer release()
 	if v.rec.Load().Volume.State != hangar.VolumeRestoring {
 		return // it was destroyed before there was anything to end
 	}
@@ -115,7 +123,7 @@ func (v *volume) fillUntil(ctx context.Context) {
 			return
 		}
 		if why := userText(err); why != told {
-			v.failed("record why a volume is not filled yet", v.tell(ctx, hangar.VolumeEvent{
+			v.failed("record why a volume is not filled yet", v.tell(hangar.VolumeEvent{
 				Type: hangar.VolumeEventRestore, Snapshot: v.rec.Load().Volume.Filling.Snapshot,
 				Text: "The volume could not be filled yet, and it is tried again", Fault: why,
 			}))
@@ -149,7 +157,7 @@ func (v *volume) fillOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		if next.Volume.State != hangar.VolumeRestoring {
 			return nil
 		}
@@ -221,7 +229,7 @@ func fillDevice(ctx context.Context, device Device, write func(Target) error) er
 
 // notFilled ends a volume for good; its user may destroy it.
 func (v *volume) notFilled(ctx context.Context, fault string) error {
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		if next.Volume.State != hangar.VolumeRestoring {
 			return nil
 		}
@@ -238,31 +246,59 @@ func (v *volume) notFilled(ctx context.Context, fault string) error {
 type roomy struct {
 	Target
 
-	left atomic.Int64 // bytes
-	free int64
+	space *diskspace.Space
+	what  string       // the target is filled for, in the words of space
+	taken atomic.Int64 // bytes that the image has taken of the disk already, and not filled
+	left  atomic.Int64 // bytes
+	free  int64
 	fault
 }
 
-// roomy returns a target that leaves some of the disk free.
-func (a *Agent) roomy(ctx context.Context, target Target, reserve int64) (*roomy, error) {
+// roomy returns a target that leaves some of the disk free, beside what the image of the
+// volume has taken of it already.
+func (a *Agent) roomy(ctx context.Context, target Target, what string, id hangar.VolumeID, reserve int64) (*roomy, error) {
 	room, err := a.o.Devices.Room(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("measure the disk of volumes: %w", err)
 	}
-	r := &roomy{Target: target, free: max(0, room.Free-reserve)}
+	reserve = max(reserve, a.o.Space.Reserved())
+	r := &roomy{Target: target, space: a.o.Space, what: what, free: max(0, room.Free-reserve) + room.Taken[id]}
 	r.left.Store(r.free)
+	r.taken.Store(room.Taken[id])
 	return r, nil
 }
 
 // WriteAt refuses what there is no room for.
 func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
-	if r.left.Add(-int64(len(b))) < 0 {
-		err := hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
-			"no capacity: the disk has %d bytes for what is to be written, which is more", r.free)
-		r.keep(err)
-		return 0, err
+	err := r.admit(int64(len(b)))
+	n := 0
+	if err == nil {
+		n, err = r.Target.WriteAt(b, at)
+		err = diskspace.Explain(err)
 	}
-	n, err := r.Target.WriteAt(b, at)
 	r.keep(err)
 	return n, err
+}
+
+// expect refuses what there is no room for before any of it is written.
+func (r *roomy) expect(bytes int64) error {
+	if r.left.Load() < bytes {
+		return r.full()
+	}
+	return r.space.Admit(r.what, max(0, bytes-r.taken.Load()))
+}
+
+func (r *roomy) full() error {
+	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonDiskFull,
+		"cannot %s: the disk has %d bytes for what is to be written, which is more", r.what, r.free)
+}
+
+func (r *roomy) admit(bytes int64) error {
+	if r.left.Add(-bytes) < 0 {
+		return r.full()
+	}
+	if r.taken.Add(-bytes) < 0 {
+		return r.space.Admit(r.what, bytes)
+	}
+	return nil
 }

@@ -41,7 +41,7 @@ func (a *Agent) tendVolumes(ctx context.Context, told map[hangar.VolumeID]string
 			continue
 		}
 		if usageMoved(v.rec.Load().Volume.Usage, usage) {
-			if err := v.remember(ctx, usage); err != nil {
+			if err := v.remember(usage); err != nil {
 				a.o.Log.Error("record the usage of a volume", keyVolume, v.id, keyError, err)
 			}
 		}
@@ -66,7 +66,7 @@ func usageMoved(before, now hangar.VolumeUsage) bool {
 func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, before string) string {
 	rec := v.rec.Load()
 	m, mount := v.agent.mountOf(v)
-	if m == nil || mount.ExtendThresholdPercent <= 0 || rec.Volume.State != hangar.VolumeCreated || rec.Volume.NeedsRestart {
+	if m == nil || mount.ExtendThresholdPercent <= 0 || rec.Volume.State != hangar.VolumeCreated || rec.Volume.NeedsRestart || !v.claimable() {
 		return before
 	}
 	if usage.Used()*100 < int64(mount.ExtendThresholdPercent)*usage.Total() {
@@ -94,7 +94,7 @@ func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, befor
 		return why
 	}
 	m.note("warn", "Volume %s is %d%% full and cannot be extended: %s", v.id, percent, why)
-	err := v.tell(ctx, hangar.VolumeEvent{Type: hangar.VolumeEventExtend, Machine: m.id, Fault: why})
+	err := v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventExtend, Machine: m.id, Fault: why})
 	if err != nil {
 		v.agent.o.Log.Error("record the event of a volume", keyVolume, v.id, keyError, err)
 	}

@@ -41,33 +41,53 @@ func (a *Agent) keepSnapshots(ctx context.Context) {
 
 // snapshotRound does what is due. What fails is tried again in the next round.
 func (a *Agent) snapshotRound(ctx context.Context) {
+	a.round.Lock() // two at once would pass over what the other one looks at
+	defer a.round.Unlock()
 	now := a.o.Now()
-	apps := make(map[drillKey][]*journal.VolumeRecord)
+	apps := make(map[hangar.AppID][]*journal.VolumeRecord)
 	for _, v := range a.allVolumes() {
 		if ctx.Err() != nil {
 			return
 		}
-		if dueDaily(v.rec.Load(), now) {
-			_, err := v.beginSnapshot(ctx, true)
-			v.failed("take the daily one", err)
+		if dueDaily(v.rec.Load(), now) && v.claimable() {
+			v.failed("take the daily one", v.takeDaily(ctx))
 		}
-		v.failed("take expired ones off the list", v.expire(ctx, now))
+		v.failed("take expired ones off the list", v.expire(now))
 		v.failed("remove discarded ones from the archive", v.removeDiscarded(ctx))
 		rec := v.rec.Load()
-		apps[drillKeyOf(rec)] = append(apps[drillKeyOf(rec)], rec)
+		apps[rec.Volume.AppID] = append(apps[rec.Volume.AppID], rec)
 	}
 	for of, records := range apps {
-		orgID, app := records[0].OrgID, records[0].Volume.App
 		a.drills.mu.Lock()
-		due := dueDrill(app, a.drills.byApp[of], records, now)
+		due := dueDrill(of, a.drills.byApp[of], records, now)
 		a.drills.mu.Unlock()
 		if due {
-			if _, err := a.DrillVolumes(ctx, orgID, app); err != nil && ctx.Err() == nil {
-				a.o.Log.Error("begin a drill", keyApp, app, keyError, err)
+			if _, err := a.DrillVolumes(ctx, of); err != nil && ctx.Err() == nil {
+				a.o.Log.Error("begin a drill", keyApp, records[0].Volume.App, keyError, err)
 			}
 		}
 	}
-	a.forgetDrills(ctx, apps)
+	a.forgetDrills(apps)
+}
+
+// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
+// which the volume tells once.
+func (v *volume) takeDaily(ctx context.Context) error {
+	refusal := v.agent.o.Space.Admit(snapshotting, 0)
+	switch {
+	case hangar.ReasonOf(refusal) != hangar.ReasonDiskFull:
+		v.dailyWaits.Store(false)
+		if refusal != nil {
+			return refusal
+		}
+		return v.dailySnapshot(ctx)
+	case v.dailyWaits.Swap(true):
+		return nil
+	}
+	v.agent.o.Log.Warn("the daily snapshot of a volume waits", keyVolume, v.id, keyError, refusal)
+	return v.tell(hangar.VolumeEvent{
+		Type: hangar.VolumeEventSnapshot, Text: "The daily snapshot waits until the disk has room", Fault: userText(refusal),
+	})
 }
 
 // keyStep is the key of log lines.
@@ -81,11 +101,11 @@ func (v *volume) failed(what string, err error) {
 }
 
 // expire takes those snapshots off the list whose time is over.
-func (v *volume) expire(ctx context.Context, now time.Time) error {
+func (v *volume) expire(now time.Time) error {
 	if len(dispensable(v.rec.Load().Snapshots, now)) == 0 {
 		return nil
 	}
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		discard(next, dispensable(next.Snapshots, now)...)
 		return nil
 	})
@@ -93,14 +113,14 @@ func (v *volume) expire(ctx context.Context, now time.Time) error {
 }
 
 // forgetDrills drops what is known of drills of Apps that have no volumes any more.
-func (a *Agent) forgetDrills(ctx context.Context, apps map[drillKey][]*journal.VolumeRecord) {
+func (a *Agent) forgetDrills(apps map[hangar.AppID][]*journal.VolumeRecord) {
 	a.drills.mu.Lock()
 	defer a.drills.mu.Unlock()
 	for of, rec := range a.drills.byApp {
 		if len(apps[of]) > 0 || rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
 			continue
 		}
-		if err := a.putDrill(ctx, of, nil); err != nil {
+		if err := a.putDrill(of, nil); err != nil {
 			a.o.Log.Error("forget drills", keyApp, of, keyError, err)
 			return
 		}

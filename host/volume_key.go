@@ -38,7 +38,7 @@ func (a *Agent) sealingKey(id hangar.VolumeID, encrypted bool, commit func(seale
 // spec is what the image of a record's volume is.
 func (a *Agent) volumeSpec(rec *journal.VolumeRecord) (devices.Spec, error) {
 	id := rec.Volume.ID
-	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30}
+	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30, Allocate: a.overcommit() <= 1}
 	if !rec.Volume.Encrypted {
 		return spec, nil
 	}
@@ -61,7 +61,7 @@ func (a *Agent) resealVolumes(ctx context.Context) (resealed int, err error) {
 		if err := ctx.Err(); err != nil {
 			return resealed, err
 		}
-		done, err := a.resealVolume(ctx, v)
+		done, err := a.resealVolume(v)
 		if err != nil {
 			return resealed, err
 		}
@@ -76,7 +76,7 @@ func (a *Agent) resealVolumes(ctx context.Context) (resealed int, err error) {
 	return resealed, nil
 }
 
-func (a *Agent) resealVolume(ctx context.Context, v *volume) (done bool, err error) {
+func (a *Agent) resealVolume(v *volume) (done bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.rec.Load().Key
@@ -96,7 +96,7 @@ func (a *Agent) resealVolume(ctx context.Context, v *volume) (done bool, err err
 		if err != nil {
 			return err
 		}
-		_, err = v.commit(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		_, err = v.commit(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Key = sealed
 			return nil
 		})

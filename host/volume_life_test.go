@@ -174,7 +174,7 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	row, err := r.UndeleteVolume(t.Context(), ref)
 	r.must(err)
 	if v := row.Volume; v.State != hangar.VolumeCreated || !v.DestroyedAt.IsZero() {
-		t.Errorf("had back: %+v", v)
+		t.Errorf("undeleted: %+v", v)
 	}
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
@@ -182,13 +182,13 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	r.wait(m, hangar.MachineDestroyed)
 	_, err = r.DestroyVolume(t.Context(), ref)
 	r.must(err)
-	r.ahead.Add(int64(hangar.VolumeGrace + time.Second))
 	r.disk.inject(func(op string, _ hangar.VolumeID) error {
 		if op == "remove" {
 			return errors.New("busy")
 		}
 		return nil
 	})
+	r.ahead.Add(int64(hangar.VolumeGrace + time.Second))
 	host.PurgeVolumes(t.Context(), r.Agent)
 	if v := r.look(ref); v.State != hangar.VolumeDestroying {
 		t.Errorf("while its image cannot be removed: %+v", v)

@@ -126,8 +126,8 @@ func (k *keeper) agreed(rt *rapid.T, err error) bool {
 }
 
 func (k *keeper) make(rt *rapid.T) func() {
-	ref := hangar.VolumeRef{App: "web", ID: hangar.NewVolumeID()}
-	spec := hangar.VolumeSpec{ID: ref.ID, Name: "data", App: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
+	ref := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
+	spec := hangar.VolumeSpec{ID: ref.ID, Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
 	spec.Encrypted = rapid.Bool().Draw(rt, "encrypted")
 	return func() {
 		_, err := k.CreateVolume(context.Background(), spec)
@@ -150,7 +150,7 @@ func (k *keeper) extend(rt *rapid.T) func() {
 func (k *keeper) mount(rt *rapid.T) func() {
 	ref, v := k.pick(rt, func(v *kept) bool { return !v.destroyed && v.machine.ID == "" })
 	spec := hangar.MachineSpec{
-		ID: hangar.NewMachineID(), Name: "m", App: "web", Org: "personal", Network: 1, Region: "loc",
+		ID: hangar.NewMachineID(), Name: "m", App: "web", AppID: "web", Org: "personal", Network: 1, Region: "loc",
 		Config: hangar.MachineConfig{
 			Image: "web", Guest: small(), Mounts: []hangar.Mount{{Volume: string(ref.ID), Path: "/data"}},
 			Restart: &hangar.RestartConfig{Policy: hangar.RestartNo},
@@ -158,7 +158,7 @@ func (k *keeper) mount(rt *rapid.T) func() {
 	}
 	return func() {
 		if _, err := k.CreateMachine(context.Background(), spec); k.agreed(rt, err) {
-			v.machine = hangar.MachineRef{App: "web", ID: spec.ID}
+			v.machine = hangar.MachineRef{App: "web", AppID: "web", ID: spec.ID}
 		}
 	}
 }
@@ -239,7 +239,7 @@ func (k *keeper) check(rt *rapid.T) {
 		}
 		v := k.volumes[ref]
 		if by := k.look(ref).AttachedMachine; by != "" {
-			k.wait(hangar.MachineRef{App: "web", ID: by}, hangar.WaitSettled)
+			k.wait(hangar.MachineRef{App: "web", AppID: "web", ID: by}, hangar.WaitSettled)
 		}
 		k.until(func() bool {
 			state := k.look(ref).State
@@ -259,7 +259,7 @@ func (k *keeper) check(rt *rapid.T) {
 		}
 		v.machine = hangar.MachineRef{}
 		if now.AttachedMachine != "" {
-			v.machine = hangar.MachineRef{App: "web", ID: now.AttachedMachine}
+			v.machine = hangar.MachineRef{App: "web", AppID: "web", ID: now.AttachedMachine}
 		}
 		k.until(func() bool {
 			running := v.machine.ID != "" && k.state(v.machine) == hangar.MachineStarted

@@ -65,7 +65,7 @@ func (m *machine) mountVolume(ctx context.Context, v *volume) (dir string, repai
 	}
 	mounted, err := device.Mount(ctx)
 	if err != nil {
-		return "", false, v.damaged(ctx, err)
+		return "", false, v.damaged(err)
 	}
 	v.open.mounted = &mounted
 	repaired = mounted.Replayed || mounted.Repaired
@@ -78,7 +78,7 @@ func (m *machine) mountVolume(ctx context.Context, v *volume) (dir string, repai
 // mounted records what mounting has found out. v.open.mu is held.
 func (v *volume) mounted(ctx context.Context, mounted MountedVolume) error {
 	usage, ok := v.measure(ctx)
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Damaged, next.Volume.NeedsRestart = "", false
 		if ok {
 			next.Volume.Usage = usage
@@ -107,7 +107,7 @@ func (m *machine) formatOnce(ctx context.Context, v *volume, device Device) erro
 	if err := device.Format(ctx); err != nil && !errors.Is(err, devices.ErrNotBlank) {
 		return err
 	}
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Formatted = true
 		return []hangar.VolumeEvent{{Type: hangar.VolumeEventFormat, Machine: m.id}}
 	})
@@ -165,20 +165,28 @@ func (v *volume) retake(ctx context.Context) error {
 		return nil
 	}
 	device, err := v.attach(ctx)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return errOvertaken
-	}
-	if err != nil {
+	case damage(err) != "":
 		return volumeLost{v, err}
+	case err != nil:
+		return err
 	}
 	v.open.machine = true
-	// Without a look at what is mounted: one that was opened just now serves nobody.
-	if usage, err := device.Usage(ctx); err != nil || usage.Blocks == 0 {
-		return volumeLost{v, firstError(err, errNotMounted)}
+	usage, err := device.Usage(ctx)
+	if err == nil && usage.Blocks == 0 { // it was opened just now, and serves nobody
+		return volumeLost{v, errNotMounted}
 	}
-	mounted, err := device.Mount(ctx) // says where it is
+	var mounted MountedVolume
+	if err == nil {
+		mounted, err = device.Mount(ctx) // says where it is
+	}
+	if isLost(device) {
+		return volumeLost{v, device.Err()}
+	}
 	if err != nil {
-		return volumeLost{v, err}
+		return err
 	}
 	v.open.mounted = &mounted
 	return nil
@@ -217,7 +225,7 @@ func (m *machine) withoutVolume(ctx context.Context, rec *journal.Record, err er
 	m.agent.o.Log.Error("machine lost a volume", keyMachine, m.id, keyVolume, lost.v.id, keyError, lost.cause)
 	m.note("error", "Volume %s was lost, ending the machine", lost.v.id)
 	event := hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: m.id, Fault: lost.why()}
-	if err := lost.v.tell(ctx, event); err != nil {
+	if err := lost.v.tell(event); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, m.agent.limits.release)
@@ -235,5 +243,5 @@ func (m *machine) withoutVolume(ctx context.Context, rec *journal.Record, err er
 	if exit.Code == 0 {
 		exit.Code = 137 // whatever it says: its policy shall see a failure
 	}
-	return m.exitedBecause(ctx, rec, exit, lost.Error())
+	return m.exitedBecause(rec, exit, lost.Error())
 }

@@ -54,11 +54,11 @@ func (v *volume) attach(ctx context.Context) (Device, error) {
 	}
 	spec, err := v.agent.volumeSpec(v.rec.Load())
 	if err != nil {
-		return nil, v.damaged(ctx, err)
+		return nil, v.damaged(err)
 	}
 	device, err := v.agent.o.Devices.Attach(ctx, spec)
 	if err != nil {
-		return nil, v.damaged(ctx, err)
+		return nil, v.damaged(err)
 	}
 	v.open.device, v.open.mounted = device, nil
 	return device, nil
@@ -95,7 +95,7 @@ func (v *volume) detach(ctx context.Context) error {
 	if !ok {
 		return err
 	}
-	return errors.Join(err, v.remember(ctx, usage))
+	return errors.Join(err, v.remember(usage))
 }
 
 // openDevice returns what is open of the volume, which an earlier daemon may have opened,
@@ -109,11 +109,11 @@ func (v *volume) openDevice(ctx context.Context) (Device, error) {
 		return nil, err
 	}
 	device, err := v.attach(ctx)
-	if err != nil {
-		// By force, then: what is left is of no use to anybody.
-		return nil, v.agent.o.Devices.Release(ctx, v.id)
+	if err != nil && damage(err) != "" {
+		// What is left can never be closed with all that was written.
+		return nil, v.agent.o.Devices.Release(context.WithoutCancel(ctx), v.id)
 	}
-	return device, nil
+	return device, err
 }
 
 // unhold is the inverse of hold.
@@ -184,11 +184,11 @@ func (v *volume) usage(ctx context.Context) (usage hangar.VolumeUsage, ok bool) 
 }
 
 // remember records how full a volume is.
-func (v *volume) remember(ctx context.Context, usage hangar.VolumeUsage) error {
+func (v *volume) remember(usage hangar.VolumeUsage) error {
 	if v.rec.Load().Volume.Usage == usage {
 		return nil
 	}
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.Usage = usage
 		return nil
 	})
@@ -197,13 +197,13 @@ func (v *volume) remember(ctx context.Context, usage hangar.VolumeUsage) error {
 
 // damaged records that a volume cannot be opened or repaired, if err says so, and
 // returns what to answer.
-func (v *volume) damaged(ctx context.Context, err error) error {
+func (v *volume) damaged(err error) error {
 	why := damage(err)
 	if why == "" {
 		return err
 	}
 	if v.rec.Load().Damaged != why {
-		_, recorded := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Damaged = why
 			return []hangar.VolumeEvent{{Type: hangar.VolumeEventDamaged, Machine: next.Volume.AttachedMachine, Fault: why}}
 		})

@@ -50,7 +50,7 @@ func (a *Agent) sweepVolumes(ctx context.Context) error {
 		if by == "" || a.claims(by) {
 			continue
 		}
-		_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Volume.AttachedMachine = ""
 			return []hangar.VolumeEvent{{Type: hangar.VolumeEventDetach, Machine: by}}
 		})
@@ -103,7 +103,7 @@ func (v *volume) resume(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		_, recorded := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Volume.State = hangar.VolumeFailed
 			return []hangar.VolumeEvent{{Type: hangar.VolumeEventCreate, Fault: userText(err)}}
 		})

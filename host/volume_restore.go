@@ -57,7 +57,7 @@ func (v *volume) restore(ctx context.Context, target Target, id hangar.SnapshotI
 	if err != nil {
 		return "", err
 	}
-	room, err := v.agent.roomy(ctx, target, fillReserve)
+	room, err := v.agent.roomy(ctx, target, restoring, v.id, fillReserve)
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/hangar-platform/hangar"
@@ -11,6 +12,9 @@ import (
 type volumeRows struct {
 	mu  sync.Mutex
 	has map[hangar.VolumeRef]hangar.VolumeRow
+
+	refuse  func(row *hangar.VolumeRow) error // called with mu held; nil: nothing is refused
+	claimed []hangar.VolumeRow
 }
 
 func (p *volumeRows) PublishVolume(_ context.Context, row hangar.VolumeRow) error {
@@ -28,7 +32,9 @@ func (p *volumeRows) PublishVolume(_ context.Context, row hangar.VolumeRow) erro
 func (p *volumeRows) RetractVolume(_ context.Context, _ hangar.HostID, ref hangar.VolumeRef) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.has, ref)
+	maps.DeleteFunc(p.has, func(known hangar.VolumeRef, _ hangar.VolumeRow) bool {
+		return known.AppID == ref.AppID && known.ID == ref.ID
+	})
 	return nil
 }
 
@@ -47,4 +53,34 @@ func (p *volumeRows) row(ref hangar.VolumeRef) (hangar.VolumeRow, bool) {
 	defer p.mu.Unlock()
 	row, ok := p.has[ref]
 	return row, ok
+}
+
+// ClaimVolume refuses what the test says, and notes the rest.
+func (p *volumeRows) ClaimVolume(_ context.Context, row hangar.VolumeRow) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse != nil {
+		if err := p.refuse(&row); err != nil {
+			return err
+		}
+	}
+	p.claimed = append(p.claimed, row)
+	return nil
+}
+
+// answer has claims refused.
+func (p *volumeRows) answer(refuse func(row *hangar.VolumeRow) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = refuse
+}
+
+// sizes are those that were claimed, in GiB.
+func (p *volumeRows) sizes() (list []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, row := range p.claimed {
+		list = append(list, row.Volume.SizeGB)
+	}
+	return list
 }

@@ -18,19 +18,44 @@ func (v *volume) promised() int {
 	return max(rec.Volume.SizeGB, rec.Growing)
 }
 
-// roomFor refuses to promise more GiB than the disk can hold of volumes: what is free
-// and what they take already, times the operator's ratio. a.volumes.room is held.
-func (a *Agent) roomFor(ctx context.Context, more int) error {
-	disk, err := a.volumeRoom(ctx)
-	if err != nil {
+// promise has commit record that volumes of an organization take so many GiB more of the disk,
+// if it can hold that beside what is promised already: what is free and what volumes take,
+// times the operator's ratio. Before it is refused, destroyed volumes that could still be
+// undeleted are removed: those of the same organization first, and then those of others.
+func (a *Agent) promise(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
+	lacking, err := a.tryPromise(ctx, more, commit)
+	if lacking == 0 {
 		return err
 	}
-	if int64(more)<<30 > disk.left() {
-		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+	if err := a.volumes.purging.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer a.volumes.purging.Release(1)
+	for {
+		if lacking, err = a.tryPromise(ctx, more, commit); lacking == 0 {
+			return err
+		}
+		if !a.reclaim(ctx, org, lacking) {
+			return err
+		}
+	}
+}
+
+// tryPromise is promise without a reclaim. lacking is how many bytes there are too few; then
+// nothing was committed.
+func (a *Agent) tryPromise(ctx context.Context, more int, commit func() error) (lacking int64, err error) {
+	a.volumes.room.Lock()
+	defer a.volumes.room.Unlock()
+	disk, err := a.volumeRoom(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if lacking = int64(more)<<30 - disk.left(); more > 0 && lacking > 0 {
+		return lacking, hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
 			"no capacity: %d GB asked, %d GB promised to volumes already, and the disk holds %.1f GB for them (over-commit ratio %g)",
 			more, disk.promised, float64(disk.holds)/(1<<30), disk.ratio)
 	}
-	return nil
+	return 0, commit()
 }
 
 // volumeRoom is what the disk has to promise to volumes.
@@ -48,7 +73,7 @@ func (a *Agent) volumeRoom(ctx context.Context) (volumeRoom, error) {
 	if err != nil {
 		return volumeRoom{}, fmt.Errorf("measure the disk of volumes: %w", err)
 	}
-	room := volumeRoom{holds: disk.Free, ratio: a.overcommit()}
+	room := volumeRoom{holds: disk.Free - a.o.Space.Reserved(), ratio: a.overcommit()}
 	for _, v := range a.allVolumes() {
 		room.promised += v.promised()
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // snapshotsAtOnce bounds the snapshots of a host that are being read, which compete with
-// Machines for its disk.
-const snapshotsAtOnce = 2
+// Machines for its disk. One organization has at most all but one of them.
+const snapshotsAtOnce = 3
 
 // Snapshots implements hangar.VolumeAgent.
 func (a *Agent) Snapshots(_ context.Context, ref hangar.VolumeRef) ([]*hangar.Snapshot, error) {
@@ -52,24 +52,28 @@ func (a *Agent) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hang
 	if a.o.Archive == nil {
 		return nil, errNoArchive()
 	}
+	if err := a.o.Space.Admit(snapshotting, 0); err != nil {
+		return nil, err
+	}
 	return v.beginSnapshot(ctx, false)
 }
 
 // beginSnapshot records that there is to be a snapshot, and has it taken.
 func (v *volume) beginSnapshot(ctx context.Context, daily bool) (*hangar.Snapshot, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	rec := v.rec.Load()
-	if err := mayBeSnapshotted(rec, daily); err != nil {
-		return nil, err
-	}
-	s := hangar.Snapshot{
-		ID: hangar.NewSnapshotID(), Volume: v.id, State: hangar.SnapshotWaiting, VolumeSize: int64(rec.Volume.SizeGB) << 30,
-		CreatedAt: wholeSecond(v.agent.o.Now()), RetentionDays: rec.Volume.SnapshotRetention, Daily: daily,
-	}
-	_, err := v.commit(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
-		next.Snapshots = slices.Insert(slices.Clone(next.Snapshots), 0, s)
-		return nil
+	var s hangar.Snapshot
+	err := v.claiming(ctx, func(rec *journal.VolumeRecord) (*hangar.VolumeRow, error) {
+		if err := mayBeSnapshotted(rec, daily); err != nil {
+			return nil, err
+		}
+		s = v.newSnapshot(rec, daily)
+		wanted := volumeRow(rec)
+		wanted.Snapshots = slices.Insert(slices.Clone(rec.Snapshots), 0, s)
+		return &wanted, nil
+	}, func(rec *journal.VolumeRecord) error {
+		return v.commitTo(rec, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+			next.Snapshots = slices.Insert(slices.Clone(next.Snapshots), 0, s)
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -77,6 +81,31 @@ func (v *volume) beginSnapshot(ctx context.Context, daily bool) (*hangar.Snapsho
 	// One that cannot be taken any more waits for the next daemon.
 	v.agent.start(func() { v.takeSnapshot(v.agent.lifetime, s.ID) })
 	return &s, nil
+}
+
+func (v *volume) newSnapshot(rec *journal.VolumeRecord, daily bool) hangar.Snapshot {
+	return hangar.Snapshot{
+		ID: hangar.NewSnapshotID(), Volume: v.id, State: hangar.SnapshotWaiting, VolumeSize: int64(rec.Volume.SizeGB) << 30,
+		CreatedAt: wholeSecond(v.agent.o.Now()), RetentionDays: rec.Volume.SnapshotRetention, Daily: daily,
+	}
+}
+
+// dailySnapshot begins a daily snapshot. One beyond the quota of the organization is not taken:
+// it is listed as failed, and tried again like any other one that has failed.
+func (v *volume) dailySnapshot(ctx context.Context) error {
+	_, err := v.beginSnapshot(ctx, true)
+	if hangar.ReasonOf(err) != hangar.ReasonQuota {
+		return err
+	}
+	now := v.agent.o.Now()
+	s := v.newSnapshot(v.rec.Load(), true)
+	s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), userText(err)
+	_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Snapshots = slices.Insert(slices.Clone(next.Snapshots), 0, s)
+		discard(next, dispensable(next.Snapshots, now)...)
+		return []hangar.VolumeEvent{{Type: hangar.VolumeEventSnapshot, Snapshot: s.ID, Text: "The daily snapshot was not taken", Fault: s.Fault}}
+	})
+	return recorded
 }
 
 func mayBeSnapshotted(rec *journal.VolumeRecord, daily bool) error {
@@ -108,11 +137,12 @@ func withSnapshot(snapshots []hangar.Snapshot, id hangar.SnapshotID, alter func(
 // daemon, which takes it of what is on the volume then.
 func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 	a := v.agent
-	if a.snapshots.Acquire(ctx, 1) != nil {
+	release, err := a.snapshots.Acquire(ctx, v.rec.Load().OrgID)
+	if err != nil {
 		return
 	}
-	defer a.snapshots.Release(1)
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	defer release()
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) { s.State = hangar.SnapshotRunning })
 		return nil
 	})
@@ -124,16 +154,16 @@ func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 		entry, took, err = v.archiveSnapshot(ctx, id)
 	}
 	if err != nil && ctx.Err() != nil {
-		v.putOff(ctx, id)
+		v.putOff(id)
 		return
 	}
 	if err != nil {
 		a.o.Log.Error("snapshot of a volume", keyVolume, v.id, keySnapshot, id, keyError, err)
 		a.metrics.snapshots.WithLabelValues(resultFailed).Inc()
-		err = v.snapshotFailed(ctx, id, userText(err))
+		err = v.snapshotFailed(id, userText(err))
 	} else {
 		a.metrics.snapshots.WithLabelValues(resultCreated).Inc()
-		err = v.snapshotCreated(ctx, entry, took)
+		err = v.snapshotCreated(entry, took)
 	}
 	if err != nil && ctx.Err() == nil {
 		a.o.Log.Error("record what became of a snapshot", keyVolume, v.id, keySnapshot, id, keyError, err)
@@ -142,8 +172,8 @@ func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 }
 
 // putOff has a snapshot that was not completed wait again.
-func (v *volume) putOff(ctx context.Context, id hangar.SnapshotID) {
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+func (v *volume) putOff(id hangar.SnapshotID) {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) { s.State = hangar.SnapshotWaiting })
 		return nil
 	})
@@ -152,9 +182,9 @@ func (v *volume) putOff(ctx context.Context, id hangar.SnapshotID) {
 	}
 }
 
-func (v *volume) snapshotCreated(ctx context.Context, entry archive.Entry, took time.Duration) error {
+func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) error {
 	now := v.agent.o.Now()
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, entry.ID, func(s *hangar.Snapshot) {
 			s.State, s.FinishedAt, s.Frozen = hangar.SnapshotCreated, wholeSecond(now), took
 			s.Size, s.VolumeSize, s.Digest = entry.Stored, entry.VolumeSize, entry.Digest
@@ -169,9 +199,9 @@ func (v *volume) snapshotCreated(ctx context.Context, entry archive.Entry, took 
 }
 
 // snapshotFailed says that there is no such snapshot, whatever the archive has of it.
-func (v *volume) snapshotFailed(ctx context.Context, id hangar.SnapshotID, fault string) error {
+func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
 	now := v.agent.o.Now()
-	_, err := v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) {
 			s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), fault
 		})
@@ -191,7 +221,7 @@ func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (ent
 	}
 	defer v.reading.Store(nil)
 	progress := func(p hangar.Progress) { v.reading.Store(&p) }
-	err = v.frozen(ctx, string(id), func(view view) error {
+	err = v.frozen(ctx, snapshotting, string(id), func(view view) error {
 		took = view.Took()
 		meta := archive.Meta{
 			ID: id, Volume: v.id, App: view.of.Volume.App, Org: view.of.Org, OrgID: view.of.OrgID, CreatedAt: wholeSecond(v.agent.o.Now()),
@@ -227,7 +257,7 @@ func (v *volume) base(ctx context.Context, view view) (*archive.Base, func(), er
 
 // takeUpSnapshots sees to what an earlier daemon left under way. A snapshot that it was
 // reading when it was killed is given up: that may have been long ago.
-func (a *Agent) takeUpSnapshots(ctx context.Context) error {
+func (a *Agent) takeUpSnapshots() error {
 	if err := a.readDrills(); err != nil {
 		return err
 	}
@@ -238,7 +268,7 @@ func (a *Agent) takeUpSnapshots(ctx context.Context) error {
 				a.start(func() { v.takeSnapshot(a.lifetime, s.ID) })
 			case hangar.SnapshotRunning:
 				a.metrics.snapshots.WithLabelValues(resultFailed).Inc()
-				if err := v.snapshotFailed(ctx, s.ID, "the server ended unexpectedly meanwhile"); err != nil {
+				if err := v.snapshotFailed(s.ID, "the server ended unexpectedly meanwhile"); err != nil {
 					return err
 				}
 			default:

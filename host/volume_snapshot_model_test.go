@@ -121,7 +121,7 @@ func (l *librarian) settle() {
 				}
 			}
 		}
-		drill, err := l.VolumeDrill(context.Background(), testOrg, "web")
+		drill, err := l.VolumeDrill(context.Background(), "web")
 		return err != nil || !drill.FinishedAt.IsZero()
 	})
 }
@@ -140,12 +140,12 @@ func (l *librarian) add(rt *rapid.T, content string, edit func(*hangar.VolumeSpe
 		rt.Skip("there are enough volumes")
 	}
 	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "web", Org: "personal", OrgID: testOrg, Region: "loc", FSType: hangar.FSRaw,
+		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", FSType: hangar.FSRaw,
 		SnapshotRetention: rapid.IntRange(1, 3).Draw(rt, "retention"), AutoBackup: rapid.Bool().Draw(rt, "daily"),
 		Encrypted: rapid.Bool().Draw(rt, "encrypted"),
 	}
 	edit(&spec)
-	ref := hangar.VolumeRef{App: "web", ID: spec.ID}
+	ref := hangar.VolumeRef{App: "web", AppID: "web", ID: spec.ID}
 	l.maybeKilled(rt, func() { _, _ = l.CreateVolume(context.Background(), spec) })
 	row, err := l.VolumeRow(context.Background(), ref)
 	if err != nil {
@@ -210,9 +210,9 @@ func (l *librarian) fork(rt *rapid.T) {
 }
 
 func (l *librarian) drill(rt *rapid.T) {
-	before, _ := l.VolumeDrill(context.Background(), testOrg, "web")
-	l.maybeKilled(rt, func() { _, _ = l.DrillVolumes(context.Background(), testOrg, "web") })
-	after, err := l.VolumeDrill(context.Background(), testOrg, "web")
+	before, _ := l.VolumeDrill(context.Background(), "web")
+	l.maybeKilled(rt, func() { _, _ = l.DrillVolumes(context.Background(), "web") })
+	after, err := l.VolumeDrill(context.Background(), "web")
 	if err == nil && (before == nil || *after != *before) && !after.Passed {
 		rt.Fatalf("drill %+v", after)
 	}

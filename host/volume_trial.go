@@ -21,11 +21,16 @@ const drillReserve = 1 << 30
 
 // drill carries out the drill of an App that is recorded as under way. When ctx ends
 // first, the next daemon begins again.
-func (a *Agent) drill(ctx context.Context, of drillKey) {
-	if a.trials.Acquire(ctx, 1) != nil {
+func (a *Agent) drill(ctx context.Context, of hangar.AppID) {
+	var org hangar.OrgID
+	if records := a.recordsOf(of); len(records) > 0 {
+		org = records[0].OrgID
+	}
+	release, err := a.trials.Acquire(ctx, org)
+	if err != nil {
 		return
 	}
-	defer a.trials.Release(1)
+	defer release()
 	progress := new(atomic.Pointer[hangar.Progress])
 	a.drills.mu.Lock()
 	rec := a.drills.byApp[of]
@@ -82,7 +87,7 @@ func (a *Agent) try(ctx context.Context, rec *drillRecord, progress func(hangar.
 		err = errors.Join(err, device.Close(bounded))
 	}()
 	err = fillDevice(ctx, device, func(target Target) error {
-		room, err := a.roomy(ctx, target, drillReserve)
+		room, err := a.roomy(ctx, target, drilling, spec.ID, drillReserve)
 		if err != nil {
 			return err
 		}
@@ -123,12 +128,12 @@ func compare(ctx context.Context, store Archive, device Device, entry archive.En
 }
 
 // drillEnded publishes how a drill went. cleared: nothing is left of its scratch volume.
-func (a *Agent) drillEnded(ctx context.Context, of drillKey, rec *drillRecord, failure error, cleared bool) {
+func (a *Agent) drillEnded(ctx context.Context, of hangar.AppID, rec *drillRecord, failure error, cleared bool) {
 	now := wholeSecond(a.o.Now())
 	drill := rec.Latest
 	result, fault := resultPassed, ""
 	switch {
-	case hangar.ReasonOf(failure) == hangar.ReasonInsufficientCapacity:
+	case hangar.ReasonOf(failure) == hangar.ReasonDiskFull:
 		result, fault = resultPostponed, "postponed: "+userText(failure)
 	case failure != nil:
 		result, fault = resultFailed, userText(failure)
@@ -153,12 +158,12 @@ func (a *Agent) drillEnded(ctx context.Context, of drillKey, rec *drillRecord, f
 	if failure == nil {
 		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", a.takenAt(v, drill.Snapshot))
 	}
-	v.failed("record a drill", v.tell(ctx, e))
+	v.failed("record a drill", v.tell(e))
 }
 
 // recordDrill changes what is known of the drills of an App.
-func (a *Agent) recordDrill(ctx context.Context, of drillKey, alter func(next *drillRecord)) {
-	if err := a.changeDrill(ctx, of, alter); err != nil && ctx.Err() == nil {
+func (a *Agent) recordDrill(ctx context.Context, of hangar.AppID, alter func(next *drillRecord)) {
+	if err := a.changeDrill(of, alter); err != nil && ctx.Err() == nil {
 		a.o.Log.Error("record how a drill went", keyApp, of, keyError, err)
 	}
 }
@@ -175,7 +180,7 @@ func (a *Agent) takenAt(v *volume, id hangar.SnapshotID) string {
 
 // tellOfDrill says aloud when a snapshot cannot be restored: whoever runs the server and
 // whoever runs the App have to know before they need it.
-func (a *Agent) tellOfDrill(of drillKey, drill *hangar.VolumeDrill, result, fault string, failure error) {
+func (a *Agent) tellOfDrill(of hangar.AppID, drill *hangar.VolumeDrill, result, fault string, failure error) {
 	switch result {
 	case resultPassed:
 		a.o.Log.Info("drill of a snapshot passed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot)
@@ -189,14 +194,13 @@ func (a *Agent) tellOfDrill(of drillKey, drill *hangar.VolumeDrill, result, faul
 	if machine == "" {
 		return // there is no log of the App
 	}
-	a.o.Logs.Append(hangar.MachineRef{App: drill.App, ID: machine}, hangar.LogRunner, "error", fmt.Sprintf(
+	a.o.Logs.Append(hangar.MachineRef{AppID: of, ID: machine}, hangar.LogRunner, "error", fmt.Sprintf(
 		"DRILL FAILED: snapshot %s of volume %s cannot be restored: %s", drill.Snapshot, drill.Volume, fault))
 }
 
 // drillWitness is the Machine in whose log a drill is told of: the one that has the volume,
-// or any of the App. Volumes that are left of an App which was destroyed have none, even if
-// there is another App of that name.
-func (a *Agent) drillWitness(of drillKey, drill *hangar.VolumeDrill) hangar.MachineID {
+// or any of the App. Volumes that are left of an App which was destroyed have none.
+func (a *Agent) drillWitness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.MachineID {
 	if v := a.volumeByID(drill.Volume); v != nil {
 		if by := v.rec.Load().Volume.AttachedMachine; by != "" {
 			return by
@@ -205,10 +209,8 @@ func (a *Agent) drillWitness(of drillKey, drill *hangar.VolumeDrill) hangar.Mach
 	if !slices.ContainsFunc(a.recordsOf(of), func(rec *journal.VolumeRecord) bool { return !rec.Volume.State.Gone() }) {
 		return ""
 	}
-	for _, m := range a.of(drill.App) {
-		if m.rec.Load().Machine.State != hangar.MachineDestroyed {
-			return m.id
-		}
+	for _, m := range a.of(of) {
+		return m.id
 	}
 	return ""
 }

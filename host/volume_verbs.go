@@ -11,16 +11,16 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // CreateVolume implements hangar.VolumeAgent.
 func (a *Agent) CreateVolume(ctx context.Context, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
-	created, err, _ := a.volumes.creates.Do(string(spec.ID), func() (any, error) { return a.createVolume(ctx, spec) })
+	v, err := once(ctx, &a.volumes.creates, string(spec.ID), func() (*volume, error) { return a.createVolume(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
-	v := created.(*volume)
-	if v.rec.Load().Volume.App != spec.App {
+	if v.rec.Load().Volume.AppID != spec.AppID {
 		return nil, hangar.VolumeNotFound(spec.ID)
 	}
 	return v.row(ctx), nil
@@ -30,34 +30,44 @@ func (a *Agent) createVolume(ctx context.Context, spec hangar.VolumeSpec) (*volu
 	if known := a.volumeByID(spec.ID); known != nil {
 		return known, nil
 	}
+	making := "create a volume"
+	switch {
+	case spec.Snapshot != "":
+		making = restoring
+	case spec.Source != "":
+		making = forking
+	}
+	if err := a.o.Space.Admit(making, 0); err != nil {
+		return nil, err
+	}
 	if err := a.hasComputeRoom(ctx, spec.Compute); err != nil {
 		return nil, err
 	}
-	filling, err := a.fillingOf(ctx, &spec)
+	filling, release, err := a.fillingOf(ctx, &spec)
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.recordVolume(ctx, spec, filling)
+	defer release()
+	var v *volume
+	err = a.promise(ctx, spec.OrgID, spec.SizeGB, func() (err error) {
+		v, err = a.recordVolume(ctx, spec, filling)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	if err := v.make(ctx); err != nil {
 		// Nobody has been told of it: it is as if it had never been.
-		return nil, errors.Join(err, a.o.Devices.Remove(context.WithoutCancel(ctx), v.id), a.forgetVolume(ctx, v))
+		return nil, errors.Join(err, a.o.Devices.Remove(context.WithoutCancel(ctx), v.id), a.forgetVolume(v))
 	}
 	return v, nil
 }
 
-// recordVolume makes a volume known that has no image yet, if there is room for it.
+// recordVolume makes a volume known that has no image yet.
 func (a *Agent) recordVolume(ctx context.Context, spec hangar.VolumeSpec, filling hangar.Filling) (v *volume, err error) {
-	a.volumes.room.Lock()
-	defer a.volumes.room.Unlock()
-	if err := a.roomFor(ctx, spec.SizeGB); err != nil {
-		return nil, err
-	}
 	now := wholeMillisecond(a.o.Now())
 	rec := &journal.VolumeRecord{Org: spec.Org, OrgID: spec.OrgID, Volume: hangar.Volume{
-		ID: spec.ID, Name: spec.Name, App: spec.App, State: hangar.VolumeCreating, SizeGB: spec.SizeGB, Region: spec.Region,
+		ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: hangar.VolumeCreating, SizeGB: spec.SizeGB, Region: spec.Region,
 		Zone: newZone(), Host: a.o.Host.ID, Filling: filling, Encrypted: spec.Encrypted, CreatedAt: now, UpdatedAt: now,
 		SnapshotRetention: spec.SnapshotRetention, AutoBackup: spec.AutoBackup, Wanted: spec.FSType,
 	}}
@@ -65,7 +75,7 @@ func (a *Agent) recordVolume(ctx context.Context, spec hangar.VolumeSpec, fillin
 	rec.Events = withEvents(nil, created, a.o.Now())
 	err = a.sealingKey(spec.ID, spec.Encrypted, func(sealed []byte) error {
 		rec.Key = sealed
-		err := a.o.Journal.Commit(context.WithoutCancel(ctx), func(tx *journal.Tx) error { return tx.PutVolume(rec) })
+		err := a.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutVolume(rec) })
 		if err != nil {
 			return volumeNotRecorded(spec.ID, err)
 		}
@@ -99,9 +109,9 @@ func (v *volume) make(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("make the image of volume %s: %w", v.id, err)
+		return fmt.Errorf("make the image of volume %s: %w", v.id, diskspace.Explain(err))
 	}
-	_, err = v.record(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State = hangar.VolumeCreated
 		if next.Volume.Filling.Snapshot != "" || next.Volume.Filling.Source != "" {
 			next.Volume.State = hangar.VolumeRestoring
@@ -124,12 +134,12 @@ func (a *Agent) VolumeRow(ctx context.Context, ref hangar.VolumeRef) (*hangar.Vo
 }
 
 // VolumeRows implements hangar.VolumeAgent.
-func (a *Agent) VolumeRows(ctx context.Context, app hangar.AppName) ([]*hangar.VolumeRow, error) {
+func (a *Agent) VolumeRows(ctx context.Context, app hangar.AppID) ([]*hangar.VolumeRow, error) {
 	rows := []*hangar.VolumeRow{}
 	ctx, cancel := context.WithTimeout(ctx, 5*usagePatience) // of all together
 	defer cancel()
 	for _, v := range a.allVolumes() {
-		if app == "" || v.rec.Load().Volume.App == app {
+		if app == "" || v.rec.Load().Volume.AppID == app {
 			rows = append(rows, v.row(ctx))
 		}
 	}
@@ -158,7 +168,7 @@ func (a *Agent) changeVolume(
 	v.mu.Lock()
 	done, err := allowed(v.rec.Load())
 	if err == nil && !done {
-		_, err = v.commit(ctx, alter)
+		_, err = v.commit(alter)
 	}
 	v.mu.Unlock()
 	if err != nil {
@@ -215,8 +225,7 @@ func (a *Agent) destroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hanga
 		case state.Gone():
 			return true, nil
 		case rec.Volume.AttachedMachine != "":
-			return false, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached,
-				"volume is currently bound to machine: %s", rec.Volume.AttachedMachine)
+			return false, hangar.VolumeBound(rec.Volume.AttachedMachine)
 		case state != hangar.VolumeCreated && state != hangar.VolumeFailed && state != hangar.VolumeRestoring:
 			return false, wrongVolumeState("destroy", rec)
 		default:
@@ -238,11 +247,13 @@ func (a *Agent) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*hang
 		}
 		return false, nil
 	}, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		event := hangar.VolumeEvent{Type: hangar.VolumeEventUndelete, Source: hangar.EventSourceFrom(ctx)}
 		next.Volume.State = hangar.VolumeCreated
 		if next.Unfilled {
 			next.Volume.State = hangar.VolumeFailed
+			event.Text, event.Fault = "The volume could not be filled", "it was destroyed before it was complete"
 		}
 		next.Volume.DestroyedAt = time.Time{}
-		return []hangar.VolumeEvent{{Type: hangar.VolumeEventUndelete, Source: hangar.EventSourceFrom(ctx)}}
+		return []hangar.VolumeEvent{event}
 	})
 }

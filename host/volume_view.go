@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
@@ -16,15 +17,26 @@ const viewClosing = 30 * time.Second
 type view struct {
 	Frozen
 
+	space   *diskspace.Space
+	what    string // is the view for, in the words of space
 	of      *journal.VolumeRecord
 	content hangar.FSType // empty: nothing of anybody's
 	data    extent.List   // what was ever written
 }
 
+// ReadAt reads the volume as it was, as long as the disk has room: what is read is about to
+// be written, and what the Machine overwrites meanwhile takes room until the view ends.
+func (v view) ReadAt(b []byte, at int64) (int, error) {
+	if err := v.space.Admit(v.what, int64(len(b))); err != nil {
+		return 0, err
+	}
+	return v.Frozen.ReadAt(b, at)
+}
+
 // frozen has work read the volume as it is at one moment, from which on changes are
 // counted for mark, unless that is empty. The volume is opened for that if it is closed,
 // and stays open as long as its Machine or the work needs it.
-func (v *volume) frozen(ctx context.Context, mark string, work func(view) error) (err error) {
+func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) error) (err error) {
 	if err := v.still.Acquire(ctx, 1); err != nil { // a device has one view at a time
 		return err
 	}
@@ -34,7 +46,7 @@ func (v *volume) frozen(ctx context.Context, mark string, work func(view) error)
 		return err
 	}
 	defer v.ends(ctx, "close the device", release)
-	seen := view{of: v.rec.Load()}
+	seen := view{space: v.agent.o.Space, what: what, of: v.rec.Load()}
 	if used(seen.of) {
 		seen.content = seen.of.Volume.Wanted
 	} else {

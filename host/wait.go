@@ -182,6 +182,10 @@ func hopeless(wish *hangar.MachineWait, now *hangar.Machine) *verdict {
 		// A version that was given out is the Machine's, unless its update failed.
 		return outOfReach("machine %s has no version %s, it is at %s", now.ID, wish.Instance, now.InstanceID)
 	}
+	if now.State == hangar.MachineFailed && !slices.Contains(wish.States, hangar.WaitSettled) && !slices.Contains(wish.States, hangar.MachineDestroyed) {
+		// Only a request brings it out of that, and one that was answered has done so.
+		return outOfReach("machine %s has failed and does not become %s unless it is started or updated", now.ID, joinStates(wish.States))
+	}
 	for _, s := range wish.States {
 		if now.State.CanReach(s) || s == hangar.WaitSettled && now.State != hangar.MachineDestroyed {
 			return nil

@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -18,6 +19,8 @@ import (
 func TestTenThousandWaiters(t *testing.T) {
 	const machines, each, budget = 100, 100, 200 << 20
 	r := newRig(t)
+	r.overcommit = 100
+	r.restart()
 	refs := make([]hangar.MachineRef, machines)
 	for i := range refs {
 		refs[i] = r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
@@ -112,6 +115,39 @@ func TestWaitsThatCannotComeTrue(t *testing.T) {
 	}
 }
 
+// TestWaitForWhatFailed: a Machine that has failed keeps nobody waiting, whether the wait began
+// before or afterwards.
+func TestWaitForWhatFailed(t *testing.T) {
+	r := newRig(t)
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == fake.OpStart {
+			return 0, os.ErrPermission
+		}
+		return 0, nil
+	})
+	ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
+	r.wait(ref, hangar.MachineStopped)
+	wish := hangar.MachineWait{States: []hangar.MachineState{hangar.MachineSuspended}, Timeout: patience}
+	early := make(chan error)
+	go func() {
+		_, err := r.WaitMachine(t.Context(), ref, wish)
+		early <- err
+	}()
+	r.until(func() bool { return r.Waiting(ref) == 1 })
+	_, err := r.StartMachine(t.Context(), ref)
+	r.must(err)
+	if err := <-early; hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
+		t.Errorf("waited until it failed: %v", err)
+	}
+	for _, state := range []hangar.MachineState{hangar.MachineStarted, hangar.MachineStopped} {
+		wish.States = []hangar.MachineState{state}
+		if _, err := r.WaitMachine(t.Context(), ref, wish); hangar.ReasonOf(err) != hangar.ReasonOutOfReach {
+			t.Errorf("wait until what failed is %s: %v", state, err)
+		}
+	}
+	r.wait(ref, hangar.WaitSettled)
+}
+
 // TestWaitSeesStatesThatPass waits for a state that is left as soon as it is reached.
 func TestWaitSeesStatesThatPass(t *testing.T) {
 	r := newRig(t)
@@ -123,7 +159,7 @@ func TestWaitSeesStatesThatPass(t *testing.T) {
 	got := make(chan error, 16)
 	for range cap(got) {
 		go func() {
-			_, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{Timeout: 20 * time.Second})
+			_, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{Timeout: patience})
 			got <- err
 		}()
 	}

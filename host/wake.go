@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
 )
 
 // WakeMachine implements hangar.MachineGate.
@@ -49,20 +50,45 @@ func (m *machine) rouse(ctx context.Context) (release func(), err error) {
 		case asked && state.AtRest():
 			return nil, notWoken(hangar.ReasonStartFailed, "machine %s was started for a request and is %s", m.id, state)
 		case state.Answers(hangar.VerbStart) == hangar.Accept:
-			_, err := m.agent.StartMachine(hangar.WithEventSource(ctx, hangar.SourceProxy), rec.Machine.Ref())
+			_, err := m.agent.startMachine(hangar.WithEventSource(ctx, hangar.SourceProxy), rec.Machine.Ref())
 			if err != nil && m.rec.Load() == rec {
 				return nil, err
 			}
 			asked = true
 		case state == hangar.MachineDestroying || state == hangar.MachineDestroyed:
 			return nil, refusal(hangar.VerbStart, state)
-		case state == hangar.MachineStarting || state == hangar.MachineRestarting:
+		case state == hangar.MachineRestarting:
+			if err := m.hasten(); err != nil {
+				return nil, err
+			}
+			asked = true
+		case state == hangar.MachineStarting:
 			asked = true
 		}
 		if _, err := m.settled(ctx); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// hasten has a Machine that waits for its restart by policy boot a second after it has ended,
+// because a request waits: the policy's pause grows to ten.
+func (m *machine) hasten() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	soon := rec.Since.Add(restartPause(1))
+	if rec.Machine.State != hangar.MachineRestarting || rec.Stop != nil || !rec.RestartAt.After(soon) {
+		return nil
+	}
+	_, err := m.commit(func(next *journal.Record) []hangar.Event {
+		next.RestartAt = soon
+		return nil
+	})
+	if err == nil {
+		m.wake()
+	}
+	return err
 }
 
 func notWoken(reason, format string, args ...any) error {

@@ -29,6 +29,8 @@ package archive
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -157,10 +159,8 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// settling is how long a new archive in a bucket waits whether another daemon makes
-// it, too: the later one wins.
-const settling = 2 * time.Second
-
+// initialize makes the repository where there is none. All that is secret or unique in it comes
+// from the password, so that daemons which do it at the same time write the same.
 func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	switch _, err := a.store.GetMetadata(ctx, format.KopiaRepositoryBlobID); {
 	case err == nil:
@@ -168,12 +168,21 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	case !errors.Is(err, blob.ErrBlobNotFound):
 		return err
 	}
-	if err := a.store.vacant(ctx); err != nil {
+	if made, err := a.store.occupied(ctx); made || err != nil {
 		return err
 	}
+	var keys [3][]byte
+	for i, purpose := range []string{"unique id", "HMAC secret", "master key"} {
+		var err error
+		if keys[i], err = hkdf.Expand(sha256.New, []byte(phrase), "hangar archive: "+purpose, sha256.Size); err != nil {
+			return err
+		}
+	}
 	// The rest is what the library considers best for new repositories.
-	err := repo.Initialize(ctx, a.store, &repo.NewRepositoryOptions{
+	err := repo.Initialize(ctx, blank{a.store}, &repo.NewRepositoryOptions{
+		UniqueID: keys[0],
 		BlockFormat: format.ContentFormat{
+			HMACSecret: keys[1], MasterKey: keys[2],
 			Hash:              "BLAKE3-256-128", // half the time of BLAKE2, which is the library's choice
 			MutableParameters: format.MutableParameters{MaxPackSize: packSize},
 		},
@@ -185,7 +194,7 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 		return fmt.Errorf("make it: %w", err)
 	}
 	if a.shared {
-		return wait(ctx, settling)
+		return nil
 	}
 	return a.store.synced()
 }

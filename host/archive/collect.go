@@ -227,10 +227,10 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 	if len(chosen) == 0 {
 		return nil
 	}
-	var ids []content.ID
+	var contents []content.Info
 	err = s.w.ContentReader().IterateContents(ctx, content.IterateOptions{IncludeDeleted: true}, func(i content.Info) error {
-		if chosen[i.PackBlobID] {
-			ids = append(ids, i.ContentID)
+		if chosen[i.PackBlobID] && s.w.Time().Sub(i.Timestamp()) >= safety.RewriteMinAge {
+			contents = append(contents, i)
 		}
 		return nil
 	})
@@ -238,12 +238,41 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 		return err
 	}
 	return maintenance.ReportRun(ctx, s.w, maintenance.TaskRewriteContentsFull, nil, func() (maintenancestats.Kind, error) {
-		stats, err := maintenance.RewriteContents(ctx, s.w, &maintenance.RewriteContentsOptions{ContentIDs: ids, Parallel: 2}, safety)
+		stats, err := copyContents(ctx, s.w.ContentManager(), contents)
 		if err != nil {
 			return nil, err
 		}
 		return stats, nil
 	})
+}
+
+// copyContents stores contents once more, but for those that are damaged. The library's own
+// function takes those that leave the index meanwhile, because they were garbage, for a failure,
+// and ends there.
+func copyContents(ctx context.Context, to *content.WriteManager, contents []content.Info) (*maintenancestats.RewriteContentsStats, error) {
+	var stats maintenancestats.RewriteContentsStats
+	var failed []error
+	for _, i := range contents {
+		stats.ToRewriteContentCount++
+		stats.ToRewriteContentSize += int64(i.PackedLength)
+		err := to.RewriteContent(ctx, i.ContentID)
+		if errors.Is(err, content.ErrContentNotFound) {
+			continue
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("rewrite content %s: %w", i.ContentID, err))
+			continue
+		}
+		stats.RewrittenContentCount++
+		stats.RewrittenContentSize += int64(i.PackedLength)
+	}
+	if err := to.Flush(ctx); err != nil {
+		return nil, err
+	}
+	if len(failed) > 0 {
+		return nil, fmt.Errorf("%d contents were not copied: %w", len(failed), failed[0])
+	}
+	return &stats, nil
 }
 
 // maxRewritten bounds how many files one Collect rewrites.

@@ -89,6 +89,7 @@ func child(url string) {
 // was about to write is there in part. In the end all room comes back.
 // ARCHIVE_KILL_ROUNDS sets how often.
 func TestKill(t *testing.T) {
+	unraced(t)
 	rounds := 15
 	if testing.Short() {
 		rounds = 5

@@ -21,8 +21,8 @@ type Meta struct {
 	Volume    hangar.VolumeID
 	App       hangar.AppName
 	Org       hangar.OrgSlug
-	OrgID     string    // which no other organization ever has
-	CreatedAt time.Time // kept to the nanosecond, in UTC
+	OrgID     hangar.OrgID // which no other organization ever has
+	CreatedAt time.Time    // kept to the nanosecond, in UTC
 	FSType    hangar.FSType
 	Encrypted bool // the volume; the archive always is
 }
@@ -57,7 +57,7 @@ func (e Entry) tags() map[string]string {
 		tagVolume:    string(e.Volume),
 		tagApp:       string(e.App),
 		tagOrg:       string(e.Org),
-		tagOrgID:     e.OrgID,
+		tagOrgID:     string(e.OrgID),
 		tagCreated:   e.CreatedAt.UTC().Format(time.RFC3339Nano),
 		tagFSType:    string(e.FSType),
 		tagEncrypted: strconv.FormatBool(e.Encrypted),
@@ -78,7 +78,7 @@ func entryOf(tags map[string]string) (Entry, error) {
 			Volume:    hangar.VolumeID(tags[tagVolume]),
 			App:       hangar.AppName(tags[tagApp]),
 			Org:       hangar.OrgSlug(tags[tagOrg]),
-			OrgID:     tags[tagOrgID],
+			OrgID:     hangar.OrgID(tags[tagOrgID]),
 			CreatedAt: created,
 			FSType:    hangar.FSType(tags[tagFSType]),
 			Encrypted: encrypted,

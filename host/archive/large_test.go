@@ -55,6 +55,7 @@ func (n numbered) WriteAt(b []byte, at int64) (int, error) {
 
 // What is put into the index before a large snapshot is complete is not garbage meanwhile.
 func TestLarge(t *testing.T) {
+	unraced(t)
 	a := inDirectory(t).open(t)
 	src := numbered{1100 * mib}
 	done := make(chan error)

@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 const (
@@ -34,6 +35,15 @@ func TestMain(m *testing.M) {
 	}
 	// The library leaves its workers behind when it is interrupted while it removes files.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/kopia/kopia/repo/maintenance.DeleteUnreferencedPacks.func1"))
+}
+
+// unraced skips a test that takes minutes with the race detector, and whose code others run with
+// it. `make test` runs it without.
+func unraced(tb testing.TB) {
+	tb.Helper()
+	if underRace {
+		tb.Skip("takes minutes with the race detector: run without")
+	}
 }
 
 // place is where a test keeps an archive.
@@ -69,12 +79,10 @@ func inBucket(tb testing.TB) place {
 	if err := os.MkdirAll(dir+"/s3/bucket", 0o700); err != nil {
 		tb.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	address := l.Addr().String()
-	l.Close()
 	cmd := exec.CommandContext(tb.Context(), server, "--quiet", "--port", address, "--access", "tester", "--secret", "topsecret", "posix", "--sidecar", dir+"/meta", dir+"/s3")
 	if err := os.Mkdir(dir+"/meta", 0o700); err != nil {
 		tb.Fatal(err)
@@ -88,7 +96,7 @@ func inBucket(tb testing.TB) place {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()

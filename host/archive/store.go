@@ -74,25 +74,37 @@ func (s *store) Close(ctx context.Context) error {
 	return err
 }
 
-// vacant answers ErrForeign when anything is where an archive is to be made.
-func (s *store) vacant(ctx context.Context) error {
+// occupied reports whether there is an archive, and answers ErrForeign when there is anything else.
+func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	if s.dir != nil {
 		if err := s.dir.vacant(); err != nil {
-			return err
+			return false, err
 		}
 	}
-	err := s.ListBlobs(ctx, "", func(found blob.Metadata) error {
-		if found.BlobID == format.KopiaBlobCfgBlobID {
-			return nil
+	var foreign blob.ID
+	err = s.ListBlobs(ctx, "", func(found blob.Metadata) error {
+		switch found.BlobID {
+		case format.KopiaRepositoryBlobID: // another daemon was quicker
+			made = true
+		case format.KopiaBlobCfgBlobID: // written first; of a process that died, or is at it
+		default:
+			foreign = found.BlobID
 		}
-		return fmt.Errorf("%w: it holds %s", ErrForeign, found.BlobID)
+		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil && !made && foreign != "" {
+		err = fmt.Errorf("%w: it holds %s", ErrForeign, foreign)
 	}
-	// The library writes it first, and takes one without the rest for damage. It is of
-	// a process that died while it made the archive.
-	return s.DeleteBlob(ctx, format.KopiaBlobCfgBlobID)
+	return made, err
+}
+
+// blank is a store in which the library finds nothing of what it writes when it makes an archive:
+// it takes one of its two blobs without the other for damage.
+type blank struct{ blob.Storage }
+
+// GetBlob implements blob.Storage.
+func (blank) GetBlob(context.Context, blob.ID, int64, int64, blob.OutputBuffer) error {
+	return blob.ErrBlobNotFound
 }
 
 // synced makes durable what the library wrote beside its blobs.

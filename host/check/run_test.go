@@ -16,6 +16,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/check"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // address dials the same server, whatever is asked for.
@@ -160,7 +161,12 @@ func TestTCP(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := result(t, listener.Addr(), hangar.NamedCheck{Type: "tcp"}); got.Status != hangar.CheckCritical || !strings.HasSuffix(got.Output, "connect: connection refused") {
+	free, err := freeport.Port(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: free}
+	if got := result(t, nobody, hangar.NamedCheck{Type: "tcp"}); got.Status != hangar.CheckCritical || !strings.HasSuffix(got.Output, "connect: connection refused") {
 		t.Errorf("a port that does not: %+v", got)
 	}
 }

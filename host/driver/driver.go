@@ -148,8 +148,7 @@ type Spec struct {
 // Root is a root file system: read-only layers under a writable one.
 type Root struct {
 	Layers   []string // directories, lowest first, at least one
-	Writable string   // directory of this Machine; the driver makes it
-	Reset    bool     // empty Writable before the start
+	Writable string   // directory of this Machine, in which all that it writes is; the driver makes it
 }
 
 // Command is what to execute.

@@ -122,7 +122,7 @@ func (w *world) add(alter ...func(s *hangar.Service)) *machine {
 		a(&s)
 	}
 	m := &machine{
-		ref:   hangar.MachineRef{App: "web", ID: hangar.MachineID(fmt.Sprintf("%014x", len(w.machines)))},
+		ref:   hangar.MachineRef{App: "web", AppID: "web", ID: hangar.MachineID(fmt.Sprintf("%014x", len(w.machines)))},
 		terms: gate.Terms{Open: true, Services: []hangar.Service{s}, Region: "loc"},
 	}
 	m.Gate = w.Add(m.ref)
@@ -178,7 +178,7 @@ func TestEnter(t *testing.T) {
 	if _, err := m.Enter(8080); !errors.Is(err, gate.ErrShut) {
 		t.Errorf("a machine that does not serve: %v", err)
 	}
-	if w.Find(m.ref) == nil || w.Find(hangar.MachineRef{App: "other", ID: m.ref.ID}) != nil {
+	if w.Find(m.ref) == nil || w.Find(hangar.MachineRef{App: "other", AppID: "other", ID: m.ref.ID}) != nil {
 		t.Error("a gate is not the one of its app")
 	}
 	w.Remove(m.Gate)

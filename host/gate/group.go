@@ -24,7 +24,7 @@ type group struct {
 func (k *Keeper) regroup(g *Gate, opens bool) {
 	var key groupKey
 	if g.terms.Open {
-		key = g.terms.groupKey(g.ref.App)
+		key = g.terms.groupKey(g.ref.AppID)
 	}
 	if old := g.group; old != nil && (!g.terms.Open || old.key != key || opens) {
 		k.leave(g, old)

@@ -102,7 +102,7 @@ func (k *Keeper) Find(ref hangar.MachineRef) *Gate {
 	s.mu.RLock()
 	g := s.gates[ref.ID]
 	s.mu.RUnlock()
-	if g == nil || g.ref.App != ref.App {
+	if g == nil || g.ref.AppID != ref.AppID {
 		return nil
 	}
 	return g

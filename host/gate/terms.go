@@ -72,12 +72,12 @@ func (t *Terms) least() int {
 // groupKey names the Machines that can stand in for one another: of an App, in a region,
 // with the same public ports.
 type groupKey struct {
-	app    hangar.AppName
+	app    hangar.AppID
 	region hangar.Region
 	ports  string
 }
 
-func (t *Terms) groupKey(app hangar.AppName) groupKey {
+func (t *Terms) groupKey(app hangar.AppID) groupKey {
 	ports := make([]string, 0, len(t.Services))
 	for i := range t.Services {
 		s := &t.Services[i]

@@ -48,8 +48,8 @@ type Process struct {
 // Resolve combines an image with a Machine's config, and returns its processes, the
 // main one first. secrets are those of the app; nil: none. public is the address from
 // which the Machine reaches the internet over IPv6; the zero Addr: none. It answers
-// CodeInvalid with ReasonBadConfig when there is nothing to run, or a user or a secret is
-// unknown.
+// CodeInvalid with ReasonBadConfig when there is nothing to run, what there is is too long to be
+// executed, or a user or a secret is unknown.
 func Resolve(img Image, m *hangar.Machine, secrets map[string]string, public netip.Addr) ([]Process, error) {
 	commands := m.Config.Commands()
 	out := make([]Process, 0, len(commands))
@@ -94,9 +94,36 @@ func resolve(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map[s
 	setDefault(vars, "HOME", account.home)
 	assume(vars, m)
 	maps.Copy(vars, platformVariables(m, public))
+	env := environment(vars)
+	if err := executable(args, env); err != nil {
+		return Process{}, err
+	}
 	return Process{
-		Args: args, Env: environment(vars), Dir: cmp.Or(img.WorkDir, "/"), UID: account.uid, GID: account.gid, Groups: account.groups,
+		Args: args, Env: env, Dir: cmp.Or(img.WorkDir, "/"), UID: account.uid, GID: account.gid, Groups: account.groups,
 	}, nil
+}
+
+// executable says why a kernel would not execute anything with arguments and variables.
+func executable(args, env []string) error {
+	total := 0
+	for i, arg := range args {
+		if total += len(arg) + 1; len(arg) > hangar.MaxExecString {
+			return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+				"the command cannot be executed: argument %d has %d bytes, more than the %d of which one can be", i, len(arg), hangar.MaxExecString)
+		}
+	}
+	for _, v := range env {
+		if total += len(v) + 1; len(v) > hangar.MaxExecString {
+			name, _, _ := strings.Cut(v, "=")
+			return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+				"the command cannot be executed: the variable %.100s has %d bytes with its name, more than the %d of which one can be", name, len(v), hangar.MaxExecString)
+		}
+	}
+	if total > hangar.MaxExecBytes {
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+			"the command cannot be executed: its arguments and variables have %d bytes, more than the %d that are allowed", total, hangar.MaxExecBytes)
+	}
+	return nil
 }
 
 // overlaid lays what a process says of its command over what the Machine says. As in

@@ -99,7 +99,7 @@ func TestUsers(t *testing.T) {
 
 func TestEnvironmentPrecedence(t *testing.T) {
 	m := &hangar.Machine{
-		ID: "0123456789abcd", App: "web", Region: "loc", InstanceID: "01J", PrivateIP: netip.MustParseAddr("fdaa:0:1::2"),
+		ID: "0123456789abcd", App: "web", AppID: "web", Region: "loc", InstanceID: "01J", PrivateIP: netip.MustParseAddr("fdaa:0:1::2"),
 		ImageRef: hangar.ImageRef{Registry: "r", Repository: "n", Tag: "1"},
 		Config: hangar.MachineConfig{
 			Env:      map[string]string{"A": "config", "FLY_REGION": "xyz"},
@@ -120,6 +120,36 @@ func TestEnvironmentPrecedence(t *testing.T) {
 		if !slices.Contains(p.Env, want) {
 			t.Errorf("environment lacks %q: %q", want, p.Env)
 		}
+	}
+}
+
+// TestTooLongToExecute: what a kernel would refuse is refused before, wherever it comes from.
+func TestTooLongToExecute(t *testing.T) {
+	longest := strings.Repeat("x", hangar.MaxExecString)
+	value := longest[len("V="):]
+	for _, tt := range []struct {
+		name    string
+		img     Image
+		secrets map[string]string
+		want    string // in the error; empty: none
+	}{
+		{"longest argument", Image{Cmd: []string{"run", longest}}, nil, ""},
+		{"longer argument", Image{Entrypoint: []string{"run"}, Cmd: []string{longest + "x"}}, nil, "argument 1 has 131072 bytes, more than the 131071"},
+		{"longest variable", Image{Cmd: []string{"run"}, Env: []string{"V=" + value}}, nil, ""},
+		{"longer variable", Image{Cmd: []string{"run"}, Env: []string{"V=" + value + "x"}}, nil, "variable V has 131072 bytes"},
+		{"longer secret", Image{Cmd: []string{"run"}}, map[string]string{"V": value + "x"}, "variable V has 131072 bytes"},
+		{"all", Image{Cmd: slices.Repeat([]string{longest}, 15)}, nil, ""},
+		{"too much of all", Image{Cmd: slices.Repeat([]string{longest}, 16)}, nil, "bytes, more than the 2097152"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Resolve(tt.img, &hangar.Machine{}, tt.secrets, netip.Addr{})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (hangar.ReasonOf(err) != hangar.ReasonBadConfig || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("Resolve: %v, want %q", err, tt.want)
+			}
+		})
 	}
 }
 

@@ -17,7 +17,7 @@ func testMachine(t *testing.T, properties string) *hangar.Machine {
 		t.Fatal(err)
 	}
 	return &hangar.Machine{
-		ID: "0123456789abcd", App: "web", Region: "loc", InstanceID: "01J", PrivateIP: netip.MustParseAddr("fdaa:0:1::2"),
+		ID: "0123456789abcd", App: "web", AppID: "web", Region: "loc", InstanceID: "01J", PrivateIP: netip.MustParseAddr("fdaa:0:1::2"),
 		ImageRef: hangar.ImageRef{Registry: "r", Repository: "n", Tag: "1"}, Config: config,
 	}
 }

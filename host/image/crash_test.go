@@ -1,11 +1,16 @@
 package image_test
 
 import (
+	"bufio"
 	"flag"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +18,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image"
 )
 
@@ -88,4 +94,140 @@ func TestKilledPulls(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 24 pulls were complete when they were killed", held)
+}
+
+// TestChildThatRemovesAnOrganization is not a test of its own: TestKilledRemovals runs it as a
+// process and kills it.
+func TestChildThatRemovesAnOrganization(t *testing.T) {
+	if flag.NArg() != 1 {
+		t.Skip("runs as a child of TestKilledRemovals")
+	}
+	s := open(t, image.Options{Dir: flag.Arg(0)})
+	fmt.Println(childBegins)
+	if err := s.RemoveOrg(t.Context(), victim.Org); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// childBegins is printed by a child when it begins with what it may be killed in.
+const childBegins = "begins"
+
+// TestKilledRemovals kills a process at any moment of the removal of an organization. Afterwards
+// the one that gets its slug has nothing of it, and once it is removed again, as the next daemon
+// does, not a file is there that a removal in one piece had not left: others have what they had.
+func TestKilledRemovals(t *testing.T) {
+	const registryName = "registry.hangar.localhost"
+	made := t.TempDir()
+	opts := func(dir string) image.Options { return image.Options{Dir: dir, Local: []string{registryName}} }
+	s := open(t, opts(made))
+	server := httptest.NewServer(s.Registry(access{"acme": victim.Org, "evil": attacker.Org}))
+	defer server.Close()
+	at := strings.TrimPrefix(server.URL, "http://")
+	shared := files(t, map[string]string{"base": strings.Repeat("of both ", 1<<12)})
+	mine := imageOf(t, shared, files(t, map[string]string{"mine": "1"}))
+	push(t, at+"/evil/app:v1", mine, token)
+	if _, err := s.Pull(t.Context(), attacker, registryName+"/evil/app:v1", nil); err != nil {
+		t.Fatal(err)
+	}
+	var refs []string
+	for i := range 12 {
+		name := fmt.Sprintf("/acme/app%d:v1", i)
+		push(t, at+name, imageOf(t, shared, files(t, map[string]string{"secret": fmt.Sprint(i)})), token)
+		if refs = append(refs, registryName+name); i%2 == 0 {
+			if _, err := s.Pull(t.Context(), victim, refs[i], nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if status := post(t, server.URL+"/v2/acme/unfinished/blobs/uploads/"); status != http.StatusAccepted {
+		t.Fatalf("an upload answers %d", status)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var want []string // files after a removal in one piece
+	var took time.Duration
+	cut := 0
+	for round := range 16 {
+		dir := filepath.Join(t.TempDir(), "images")
+		if err := os.CopyFS(dir, os.DirFS(made)); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildThatRemovesAnOrganization$", "--", dir)
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		out := bufio.NewReader(stdout)
+		if line, err := out.ReadString('\n'); err != nil || strings.TrimSpace(line) != childBegins {
+			t.Fatalf("the child says %q, %v", line, err)
+		}
+		var kill *time.Timer
+		began := time.Now()
+		if round > 0 {
+			kill = time.AfterFunc(took*time.Duration(round)/16, func() { _ = cmd.Process.Kill() })
+		}
+		_, _ = io.Copy(io.Discard, out)
+		err = cmd.Wait()
+		switch {
+		case round == 0 && err != nil:
+			t.Fatal(err)
+		case round == 0:
+			took = time.Since(began)
+		case err != nil:
+			cut++
+			kill.Stop()
+		}
+		s := open(t, opts(dir))
+		successor := image.Puller{Org: "orgsuccessor", Slug: victim.Slug}
+		gone := func(who image.Puller) {
+			t.Helper()
+			for _, ref := range refs {
+				_, err := s.Pull(t.Context(), who, ref, nil)
+				wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")
+			}
+		}
+		gone(successor)
+		if err := s.RemoveOrg(t.Context(), victim.Org); err != nil {
+			t.Fatal(err)
+		}
+		gone(successor)
+		gone(victim)
+		if usage, err := s.Usage(t.Context(), victim.Org); err != nil || usage != (hangar.ImageUsage{}) {
+			t.Errorf("round %d: it still takes %+v, %v", round, usage, err)
+		}
+		got := filesBelow(t, dir)
+		if round == 0 {
+			want = got
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("round %d: there is\n%s\nwant\n%s", round, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if img, err := s.Pull(t.Context(), attacker, registryName+"/evil/app:v1", nil); err != nil || img.Ref.Digest != digest(t, mine) {
+			t.Errorf("round %d: another organization pulls %v, %v", round, img, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d of 15 removals were killed before they had ended", cut)
+}
+
+// filesBelow lists the files below a directory.
+func filesBelow(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			names = append(names, strings.TrimPrefix(path, dir))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }

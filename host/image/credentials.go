@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -38,19 +37,6 @@ func (s *Store) authenticator(ctx context.Context, registry string) authn.Authen
 		return authn.Anonymous
 	}
 	return authn.FromConfig(config)
-}
-
-// loginOf says who signs in, for a person who wonders why that was refused.
-func loginOf(auth authn.Authenticator) string {
-	config, err := auth.Authorization()
-	switch {
-	case err != nil || *config == (authn.AuthConfig{}):
-		return "without credentials"
-	case config.Username == "":
-		return "to these credentials"
-	default:
-		return fmt.Sprintf("to the credentials of user %q", config.Username)
-	}
 }
 
 // readDockerConfig looks a registry up in a Docker client's config.json. What the

@@ -14,11 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/host/image/registry"
 )
 
 // grace is how long an image that was used is safe from lack of space: whoever was
 // given it may be about to say that it is in use.
 const grace = 5 * time.Minute
+
+// pressedUploadAge is how long an upload may rest while there is too little space.
+const pressedUploadAge = time.Hour
 
 // Policy says what GC frees.
 type Policy struct {
@@ -38,7 +42,15 @@ type Policy struct {
 // hand counts on.
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
-	n, err := s.registry.GC(ctx, p.UntaggedAge, func(digest string) bool { return used[digest] })
+	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}
+	free, err := s.free()
+	if err != nil {
+		return 0, err
+	}
+	if free < p.MinFreeBytes {
+		collect.UploadAge = pressedUploadAge
+	}
+	n, err := s.registry.GC(ctx, collect)
 	freed += n
 	if err != nil {
 		return freed, err

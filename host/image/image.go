@@ -7,16 +7,23 @@
 // half-made is removed by Open. Every manifest, config and layer is checked
 // against its digest, and what is hostile or damaged is refused with
 // hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled
-// from that repository before, needs no network. The built-in registry shares the
-// directory: what is pushed to it is unpacked from its blobs without a second copy
-// over the network.
+// for the same organization from that repository before, needs no network. The built-in
+// registry shares the directory: what is pushed to it is unpacked from its blobs without
+// a second copy over the network.
 //
-// Methods may be called from many goroutines. Callers that want the same image or
-// layer at the same time share one pull, which ends when none of them waits any
-// more. The collector takes nothing that is being pulled or that InUse names.
+// Tenants share what is unpacked, and nothing else. An organization gets a layer that is
+// held once the place it pulls from has shown the whole blob that unpacks to it, or had
+// shown it before; that a config names a layer is no proof. Pulls in progress, their
+// errors and the slots that bound them belong to one organization. Registries are reached
+// through a publicdial.Dialer, at a least rate and until a deadline, and no word of what
+// they answer gets into an error.
 //
-// The package runs nothing and mounts nothing, and it does not decide who may use
-// an image.
+// Methods may be called from many goroutines. Callers of one organization that want the
+// same image or layer at the same time share one pull, which ends when none of them waits
+// any more. The collector takes nothing that is being pulled or that InUse names.
+//
+// The package runs nothing and mounts nothing. Which repositories of the built-in registry
+// a puller has, follows from its organization.
 package image
 
 import (
@@ -36,31 +43,66 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/registry"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
 // What New takes where Limits are silent.
 const (
-	DefaultUnpackedBytes = 64 << 30
-	DefaultFiles         = 4 << 20
+	DefaultUnpackedBytes = 32 << 30
+	DefaultFiles         = 1 << 20
 	DefaultLayers        = 200
+	DefaultRatio         = 100
+	DefaultRatioSlack    = 256 << 20
 	DefaultManifestBytes = registry.DefaultManifestBytes
 	DefaultBlobBytes     = registry.DefaultBlobBytes
+	DefaultMinRate       = registry.DefaultMinRate
+	DefaultRateWindow    = 20 * time.Second
+	DefaultPullTime      = 30 * time.Minute
+	DefaultResolveTime   = time.Minute
+	DefaultRetryPause    = time.Second
+	DefaultOrgPulls      = 4
+	DefaultUsageAge      = 5 * time.Second
+	DefaultOrgResolves   = 16
 )
 
 // ErrNotFound means that the host does not hold the image.
 var ErrNotFound = errors.New("image not found")
 
-// Limits bound what one image may take. Zero means the default.
+// Limits bound what one image, one transfer and one organization may take. Zero means the
+// default.
 type Limits struct {
 	UnpackedBytes int64 // of all layers
 	Files         int   // of all layers
 	Layers        int
+	// Ratio is how many times its size as it is transferred a layer may unpack to, beyond
+	// RatioSlack bytes.
+	Ratio         int
+	RatioSlack    int64
 	ManifestBytes int64 // of a manifest, index or config
 	BlobBytes     int64 // of one layer as it is transferred
+
+	// MinRate is how many bytes a second a transfer has to bring, on the average of each
+	// RateWindow in which it is waited for, and a client of the built-in registry has to take.
+	MinRate    int
+	RateWindow time.Duration
+	// PullTime bounds the pull of an image, ResolveTime the asking for its manifests.
+	PullTime    time.Duration
+	ResolveTime time.Duration
+	// RetryPause is waited for before a transfer that broke is tried a second time; it grows
+	// with each time.
+	RetryPause time.Duration
+	// OrgPulls is how many images are transferred at a time for one organization, and
+	// OrgResolves for how many of its references registries are asked; others wait.
+	OrgPulls    int
+	OrgResolves int
+	// UsageAge is how old a measured usage may be by which more is admitted, see Options.Quota.
+	UsageAge time.Duration
 }
 
 // Options of a Store.
@@ -72,16 +114,23 @@ type Options struct {
 	// built-in registry. References to them are resolved in process. A name
 	// without a port stands for every port.
 	Local []string
+	// Dialer connects to registries; nil: one without exceptions.
+	Dialer *publicdial.Dialer
 	// DockerConfig is the path of a Docker client's config.json, whose credentials
-	// are used where Credentials has none. It may be empty or absent.
+	// serve the pulls of all organizations where Credentials has none. It may be empty
+	// or absent.
 	DockerConfig string
 	// Credentials is the platform's own store; optional. It is asked for a registry
 	// as ImageRef names it.
 	Credentials func(ctx context.Context, registry string) (user, password string, ok bool)
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
-	InUse  func() map[string]bool
+	InUse func() map[string]bool
+	// Quota refuses more of what an organization has used bytes of, see Usage; nil: nothing is
+	// refused.
+	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
+	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
 }
 
 // Image is an image that is held, ready to run.
@@ -98,14 +147,19 @@ type Store struct {
 	opts     Options
 	log      *slog.Logger
 	registry *registry.Registry
-	client   *http.Transport
+	client   *publicdial.Transport
 
-	images flights[struct{}, hangar.PullProgress]
-	layers flights[layerRecord, int64]
+	images   flights[struct{}, hangar.PullProgress]
+	layers   flights[layerRecord, int64]
+	pulls    slots
+	resolves slots
+
+	measuring singleflight.Group // of usages, by organization
 
 	mu      sync.Mutex
-	records map[string]*record // by digest
-	pins    map[string]int     // layers, by name, that pulls at hand count on
+	usages  map[hangar.OrgID]measured // not older than Limits.UsageAge when they were looked at; guarded by mu
+	records map[string]*record        // by digest
+	pins    map[string]int            // layers, by name, that pulls at hand count on
 }
 
 // New returns a Store that does nothing before Open.
@@ -125,12 +179,28 @@ func New(opts Options) *Store {
 	l.Layers = orDefault(l.Layers, DefaultLayers)
 	l.ManifestBytes = orDefault(l.ManifestBytes, DefaultManifestBytes)
 	l.BlobBytes = orDefault(l.BlobBytes, DefaultBlobBytes)
-	return &Store{
-		opts: opts, log: opts.Log, client: newTransport(), records: map[string]*record{}, pins: map[string]int{},
-		registry: registry.New(registry.Options{
-			Dir: filepath.Join(opts.Dir, "registry"), Log: opts.Log, ManifestBytes: l.ManifestBytes, BlobBytes: l.BlobBytes,
-		}),
+	l.Ratio = orDefault(l.Ratio, DefaultRatio)
+	l.RatioSlack = orDefault(l.RatioSlack, DefaultRatioSlack)
+	l.MinRate = orDefault(l.MinRate, DefaultMinRate)
+	l.RateWindow = orDefault(l.RateWindow, DefaultRateWindow)
+	l.PullTime = orDefault(l.PullTime, DefaultPullTime)
+	l.ResolveTime = orDefault(l.ResolveTime, DefaultResolveTime)
+	l.RetryPause = orDefault(l.RetryPause, DefaultRetryPause)
+	l.UsageAge = orDefault(l.UsageAge, DefaultUsageAge)
+	l.OrgPulls = orDefault(l.OrgPulls, DefaultOrgPulls)
+	l.OrgResolves = orDefault(l.OrgResolves, DefaultOrgResolves)
+	if opts.Dialer == nil {
+		opts.Dialer = publicdial.New(publicdial.Options{})
 	}
+	s := &Store{
+		opts: opts, usages: map[hangar.OrgID]measured{}, log: opts.Log, client: opts.Dialer.Transport(), records: map[string]*record{}, pins: map[string]int{},
+		pulls: slots{each: int64(l.OrgPulls)}, resolves: slots{each: int64(l.OrgResolves)},
+	}
+	s.registry = registry.New(registry.Options{
+		Dir: filepath.Join(opts.Dir, "registry"), Log: opts.Log, ManifestBytes: l.ManifestBytes, BlobBytes: l.BlobBytes, MinRate: l.MinRate, Space: opts.Space,
+		Quota: s.withinQuota,
+	})
+	return s
 }
 
 func orDefault[T comparable](v, otherwise T) T {
@@ -186,21 +256,12 @@ func (s *Store) Close() error {
 }
 
 // Registry returns the handler of the built-in registry, for the paths under /v2/.
-func (s *Store) Registry(authorize registry.Authorize) http.Handler {
-	return s.registry.Handler(authorize)
+func (s *Store) Registry(access registry.Access) http.Handler {
+	return s.registry.Handler(access)
 }
 
-// Owner returns the organization that the repository of a reference belongs to, or
-// nothing: only those of the built-in registry belong to anybody.
-func (s *Store) Owner(ref string) hangar.OrgSlug {
-	parsed, err := parseReference(ref)
-	if err != nil || !named(parsed.repository.RegistryStr(), s.opts.Local) {
-		return ""
-	}
-	return hangar.RepositoryTarget(parsed.repository.RepositoryStr()).Org
-}
-
-// Get returns an image that is held, by its digest, or ErrNotFound.
+// Get returns an image that is held, by its digest, or ErrNotFound. It is for Machines whose
+// image was pulled for them: a digest alone gives nobody an image.
 func (s *Store) Get(digest string) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,7 +323,7 @@ func (s *Store) inUse() map[string]bool {
 // the image was used last.
 type record struct {
 	Ref     hangar.ImageRef `json:"ref"`
-	Sources []string        `json:"sources"` // registry/repository from which it was pulled
+	Sources []string        `json:"sources"` // for whom and from where it was pulled, as Puller.source names it
 	Config  v1.Config       `json:"config"`
 	Layers  []string        `json:"layers"` // names of directories in layers, lowest first
 	Size    int64           `json:"size"`

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/layer"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 const (
@@ -32,85 +34,97 @@ const (
 
 // Pull makes an image be held and returns it. progress may be nil; it is called by
 // one goroutine at a time, at most ten times a second and once at the end with the
-// exact sum of the bytes, and must not block. Callers share the work: one whose ctx
-// ends does not disturb the others. Errors are those of Resolve.
-func (s *Store) Pull(ctx context.Context, ref string, progress func(hangar.PullProgress)) (*Image, error) {
+// exact sum of the bytes, and must not block. Callers for the same organization share the
+// work: one whose ctx ends does not disturb the others. Errors are those of Resolve.
+func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (*Image, error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
 		return nil, err
 	}
-	if img := s.held(parsed, parsed.digest); img != nil {
+	if img := s.held(who, parsed, parsed.digest); img != nil {
 		return img, nil
 	}
-	p, img, err := s.plan(ctx, parsed)
+	p, img, err := s.plan(ctx, who, parsed)
 	if err != nil || img != nil {
 		return img, err
 	}
-	_, err = s.images.do(ctx, p.digest, progress, func(ctx context.Context, report func(hangar.PullProgress)) (struct{}, error) {
+	if err := s.opts.Space.Admit("pull an image", 0); err != nil {
+		return nil, err
+	}
+	if err := s.withinQuota(ctx, who.Org); err != nil {
+		return nil, err
+	}
+	_, err = s.images.do(ctx, who.key(p.origin, p.digest), progress, func(ctx context.Context, report func(hangar.PullProgress)) (struct{}, error) {
 		return struct{}{}, s.pull(ctx, p, report)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.adopt(p)
-}
-
-// adopt notes that an image which is held came from the repository of a plan too.
-func (s *Store) adopt(p *plan) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.records[p.digest]
 	if !ok {
 		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "image %s was removed while it was pulled", p.ref.text)
 	}
-	if !slices.Contains(r.Sources, p.ref.source()) {
-		adopted := *r
-		adopted.Sources = append(slices.Clone(r.Sources), p.ref.source())
-		if err := s.write(&adopted); err != nil {
-			return nil, err
-		}
-		r = &adopted
-	}
 	return s.image(r, p.ref.resolved(p.digest, nil)), nil
 }
 
-// pull transfers what is missing of an image and notes it.
-func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgress)) error {
+// note makes an image known, or known for the organization and from the place of a plan too.
+func (s *Store) note(p *plan, r *record) error {
+	source, _ := s.sourceOf(p.who, p.ref) // open has seen to it
 	s.mu.Lock()
-	_, ok := s.records[p.digest]
-	s.mu.Unlock()
-	if ok { // complete since the caller looked
-		return nil
+	defer s.mu.Unlock()
+	if held, ok := s.records[p.digest]; ok {
+		if slices.Contains(held.Sources, source) {
+			return nil
+		}
+		r.Sources = held.Sources
 	}
+	r.Sources = withSource(r.Sources, p.who.Org, source)
+	return s.write(r)
+}
+
+// pull transfers what is missing of an image and notes it. Also of an image that is held, the
+// source has to show the layers.
+func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgress)) error {
+	release, err := s.pulls.take(ctx, p.who.Org)
+	if err != nil {
+		return err
+	}
+	defer release()
+	whole := ctx
+	ctx, cancel := context.WithTimeout(p.who.context(ctx), s.opts.Limits.PullTime)
+	defer cancel()
 	begun := time.Now()
 	unpin := s.pin(p)
 	defer unpin()
 	progress := newProgress(p.layers, report)
+	budget := layer.NewBudget(s.opts.Limits.UnpackedBytes, s.opts.Limits.Files)
 	records := make([]layerRecord, len(p.layers))
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelLayers)
 	for i, l := range p.layers {
 		group.Go(func() (err error) {
-			records[i], err = s.ensureLayer(groupCtx, p.source, l, func(done int64) { progress.set(i, min(done, l.size)) })
+			records[i], err = s.ensureLayer(groupCtx, p, l, budget, func(done int64) { progress.set(i, min(done, l.size)) })
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
+		switch {
+		case whole.Err() != nil:
+			return whole.Err()
+		case ctx.Err() != nil:
+			err = hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "the transfer took longer than %s", s.opts.Limits.PullTime)
 		}
 		return about("failed to pull image", p.ref, err)
 	}
 	r, unpinShapes, err := s.stack(p, records)
 	defer unpinShapes()
 	if err != nil {
-		return err
+		return about("failed to pull image", p.ref, diskspace.Explain(err))
 	}
-	s.mu.Lock()
-	err = s.write(r)
-	s.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("note image: %w", err)
+	if err := s.note(p, r); err != nil {
+		return about("failed to pull image", p.ref, diskspace.Explain(err))
 	}
 	progress.finish()
 	s.log.InfoContext(ctx, "image pulled", slog.String("image", r.Ref.String()), slog.Int64("bytes", r.Size),
@@ -123,7 +137,7 @@ func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgre
 func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), err error) {
 	var pinned []string
 	unpin = func() { s.unpin(pinned...) }
-	r = &record{Ref: p.ref.resolved(p.digest, p.config.Config.Labels), Sources: []string{p.ref.source()}, Config: p.config.Config}
+	r = &record{Ref: p.ref.resolved(p.digest, p.config.Config.Labels), Config: p.config.Config}
 	files := 0
 	var dirs []string
 	for _, l := range records {
@@ -180,7 +194,19 @@ type layerRecord struct {
 	Bytes    int64    `json:"bytes"`
 	Files    int      `json:"files"`
 	Implicit []string `json:"implicit,omitempty"`
+	// Shown are the blobs that were transferred as a whole and unpack to this layer, the
+	// oldest first.
+	Shown []shownBlob `json:"shown,omitempty"`
 }
+
+// shownBlob is a blob that a place has shown to have.
+type shownBlob struct {
+	Digest string `json:"digest"`
+	Origin string `json:"origin"` // see Store.origin
+}
+
+// maxShown bounds what is noted of a layer. What is forgotten is transferred again.
+const maxShown = 256
 
 // layerName is the directory of a layer: short, because the paths of all layers
 // of an image must fit in one page as a mount option. The full name is in the
@@ -208,25 +234,19 @@ func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
 	return r, err == nil, err
 }
 
-// ensureLayer makes a layer be held. The caller has pinned it.
-func (s *Store) ensureLayer(ctx context.Context, src source, l plannedLayer, report func(int64)) (layerRecord, error) {
-	return s.layers.do(ctx, l.diffID, report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
-		r, found, err := s.readLayer(l.diffID)
-		if err != nil {
-			return r, err
-		}
-		if found {
-			report(l.size)
-			return r, nil
-		}
+// ensureLayer makes a layer be held that the source of a plan has shown. The caller has
+// pinned it.
+func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+	return s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
 		for attempt := 1; ; attempt++ {
-			r, err = s.transfer(ctx, src, l, report)
-			if attempt == transferAttempts || hangar.CodeOf(err) != hangar.CodeUnavailable || ctx.Err() != nil {
+			r, err := s.showLayer(ctx, p, l, budget, report)
+			err = diskspace.Explain(err)
+			if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
 				return r, err
 			}
 			s.log.WarnContext(ctx, "layer is transferred again", slog.String("layer", l.digest), slog.Any("error", err))
 			select {
-			case <-time.After(time.Duration(attempt) * time.Second):
+			case <-time.After(time.Duration(attempt) * s.opts.Limits.RetryPause):
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
@@ -234,32 +254,95 @@ func (s *Store) ensureLayer(ctx context.Context, src source, l plannedLayer, rep
 	})
 }
 
-// transfer unpacks a layer as it arrives.
-func (s *Store) transfer(ctx context.Context, src source, l plannedLayer, report func(int64)) (layerRecord, error) {
-	rc, err := src.blob(ctx, l.digest)
+// showLayer returns a layer that is held if its blob has been shown, and else transfers the
+// blob: to unpack it, or to see that it is what the layer was made of.
+func (s *Store) showLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+	r, found, err := s.readLayer(l.diffID)
 	if err != nil {
-		return layerRecord{}, err
+		return r, err
+	}
+	if !found {
+		return s.transfer(ctx, p, l, budget, report)
+	}
+	if !budget.Take(r.Bytes, r.Files) {
+		return r, badImage("image is larger than %d bytes or %d files", s.opts.Limits.UnpackedBytes, s.opts.Limits.Files)
+	}
+	if slices.Contains(r.Shown, shownBlob{l.digest, p.origin}) && p.source.has(l.digest) {
+		report(l.size)
+		return r, nil
+	}
+	err = s.receive(ctx, p, l, report, func(in io.Reader) error {
+		diffID, err := layer.Digest(ctx, in, s.layerLimits(nil))
+		return cmp.Or(err, l.check(diffID))
+	})
+	if err != nil {
+		return r, err
+	}
+	return r, s.noteShown(l, p.origin)
+}
+
+func (s *Store) layerLimits(budget *layer.Budget) layer.Limits {
+	return layer.Limits{Bytes: s.opts.Limits.UnpackedBytes, Files: s.opts.Limits.Files, Ratio: s.opts.Limits.Ratio, Slack: s.opts.Limits.RatioSlack, Budget: budget, Space: s.opts.Space}
+}
+
+// check says whether a layer has become what the config says.
+func (l plannedLayer) check(diffID string) error {
+	if diffID != l.diffID {
+		return badImage("layer %s unpacks to %s, not to %s", l.digest, diffID, l.diffID)
+	}
+	return nil
+}
+
+// noteShown notes that a place has shown the blob of a layer which is held.
+func (s *Store) noteShown(l plannedLayer, origin string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, found, err := s.readLayer(l.diffID)
+	if err != nil || !found || slices.Contains(r.Shown, shownBlob{l.digest, origin}) {
+		return err
+	}
+	r.Shown = append(r.Shown, shownBlob{l.digest, origin})
+	r.Shown = r.Shown[max(len(r.Shown)-maxShown, 0):]
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(s.path("tmp"), s.path("layers", layerName(l.diffID), "layer.json"), raw, 0o600)
+}
+
+// receive hands the blob of a layer to use, and sees that all of it has arrived.
+func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report func(int64), use func(io.Reader) error) error {
+	rc, err := p.source.blob(ctx, l.digest)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = rc.Close() }()
 	in := &checked{r: rc, hash: sha256.New(), size: l.size, report: report}
-	limits := layer.Limits{Bytes: s.opts.Limits.UnpackedBytes, Files: s.opts.Limits.Files}
-	return s.build(l.diffID, func(dir string) (layerRecord, error) {
-		res, err := layer.Unpack(ctx, dir, in, limits)
-		if err != nil && hangar.ReasonOf(err) != hangar.ReasonBadImage {
-			return layerRecord{}, err
-		}
-		// A transfer that went wrong is told apart from a layer that is wrong.
-		if derr := in.finish(ctx, l.digest); derr != nil {
-			return layerRecord{}, derr
-		}
-		if err != nil {
-			return layerRecord{}, err
-		}
-		if res.DiffID != l.diffID {
-			return layerRecord{}, badImage("layer %s unpacks to %s, not to %s", l.digest, res.DiffID, l.diffID)
-		}
-		return layerRecord{ID: l.diffID, Bytes: res.Bytes, Files: res.Files, Implicit: res.Implicit}, nil
+	err = use(in)
+	if err != nil && hangar.ReasonOf(err) != hangar.ReasonBadImage {
+		return cmp.Or(in.err, err)
+	}
+	if errors.Is(err, layer.ErrTooLarge) {
+		return err // the rest need not come
+	}
+	// A transfer that went wrong is told apart from a layer that is wrong.
+	return cmp.Or(in.finish(ctx, l.digest), err)
+}
+
+// transfer unpacks a layer as it arrives.
+func (s *Store) transfer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+	r, err := s.build(l.diffID, func(dir string) (layerRecord, error) {
+		var res layer.Result
+		err := s.receive(ctx, p, l, report, func(in io.Reader) (err error) {
+			res, err = layer.Unpack(ctx, dir, in, s.layerLimits(budget))
+			return cmp.Or(err, l.check(res.DiffID))
+		})
+		return layerRecord{ID: l.diffID, Bytes: res.Bytes, Files: res.Files, Implicit: res.Implicit, Shown: []shownBlob{{l.digest, p.origin}}}, err
 	})
+	if err != nil {
+		return r, err
+	}
+	return r, s.noteShown(l, p.origin) // another organization may have been first
 }
 
 // ensureShape makes the layer of a shape be held, pinned for the caller.
@@ -316,6 +399,11 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 		return layerRecord{}, err
 	}
 	return r, nil
+}
+
+// full reports whether a disk has no room, which does not change within seconds.
+func full(err error) bool {
+	return hangar.ReasonOf(err) == hangar.ReasonDiskFull
 }
 
 // pin keeps the layers of a plan from the collector.

@@ -14,19 +14,19 @@ import (
 )
 
 // Resolve answers what a reference stands for at present, without transferring layers. A
-// reference pinned to an image that is held, and from that repository, is answered
-// from memory. Errors are hangar.CodeInvalid with ReasonBadConfig, ReasonImageNotFound
-// or ReasonBadImage, or hangar.CodeUnavailable, which comes with what the reference
-// says by itself.
-func (s *Store) Resolve(ctx context.Context, ref string) (hangar.ImageRef, error) {
+// reference pinned to an image that is held, and was pulled for the same organization from
+// that repository, is answered from memory. Errors are hangar.CodeInvalid with
+// ReasonBadConfig, ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, or
+// hangar.CodeUnavailable, which comes with what the reference says by itself.
+func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.ImageRef, error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
 		return hangar.ImageRef{}, err
 	}
-	if img := s.held(parsed, parsed.digest); img != nil {
+	if img := s.held(who, parsed, parsed.digest); img != nil {
 		return img.Ref, nil
 	}
-	p, img, err := s.plan(ctx, parsed)
+	p, img, err := s.plan(ctx, who, parsed)
 	if err != nil {
 		return parsed.resolved("", nil), err
 	}
@@ -36,16 +36,21 @@ func (s *Store) Resolve(ctx context.Context, ref string) (hangar.ImageRef, error
 	return parsed.resolved(p.digest, p.config.Config.Labels), nil
 }
 
-// held returns an image of that digest, if it is held and came from the repository
-// of ref: knowing a digest gives nobody what only a login gives.
-func (s *Store) held(ref reference, digest string) *Image {
+// held returns an image of that digest, if it is held and was pulled for the same
+// organization from the repository of ref: knowing a digest gives nobody what only a login
+// or a transfer gives.
+func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	if digest == "" {
+		return nil
+	}
+	source, ok := s.sourceOf(who, ref)
+	if !ok {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.records[digest]
-	if !ok || !slices.Contains(r.Sources, ref.source()) {
+	if !ok || !slices.Contains(r.Sources, source) {
 		return nil
 	}
 	s.touch(r)
@@ -54,7 +59,9 @@ func (s *Store) held(ref reference, digest string) *Image {
 
 // plan is an image as its registry describes it, checked but not transferred.
 type plan struct {
+	who    Puller
 	ref    reference
+	origin string // see Store.origin
 	source source
 	digest string // that the reference resolved to: of the index, if there is one
 	config v1.ConfigFile
@@ -68,12 +75,23 @@ type plannedLayer struct {
 }
 
 // plan asks the registry. It answers the image instead if that is held.
-func (s *Store) plan(ctx context.Context, ref reference) (*plan, *Image, error) {
-	p, img, err := s.describe(ctx, ref)
-	if err == nil || ctx.Err() != nil {
-		return p, img, err
+func (s *Store) plan(ctx context.Context, who Puller, ref reference) (*plan, *Image, error) {
+	release, err := s.resolves.take(ctx, who.Org)
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, about("failed to get manifest", ref, err)
+	defer release()
+	bounded, cancel := context.WithTimeout(who.context(ctx), s.opts.Limits.ResolveTime)
+	defer cancel()
+	p, img, err := s.describe(bounded, who, ref)
+	switch {
+	case err == nil:
+		return p, img, nil
+	case ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	default:
+		return nil, nil, about("failed to get manifest", ref, err)
+	}
 }
 
 // about says in an error what failed, and with which reference. Clients know
@@ -86,18 +104,19 @@ func about(failed string, ref reference, err error) error {
 	return hangar.Errorf(e.Code, e.Reason, "%s %s: %w", failed, ref.text, err)
 }
 
-func (s *Store) describe(ctx context.Context, ref reference) (*plan, *Image, error) {
-	src, err := s.open(ctx, ref)
+func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan, *Image, error) {
+	src, err := s.open(ctx, who, ref)
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &plan{ref: ref, source: src, digest: ref.digest}
+	origin, _ := s.origin(who, ref) // open has seen to it
+	p := &plan{who: who, ref: ref, origin: origin, source: src, digest: ref.digest}
 	if p.digest == "" {
 		// Not every registry answers this; the manifest itself settles it.
 		if p.digest, err = src.digest(ctx, ref.tag); err != nil && hangar.ReasonOf(err) == hangar.ReasonImageNotFound {
 			return nil, nil, err
 		}
-		if img := s.held(ref, p.digest); img != nil {
+		if img := s.held(who, ref, p.digest); img != nil {
 			return nil, img, nil
 		}
 	}
@@ -141,7 +160,7 @@ type manifest struct {
 func parseManifest(raw []byte) (manifest, error) {
 	var m manifest
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return m, badImage("manifest is damaged: %w", err)
+		return m, badImage("manifest is damaged")
 	}
 	if m.SchemaVersion != 2 {
 		return m, badImage("manifests of schema version %d are not supported", m.SchemaVersion)
@@ -217,7 +236,7 @@ func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 	}
 	config, err := v1.ParseConfigFile(bytes.NewReader(raw))
 	if err != nil {
-		return badImage("config is damaged: %w", err)
+		return badImage("config is damaged")
 	}
 	p.config = *config
 	have := v1.Platform{OS: orDefault(config.OS, s.opts.Platform.OS), Architecture: orDefault(config.Architecture, s.opts.Platform.Architecture)}

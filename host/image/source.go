@@ -7,16 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
-	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/registry"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
 // source is one repository of one registry. Its errors carry hangar codes.
@@ -28,24 +27,34 @@ type source interface {
 	manifest(ctx context.Context, identifier string, limit int64) ([]byte, error)
 	// blob answers a stream that is not yet checked.
 	blob(ctx context.Context, digest string) (io.ReadCloser, error)
+	// has reports whether a blob that a manifest of the repository has just named, and that
+	// was there once, may be taken to be there.
+	has(digest string) bool
 }
 
-// open returns the source of a reference.
-func (s *Store) open(ctx context.Context, ref reference) (source, error) {
-	if named(ref.repository.RegistryStr(), s.opts.Local) {
-		return localSource{s.registry, ref.repository.RepositoryStr()}, nil
+// open returns the source of a reference, for a puller who may use it.
+func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, error) {
+	if s.builtIn(ref) {
+		repository, ok := who.repository(ref)
+		if !ok {
+			return nil, errNotFound()
+		}
+		return localSource{s.registry, repository}, nil
 	}
-	base := transport.NewRetry(transport.NewUserAgent(guard{s.client}, "hangar"))
-	auth := s.authenticator(ctx, ref.registryName())
-	as := loginOf(auth)
+	host := ref.registryName()
+	base := transport.NewRetry(transport.NewUserAgent(bounded{guard{s.client}, s.opts.Limits}, "hangar"))
+	auth := s.authenticator(ctx, host)
+	as := "without credentials"
+	if auth != authn.Anonymous {
+		as = "to the credentials that the platform has for it"
+	}
 	rt, err := transport.NewWithContext(ctx, ref.repository.Registry, auth, base, []string{ref.repository.Scope(transport.PullScope)})
 	if err != nil {
-		return nil, remoteError(ctx, err, as)
+		return nil, remoteError(ctx, err, host, as)
 	}
 	return &remoteSource{
-		client: &http.Client{Transport: rt, CheckRedirect: checkRedirect},
-		as:     as,
-		base:   fmt.Sprintf("%s://%s/v2/%s/", ref.repository.Scheme(), ref.repository.RegistryStr(), ref.repository.RepositoryStr()),
+		client: &http.Client{Transport: rt, CheckRedirect: publicdial.CheckRedirect}, registry: host, as: as,
+		base: fmt.Sprintf("%s://%s/v2/%s/", ref.repository.Scheme(), ref.repository.RegistryStr(), ref.repository.RepositoryStr()),
 	}, nil
 }
 
@@ -76,18 +85,31 @@ func (l localSource) blob(_ context.Context, digest string) (io.ReadCloser, erro
 	return f, nil
 }
 
+func (l localSource) has(digest string) bool {
+	f, err := l.registry.OpenBlob(l.repository, digest)
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
+
 func localError(err error) error {
 	if errors.Is(err, registry.ErrNotFound) {
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found")
+		return errNotFound()
 	}
 	return err
 }
 
+func errNotFound() error {
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found")
+}
+
 // remoteSource speaks the OCI distribution API.
 type remoteSource struct {
-	client *http.Client
-	as     string // who is signed in, for messages
-	base   string // URL of the repository, with a slash at the end
+	client   *http.Client
+	registry string // as the reference names it
+	as       string // who is signed in, for messages
+	base     string // URL of the repository, with a slash at the end
 }
 
 // manifestTypes are what a registry may answer with. Schema 1 is asked for by
@@ -96,13 +118,13 @@ const manifestTypes = "application/vnd.oci.image.index.v1+json, application/vnd.
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 func (r *remoteSource) failure(ctx context.Context, err error) error {
-	return remoteError(ctx, err, r.as)
+	return remoteError(ctx, err, r.registry, r.as)
 }
 
 func (r *remoteSource) request(ctx context.Context, method, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.base+path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, r.failure(ctx, err)
 	}
 	if strings.HasPrefix(path, "manifests/") {
 		req.Header.Set("Accept", manifestTypes)
@@ -150,66 +172,66 @@ func (r *remoteSource) manifest(ctx context.Context, identifier string, limit in
 
 func (r *remoteSource) blob(ctx context.Context, digest string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	resp, err := r.request(ctx, http.MethodGet, "blobs/"+digest) //nolint:bodyclose // closed by body.Close
+	resp, err := r.request(context.WithValue(ctx, largeKey{}, true), http.MethodGet, "blobs/"+digest) //nolint:bodyclose // closed by blobBody
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	return &body{ctx: ctx, cancel: cancel, rc: resp.Body, as: r.as, idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) })}, nil
+	return &blobBody{ctx: ctx, cancel: cancel, rc: resp.Body, source: r}, nil
 }
 
-// idleTimeout ends a transfer in which nothing arrives.
-const idleTimeout = time.Minute
+// has implements source: what the manifest is made of, its registry answers for.
+func (r *remoteSource) has(string) bool { return true }
 
-var errIdle = errors.New("nothing arrived for a minute")
-
-// body is a transfer that ends when it stalls.
-type body struct {
+// blobBody is the transfer of a blob, in the words of its source.
+type blobBody struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	rc     io.ReadCloser
-	as     string
-	idle   *time.Timer
+	source *remoteSource
 }
 
-func (b *body) Read(p []byte) (int, error) {
+func (b *blobBody) Read(p []byte) (int, error) {
 	n, err := b.rc.Read(p)
-	b.idle.Reset(idleTimeout)
 	if err != nil && !errors.Is(err, io.EOF) {
-		if cause := context.Cause(b.ctx); cause != nil {
-			err = cause
-		}
-		err = remoteError(b.ctx, err, b.as)
+		err = b.source.failure(b.ctx, err)
 	}
 	return n, err
 }
 
-func (b *body) Close() error {
-	b.idle.Stop()
+func (b *blobBody) Close() error {
 	b.cancel(nil)
 	return b.rc.Close()
 }
 
-// remoteError gives what a registry, or the way to it, answers to somebody a code.
-func remoteError(ctx context.Context, err error, as string) error {
+// remoteError gives what a registry, or the way to it, answers a code and words
+// of our own: what a registry says may come from anywhere.
+func remoteError(ctx context.Context, err error, host, as string) error {
 	var answer *transport.Error
+	var unreached *publicdial.Error
 	switch {
 	case err == nil || hangar.ReasonOf(err) != "":
 		return err
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return err
+		return ctx.Err()
+	case errors.Is(err, errTooSlow):
+		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s sends too slowly", host)
+	case errors.As(err, &unreached) && unreached.Rule != "":
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonRegistryNotAllowed, "registry %s %s", host, publicdial.Describe(err))
+	case errors.Is(err, errPlain):
+		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s does not speak TLS", host)
 	case !errors.As(err, &answer):
-		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry does not answer: %w", err)
+		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s %s", host, publicdial.Describe(err))
 	}
 	switch answer.StatusCode {
 	case http.StatusNotFound:
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found")
+		return errNotFound()
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found, or access denied %s", as)
 	case http.StatusTooManyRequests:
-		return hangar.Errorf(hangar.CodeUnavailable, "registry_rate_limited", "registry answers that there were too many requests: %w", err)
+		return hangar.Errorf(hangar.CodeUnavailable, "registry_rate_limited", "registry %s answers that there were too many requests", host)
 	default:
-		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry answers with status %d: %w", answer.StatusCode, err)
+		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s answers with status %d", host, answer.StatusCode)
 	}
 }
 
@@ -220,42 +242,13 @@ const reasonUnreachable = "registry_unreachable"
 // host only.
 type guard struct{ next http.RoundTripper }
 
+var errPlain = errors.New("registry does not speak TLS")
+
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !plainAllowed(req.URL.Host) {
-		return nil, fmt.Errorf("registry %s does not speak TLS", req.URL.Host)
+		return nil, errPlain
 	}
 	return g.next.RoundTrip(req)
-}
-
-// checkRedirect keeps a registry from making this host ask its own services or the
-// metadata service of its cloud.
-func checkRedirect(req *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("too many redirects")
-	}
-	if addr, err := netip.ParseAddr(req.URL.Hostname()); err == nil && req.URL.Hostname() != via[0].URL.Hostname() {
-		if addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
-			return fmt.Errorf("redirect to the private address %s", addr)
-		}
-	}
-	return nil
-}
-
-// newTransport returns the connections that all pulls of a store share.
-func newTransport() *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		// Names below localhost are this host (RFC 6761) even where no resolver knows.
-		if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(host, ".localhost") {
-			address = net.JoinHostPort("localhost", port)
-		}
-		return dialer.DialContext(ctx, network, address)
-	}
-	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dial, ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
-		IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 8, DisableCompression: true,
-	}
 }
 
 // readBlob reads a small blob and checks it.

@@ -8,14 +8,14 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // call is one Commit on its way.
 type call struct {
-	fn    func(tx *Tx) error
-	pool  *hangar.MachinePool
-	taken bool          // by the committer; guarded by Journal.mu
-	done  chan struct{} // closed when err and panicked are final
+	fn   func(tx *Tx) error
+	pool *hangar.MachinePool
+	done chan struct{} // closed when err and panicked are final
 
 	err      error
 	panicked any
@@ -34,25 +34,11 @@ func (j *Journal) enqueue(c *call) error {
 	return nil
 }
 
-// withdraw takes back a call that was not taken yet.
-func (j *Journal) withdraw(c *call) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if c.taken {
-		return false
-	}
-	j.queue = slices.DeleteFunc(j.queue, func(x *call) bool { return x == c })
-	return true
-}
-
 // take empties the queue. more is false once the journal was closed.
 func (j *Journal) take() (batch []*call, acked []outboxKey, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	batch, j.queue = j.queue, nil
-	for _, c := range batch {
-		c.taken = true
-	}
 	// Forgetting what was published is not urgent: it rides with the next commit
 	// and has one of its own only when much has gathered, or at the end.
 	if len(batch) > 0 || len(j.acked) >= maxAcked || j.closed {
@@ -159,7 +145,9 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 		settle(batch, j.afterFailure(number, err))
 		return
 	}
-	j.transactions.Add(1)
+	if j.transactions.Add(1)%roomEvery == 0 {
+		j.takeRoom()
+	}
 	j.commits.Add(wrote)
 	j.dropAcked(acked)
 	if outbox {
@@ -180,7 +168,7 @@ func (j *Journal) afterFailure(number uint64, cause error) error {
 		return nil
 	})
 	if err == nil && seen < number {
-		return fmt.Errorf("commit: %w", cause)
+		return fmt.Errorf("commit: %w", diskspace.Explain(cause))
 	}
 	if j.broken == nil {
 		close(j.fault)

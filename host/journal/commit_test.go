@@ -20,9 +20,8 @@ import (
 func hold(tb testing.TB, j *journal.Journal) (release func()) {
 	tb.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
-	ctx := tb.Context()
 	go func() {
-		done <- j.Commit(ctx, func(*journal.Tx) error {
+		done <- j.Commit(func(*journal.Tx) error {
 			close(entered)
 			<-leave
 			return nil
@@ -89,7 +88,7 @@ func TestFailureIsTheCallersOwn(t *testing.T) {
 	errs := make([]error, n)
 	for i := range n {
 		wg.Go(func() {
-			errs[i] = j.Commit(t.Context(), func(tx *journal.Tx) error {
+			errs[i] = j.Commit(func(tx *journal.Tx) error {
 				switch i % 4 {
 				case 1:
 					return boom // before it wrote
@@ -127,7 +126,7 @@ func TestPanicReachesTheCaller(t *testing.T) {
 				t.Errorf("recovered %v", p)
 			}
 		}()
-		_ = j.Commit(t.Context(), func(tx *journal.Tx) error {
+		_ = j.Commit(func(tx *journal.Tx) error {
 			if err := tx.PutMachine(record(machineID(2), "m")); err != nil {
 				t.Error(err)
 			}
@@ -140,41 +139,6 @@ func TestPanicReachesTheCaller(t *testing.T) {
 	wg.Wait()
 	if got := all(t, j); len(got) != 1 || got[machineID(1)] == nil {
 		t.Errorf("Machines = %v", got)
-	}
-}
-
-func TestContextEndsTheWaitForTheTurn(t *testing.T) {
-	j := open(t, journal.Options{})
-	release := hold(t, j)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		done <- j.Commit(ctx, func(tx *journal.Tx) error {
-			t.Error("fn ran after Commit gave up")
-			return nil
-		})
-	}()
-	queued(j, 1)
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Commit: %v", err)
-	}
-	release()
-	put(t, j, record(machineID(1), "m"))
-}
-
-func TestContextDoesNotMakeTheAnswerAmbiguous(t *testing.T) {
-	j := open(t, journal.Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	err := j.Commit(ctx, func(tx *journal.Tx) error {
-		cancel() // its turn has come: the outcome is what counts
-		return tx.PutMachine(record(machineID(1), "m"))
-	})
-	if err != nil {
-		t.Errorf("Commit: %v", err)
-	}
-	if got := all(t, j); len(got) != 1 {
-		t.Errorf("%d records", len(got))
 	}
 }
 
@@ -200,7 +164,7 @@ func TestCloseFinishesWhatWaits(t *testing.T) {
 	release := hold(t, j)
 	for i := range n {
 		wg.Go(func() {
-			err := j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutMachine(record(machineID(i), "m")) })
+			err := j.Commit(func(tx *journal.Tx) error { return tx.PutMachine(record(machineID(i), "m")) })
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -250,7 +214,7 @@ func TestMixedLoad(t *testing.T) {
 			id := machineID(w)
 			for n := range rounds {
 				fail := rand.IntN(4) == 0
-				err := j.Commit(ctx, func(tx *journal.Tx) error {
+				err := j.Commit(func(tx *journal.Tx) error {
 					if err := errors.Join(tx.PutMachine(record(id, fmt.Sprint(n))), tx.AppendEvent(id, hangar.Event{Status: fmt.Sprint(n)})); err != nil {
 						return err
 					}
@@ -277,14 +241,13 @@ func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 16, 128} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			j := open(b, journal.Options{})
-			ctx := b.Context()
 			work := make(chan int)
 			var wg sync.WaitGroup
 			for range writers {
 				wg.Go(func() {
 					for i := range work {
 						id := machineID(i % 1000)
-						err := j.Commit(ctx, func(tx *journal.Tx) error {
+						err := j.Commit(func(tx *journal.Tx) error {
 							return errors.Join(tx.PutMachine(record(id, "m")), tx.AppendEvent(id, hangar.Event{ID: "e", Status: "started"}))
 						})
 						if err != nil {
@@ -335,7 +298,7 @@ func TestFullDiskHarmsNothingElse(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	var failure error
 	for i := range 100 {
-		if failure = j.Commit(t.Context(), func(tx *journal.Tx) error {
+		if failure = j.Commit(func(tx *journal.Tx) error {
 			return tx.SetSetting(fmt.Sprint(i), []byte(big))
 		}); failure != nil {
 			break
@@ -369,7 +332,7 @@ func TestBrokenJournalRefusesUntilReopened(t *testing.T) {
 	}
 	for _, err := range []error{
 		journal.Break(t.Context(), j, cause),
-		j.Commit(t.Context(), func(*journal.Tx) error { t.Error("fn ran"); return nil }),
+		j.Commit(func(*journal.Tx) error { t.Error("fn ran"); return nil }),
 	} {
 		if !errors.Is(err, journal.ErrBroken) || !errors.Is(err, cause) {
 			t.Errorf("error %v", err)

@@ -2,7 +2,6 @@ package journal_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,7 +31,6 @@ func writeForEver(dir string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	ctx := context.Background()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for w := range childWriters {
@@ -46,7 +44,7 @@ func writeForEver(dir string) {
 				n++
 				var number uint64
 				r := record(id, strconv.Itoa(n))
-				err := j.Commit(ctx, func(tx *journal.Tx) (err error) {
+				err := j.Commit(func(tx *journal.Tx) (err error) {
 					if number, err = tx.NextNumber(); err != nil {
 						return err
 					}

@@ -21,5 +21,5 @@ func LimitSize(j *Journal, size int) { j.db.MaxSize = size }
 // Break makes the journal take a failure of the disk for one after which the new
 // state is visible.
 func Break(ctx context.Context, j *Journal, cause error) error {
-	return j.Commit(ctx, func(*Tx) error { return j.afterFailure(0, cause) })
+	return j.Commit(func(*Tx) error { return j.afterFailure(0, cause) })
 }

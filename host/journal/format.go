@@ -29,9 +29,13 @@ var (
 	bucketHealth   = []byte("health")         // id → Health
 	bucketBusy     = []byte("busy")           // id → time, until when the Machine is
 	bucketSecrets  = []byte("secrets")        // id, zero byte, version → encrypted
-	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, 1 deleted
+	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, or 1 deleted and the App
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
 	bucketVolumes  = []byte("volumes")        // id → VolumeRecord
+
+	// Of Machines that are destroyed, which a start does not read.
+	bucketDestroyed      = []byte("destroyed")       // id → Record
+	bucketDestroyedIndex = []byte("destroyed index") // see destroyedKeys
 
 	// As outbox and outbox latest, of volumes; an entry ends with the App.
 	bucketVolumeOutbox = []byte("volume outbox")
@@ -49,14 +53,17 @@ func buckets() [][]byte {
 	return [][]byte{
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
 		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases, bucketHealth, bucketSecrets,
-		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy,
+		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy, bucketDestroyed, bucketDestroyedIndex,
 	}
 }
 
 // addedBuckets came to the format after it was in use; Open adds them to a journal
 // that lacks them.
 func addedBuckets() [][]byte {
-	return [][]byte{bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy}
+	return [][]byte{
+		bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy,
+		bucketDestroyed, bucketDestroyedIndex,
+	}
 }
 
 // addBuckets completes a journal that was made before there were addedBuckets.

@@ -45,7 +45,7 @@ func TestHealthIsReadWithTheRecord(t *testing.T) {
 	if next := all(t, j)["a"]; next.Seq <= h.Seq || next.Health.Seq != h.Seq || next.Machine.Checks != nil {
 		t.Errorf("after the next commit of the record: %+v, health %+v", next, next.Health)
 	}
-	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine("a") })
+	commit(t, j, func(tx *journal.Tx) error { return tx.PutDestroyed(record("a", "m")) })
 	commit(t, j, func(tx *journal.Tx) error { return tx.PutHealth("a", h) }) // came too late
 	if _, err := j.Machine("a"); !errors.Is(err, journal.ErrNotFound) {
 		t.Errorf("Machine = %v", err)

@@ -22,13 +22,13 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +37,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // Bounds of what is kept per Machine. The oldest go first.
@@ -107,6 +108,9 @@ type Journal struct {
 	unreadable   atomic.Uint64
 }
 
+// freshSuffix ends the name of a journal that is being made.
+const freshSuffix = ".new"
+
 // initialMap is the address space reserved for the file at first. It costs no
 // memory; it spares readers the wait for a bigger map while the journal is small.
 const initialMap = 64 << 20
@@ -161,6 +165,7 @@ func Open(path string, o Options) (*Journal, error) {
 	if unpublished {
 		j.changed <- struct{}{}
 	}
+	j.takeRoom()
 	go j.run()
 	return j, nil
 }
@@ -196,7 +201,7 @@ func (j *Journal) Stats() Stats {
 // create makes an empty journal under another name first: a crash in the middle
 // must not leave half a file where the next Open would find it damaged.
 func create(path string, o Options) error {
-	fresh := path + ".new"
+	fresh := path + freshSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -238,6 +243,9 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 			f, err = os.OpenFile(name, flag, mode)
 			file = f
+			if err == nil && strings.HasSuffix(name, freshSuffix) {
+				err = diskspace.InPlace(f)
+			}
 			return f, err
 		},
 	})
@@ -248,6 +256,32 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	return db, err
+}
+
+// headroom is how much of the disk the file takes before it needs it, in bytes: what
+// bbolt makes it larger by, and more.
+const headroom = 32 << 20
+
+// roomEvery is after how many transactions the headroom is looked at.
+const roomEvery = 64
+
+// takeRoom takes the headroom from the disk, so that commits go on when others have filled
+// it. If there is none it is tried again, and what is left of an earlier one serves until
+// then; a commit that finds nothing is refused and harms nothing.
+func (j *Journal) takeRoom() {
+	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
+	if err != nil {
+		j.log.Warn("take room for the journal", "error", err)
+		return
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err == nil {
+		err = diskspace.Extend(f, fi.Size()+headroom)
+	}
+	if err != nil {
+		j.log.Debug("take room for the journal", "error", err)
+	}
 }
 
 func syncDir(dir string) error {
@@ -267,24 +301,14 @@ func syncDir(dir string) error {
 // same answer each time. It must not call the Journal. A panic in fn reaches the
 // caller of Commit.
 //
-// ctx bounds the wait for the turn; once fn runs, Commit waits for the outcome, so
-// that an answer is never ambiguous and fn never runs after Commit returned.
-func (j *Journal) Commit(ctx context.Context, fn func(tx *Tx) error) error {
+// It takes no context, because nothing cuts it short: an answer is never ambiguous, and fn never
+// runs after Commit returned.
+func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	c := &call{fn: fn, pool: &j.pool, done: make(chan struct{})}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if err := j.enqueue(c); err != nil {
 		return err
 	}
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if j.withdraw(c) {
-			return ctx.Err()
-		}
-		<-c.done
-	}
+	<-c.done
 	if c.panicked != nil {
 		panic(c.panicked)
 	}

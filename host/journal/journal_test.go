@@ -2,13 +2,14 @@ package journal_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func reopen(tb testing.TB, path string, o journal.Options) *journal.Journal {
 
 func commit(tb testing.TB, j *journal.Journal, fn func(tx *journal.Tx) error) {
 	tb.Helper()
-	if err := j.Commit(tb.Context(), fn); err != nil {
+	if err := j.Commit(fn); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -48,7 +49,7 @@ func commit(tb testing.TB, j *journal.Journal, fn func(tx *journal.Tx) error) {
 func machineID(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n)) }
 
 func record(id hangar.MachineID, name string) *journal.Record {
-	return &journal.Record{Machine: hangar.Machine{ID: id, Name: name, App: "app", State: hangar.MachineCreated}}
+	return &journal.Record{Machine: hangar.Machine{ID: id, Name: name, App: "app", AppID: "app", State: hangar.MachineCreated}}
 }
 
 func put(tb testing.TB, j *journal.Journal, r *journal.Record) {
@@ -83,7 +84,7 @@ func full() *journal.Record {
 	at := time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
 	return &journal.Record{
 		Machine: hangar.Machine{
-			ID: "0123456789abcd", Name: "name", App: "app", State: hangar.MachineStarted, Region: "loc",
+			ID: "0123456789abcd", Name: "name", App: "app", AppID: "app", State: hangar.MachineStarted, Region: "loc",
 			InstanceID: "01J00000000000000000000000", CreatedAt: at, UpdatedAt: at,
 		},
 		Org: "personal", Network: 7, Number: 9,
@@ -193,12 +194,13 @@ func TestBadMachineID(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
 	for _, id := range []hangar.MachineID{"", "a\x00b", hangar.MachineID(strings.Repeat("x", 65))} {
 		for name, fn := range map[string]func(tx *journal.Tx) error{
-			"PutMachine":    func(tx *journal.Tx) error { return tx.PutMachine(record(id, "n")) },
-			"DeleteMachine": func(tx *journal.Tx) error { return tx.DeleteMachine(id) },
-			"AppendEvent":   func(tx *journal.Tx) error { return tx.AppendEvent(id, hangar.Event{}) },
-			"PutVersion":    func(tx *journal.Tx) error { return tx.PutVersion(id, hangar.MachineVersion{}) },
+			"PutMachine":      func(tx *journal.Tx) error { return tx.PutMachine(record(id, "n")) },
+			"PutDestroyed":    func(tx *journal.Tx) error { return tx.PutDestroyed(record(id, "n")) },
+			"ForgetDestroyed": func(tx *journal.Tx) error { return tx.ForgetDestroyed(id) },
+			"AppendEvent":     func(tx *journal.Tx) error { return tx.AppendEvent(id, hangar.Event{}) },
+			"PutVersion":      func(tx *journal.Tx) error { return tx.PutVersion(id, hangar.MachineVersion{}) },
 		} {
-			if err := j.Commit(t.Context(), fn); err == nil {
+			if err := j.Commit(fn); err == nil {
 				t.Errorf("%s(%q) was accepted", name, id)
 			}
 		}
@@ -209,7 +211,7 @@ func TestRecordThatCannotBeReadBackIsRefused(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
 	r := record(machineID(1), "m")
 	r.Stop = &journal.Stop{Signal: 9999}
-	err := j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutMachine(r) })
+	err := j.Commit(func(tx *journal.Tx) error { return tx.PutMachine(r) })
 	if err == nil || !strings.Contains(err.Error(), "does not survive") {
 		t.Errorf("Commit: %v", err)
 	}
@@ -230,7 +232,7 @@ func TestSeqGrowsForEver(t *testing.T) {
 				t.Fatalf("Seq %d after %d", r.Seq, last)
 			}
 			last = r.Seq
-			commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine(machineID(1)) })
+			commit(t, j, func(tx *journal.Tx) error { return tx.PutDestroyed(record(machineID(1), "m")) })
 		}
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
@@ -352,34 +354,98 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-func TestDeleteMachine(t *testing.T) {
-	j := open(t, journal.Options{NoSync: true})
-	for _, id := range []hangar.MachineID{"a", "b"} {
-		commit(t, j, func(tx *journal.Tx) error {
-			return errors.Join(
-				tx.PutMachine(record(id, "m")),
-				tx.AppendEvent(id, hangar.Event{ID: "1"}),
-				tx.PutVersion(id, hangar.MachineVersion{Version: "1"}),
-			)
-		})
+func TestDestroyed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{NoSync: true})
+	began := time.Unix(1000, 0)
+	const n = 300 // more than one read
+	destroyed := func(i int) *journal.Record {
+		r := record(machineID(i), "m")
+		r.Machine.AppID, r.OrgID = hangar.AppID(fmt.Sprint("app", i%2)), "org"
+		r.DestroyedAt = began.Add(time.Duration(n-i) * time.Second)
+		return r
 	}
-	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine("a") })
-	if _, err := j.Machine("a"); !errors.Is(err, journal.ErrNotFound) {
-		t.Errorf("record: %v", err)
+	commit(t, j, func(tx *journal.Tx) error {
+		for i := range n + 1 {
+			r := destroyed(i)
+			err := errors.Join(tx.PutMachine(r), tx.AppendEvent(r.Machine.ID, hangar.Event{ID: "1"}),
+				tx.PutVersion(r.Machine.ID, hangar.MachineVersion{Version: "1"}), tx.PutLease(r.Machine.ID, &hangar.Lease{Nonce: "n"}))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := j.Published(unpublished(t, j, 0)); err != nil {
+		t.Fatal(err)
 	}
-	for id, want := range map[hangar.MachineID]int{"a": 0, "b": 1} {
-		events, err := j.Events(id, 0)
-		if err != nil || len(events) != want {
-			t.Errorf("events of %s: %v, %v", id, events, err)
+	commit(t, j, func(tx *journal.Tx) error {
+		for i := range n {
+			if err := tx.PutDestroyed(destroyed(i)); err != nil {
+				return err
+			}
 		}
-		versions, err := j.Versions(id)
-		if err != nil || len(versions) != want {
-			t.Errorf("versions of %s: %v, %v", id, versions, err)
-		}
+		return nil
+	})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j = reopen(t, path, journal.Options{NoSync: true})
+	if got := all(t, j); len(got) != 1 || got[machineID(n)] == nil {
+		t.Errorf("Machines = %v", got)
+	}
+	if lease, err := j.Lease(machineID(0)); lease != nil || err != nil {
+		t.Errorf("lease: %v, %v", lease, err)
 	}
 	items := unpublished(t, j, 0)
-	if len(items) != 2 || items[0].ID != "b" || items[0].Deleted || items[1].ID != "a" || !items[1].Deleted {
-		t.Errorf("Unpublished = %+v", items)
+	if len(items) != n || items[0] != (journal.Pending{ID: machineID(0), Seq: items[0].Seq, Deleted: true, AppID: "app0"}) {
+		t.Errorf("%d unpublished, first %+v", len(items), items[0])
+	}
+	ids := func(of iter.Seq2[*journal.Record, error]) (ids []hangar.MachineID) {
+		for r, err := range of {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, r.Machine.ID)
+		}
+		return ids
+	}
+	for limit, want := range map[int]int{n: n / 2, 2: 2} {
+		got, err := j.DestroyedOfApp("app1", limit)
+		if err != nil || len(got) != want || got[0].Machine.ID != machineID(1) || got[1].Machine.ID != machineID(3) {
+			t.Errorf("%d of the app, %v", len(got), err)
+		}
+	}
+	if got, err := j.DestroyedOfApp("app", n); err != nil || len(got) != 0 {
+		t.Errorf("of an app whose id begins as theirs do: %v, %v", got, err)
+	}
+	if got := ids(j.DestroyedOfOrg("org", machineID(1))); len(got) != n-2 || got[0] != machineID(2) {
+		t.Errorf("%d of the organization after the second, first %v", len(got), got)
+	}
+	if got := ids(j.DestroyedOfOrg("org", "")); len(got) != n || got[0] != machineID(0) || !slices.IsSorted(got) {
+		t.Errorf("%d of the organization, first %v", len(got), got)
+	}
+	if got := ids(j.DestroyedOfOrg("or", "")); got != nil {
+		t.Errorf("of an organization whose id begins as theirs do: %v", got)
+	}
+	old, err := j.DestroyedBefore(began.Add(3 * time.Second))
+	if err != nil || !slices.Equal(old, []hangar.MachineID{machineID(n - 1), machineID(n - 2)}) {
+		t.Errorf("DestroyedBefore = %v, %v", old, err)
+	}
+	commit(t, j, func(tx *journal.Tx) error { return tx.ForgetDestroyed(old[0]) })
+	commit(t, j, func(tx *journal.Tx) error { return tx.ForgetDestroyed(machineID(n)) }) // which is not
+	if _, err := j.Destroyed(old[0]); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("record: %v", err)
+	}
+	for id, want := range map[hangar.MachineID]int{old[0]: 0, old[1]: 1, machineID(n): 1} {
+		events, err := j.Events(id, 0)
+		versions, verr := j.Versions(id)
+		if err != nil || verr != nil || len(events) != want || len(versions) != want {
+			t.Errorf("of %s there are %d events and %d versions, %v, %v", id, len(events), len(versions), err, verr)
+		}
+	}
+	if left, err := j.DestroyedBefore(began.Add(time.Hour)); err != nil || len(left) != n-1 || len(ids(j.DestroyedOfOrg("org", ""))) != n-1 {
+		t.Errorf("%d are left, %v", len(left), err)
 	}
 }
 
@@ -441,7 +507,7 @@ func TestPublishedManyIsFlushed(t *testing.T) {
 	if err := j.Published(unpublished(t, j, 0)); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); j.Stats().Transactions == before; {
+	for deadline := time.Now().Add(time.Minute); j.Stats().Transactions == before; {
 		if time.Now().After(deadline) {
 			t.Fatal("a thousand published entries wait for ever")
 		}
@@ -469,7 +535,7 @@ func TestChanged(t *testing.T) {
 	put(t, j, record("m", "m"))
 	<-j.Changed()
 	silent("one signal taken")
-	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine("m") })
+	commit(t, j, func(tx *journal.Tx) error { return tx.PutDestroyed(record("m", "m")) })
 	<-j.Changed()
 	if err := j.Published(unpublished(t, j, 0)); err != nil {
 		t.Fatal(err)
@@ -500,7 +566,7 @@ func TestMachinesMayWrite(t *testing.T) {
 			return nil
 		}
 		r.Machine.Name = "seen"
-		return j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutMachine(r) })
+		return j.Commit(func(tx *journal.Tx) error { return tx.PutMachine(r) })
 	})
 	if err != nil || count != n {
 		t.Errorf("%d records, %v", count, err)
@@ -743,7 +809,7 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	for name, err := range map[string]error{
-		"Commit":    j.Commit(t.Context(), func(*journal.Tx) error { t.Error("fn ran"); return nil }),
+		"Commit":    j.Commit(func(*journal.Tx) error { t.Error("fn ran"); return nil }),
 		"Published": j.Published([]journal.Pending{{ID: "m", Seq: 1}}),
 		"Machines":  j.Machines(func(*journal.Record) error { t.Error("yielded"); return nil }),
 		"Machine":   second(j.Machine("m")),
@@ -757,15 +823,6 @@ func TestClosed(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-func TestCommitWithEndedContext(t *testing.T) {
-	j := open(t, journal.Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := j.Commit(ctx, func(*journal.Tx) error { t.Error("fn ran"); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("Commit: %v", err)
-	}
-}
 
 func TestTxAfterItsCommit(t *testing.T) {
 	j := open(t, journal.Options{})

@@ -13,7 +13,7 @@ import (
 
 func putLease(t *testing.T, j *journal.Journal, id hangar.MachineID, l *hangar.Lease) {
 	t.Helper()
-	if err := j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutLease(id, l) }); err != nil {
+	if err := j.Commit(func(tx *journal.Tx) error { return tx.PutLease(id, l) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 // model is the journal in its simplest form.
 type model struct {
 	records map[hangar.MachineID]string
+	gone    map[hangar.MachineID]string   // destroyed
 	leases  map[hangar.MachineID]string   // nonces
 	events  map[hangar.MachineID][]string // oldest first
 	pending []journal.Pending
@@ -26,13 +27,13 @@ type model struct {
 
 func newModel() *model {
 	return &model{
-		records: make(map[hangar.MachineID]string), leases: make(map[hangar.MachineID]string), events: make(map[hangar.MachineID][]string),
+		records: make(map[hangar.MachineID]string), gone: make(map[hangar.MachineID]string), leases: make(map[hangar.MachineID]string), events: make(map[hangar.MachineID][]string),
 	}
 }
 
 func (m *model) clone() *model {
 	c := &model{
-		records: maps.Clone(m.records), leases: maps.Clone(m.leases), events: make(map[hangar.MachineID][]string),
+		records: maps.Clone(m.records), gone: maps.Clone(m.gone), leases: maps.Clone(m.leases), events: make(map[hangar.MachineID][]string),
 		pending: slices.Clone(m.pending), number: m.number,
 	}
 	for id, e := range m.events {
@@ -43,7 +44,11 @@ func (m *model) clone() *model {
 
 func (m *model) touch(id hangar.MachineID, seq uint64, deleted bool) {
 	m.pending = slices.DeleteFunc(m.pending, func(p journal.Pending) bool { return p.ID == id })
-	m.pending = append(m.pending, journal.Pending{ID: id, Seq: seq, Deleted: deleted})
+	p := journal.Pending{ID: id, Seq: seq, Deleted: deleted}
+	if deleted {
+		p.AppID = "app"
+	}
+	m.pending = append(m.pending, p)
 	slices.SortFunc(m.pending, byCommit)
 }
 
@@ -68,11 +73,11 @@ func TestAgainstModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"commit": func(rt *rapid.T) {
 				next := m.clone()
-				steps := rapid.SliceOfN(rapid.IntRange(0, 5), 1, 5).Draw(rt, "steps")
+				steps := rapid.SliceOfN(rapid.IntRange(0, 6), 1, 5).Draw(rt, "steps")
 				targets := rapid.SliceOfN(ids, len(steps), len(steps)).Draw(rt, "ids")
 				text := rapid.StringN(0, 20, -1).Draw(rt, "text")
 				fail := rapid.IntRange(0, 5).Draw(rt, "fail") == 0
-				err := j.Commit(t.Context(), func(tx *journal.Tx) error {
+				err := j.Commit(func(tx *journal.Tx) error {
 					next = m.clone()
 					if err := replay(tx, next, steps, targets, text); err != nil {
 						return err
@@ -114,7 +119,6 @@ func TestAgainstModel(t *testing.T) {
 }
 
 func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text string) error {
-	var seq uint64
 	for i, step := range steps {
 		id := ids[i]
 		switch step {
@@ -123,20 +127,17 @@ func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text 
 			if err := tx.PutMachine(r); err != nil {
 				return err
 			}
-			seq = r.Seq
 			m.records[id] = text
-			m.touch(id, seq, false)
+			m.touch(id, r.Seq, false)
 		case 1:
-			if seq == 0 {
-				continue // its number is not known to the model
-			}
-			if err := tx.DeleteMachine(id); err != nil {
+			r := record(id, text)
+			if err := tx.PutDestroyed(r); err != nil {
 				return err
 			}
 			delete(m.records, id)
 			delete(m.leases, id)
-			delete(m.events, id)
-			m.touch(id, seq, true)
+			m.gone[id] = text
+			m.touch(id, r.Seq, true)
 		case 2:
 			if err := tx.AppendEvent(id, hangar.Event{Status: text}); err != nil {
 				return err
@@ -161,6 +162,14 @@ func replay(tx *journal.Tx, m *model, steps []int, ids []hangar.MachineID, text 
 				return err
 			}
 			delete(m.leases, id)
+		case 6:
+			if err := tx.ForgetDestroyed(id); err != nil {
+				return err
+			}
+			if _, ok := m.gone[id]; ok {
+				delete(m.gone, id)
+				delete(m.events, id)
+			}
 		}
 	}
 	return nil
@@ -179,6 +188,14 @@ func compare(rt *rapid.T, j *journal.Journal, m *model) {
 		events, err := j.EventsAfter(id, "")
 		if err != nil {
 			rt.Fatal(err)
+		}
+		switch r, err := j.Destroyed(id); {
+		case errors.Is(err, journal.ErrNotFound):
+			if text, ok := m.gone[id]; ok {
+				rt.Fatalf("%s is not destroyed, want %q", id, text)
+			}
+		case err != nil || r.Machine.Name != m.gone[id]:
+			rt.Fatalf("%s is destroyed as %+v, %v, want %q", id, r, err, m.gone[id])
 		}
 		lease, err := j.Lease(id)
 		if nonce, ok := m.leases[id]; err != nil || (lease != nil) != ok || ok && lease.Nonce != nonce {

@@ -12,8 +12,9 @@ import (
 // Pending is a Machine whose latest change has not been published.
 type Pending struct {
 	ID      hangar.MachineID
-	Seq     uint64 // of the commit that changed it last
-	Deleted bool   // its row is to be retracted
+	Seq     uint64       // of the commit that changed it last
+	Deleted bool         // its row is to be retracted
+	AppID   hangar.AppID // of one that is deleted; empty if an earlier version deleted it
 }
 
 // PendingVolume is a volume whose latest change has not been published.
@@ -116,8 +117,8 @@ func lagging(tx *bolt.Tx) bool {
 // published, the one that has waited longest first; limit 0: all.
 func (j *Journal) Unpublished(limit int) ([]Pending, error) {
 	var items []Pending
-	err := j.waiting(ofMachine, limit, func(k outboxKey, deleted bool, _ string) {
-		items = append(items, Pending{ID: hangar.MachineID(k.id), Seq: k.seq, Deleted: deleted})
+	err := j.waiting(ofMachine, limit, func(k outboxKey, deleted bool, app string) {
+		items = append(items, Pending{ID: hangar.MachineID(k.id), Seq: k.seq, Deleted: deleted, AppID: hangar.AppID(app)})
 	})
 	return items, err
 }
@@ -126,7 +127,7 @@ func (j *Journal) Unpublished(limit int) ([]Pending, error) {
 func (j *Journal) UnpublishedVolumes(limit int) ([]PendingVolume, error) {
 	var items []PendingVolume
 	err := j.waiting(ofVolume, limit, func(k outboxKey, deleted bool, app string) {
-		ref := hangar.VolumeRef{App: hangar.AppName(app), ID: hangar.VolumeID(k.id)}
+		ref := hangar.VolumeRef{AppID: hangar.AppID(app), ID: hangar.VolumeID(k.id)}
 		items = append(items, PendingVolume{Ref: ref, Seq: k.seq, Deleted: deleted})
 	})
 	return items, err

@@ -139,7 +139,7 @@ func (j *Journal) IDs() ([]hangar.MachineID, error) {
 func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
-		if r, err = readMachine(tx, id, &j.pool); err == nil {
+		if r, err = readRecord(tx.Bucket(bucketMachines), id, &j.pool); err == nil {
 			j.addHealth(r, tx.Bucket(bucketHealth).Get([]byte(id)))
 		}
 		return err
@@ -160,8 +160,8 @@ func (j *Journal) addHealth(r *Record, v []byte) {
 	r.Health, r.Seq = h, max(r.Seq, h.Seq)
 }
 
-func readMachine(tx *bolt.Tx, id hangar.MachineID, pool *hangar.MachinePool) (*Record, error) {
-	v := tx.Bucket(bucketMachines).Get([]byte(id))
+func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *hangar.MachinePool) (*Record, error) {
+	v := b.Get([]byte(id))
 	if v == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
 	}

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -11,10 +12,13 @@ import (
 // and what the host needs to take it up again after a kill at any moment. A record
 // is written before the effect that it describes is caused.
 type Record struct {
-	Machine hangar.Machine   `json:"machine"` // without events
-	Org     hangar.OrgSlug   `json:"org"`
-	Network hangar.NetworkID `json:"network"`
-	Number  uint64           `json:"number"` // of the Machine on this host, never reused; its address derives from it
+	Machine hangar.Machine `json:"machine"` // without events
+	Org     hangar.OrgSlug `json:"org"`
+	OrgID   hangar.OrgID   `json:"org_id"`
+	// AnyRegistry: an administrator has named the image, whose registry may be anywhere.
+	AnyRegistry bool             `json:"any_registry,omitempty"`
+	Network     hangar.NetworkID `json:"network"`
+	Number      uint64           `json:"number"` // of the Machine on this host, never reused; its address derives from it
 
 	// Prepared: the image of the current version is unpacked and in use.
 	Prepared bool `json:"prepared,omitempty"`
@@ -44,6 +48,8 @@ type Record struct {
 	Previous *Previous `json:"previous,omitempty"`
 	// Losses counts how often the Machine has lost what was connected to it.
 	Losses uint64 `json:"losses,omitempty"`
+	// Crashes counts how often the program has ended by itself.
+	Crashes uint64 `json:"crashes,omitempty"`
 	// Restarts are the times of restarts by policy within the last window.
 	Restarts []time.Time `json:"restarts,omitempty"`
 	// RestartAt is when a Machine in state restarting boots again.
@@ -75,6 +81,14 @@ type Health struct {
 	Seq    uint64                `json:"seq"` // of the commit that wrote it; set by PutHealth
 }
 
+// Says reports whether h has the statuses of other, for the same stay of the Machine in its
+// state. nil has none.
+func (h *Health) Says(other *Health) bool {
+	return h != nil && h.Since.Equal(other.Since) && slices.EqualFunc(h.Checks, other.Checks, func(a, b hangar.MachineCheck) bool {
+		return a.Name == b.Name && a.Status == b.Status && a.UpdatedAt.Equal(b.UpdatedAt)
+	})
+}
+
 // Stop says how a sandbox is asked to end.
 type Stop struct {
 	Signal hangar.Signal `json:"signal"`
@@ -89,7 +103,8 @@ type Previous struct {
 	State      hangar.MachineState  `json:"state"` // started, stopped, suspended or failed
 	Cordoned   bool                 `json:"cordoned,omitempty"`
 	// SecretsVersion is that of the App's secrets which the version has.
-	SecretsVersion int `json:"secrets_version,omitempty"`
+	SecretsVersion int  `json:"secrets_version,omitempty"`
+	AnyRegistry    bool `json:"any_registry,omitempty"`
 }
 
 // decodeRecord reads what PutMachine wrote. Records that are read through the same pool

@@ -60,7 +60,7 @@ func TestSecretsOfVersions(t *testing.T) {
 	wantSecrets(t, j, a, "01", "")
 	wantSecrets(t, j, a, "02", "two")
 	wantSecrets(t, j, b, "01", "right")
-	commit(t, j, func(tx *journal.Tx) error { return tx.DeleteMachine(a) })
+	commit(t, j, func(tx *journal.Tx) error { return tx.PutDestroyed(record(a, "m")) })
 	wantSecrets(t, j, a, "02", "")
 	wantSecrets(t, j, b, "01", "right")
 }

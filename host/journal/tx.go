@@ -41,31 +41,39 @@ func (t *Tx) begin() (uint64, error) {
 // Machine unpublished. Events of r.Machine are not stored; see AppendEvent. It
 // refuses a record that could not be read back.
 func (t *Tx) PutMachine(r *Record) error {
-	key, err := machineKey(r.Machine.ID)
+	seq, err := t.putRecord(bucketMachines, r)
 	if err != nil {
 		return err
 	}
-	seq, err := t.begin()
+	return t.unpublished(ofMachine, string(r.Machine.ID), seq, false, "")
+}
+
+// putRecord writes r and sets r.Seq to the number of this commit, which it returns.
+func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
+	key, err := machineKey(r.Machine.ID)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if seq, err = t.begin(); err != nil {
+		return 0, err
 	}
 	stored := *r
 	stored.Seq = seq
 	stored.Machine.Events, stored.Machine.Checks = nil, nil
 	value, err := hangar.EncodeStored(&stored)
 	if err != nil {
-		return fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
+		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
 	// A record that cannot be read back would be lost at the next start, with
 	// everything that it claims. Better to refuse it while somebody listens.
 	if _, err := decodeRecord(value, t.call.pool); err != nil {
-		return fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
+		return 0, fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
-	if err := t.tx.Bucket(bucketMachines).Put(key, value); err != nil {
-		return fmt.Errorf("write machine %s: %w", r.Machine.ID, err)
+	if err := t.tx.Bucket(bucket).Put(key, value); err != nil {
+		return 0, fmt.Errorf("write machine %s: %w", r.Machine.ID, err)
 	}
 	r.Seq = seq
-	return t.unpublished(ofMachine, string(r.Machine.ID), seq, false, "")
+	return seq, nil
 }
 
 // PutLease writes the lease of a Machine; nil: it has none. Others are not told.
@@ -139,41 +147,6 @@ func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	return t.unpublished(ofMachine, string(id), seq, false, "")
 }
 
-// DeleteMachine removes the record, lease, health, busy time, events, versions and secrets of a Machine and marks a
-// retraction unpublished, also when there was no record: a row that others still
-// have of it is withdrawn that way.
-func (t *Tx) DeleteMachine(id hangar.MachineID) error {
-	key, err := machineKey(id)
-	if err != nil {
-		return err
-	}
-	seq, err := t.begin()
-	if err != nil {
-		return err
-	}
-	if err := t.tx.Bucket(bucketMachines).Delete(key); err != nil {
-		return fmt.Errorf("delete machine %s: %w", id, err)
-	}
-	if err := t.tx.Bucket(bucketLeases).Delete(key); err != nil {
-		return fmt.Errorf("delete lease of machine %s: %w", id, err)
-	}
-	if err := t.tx.Bucket(bucketHealth).Delete(key); err != nil {
-		return fmt.Errorf("delete health of machine %s: %w", id, err)
-	}
-	if err := t.tx.Bucket(bucketBusy).Delete(key); err != nil {
-		return fmt.Errorf("delete busy time of machine %s: %w", id, err)
-	}
-	for _, name := range [][]byte{bucketEvents, bucketVersions} {
-		if err := (series{t.tx.Bucket(name), id}).clear(); err != nil {
-			return fmt.Errorf("delete %s of machine %s: %w", name, id, err)
-		}
-	}
-	if err := t.KeepSecrets(id); err != nil {
-		return err
-	}
-	return t.unpublished(ofMachine, string(id), seq, true, "")
-}
-
 // AppendEvent adds the newest event of a Machine. The oldest beyond MaxEvents go.
 func (t *Tx) AppendEvent(id hangar.MachineID, e hangar.Event) error {
 	if _, err := machineKey(id); err != nil {
@@ -244,7 +217,7 @@ func (t *Tx) Machine(id hangar.MachineID) (*Record, error) {
 	if t.tx == nil {
 		return nil, errTxEnded
 	}
-	return readMachine(t.tx, id, t.call.pool)
+	return readRecord(t.tx.Bucket(bucketMachines), id, t.call.pool)
 }
 
 // Setting returns what is kept under key as this commit sees it, or ErrNotFound.

@@ -16,7 +16,7 @@ import (
 type VolumeRecord struct {
 	Volume hangar.Volume  `json:"volume"`
 	Org    hangar.OrgSlug `json:"org"`
-	OrgID  string         `json:"org_id"` // which no other organization ever has
+	OrgID  hangar.OrgID   `json:"org_id"`
 	// Key encrypts what is on the volume. It is encrypted itself: the journal neither
 	// opens nor understands it. Empty: the volume is not encrypted, or its key was
 	// destroyed.
@@ -68,7 +68,7 @@ func (t *Tx) PutVolume(r *VolumeRecord) error {
 		return fmt.Errorf("write volume %s: %w", ref.ID, err)
 	}
 	r.Seq = seq
-	return t.unpublished(ofVolume, string(ref.ID), seq, false, string(ref.App))
+	return t.unpublished(ofVolume, string(ref.ID), seq, false, string(ref.AppID))
 }
 
 // DeleteVolume removes the record of a volume and marks a retraction unpublished, also
@@ -85,7 +85,7 @@ func (t *Tx) DeleteVolume(ref hangar.VolumeRef) error {
 	if err := t.tx.Bucket(bucketVolumes).Delete(key); err != nil {
 		return fmt.Errorf("delete volume %s: %w", ref.ID, err)
 	}
-	return t.unpublished(ofVolume, string(ref.ID), seq, true, string(ref.App))
+	return t.unpublished(ofVolume, string(ref.ID), seq, true, string(ref.AppID))
 }
 
 // Volume returns the record as this commit sees it, or ErrNotFound.

@@ -15,7 +15,7 @@ import (
 )
 
 func volumeRecord(id hangar.VolumeID) *journal.VolumeRecord {
-	return &journal.VolumeRecord{Org: "personal", OrgID: "0b1c5f7e", Volume: hangar.Volume{ID: id, Name: "data", App: "app", State: hangar.VolumeCreated, SizeGB: 3}}
+	return &journal.VolumeRecord{Org: "personal", OrgID: "0b1c5f7e", Volume: hangar.Volume{ID: id, Name: "data", App: "app", AppID: "app", State: hangar.VolumeCreated, SizeGB: 3}}
 }
 
 // fullVolume is a record with every field set.
@@ -23,7 +23,7 @@ func fullVolume() *journal.VolumeRecord {
 	at := time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
 	return &journal.VolumeRecord{
 		Volume: hangar.Volume{
-			ID: "vol_0123456789abcdef", Name: "data", App: "app", State: hangar.VolumeExtending, SizeGB: 3, Region: "loc", Zone: "0a1b", Host: "0000aaaa",
+			ID: "vol_0123456789abcdef", Name: "data", App: "app", AppID: "app", State: hangar.VolumeExtending, SizeGB: 3, Region: "loc", Zone: "0a1b", Host: "0000aaaa",
 			Filling: hangar.Filling{Snapshot: "vs_1", Progress: hangar.Progress{Done: 1, Total: 2}}, Encrypted: true, AttachedMachine: "m",
 			CreatedAt: at, UpdatedAt: at, SnapshotRetention: 5, AutoBackup: true, HostStatus: "ok", Wanted: hangar.FSExt4,
 			Usage: hangar.VolumeUsage{FSType: hangar.FSExt4, Blocks: 9, BlockSize: 4096, BlocksFree: 8, BlocksAvail: 7}, NeedsRestart: true, DestroyedAt: at,
@@ -95,7 +95,7 @@ func TestVolumesWaitToBePublished(t *testing.T) {
 		commit(t, j, func(tx *journal.Tx) error { return tx.PutVolume(r) })
 	}
 	items := unpublishedVolumes(t, j)
-	want := []journal.PendingVolume{{Ref: two.Volume.Ref(), Seq: two.Seq}, {Ref: one.Volume.Ref(), Seq: one.Seq}}
+	want := []journal.PendingVolume{{Ref: stored(two), Seq: two.Seq}, {Ref: stored(one), Seq: one.Seq}}
 	if !reflect.DeepEqual(items, want) {
 		t.Errorf("UnpublishedVolumes = %+v, want %+v", items, want)
 	}
@@ -104,7 +104,7 @@ func TestVolumesWaitToBePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	items = unpublishedVolumes(t, j)
-	if len(items) != 1 || items[0].Ref != two.Volume.Ref() || !items[0].Deleted {
+	if len(items) != 1 || items[0].Ref != stored(two) || !items[0].Deleted {
 		t.Errorf("after publishing, UnpublishedVolumes = %+v", items)
 	}
 	if machines := unpublished(t, j, 0); len(machines) != 1 {
@@ -114,7 +114,7 @@ func TestVolumesWaitToBePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	j = reopen(t, path, journal.Options{})
-	if items := unpublishedVolumes(t, j); len(items) != 1 || !items[0].Deleted || items[0].Ref.App != "app" {
+	if items := unpublishedVolumes(t, j); len(items) != 1 || !items[0].Deleted || items[0].Ref.AppID != "app" {
 		t.Errorf("after reopening, UnpublishedVolumes = %+v", items)
 	}
 	if got := allVolumes(t, j); len(got) != 1 || got[0] != "vol_1" {
@@ -150,7 +150,7 @@ func TestManyVolumesAreReadInOrder(t *testing.T) {
 func TestVolumeOfNoKeyIsRefused(t *testing.T) {
 	j := open(t, journal.Options{})
 	for _, id := range []hangar.VolumeID{"", "a\x00b"} {
-		if err := j.Commit(t.Context(), func(tx *journal.Tx) error { return tx.PutVolume(volumeRecord(id)) }); err == nil {
+		if err := j.Commit(func(tx *journal.Tx) error { return tx.PutVolume(volumeRecord(id)) }); err == nil {
 			t.Errorf("volume %q was stored", id)
 		}
 	}
@@ -224,4 +224,9 @@ func TestVolumeKeyIsASecret(t *testing.T) {
 			t.Errorf("with volume %s it has secrets: %t, %v", tt.put.Volume.ID, has, err)
 		}
 	}
+}
+
+// stored is what the outbox knows a volume by.
+func stored(r *journal.VolumeRecord) hangar.VolumeRef {
+	return hangar.VolumeRef{AppID: r.Volume.AppID, ID: r.Volume.ID}
 }

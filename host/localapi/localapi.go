@@ -77,7 +77,7 @@ func New(log *slog.Logger) *Sockets {
 
 // Open makes the socket of a Machine in dir, which exists, by way of the directory that dir
 // is in. It may be repeated.
-func (s *Sockets) Open(dir string, org hangar.OrgSlug, ref hangar.MachineRef) error {
+func (s *Sockets) Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open[ref.ID] != nil {
@@ -88,7 +88,7 @@ func (s *Sockets) Open(dir string, org hangar.OrgSlug, ref hangar.MachineRef) er
 		return fmt.Errorf("make the socket of machine %s: %w", ref.ID, err)
 	}
 	k := &socket{
-		listener: l, org: org, ref: ref, free: make(chan struct{}, maxConns), closed: make(chan struct{}), conns: make(map[*conn]bool),
+		listener: l, org: org, orgID: orgID, ref: ref, free: make(chan struct{}, maxConns), closed: make(chan struct{}), conns: make(map[*conn]bool),
 	}
 	s.open[ref.ID] = k
 	if s.server != nil {
@@ -124,7 +124,7 @@ func (s *Sockets) Run(ctx context.Context, server *http.Server) error {
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		k := c.(*conn).of
-		return hangar.AsMachine(ctx, k.org, k.ref)
+		return hangar.AsMachine(ctx, k.org, k.orgID, k.ref)
 	}
 	server.ConnState = func(c net.Conn, state http.ConnState) { c.(*conn).turned(state) }
 	s.mu.Lock()
@@ -187,6 +187,7 @@ func (s *Sockets) Settle(ctx context.Context, id hangar.MachineID) {
 type socket struct {
 	listener *net.UnixListener
 	org      hangar.OrgSlug
+	orgID    hangar.OrgID
 	ref      hangar.MachineRef
 	free     chan struct{} // holds a value per connection
 	closed   chan struct{} // closed by close

@@ -43,7 +43,7 @@ func newBench(t *testing.T) *bench {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{TB: t, Sockets: New(slog.New(slog.DiscardHandler)), dir: dir, ref: hangar.MachineRef{App: "web", ID: "0123456789abcd"}}
+	b := &bench{TB: t, Sockets: New(slog.New(slog.DiscardHandler)), dir: dir, ref: hangar.MachineRef{App: "web", AppID: "web", ID: "0123456789abcd"}}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	b.run = func(h http.Handler) {
@@ -66,7 +66,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) open() {
 	b.Helper()
-	if err := b.Open(b.dir, hangar.OrgPersonal, b.ref); err != nil {
+	if err := b.Open(b.dir, hangar.OrgPersonal, "org0001", b.ref); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -83,12 +83,15 @@ func (b *bench) dial(request string) net.Conn {
 	return c
 }
 
+// patience is how long a test waits for what happens at once on a machine that is not busy.
+const patience = time.Minute
+
 const get = "GET / HTTP/1.1\r\nHost: anything\r\n\r\n"
 
 // answer reads an answer.
 func (b *bench) answer(c net.Conn) string {
 	b.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(patience))
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		b.Fatal(err)
@@ -112,7 +115,7 @@ func TestConnectionsBeforeRunWait(t *testing.T) {
 	b := newBench(t)
 	c := b.dial(get)
 	b.run(who)
-	if got := b.answer(c); got != "{web 0123456789abcd} machine 0123456789abcd <nil>\n" {
+	if got := b.answer(c); got != "{web web 0123456789abcd} machine 0123456789abcd <nil>\n" {
 		t.Errorf("answer %q", got)
 	}
 }
@@ -164,11 +167,11 @@ func TestDirectory(t *testing.T) {
 	if info, err := os.Stat(victim); err != nil || info.Mode() != 0o644 {
 		t.Errorf("the target of a link is %v, %v", info, err)
 	}
-	if err := b.Open(filepath.Join(b.dir, "none"), hangar.OrgPersonal, b.ref); err == nil {
+	if err := b.Open(filepath.Join(b.dir, "none"), hangar.OrgPersonal, "org0001", b.ref); err == nil {
 		t.Error("a socket in a directory that is not there")
 	}
 	long := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "local")
-	if err := errors.Join(os.MkdirAll(long, 0o755), b.Open(long, hangar.OrgPersonal, b.ref)); err != nil {
+	if err := errors.Join(os.MkdirAll(long, 0o755), b.Open(long, hangar.OrgPersonal, "org0001", b.ref)); err != nil {
 		t.Errorf("long name: %v", err)
 	}
 }
@@ -205,7 +208,7 @@ func TestAccess(t *testing.T) {
 	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "full"), 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Open(b.dir, hangar.OrgPersonal, b.ref); !errors.Is(err, unix.EISDIR) {
+	if err := b.Open(b.dir, hangar.OrgPersonal, "org0001", b.ref); !errors.Is(err, unix.EISDIR) {
 		t.Errorf("in place of a directory: %v", err)
 	}
 	if list, err := os.ReadDir(filepath.Dir(b.dir)); err != nil || len(list) != 1 {
@@ -234,7 +237,7 @@ func TestManyConnections(t *testing.T) {
 	if n, err := waiting.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("connection %d was served: %d, %v", maxConns+1, n, err)
 	}
-	other := &bench{TB: t, Sockets: b.Sockets, dir: t.TempDir(), ref: hangar.MachineRef{App: "web", ID: "1123456789abcd"}}
+	other := &bench{TB: t, Sockets: b.Sockets, dir: t.TempDir(), ref: hangar.MachineRef{App: "web", AppID: "web", ID: "1123456789abcd"}}
 	if len(other.dir) < 90 {
 		other.open()
 		other.answer(other.dial(get))
@@ -258,7 +261,16 @@ func TestSettle(t *testing.T) {
 		b.Settle(t.Context(), b.ref.ID)
 		return time.Since(began)
 	}
-	if took := settle(); took > answerPatience/2 {
+	// quickest is how long that takes while nothing else stands still.
+	quickest := func(bound time.Duration) (took time.Duration) {
+		for range 10 {
+			if took = settle(); took <= bound {
+				break
+			}
+		}
+		return took
+	}
+	if took := quickest(answerPatience / 2); took > answerPatience/2 {
 		t.Errorf("without connections: %s", took)
 	}
 	b.Settle(t.Context(), "ffffffffffffff")
@@ -267,33 +279,40 @@ func TestSettle(t *testing.T) {
 		if head == "old" {
 			request = "GET / HTTP/1.0\r\n\r\n"
 		}
-		c := b.dial(request)
-		answered(t, b)
-		type reading struct {
-			began time.Time
-			got   string
+		for attempt := 1; ; attempt++ {
+			c := b.dial(request)
+			answered(t, b)
+			type reading struct {
+				began time.Time
+				got   string
+			}
+			read := make(chan reading)
+			go func() {
+				<-time.After(100 * time.Millisecond)
+				began := time.Now()
+				read <- reading{began, b.answer(c)}
+			}()
+			took, settled := settle(), time.Now()
+			r := <-read
+			_ = c.Close()
+			if r.got == "answered" && !settled.Before(r.began) && took <= readPatience {
+				break
+			}
+			if r.got != "answered" || attempt == 10 { // a reader may stand still for longer than there is patience for
+				t.Errorf("%s: %q, settled after %s, before the answer was read: %t", name, r.got, took, settled.Before(r.began))
+				break
+			}
 		}
-		read := make(chan reading)
-		go func() {
-			<-time.After(100 * time.Millisecond)
-			began := time.Now()
-			read <- reading{began, b.answer(c)}
-		}()
-		took, settled := settle(), time.Now()
-		if r := <-read; r.got != "answered" || settled.Before(r.began) || took > readPatience {
-			t.Errorf("%s: %q, settled after %s, before the answer was read: %t", name, r.got, took, settled.Before(r.began))
-		}
-		_ = c.Close()
 	}
 	c := b.dial(get) // which nobody reads
 	answered(t, b)
-	if took := settle(); took < readPatience-look || took > 5*readPatience {
+	if took := settle(); took < readPatience-look || took > patience {
 		t.Errorf("an answer that is not read: settled after %s", took)
 	}
 	_ = c.Close()
 	c = b.dial("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
 	until(t, func() bool { return !b.socket().settled(0) })
-	if took := settle(); took < answerPatience-look || took > readPatience {
+	if took := quickest(readPatience); took < answerPatience-look || took > readPatience {
 		t.Errorf("a request under way: settled after %s", took)
 	}
 	close(release)
@@ -325,7 +344,7 @@ func answered(t *testing.T, b *bench) {
 
 func until(t *testing.T, true func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !true(); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !true(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not happen")
 		}

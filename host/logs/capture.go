@@ -31,7 +31,9 @@ type capture struct {
 	fifo *os.File
 	raw  syscall.RawConn
 	done chan struct{} // closed when the goroutine has ended
-	stop sync.Once
+
+	stop     sync.Once
+	stopping chan struct{} // closed by stop
 }
 
 // Capture makes the FIFO, if it is not there, and copies what comes out of it until
@@ -72,7 +74,7 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	go func() {
 		defer close(c.done)
 		if err := c.copy(m); err != nil {
-			s.log.Error("capture of a machine's output has ended", slog.String("app", string(ref.App)),
+			s.log.Error("capture of a machine's output has ended", slog.String("app", string(ref.AppID)),
 				slog.String("machine", string(ref.ID)), slog.Any("error", err))
 		}
 	}()
@@ -107,7 +109,7 @@ func openCapture(path string) (*capture, error) {
 	if err == nil && info.Mode().Type() != fs.ModeNamedPipe {
 		err = fmt.Errorf("%s is not a FIFO", path)
 	}
-	c := &capture{path: path, fifo: f, done: make(chan struct{})}
+	c := &capture{path: path, fifo: f, done: make(chan struct{}), stopping: make(chan struct{})}
 	if err == nil {
 		c.raw, err = f.SyscallConn()
 	}
@@ -123,7 +125,10 @@ func openCapture(path string) (*capture, error) {
 func (c *capture) copy(m *machineLog) error {
 	var err error
 	for err == nil {
-		_, err = c.read(m, true)
+		var n int
+		if n, err = c.read(m, true); n > 0 {
+			c.pace(m.app, n)
+		}
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -141,6 +146,20 @@ func (c *capture) copy(m *machineLog) error {
 		left -= max(n, 1)
 	}
 	return err
+}
+
+// pace waits until the App may have written n bytes more, or until endCapture.
+func (c *capture) pace(a *appLog, n int) {
+	wait := a.rate.ReserveN(time.Now(), n).Delay()
+	if wait == 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.stopping:
+	}
 }
 
 // read copies one chunk. It holds a buffer only while there is something to read.
@@ -193,6 +212,7 @@ func (m *machineLog) endCapture(drop bool) error {
 	}
 	var err error
 	c.stop.Do(func() {
+		close(c.stopping)
 		err = c.fifo.SetReadDeadline(time.Unix(1, 0))
 		<-c.done
 		err = errors.Join(err, c.fifo.Close())
@@ -203,7 +223,7 @@ func (m *machineLog) endCapture(drop bool) error {
 		m.capture = nil
 		err = errors.Join(err, m.closeNote())
 		if drop {
-			m.store.drop(hangar.MachineRef{App: m.app.name, ID: m.id})
+			m.store.drop(hangar.MachineRef{AppID: m.app.id, ID: m.id})
 		}
 	}
 	return err

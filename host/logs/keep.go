@@ -10,7 +10,7 @@ import (
 )
 
 // keptName is what the keeper knows a Machine's FIFO by. Neither part has a slash.
-func keptName(ref hangar.MachineRef) string { return string(ref.App) + "/" + string(ref.ID) }
+func keptName(ref hangar.MachineRef) string { return string(ref.AppID) + "/" + string(ref.ID) }
 
 // hold makes the keeper hold the FIFO of a capture.
 func (s *Store) hold(ref hangar.MachineRef, c *capture) {
@@ -35,7 +35,7 @@ func (s *Store) inherit(ctx context.Context) {
 	}
 	for _, e := range s.keeper.Inherited() {
 		app, id, _ := strings.Cut(e.Name, "/")
-		ref := hangar.MachineRef{App: hangar.AppName(app), ID: hangar.MachineID(id)}
+		ref := hangar.MachineRef{AppID: hangar.AppID(app), ID: hangar.MachineID(id)}
 		if _, err := os.Stat(e.Path); err != nil { // no way leads to what is in it
 			s.drop(ref)
 			continue

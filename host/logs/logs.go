@@ -13,7 +13,8 @@
 // note. A Store with a keeper also has what a Machine wrote that ended while there was no
 // daemon: the keeper holds the FIFO open meanwhile, and Open goes on with every FIFO that
 // it holds. Nothing is synced: a loss of power loses the last seconds, and a torn line is
-// cut off. When the disk is full output is discarded, and a line says how much.
+// cut off. When the disk is full output is discarded, and a line says how much. Machines of an
+// App that write faster than it may write for long wait, and lose nothing.
 //
 // Every line of an App has a time of its own, in nanoseconds, that grows with every
 // line, also when the clock does not. It is what a token holds, so tokens stay good
@@ -23,6 +24,9 @@
 // silent. Lines of one App are written one chunk at a time, under the App's lock;
 // readers take what is in the files and hold no lock meanwhile. All methods may be
 // called from many goroutines.
+//
+// The log of a Machine that is destroyed is retired: until somebody reads it, all that is kept
+// of it in memory is when it ended.
 //
 // A Store does not know which Machines an App has, and forwards nothing to other hosts.
 package logs
@@ -40,6 +44,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
@@ -48,7 +54,11 @@ import (
 const (
 	DefaultMaxBytes = 8 << 20 // of one file
 	DefaultMaxFiles = 4       // of one Machine
+	DefaultMaxRate  = 8 << 20 // bytes of an App in a second
 )
+
+// burstSeconds is how many seconds' output of an App is read at once after it was silent.
+const burstSeconds = 8
 
 // MaxLine is the length of the longest line, in bytes. Longer ones are split.
 const MaxLine = 64 << 10
@@ -65,6 +75,9 @@ type Options struct {
 	MaxBytes int64
 	// MaxFiles is how many files a Machine keeps; 0: DefaultMaxFiles.
 	MaxFiles int
+	// MaxRate is how many bytes of output are read of the Machines of one App in a second, on
+	// average; 0: DefaultMaxRate. A Machine that writes more waits, as for a full pipe.
+	MaxRate int
 	// Keeper holds the FIFOs while this process is away. It is open while the Store
 	// is; nil: output that nobody has read is lost when a Machine ends meanwhile.
 	Keeper *keeper.Client
@@ -78,6 +91,7 @@ type Store struct {
 	region   hangar.Region
 	maxBytes int64
 	maxFiles int
+	maxRate  int
 	keeper   *keeper.Client // nil: none
 	log      *slog.Logger
 	now      func() time.Time
@@ -86,7 +100,7 @@ type Store struct {
 
 	mu       sync.Mutex // taken before an appLog's
 	closed   chan struct{}
-	apps     map[hangar.AppName]*appLog
+	apps     map[hangar.AppID]*appLog
 	machines map[hangar.MachineID]*machineLog
 }
 
@@ -98,12 +112,15 @@ func New(o Options) *Store {
 	if o.MaxFiles <= 0 {
 		o.MaxFiles = DefaultMaxFiles
 	}
+	if o.MaxRate <= 0 {
+		o.MaxRate = DefaultMaxRate
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	return &Store{
-		dir: o.Dir, region: o.Region, maxBytes: o.MaxBytes, maxFiles: o.MaxFiles, keeper: o.Keeper,
-		log: o.Log, now: o.Now,
+		dir: o.Dir, region: o.Region, maxBytes: o.MaxBytes, maxFiles: o.MaxFiles, maxRate: o.MaxRate,
+		keeper: o.Keeper, log: o.Log, now: o.Now,
 	}
 }
 
@@ -129,7 +146,7 @@ func (s *Store) load(ctx context.Context) error {
 	}
 	s.tap = t
 	s.closed = make(chan struct{})
-	s.apps = map[hangar.AppName]*appLog{}
+	s.apps = map[hangar.AppID]*appLog{}
 	s.machines = map[hangar.MachineID]*machineLog{}
 	apps, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -145,7 +162,12 @@ func (s *Store) load(ctx context.Context) error {
 			continue
 		}
 		for _, machine := range machines {
-			ref := hangar.MachineRef{App: hangar.AppName(app.Name()), ID: hangar.MachineID(machine.Name())}
+			ref := hangar.MachineRef{AppID: hangar.AppID(app.Name()), ID: hangar.MachineID(machine.Name())}
+			if id, last, ok := parseRetired(machine.Name()); ok {
+				a := s.app(ref.AppID)
+				a.retired[id], a.last = last, max(a.last, last)
+				continue
+			}
 			if _, err := s.machine(ref); err != nil {
 				s.log.ErrorContext(ctx, "log of a machine cannot be read", slog.String("app", app.Name()),
 					slog.String("machine", machine.Name()), slog.Any("error", err))
@@ -183,7 +205,7 @@ func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level
 		err = m.appendMessage(provider, level, message)
 	}
 	if err != nil {
-		s.log.Warn("log line of a machine is lost", slog.String("app", string(ref.App)),
+		s.log.Warn("log line of a machine is lost", slog.String("app", string(ref.AppID)),
 			slog.String("machine", string(ref.ID)), slog.String("message", message), slog.Any("error", err))
 	}
 }
@@ -193,10 +215,11 @@ func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level
 func (s *Store) Remove(id hangar.MachineID) error {
 	s.mu.Lock()
 	m, ok := s.machines[id]
-	s.mu.Unlock()
 	if !ok {
-		return nil
+		defer s.mu.Unlock()
+		return s.removeRetired(id)
 	}
+	s.mu.Unlock()
 	if err := errors.Join(m.endCapture(true), m.closeFile()); err != nil {
 		return err
 	}
@@ -220,18 +243,21 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 		return nil, errClosed
 	}
 	if m, ok := s.machines[ref.ID]; ok {
-		if m.app.name != ref.App {
-			return nil, fmt.Errorf("log of machine %s is app %s's, not %s's", ref.ID, m.app.name, ref.App)
+		if m.app.id != ref.AppID {
+			return nil, fmt.Errorf("log of machine %s is app %s's, not %s's", ref.ID, m.app.id, ref.AppID)
 		}
 		return m, nil
 	}
-	for _, name := range []string{string(ref.App), string(ref.ID)} {
-		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+	for _, name := range []string{string(ref.AppID), string(ref.ID)} {
+		if name == "" || strings.ContainsAny(name, "/\x00"+retiredMark) {
 			return nil, fmt.Errorf("no log can be named %q", name)
 		}
 	}
-	a := s.app(ref.App)
-	m := &machineLog{store: s, app: a, id: ref.ID, dir: filepath.Join(s.dir, string(ref.App), string(ref.ID))}
+	a := s.app(ref.AppID)
+	if err := s.revive(a, ref.ID); err != nil {
+		return nil, err
+	}
+	m := &machineLog{store: s, app: a, id: ref.ID, dir: filepath.Join(s.dir, string(ref.AppID), string(ref.ID))}
 	if err := m.load(); err != nil {
 		s.dropApp(a)
 		return nil, fmt.Errorf("read log of machine %s: %w", ref.ID, err)
@@ -245,11 +271,14 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 }
 
 // app returns what is known of an App, which may be nothing. The caller holds s.mu.
-func (s *Store) app(name hangar.AppName) *appLog {
-	a, ok := s.apps[name]
+func (s *Store) app(id hangar.AppID) *appLog {
+	a, ok := s.apps[id]
 	if !ok {
-		a = &appLog{name: name, machines: map[hangar.MachineID]*machineLog{}, changed: make(chan struct{})}
-		s.apps[name] = a
+		a = &appLog{
+			id: id, machines: map[hangar.MachineID]*machineLog{}, retired: map[hangar.MachineID]int64{}, changed: make(chan struct{}),
+			rate: rate.NewLimiter(rate.Limit(s.maxRate), max(burstSeconds*s.maxRate, chunkSize)),
+		}
+		s.apps[id] = a
 	}
 	return a
 }
@@ -258,10 +287,14 @@ func (s *Store) app(name hangar.AppName) *appLog {
 func (s *Store) dropApp(a *appLog) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.machines) > 0 || a.followers > 0 {
-		return
+	s.dropAppLocked(a)
+}
+
+// dropAppLocked is dropApp for a caller who holds a.mu, too.
+func (s *Store) dropAppLocked(a *appLog) {
+	if len(a.machines)+len(a.retired)+a.followers == 0 {
+		delete(s.apps, a.id)
 	}
-	delete(s.apps, a.name)
 }
 
 func isClosed(c chan struct{}) bool {

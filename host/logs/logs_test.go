@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,7 +142,7 @@ func must(err error) {
 	}
 }
 
-var ref = hangar.MachineRef{App: "shop", ID: "0123456789abcd"}
+var ref = hangar.MachineRef{App: "shop", AppID: "shop", ID: "0123456789abcd"}
 
 // clock is a time that a test sets.
 type clock struct {
@@ -196,7 +197,7 @@ func write(tb testing.TB, f *os.File, text string) {
 
 func read(tb testing.TB, s *Store, q hangar.LogQuery) hangar.LogPage {
 	tb.Helper()
-	page, err := s.Read(ref.App, nil, q)
+	page, err := s.Read(ref.AppID, q)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -384,7 +385,7 @@ func TestTokens(t *testing.T) {
 	page = read(t, s, hangar.LogQuery{Token: token})
 	wantMessages(t, page.Entries, "5")
 	for _, bad := range []string{"x", "-1", "1.5", "99999999999999999999", " 1"} {
-		if _, err := s.Read(ref.App, nil, hangar.LogQuery{Token: bad}); hangar.CodeOf(err) != hangar.CodeInvalid {
+		if _, err := s.Read(ref.AppID, hangar.LogQuery{Token: bad}); hangar.CodeOf(err) != hangar.CodeInvalid {
 			t.Errorf("token %q: %v", bad, err)
 		}
 	}
@@ -395,38 +396,35 @@ func TestTokens(t *testing.T) {
 
 func TestSelection(t *testing.T) {
 	s := open(t, Options{})
-	other := hangar.MachineRef{App: ref.App, ID: "0123456789abce"}
-	stranger := hangar.MachineRef{App: "other", ID: "0123456789abcf"}
+	other := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: "0123456789abce"}
+	stranger := hangar.MachineRef{App: "other", AppID: "other", ID: "0123456789abcf"}
 	for i := range 3 {
 		for _, r := range []hangar.MachineRef{ref, other, stranger} {
 			s.Append(r, hangar.LogRunner, "info", fmt.Sprintf("%s %d", r.ID[13:], i))
 		}
 	}
 	for name, c := range map[string]struct {
-		ids  []hangar.MachineID
 		q    hangar.LogQuery
 		want []string
 	}{
-		"all":             {nil, hangar.LogQuery{}, []string{"d 0", "e 0", "d 1", "e 1", "d 2", "e 2"}},
-		"newest":          {nil, hangar.LogQuery{Limit: 3}, []string{"e 1", "d 2", "e 2"}},
-		"oldest":          {nil, hangar.LogQuery{Limit: 3, Token: "0"}, []string{"d 0", "e 0", "d 1"}},
-		"one":             {nil, hangar.LogQuery{Instance: other.ID}, []string{"e 0", "e 1", "e 2"}},
-		"ids":             {[]hangar.MachineID{ref.ID}, hangar.LogQuery{}, []string{"d 0", "d 1", "d 2"}},
-		"no ids":          {[]hangar.MachineID{}, hangar.LogQuery{}, nil},
-		"of another app":  {[]hangar.MachineID{stranger.ID}, hangar.LogQuery{Instance: stranger.ID}, nil},
-		"region":          {nil, hangar.LogQuery{Region: "loc", Limit: 1}, []string{"e 2"}},
-		"another region":  {nil, hangar.LogQuery{Region: "fra"}, nil},
-		"unknown machine": {nil, hangar.LogQuery{Instance: "ffffffffffffff"}, nil},
+		"all":             {hangar.LogQuery{}, []string{"d 0", "e 0", "d 1", "e 1", "d 2", "e 2"}},
+		"newest":          {hangar.LogQuery{Limit: 3}, []string{"e 1", "d 2", "e 2"}},
+		"oldest":          {hangar.LogQuery{Limit: 3, Token: "0"}, []string{"d 0", "e 0", "d 1"}},
+		"one":             {hangar.LogQuery{Instance: other.ID}, []string{"e 0", "e 1", "e 2"}},
+		"of another app":  {hangar.LogQuery{Instance: stranger.ID}, nil},
+		"region":          {hangar.LogQuery{Region: "loc", Limit: 1}, []string{"e 2"}},
+		"another region":  {hangar.LogQuery{Region: "fra"}, nil},
+		"unknown machine": {hangar.LogQuery{Instance: "ffffffffffffff"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			page, err := s.Read(ref.App, c.ids, c.q)
+			page, err := s.Read(ref.AppID, c.q)
 			must(err)
 			wantMessages(t, page.Entries, c.want...)
 		})
 	}
-	s.Append(hangar.MachineRef{App: "other", ID: ref.ID}, hangar.LogRunner, "info", "misdirected")
-	s.Append(hangar.MachineRef{App: "..", ID: "x"}, hangar.LogRunner, "info", "outside")
-	if page, err := s.Read("other", nil, hangar.LogQuery{}); err != nil || len(page.Entries) != 3 {
+	s.Append(hangar.MachineRef{App: "other", AppID: "other", ID: ref.ID}, hangar.LogRunner, "info", "misdirected")
+	s.Append(hangar.MachineRef{App: "..", AppID: "..", ID: "x"}, hangar.LogRunner, "info", "outside")
+	if page, err := s.Read("other", hangar.LogQuery{}); err != nil || len(page.Entries) != 3 {
 		t.Errorf("other app: %v, %v", page, err)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "..", "x")); err == nil {
@@ -436,7 +434,7 @@ func TestSelection(t *testing.T) {
 
 func TestPagesAreBounded(t *testing.T) {
 	s := open(t, Options{MaxBytes: 100 << 20})
-	other := hangar.MachineRef{App: ref.App, ID: "0123456789abce"}
+	other := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: "0123456789abce"}
 	var want []string
 	for i := range 150 { // 9.6 MB in two machines
 		line := fmt.Sprintf("%04d", i) + strings.Repeat("x", MaxLine-4)
@@ -780,7 +778,7 @@ func TestKillBetweenSteps(t *testing.T) {
 
 func TestReleaseAndCloseDoNotWaitForASilentOrTooFastMachine(t *testing.T) {
 	s := open(t, Options{MaxBytes: 1 << 20})
-	silent := hangar.MachineRef{App: ref.App, ID: "00000000000000"}
+	silent := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: "00000000000000"}
 	must(s.Capture(silent, fifoOf(t)))
 	fifo := fifoOf(t)
 	must(s.Capture(ref, fifo))
@@ -841,7 +839,7 @@ func TestFollow(t *testing.T) {
 	var all sync.WaitGroup
 	follow := func(q hangar.LogQuery) {
 		all.Go(func() {
-			for e, err := range s.Follow(ctx, ref.App, q) {
+			for e, err := range s.Follow(ctx, ref.AppID, q) {
 				if err != nil {
 					t.Error(err)
 				}
@@ -864,7 +862,7 @@ func TestFollow(t *testing.T) {
 	follow(hangar.LogQuery{}) // of an app that has nothing yet
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		s.mu.Lock()
-		_, known := s.apps[ref.App]
+		_, known := s.apps[ref.AppID]
 		s.mu.Unlock()
 		if known {
 			break
@@ -882,8 +880,8 @@ func TestFollow(t *testing.T) {
 	next("second")
 	write(t, f, "rd\n")
 	next("third")
-	later := hangar.MachineRef{App: ref.App, ID: "00000000000000"}
-	s.Append(hangar.MachineRef{App: "other", ID: "00000000000001"}, hangar.LogRunner, "info", "of another app")
+	later := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: "00000000000000"}
+	s.Append(hangar.MachineRef{App: "other", AppID: "other", ID: "00000000000001"}, hangar.LogRunner, "info", "of another app")
 	s.Append(later, hangar.LogRunner, "info", "of a machine that appears later")
 	next("of a machine that appears later")
 	must(s.Remove(later.ID))
@@ -907,7 +905,7 @@ func TestFollowEndsWithTheStore(t *testing.T) {
 	s := open(t, Options{})
 	s.Append(ref, hangar.LogRunner, "info", "one")
 	var got []error
-	for _, err := range s.Follow(t.Context(), ref.App, hangar.LogQuery{}) {
+	for _, err := range s.Follow(t.Context(), ref.AppID, hangar.LogQuery{}) {
 		if got = append(got, err); len(got) == 1 {
 			must(s.Close())
 		}
@@ -915,12 +913,12 @@ func TestFollowEndsWithTheStore(t *testing.T) {
 	if len(got) != 2 || got[0] != nil || hangar.CodeOf(got[1]) != hangar.CodeUnavailable {
 		t.Errorf("yielded %v", got)
 	}
-	for _, err := range s.Follow(t.Context(), ref.App, hangar.LogQuery{}) {
+	for _, err := range s.Follow(t.Context(), ref.AppID, hangar.LogQuery{}) {
 		if hangar.CodeOf(err) != hangar.CodeUnavailable {
 			t.Errorf("of a closed store: %v", err)
 		}
 	}
-	for range s.Follow(t.Context(), ref.App, hangar.LogQuery{Token: "x"}) {
+	for range s.Follow(t.Context(), ref.AppID, hangar.LogQuery{Token: "x"}) {
 		break
 	}
 }
@@ -931,14 +929,14 @@ func TestFollowMissesNothing(t *testing.T) {
 	const machines, count = 4, 500
 	refs := make([]hangar.MachineRef, machines)
 	for i := range refs {
-		refs[i] = hangar.MachineRef{App: ref.App, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
+		refs[i] = hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
 	}
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
 			next := map[hangar.MachineID]int{}
 			for total := 0; total < machines*count; {
-				for e, err := range s.Follow(t.Context(), ref.App, hangar.LogQuery{Token: "0"}) {
+				for e, err := range s.Follow(t.Context(), ref.AppID, hangar.LogQuery{Token: "0"}) {
 					must(err)
 					if want := strconv.Itoa(next[e.Instance]); e.Message != want {
 						t.Errorf("machine %s: line %s, want %s", e.Instance, e.Message, want)
@@ -1081,5 +1079,70 @@ func fill(b *testing.B, s *Store) {
 	chunk := []byte(strings.Repeat("GET /index.html 200 12.3 ms some words to fill the line\n", 1000))
 	for range 80 {
 		m.output(chunk)
+	}
+}
+
+// TestRetire: the log of a Machine that is destroyed reads as before, alone and among others,
+// also after a restart that does not look into it.
+func TestRetire(t *testing.T) {
+	s := open(t, Options{})
+	id := func(i int) hangar.MachineRef {
+		return hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
+	}
+	const n = 5
+	for line := range 2 {
+		for i := range n {
+			s.Append(id(i), hangar.LogRunner, "info", fmt.Sprintf("%d of %d", line, i))
+		}
+	}
+	page := func(q hangar.LogQuery) []hangar.LogEntry {
+		t.Helper()
+		page, err := s.Read(ref.AppID, q)
+		must(err)
+		return page.Entries
+	}
+	before, newest, one := page(hangar.LogQuery{}), page(hangar.LogQuery{Limit: 3}), page(hangar.LogQuery{Instance: id(1).ID})
+	token := formatToken(before[3].Time.UnixNano())
+	rest := page(hangar.LogQuery{Token: token})
+	if len(before) != 2*n || len(newest) != 3 || len(one) != 2 || len(rest) != 2*n-4 {
+		t.Fatalf("%d, %d, %d, %d lines", len(before), len(newest), len(one), len(rest))
+	}
+	same := func(when string) {
+		t.Helper()
+		for what, c := range map[string]struct {
+			q    hangar.LogQuery
+			want []hangar.LogEntry
+		}{
+			"all": {hangar.LogQuery{}, before}, "the newest": {hangar.LogQuery{Limit: 3}, newest}, "the rest": {hangar.LogQuery{Token: token}, rest},
+			"those of one": {hangar.LogQuery{Instance: id(1).ID}, one},
+		} {
+			if got := page(c.q); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%s, %s: %v, want %v", when, what, got, c.want)
+			}
+		}
+	}
+	for i := range n - 1 {
+		must(s.Retire(id(i).ID))
+		must(s.Retire(id(i).ID))
+	}
+	must(s.Retire("ffffffffffffff"))
+	if len(s.machines) != 1 {
+		t.Errorf("%d logs are in memory", len(s.machines))
+	}
+	same("retired")
+	must(s.Close())
+	must(s.Open(t.Context()))
+	if len(s.machines) != 1 {
+		t.Errorf("%d logs are in memory after a restart", len(s.machines))
+	}
+	same("after a restart")
+	s.Append(id(1), hangar.LogRunner, "info", "late")
+	wantMessages(t, page(hangar.LogQuery{Instance: id(1).ID}), "0 of 1", "1 of 1", "late")
+	for i := range n {
+		must(s.Remove(id(i).ID))
+		must(s.Remove(id(i).ID))
+	}
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 || len(s.apps) != 0 {
+		t.Errorf("left: %v, %v; in memory %d Apps", left, err, len(s.apps))
 	}
 }

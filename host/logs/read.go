@@ -20,10 +20,9 @@ import (
 // maxPageBytes bounds the messages of one page, of which there is at least one.
 const maxPageBytes = 4 << 20
 
-// Read returns lines of the Machines ids of an App, nil meaning all that have a log:
-// the oldest after the token or, without a token, the newest. It answers CodeInvalid
-// for a token that is none.
-func (s *Store) Read(app hangar.AppName, ids []hangar.MachineID, q hangar.LogQuery) (hangar.LogPage, error) {
+// Read returns lines of the Machines of an App: the oldest after the token or, without a token,
+// the newest. It answers CodeInvalid for a token that is none.
+func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
 	after, err := parseToken(q.Token)
 	if err != nil {
 		return hangar.LogPage{}, err
@@ -35,12 +34,13 @@ func (s *Store) Read(app hangar.AppName, ids []hangar.MachineID, q hangar.LogQue
 	if a == nil || q.Region != "" && q.Region != s.region {
 		return page, nil
 	}
-	v := a.view(func(id hangar.MachineID) bool {
-		return (q.Instance == "" || q.Instance == id) && (ids == nil || slices.Contains(ids, id))
-	})
 	limit := q.Limit
 	if limit <= 0 {
 		limit = hangar.DefaultLogLimit
+	}
+	v, err := a.view(s, q, after, limit)
+	if err != nil {
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInternal, "", "read logs of app %s: %w", app, err)
 	}
 	if q.Token == "" {
 		page.Entries, err = v.newest(limit)
@@ -63,7 +63,7 @@ func (s *Store) Read(app hangar.AppName, ids []hangar.MachineID, q hangar.LogQue
 // also of Machines that appear later, until ctx ends or the caller breaks off. A
 // caller that is slower than rotation misses lines. When the Store is closed the last
 // thing yielded is an error, CodeUnavailable.
-func (s *Store) Follow(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Region != "" && q.Region != s.region {
 			<-ctx.Done()
@@ -77,7 +77,7 @@ func (s *Store) Follow(ctx context.Context, app hangar.AppName, q hangar.LogQuer
 		defer unfollow()
 		for ctx.Err() == nil {
 			changed := a.change() // before reading: what comes after it wakes us
-			page, err := s.Read(app, nil, q)
+			page, err := s.Read(app, q)
 			if err != nil {
 				yield(hangar.LogEntry{}, err)
 				return
@@ -110,7 +110,7 @@ func closing() error {
 }
 
 // follow keeps the App known until unfollow, though it may have no Machine yet.
-func (s *Store) follow(app hangar.AppName) (a *appLog, closed chan struct{}, unfollow func(), err error) {
+func (s *Store) follow(app hangar.AppID) (a *appLog, closed chan struct{}, unfollow func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed == nil || isClosed(s.closed) {
@@ -149,16 +149,18 @@ type machineView struct {
 	last        int64
 }
 
-func (a *appLog) view(selected func(hangar.MachineID) bool) view {
+// view is of the Machines that may have lines of a page.
+func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (view, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	v := view{horizon: a.last}
+	retired, err := a.retiredViews(s, q, after, limit)
+	v := view{horizon: a.last, machines: retired}
 	for id, m := range a.machines {
-		if selected(id) {
+		if q.Instance == "" || q.Instance == id {
 			v.machines = append(v.machines, machineView{machineLog: m, files: slices.Clone(m.files), last: m.last})
 		}
 	}
-	return v
+	return v, err
 }
 
 // after returns the oldest lines after a time.

@@ -12,18 +12,22 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"golang.org/x/time/rate"
+
 	"github.com/hangar-platform/hangar"
 )
 
 // appLog is what one App's Machines share: an order of their lines.
 type appLog struct {
-	name hangar.AppName
+	id   hangar.AppID
+	rate *rate.Limiter // of the bytes that its Machines write
 
 	mu        sync.Mutex
 	last      int64 // time of the newest record; all up to it are in the files
 	machines  map[hangar.MachineID]*machineLog
-	changed   chan struct{} // closed, and replaced, when records were written
-	followers int           // guarded by the Store's mu
+	retired   map[hangar.MachineID]int64 // those that are destroyed, by the time of their newest record
+	changed   chan struct{}              // closed, and replaced, when records were written
+	followers int                        // guarded by the Store's mu
 }
 
 // next returns the time of the next record. The caller holds a.mu.
@@ -201,7 +205,7 @@ func (m *machineLog) settle() {
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
 	if err := (note{}).write(m.note); err != nil {
-		m.store.log.Warn("output of a machine may be duplicated", "app", string(m.app.name), "machine", string(m.id), "error", err)
+		m.store.log.Warn("output of a machine may be duplicated", "app", string(m.app.id), "machine", string(m.id), "error", err)
 	}
 }
 
@@ -225,7 +229,7 @@ func (m *machineLog) report(err error, size int) {
 	switch {
 	case err == nil:
 	case m.lost == 0:
-		m.store.log.Warn("output of a machine is being lost", "app", string(m.app.name), "machine", string(m.id), "error", err)
+		m.store.log.Warn("output of a machine is being lost", "app", string(m.app.id), "machine", string(m.id), "error", err)
 		fallthrough
 	default:
 		m.lost += int64(size)

@@ -22,9 +22,12 @@ var Private = netip.MustParsePrefix("fdaa::/16") //nolint:gochecknoglobals // a 
 // reaches it after seven years.
 const MaxNumber = 36 * 36 * 36 * 36 * 36 * 36
 
+// machineBits is how many leading bits all addresses of a Machine share.
+const machineBits = 112
+
 // Address returns the private address of a Machine: fdaa, the network, the host, the
-// Machine's number and 2; all addresses that share the first 112 bits are the
-// Machine's. Addresses of different networks, hosts or numbers below MaxNumber
+// Machine's number and 2; all addresses that share the first machineBits are
+// the Machine's. Addresses of different networks, hosts or numbers below MaxNumber
 // differ. It returns the zero Addr when host is not 8 hexadecimal characters.
 func Address(network hangar.NetworkID, host hangar.HostID, number uint64) netip.Addr {
 	h, ok := hostBits(host)

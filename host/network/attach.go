@@ -328,4 +328,4 @@ func setNeighbours(nl *netlink.Handle, index int, mac net.HardwareAddr, addrs ..
 }
 
 // machinePrefix is a Machine's address with the network that is all its own.
-func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, 112) }
+func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, machineBits) }

@@ -72,11 +72,17 @@ func (f *firewall) close() error {
 	return f.conn.CloseLasting()
 }
 
+// building is held while a transaction is put together: the library numbers the sets of
+// all connections with one counter, which it does not guard.
+var building sync.Mutex
+
 // change makes one transaction of what do adds to it.
 func (f *firewall) change(do func(*nftables.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	building.Lock()
 	err := do(f.conn)
+	building.Unlock()
 	if err == nil {
 		err = f.conn.Flush()
 	}
@@ -85,6 +91,32 @@ func (f *firewall) change(do func(*nftables.Conn) error) error {
 		return errors.Join(err, f.conn.CloseLasting(), f.connect())
 	}
 	return nil
+}
+
+// remove deletes tables, if they are there, in one transaction.
+func (f *firewall) remove(tables ...*nftables.Table) error {
+	err := f.change(func(c *nftables.Conn) error {
+		for _, t := range tables {
+			c.AddTable(t) // so that there is one to delete
+			c.DelTable(t)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("delete nftables table %s: %w", tables[0].Name, err)
+	}
+	return nil
+}
+
+// has reports whether there is a table of that name.
+func (f *firewall) has(t *nftables.Table) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.conn.ListTableOfFamily(t.Name, t.Family)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // portOf is the address of a netlink socket.

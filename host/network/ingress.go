@@ -52,7 +52,7 @@ func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 		}
 	}
 	n.ingress = wanted
-	if err := n.changeSet(n.ingressSet(), addressElements(opened), addressElements(closed)); err != nil {
+	if err := n.changeSet(ingressSet(n.table()), addressElements(opened), addressElements(closed)); err != nil {
 		n.ingress = before
 		return fmt.Errorf("open private addresses: %w", err)
 	}
@@ -82,7 +82,7 @@ func (n *Network) OpenPorts(ctx context.Context, ports []OpenPort) error {
 	before := n.ports
 	opened, closed := missing(wanted, before), missing(before, wanted)
 	n.ports = wanted
-	for _, set := range n.portSets() {
+	for _, set := range portSets(n.table()) {
 		if err := n.changeSet(set.set, set.elements(opened), set.elements(closed)); err != nil {
 			n.ports = before
 			return fmt.Errorf("open ports of the host: %w", err)
@@ -125,7 +125,7 @@ func (n *Network) changeSet(set *nftables.Set, add, remove []nftables.SetElement
 		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
-		err = n.firewall.change(n.addRules)
+		err = n.replaceTable()
 	}
 	return err
 }
@@ -142,8 +142,8 @@ func addSet(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement)
 	return nil
 }
 
-func (n *Network) ingressSet() *nftables.Set {
-	return &nftables.Set{Table: n.table(), Name: "ingress", KeyType: nftables.TypeIP6Addr}
+func ingressSet(table *nftables.Table) *nftables.Set {
+	return &nftables.Set{Table: table, Name: "ingress", KeyType: nftables.TypeIP6Addr}
 }
 
 func addressElements(addresses []netip.Addr) []nftables.SetElement {
@@ -160,12 +160,12 @@ type portSet struct {
 	bits int // of the addresses that stand before the port; 0: none
 }
 
-func (n *Network) portSets() []portSet {
+func portSets(table *nftables.Table) []portSet {
 	port := []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
 	sets := []portSet{{bits: 0}, {bits: 32}, {bits: 128}}
 	for i, kind := range [][]nftables.SetDatatype{nil, {nftables.TypeIPAddr}, {nftables.TypeIP6Addr}} {
 		sets[i].set = &nftables.Set{
-			Table: n.table(), Name: []string{"ports", "ports4", "ports6"}[i], KeyType: nftables.MustConcatSetType(append(kind, port...)...),
+			Table: table, Name: []string{"ports", "ports4", "ports6"}[i], KeyType: nftables.MustConcatSetType(append(kind, port...)...),
 		}
 	}
 	return sets
@@ -214,8 +214,8 @@ func (s portSet) toOpenPort() []expr.Any {
 }
 
 // addIngressSets adds the sets of this file to a transaction.
-func (n *Network) addIngressSets(c *nftables.Conn) (ingress *nftables.Set, ports []portSet, err error) {
-	ingress, ports = n.ingressSet(), n.portSets()
+func (n *Network) addIngressSets(c *nftables.Conn, table *nftables.Table) (ingress *nftables.Set, ports []portSet, err error) {
+	ingress, ports = ingressSet(table), portSets(table)
 	err = addSet(c, ingress, addressElements(slices.Collect(maps.Keys(n.ingress))))
 	for _, s := range ports {
 		err = errors.Join(err, addSet(c, s.set, s.elements(slices.Collect(maps.Keys(n.ports)))))

@@ -61,7 +61,7 @@ func TestServices(t *testing.T) {
 			if id, network, ok := n.Owner(from); err != nil || !ok || id != endpointOf(5, 1).ID || network != 5 {
 				t.Errorf("DNS at %s: called from %s, who is %s of network %d, %v", to, from, id, network, err)
 			}
-			if from, err := ask(to, hangar.ServicesDNSPort); err != nil || from != one.IPv4 && from != one.IPv6 {
+			if from, err := insist(ask, to, hangar.ServicesDNSPort); err != nil || from != one.IPv4 && from != one.IPv6 {
 				t.Errorf("DNS by UDP at %s: called from %s, %v", to, from, err)
 			}
 			if _, err := call(to, 22); err == nil {

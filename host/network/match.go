@@ -2,6 +2,7 @@ package network
 
 import (
 	"bytes"
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -72,13 +73,37 @@ func noWayBack() []expr.Any {
 
 // established matches answers, and errors about packets, of connections that were let
 // through.
-func established() []expr.Any {
-	bits := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+func established() []expr.Any { return inState(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED) }
+
+// isNew matches the first packets of a connection, until one comes back.
+func isNew() []expr.Any { return inState(expr.CtStateBitNEW) }
+
+// inState matches packets of connections in one of the states.
+func inState(states uint32) []expr.Any {
+	bits := binaryutil.NativeEndian.PutUint32(states)
 	return []expr.Any{
 		&expr.Ct{Register: register, Key: expr.CtKeySTATE},
 		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: bits, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)},
 	}
+}
+
+// moreThan counts the packet's connection as one of those of the key in the register, and
+// matches if that makes more than most. Those that are closed are not counted.
+func moreThan(most uint32, tracked *nftables.Set) []expr.Any {
+	return []expr.Any{&expr.Dynset{
+		SrcRegKey: register, SetName: tracked.Name, SetID: tracked.ID, Operation: uint32(unix.NFT_DYNSET_OP_ADD),
+		Exprs: []expr.Any{&expr.Connlimit{Count: most, Flags: expr.NFT_CONNLIMIT_F_INV}},
+	}}
+}
+
+// machine6 loads what all IPv6 addresses of one Machine, or of the peers of one network,
+// begin with.
+func machine6() []expr.Any {
+	mask := net.CIDRMask(machineBits, 8*net.IPv6len)
+	return append(address(source, unix.NFPROTO_IPV6), &expr.Bitwise{
+		SourceRegister: register, DestRegister: register, Len: net.IPv6len, Mask: mask, Xor: make([]byte, net.IPv6len),
+	})
 }
 
 // address loads one of the addresses of packets of the family of f's address.

@@ -80,7 +80,7 @@ func (n *Network) join(id hangar.NetworkID) error {
 		return c.SetAddElements(n.networks(), networkElements([]hangar.NetworkID{id}))
 	})
 	if errors.Is(err, unix.ENOENT) { // somebody removed the table a moment ago
-		err = n.firewall.change(n.addRules)
+		err = n.replaceTable()
 	}
 	if err != nil {
 		delete(n.members, id)

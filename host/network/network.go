@@ -88,6 +88,10 @@ type Options struct {
 	// Own are IPv6 networks that are made the host's own: programs can listen, with
 	// IPV6_FREEBIND, at every address of them, which lead here from this host alone.
 	Own []netip.Prefix
+	// MaxConnections is how many connections of one Machine, by IPv4 and by IPv6 each, the
+	// kernel tracks at once; a new one beyond that is dropped. All Machines share the kernel's
+	// table with the server itself. 0: a 32nd of that table, and at least 1024.
+	MaxConnections uint32
 }
 
 // Endpoint is a Machine's place in the network.
@@ -117,6 +121,7 @@ type Network struct {
 	wanted   netip.Prefix
 	allowed  []netip.Prefix
 	own      []netip.Prefix
+	most     uint32 // Options.MaxConnections
 
 	nl       *netlink.Handle // of the host's namespace; set by Open
 	firewall *firewall       // of the host's namespace; set by Open
@@ -163,6 +168,7 @@ func New(o Options) *Network {
 		wanted:   o.IPv4Pool,
 		allowed:  o.AllowEgress,
 		own:      o.Own,
+		most:     o.MaxConnections,
 		gateway6: hostAddress(o.Host),
 		seed:     maphash.MakeSeed(),
 		attached: map[hangar.MachineID]endpoint{},

@@ -53,7 +53,10 @@ var runDirs sync.Map
 
 func runDir(tb testing.TB) string {
 	tb.Helper()
-	dir, _ := runDirs.LoadOrStore(tb.Name(), tb.TempDir())
+	dir, known := runDirs.LoadOrStore(tb.Name(), tb.TempDir())
+	if !known {
+		tb.Cleanup(func() { runDirs.Delete(tb.Name()) }) // another run of the test has one of its own
+	}
 	return dir.(string)
 }
 
@@ -177,9 +180,12 @@ func ask(a netip.Addr, port uint16) (netip.Addr, error) {
 }
 
 // reach is call where an answer is expected, be the machine as busy as it may.
-func reach(a netip.Addr, port uint16) (from netip.Addr, err error) {
+func reach(a netip.Addr, port uint16) (netip.Addr, error) { return insist(call, a, port) }
+
+// insist repeats call or ask until it does not time out.
+func insist(try func(netip.Addr, uint16) (netip.Addr, error), a netip.Addr, port uint16) (from netip.Addr, err error) {
 	for range 20 {
-		if from, err = call(a, port); !timedOut(err) {
+		if from, err = try(a, port); !timedOut(err) {
 			break
 		}
 	}
@@ -252,7 +258,7 @@ func TestAbsentMachineIsRefusedAtOnce(t *testing.T) {
 		t.Errorf("from the host: %v", err)
 	}
 	within(t, one, func() error {
-		if _, err := net.DialTimeout("tcp", to, 10*time.Second); err == nil || timedOut(err) {
+		if _, err := net.DialTimeout("tcp", to, 30*time.Second); err == nil || timedOut(err) {
 			t.Errorf("from a machine: %v", err)
 		}
 		return nil
@@ -369,7 +375,7 @@ func TestForgedSourceIsDropped(t *testing.T) {
 			send(c.forged)
 			send(c.own) // same path, same order: it arrives after the forged one would have
 			b := make([]byte, 100)
-			must(server.SetReadDeadline(time.Now().Add(10 * time.Second)))
+			must(server.SetReadDeadline(time.Now().Add(30 * time.Second)))
 			size, _, err := server.ReadFrom(b)
 			if err != nil {
 				t.Fatal(err)
@@ -663,6 +669,21 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	if b.pool != pool {
 		t.Errorf("pool changed from %s to %s", pool, b.pool)
 	}
+}
+
+// Two instances in one process make their tables at once, as when both put them back.
+func TestTwoInstancesAtOnce(t *testing.T) {
+	var all sync.WaitGroup
+	for _, n := range []*Network{open(t, "a"), open(t, "b")} {
+		all.Go(func() {
+			for range 20 {
+				if err := n.installRules(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestManyAtOnce(t *testing.T) {

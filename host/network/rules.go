@@ -2,11 +2,15 @@ package network
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -20,39 +24,84 @@ func (n *Network) table() *nftables.Table {
 	return &nftables.Table{Name: "hangar_" + n.instance, Family: nftables.TableFamilyINet}
 }
 
-// installRules replaces the instance's table in one transaction, with the networks of
-// the members. No rule is of one Machine; "own devices" are those of Machines
-// and that of peers:
+// standIn is the table that holds the rules while the instance's table is replaced.
+func (n *Network) standIn() *nftables.Table {
+	t := n.table()
+	t.Name += "/stand-in"
+	return t
+}
+
+// installRules replaces the instance's table, with the networks of the members.
+func (n *Network) installRules() error {
+	n.membership.Lock()
+	defer n.membership.Unlock()
+	return n.replaceTable()
+}
+
+// replaceTable makes the instance's table anew. n.membership is held.
+//
+// One transaction alone would leave a gap: a packet passes the chains of a hook one after
+// the other, and for each of them the kernel decides anew whether the old or the new
+// rules hold. To a packet that meets the new table before the transaction takes effect
+// and the old one afterwards, both are empty. So a second table with the same rules
+// stands in, from before the transaction until no packet has seen what was before it.
+func (n *Network) replaceTable() (err error) {
+	table := n.table()
+	replaces, err := n.firewall.has(table)
+	if err != nil {
+		return fmt.Errorf("look for nftables table %s: %w", table.Name, err)
+	}
+	defer func() { err = errors.Join(err, n.firewall.remove(n.standIn())) }() // also one that a crash has left
+	if replaces {
+		if err := n.firewall.change(n.rulesOf(n.standIn())); err != nil {
+			return fmt.Errorf("install nftables table %s: %w", n.standIn().Name, err)
+		}
+		afterPackets()
+	}
+	if err := n.firewall.change(n.rulesOf(table)); err != nil {
+		return fmt.Errorf("install nftables table %s: %w", table.Name, err)
+	}
+	if replaces {
+		afterPackets()
+	}
+	return nil
+}
+
+// afterPackets returns when the kernel has done with every packet that it was processing.
+func afterPackets() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for readers of RCU, which all hooks are
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(100 * time.Millisecond) // the kernel has no such call, or processors without a tick
+	}
+}
+
+// rulesOf returns what makes a table of the instance's rules in a transaction.
+func (n *Network) rulesOf(table *nftables.Table) func(*nftables.Conn) error {
+	return func(c *nftables.Conn) error { return n.addRules(c, table) }
+}
+
+// addRules adds a whole table to a transaction. n.membership is held. No rule is of one
+// Machine; "own devices" are those of Machines and that of peers:
 //
 //	prerouting   drop what comes from an own device under a foreign address, and what
 //	             comes from elsewhere under an own one, or for the host's own ones and
 //	             the private ones of Apps
 //	services     send what Machines call the platform to the host's own address
-//	input        of own devices: answers, the platform's services, Apps that are served in
+//	counted      drop a new connection of a Machine that has MaxConnections
+//	input        of own devices: answers; "counted"; the platform's services, Apps that are served in
 //	             the sender's network, open ports, echo; drop the rest
 //	forward      from own devices: as "leaving" says; to own devices: only answers
-//	leaving      to own devices within a network; to the internet; refuse the rest
+//	leaving      "counted"; to own devices within a network; to the internet; refuse the rest
 //	output       refuse Machines that are not there
 //	postrouting  masquerade what leaves for the internet
 //
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
-func (n *Network) installRules() error {
-	n.membership.Lock()
-	defer n.membership.Unlock()
-	if err := n.firewall.change(n.addRules); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", n.table().Name, err)
-	}
-	return nil
-}
-
-// addRules adds the whole table to a transaction. n.membership is held.
-func (n *Network) addRules(c *nftables.Conn) error {
-	table := n.table()
+func (n *Network) addRules(c *nftables.Conn, table *nftables.Table) error {
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
-	ingress, ports, err := n.addIngressSets(c)
+	ingress, ports, err := n.addIngressSets(c, table)
 	if err != nil {
 		return err
 	}
@@ -66,10 +115,11 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	input := baseChain(table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
 	forward := baseChain(table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	counted := &nftables.Chain{Table: table, Name: "counted"}
 	leaving := &nftables.Chain{Table: table, Name: "leaving"}
 	output := baseChain(table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
 	postrouting := baseChain(table, "postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	for _, chain := range []*nftables.Chain{prerouting, services, input, leaving, forward, output, postrouting} {
+	for _, chain := range []*nftables.Chain{prerouting, services, counted, input, leaving, forward, output, postrouting} {
 		c.AddChain(chain)
 	}
 	add := func(chain *nftables.Chain, exprs ...[]expr.Any) {
@@ -93,9 +143,18 @@ func (n *Network) addRules(c *nftables.Conn) error {
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(n.gateway6))
 
+	// What is dropped before it is confirmed takes no place in the kernel's table.
+	for _, f := range []struct {
+		set    *nftables.Set
+		source []expr.Any
+	}{{s.tracked4, address(source, unix.NFPROTO_IPV4)}, {s.tracked6, machine6()}} {
+		add(counted, isNew(), f.source, moreThan(n.maxConnections(), f.set), drop())
+	}
+
 	add(input, fromOther, accept())
 	add(input, protocol(unix.NFPROTO_IPV4), icmp(unix.IPPROTO_ICMP, icmpRedirect), drop()) // may be about a connection
 	add(input, established(), accept())
+	add(input, jump(counted))
 	for _, a := range []netip.Addr{n.gateway4, n.gateway6} {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
@@ -117,6 +176,7 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	add(forward, fromOwn, jump(leaving))
 	add(forward, toOwn, drop())
 
+	add(leaving, jump(counted))
 	add(leaving, toOwn, sameNetwork(s.networks), accept())
 	add(leaving, toOwn, refuse())
 	// Peers are here for the private network alone.
@@ -141,18 +201,29 @@ func (n *Network) addRules(c *nftables.Conn) error {
 	return nil
 }
 
-// removeRules deletes the instance's table if it is there.
-func (n *Network) removeRules() error {
-	table := n.table()
-	err := n.firewall.change(func(c *nftables.Conn) error {
-		c.AddTable(table)
-		c.DelTable(table)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("delete nftables table %s: %w", table.Name, err)
+// trackedFile says how many connections the kernel can track.
+const trackedFile = "/proc/sys/net/netfilter/nf_conntrack_max"
+
+// maxConnections is Options.MaxConnections with its default.
+func (n *Network) maxConnections() uint32 {
+	const share, least = 32, 1024
+	if n.most > 0 {
+		return n.most
 	}
-	return nil
+	raw, err := os.ReadFile(trackedFile)
+	if err != nil {
+		return least // the kernel's module is loaded with the first rule that needs it
+	}
+	all, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 32)
+	if err != nil {
+		return least
+	}
+	return max(least, uint32(all/share))
+}
+
+// removeRules deletes the instance's tables if they are there.
+func (n *Network) removeRules() error {
+	return n.firewall.remove(n.standIn(), n.table())
 }
 
 // dropIngress keeps the kernel's own stack in a Machine's namespace from hearing

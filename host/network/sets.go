@@ -65,7 +65,14 @@ type sets struct {
 	services         *nftables.Set // protocol and port of what the platform serves to Machines
 	closed4, closed6 *nftables.Set
 	open4, open6     *nftables.Set // what the operator allows
+	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and
+	// removes elements.
+	tracked4, tracked6 *nftables.Set
 }
+
+// maxTracked bounds the Machines and peers that have connections. Those beyond it are not
+// counted.
+const maxTracked = 1 << 16
 
 // addSets adds the table's sets with what is in them.
 func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []hangar.NetworkID) (sets, error) {
@@ -88,6 +95,20 @@ func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []ha
 	} {
 		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Interval: add.interval}
 		if err := c.AddSet(set, add.elements); err != nil {
+			return sets{}, fmt.Errorf("set %s: %w", add.name, err)
+		}
+		*add.set = set
+	}
+	for _, add := range []struct {
+		set  **nftables.Set
+		name string
+		key  nftables.SetDatatype
+	}{
+		{&s.tracked4, "tracked4", nftables.TypeIPAddr},
+		{&s.tracked6, "tracked6", nftables.TypeIP6Addr},
+	} {
+		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Dynamic: true, Size: maxTracked}
+		if err := c.AddSet(set, nil); err != nil {
 			return sets{}, fmt.Errorf("set %s: %w", add.name, err)
 		}
 		*add.set = set

@@ -25,6 +25,7 @@ type image struct {
 	size    int64        // bytes inside, as large as the file has room for
 	payload int64        // offset in the file at which the content begins; 0: it is not encrypted
 	cipher  *luks.Cipher // of the content; nil: it is not encrypted
+	whole   bool         // all of it is taken from the disk; see Spec.Allocate
 }
 
 func (i image) encrypted() bool { return i.payload > 0 }
@@ -38,8 +39,9 @@ type backend interface {
 	// open makes a block device of an image whose key has been tried, and of which nothing
 	// is open. What a failure leaves is for release.
 	open(ctx context.Context, im image, key []byte) (handle, error)
-	// adopt takes back what an earlier process opened, whole and working: else errNotOpen,
-	// and what there is, is for release. It ends a view that was open.
+	// adopt takes back what an earlier process opened, and ends a view that was open. It
+	// answers errNotOpen only on proof that there is no block device that works; what there
+	// is, is then for release.
 	adopt(ctx context.Context, im image, key []byte) (handle, error)
 	// release ends whatever is open of a volume, in whatever state, except mounts. What
 	// was written and not flushed may be lost. It may be repeated.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/volume/loopdev"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 // daemonBackend opens images with a QEMU storage daemon each, whose file a loop device
@@ -117,11 +116,11 @@ func (h *daemonHandle) begin(ctx context.Context) error {
 
 func (b *daemonBackend) adopt(ctx context.Context, im image, key []byte) (handle, error) {
 	daemon, err := storaged.Adopt(ctx, b.spec(im, key))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, storaged.ErrNotRunning) {
 		return nil, errNotOpen
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotOpen, err)
+		return nil, err
 	}
 	h := &daemonHandle{b: b, image: im, daemon: daemon}
 	err = h.resume(ctx)
@@ -137,9 +136,16 @@ func (h *daemonHandle) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	switch len(found) {
+	case 0:
+		return errNotOpen
+	case 1:
+	default:
+		return fmt.Errorf("there are %d loop devices", len(found))
+	}
 	size, err := h.daemon.Size()
-	if len(found) != 1 || err != nil {
-		return fmt.Errorf("%w: %d loop devices, %w", errNotOpen, len(found), err)
+	if err != nil {
+		return err
 	}
 	h.loop = found[0]
 	h.loop.Label = h.b.label(h.image.id) // whether or not the kernel tells

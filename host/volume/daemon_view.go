@@ -25,6 +25,8 @@ type daemonView struct {
 func (h *daemonHandle) cut(ctx context.Context, mark string, still func(func() error) error) (view, error) {
 	v, err := h.show(ctx, mark, still)
 	if err != nil {
+		ctx, cancel := finishing(ctx)
+		defer cancel()
 		return nil, errors.Join(err, h.daemon.Drop(ctx, h.cow()))
 	}
 	h.view = v

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/volume/ext4"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
 // Device is a volume that is open as a block device. It stays open until Close or Release,
@@ -68,7 +69,7 @@ func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
 	if unlock, err = d.lock(ctx); err != nil {
 		return nil, err
 	}
-	mounted, err := isMounted(d.dir())
+	mounted, err := ext4.IsMounted(d.dir())
 	if err == nil && mounted {
 		err = fmt.Errorf("volume %s: %w", d.image.id, ErrMounted)
 	}
@@ -107,7 +108,7 @@ func (d *Device) Format(ctx context.Context) error {
 	if err := ext4.Make(ctx, d.Path()); err != nil {
 		return fmt.Errorf("format volume %s: %w", d.image.id, err)
 	}
-	return errors.Join(remove(mark), atomicfile.SyncDir(filepath.Dir(mark)))
+	return unmark(mark)
 }
 
 // Mounted is what Mount did.
@@ -129,7 +130,7 @@ func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 	}
 	defer unlock()
 	m := Mounted{Dir: d.dir()}
-	mounted, err := isMounted(m.Dir)
+	mounted, err := ext4.IsMounted(m.Dir)
 	if err != nil || mounted {
 		return m, err
 	}
@@ -166,14 +167,49 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	if err := unmount(ctx, m.Dir); err != nil {
 		return err
 	}
-	if _, _, err := ext4.Repair(ctx, d.Path(), true); err != nil {
-		return repairError(err)
-	}
-	if err := ext4.Grow(ctx, d.Path()); err != nil {
+	if err := d.growUnmounted(ctx); err != nil {
 		return err
 	}
 	m.Grown = true
 	return ext4.Mount(d.Path(), m.Dir)
+}
+
+// growUnmounted makes the file system as large as the device. Until it is complete a file says
+// so, for endGrowth.
+func (d *Device) growUnmounted(ctx context.Context) error {
+	if _, _, err := ext4.Repair(ctx, d.Path(), true); err != nil {
+		return repairError(err)
+	}
+	mark := filepath.Join(d.v.dir(d.image.id), growFile)
+	if err := atomicfile.Write(mark, nil, 0o600); err != nil {
+		return err
+	}
+	if err := ext4.Grow(ctx, d.Path()); err != nil {
+		return err
+	}
+	return unmark(mark)
+}
+
+// endGrowth puts right a file system that is not mounted if growUnmounted was interrupted. Its
+// files were not touched by that, so every repair is safe that e2fsck proposes.
+func (d *Device) endGrowth(ctx context.Context) error {
+	mark := filepath.Join(d.v.dir(d.image.id), growFile)
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	report, err := ext4.RepairAll(ctx, d.Path())
+	if err != nil {
+		return repairError(err)
+	}
+	d.v.o.Log.WarnContext(ctx, "volume repaired after it was interrupted while its file system grew", "volume", d.image.id, "report", report)
+	return unmark(mark)
+}
+
+// unmark removes, durably, the file that says that something is under way.
+func unmark(mark string) error {
+	return errors.Join(remove(mark), atomicfile.SyncDir(filepath.Dir(mark)))
 }
 
 func (d *Device) undoMount(ctx context.Context, err error) error {
@@ -185,6 +221,9 @@ func (d *Device) undoMount(ctx context.Context, err error) error {
 
 // superblock returns the superblock of a file system that may be mounted.
 func (d *Device) superblock(ctx context.Context, m *Mounted) (ext4.Superblock, error) {
+	if err := d.endGrowth(ctx); err != nil {
+		return ext4.Superblock{}, err
+	}
 	sb, err := ext4.ReadSuperblock(d.Path())
 	if err != nil && !errors.Is(err, ext4.ErrNone) {
 		return sb, err
@@ -218,7 +257,7 @@ func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 		return hangar.VolumeUsage{}, err
 	}
 	defer unlock()
-	mounted, err := isMounted(d.dir())
+	mounted, err := ext4.IsMounted(d.dir())
 	if err != nil || !mounted {
 		return hangar.VolumeUsage{}, err
 	}
@@ -240,11 +279,16 @@ func (d *Device) Extend(ctx context.Context, size int64) (online bool, err error
 	if d.frozen != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, ErrFrozen)
 	}
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	if err := d.image.take(d.image.payload + size); err != nil {
+		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
+	}
 	if err := d.handle.grow(ctx, size); err != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
 	}
 	d.image.size = size
-	mounted, err := isMounted(d.dir())
+	mounted, err := ext4.IsMounted(d.dir())
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -291,6 +335,8 @@ func (d *Device) Close(ctx context.Context) error {
 }
 
 func (d *Device) close(ctx context.Context) error {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
 	if err := errors.Join(d.endFilling(), d.v.thaw(d.image.id)); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
@@ -63,7 +63,10 @@ func (d *Device) Freeze(ctx context.Context, mark string) (*Frozen, error) {
 
 func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	f := &Frozen{d: d, size: d.image.size}
-	mounted, err := isMounted(d.dir())
+	mounted, err := ext4.IsMounted(d.dir())
+	if err == nil && !mounted {
+		err = d.endGrowth(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -213,6 +216,8 @@ func (f *Frozen) end(ctx context.Context) error {
 	}
 	f.ended = true
 	f.d.frozen = nil
+	ctx, cancel := finishing(ctx)
+	defer cancel()
 	if err := f.view.close(ctx); err != nil {
 		return fmt.Errorf("end the view of volume %s: %w", f.d.image.id, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
 // guardPatience is after how long a guard thaws whatever its master does.

@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // Files in the directory of a volume.
@@ -22,6 +23,7 @@ const (
 	cowFile     = "overwritten" // what was overwritten since the cut of a view
 	changesFile = "changes"     // since earlier cuts, while the volume is closed
 	formatFile  = "formatting"  // there while a file system is being made
+	growFile    = "growing"     // there while resize2fs changes a file system
 )
 
 // sizeUnit is what sizes are multiples of.
@@ -51,7 +53,7 @@ func (s Spec) payload() int64 {
 	return luks.Payload
 }
 
-// Create makes an image, sparse and durable, or answers fs.ErrExist. A crash leaves the
+// Create makes an image, durable and without content, or answers fs.ErrExist. A crash leaves the
 // whole of it or none.
 func (v *Volumes) Create(ctx context.Context, spec Spec) error {
 	if err := spec.check(); err != nil {
@@ -82,7 +84,10 @@ func makeImage(ctx context.Context, dir string, spec Spec) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Truncate(spec.payload() + spec.Size); err != nil {
+	if err := errors.Join(diskspace.InPlace(f), f.Truncate(spec.payload()+spec.Size)); err != nil {
+		return err
+	}
+	if err := (image{path: path, whole: spec.Allocate}).take(spec.payload() + spec.Size); err != nil {
 		return err
 	}
 	if spec.Key != nil {
@@ -109,7 +114,7 @@ func (v *Volumes) Verify(ctx context.Context, spec Spec) error {
 
 // inspect returns the image of a volume, if it can be opened.
 func (v *Volumes) inspect(spec Spec) (image, error) {
-	im := image{id: spec.ID, path: v.imagePath(spec.ID), payload: spec.payload()}
+	im := image{id: spec.ID, path: v.imagePath(spec.ID), payload: spec.payload(), whole: spec.Allocate}
 	f, err := os.OpenFile(im.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return im, fmt.Errorf("open volume %s: %w", spec.ID, err)
@@ -257,6 +262,11 @@ func (i image) isBlank() (bool, error) {
 		return false, err
 	}
 	defer f.Close()
+	// What was only read of blocks that are allocated and were never written is data, too, as
+	// long as it is in the page cache.
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return false, &fs.PathError{Op: "fadvise", Path: i.path, Err: err}
+	}
 	_, err = unix.Seek(int(f.Fd()), i.payload, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) {
 		return true, nil
@@ -264,12 +274,33 @@ func (i image) isBlank() (bool, error) {
 	return false, err
 }
 
-// blank makes holes of all that was written.
+// take takes the room of the first bytes of the file from the disk, if all of it is to be
+// taken. Where that is so already it costs next to nothing.
+func (i image) take(bytes int64) error {
+	if !i.whole {
+		return nil
+	}
+	f, err := os.OpenFile(i.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(diskspace.Extend(f, bytes), f.Close())
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
+}
+
+// blank makes what was written unwritten.
 func (i image) blank() error {
+	mode := uint32(unix.FALLOC_FL_PUNCH_HOLE)
+	if i.whole {
+		mode = unix.FALLOC_FL_ZERO_RANGE
+	}
 	f, err := os.OpenFile(i.path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.payload, i.size)
+	return unix.Fallocate(int(f.Fd()), mode|unix.FALLOC_FL_KEEP_SIZE, i.payload, i.size)
 }

@@ -18,9 +18,9 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/dm"
-	"github.com/hangar-platform/hangar/host/volume/loopdev"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 // kernelBackend makes a volume of these devices, of which each is over the next:
@@ -209,7 +209,7 @@ func (k *kernelBackend) adopt(ctx context.Context, im image, _ []byte) (handle, 
 		return nil, err
 	}
 	if len(found) != 1 {
-		return nil, fmt.Errorf("%w: %d loop devices", errNotOpen, len(found))
+		return nil, fmt.Errorf("there are %d loop devices", len(found))
 	}
 	h := k.handle(im, found[0].Path)
 	if top.Suspended {

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/volume/loopdev"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 const mib = 1 << 20
@@ -69,7 +69,7 @@ func (r *kernelRig) nothingLeft(t *testing.T) {
 	for _, s := range states {
 		t.Errorf("left behind: %+v", s)
 	}
-	loops, err := loopdev.List(loopdev.Any)
+	loops, err := loopdev.List(func(string) bool { return true })
 	if err != nil {
 		t.Error(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume/dm"
-	"github.com/hangar-platform/hangar/host/volume/loopdev"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 func (h *kernelHandle) cut(ctx context.Context, _ string, still func(func() error) error) (view, error) {
@@ -19,7 +19,9 @@ func (h *kernelHandle) cut(ctx context.Context, _ string, still func(func() erro
 	defer h.mu.Unlock()
 	v, err := h.makeView(ctx, still)
 	if err != nil {
-		return nil, errors.Join(err, h.endView(context.WithoutCancel(ctx)))
+		ctx, cancel := finishing(ctx)
+		defer cancel()
+		return nil, errors.Join(err, h.endView(ctx))
 	}
 	h.view = v
 	return v, nil

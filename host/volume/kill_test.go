@@ -233,7 +233,7 @@ func TestDaemonKilled(t *testing.T) {
 			_, _ = io.Copy(io.Discard, out)
 			_ = cmd.Wait()
 			before := j.synced.Load()
-			for deadline := time.Now().Add(5 * time.Second); j.synced.Load() == before; {
+			for deadline := time.Now().Add(30 * time.Second); j.synced.Load() == before; {
 				select {
 				case err := <-ended:
 					t.Fatal(err)
@@ -324,7 +324,9 @@ func TestPowerCut(t *testing.T) {
 		j, ended := appending(t, filepath.Join(dir, "journal"))
 		stop := hammering(t, dir)
 		for range 3 {
-			time.Sleep(100 * time.Millisecond)
+			for more := j.synced.Load() + 10; j.synced.Load() < more; {
+				time.Sleep(time.Millisecond)
+			}
 			// Nothing of the storage daemon is asked to help: what it holds back is lost. The
 			// process stands still, or the kernel does, so that the copy is of one moment.
 			goOn := halt(t, w, d, spec)

@@ -17,8 +17,8 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
-	"github.com/hangar-platform/hangar/host/volume/loopdev"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 // The first argument that makes the test binary another program.
@@ -79,7 +79,7 @@ func runDir() string { return "/run/hangar-" + instance() }
 
 // leftovers says what of this instance is still on the host.
 func leftovers() error {
-	loops, err := loopdev.List(loopdev.Any)
+	loops, err := loopdev.List(func(string) bool { return true })
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/volume/ext4"
+	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
 // unmountPatience is how long those who had a volume may take to let go of it.
@@ -19,22 +19,6 @@ const unmountPatience = 5 * time.Second
 
 // unmountPause is between two looks whether they did.
 const unmountPause = 10 * time.Millisecond
-
-// isMounted reports whether something is mounted on a directory. It asks for that directory
-// alone, since a host may have thousands of mounts, and waits for no disk.
-func isMounted(dir string) (bool, error) {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
-	case err != nil:
-		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
-	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
-		return false, fmt.Errorf("%s: a kernel of before Linux 5.8 does not tell what is mounted", dir)
-	}
-	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
-}
 
 // thaw ends a freeze that an earlier process began.
 func (v *Volumes) thaw(id hangar.VolumeID) error {
@@ -56,7 +40,7 @@ func syncAll(dir string) error {
 
 // ifMounted does something with a directory if something is mounted on it.
 func ifMounted(dir string, do func(dir *os.File) error) error {
-	mounted, err := isMounted(dir)
+	mounted, err := ext4.IsMounted(dir)
 	if err != nil || !mounted {
 		return err
 	}

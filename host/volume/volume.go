@@ -1,4 +1,4 @@
-// Package volume makes file systems of image files: sparse, encrypted with LUKS, with ext4
+// Package volume makes file systems of image files: allocated or sparse, encrypted with LUKS, with ext4
 // inside, mounted on this host, and copied while they are written to.
 //
 // An image has the format LUKS1, so that the kernel, QEMU and cryptsetup open it alike; one
@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -31,10 +32,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/volume/ext4"
 	"github.com/hangar-platform/hangar/host/volume/luks"
+	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
 // Errors of images and devices.
@@ -71,6 +73,9 @@ type Spec struct {
 	ID   hangar.VolumeID
 	Size int64  // bytes inside, a multiple of 1 MiB
 	Key  []byte // 32 bytes; nil: not encrypted
+	// Allocate takes all the room of the image from the disk at once, so that no write meets a
+	// full one; where the file system cannot, the image stays sparse.
+	Allocate bool
 }
 
 // Volumes are the volumes of one instance. New makes one, Open makes it usable.
@@ -193,6 +198,15 @@ func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), 
 	}
 }
 
+// finishPatience bounds what the end of a caller's context does not cut short.
+const finishPatience = 2 * time.Minute
+
+// finishing returns the context of what comes to its end once it has begun, because half of it
+// would be in the way of what follows: taking back, ending and growing a device, and undoing.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
+}
+
 // device returns what is open of a volume, or nil.
 func (v *Volumes) device(id hangar.VolumeID) *Device {
 	v.mu.Lock()
@@ -201,7 +215,8 @@ func (v *Volumes) device(id hangar.VolumeID) *Device {
 }
 
 // Attach opens a volume as a block device, or takes back what an earlier process opened,
-// thawed and without a view. It answers the errors of Verify.
+// thawed and without a view. It answers the errors of Verify. No error of it, and no end of
+// ctx, closes what is open and mounted.
 func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -218,26 +233,64 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	thawErr := v.thaw(spec.ID) // before anything else that may wait for it
-	h, err := v.backend.adopt(ctx, im, spec.Key)
+	if err := im.take(im.payload + im.size); err != nil { // of an image that was sparse
+		v.o.Log.WarnContext(ctx, "the disk has no room to take for a volume", "volume", spec.ID, "error", err)
+	}
+	h, err := v.adopt(ctx, im, spec.Key)
 	if errors.Is(err, errNotOpen) {
-		if err := v.release(ctx, spec.ID); err != nil {
-			return nil, fmt.Errorf("attach volume %s: %w", spec.ID, err)
-		}
-		thawErr = nil
-		h, err = v.backend.open(ctx, im, spec.Key)
+		h, err = v.openAnew(ctx, im, spec.Key)
 	}
-	if err == nil {
-		err = calm(h.path()) // somebody may have been killed who held it still
-	}
-	if err = errors.Join(err, thawErr); err != nil {
-		return nil, fmt.Errorf("attach volume %s: %w", spec.ID, errors.Join(err, v.release(ctx, spec.ID)))
+	if err != nil {
+		return nil, fmt.Errorf("attach volume %s: %w", spec.ID, err)
 	}
 	d := &Device{v: v, image: im, handle: h}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.devices[spec.ID] = d
 	return d, nil
+}
+
+// adopt takes back what an earlier process opened, or answers errNotOpen where that is of no
+// use, or not mounted. The end of ctx does not cut it short, and any other error leaves all as
+// it is: what is mounted may serve a Machine, and holds what that has not synced.
+func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, error) {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	thawErr := v.thaw(im.id) // before anything else that may wait for it
+	h, err := v.backend.adopt(ctx, im, key)
+	if err == nil {
+		err = errors.Join(thawErr, calm(h.path())) // somebody may have been killed who held it still
+		if err == nil {
+			return h, nil
+		}
+		err = errors.Join(err, h.leave())
+	}
+	if errors.Is(err, errNotOpen) {
+		return nil, err
+	}
+	switch mounted, lookErr := ext4.IsMounted(v.mountPoint(im.id)); {
+	case lookErr != nil:
+		return nil, errors.Join(err, lookErr)
+	case mounted:
+		return nil, err
+	default:
+		return nil, fmt.Errorf("%w: %w", errNotOpen, err)
+	}
+}
+
+// openAnew opens a volume of which nothing is of use that is open.
+func (v *Volumes) openAnew(ctx context.Context, im image, key []byte) (handle, error) {
+	if err := v.release(ctx, im.id); err != nil {
+		return nil, err
+	}
+	h, err := v.backend.open(ctx, im, key)
+	if err != nil {
+		return nil, errors.Join(err, v.release(ctx, im.id))
+	}
+	if err := calm(h.path()); err != nil {
+		return nil, errors.Join(err, h.leave(), v.release(ctx, im.id))
+	}
+	return h, nil
 }
 
 // Release ends whatever is left of a volume on the host: mounts, block devices, processes.
@@ -259,6 +312,8 @@ func (v *Volumes) Release(ctx context.Context, id hangar.VolumeID) error {
 
 // release is Release with the lock held.
 func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
 	v.mu.Lock()
 	d := v.devices[id]
 	delete(v.devices, id)
@@ -271,9 +326,23 @@ func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the directory of a volume that is not open.
+// sweep removes the directory of a volume that is not open, with the files that a kill in the
+// middle of a write has left there. Nothing is looked for in directories: what cannot be removed
+// as an empty one may be mounted.
 func (v *Volumes) sweep(id hangar.VolumeID) error {
-	return errors.Join(remove(v.mountPoint(id)), remove(v.runDir(id)))
+	dir := v.runDir(id)
+	errs := []error{remove(v.mountPoint(id))}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	errs = append(errs, err)
+	for _, e := range entries {
+		if !e.IsDir() {
+			errs = append(errs, remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(append(errs, remove(dir))...)
 }
 
 // List returns the volumes of which anything is open on the host.

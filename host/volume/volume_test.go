@@ -141,3 +141,30 @@ func TestCloseLeavesWhatIsOpen(t *testing.T) {
 		}
 	})
 }
+
+// TestUnfinishedFiles: a file that a kill in the middle of a write has left beside those of an
+// open volume keeps it neither from being closed nor from being opened again.
+func TestUnfinishedFiles(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		w.create(spec)
+		left := filepath.Join(w.options.Run, string(spec.ID), "changes.tmp123")
+		leave := func() {
+			t.Helper()
+			if err := os.WriteFile(left, []byte("half"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := w.attach(spec)
+		leave()
+		w.close(d)
+		w.attach(spec)
+		leave()
+		if err := w.Release(t.Context(), spec.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.close(w.attach(spec))
+		if _, err := os.Stat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("what it was open in is there: %v", err)
+		}
+	})
+}

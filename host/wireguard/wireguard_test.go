@@ -34,7 +34,7 @@ const (
 	testHost hangar.HostID = "0a7b7df0"
 	// patience is how long what must arrive may take; what must not is waited for
 	// shortly.
-	patience = 20 * time.Second
+	patience = time.Minute
 	shortly  = 500 * time.Millisecond
 )
 

@@ -75,6 +75,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"exec streams", test.execStreams},
 		{"exec terminal", test.execTerminal},
 		{"exec ends with its context", test.execContext},
+		{"exec that was called off leaves nothing", test.execCalledOff},
 		{"processes", test.processes},
 		{"output", test.output},
 		{"identity", test.identity},

@@ -125,14 +125,37 @@ func (t test) execContext() {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Exec: %v, want the context's error", err)
 		}
-		for deadline := time.Now().Add(timeout); ; {
-			if n := m.count("ignore"); n == 0 {
-				break
-			} else if time.Now().After(deadline) {
-				t.Fatalf("%d processes of a command that was called off", n)
-			}
+		m.awaitNone("ignore")
+		cancel()
+	}
+}
+
+// execCalledOff ends the context at moments of the beginning of a command.
+func (t test) execCalledOff() {
+	m := t.start("sleep")
+	const moments = 24
+	for n := range moments {
+		ctx, cancel := context.WithTimeout(m.context(), time.Duration(n)*250*time.Microsecond)
+		_, err := m.d.Exec(ctx, m.handle, t.Command("ignore", "INT"), hangar.ExecStreams{})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Exec: %v, want the context's error", err)
 		}
 		cancel()
+	}
+	m.awaitNone("ignore")
+}
+
+// awaitNone waits until no process has the word in its command.
+func (m *machine) awaitNone(word string) {
+	m.t.Helper()
+	for deadline := time.Now().Add(timeout); ; {
+		n := m.count(word)
+		if n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("%d processes of a command that was called off", n)
+		}
 	}
 }
 

@@ -265,10 +265,12 @@ func (t test) writableLayer() {
 	m.out.expect("safe")
 	m.wait()
 	m.destroy()
-	m.spec.Root.Reset = true
+	if err := os.RemoveAll(m.spec.Root.Writable); err != nil {
+		t.Fatal(err)
+	}
 	m.start()
 	if got := m.wait(); got.Code != 1 {
-		t.Errorf("exit %+v: the file survived a reset", got)
+		t.Errorf("exit %+v: the file is in a new writable layer", got)
 	}
 }
 

@@ -139,11 +139,6 @@ func (s *sandbox) bootRoot() error {
 	if dir == "" {
 		return nil
 	}
-	if s.Spec.Root.Reset {
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

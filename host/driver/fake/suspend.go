@@ -118,9 +118,6 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	if err != nil {
 		return nil, err
 	}
-	if spec.Root.Reset {
-		return nil, d.world.misused(spec.ID, "resume with a root to be reset")
-	}
 	if err := d.fault(ctx, OpResume, spec.ID); err != nil {
 		return nil, fmt.Errorf("resume %s: %w", spec.ID, err)
 	}

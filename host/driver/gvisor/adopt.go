@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 // Adopt implements driver.Adopter. An engine that was started by a daemon which died
@@ -99,14 +100,10 @@ func awaitEngine(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-		stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // ends the waiting
-		err = awaitEnd(f)
+		err = pidfd.AwaitContext(ctx, f)
 		reap(p.PID)
-		if stop() {
-			_ = f.Close()
-		}
-		if err != nil {
-			return errors.Join(ctx.Err(), err)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
 		}
 	}
 	return nil

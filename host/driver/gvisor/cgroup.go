@@ -188,6 +188,23 @@ func (c cgroups) limitFile(id string) string {
 	return c.file(id, "memory", name)
 }
 
+// limitParent bounds the memory of all sandboxes together, in bytes. Beyond that the kernel
+// ends one of them, and no other process of the host (docs/adr/0032-quotas.md).
+func (c cgroups) limitParent(limit int64) error {
+	dir, file := filepath.Join(cgroupRoot, "memory", c.parent), "memory.limit_in_bytes"
+	if c.v2 {
+		dir, file = filepath.Join(cgroupRoot, c.parent), "memory.max"
+		// Without it the group has no such file. Where there are others it is set already.
+		if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte("+memory"), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // as the others there
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0o600)
+}
+
 // hasSwap reports whether the host has swap, and its kernel counts who uses it.
 func (c cgroups) hasSwap() bool {
 	raw, err := os.ReadFile("/proc/swaps")

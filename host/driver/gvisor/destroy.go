@@ -59,7 +59,6 @@ func (d *Driver) release(ctx context.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
 	}
-	d.leaveDiscarded(hangar.MachineID(id))
 	d.mu.Lock()
 	delete(d.kept, hangar.MachineID(id))
 	d.mu.Unlock()
@@ -71,9 +70,12 @@ func (d *Driver) release(ctx context.Context, id, dir string) error {
 func (d *Driver) end(ctx context.Context, s *sandbox) error {
 	s.killed.Store(true)
 	if !s.ended() {
-		if f, err := s.Sentry.open(); err == nil {
+		switch f, err := s.Sentry.open(); {
+		case err == nil:
 			kill(f)
 			_ = f.Close()
+		case !errors.Is(err, errGone):
+			return err
 		}
 	}
 	select {

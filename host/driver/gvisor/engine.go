@@ -23,8 +23,8 @@ import (
 // processes.
 const engineName = "runsc"
 
-// engine runs one command of the engine. If ctx ends it kills the command; what the
-// command has begun is then left to Destroy.
+// engine runs one command of the engine. If ctx ends it kills the command and what that has
+// started; what else the command has begun is then left to Destroy.
 func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return bundle.Result{}, err
@@ -40,14 +40,22 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
 	}
 	_ = replyEnd.Close()
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	orphans := make(chan []process, 1)
+	stop := context.AfterFunc(ctx, func() { orphans <- cutOff(cmd.Process) })
 	raw, readErr := io.ReadAll(reply)
 	waitErr := cmd.Wait()
-	stop()
+	var started []process
+	if !stop() {
+		started = <-orphans
+	}
 	if waited != nil && !waited.begun() { // killed by somebody: the host may be short of memory
 		return d.engine(ctx, out, args...)
 	}
 	d.spare.later(d.fillSpare)
+	if len(started) > 0 {
+		err := killAll(context.WithoutCancel(ctx), started)
+		return bundle.Result{}, errors.Join(fmt.Errorf("engine %s was cut off", args[0]), ctx.Err(), err)
+	}
 	var r bundle.Result
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return bundle.Result{}, errors.Join(fmt.Errorf("engine %s ended without a result", args[0]), ctx.Err(), waitErr, readErr)
@@ -59,6 +67,21 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 		return r, fmt.Errorf("engine %s: %s", args[0], strings.TrimSpace(r.Error))
 	}
 	return r, nil
+}
+
+// cutOff kills a command of the engine, and returns the processes that it has started. They become
+// children of this one, also those that have ended or are about to, of which nothing tells
+// any more whose they were.
+func cutOff(engine *os.Process) []process {
+	if engine.Signal(unix.SIGSTOP) != nil {
+		return nil // it has ended by itself
+	}
+	// Stopped, it starts nothing more.
+	for errors.Is(unix.Waitid(unix.P_PID, engine.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	started := descendants(engine.Pid)
+	_ = engine.Kill()
+	return started
 }
 
 // command has an engine work on a command: the one that waits for it, which is returned

@@ -18,7 +18,8 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// killWait bounds the wait for a command that was killed.
+// killWait bounds the wait for a command that is called off: that it has begun, so that it can be
+// killed, and that it has ended.
 const killWait = 5 * time.Second
 
 // Exec implements driver.Driver. The caller ends the reading of streams.Stdin. A
@@ -34,9 +35,6 @@ func (d *Driver) Exec(ctx context.Context, h driver.Handle, cmd driver.Command, 
 	}
 	result, err := s.exec(ctx, cmd, streams)
 	if err != nil {
-		if ctx.Err() == nil && s.ended() {
-			err = errors.Join(driver.ErrNotFound, err)
-		}
 		return hangar.ExecResult{}, fmt.Errorf("execute in machine %s: %w", s.ID, err)
 	}
 	return result, nil
@@ -54,11 +52,11 @@ func (s *sandbox) exec(ctx context.Context, cmd driver.Command, streams hangar.E
 		args.GuestFDs = append(args.GuestFDs, i)
 	}
 	var pid int32
-	err = s.call(ctx, methodExec, args, &pid)
+	err = s.begin(ctx, args, &pid)
 	p.closeGuest()
 	if err != nil {
-		if strings.Contains(err.Error(), "error finding executable") || strings.Contains(err.Error(), "no such file") ||
-			strings.Contains(err.Error(), "permission denied") {
+		if text, ok := errors.AsType[refusal](err); ok && (strings.Contains(string(text), "error finding executable") ||
+			strings.Contains(string(text), "no such file") || strings.Contains(string(text), "permission denied")) {
 			err = fmt.Errorf("%w: %w", driver.ErrCommandNotFound, err)
 		}
 		return hangar.ExecResult{}, err
@@ -73,6 +71,18 @@ func (s *sandbox) exec(ctx context.Context, cmd driver.Command, streams hangar.E
 		return hangar.ExecResult{ExitCode: 128 + int(ws.Signal()), ExitSignal: int(ws.Signal())}, nil
 	}
 	return hangar.ExecResult{ExitCode: ws.ExitStatus()}, nil
+}
+
+// begin starts a command. It takes its answer also when ctx ends meanwhile: without its number the
+// command could not be killed.
+func (s *sandbox) begin(ctx context.Context, args *execArgs, pid *int32) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	starting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(killWait, cancel) })()
+	return s.call(starting, methodExec, args, pid)
 }
 
 // execRequest describes cmd to the sandbox.

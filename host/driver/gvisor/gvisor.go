@@ -48,7 +48,10 @@ type Options struct {
 	// CgroupParent is the name under which the cgroups of all Machines are made,
 	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
 	CgroupParent string
-	Log          *slog.Logger
+	// MemoryLimit is how many bytes all sandboxes together may take, with what the engine
+	// needs for each; 0: as many as there are.
+	MemoryLimit int64
+	Log         *slog.Logger
 }
 
 // Driver runs Machines as gVisor sandboxes. It implements driver.Driver,
@@ -64,10 +67,7 @@ type Driver struct {
 	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
 	// kept are the Machines whose root file system Suspend has left mounted for
 	// Resume; guarded by mu.
-	kept map[hangar.MachineID]bool
-	// discards are the writable layers that are about to be removed, by Machine;
-	// guarded by mu.
-	discards map[hangar.MachineID]*discard
+	kept     map[hangar.MachineID]bool
 	watchers sync.WaitGroup
 	spare    spares
 	closing  chan struct{} // closed by Close
@@ -89,7 +89,6 @@ func New(opts Options) *Driver {
 		opts: opts, log: opts.Log, fdHold: -1,
 		sandboxes: make(map[hangar.MachineID]*sandbox),
 		kept:      make(map[hangar.MachineID]bool),
-		discards:  make(map[hangar.MachineID]*discard),
 		closing:   make(chan struct{}),
 	}
 }
@@ -118,6 +117,14 @@ func (d *Driver) Open(context.Context) error {
 	}
 	if d.cgroup, err = findCgroups(d.opts.CgroupParent); err != nil {
 		return err
+	}
+	if err := raiseMaxPID(); err != nil {
+		d.log.Warn("Machines with very many processes may use up the process ids of the server", "error", err)
+	}
+	if d.opts.MemoryLimit > 0 {
+		if err := d.cgroup.limitParent(d.opts.MemoryLimit); err != nil {
+			d.log.Warn("the memory of all machines together is not bounded", "error", err)
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)

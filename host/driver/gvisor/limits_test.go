@@ -56,6 +56,39 @@ func TestLimitAfterResume(t *testing.T) {
 	}
 }
 
+// TestTasksAreBounded: a Machine has no more tasks of the server than its memory is a share of
+// the server's, and there are process ids for all of them.
+func TestTasksAreBounded(t *testing.T) {
+	t.Parallel()
+	d, opts := newDriver(t)
+	t.Cleanup(func() { _ = d.Close() })
+	spec := newSpec(t, "sleep")
+	boot(t, d, spec).line()
+	files, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", opts.CgroupParent, string(spec.ID), "pids.max"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", opts.CgroupParent, string(spec.ID), "pids.max")); len(files)+len(more) != 1 {
+		t.Fatalf("limits of tasks: %v %v", files, more)
+	} else {
+		files = append(files, more...)
+	}
+	raw, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprint(spec.MemoryMB*4 + 256); strings.TrimSpace(string(raw)) != want {
+		t.Errorf("%s: %s tasks, want %s for %d MB", files[0], raw, want, spec.MemoryMB)
+	}
+	raw, err = os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := strings.TrimSpace(string(raw)); most != "4194304" {
+		t.Errorf("the server has %s process ids, want as many as a Linux can have", most)
+	}
+}
+
 // memoryLimit returns what the kernel enforces.
 func memoryLimit(t *testing.T, parent string, id hangar.MachineID) string {
 	t.Helper()

@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 // process is one process of the host, told apart from a later one with the same id
@@ -34,18 +37,59 @@ func find(pid int) (process, error) {
 	return process{PID: pid, Start: start}, nil
 }
 
+// isGone reports whether err is how the files of a process in /proc say that it is gone. Any
+// other error, such as that of too many open files, says nothing of the process.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
 func startTime(pid int) (uint64, error) {
+	_, start, err := status(pid)
+	return start, err
+}
+
+// status returns the parent of a process and its start time.
+func status(pid int) (parent int, start uint64, err error) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if isGone(err) {
+		return 0, 0, errGone
+	}
 	if err != nil {
-		return 0, errGone
+		return 0, 0, err
 	}
-	// The name, in parentheses, may hold anything; the 20th field after it counts.
+	// The name, in parentheses, may hold anything; the 2nd and the 20th field after it count.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
-	const startField = 19
+	const parentField, startField = 1, 19
 	if len(fields) <= startField {
-		return 0, fmt.Errorf("unexpected content of /proc/%d/stat", pid)
+		return 0, 0, fmt.Errorf("unexpected content of /proc/%d/stat", pid)
 	}
-	return strconv.ParseUint(fields[startField], 10, 64)
+	if parent, err = strconv.Atoi(fields[parentField]); err != nil {
+		return 0, 0, err
+	}
+	start, err = strconv.ParseUint(fields[startField], 10, 64)
+	return parent, start, err
+}
+
+// descendants returns the children of a process and their children, parents first, with those
+// that have ended and were not reaped yet.
+func descendants(pid int) []process {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1) // what was read of it
+	children := make(map[int][]process)
+	for _, name := range names {
+		if child, err := strconv.Atoi(name); err == nil {
+			if parent, start, err := status(child); err == nil {
+				children[parent] = append(children[parent], process{PID: child, Start: start})
+			}
+		}
+	}
+	all := slices.Clone(children[pid])
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i].PID]...)
+	}
+	return all
 }
 
 // open returns a descriptor that stands for the process, or errGone.
@@ -53,44 +97,25 @@ func (p process) open() (*os.File, error) {
 	if p.PID <= 1 {
 		return nil, errGone
 	}
-	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) {
+	f, err := pidfd.Open(p.PID)
+	if errors.Is(err, pidfd.ErrGone) {
 		return nil, errGone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", p.PID, err)
 	}
-	f := os.NewFile(uintptr(fd), "pidfd")
 	// Checked after opening: from here on the id cannot be another's.
-	if start, err := startTime(p.PID); err != nil || start != p.Start {
-		_ = f.Close()
-		return nil, errGone
+	start, err := startTime(p.PID)
+	if err == nil && start != p.Start {
+		err = errGone
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// awaitEnd returns when the process of pidfd has ended, or an error when pidfd was
-// closed.
-func awaitEnd(pidfd *os.File) error {
-	conn, err := pidfd.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return conn.Read(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
-		return err == nil && n > 0
-	})
-}
-
-// kill sends SIGKILL to the process of pidfd.
-func kill(pidfd *os.File) {
-	conn, err := pidfd.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
-}
+func kill(process *os.File) { _ = pidfd.Signal(process, unix.SIGKILL) }
 
 // reap collects a child that has ended. ok is false if it is no child of ours.
 func reap(pid int) (ws unix.WaitStatus, ok bool) {
@@ -104,7 +129,7 @@ func reap(pid int) (ws unix.WaitStatus, ok bool) {
 }
 
 // killAll kills the processes, waits until they have ended and reaps those that are
-// children.
+// children, or become it when one before them ends.
 func killAll(ctx context.Context, procs []process) error {
 	var open []*os.File
 	defer func() {
@@ -115,22 +140,19 @@ func killAll(ctx context.Context, procs []process) error {
 	pids := make([]int, 0, len(procs))
 	for _, p := range procs {
 		f, err := p.open()
-		if err != nil {
+		if errors.Is(err, errGone) {
 			continue
+		}
+		if err != nil {
+			return err
 		}
 		open = append(open, f)
 		pids = append(pids, p.PID)
 		kill(f)
 	}
-	stop := context.AfterFunc(ctx, func() { // ends the waiting below
-		for _, f := range open {
-			_ = f.Close()
-		}
-	})
-	defer stop()
 	for i, f := range open {
-		if err := awaitEnd(f); err != nil {
-			return errors.Join(ctx.Err(), err)
+		if err := pidfd.AwaitContext(ctx, f); err != nil {
+			return err
 		}
 		reap(pids[i])
 	}
@@ -157,11 +179,17 @@ func processesOf(dir string) ([]process, error) {
 			continue
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", name, "cmdline"))
-		if err != nil || !hasArgument(raw, dir) && !worksIn(name, raw, dir) {
+		if err != nil && !isGone(err) {
+			return nil, err
+		}
+		if !hasArgument(raw, dir) && !worksIn(name, raw, dir) {
 			continue
 		}
-		if p, err := find(pid); err == nil {
+		switch p, err := find(pid); {
+		case err == nil:
 			out = append(out, p)
+		case !errors.Is(err, errGone):
+			return nil, err
 		}
 	}
 	return out, nil

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"gvisor.dev/gvisor/pkg/urpc"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
@@ -27,9 +26,6 @@ func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Proce
 	}
 	var entries []procfsEntry
 	if err := s.call(ctx, methodProcfs, &struct{}{}, &entries); err != nil {
-		if s.ended() {
-			return nil, s.goneError()
-		}
 		return nil, fmt.Errorf("list processes of machine %s: %w", s.ID, err)
 	}
 	entries = slices.DeleteFunc(entries, procfsEntry.isInit)
@@ -108,7 +104,7 @@ func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (ma
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || s.ended() {
+		if ctx.Err() != nil || errors.Is(err, driver.ErrNotFound) {
 			return nil, err
 		}
 		// The sandbox stopped at the first file that is gone: go on behind it.
@@ -137,7 +133,7 @@ func (s *sandbox) cat(ctx context.Context, files []string) (string, error) {
 		b, _ := io.ReadAll(r) // ends when the sandbox, and we, have closed the other end
 		read <- b
 	}()
-	args := catArgs{Files: files, FilePayload: urpc.FilePayload{Files: []*os.File{w}}}
+	args := catArgs{Files: files, filePayload: filePayload{Files: []*os.File{w}}}
 	err = s.call(ctx, methodCat, &args, nil)
 	_ = w.Close()
 	if ctx.Err() != nil {

@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,59 +57,6 @@ func writeInitLayer(dir string) error {
 
 func rootfsDir(dir string) string { return filepath.Join(dir, "rootfs") }
 
-// discard is a writable layer that is removed once its Machine has booted.
-type discard struct {
-	cancel chan struct{} // closed when it is to be left alone
-	done   chan struct{} // closed when it was removed, or left alone
-}
-
-// discard moves a writable layer away, which is quick, and removes it later, which need
-// not be: it holds whatever a Machine wrote.
-func (d *Driver) discard(id hangar.MachineID, upper string) error {
-	d.leaveDiscarded(id)
-	discarded := upper + ".old"
-	// One that was left alone.
-	if err := os.RemoveAll(discarded); err != nil {
-		return err
-	}
-	if err := os.Rename(upper, discarded); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	c := &discard{cancel: make(chan struct{}), done: make(chan struct{})}
-	d.mu.Lock()
-	d.discards[id] = c
-	d.mu.Unlock()
-	d.watchers.Go(func() {
-		defer close(c.done)
-		select {
-		case <-time.After(bootTime):
-		case <-c.cancel:
-			return
-		case <-d.closing:
-			return
-		}
-		if err := os.RemoveAll(discarded); err != nil {
-			d.log.Warn("remove a discarded writable layer", "path", discarded, "err", err)
-		}
-	})
-	return nil
-}
-
-// leaveDiscarded returns when nobody removes a writable layer of the Machine any more.
-// What is left of one goes with the next, or with the Machine's directory.
-func (d *Driver) leaveDiscarded(id hangar.MachineID) {
-	d.mu.Lock()
-	c := d.discards[id]
-	delete(d.discards, id)
-	d.mu.Unlock()
-	if c != nil {
-		close(c.cancel)
-		<-c.done
-	}
-}
-
 // mountRoot mounts the root file system of spec at rootfsDir. The layers are named
 // by descriptors: mount(2) takes one page of options, which a few dozen long paths
 // would not fit in.
@@ -119,11 +65,6 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 		return errors.New("root file system without layers")
 	}
 	upper, work := filepath.Join(spec.Root.Writable, "upper"), filepath.Join(spec.Root.Writable, "work")
-	if spec.Root.Reset {
-		if err := d.discard(spec.ID, upper); err != nil {
-			return err
-		}
-	}
 	if err := os.RemoveAll(work); err != nil {
 		return err
 	}
@@ -172,7 +113,8 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	options := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + u + ",workdir=" + w
 	target := rootfsDir(spec.Dir)
 	unmountAll(target) // left by a start that was interrupted
-	if err := unix.Mount(d.mountMark(string(spec.ID)), target, "overlay", unix.MS_NODEV, options); err != nil {
+	// Executable, because the sandbox maps the guest's programs from here.
+	if err := unix.Mount(d.mountMark(string(spec.ID)), target, "overlay", unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
 		return fmt.Errorf("mount root file system of %d layers: %w", len(spec.Root.Layers), err)
 	}
 	return nil
@@ -222,6 +164,9 @@ func inRoot(root int, name string, flags uint64) (int, error) {
 // them: /root, /tmp, /run and /run/lock. /run is no file system in memory, because images
 // put directories there for their services.
 func prepareRoot(root int) error {
+	if err := checkMountPoints(root); err != nil {
+		return err
+	}
 	if err := makeDirectory(root, "root", 0o700); err != nil {
 		return err
 	}
@@ -235,6 +180,26 @@ func prepareRoot(root int) error {
 		return err
 	}
 	return keepTmp(root)
+}
+
+// checkMountPoints refuses an image that has something else than a directory where the sandbox
+// mounts a file system: the engine ends without saying why.
+func checkMountPoints(root int) error {
+	for _, name := range []string{"proc", "sys", "dev", "tmp"} {
+		var st unix.Stat_t
+		if err := unix.Fstatat(root, name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+			continue
+		} else if err != nil {
+			return &fs.PathError{Op: "stat", Path: "/" + name, Err: err}
+		}
+		fd, err := inRoot(root, name, unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+				"the image has something at /%s that is no directory and leads to none, where a file system is mounted", name)
+		}
+		_ = unix.Close(fd)
+	}
+	return nil
 }
 
 // makeDirectory makes the directory name in root if nothing is there. Where something

@@ -2,10 +2,15 @@ package gvisor
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"time"
 
-	"gvisor.dev/gvisor/pkg/unet"
-	"gvisor.dev/gvisor/pkg/urpc"
+	"golang.org/x/sys/unix"
 )
 
 // The methods of a sandbox's control server that the driver calls. The types of
@@ -35,7 +40,7 @@ type execArgs struct {
 	SupportTTYs      bool
 	GuestFDs         []int
 	ContainerID      string
-	urpc.FilePayload
+	filePayload
 }
 
 // taskCapabilities are sets of capabilities as bit masks.
@@ -93,29 +98,133 @@ type fdEntry struct {
 // catArgs are those of methodCat. The file receives the contents.
 type catArgs struct {
 	Files []string `json:"files"`
-	urpc.FilePayload
+	filePayload
 }
 
-// call calls a method of the sandbox. The connection is closed, which ends the
-// call on this side, when ctx ends.
-func (s *sandbox) call(ctx context.Context, method string, arg, result any) error {
-	conn, err := unet.Connect(s.Socket, false)
-	if err != nil {
-		return fmt.Errorf("connect to sandbox: %w", err)
+// filePayload are files that a call takes along.
+type filePayload struct {
+	Files []*os.File `json:"-"`
+}
+
+func (p *filePayload) payload() []*os.File { return p.Files }
+
+// request and answer are what goes over the connection of a call, as JSON. Files are sent with the
+// first bytes of the request.
+type (
+	request struct {
+		Method string `json:"method"`
+		Arg    any    `json:"arg"`
 	}
-	client := urpc.NewClient(conn)
-	// The socket itself: the client's Close waits for the call to end.
+	answer struct {
+		Success bool   `json:"success"`
+		Err     string `json:"err"`
+		Result  any    `json:"result"`
+	}
+)
+
+// refusal is an error that the sandbox answers with.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// call calls a method of the sandbox. The connection is closed, which ends the call on this side,
+// when ctx ends. It is nobody else's: gVisor's own client, package urpc, leaves it open to
+// every process that is started meanwhile, also to the sandboxes of others. It answers
+// driver.ErrNotFound if the sandbox has ended.
+func (s *sandbox) call(ctx context.Context, method string, arg, result any) error {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return s.broken(ctx, fmt.Errorf("connect to sandbox: %w", err))
+	}
+	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer func() {
-		if stop() {
-			_ = conn.Close()
-		}
-	}()
-	if err := client.Call(method, arg, result); err != nil {
+	defer stop()
+	if err := exchange(conn, method, arg, result); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%s: %w", method, err)
+		err = fmt.Errorf("%s: %w", method, err)
+		if errors.As(err, new(refusal)) {
+			return err
+		}
+		return s.broken(ctx, err)
 	}
 	return nil
+}
+
+// dial connects to the sandbox. While many others do, it waits for its turn.
+func (s *sandbox) dial(ctx context.Context) (*net.UnixConn, error) {
+	var d net.Dialer
+	for {
+		conn, err := d.DialContext(ctx, "unix", s.Socket)
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) { // its backlog is full
+			return nil, err
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-s.done:
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// dialPause is between two attempts to connect.
+const dialPause = 5 * time.Millisecond
+
+// broken is the error of a call whose connection broke off: goneError if the sandbox has ended,
+// which its process does a moment after its connections.
+func (s *sandbox) broken(ctx context.Context, err error) error {
+	timer := time.NewTimer(endWait)
+	defer timer.Stop()
+	select {
+	case <-s.done:
+		return s.goneError()
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return err
+}
+
+// endWait is how long a sandbox whose connections broke off may take to end.
+const endWait = time.Second
+
+// exchange sends the request of a call and reads its answer.
+func exchange(conn *net.UnixConn, method string, arg, result any) error {
+	data, err := json.Marshal(request{method, arg})
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if p, ok := arg.(interface{ payload() []*os.File }); ok && len(p.payload()) > 0 {
+		rights = unix.UnixRights(descriptorsOf(p.payload())...)
+	}
+	n, _, err := conn.WriteMsgUnix(data, rights, nil)
+	runtime.KeepAlive(arg) // its files are sent by now
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(data[n:]); err != nil {
+		return err
+	}
+	a := answer{Result: result}
+	if err := json.NewDecoder(conn).Decode(&a); err != nil {
+		return err
+	}
+	if !a.Success {
+		return refusal(a.Err)
+	}
+	return nil
+}
+
+func descriptorsOf(files []*os.File) []int {
+	fds := make([]int, 0, len(files))
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	return fds
 }

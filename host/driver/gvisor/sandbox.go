@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 // maxRoot is what a control socket's name leaves for the directory it is in.
@@ -69,14 +71,31 @@ func (s *sandbox) ended() bool {
 	}
 }
 
+// processes returns descriptors of the sentry and the gofer; nil: it is gone.
+func (h handle) processes() (sentry, gofer *os.File, err error) {
+	boot, err := bootID()
+	if err != nil || boot != h.Boot {
+		return nil, nil, err
+	}
+	if sentry, err = h.Sentry.open(); err != nil && !errors.Is(err, errGone) {
+		return nil, nil, err
+	}
+	if gofer, err = h.Gofer.open(); err == nil || errors.Is(err, errGone) {
+		return sentry, gofer, nil
+	}
+	if sentry != nil {
+		err = errors.Join(err, sentry.Close())
+	}
+	return nil, nil, err
+}
+
 // watch registers the sandbox and starts the goroutine that waits for its end. The
-// sandbox may have ended already.
-func (d *Driver) watch(h handle) {
+// sandbox may have ended already. An error says nothing of the sandbox.
+func (d *Driver) watch(h handle) error {
 	s := &sandbox{handle: h, done: make(chan struct{})}
-	var sentry, gofer *os.File
-	if id, err := bootID(); err == nil && id == h.Boot {
-		sentry, _ = h.Sentry.open()
-		gofer, _ = h.Gofer.open()
+	sentry, gofer, err := h.processes()
+	if err != nil {
+		return fmt.Errorf("watch the sandbox of machine %s: %w", h.ID, err)
 	}
 	closeAll := sync.OnceFunc(func() {
 		for _, f := range []*os.File{sentry, gofer} {
@@ -96,7 +115,7 @@ func (d *Driver) watch(h handle) {
 	d.sandboxes[h.ID] = s
 	d.watchers.Go(func() {
 		defer closeAll()
-		if sentry != nil && awaitEnd(sentry) != nil {
+		if sentry != nil && pidfd.Await(sentry) != nil {
 			return // closed
 		}
 		var ws *unix.WaitStatus
@@ -105,7 +124,7 @@ func (d *Driver) watch(h handle) {
 		}
 		if gofer != nil { // useless from now on
 			kill(gofer)
-			if awaitEnd(gofer) != nil {
+			if pidfd.Await(gofer) != nil {
 				return
 			}
 			reap(h.Gofer.PID)
@@ -113,6 +132,7 @@ func (d *Driver) watch(h handle) {
 		s.exit = d.exitOf(s, ws)
 		close(s.done)
 	})
+	return nil
 }
 
 // exitOf finds out how a sandbox ended whose processes are gone. ws is the wait
@@ -229,9 +249,12 @@ func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
 		return nil
 	}
 	// Destroy removes the bundle first of all.
-	if _, err := os.Lstat(filepath.Join(want.Dir, bundle.ConfigFile)); err != nil {
+	_, err = os.Lstat(filepath.Join(want.Dir, bundle.ConfigFile))
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("machine %s: %w", want.ID, driver.ErrNotFound)
 	}
-	d.watch(want)
-	return nil
+	if err != nil {
+		return err
+	}
+	return d.watch(want)
 }

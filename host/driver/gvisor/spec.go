@@ -115,6 +115,7 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 			Resources: &specs.LinuxResources{
 				Memory: memory,
 				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+				Pids:   &specs.LinuxPids{Limit: maxTasks(guestMemory(spec))},
 			},
 		},
 	}

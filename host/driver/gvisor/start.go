@@ -132,7 +132,9 @@ func (d *Driver) take(h handle) (driver.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.watch(h)
+	if err := d.watch(h); err != nil {
+		return nil, err
+	}
 	return encoded, nil
 }
 

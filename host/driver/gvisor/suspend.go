@@ -100,9 +100,6 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	if err := d.checkSpec(&spec); err != nil {
 		return nil, err
 	}
-	if spec.Root.Reset {
-		return nil, fmt.Errorf("resume machine %s: its memory needs the writable layer as it was left", spec.ID)
-	}
 	h, err := d.resume(ctx, &spec, dir)
 	if err != nil {
 		err = errors.Join(err, d.destroy(context.WithoutCancel(ctx), string(spec.ID), spec.Dir)) // what Suspend has left

@@ -90,10 +90,11 @@ func TestSeveralIdentities(t *testing.T) {
 		t.Fatal(err)
 	}
 	const script = `echo "$MINE $ALL $(id -u) $(id -G) $(pwd) $0" "$(env | grep -c '^[0-9]*:')"; kill -STOP $$`
+	const last = `n=0; while [ "$(wc -l <"/proc/$$/fd/1")" -lt 2 ] && [ $n -lt 2000 ]; do n=$((n+1)); sleep 0.01; done; exit 4`
 	commands := []ManyCommand{
 		{Args: []string{"sh", "-c", script, "two words"}, Env: []string{"PATH=/usr/bin:/bin", "ALL=all", "MINE=first"}, Dir: "/tmp"},
 		{Args: []string{"sh", "-c", script, ""}, Env: []string{"PATH=/bin:/usr/bin", "ALL=all", "MINE=second"}, UID: 1000, GID: 1001, Groups: []uint32{1001, 7}},
-		{Args: []string{"sh", "-c", "sleep 0.5; exit 4"}, Env: []string{"PATH=/usr/bin:/bin", "ALL=all"}},
+		{Args: []string{"sh", "-c", last}, Env: []string{"PATH=/usr/bin:/bin", "ALL=all"}},
 	}
 	cmd, out := runSeveral(t, program, 0, commands)
 	_ = cmd.Wait()

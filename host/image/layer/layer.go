@@ -29,17 +29,64 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // Limits bound what one layer may become. Zero means nothing is allowed.
 type Limits struct {
 	Bytes int64 // sum of the sizes of all files
 	Files int   // entries of the archive
+	// Space is the disk that the layer goes to; nil: its room is not looked at.
+	Space *diskspace.Space
+	// Ratio is how many times what has been read of the stream may have become of it, beyond
+	// Slack bytes: a few megabytes that become gigabytes are no image but an attack.
+	Ratio int
+	Slack int64
+	// Budget is what the layers of an image have together; optional.
+	Budget *Budget
+}
+
+// ErrTooLarge is in the errors of layers that exceed Limits.
+var ErrTooLarge = errors.New("too large")
+
+// Budget is what several layers may become together. It may be used by many goroutines.
+type Budget struct {
+	mu    sync.Mutex
+	size  int64 // bytes
+	files int
+}
+
+// NewBudget returns a Budget of so many bytes of files, and entries of archives.
+func NewBudget(size int64, files int) *Budget { return &Budget{size: size, files: files} }
+
+// Take reports whether there was so much left, which is gone then.
+func (b *Budget) Take(size int64, files int) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.size < size || b.files < files {
+		return false
+	}
+	b.size, b.files = b.size-size, b.files-files
+	return true
+}
+
+// give returns what a layer that failed has taken.
+func (b *Budget) give(size int64, files int) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.size, b.files = b.size+size, b.files+files
 }
 
 // Result says what Unpack made.
@@ -52,8 +99,9 @@ type Result struct {
 	Implicit []string
 }
 
-// maxWindow bounds the memory that a zstd stream can ask for.
-const maxWindow = 128 << 20
+// maxWindow bounds the memory that a zstd stream can ask for. Readers have to support 8 MB
+// (RFC 8878, section 3.1.1.1.2); levels of the reference implementation up to 20 ask for this.
+const maxWindow = 32 << 20
 
 // Decompress returns the content of a gzip, zstd or plain stream, told apart by
 // its first bytes, because registries are known to mislabel layers.
@@ -82,28 +130,38 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 }
 
 // Unpack writes the tar stream r, compressed or not, into the empty directory dir.
-// On an error the content of dir is undefined. It answers hangar.ReasonBadImage
-// for a stream that is damaged or refused; other errors are those of r, of the
-// disk or of ctx. The whole of r is read.
+// On an error the content of dir is undefined, and the Budget is as before. It answers
+// hangar.ReasonBadImage for a stream that is damaged or refused; other errors are those of
+// r, of the disk or of ctx. The whole of r is read.
 func Unpack(ctx context.Context, dir string, r io.Reader, limits Limits) (Result, error) {
-	plain, err := Decompress(r)
+	s, err := newStream(ctx, r, limits)
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() { _ = plain.Close() }()
-	s := &stream{ctx: ctx, r: plain, hash: sha256.New(), left: limits.Bytes + entryOverhead*int64(limits.Files)}
-	u, err := newUnpacker(dir, limits)
+	defer s.close()
+	u, err := newUnpacker(dir, limits, s)
 	if err != nil {
 		return Result{}, err
 	}
 	defer u.close()
 	if err := u.run(bufio.NewReaderSize(s, 64<<10)); err != nil {
+		limits.Budget.give(u.bytes, u.files)
 		return Result{}, classify(err)
 	}
-	return Result{
-		DiffID: "sha256:" + hex.EncodeToString(s.hash.Sum(nil)),
-		Bytes:  u.bytes, Files: u.files, Implicit: u.implicitPaths(),
-	}, nil
+	return Result{DiffID: s.digest(), Bytes: u.bytes, Files: u.files, Implicit: u.implicitPaths()}, nil
+}
+
+// Digest returns the DiffID of a stream without unpacking it. Errors are those of Unpack.
+func Digest(ctx context.Context, r io.Reader, limits Limits) (string, error) {
+	s, err := newStream(ctx, r, limits)
+	if err != nil {
+		return "", err
+	}
+	defer s.close()
+	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, s, make([]byte, 256<<10)); err != nil {
+		return "", classify(err)
+	}
+	return s.digest(), nil
 }
 
 // entryOverhead is what an archive may spend on an entry beyond its content.
@@ -111,10 +169,38 @@ const entryOverhead = 4 << 10
 
 // stream hashes and bounds what is read, and ends with its context.
 type stream struct {
-	ctx  context.Context
-	r    io.Reader
-	hash hash.Hash
-	left int64
+	ctx   context.Context
+	in    *counter
+	r     io.ReadCloser // what is in in, decompressed
+	hash  hash.Hash
+	left  int64
+	ratio int64
+	slack int64
+	read  int64
+}
+
+func newStream(ctx context.Context, r io.Reader, limits Limits) (*stream, error) {
+	in := &counter{r: r}
+	plain, err := Decompress(in)
+	if err != nil {
+		return nil, err
+	}
+	return &stream{
+		ctx: ctx, in: in, r: plain, hash: sha256.New(), ratio: int64(limits.Ratio), slack: limits.Slack,
+		left: limits.Bytes + entryOverhead*int64(limits.Files),
+	}, nil
+}
+
+func (s *stream) close() { _ = s.r.Close() }
+
+func (s *stream) digest() string { return "sha256:" + hex.EncodeToString(s.hash.Sum(nil)) }
+
+// allow refuses that so many bytes come of what has been read.
+func (s *stream) allow(size int64) error {
+	if size-s.slack > s.ratio*s.in.n {
+		return bad("layer unpacks to more than %d times its size: %w", s.ratio, ErrTooLarge)
+	}
+	return nil
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -123,9 +209,25 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 	n, err := s.r.Read(p)
 	s.hash.Write(p[:n])
+	s.read += int64(n)
 	if s.left -= int64(n); s.left < 0 {
-		return n, bad("layer is too large when decompressed")
+		return n, bad("layer is larger when it is decompressed than is allowed: %w", ErrTooLarge)
 	}
+	if err := s.allow(s.read); err != nil {
+		return n, err
+	}
+	return n, err
+}
+
+// counter counts what is read.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
 	return n, err
 }
 

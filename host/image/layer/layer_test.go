@@ -25,7 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image/layer"
 )
 
-var limits = layer.Limits{Bytes: 64 << 20, Files: 1000}
+var limits = layer.Limits{Bytes: 64 << 20, Files: 1000, Ratio: 1000, Slack: 64 << 20}
 
 type entry struct {
 	tar.Header
@@ -420,7 +420,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		_, err := layer.Unpack(t.Context(), d, bytes.NewReader(data), layer.Limits{Bytes: 1 << 20, Files: 100})
+		_, err := layer.Unpack(t.Context(), d, bytes.NewReader(data), layer.Limits{Bytes: 1 << 20, Files: 100, Ratio: 1000, Slack: 64 << 20})
 		if err != nil && hangar.ReasonOf(err) != hangar.ReasonBadImage {
 			t.Fatalf("error without a class: %v", err)
 		}

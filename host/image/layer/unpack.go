@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 const (
@@ -33,6 +34,7 @@ const (
 type unpacker struct {
 	root   int // O_PATH
 	limits Limits
+	stream *stream
 	bytes  int64
 	files  int
 	buf    []byte
@@ -51,13 +53,13 @@ type directory struct {
 	fd    int // O_PATH
 }
 
-func newUnpacker(dir string, limits Limits) (*unpacker, error) {
+func newUnpacker(dir string, limits Limits, s *stream) (*unpacker, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	return &unpacker{
-		root: fd, limits: limits, buf: make([]byte, 256<<10), parent: directory{fd: -1},
+		root: fd, limits: limits, stream: s, buf: make([]byte, 256<<10), parent: directory{fd: -1},
 		implicit: map[string]struct{}{}, opaque: map[string]struct{}{}, times: map[string]time.Time{},
 	}, nil
 }
@@ -90,12 +92,19 @@ func (u *unpacker) run(r io.Reader) error {
 	return u.finish()
 }
 
+// unpacking is what takes the room of the disk.
+const unpacking = "unpack an image"
+
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
-	if u.files++; u.files > u.limits.Files {
-		return bad("layer has more than %d files", u.limits.Files)
+	if u.files >= u.limits.Files || !u.limits.Budget.Take(0, 1) {
+		return bad("layer has more than %d files, or its image: %w", u.limits.Files, ErrTooLarge)
+	}
+	u.files++
+	if err := u.limits.Space.Admit(unpacking, max(0, h.Size)); err != nil {
+		return err
 	}
 	name, err := cleanName(h.Name)
 	if err != nil {
@@ -153,9 +162,10 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 }
 
 func (u *unpacker) file(parent directory, base string, h *tar.Header, content io.Reader) error {
-	if h.Size < 0 || h.Size > u.limits.Bytes-u.bytes {
-		return bad("layer is larger than %d bytes", u.limits.Bytes)
+	if h.Size < 0 || h.Size > u.limits.Bytes-u.bytes || !u.limits.Budget.Take(h.Size, 0) {
+		return bad("layer is larger than %d bytes, or its image: %w", u.limits.Bytes, ErrTooLarge)
 	}
+	before := u.bytes
 	u.bytes += h.Size
 	var fd int
 	err := u.replace(parent, base, func() (err error) {
@@ -166,7 +176,8 @@ func (u *unpacker) file(parent directory, base string, h *tar.Header, content io
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	n, err := io.CopyBuffer(fdWriter(fd), content, u.buf)
+	// Holes of sparse files are written, and are not in the stream.
+	n, err := io.CopyBuffer(&fileWriter{fd: fd, stream: u.stream, written: before}, content, u.buf)
 	if err != nil {
 		return err
 	}
@@ -407,18 +418,24 @@ func classify(err error) error {
 	if errors.As(err, &corrupt) || errors.As(err, &corruptStd) {
 		return bad("layer is damaged: %w", err)
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonInsufficientCapacity, "no space left for the image: %w", err)
-	}
-	return err
+	return diskspace.Explain(err)
 }
 
-type fdWriter int
+// fileWriter writes a file of a layer of which so much has been written.
+type fileWriter struct {
+	fd      int
+	stream  *stream
+	written int64
+}
 
-func (w fdWriter) Write(p []byte) (int, error) {
+func (w *fileWriter) Write(p []byte) (int, error) {
+	w.written += int64(len(p))
+	if err := w.stream.allow(w.written); err != nil {
+		return 0, err
+	}
 	done := 0
 	for done < len(p) {
-		n, err := unix.Write(int(w), p[done:])
+		n, err := unix.Write(w.fd, p[done:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -11,29 +11,36 @@ import (
 	"time"
 )
 
-// GC removes uploads that nobody continues, blobs that no manifest names and,
-// if untaggedAge is not zero, manifests of that age that have no tag, are a part
-// of no index that stays, belong to nothing that stays, and that keep (which may
-// be nil) does not claim. It answers how many bytes it freed.
-func (r *Registry) GC(ctx context.Context, untaggedAge time.Duration, keep func(digest string) bool) (int64, error) {
+// Policy says what GC removes beyond blobs that no repository has.
+type Policy struct {
+	// UntaggedAge: manifests of that age go that have no tag, are a part of no index that
+	// stays, belong to nothing that stays, and that Keep (which may be nil) does not claim.
+	// Zero keeps all.
+	UntaggedAge time.Duration
+	Keep        func(digest string) bool
+	// UploadAge: uploads that rest for so long go; zero: after that of the Options.
+	UploadAge time.Duration
+}
+
+// GC removes uploads that nobody continues, blobs that no manifest names and manifests as the
+// policy says. It answers how many bytes it freed.
+func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
+	if p.UploadAge == 0 {
+		p.UploadAge = r.opts.UploadAge
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	linked := map[string]bool{} // blobs that some repository has
-	var freed int64
+	freed := r.collectUploads(ctx, p.UploadAge)
 	repositories, err := r.allRepositories()
 	if err != nil {
-		return 0, err
+		return freed, err
 	}
 	for _, repository := range repositories {
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		n, err := r.collectUploads(repository)
-		freed += n
-		if err != nil {
-			return freed, err
-		}
-		if err := r.collectRepository(repository, untaggedAge, keep, linked); err != nil {
+		if err := r.collectRepository(repository, p, linked); err != nil {
 			return freed, err
 		}
 	}
@@ -42,12 +49,12 @@ func (r *Registry) GC(ctx context.Context, untaggedAge time.Duration, keep func(
 		return freed, err
 	}
 	for _, e := range blobs {
+		if linked[e.Name()] {
+			continue
+		}
 		fi, err := e.Info()
 		if err != nil {
 			return freed, err
-		}
-		if linked[e.Name()] || !older(fi, r.opts.UploadAge) {
-			continue
 		}
 		if err := os.Remove(r.path("blobs", e.Name())); err != nil {
 			return freed, err
@@ -57,10 +64,16 @@ func (r *Registry) GC(ctx context.Context, untaggedAge time.Duration, keep func(
 	return freed, nil
 }
 
-func (r *Registry) allRepositories() ([]string, error) {
+func (r *Registry) allRepositories() ([]string, error) { return r.repositoriesBelow("") }
+
+// repositoriesBelow lists the repositories that are kept below a part of their path.
+func (r *Registry) repositoriesBelow(part string) ([]string, error) {
 	var names []string
 	root := r.path("repositories")
-	err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(part)), func(p string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil || !e.IsDir() || e.Name() != repoMark {
 			return err
 		}
@@ -74,38 +87,14 @@ func (r *Registry) allRepositories() ([]string, error) {
 	return names, err
 }
 
-func (r *Registry) collectUploads(repository string) (int64, error) {
-	var freed int64
-	entries, err := os.ReadDir(r.repoPath(repository, "uploads"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	for _, e := range entries {
-		fi, err := e.Info()
-		if err != nil || !older(fi, r.opts.UploadAge) {
-			continue // finished meanwhile, or young
-		}
-		if u := r.upload(e.Name()); !u.mu.TryLock() {
-			continue
-		}
-		err = os.Remove(r.repoPath(repository, "uploads", e.Name()))
-		r.forgetUpload(e.Name())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return freed, err
-		}
-		freed += fi.Size()
-	}
-	return freed, nil
-}
-
 // collectRepository drops the links of one repository that nothing needs and adds
 // the others to linked.
-func (r *Registry) collectRepository(repository string, untaggedAge time.Duration, keep func(string) bool, linked map[string]bool) error {
+func (r *Registry) collectRepository(repository string, p Policy, linked map[string]bool) error {
 	manifests, err := r.manifestsOf(repository)
 	if err != nil {
 		return err
 	}
-	live, err := r.live(repository, manifests, untaggedAge, keep)
+	live, err := r.live(repository, manifests, p.UntaggedAge, p.Keep)
 	if err != nil {
 		return err
 	}

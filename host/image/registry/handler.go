@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 const (
@@ -48,21 +49,27 @@ func blobUnknown(c call) error {
 	return refuse(http.StatusNotFound, "BLOB_UNKNOWN", "blob %.128s is not known to %s", c.reference, c.repository)
 }
 
-// Authorize decides whether the caller of a request may do action to a repository;
-// with an empty repository and no action, whether it is anybody at all. It answers
-// hangar.CodeUnauthenticated for a caller who is nobody. It may be called from many
-// goroutines.
-type Authorize func(req *http.Request, repository string, action hangar.Action) error
+// Access decides who may do what. Its methods may be called from many goroutines.
+type Access interface {
+	// Repository returns where a repository is kept, by the name it has in the request, if the
+	// caller of the request may do action to it. With an empty name and no action it says
+	// whether the caller is anybody at all. It answers hangar.CodeUnauthenticated for a caller
+	// who is nobody.
+	Repository(req *http.Request, name string, action hangar.Action) (hangar.Repository, error)
+	// Orgs are the organizations in which the caller of a request may read something.
+	Orgs(req *http.Request) ([]*hangar.Org, error)
+}
 
 // Handler serves the OCI distribution API under /v2/. Each request is answered if
-// authorize allows it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to
+// access allows it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to
 // delete hangar.ActionDelete; what a request means for a second repository (the
 // source of a mount, each line of the catalog) is asked as a read of that one. A
 // repository that the caller may not read is answered like one that is not there.
-func (r *Registry) Handler(authorize Authorize) http.Handler {
-	h := &handler{r: r, authorize: authorize}
+func (r *Registry) Handler(access Access) http.Handler {
+	h := &handler{r: r, access: access}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+		w = &pacedWriter{ResponseWriter: w, rate: r.opts.MinRate, stall: r.opts.MaxStall}
 		if err := h.serve(w, req); err != nil {
 			r.writeError(w, req, err)
 		}
@@ -70,8 +77,8 @@ func (r *Registry) Handler(authorize Authorize) http.Handler {
 }
 
 type handler struct {
-	r         *Registry
-	authorize Authorize
+	r      *Registry
+	access Access
 }
 
 func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
@@ -82,9 +89,11 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	rest = strings.TrimPrefix(rest, "/")
 	c, ok := parse(rest)
 	ok = ok && rest != "_catalog"
-	if err := h.admit(req, c, ok && validName(c.repository)); err != nil {
+	at, err := h.admit(req, c, ok && validName(c.repository))
+	if err != nil {
 		return err
 	}
+	c.kept = at.Path()
 	switch rest {
 	case "":
 		return writeJSON(w, http.StatusOK, struct{}{})
@@ -109,40 +118,58 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	if !ok {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "method %s is not supported here", req.Method)
 	}
+	if c.action(req.Method) == hangar.ActionWrite && req.Method != http.MethodDelete {
+		if err := h.r.opts.Space.Admit(pushing, max(0, req.ContentLength)); err != nil {
+			return err
+		}
+		if h.r.opts.Quota != nil && at.Org != "" && req.Method != http.MethodGet {
+			if err := h.r.opts.Quota(req.Context(), at.Org); err != nil {
+				return err
+			}
+		}
+	}
 	return serve(w, req, c)
 }
 
+// pushing is what takes the room of the disk.
+const pushing = "push an image"
+
 // admit lets a request pass, or says why not. named says that it is about a
-// repository.
-func (h *handler) admit(req *http.Request, c call, named bool) error {
+// repository, of which it returns where that is kept.
+func (h *handler) admit(req *http.Request, c call, named bool) (hangar.Repository, error) {
 	repository, action := "", hangar.Action(0)
 	if named {
 		repository, action = c.repository, c.action(req.Method)
 	}
-	err := h.authorize(req, repository, action)
+	at, err := h.access.Repository(req, repository, action)
 	switch {
 	case err == nil:
-		return nil
+		return at, nil
+	case hangar.CodeOf(err) != hangar.CodeUnauthenticated && hangar.CodeOf(err) != hangar.CodeForbidden && hangar.CodeOf(err) != hangar.CodeNotFound:
+		return hangar.Repository{}, err
 	case hangar.CodeOf(err) == hangar.CodeUnauthenticated:
 		e := refuse(http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 		e.headers = map[string]string{"Www-Authenticate": `Basic realm="hangar registry"`}
-		return e
+		return hangar.Repository{}, e
+	case action != hangar.ActionRead && hangar.CodeOf(err) == hangar.CodeNotFound:
+		return hangar.Repository{}, nameUnknown(repository)
 	case action != hangar.ActionRead:
-		return refuse(http.StatusForbidden, "DENIED", "requested access to the resource is denied")
+		return hangar.Repository{}, refuse(http.StatusForbidden, "DENIED", "requested access to the resource is denied")
 	case c.kind == "manifests":
-		return manifestUnknown(c)
+		return hangar.Repository{}, manifestUnknown(c)
 	case c.kind == "blobs":
-		return blobUnknown(c)
+		return hangar.Repository{}, blobUnknown(c)
 	default:
-		return nameUnknown(repository)
+		return hangar.Repository{}, nameUnknown(repository)
 	}
 }
 
 // call is what a path asks for.
 type call struct {
 	kind       string
-	repository string
+	repository string // as the request names it
 	reference  string // tag, digest or upload id
+	kept       string // where the repository is kept, see hangar.Repository
 }
 
 // action is what a call does to its repository.
@@ -166,33 +193,50 @@ func parse(path string) (call, bool) {
 	name := func(tail int) string { return strings.Join(p[:n-tail], "/") }
 	switch {
 	case n >= 4 && p[n-3] == "blobs" && p[n-2] == "uploads" && p[n-1] == "":
-		return call{"uploads", name(3), ""}, true
+		return call{kind: "uploads", repository: name(3), reference: ""}, true
 	case n >= 4 && p[n-3] == "blobs" && p[n-2] == "uploads":
-		return call{"upload", name(3), p[n-1]}, true
+		return call{kind: "upload", repository: name(3), reference: p[n-1]}, true
 	case n >= 3 && p[n-2] == "blobs" && p[n-1] == "uploads":
-		return call{"uploads", name(2), ""}, true
+		return call{kind: "uploads", repository: name(2), reference: ""}, true
 	case n >= 3 && p[n-2] == "tags" && p[n-1] == "list":
-		return call{"tags", name(2), ""}, true
+		return call{kind: "tags", repository: name(2), reference: ""}, true
 	case n >= 3 && (p[n-2] == "blobs" || p[n-2] == "manifests" || p[n-2] == "referrers"):
-		return call{p[n-2], name(2), p[n-1]}, true
+		return call{kind: p[n-2], repository: name(2), reference: p[n-1]}, true
 	}
 	return call{}, false
 }
 
-// mayRead asks whether the caller of req may read another repository.
-func (h *handler) mayRead(req *http.Request, repository string) bool {
-	return h.authorize(req, repository, hangar.ActionRead) == nil
+// readable returns where another repository is kept, if the caller of req may read it.
+func (h *handler) readable(req *http.Request, name string) (string, bool) {
+	at, err := h.access.Repository(req, name, hangar.ActionRead)
+	return at.Path(), err == nil
 }
 
 func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {
 	if req.Method != http.MethodGet {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "method %s is not supported here", req.Method)
 	}
-	names, err := h.r.Repositories()
+	names, err := h.r.Repositories(hangar.Repository{})
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return !h.mayRead(req, n) })
+	orgs, err := h.access.Orgs(req)
+	if err != nil {
+		return err
+	}
+	for _, org := range orgs {
+		own, err := h.r.Repositories(hangar.Repository{Org: org.ID})
+		if err != nil {
+			return err
+		}
+		for _, name := range own {
+			names = append(names, string(org.Slug)+"/"+name)
+		}
+	}
+	names = slices.DeleteFunc(names, func(n string) bool {
+		_, ok := h.readable(req, n)
+		return !ok
+	})
 	names, err = page(w, req, "/v2/_catalog", names)
 	if err != nil {
 		return err
@@ -201,10 +245,10 @@ func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (h *handler) tags(w http.ResponseWriter, req *http.Request, c call) error {
-	if _, err := os.Stat(h.r.repoPath(c.repository)); err != nil {
+	if _, err := os.Stat(h.r.repoPath(c.kept)); err != nil {
 		return nameUnknown(c.repository)
 	}
-	entries, err := os.ReadDir(h.r.repoPath(c.repository, "tags"))
+	entries, err := os.ReadDir(h.r.repoPath(c.kept, "tags"))
 	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
 		return err
 	}
@@ -266,12 +310,21 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 
 func (r *Registry) writeError(w http.ResponseWriter, req *http.Request, err error) {
 	var e *apiError
+	err = diskspace.Explain(err)
 	switch {
 	case errors.As(err, &e):
 	case req.Context().Err() != nil:
 		return // the caller went away
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		e = refuse(http.StatusInsufficientStorage, "DENIED", "no space left")
+	case hangar.ReasonOf(err) == hangar.ReasonDiskFull:
+		told, _ := errors.AsType[*hangar.Error](err)
+		e = refuse(http.StatusInsufficientStorage, "DENIED", "%s", told.Message)
+	case hangar.ReasonOf(err) == hangar.ReasonQuota:
+		told, _ := errors.AsType[*hangar.Error](err)
+		e = refuse(http.StatusForbidden, "DENIED", "%s", told.Message)
+	case hangar.CodeOf(err) == hangar.CodeUnavailable:
+		e = refuse(http.StatusServiceUnavailable, "UNAVAILABLE", "try again later")
+	case errors.Is(err, errOrgRemoved):
+		e = refuse(http.StatusNotFound, "NAME_UNKNOWN", "the organization is not known any more")
 	default:
 		r.log.ErrorContext(req.Context(), "registry request", slog.String("method", req.Method), slog.String("path", req.URL.Path), slog.Any("error", err))
 		e = refuse(http.StatusInternalServerError, "UNKNOWN", "internal error")

@@ -115,9 +115,9 @@ func digestsOf(list []descriptor) []string {
 }
 
 func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) error {
-	m, err := h.r.Manifest(c.repository, c.reference)
+	m, err := h.r.Manifest(c.kept, c.reference)
 	if errors.Is(err, ErrNotFound) {
-		if _, err := os.Stat(h.r.repoPath(c.repository)); err != nil {
+		if _, err := os.Stat(h.r.repoPath(c.kept)); err != nil {
 			return nameUnknown(c.repository)
 		}
 		return manifestUnknown(c)
@@ -159,7 +159,7 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	default:
 		return refuse(http.StatusBadRequest, "TAG_INVALID", "not a tag: %.128q", c.reference)
 	}
-	if err := h.r.putManifest(c.repository, tag, digest, mediaType, raw, d); err != nil {
+	if err := h.r.putManifest(c, tag, digest, mediaType, raw, d); err != nil {
 		return err
 	}
 	if d.Subject != nil {
@@ -168,17 +168,21 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	return created(w, c.repository, "manifests", digest)
 }
 
-func (r *Registry) putManifest(repository, tag, digest, mediaType string, raw []byte, d document) error {
+func (r *Registry) putManifest(c call, tag, digest, mediaType string, raw []byte, d document) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	repository := c.kept
+	if err := r.alive(repository); err != nil {
+		return err
+	}
 	for _, b := range d.blobs() {
 		if _, err := os.Stat(r.repoPath(repository, "blobs", hexOf(b))); err != nil { //nolint:gosec // matched by serve and parseManifest
-			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the manifest names %s, which %s does not have", b, repository)
+			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the manifest names %s, which %s does not have", b, c.repository)
 		}
 	}
 	for _, m := range digestsOf(d.Manifests) {
 		if _, err := os.Stat(r.repoPath(repository, "manifests", hexOf(m))); err != nil {
-			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the index names %s, which %s does not have", m, repository)
+			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the index names %s, which %s does not have", m, c.repository)
 		}
 	}
 	l := link{MediaType: mediaType, Size: int64(len(raw)), ArtifactType: d.ArtifactType, Annotations: d.Annotations}
@@ -211,7 +215,7 @@ func (r *Registry) putManifest(repository, tag, digest, mediaType string, raw []
 }
 
 func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call) error {
-	err := h.r.deleteManifest(c.repository, c.reference)
+	err := h.r.deleteManifest(c.kept, c.reference)
 	if errors.Is(err, ErrNotFound) {
 		return manifestUnknown(c)
 	}
@@ -277,14 +281,14 @@ func (h *handler) referrers(w http.ResponseWriter, req *http.Request, c call) er
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
 	want := req.URL.Query().Get("artifactType")
-	entries, err := os.ReadDir(h.r.repoPath(c.repository, "manifests"))
+	entries, err := os.ReadDir(h.r.repoPath(c.kept, "manifests"))
 	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
 		return err
 	}
 	found := []descriptor{}
 	for _, e := range entries {
 		digest := "sha256:" + e.Name()
-		l, err := h.r.manifestLink(c.repository, digest)
+		l, err := h.r.manifestLink(c.kept, digest)
 		if errors.Is(err, ErrNotFound) {
 			continue // deleted meanwhile
 		}

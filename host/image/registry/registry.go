@@ -2,17 +2,21 @@
 // other clients of the OCI distribution API write to and read from, and what the
 // image store of the same host reads without a detour over the network.
 //
+// Repositories are kept by the id of their organization, and requests name them by its slug:
+// one that is made anew under an old slug finds nothing of the old one.
+//
 // A blob is stored once, under its digest, however many repositories have it, and
 // can be read only through a repository that it was pushed or mounted to. A name
 // becomes visible when all that it stands for is on disk, so that after a crash
 // every manifest and tag that was acknowledged is there and none is half. Every
 // blob and manifest is checked against its digest before it gets its name. Uploads
-// may be continued after a restart; those that nobody continues are collected.
+// may be continued after a restart; those that nobody continues are collected. How many an
+// organization has unfinished, and how large they are, is bounded.
 //
 // All methods may be called from many goroutines. One lock separates the collector
 // (and deletes) from everything else; uploads run outside of it.
 //
-// The package decides nothing about who may do what: the Handler asks a function.
+// The package decides nothing about who may do what: the Handler asks an Access.
 // It fetches nothing from other registries.
 package registry
 
@@ -32,7 +36,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // What New takes where Options are silent.
@@ -40,6 +46,10 @@ const (
 	DefaultManifestBytes = 4 << 20
 	DefaultBlobBytes     = 32 << 30
 	DefaultUploadAge     = 24 * time.Hour
+	DefaultOrgUploads    = 64
+	DefaultUploadBytes   = 32 << 30
+	DefaultMinRate       = 16 << 10
+	DefaultMaxStall      = time.Minute
 )
 
 // ErrNotFound means that there is no such repository, manifest, tag or blob.
@@ -55,6 +65,17 @@ type Options struct {
 	// UploadAge is how long an upload may rest, and a blob be without a manifest
 	// that names it, before they are collected.
 	UploadAge time.Duration
+	Space     *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
+	// Quota refuses to keep more for an organization; nil: nothing is refused.
+	Quota func(ctx context.Context, org hangar.OrgID) error
+	// OrgUploads and UploadBytes bound how many uploads of an organization may be unfinished,
+	// and how many bytes they may have.
+	OrgUploads  int
+	UploadBytes int64
+	// MinRate is how many bytes a second a client has to take of an answer, on the average, and
+	// MaxStall how long it may take none.
+	MinRate  int
+	MaxStall time.Duration
 }
 
 // Registry is an OCI registry in a directory.
@@ -64,10 +85,12 @@ type Registry struct {
 
 	// mu is held for reading while links and manifests are made, so that what was
 	// checked to be there stays there, and for writing by what removes.
-	mu sync.RWMutex
+	mu      sync.RWMutex
+	removed map[hangar.OrgID]bool // organizations that are gone; their ids are never used again
 
-	uploadsMu sync.Mutex
-	uploads   map[string]*upload // by id; those that this process has touched
+	uploadsMu sync.Mutex         // guards what follows
+	uploads   map[string]*upload // by id
+	byOrg     map[string]uploadSum
 }
 
 // New returns a Registry that does nothing before Open.
@@ -81,16 +104,41 @@ func New(opts Options) *Registry {
 	if opts.UploadAge == 0 {
 		opts.UploadAge = DefaultUploadAge
 	}
-	return &Registry{opts: opts, log: opts.Log, uploads: map[string]*upload{}}
+	if opts.OrgUploads == 0 {
+		opts.OrgUploads = DefaultOrgUploads
+	}
+	if opts.UploadBytes == 0 {
+		opts.UploadBytes = DefaultUploadBytes
+	}
+	if opts.MinRate == 0 {
+		opts.MinRate = DefaultMinRate
+	}
+	if opts.MaxStall == 0 {
+		opts.MaxStall = DefaultMaxStall
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Registry{opts: opts, log: opts.Log, removed: map[hangar.OrgID]bool{}, uploads: map[string]*upload{}, byOrg: map[string]uploadSum{}}
 }
 
-// Open makes the directory and removes what a crash left unfinished.
+// Open makes the directory, removes what a crash left unfinished and the uploads that nobody
+// has continued for UploadAge, and counts the others.
 func (r *Registry) Open(ctx context.Context) error {
 	if err := os.RemoveAll(r.path("tmp")); err != nil {
 		return err
 	}
 	for _, d := range []string{"tmp", "blobs", "repositories"} {
 		if err := durable.MkdirAll(r.path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	repositories, err := r.allRepositories()
+	if err != nil {
+		return err
+	}
+	for _, repository := range repositories {
+		if err := r.loadUploads(repository); err != nil {
 			return err
 		}
 	}
@@ -104,7 +152,8 @@ type Manifest struct {
 	Digest    string
 }
 
-// Manifest returns what a tag or digest of a repository stands for, or ErrNotFound.
+// Manifest returns what a tag or digest of a repository, by its hangar.Repository.Path,
+// stands for, or ErrNotFound.
 func (r *Registry) Manifest(repository, reference string) (Manifest, error) {
 	if !validName(repository) {
 		return Manifest{}, ErrNotFound
@@ -140,34 +189,24 @@ func (r *Registry) OpenBlob(repository, digest string) (*os.File, error) {
 	return f, notFound(err)
 }
 
-// Repositories lists the names that have a manifest, sorted.
-func (r *Registry) Repositories() ([]string, error) {
+// Repositories lists the names that have a manifest, of the organization of at or, without
+// one, of the server.
+func (r *Registry) Repositories(at hangar.Repository) ([]string, error) {
+	all, err := r.repositoriesBelow(at.Root())
+	if err != nil {
+		return nil, err
+	}
 	var names []string
-	root := r.path("repositories")
-	err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return err
-		}
-		if !e.IsDir() || e.Name() != repoMark {
-			return nil
-		}
-		manifests, err := os.ReadDir(filepath.Join(p, "manifests"))
+	for _, repository := range all {
+		manifests, err := os.ReadDir(r.repoPath(repository, "manifests"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return nil, err
 		}
 		if len(manifests) > 0 {
-			rel, err := filepath.Rel(root, filepath.Dir(p))
-			if err != nil {
-				return err
-			}
-			names = append(names, filepath.ToSlash(rel))
+			names = append(names, strings.TrimPrefix(repository, at.Root()+"/"))
 		}
-		return filepath.SkipDir
-	})
-	return names, err
+	}
+	return names, nil
 }
 
 // link is what a repository notes of a manifest.
@@ -211,6 +250,9 @@ func (r *Registry) digestOf(repository, reference string) (string, error) {
 
 // linkBlob gives a repository a blob that is stored. Repeating it renews its age.
 func (r *Registry) linkBlob(repository, digest string) error {
+	if err := r.alive(repository); err != nil {
+		return err
+	}
 	name := r.repoPath(repository, "blobs", hexOf(digest))
 	now := time.Now()
 	if err := os.Chtimes(r.blobPath(digest), now, now); err != nil {
@@ -243,7 +285,6 @@ var (
 	namePattern   = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
 	tagPattern    = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	uploadPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 )
 
 func validName(s string) bool   { return len(s) <= 255 && namePattern.MatchString(s) }

@@ -57,18 +57,49 @@ func serve(tb testing.TB, opts registry.Options) server {
 	if err := r.Open(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	s := httptest.NewServer(r.Handler(func(req *http.Request, repository string, action hangar.Action) error {
-		user, password, ok := req.BasicAuth()
-		if !ok || password != "secret" {
-			return hangar.Unauthenticated()
-		}
-		if action == 0 || strings.HasPrefix(repository, user+"/") {
-			return nil
-		}
-		return hangar.Errorf(hangar.CodeForbidden, "", "not yours")
-	}))
+	s := httptest.NewServer(r.Handler(access{}))
 	tb.Cleanup(s.Close)
 	return server{r, strings.TrimPrefix(s.URL, "http://"), opts.Dir}
+}
+
+// access knows an organization for each user, of the same name.
+type access struct{}
+
+func orgOf(user string) hangar.OrgID { return hangar.OrgID("id" + user) }
+
+// kept is where a repository of a user is.
+func kept(user, repository string) string {
+	return hangar.Repository{Org: orgOf(user), Name: repository}.Path()
+}
+
+func (access) user(req *http.Request) (string, error) {
+	user, password, ok := req.BasicAuth()
+	if !ok || password != "secret" {
+		return "", hangar.Unauthenticated()
+	}
+	return user, nil
+}
+
+func (a access) Repository(req *http.Request, repository string, action hangar.Action) (hangar.Repository, error) {
+	user, err := a.user(req)
+	if err != nil || action == 0 {
+		return hangar.Repository{}, err
+	}
+	name := hangar.RepositoryName(repository)
+	switch {
+	case strings.HasPrefix(repository, user+"/"):
+		return hangar.Repository{Org: orgOf(user), Name: name.Name()}, nil
+	case user == "root" && name.Target().Org != "":
+		return hangar.Repository{}, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonOrgNotFound, "no such organization")
+	case user == "root" || name.Target().Org == "" && action == hangar.ActionRead:
+		return hangar.Repository{Name: repository}, nil
+	}
+	return hangar.Repository{}, hangar.Errorf(hangar.CodeForbidden, "", "not yours")
+}
+
+func (a access) Orgs(req *http.Request) ([]*hangar.Org, error) {
+	user, err := a.user(req)
+	return []*hangar.Org{{ID: orgOf(user), Slug: hangar.OrgSlug(user)}}, err
 }
 
 func (s server) repo(tb testing.TB, path string) name.Repository {
@@ -103,8 +134,11 @@ func (s server) do(tb testing.TB, user, method, path string, body []byte, header
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
+	// Not one that asks to close the connection: the server then resets it under a body that it
+	// refuses.
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -196,7 +230,7 @@ func TestPushedImagesComeBack(t *testing.T) {
 	if blobs, _ := os.ReadDir(filepath.Join(s.dir, "blobs")); len(blobs) != 3+2+2*(2+2)+1 {
 		t.Errorf("%d blobs are stored, want each once", len(blobs))
 	}
-	m, err := s.Manifest("a/team/app", "v1")
+	m, err := s.Manifest(kept("a", "team/app"), "v1")
 	if err != nil || m.Digest != digest(t, img) {
 		t.Errorf("in process: %s, %v", m.Digest, err)
 	}
@@ -365,7 +399,7 @@ func TestDelete(t *testing.T) {
 	if tags, err := remote.List(repo, o...); err != nil || len(tags) != 0 {
 		t.Errorf("tags %q, %v", tags, err)
 	}
-	if _, err := s.Manifest("a/app", digest(t, img)); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(kept("a", "app"), digest(t, img)); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("deleted manifest: %v", err)
 	}
 	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "a", http.MethodDelete, "/v2/a/app/manifests/v9", nil)
@@ -400,10 +434,10 @@ func TestReferrers(t *testing.T) {
 	}
 	// The collector keeps what refers to something that stays, though it has no tag.
 	age(t, s.dir)
-	if _, err := s.GC(t.Context(), time.Hour, nil); err != nil {
+	if _, err := s.GC(t.Context(), registry.Policy{UntaggedAge: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Manifest("a/app", digest(t, signature)); err != nil {
+	if _, err := s.Manifest(kept("a", "app"), digest(t, signature)); err != nil {
 		t.Error(err)
 	}
 }
@@ -446,12 +480,12 @@ func TestGC(t *testing.T) {
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, old, []byte("half"))
 
 	keep := func(d string) bool { return d == digest(t, claimed) }
-	if freed, err := s.GC(t.Context(), time.Hour, keep); err != nil || freed != 0 {
+	if freed, err := s.GC(t.Context(), registry.Policy{UntaggedAge: time.Hour, Keep: keep}); err != nil || freed != 0 {
 		t.Fatalf("freed %d bytes of what is young, %v", freed, err)
 	}
 	age(t, s.dir)
 	young := s.status(t, http.StatusAccepted, "", "a", http.MethodPost, "/v2/a/app/blobs/uploads/", nil).Header.Get("Location")
-	freed, err := s.GC(t.Context(), time.Hour, keep)
+	freed, err := s.GC(t.Context(), registry.Policy{UntaggedAge: time.Hour, Keep: keep})
 	if err != nil || freed == 0 {
 		t.Fatalf("freed %d bytes, %v", freed, err)
 	}
@@ -469,11 +503,11 @@ func TestGC(t *testing.T) {
 	}
 	inner, _ := index.IndexManifest()
 	for _, m := range inner.Manifests {
-		if _, err := s.Manifest("a/app", m.Digest.String()); err != nil {
+		if _, err := s.Manifest(kept("a", "app"), m.Digest.String()); err != nil {
 			t.Errorf("part of an index: %v", err)
 		}
 	}
-	if _, err := s.Manifest("a/app", digest(t, replaced)); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(kept("a", "app"), digest(t, replaced)); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("manifest that lost its tag: %v", err)
 	}
 	layers, _ := replaced.Layers()
@@ -494,7 +528,7 @@ func TestConcurrentPushesAndCollections(t *testing.T) {
 	var collector, pushers sync.WaitGroup
 	collector.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := s.GC(ctx, time.Hour, nil); err != nil && ctx.Err() == nil {
+			if _, err := s.GC(ctx, registry.Policy{UntaggedAge: time.Hour}); err != nil && ctx.Err() == nil {
 				t.Error(err)
 				return
 			}
@@ -511,7 +545,7 @@ func TestConcurrentPushesAndCollections(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if m, err := s.Manifest(repo.RepositoryStr(), tag.TagStr()); err != nil || m.Digest != digest(t, shared) {
+				if m, err := s.Manifest(kept("a", fmt.Sprintf("app%d", i%3)), tag.TagStr()); err != nil || m.Digest != digest(t, shared) {
 					t.Errorf("%s: %v", tag, err)
 				}
 			}
@@ -563,7 +597,7 @@ func TestSkopeo(t *testing.T) {
 	if err := json.Unmarshal([]byte(run("inspect", "--tls-verify=false", "--creds", "a:secret", at)), &inspected); err != nil {
 		t.Fatal(err)
 	}
-	m, err := s.Manifest("a/app", "v1")
+	m, err := s.Manifest(kept("a", "app"), "v1")
 	if err != nil || inspected.Digest != m.Digest {
 		t.Errorf("skopeo sees %s, the registry has %s, %v", inspected.Digest, m.Digest, err)
 	}
@@ -575,7 +609,7 @@ func TestSkopeo(t *testing.T) {
 	run("--insecure-policy", "copy", "--src-tls-verify=false", "--src-creds", "a:secret", "--dest-tls-verify=false", "--dest-creds", "a:secret",
 		at, "docker://"+s.host+"/a/copy:v1")
 	run("delete", "--tls-verify=false", "--creds", "a:secret", at)
-	if _, err := s.Manifest("a/app", "v1"); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(kept("a", "app"), "v1"); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("deleted by skopeo: %v", err)
 	}
 }
@@ -592,11 +626,12 @@ func FuzzRequests(f *testing.F) {
 	if err := r.Open(context.WithoutCancel(f.Context())); err != nil {
 		f.Fatal(err)
 	}
-	h := r.Handler(func(*http.Request, string, hangar.Action) error { return nil })
+	h := r.Handler(access{})
 	f.Fuzz(func(t *testing.T, method, path string, body []byte) {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", bytes.NewReader(body))
 		req.Method = method
 		req.URL.Path = "/v2/" + path
+		req.SetBasicAuth("a", "secret")
 		req.Header.Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, req)

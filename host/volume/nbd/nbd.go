@@ -2,8 +2,8 @@
 // daemon speaks it: the fixed newstyle handshake, structured replies, block status.
 //
 // A Client asks for several things at once and sorts the answers by their cookies, so that
-// methods may be called from many goroutines. After the first failure of the connection
-// every call fails; an error of the server concerns one call. The protocol is that of
+// methods may be called from many goroutines. After the first failure of the connection, or
+// when the server says nothing for Patience, every call fails; an error of the server concerns one call. The protocol is that of
 // https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md.
 package nbd
 
@@ -17,6 +17,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hangar-platform/hangar/internal/extent"
 )
@@ -40,6 +41,10 @@ const maxRead = 1 << 20
 
 // maxStatus is of how many bytes the status is asked for at once, in 32 bits.
 const maxStatus = 1 << 30
+
+// Patience is how long a server may take for its next answer, after which the connection is
+// broken.
+const Patience = 30 * time.Second
 
 // Client is a connection to an export. Dial makes it.
 type Client struct {
@@ -73,18 +78,38 @@ type status struct {
 // Dial connects to an export by a Unix socket. What the server does not know of the
 // contexts Status answers errors.ErrUnsupported for.
 func Dial(ctx context.Context, socket, export string, contexts ...string) (*Client, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	conn, err := (&net.Dialer{Timeout: Patience}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
+	return newClient(conn, export, contexts)
+}
+
+func newClient(conn net.Conn, export string, contexts []string) (*Client, error) {
 	c := &Client{
 		conn: conn, contexts: map[string]uint32{}, names: map[uint32]string{}, waiting: map[uint64]*request{}, done: make(chan struct{}),
 	}
-	if err := c.negotiate(export, contexts); err != nil {
+	err := conn.SetDeadline(time.Now().Add(Patience))
+	if err == nil {
+		err = c.negotiate(export, contexts)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open export %s: %w", export, err), conn.Close())
 	}
 	go c.receive()
 	return c, nil
+}
+
+// renewDeadline gives the server Patience again, if anything waits for it. c.mu is held.
+func (c *Client) renewDeadline() {
+	deadline := time.Time{}
+	if len(c.waiting) > 0 {
+		deadline = time.Now().Add(Patience)
+	}
+	_ = c.conn.SetDeadline(deadline) // of a connection that was closed
 }
 
 // Size is how large the export is, in bytes.
@@ -172,6 +197,7 @@ func (c *Client) start(command uint16, offset, length int64, r *request) *reques
 	c.last++
 	cookie := c.last
 	c.waiting[cookie] = r
+	c.renewDeadline()
 	c.mu.Unlock()
 
 	c.send.Lock()
@@ -253,6 +279,7 @@ func (c *Client) request(cookie uint64) *request {
 func (c *Client) finish(cookie uint64, r *request) {
 	c.mu.Lock()
 	delete(c.waiting, cookie)
+	c.renewDeadline()
 	c.mu.Unlock()
 	r.done <- r.err
 }

@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// find returns the process that serves a directory and its pidfd, or fs.ErrNotExist. The
+// find returns the process that serves a directory and its pidfd, or ErrNotRunning. The
 // number is looked up first and then among all processes, because whoever started it may
 // have been killed before there was a file; that it is ours, its arguments tell.
 func find(dir string) (int, *os.File, error) {
 	if raw, err := os.ReadFile(filepath.Join(dir, pidFile)); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil {
-			if proc, err := open(pid, dir); !errors.Is(err, fs.ErrNotExist) {
+			if proc, err := open(pid, dir); !errors.Is(err, ErrNotRunning) {
 				return pid, proc, err
 			}
 		}
@@ -30,43 +32,53 @@ func find(dir string) (int, *os.File, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	for pid := range all {
-		if proc, err := open(pid, dir); !errors.Is(err, fs.ErrNotExist) {
+	for pid, served := range all {
+		if served != dir {
+			continue
+		}
+		if proc, err := open(pid, dir); !errors.Is(err, ErrNotRunning) {
 			return pid, proc, err
 		}
 	}
-	return 0, nil, fmt.Errorf("storage daemon of %s: %w", dir, fs.ErrNotExist)
+	return 0, nil, fmt.Errorf("%s: %w", dir, ErrNotRunning)
 }
 
-// open returns the pidfd of a process that serves a directory, or fs.ErrNotExist.
+// open returns the pidfd of a process that serves a directory, or ErrNotRunning.
 func open(pid int, dir string) (*os.File, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return nil, fs.ErrNotExist
+	proc, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrGone) {
+		return nil, ErrNotRunning
 	}
 	if err != nil {
 		return nil, err
 	}
-	proc := os.NewFile(uintptr(fd), "pidfd")
 	// Looked at now, the process is the one of the pidfd.
-	if served, ok := serves(pid); !ok || served != dir {
-		return nil, errors.Join(fs.ErrNotExist, proc.Close())
+	served, err := serves(pid)
+	if err == nil && served != dir {
+		err = ErrNotRunning
+	}
+	if err != nil {
+		return nil, errors.Join(err, proc.Close())
 	}
 	return proc, nil
 }
 
-// serves returns the directory that a process serves, false if it is no storage daemon.
-func serves(pid int) (string, bool) {
+// serves returns the directory that a process serves, empty if it is no storage daemon, or has
+// ended.
+func serves(pid int) (string, error) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return "", nil
+	}
 	if err != nil {
-		return "", false
+		return "", err
 	}
 	argv := strings.Split(string(bytes.TrimRight(raw, "\x00")), "\x00")
 	at := slices.Index(argv, "--pidfile")
 	if filepath.Base(argv[0]) != Program || at < 0 || at+1 == len(argv) {
-		return "", false
+		return "", nil
 	}
-	return filepath.Dir(argv[at+1]), true
+	return filepath.Dir(argv[at+1]), nil
 }
 
 // processes returns the storage daemons of the host and the directories they serve.
@@ -81,7 +93,11 @@ func processes() (map[int]string, error) {
 		if err != nil {
 			continue
 		}
-		if dir, ok := serves(pid); ok {
+		dir, err := serves(pid)
+		if err != nil {
+			return nil, err
+		}
+		if dir != "" {
 			found[pid] = dir
 		}
 	}
@@ -123,14 +139,14 @@ func List(run string) ([]string, error) {
 func Kill(dir string) error {
 	for {
 		_, proc, err := find(dir)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, ErrNotRunning) {
 			return clean(dir)
 		}
 		if err != nil {
 			return err
 		}
-		err = signal(proc, unix.SIGKILL)
-		if err == nil || errors.Is(err, unix.ESRCH) {
+		err = pidfd.Signal(proc, unix.SIGKILL)
+		if err == nil {
 			_ = proc.SetReadDeadline(time.Now().Add(patience))
 			err = awaitEnd(proc)
 		}
@@ -140,23 +156,90 @@ func Kill(dir string) error {
 	}
 }
 
-func signal(proc *os.File, sig unix.Signal) error {
-	raw, err := proc.SyscallConn() // not Fd, which would make it blocking
+// awaitEnd is pidfd.Await, and reaps a child: daemons become children of a process that is a
+// subreaper (see prctl(2)).
+func awaitEnd(proc *os.File) error {
+	if err := pidfd.Await(proc); err != nil {
+		return err
+	}
+	conn, err := proc.SyscallConn()
 	if err != nil {
 		return err
 	}
-	controlErr := raw.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
-	return errors.Join(controlErr, err)
+	return conn.Control(func(fd uintptr) {
+		for errors.Is(unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil), unix.EINTR) {
+		}
+	})
 }
 
-// awaitEnd waits until the process of a pidfd has ended, or the file is closed.
-func awaitEnd(proc *os.File) error {
-	raw, err := proc.SyscallConn()
+// reapStarter reaps the process that has started the daemon of a directory, for a process that is
+// a subreaper. With --daemonize that is a child of the program that was run, of which it made the
+// leader of a session, and it ends once it has forked the daemon.
+func reapStarter(dir string) error {
+	pid, proc, err := find(dir)
+	if err != nil { // it has ended already
+		return errors.Join(err, reapFailed(dir))
+	}
+	defer proc.Close()
+	leader, err := unix.Getsid(pid)
+	if err != nil {
+		return errors.Join(err, reapFailed(dir))
+	}
+	if leader == pid {
+		return nil
+	}
+	// Its number is nobody else's while the session has a member.
+	for {
+		if _, err := unix.Wait4(leader, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+			return nil // it is a child of somebody else, if there is an error
+		}
+	}
+}
+
+// reapFailed ends what is left of a daemon of a directory that has failed to start, and reaps it
+// together with its starter, whose number nobody knows: those who ended among the children of
+// this process that have the program's name and a session of their own. Another daemon of which
+// one is reaped so does not miss it: see awaitEnd.
+func reapFailed(dir string) error {
+	if err := Kill(dir); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
 	}
-	return raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-	})
+	own, err := unix.Getsid(0)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || !isOrphan(pid, own) {
+			continue
+		}
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // whoever was faster has done it
+	}
+	return nil
+}
+
+// maxName is how much of a program's name the kernel keeps.
+const maxName = 15
+
+// isOrphan reports whether a process is a storage daemon or its starter, has ended, and waits for
+// this process to reap it. own is the session of this process: the programs that it runs itself,
+// and waits for, are in that.
+func isOrphan(pid, own int) bool {
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false
+	}
+	// "7 (name) Z parent group session": the name may hold anything.
+	from, to := bytes.IndexByte(raw, '('), bytes.LastIndexByte(raw, ')')
+	if from < 0 || to < from || string(raw[from+1:to]) != Program[:maxName] {
+		return false
+	}
+	const state, parent, session = 0, 1, 3
+	fields := strings.Fields(string(raw[to+1:]))
+	return len(fields) > session && fields[state] == "Z" &&
+		fields[parent] == strconv.Itoa(os.Getpid()) && fields[session] != strconv.Itoa(own)
 }

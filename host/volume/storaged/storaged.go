@@ -28,6 +28,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,11 @@ import (
 // Program is the storage daemon.
 const Program = "qemu-storage-daemon"
 
-// ErrGone says that the daemon ended by itself.
-var ErrGone = errors.New("the storage daemon ended")
+// Errors of daemons.
+var (
+	ErrGone       = errors.New("the storage daemon ended")     // by itself
+	ErrNotRunning = errors.New("no storage daemon is running") // for a directory
+)
 
 // Files in the directory of a daemon.
 const (
@@ -86,6 +90,7 @@ type Daemon struct {
 	proc *os.File // pidfd
 	gone chan struct{}
 	done chan struct{} // closed when the goroutine has ended
+	left sync.Once
 }
 
 // Start starts a daemon, of which nothing is left in the directory.
@@ -107,9 +112,10 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 	// With --daemonize the program returns when the daemon serves, or says why it does not.
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(spec.path(logFile))
-		return nil, fmt.Errorf("start the storage daemon: %w: %s", err, strings.TrimSpace(string(said)))
+		err = fmt.Errorf("start the storage daemon: %w: %s", err, strings.TrimSpace(string(said)))
+		return nil, errors.Join(err, reapFailed(spec.Dir))
 	}
-	if err := spec.prepare(); err != nil {
+	if err := errors.Join(reapStarter(spec.Dir), spec.prepare()); err != nil {
 		return nil, fmt.Errorf("start the storage daemon: %w", err)
 	}
 	return Adopt(ctx, spec)
@@ -174,7 +180,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Adopt takes back the daemon of a directory, or answers fs.ErrNotExist.
+// Adopt takes back the daemon of a directory. It answers ErrNotRunning only when there is none.
 func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
 	pid, proc, err := find(spec.Dir)
 	if err != nil {
@@ -197,10 +203,12 @@ func (d *Daemon) watch() {
 	}
 }
 
-// Leave lets go of the daemon, which goes on.
-func (d *Daemon) Leave() error {
-	err := errors.Join(d.qmp.close(), d.proc.Close())
-	<-d.done
+// Leave lets go of the daemon, which goes on. It may be repeated.
+func (d *Daemon) Leave() (err error) {
+	d.left.Do(func() {
+		err = errors.Join(d.qmp.close(), d.proc.Close())
+		<-d.done
+	})
 	return err
 }
 

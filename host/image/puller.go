@@ -1,0 +1,236 @@
+package image
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/publicdial"
+)
+
+// Puller is for whom an image is resolved or pulled.
+type Puller struct {
+	Org hangar.OrgID
+	// Slug is the name of the organization, by which references to the built-in registry
+	// name it.
+	Slug hangar.OrgSlug
+	// AnyRegistry lets the registry be at any address: an administrator has named it.
+	AnyRegistry bool
+}
+
+// context is a context for what is dialled for the puller.
+func (p Puller) context(ctx context.Context) context.Context {
+	if p.AnyRegistry {
+		return publicdial.WithAdministrator(ctx)
+	}
+	return ctx
+}
+
+// key keeps what pullers share, which is what goes on for their organization, apart.
+func (p Puller) key(elem ...string) string {
+	kind := "tenant"
+	if p.AnyRegistry {
+		kind = "administrator"
+	}
+	return strings.Join(append([]string{string(p.Org), kind}, elem...), " ")
+}
+
+// repository is the name under which the built-in registry keeps the repository of a
+// reference, if it belongs to the organization of the puller or to the server.
+func (p Puller) repository(ref reference) (string, bool) {
+	name := hangar.RepositoryName(ref.repository.RepositoryStr())
+	org := name.Target().Org
+	if org == "" {
+		return hangar.Repository{Name: name.Name()}.Path(), true
+	}
+	return hangar.Repository{Org: p.Org, Name: name.Name()}.Path(), p.Org != "" && org == p.Slug
+}
+
+func (s *Store) builtIn(ref reference) bool {
+	return named(ref.repository.RegistryStr(), s.opts.Local)
+}
+
+// builtInOrigin is before the names of repositories of the built-in registry, which is no
+// name of another one.
+const builtInOrigin = "built-in/"
+
+// origin names the place that answers for what it serves: a repository of a registry.
+func (s *Store) origin(who Puller, ref reference) (string, bool) {
+	if !s.builtIn(ref) {
+		return ref.source(), true
+	}
+	repository, ok := who.repository(ref)
+	return builtInOrigin + repository, ok
+}
+
+// sourceOf names for whom and from where an image is pulled.
+func (s *Store) sourceOf(who Puller, ref reference) (string, bool) {
+	origin, ok := s.origin(who, ref)
+	return string(who.Org) + " " + origin, ok
+}
+
+// maxSources bounds from how many places an image is known to come for one organization.
+const maxSources = 16
+
+// withSource adds where an image was pulled from, and forgets the oldest place of the same
+// organization if there are too many.
+func withSource(sources []string, org hangar.OrgID, source string) []string {
+	own := 0
+	for _, s := range sources {
+		if strings.HasPrefix(s, string(org)+" ") {
+			own++
+		}
+	}
+	kept := slices.Clone(sources)
+	if own >= maxSources {
+		oldest := slices.IndexFunc(kept, func(s string) bool { return strings.HasPrefix(s, string(org)+" ") })
+		kept = slices.Delete(kept, oldest, oldest+1)
+	}
+	return append(kept, source)
+}
+
+// RemoveOrg removes what is kept of an organization: its repositories in the built-in
+// registry, and the images that were pulled for it alone and that no Machine uses. It may be
+// repeated. Nothing can be pushed for the organization any more.
+func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
+	if err := s.registry.RemoveOrg(ctx, org); err != nil {
+		return err
+	}
+	if err := s.forgetSources(org); err != nil {
+		return err
+	}
+	_, err := s.sweep(ctx)
+	return err
+}
+
+// Usage says what an organization takes: what it has in the built-in registry, and the images
+// that were pulled for it.
+func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
+	kept, err := s.registry.Usage(ctx, org)
+	usage := hangar.ImageUsage{Stored: kept.Stored, Uploads: kept.Uploads}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.records {
+		if slices.ContainsFunc(r.Sources, func(source string) bool { return strings.HasPrefix(source, string(org)+" ") }) {
+			usage.Unpacked += r.Size
+		}
+	}
+	return usage, err
+}
+
+// measured is what an organization used.
+type measured struct {
+	bytes int64
+	at    time.Time
+}
+
+// withinQuota refuses to keep more for an organization that has as much as it may. What it uses
+// is measured at most once in Limits.UsageAge; pushes and pulls that have begun before are
+// finished, within their own bounds.
+func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
+	if s.opts.Quota == nil || org == "" {
+		return nil
+	}
+	s.mu.Lock()
+	known, ok := s.usages[org]
+	s.mu.Unlock()
+	if !ok || time.Since(known.at) >= s.opts.Limits.UsageAge {
+		now, err, _ := s.measuring.Do(string(org), func() (any, error) { return s.measure(context.WithoutCancel(ctx), org) })
+		if err != nil {
+			return err
+		}
+		known = now.(measured)
+	}
+	return s.opts.Quota(ctx, org, known.bytes)
+}
+
+// measure remembers what an organization uses, and forgets what was measured too long ago.
+func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error) {
+	usage, err := s.Usage(ctx, org)
+	if err != nil {
+		return measured{}, err
+	}
+	now := measured{usage.Stored + usage.Uploads + usage.Unpacked, time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.usages, func(_ hangar.OrgID, m measured) bool { return time.Since(m.at) >= s.opts.Limits.UsageAge })
+	s.usages[org] = now
+	return now, nil
+}
+
+// forgetSources drops the images that were pulled for an organization alone. One that a
+// Machine uses, which is about to be forgotten, goes when it is the collector's turn.
+func (s *Store) forgetSources(org hangar.OrgID) error {
+	used := s.inUse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for digest, r := range s.records {
+		kept := slices.DeleteFunc(slices.Clone(r.Sources), func(source string) bool { return strings.HasPrefix(source, string(org)+" ") })
+		if len(kept) == len(r.Sources) {
+			continue
+		}
+		if len(kept) == 0 && !used[digest] {
+			if err := s.drop(r); err != nil {
+				return err
+			}
+			continue
+		}
+		next := *r
+		next.Sources = kept
+		if err := s.write(&next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slots bound what goes on for each organization at a time. There is no bound for all of
+// them, which one could use up: organizations are made by administrators.
+type slots struct {
+	each int64
+
+	mu    sync.Mutex
+	byOrg map[hangar.OrgID]*slot
+}
+
+// slot is that of one organization; users is guarded by mu of slots.
+type slot struct {
+	free  *semaphore.Weighted
+	users int // that hold it or wait
+}
+
+// take waits until there is a slot for an organization, or ctx ends.
+func (s *slots) take(ctx context.Context, org hangar.OrgID) (release func(), err error) {
+	s.mu.Lock()
+	if s.byOrg == nil {
+		s.byOrg = map[hangar.OrgID]*slot{}
+	}
+	mine, ok := s.byOrg[org]
+	if !ok {
+		mine = &slot{free: semaphore.NewWeighted(s.each)}
+		s.byOrg[org] = mine
+	}
+	mine.users++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if mine.users--; mine.users == 0 {
+			delete(s.byOrg, org)
+		}
+	}
+	if err := mine.free.Acquire(ctx, 1); err != nil {
+		leave()
+		return nil, err
+	}
+	return func() {
+		mine.free.Release(1)
+		leave()
+	}, nil
+}

@@ -1,0 +1,81 @@
+package journal_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
+)
+
+// TestFullDisk commits on a disk that others have filled to the last byte: for a while that
+// goes on, in room that the journal has taken before; then commits are refused, which breaks
+// nothing, and are possible again when there is room. What was committed is there throughout.
+func TestFullDisk(t *testing.T) {
+	for _, kind := range disktest.Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			dir := disktest.Mount(t, kind, 320<<20)
+			path := filepath.Join(dir, "journal.db")
+			j, err := journal.Open(path, journal.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put := func(n int) error {
+				r := record(machineID(n), "m")
+				r.Machine.Config.Env = map[string]string{"PAYLOAD": strings.Repeat("x", 1<<20)}
+				return j.Commit(func(tx *journal.Tx) error { return tx.PutMachine(r) })
+			}
+			if err := put(0); err != nil {
+				t.Fatal(err)
+			}
+			fill := disktest.Fill(t, dir, 0)
+			const enough = 1000
+			acked := 1
+			for ; acked < enough; acked++ {
+				if err = put(acked); err != nil {
+					break
+				}
+			}
+			if acked < 4 {
+				t.Errorf("only %d commits were possible on a full disk: %v", acked, err)
+			}
+			for range 3 {
+				err := put(acked)
+				if hangar.CodeOf(err) != hangar.CodeUnavailable || hangar.ReasonOf(err) != hangar.ReasonDiskFull || errors.Is(err, journal.ErrBroken) {
+					t.Fatalf("the commit on a full disk: %v", err)
+				}
+			}
+			mustHold(t, j, acked)
+
+			// A process that starts on the full disk reads it.
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if j, err = journal.Open(path, journal.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			defer j.Close()
+			mustHold(t, j, acked)
+			if err := os.Remove(fill); err != nil {
+				t.Fatal(err)
+			}
+			if err := put(acked); err != nil {
+				t.Fatalf("the commit after there was room: %v", err)
+			}
+			mustHold(t, j, acked+1)
+		})
+	}
+}
+
+func mustHold(t *testing.T, j *journal.Journal, machines int) {
+	t.Helper()
+	for n := range machines {
+		if _, err := j.Machine(machineID(n)); err != nil {
+			t.Fatalf("machine %d of %d: %v", n, machines, err)
+		}
+	}
+}

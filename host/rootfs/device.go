@@ -1,0 +1,141 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/loopdev"
+)
+
+// blockSize is that of the file system, and so all that its device has to be able to.
+const blockSize = 4096
+
+// label is by which a person finds the devices of layers.
+const label = "hangar layer"
+
+// attach makes a device of a file that is locked. It ends when the file that is returned is
+// closed and no file system on it is mounted.
+func (l *Layers) attach(image *os.File) (*os.File, error) {
+	l.attaching.Lock()
+	defer l.attaching.Unlock()
+	return loopdev.Open(image, loopdev.Config{Label: label, BlockSize: blockSize, Direct: true, AutoClear: true})
+}
+
+// place gives a mount its place.
+func place(mount *os.File, dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, os.NewSyscallError("move_mount", err))
+	}
+	return nil
+}
+
+// mountKept mounts a layer that is there.
+func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64) error {
+	image, err := os.OpenFile(l.image(id), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	if err := lock(ctx, image); err != nil {
+		return err
+	}
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() < size {
+		if err := image.Truncate(size); err != nil {
+			return err
+		}
+	}
+	dev, err := l.attach(image)
+	if err != nil {
+		return err
+	}
+	// The programs that repair and grow have the device open: as long as one of them runs,
+	// even after this process was killed, the file stays locked.
+	defer dev.Close()
+	if err := settle(ctx, dev.Name(), max(size, info.Size())); err != nil {
+		return err
+	}
+	mount, err := ext4.MountDetached(dev.Name())
+	if err != nil {
+		return err
+	}
+	defer mount.Close()
+	if err := releaseReserve(reachable(mount)); err != nil {
+		return err
+	}
+	return place(mount, l.Path(id))
+}
+
+// settle makes a file system fit to be mounted: free of known errors, and as large as its
+// device. The journal is the kernel's to replay.
+func settle(ctx context.Context, device string, size int64) error {
+	sb, err := ext4.ReadSuperblock(device)
+	if errors.Is(err, ext4.ErrNone) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return err
+	}
+	grows := sb.Size()+sb.BlockSize <= size
+	if sb.Clean && !grows {
+		return nil
+	}
+	if _, _, err := ext4.Repair(ctx, device, grows); errors.Is(err, ext4.ErrUnrepairable) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	} else if err != nil {
+		return err
+	}
+	if !grows {
+		return nil
+	}
+	return ext4.Grow(ctx, device)
+}
+
+// How long another process may hold a file that it is about to close, and how often that
+// is looked at.
+const (
+	lockPatience = 10 * time.Second
+	lockPause    = 5 * time.Millisecond
+)
+
+// lock locks a file for as long as it is open, here or as a device.
+func lock(ctx context.Context, image *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	ticker := time.NewTicker(lockPause)
+	defer ticker.Stop()
+	for {
+		err := unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock %s: %w", image.Name(), err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s is still in use: %w", image.Name(), ctx.Err())
+		}
+	}
+}
+
+// reachable is a path to the root of a mount that has no place.
+func reachable(mount *os.File) string {
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(mount.Fd())))
+}

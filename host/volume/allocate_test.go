@@ -1,0 +1,60 @@
+package volume_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume"
+)
+
+// TestAllocated: all of a volume's room is taken from the disk, and stays taken when files are
+// removed, but a view of it has only what was written.
+func TestAllocated(t *testing.T) {
+	kinds(t, 256*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		spec.Allocate = true
+		d, dir := w.mounted(spec)
+		taken := func(what string) {
+			t.Helper()
+			var st unix.Stat_t
+			if err := unix.Stat(w.image(spec), &st); err != nil {
+				t.Fatal(err)
+			}
+			if st.Blocks*512 < spec.Size {
+				t.Errorf("%s: the image has %d of %d bytes", what, st.Blocks*512, spec.Size)
+			}
+		}
+		shown := func() int64 {
+			t.Helper()
+			view := freeze(t, d, "")
+			data, err := view.Data(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			endView(t, view)
+			return data.Length()
+		}
+		taken("new")
+		empty := shown()
+		if empty > 32*mib {
+			t.Errorf("%d bytes of an empty volume are shown as written", empty)
+		}
+		name := filepath.Join(dir, "file")
+		if err := os.WriteFile(name, bytes.Repeat([]byte("8 bytes\n"), 4*mib), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := shown() - empty; n < 32*mib || n > 40*mib {
+			t.Errorf("%d bytes more are shown for a file of %d", n, 32*mib)
+		}
+		taken("written")
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+		unix.Sync()
+		taken("emptied")
+		w.close(d)
+	})
+}

@@ -1,0 +1,124 @@
+package volume_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume/storaged"
+)
+
+// TestStorageDaemonsAreReaped: none stays as a zombie in a process that is a subreaper, however
+// it ended.
+func TestStorageDaemonsAreReaped(t *testing.T) {
+	w := newWorld(t)
+	spec := encrypted(64 * mib)
+	d, _ := w.mounted(spec)
+	if byKernel(d) {
+		t.Skip("there is no storage daemon")
+	}
+	w.close(d)
+	beSubreaper(t)
+	for _, end := range []func(){
+		func() { w.close(d) },
+		func() { killDaemon(t, w, spec); <-d.Lost(); w.close(d) },
+		func() {
+			if err := w.Release(t.Context(), spec.ID); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		d = w.attach(spec)
+		pid := daemonPID(t, w, spec)
+		end()
+		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("process %d is still there: %v", pid, err)
+		}
+		noZombies(t)
+	}
+}
+
+// TestFailedStartsAreReaped: nor does anything of a daemon stay that could not start, or that
+// nobody waited for.
+func TestFailedStartsAreReaped(t *testing.T) {
+	if _, err := exec.LookPath(storaged.Program); err != nil {
+		t.Skip(err)
+	}
+	beSubreaper(t)
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, make([]byte, mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		ctx   context.Context
+		image string
+	}{
+		"no image":  {t.Context(), image + "-that-is-not-there"},
+		"cancelled": {gone, image},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(runDir(), strings.ToLower(rand.Text()[:6]))
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			if _, err := storaged.Start(tt.ctx, storaged.Spec{Dir: dir, Image: tt.image}); err == nil {
+				t.Error("started")
+			}
+			if err := storaged.Kill(dir); err != nil {
+				t.Error(err)
+			}
+			noZombies(t)
+		})
+	}
+}
+
+// beSubreaper makes this process a subreaper, as drivers do, until the end of the test.
+func beSubreaper(t *testing.T) {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+}
+
+// noZombies fails when a child of this process that has ended stays. One that another goroutine
+// waits for is there for a moment.
+func noZombies(t *testing.T) {
+	t.Helper()
+	list := zombies(t)
+	for deadline := time.Now().Add(20 * time.Second); len(list) > 0 && time.Now().Before(deadline); list = zombies(t) {
+		<-time.After(10 * time.Millisecond)
+	}
+	if len(list) > 0 {
+		t.Fatalf("nobody reaps %q", list)
+	}
+}
+
+// zombies lists the children of this process that have ended.
+func zombies(t *testing.T) (list []string) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has gone
+		}
+		stat := string(raw)
+		if strings.HasPrefix(stat[strings.LastIndexByte(stat, ')')+1:], fmt.Sprintf(" Z %d ", os.Getpid())) {
+			list = append(list, stat[:strings.LastIndexByte(stat, ')')+1])
+		}
+	}
+	return list
+}

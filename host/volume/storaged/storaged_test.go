@@ -1,0 +1,43 @@
+package storaged_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/host/volume/storaged"
+)
+
+// TestQuitAfterAKill: a daemon that is killed before it is asked to end is let go of once, so that
+// what ends it by force afterwards finds nothing wrong.
+func TestQuitAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Join(dir, "run")
+	d, err := storaged.Start(t.Context(), storaged.Spec{Dir: run, Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(d.PID(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Quit(t.Context()); err == nil {
+		t.Error("a daemon that was killed has ended in order")
+	}
+	for range 2 {
+		if err := d.Leave(); err != nil {
+			t.Errorf("leave: %v", err)
+		}
+	}
+	if err := storaged.Kill(run); err != nil {
+		t.Errorf("by force: %v", err)
+	}
+}

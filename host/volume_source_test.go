@@ -1,0 +1,182 @@
+package host_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host"
+)
+
+// hold holds up the next operation of that name on the disk until the function is called that
+// it returns.
+func (r *rig) hold(op string) (reached <-chan struct{}, release func()) {
+	at, done := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.disk.inject(func(name string, _ hangar.VolumeID) error {
+		if name == op {
+			once.Do(func() { close(at); <-done })
+		}
+		return nil
+	})
+	release = sync.OnceFunc(func() { close(done) })
+	r.Cleanup(release)
+	return at, release
+}
+
+// keepsSource checks that nothing takes a destroyed volume away that another one needs.
+func (r *rig) keepsSource(from hangar.VolumeRef) {
+	r.Helper()
+	_, err := r.DestroyVolume(r.Context(), from)
+	r.must(err)
+	r.ahead.Add(int64(hangar.VolumeGrace + time.Hour))
+	host.PurgeVolumes(r.Context(), r.Agent)
+	_, err = r.PurgeVolume(r.Context(), from)
+	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	if v := r.look(from); v.State != hangar.VolumePendingDestroy {
+		r.Fatalf("the volume that is still to be copied is %s", v.State)
+	}
+}
+
+// TestForkOfWhatIsDestroyed destroys a volume right after its fork was asked for: it stays until
+// the fork is complete, however often the daemon is killed meanwhile, and no longer.
+func TestForkOfWhatIsDestroyed(t *testing.T) {
+	for name, kill := range map[string]bool{"undisturbed": false, "with a kill": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.disk.free = 10 << 30
+			from := r.volume(raw, of("own", 2))
+			r.disk.write(from.ID, 3<<20, "content")
+			reached, release := r.hold("fill")
+			fork := r.fork(from, of("own", 2))
+			<-reached
+			r.keepsSource(from)
+			err := r.tryVolume(func(s *hangar.VolumeSpec) { of("own", 8)(s) })
+			r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+			if kill {
+				r.session.dead.Store(true)
+				release()
+				r.crash()
+				reached, release = r.hold("freeze")
+				r.open()
+				<-reached
+				host.PurgeVolumes(t.Context(), r.Agent)
+				if v := r.look(from); v.State != hangar.VolumePendingDestroy {
+					t.Fatalf("after the kill it is %s", v.State)
+				}
+			}
+			release()
+			if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 3<<20, 7) != "content" {
+				t.Errorf("fork %+v", v)
+			}
+			r.until(func() bool { host.PurgeVolumes(t.Context(), r.Agent); return r.isGone(from) })
+		})
+	}
+}
+
+// TestDestroyWhileForkIsDecided destroys a volume while it is decided whether its fork has room,
+// when no record says yet that there will be one.
+func TestDestroyWhileForkIsDecided(t *testing.T) {
+	r := newRig(t)
+	from := r.volume(raw)
+	r.disk.write(from.ID, 0, "content")
+	reached, release := r.hold("room")
+	var fork hangar.VolumeRef
+	var asking sync.WaitGroup
+	asking.Go(func() { fork = r.fork(from) })
+	<-reached
+	r.keepsSource(from)
+	release()
+	asking.Wait()
+	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 0, 7) != "content" {
+		t.Errorf("fork %+v", v)
+	}
+	r.until(func() bool { host.PurgeVolumes(t.Context(), r.Agent); return r.isGone(from) })
+}
+
+// TestRestoreOfWhatExpires has a snapshot expire while it is decided whether what is restored
+// from it has room.
+func TestRestoreOfWhatExpires(t *testing.T) {
+	r := newRig(t)
+	from := r.volume(raw, onDemand)
+	r.disk.write(from.ID, 0, "content")
+	s := r.snapshot(from)
+	reached, release := r.hold("room")
+	var restored hangar.VolumeRef
+	var asking sync.WaitGroup
+	asking.Go(func() { restored = r.restored(s.ID, onDemand) })
+	<-reached
+	r.ahead.Add(int64(100 * 24 * time.Hour))
+	host.SnapshotRound(t.Context(), r.Agent)
+	if ids := r.store.ids(); len(ids) != 1 || r.snap(from, s.ID).ID != "" {
+		t.Errorf("the archive has %v, the list %+v", ids, r.snap(from, s.ID))
+	}
+	release()
+	asking.Wait()
+	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.read(restored.ID, 0, 7) != "content" {
+		t.Errorf("volume %+v", v)
+	}
+	r.until(func() bool { host.SnapshotRound(t.Context(), r.Agent); return len(r.store.ids()) == 0 })
+}
+
+// TestForkGrowsWithinTheRoom extends a volume whose fork waits to be filled. The fork has to be
+// as large, for which the disk may have no room.
+func TestForkGrowsWithinTheRoom(t *testing.T) {
+	for name, tt := range map[string]struct {
+		free int64 // GiB
+		want hangar.VolumeState
+		size int // GiB
+	}{
+		"there is room": {8, hangar.VolumeCreated, 4}, "there is none": {7, hangar.VolumeFailed, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.disk.free = tt.free << 30
+			from := r.volume(raw)
+			reached, release := r.hold("fill")
+			fork := r.fork(from)
+			<-reached
+			_, err := r.ExtendVolume(t.Context(), from, 4)
+			r.must(err)
+			release()
+			if v := r.usable(fork); v.State != tt.want || v.SizeGB != tt.size {
+				t.Errorf("fork %+v", v)
+			}
+			events, err := r.VolumeEvents(t.Context(), fork)
+			r.must(err)
+			if refused := strings.Contains(events[0].Fault, "no capacity: 3 GB asked"); refused != (tt.want == hangar.VolumeFailed) {
+				t.Errorf("event %+v", events[0])
+			}
+		})
+	}
+}
+
+// TestForkWithoutRoom: nothing is written of a fork that the disk cannot hold, although more of
+// it is promised than there is.
+func TestForkWithoutRoom(t *testing.T) {
+	r := newRig(t)
+	from := r.volume(raw)
+	r.disk.write(from.ID, 0, strings.Repeat("x", 3<<20))
+	r.disk.set(from.ID, func(im *pretendImage) { im.used = 2 << 30 }) // no promise is broken by that
+	r.disk.mu.Lock()
+	r.disk.free = 2<<30 + 256<<20 + 3<<19
+	r.disk.mu.Unlock()
+	fork := r.fork(from)
+	r.until(func() bool { return r.story(fork) == "create restore!" })
+	if got := r.disk.read(fork.ID, 0, 1); got != "" {
+		t.Error("a part of the fork takes room for nothing")
+	}
+	events, err := r.VolumeEvents(t.Context(), fork)
+	r.must(err)
+	if !strings.Contains(events[0].Fault, "cannot fork a volume: the disk has 1572864 bytes") {
+		t.Errorf("event %+v", events[0])
+	}
+	r.disk.mu.Lock()
+	r.disk.free = 100 << 30
+	r.disk.mu.Unlock()
+	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 0, 1) != "x" {
+		t.Errorf("with room, volume %+v", v)
+	}
+}
