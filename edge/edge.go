@@ -17,16 +17,19 @@ package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,6 +54,9 @@ type Options struct {
 	Shared netip.Addr
 	Domain hangar.Hostname // below which Apps have their names
 	Region hangar.Region   // of this server
+	// Platform is what answers at names directly below Domain that are the platform's own. No
+	// handler is called before Run, or after it.
+	Platform map[hangar.Hostname]http.Handler
 
 	Machines     *catalog.Catalog // followed by its owner
 	Routes       *catalog.Routes  // followed by Run
@@ -92,22 +98,26 @@ func New(o Options) *Edge {
 	e.routes = o.Routes
 	e.balancer = balance.New(balance.Options{Catalog: o.Machines, Gates: o.Gates, Region: o.Region, Log: o.Log})
 	e.certs = certs.New(certs.Options{
-		Dir: filepath.Join(o.Dir, "certificates"), Domain: o.Domain, Feed: o.Certificates, Known: e.known,
-		Directory: o.ACME, Email: o.ACMEEmail, Roots: o.ACMERoots, Log: o.Log,
+		Dir: filepath.Join(o.Dir, "certificates"), Domain: o.Domain, Feed: o.Certificates, Owner: e.owner,
+		Platform: slices.Sorted(maps.Keys(o.Platform)), Directory: o.ACME, Email: o.ACMEEmail, Roots: o.ACMERoots, Log: o.Log,
 	})
 	e.listeners = listen.New(listen.Options{
 		HTTP: o.HTTP, HTTPS: o.HTTPS, HTTP3: o.HTTP3, Shared: o.Shared, Host: o.Host, Domain: o.Domain,
-		Routes: e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
-		ServeConn: e.serveConn, ServeRequest: e.serveRequest, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
+		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil },
+		Routes:   e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
+		ServeConn: e.serveConn, ServeRequest: e.serveRequest, MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
 		Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
 	})
 	return e
 }
 
-// known reports whether a name below the domain is that of an App that is open to the public.
-func (e *Edge) known(name hangar.Hostname) bool {
-	_, ok := e.routes.ByHostname(name)
-	return ok
+// owner returns the organization of the App that is open to the public under a name.
+func (e *Edge) owner(name hangar.Hostname) (hangar.OrgID, bool) {
+	route, ok := e.routes.ByHostname(name)
+	if !ok {
+		return "", false
+	}
+	return route.Org, true
 }
 
 // ready waits until all Machines and Apps are known: before, a request would meet an App that
@@ -150,7 +160,7 @@ func (e *Edge) Open(ctx context.Context) error {
 	e.proxy = proxy.New(proxy.Options{
 		Routes: e.routes, Catalog: e.o.Machines, Balancer: e.balancer, Gates: e.o.Gates, Host: e.o.Host, Region: e.o.Region,
 		Challenge: e.certs.Challenge, HTTPSPort: int(https.Port()), AltSvc: e.listeners.AltSvc(), Buckets: e.buckets,
-		Limits: proxy.Limits{SpoolBody: e.o.ReplayBody}, Log: e.o.Log,
+		Platform: e.o.Platform, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
 	})
 	return nil
 }
@@ -196,7 +206,7 @@ func (e *Edge) Addrs() (plain, secure netip.AddrPort) { return e.listeners.Addrs
 
 func entry(i *listen.Info) proxy.Entry {
 	return proxy.Entry{
-		Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port,
+		Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, Client: i.Client, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port, Taken: i.Taken,
 	}
 }
 
@@ -209,7 +219,7 @@ func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, i listen.Inf
 }
 
 // AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too.
-func (e *Edge) AwaitRoute(ctx context.Context, app hangar.AppName, seq uint64) error {
+func (e *Edge) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) error {
 	if err := e.routes.Await(ctx, app, seq); err != nil {
 		return err
 	}
@@ -231,10 +241,17 @@ func (e *Edge) CertificateState(name hangar.Hostname) hangar.CertificateState {
 	return e.certs.CertificateState(name)
 }
 
+// Certificate finds the certificate of a name that is served here, or, for a client that sends
+// none, one of the server's own authority for the address that it has called. The handshake
+// takes place elsewhere. It may be called once Open has returned.
+func (e *Edge) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return e.certs.Get(hello, hello.ServerName == "")
+}
+
 // RetryCertificate implements hangar.CertificateHost.
 func (e *Edge) RetryCertificate(name hangar.Hostname) { e.certs.RetryCertificate(name) }
 
 // FollowEdge implements hangar.EdgeLog.
-func (e *Edge) FollowEdge(ctx context.Context, app hangar.AppName) iter.Seq2[hangar.LogEntry, error] {
+func (e *Edge) FollowEdge(ctx context.Context, app hangar.AppID) iter.Seq2[hangar.LogEntry, error] {
 	return e.proxy.Access().FollowEdge(ctx, app)
 }

@@ -12,7 +12,7 @@ import (
 // app is what is known of the Machines of one App.
 type app struct {
 	b      *Balancer
-	name   hangar.AppName
+	id     hangar.AppID
 	top    atomic.Pointer[topology] // written with mu held
 	loaded chan struct{}            // closed when there is a top
 	// evicted: it has no Machines, and another one may have taken its place.
@@ -35,13 +35,13 @@ type machine struct {
 	shape *shape
 	slots []*slot // one for each crowd of shape, in that order
 	rank  int     // see rankOf
+	taken uint64  // seats, ever
 
 	boot    uint64            // Seq of the first row that showed the program running; 0: none runs
 	version hangar.InstanceID // of that program
 	losses  uint64            // of the Machine, before that program was started
-	latest  Ending            // the one before it
-	// ending is what is called for seats when the program ends, see Seat.OnEnd.
-	ending map[*Seat]func()
+	latest  ending            // of the one before it
+	tell    map[*Seat]func()  // for whose seats something is called when it ends, see Seat.OnEnd
 }
 
 // rankOf says how much the config of a Machine counts for what the App serves: 2 if it is
@@ -62,8 +62,8 @@ func rankOf(m *hangar.Machine) int {
 }
 
 // apply takes a row over, or (nil) that a Machine is gone, and reports whether connections to
-// the Machine that were made before are void, and whether what is under way there has ended.
-func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool, end Ending, ended bool) {
+// the Machine that were made before are void.
+func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[id]
@@ -72,7 +72,7 @@ func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool, end
 	}
 	switch {
 	case m == nil && row == nil, m != nil && m.row == row:
-		return false, end, false
+		return false
 	case m == nil:
 		m = &machine{id: id}
 		a.machines[id] = m
@@ -81,16 +81,22 @@ func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool, end
 	if old != nil && old.Machine.State == hangar.MachineStarted {
 		void = row == nil || row.Machine.State != hangar.MachineStarted || row.Machine.InstanceID != old.Machine.InstanceID || row.Losses != old.Losses
 	}
-	end, ended = m.outlived(row)
-	if ended {
-		m.end(end)
+	if e, ended := m.outlived(row); ended {
+		m.end(e)
 	}
 	a.install(m, row)
+	if row == nil {
+		delete(a.machines, id)
+		a.queue.doubt = true
+	}
 	now := a.b.now()
+	if old == nil || row == nil {
+		a.recount(m, now)
+	}
 	started := old != nil && old.Machine.State != hangar.MachineStarted && row != nil && row.Machine.State == hangar.MachineStarted
 	for _, s := range m.slots {
 		woken := s.up || s.waking
-		s.adopt(row)
+		s.adopt(row, len(a.machines) == 1)
 		s.refusedUntil, s.refusals = 0, 0
 		if s.proving != nil && (row == nil || row.Machine.State != hangar.MachineStarted) {
 			close(s.proving)
@@ -99,10 +105,6 @@ func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool, end
 		if started {
 			a.begun(s, woken, now)
 		}
-	}
-	if row == nil {
-		delete(a.machines, id)
-		a.queue.doubt = true
 	}
 	for _, s := range m.slots {
 		if was, is := a.move(s, now); was != is {
@@ -117,7 +119,23 @@ func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool, end
 	}
 	a.review(now)
 	a.setTimer(now)
-	return void, end, ended
+	return void
+}
+
+// recount tells the other Machine of an App that it has company, or that it is alone again.
+func (a *app) recount(changed *machine, now int64) {
+	if len(a.machines) > 2 {
+		return
+	}
+	for _, m := range a.machines {
+		if m == changed {
+			continue
+		}
+		for _, s := range m.slots {
+			s.adopt(m.row, len(a.machines) == 1)
+			a.settle(s, now)
+		}
+	}
 }
 
 // load takes over the rows that there are at first.
@@ -133,7 +151,7 @@ func (a *app) load(rows []*hangar.MachineRow) {
 	now := a.b.now()
 	for _, m := range a.machines {
 		for _, s := range m.slots {
-			s.adopt(m.row)
+			s.adopt(m.row, len(a.machines) == 1)
 			a.move(s, now)
 		}
 	}
@@ -278,11 +296,12 @@ func (a *app) move(s *slot, now int64) (was, is class) {
 // settle is move, and lets in whoever waits for such a slot.
 func (a *app) settle(s *slot, now int64) {
 	was, is := a.move(s, now)
-	switch {
-	case is == open:
+	if is == open {
 		a.offer(s, now)
-	case was != is:
-		a.queue.doubt = true
+		is = s.place.class
+	}
+	if is != was && is != open {
+		a.queue.doubt = true // who still waits cannot count on it any more
 	}
 }
 

@@ -55,10 +55,9 @@ type Balancer struct {
 	log   *slog.Logger
 	epoch time.Time
 
-	mu    sync.RWMutex // guards what follows; taken before that of an app
-	apps  map[hangar.AppName]*app
-	gone  []func(hangar.MachineID) // replaced, never altered
-	ended []func(Ending)           // likewise
+	mu   sync.RWMutex // guards what follows; taken before that of an app
+	apps map[hangar.AppID]*app
+	gone []func(hangar.MachineID) // replaced, never altered
 
 	changes struct {
 		sync.Mutex               // taken after that of an app
@@ -81,7 +80,7 @@ func New(o Options) *Balancer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Balancer{o: o, log: o.Log, epoch: time.Now(), apps: make(map[hangar.AppName]*app)}
+	b := &Balancer{o: o, log: o.Log, epoch: time.Now(), apps: make(map[hangar.AppID]*app)}
 	b.changes.next = make(chan struct{})
 	b.jobs.some = make(chan struct{}, 1)
 	o.Catalog.Observe(b.observe)
@@ -108,7 +107,7 @@ type Endpoint struct {
 // they disagree on how it is handled, those that run outvote the others, and among them the
 // newest version decides.
 func (b *Balancer) Endpoint(route *hangar.AppRoute, udp bool, port int) (*Endpoint, bool) {
-	a := b.app(route.App)
+	a := b.app(route.ID)
 	if a == nil {
 		return nil, false
 	}
@@ -142,7 +141,7 @@ type PortRange struct {
 // Ports returns the public ports of an App, whether or not any Machine runs: sorted, TCP
 // first. The slice may not be modified.
 func (b *Balancer) Ports(route *hangar.AppRoute) []PortRange {
-	a := b.app(route.App)
+	a := b.app(route.ID)
 	if a == nil {
 		return nil
 	}
@@ -174,13 +173,13 @@ func (b *Balancer) Gone(fn func(id hangar.MachineID)) {
 }
 
 // app returns what is known of an App, or nil if it has no Machines.
-func (b *Balancer) app(name hangar.AppName) *app {
+func (b *Balancer) app(id hangar.AppID) *app {
 	b.mu.RLock()
-	a := b.apps[name]
+	a := b.apps[id]
 	b.mu.RUnlock()
 	switch {
 	case a == nil:
-		return b.follow(name)
+		return b.follow(id)
 	case a.top.Load() == nil:
 		<-a.loaded
 	}
@@ -190,7 +189,7 @@ func (b *Balancer) app(name hangar.AppName) *app {
 // current is the app of an endpoint, also after it was taken up anew.
 func (b *Balancer) current(ep *Endpoint) *app {
 	if ep.app.evicted.Load() {
-		if a := b.app(ep.Route.App); a != nil {
+		if a := b.app(ep.Route.ID); a != nil {
 			return a
 		}
 	}
@@ -198,25 +197,25 @@ func (b *Balancer) current(ep *Endpoint) *app {
 }
 
 // follow takes up an App.
-func (b *Balancer) follow(name hangar.AppName) *app {
-	if len(b.o.Catalog.AppMachines(name)) == 0 {
+func (b *Balancer) follow(id hangar.AppID) *app {
+	if len(b.o.Catalog.AppMachines(id)) == 0 {
 		return nil
 	}
 	a := &app{
-		b: b, name: name, loaded: make(chan struct{}),
+		b: b, id: id, loaded: make(chan struct{}),
 		machines: make(map[hangar.MachineID]*machine), shapes: make(map[string]*shape),
 	}
 	a.mu.Lock() // rows that change from here on wait in observe
 	b.mu.Lock()
-	if other := b.apps[name]; other != nil {
+	if other := b.apps[id]; other != nil {
 		b.mu.Unlock()
 		a.mu.Unlock()
 		<-other.loaded
 		return other
 	}
-	b.apps[name] = a
+	b.apps[id] = a
 	b.mu.Unlock()
-	a.load(b.o.Catalog.AppMachines(name))
+	a.load(b.o.Catalog.AppMachines(id))
 	close(a.loaded)
 	a.mu.Unlock()
 	return a
@@ -230,23 +229,17 @@ func (b *Balancer) observe(old, row *hangar.MachineRow) {
 	}
 	id := known.Machine.ID
 	b.mu.RLock()
-	a := b.apps[known.Machine.App]
-	gone, over := b.gone, b.ended
+	a := b.apps[known.Machine.AppID]
+	gone := b.gone
 	b.mu.RUnlock()
 	switch {
 	case a == nil && old == nil:
 		b.signal() // there was nothing to follow when somebody asked
 	case a == nil:
 	default:
-		void, end, ended := a.apply(id, row)
-		if void {
+		if a.apply(id, row) {
 			for _, fn := range gone {
 				fn(id)
-			}
-		}
-		if ended {
-			for _, fn := range over {
-				fn(end)
 			}
 		}
 		if row == nil {
@@ -261,8 +254,8 @@ func (b *Balancer) evict(a *app) {
 	defer b.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.machines) == 0 && a.queue.n == 0 && b.apps[a.name] == a {
-		delete(b.apps, a.name)
+	if len(a.machines) == 0 && a.queue.n == 0 && b.apps[a.id] == a {
+		delete(b.apps, a.id)
 		if a.alarms.timer != nil {
 			a.alarms.timer.Stop()
 		}

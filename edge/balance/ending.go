@@ -2,39 +2,30 @@ package balance
 
 import (
 	"math"
-	"slices"
 
 	"github.com/hangar-platform/hangar"
 )
 
-// Ending says that the program which a Machine ran is no more: what was under way there will
+// ending says that the program which a Machine ran is no more: what was under way there will
 // not go on, although nobody may ever say so on its connections.
-type Ending struct {
-	Machine hangar.MachineID
-	since   uint64 // Seq of the first row that showed the program running
-	before  uint64 // Seq of the row that showed its end
+type ending struct {
+	since  uint64 // Seq of the first row that showed the program running
+	before uint64 // Seq of the row that showed its end; 0: none has ended
 }
 
-// Ends reports whether a seat that was given by a row was one of the program that is no more.
-// One whose row did not show a started Machine was woken ahead of its rows.
-func (e Ending) Ends(row *hangar.MachineRow) bool {
-	return row.Machine.ID == e.Machine && row.Seq < e.before && (row.Machine.State == hangar.MachineStarted || row.Seq < e.since)
-}
-
-// Ended adds a function that is called when the program of a Machine has ended, other than by
-// a suspend, which its connections survive. It is called as that of Gone is.
-func (b *Balancer) Ended(fn func(Ending)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = append(slices.Clip(b.ended), fn)
+// ends reports whether a seat that was given by a row of the Machine was one of the program
+// that is no more, or of one before. One whose row did not show a started Machine was woken
+// ahead of its rows.
+func (e ending) ends(row *hangar.MachineRow) bool {
+	return row.Seq < e.before && (row.Machine.State == hangar.MachineStarted || row.Seq < e.since)
 }
 
 // outlived takes note of what a row says of the program of a Machine, before the Machine has
 // the row, and returns its end if it is one. While a Machine is asked to stop, its program may
 // still answer.
-func (m *machine) outlived(row *hangar.MachineRow) (e Ending, ended bool) {
+func (m *machine) outlived(row *hangar.MachineRow) (e ending, ended bool) {
 	was := m.boot
-	e = Ending{Machine: m.id, since: m.boot, before: math.MaxUint64}
+	e = ending{since: m.boot, before: math.MaxUint64}
 	if row == nil {
 		m.boot = 0
 		return e, was != 0
@@ -59,35 +50,69 @@ func (m *machine) outlived(row *hangar.MachineRow) (e Ending, ended bool) {
 	return e, was != 0
 }
 
+// load is how many seats of the Machine are taken.
+func (m *machine) load() (n int) {
+	for _, s := range m.slots {
+		n += s.load
+	}
+	return n
+}
+
 // end notes that the program of the Machine has ended, and tells whose seats were of it.
-func (m *machine) end(e Ending) {
+func (m *machine) end(e ending) {
 	m.latest = e
-	for seat, f := range m.ending {
-		if e.Ends(seat.Row) {
-			delete(m.ending, seat)
+	for seat, f := range m.tell {
+		if e.ends(seat.Row) {
+			delete(m.tell, seat)
 			go f()
 		}
 	}
 }
 
+// Alone reports whether nobody else has had a seat in the Machine since this one was taken.
+func (t *Seat) Alone() bool {
+	t.app.mu.Lock()
+	defer t.app.mu.Unlock()
+	return !t.shared && t.slot.m.taken == t.taken
+}
+
+// Crashed reports whether the Machine's program has ended by itself since the seat was taken. It
+// is not known as long as the rows of the Machine say nothing of an end.
+func (t *Seat) Crashed() (crashed, known bool) {
+	t.app.mu.Lock()
+	defer t.app.mu.Unlock()
+	row := t.slot.m.row
+	switch {
+	case row == nil:
+		return false, true
+	case row.Crashes > t.Row.Crashes:
+		return true, true
+	case row.Machine.State == hangar.MachineStarted || row.Machine.State == hangar.MachineStarting:
+		return false, false
+	default:
+		return false, row.Seq > t.Row.Seq
+	}
+}
+
 // OnEnd has f called, by a goroutine of its own, when the program has ended of which the seat
-// is, also if that was just before. Connections to it are void then, and nobody may ever say so
-// on them. It is asked once for a seat; stop takes it back.
+// is, other than by a suspend, which its connections survive; also if that was just before.
+// Connections to it are void then, and nobody may ever say so on them. Asked again, the last f
+// counts; stop takes it back, and so does Leave.
 func (t *Seat) OnEnd(f func()) (stop func()) {
 	a, m := t.app, t.slot.m
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if m.latest.Ends(t.Row) {
+	if m.latest.ends(t.Row) {
 		go f()
 		return func() {}
 	}
-	if m.ending == nil {
-		m.ending = make(map[*Seat]func())
+	if m.tell == nil {
+		m.tell = make(map[*Seat]func())
 	}
-	m.ending[t] = f
+	m.tell[t] = f
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(m.ending, t)
+		delete(m.tell, t)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // Verify checks what is known of an App against itself, and returns how many seats are taken
 // in each Machine.
-func (b *Balancer) Verify(name hangar.AppName) (map[hangar.MachineID]int, error) {
+func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
 	loads := map[hangar.MachineID]int{}
 	b.mu.RLock()
 	a := b.apps[name]
@@ -69,4 +69,20 @@ func (b *Balancer) Verify(name hangar.AppName) (map[hangar.MachineID]int, error)
 		}
 	}
 	return loads, nil
+}
+
+// Ending says what has ended last in a Machine.
+type Ending struct{ ending }
+
+// Ends reports whether a seat that was given by a row of the Machine was of what has ended.
+func (e Ending) Ends(row *hangar.MachineRow) bool { return e.ends(row) }
+
+// LastEnding is that of a Machine which is there.
+func (b *Balancer) LastEnding(app hangar.AppID, id hangar.MachineID) Ending {
+	b.mu.RLock()
+	a := b.apps[app]
+	b.mu.RUnlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Ending{a.machines[id].latest}
 }

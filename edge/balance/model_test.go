@@ -97,7 +97,9 @@ func (m *model) play(script []step) error {
 	}
 	synctest.Wait()
 	for i, s := range script {
+		m.gate.mu.Lock() // what the gate notes from here on comes after the last check
 		before := m.refusals
+		m.gate.mu.Unlock()
 		m.step(s)
 		synctest.Wait()
 		if err := m.check(m.refusals == before); err != nil {
@@ -195,7 +197,8 @@ func (m *model) step(s step) {
 		hard := s.A
 		m.put(s.N, version(fmt.Sprint(m.seq+10)), limits(1+s.B, hard))
 	case "autostart":
-		m.put(s.N, version(fmt.Sprint(m.seq+10)), autostart(s.A%2 == 0))
+		option := []option{autostart(true), autostart(false), autostartAbsent}[s.A%3]
+		m.put(s.N, version(fmt.Sprint(m.seq+10)), option)
 	case "forget":
 		m.gate.set(id(s.N), func(g *guest) { g.state, g.lost = stopped, true })
 		m.forget(s.N)
@@ -286,7 +289,7 @@ func (m *model) waitsInVain(r *request, loads map[hangar.MachineID]int) error {
 			if !g.draining && (g.hard == 0 || g.in < g.hard && loads[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
 				return fmt.Errorf("waits although %s has room: %+v", mach.ID, g)
 			}
-		case mach.State.AtRest() && mach.Config.Services[0].Autostarts() && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakePause:
+		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.rows) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakePause:
 			toWake = append(toWake, mach.ID)
 		}
 	}

@@ -147,7 +147,7 @@ func TestPorts(t *testing.T) {
 			changed = w.b.Changed()
 		}
 		asHTTP, raw := hangar.Handling{HTTP: true}, hangar.Handling{}
-		dns := hangar.Service{Protocol: "udp", InternalPort: 53, Ports: []hangar.ServicePort{{Port: 53}}}
+		dns := hangar.Service{Protocol: "udp", InternalPort: 53, Ports: []hangar.ServicePort{{Port: 53, Handlers: []string{"tls"}}}}
 		w.put(1, services(web(http, hangar.ServicePort{StartPort: 5000, EndPort: 5999}), dns))
 		expect("one machine", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5999}, balance.PortRange{UDP: true, First: 53, Last: 53})
 		ep := w.endpoint(5432)
@@ -197,15 +197,14 @@ func TestGone(t *testing.T) {
 // or suspended has not, and who was let in ahead of the rows is not of the one before.
 func TestEnded(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
-		var ends []balance.Ending
-		w.b.Ended(func(e balance.Ending) { ends = append(ends, e) })
+		var last balance.Ending
 		expect := func(what string, want int, change ...option) {
 			t.Helper()
-			ends = nil
+			before := last
 			w.put(1, change...)
 			synctest.Wait()
-			if len(ends) != want {
-				t.Errorf("%s: %d ends, want %d", what, len(ends), want)
+			if last = w.b.LastEnding(testApp, id(1)); (last != before) != (want == 1) {
+				t.Errorf("%s: ended: %t, want %d", what, last != before, want)
 			}
 		}
 		w.put(1)
@@ -221,22 +220,26 @@ func TestEnded(t *testing.T) {
 		expect("stopping", 0, state(hangar.MachineStopping))
 		ahead := *w.rows[id(1)]
 		expect("stopped", 1, state(hangar.MachineStopped))
-		if !ends[0].Ends(first) || ends[0].Ends(&ahead) || ends[0].Ends(w.rows[id(1)]) {
+		if !last.Ends(first) || last.Ends(&ahead) || last.Ends(w.rows[id(1)]) {
 			t.Error("the wrong seats have ended")
 		}
 		expect("starting", 0, state(hangar.MachineStarting))
 		expect("started", 0, state(hangar.MachineStarted))
 		expect("crashed", 0, state(hangar.MachineRestarting))
 		expect("starting again", 1, state(hangar.MachineStarting))
-		if !ends[0].Ends(&ahead) {
+		if !last.Ends(&ahead) {
 			t.Error("a seat that was given ahead of the rows has not ended")
 		}
 		expect("started again", 0, state(hangar.MachineStarted))
 		expect("another version", 1, version("2"))
+		seat = w.sit()
+		defer seat.Leave()
+		ends := 0
+		seat.OnEnd(func() { ends++ })
 		w.forget(1)
 		synctest.Wait()
-		if len(ends) != 2 {
-			t.Errorf("%d ends, want one more", len(ends)-1)
+		if ends != 1 {
+			t.Errorf("%d ends, want one more", ends)
 		}
 	})
 }
@@ -343,5 +346,44 @@ func TestRefusals(t *testing.T) {
 		w.gate.set(id(1), func(g *guest) { g.in = 4 })
 		time.Sleep(60 * time.Millisecond)
 		expect(1)
+	})
+}
+
+// TestBlame: who else has been in a Machine, and whether its program has crashed meanwhile.
+func TestBlame(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		first := w.sit()
+		if !first.Alone() {
+			t.Error("the first is not alone")
+		}
+		second := w.sit()
+		if first.Alone() || second.Alone() {
+			t.Error("two are alone")
+		}
+		first.Leave()
+		if second.Alone() {
+			t.Error("who was there is forgotten")
+		}
+		third := w.sit()
+		second.Leave()
+		w.put(1, state(hangar.MachineStopping))
+		w.put(1, state(stopped))
+		synctest.Wait()
+		if crashed, known := third.Crashed(); crashed || !known {
+			t.Errorf("a stop is a crash: %t, %t", crashed, known)
+		}
+		w.put(1, state(hangar.MachineRestarting), func(r *hangar.MachineRow) { r.Crashes++ })
+		synctest.Wait()
+		if crashed, known := third.Crashed(); !crashed || !known {
+			t.Errorf("a crash is none: %t, %t", crashed, known)
+		}
+		third.Leave()
+		w.put(1, state(hangar.MachineStarted))
+		fourth := w.sit()
+		if crashed, known := fourth.Crashed(); !fourth.Alone() || crashed || known {
+			t.Errorf("the next is blamed for the crash before: %t, %t, %t", fourth.Alone(), crashed, known)
+		}
+		fourth.Leave()
 	})
 }

@@ -44,7 +44,9 @@ type Seat struct {
 	slot   *slot
 	gate   hangar.MachineGate
 	leave  func()
-	epoch  int // the slot's, when the seat was taken
+	epoch  int    // the slot's, when the seat was taken
+	shared bool   // others were in the Machine when it was taken
+	taken  uint64 // the Machine's, then
 	left   atomic.Bool
 	failed bool // guarded by app.mu
 }
@@ -113,7 +115,7 @@ func (a *app) seat(ep *Endpoint, s *slot) (*Seat, bool) {
 	service := &s.m.row.Machine.Config.Services[src.service]
 	return &Seat{
 		Row: s.m.row, Service: service, Options: &service.Ports[src.port], Port: s.crowd.port,
-		app: a, slot: s, epoch: s.epoch,
+		app: a, slot: s, epoch: s.epoch, shared: s.m.load() > 1, taken: s.m.taken,
 	}, true
 }
 
@@ -129,6 +131,7 @@ func (t *Seat) enter() (err error) {
 // grab takes a seat of an open slot.
 func (a *app) grab(s *slot, now int64) {
 	s.load++
+	s.m.taken++
 	a.move(s, now)
 }
 
@@ -176,6 +179,7 @@ func (t *Seat) Leave() {
 		s.failures, s.avoidUntil = 0, 0
 	}
 	s.refusals = 0
+	delete(s.m.tell, t)
 	a.release(s, a.b.now())
 }
 

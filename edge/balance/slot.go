@@ -33,13 +33,14 @@ type slot struct {
 	wakeFailures int   // in a row
 	wakeErr      *hangar.EdgeError
 	service      *hangar.Service
+	autostarts   bool // a request may start the Machine
 	// up is that it was woken and its row does not say so yet: upRow is the row of then.
 	up    bool
 	upRow *hangar.MachineRow
 }
 
-// adopt takes what the slot has to know from the row.
-func (s *slot) adopt(row *hangar.MachineRow) {
+// adopt takes what the slot has to know from the row. only: the App has no other Machine.
+func (s *slot) adopt(row *hangar.MachineRow, only bool) {
 	if row == nil {
 		return
 	}
@@ -47,6 +48,7 @@ func (s *slot) adopt(row *hangar.MachineRow) {
 	for i := range m.Config.Services {
 		if sv := &m.Config.Services[i]; sv.InternalPort == s.crowd.port && sv.UDP() == s.crowd.udp {
 			s.service, s.hard, s.soft = sv, sv.HardLimit(), sv.SoftLimit()
+			s.autostarts = m.Config.Autostarts(sv, only)
 			break
 		}
 	}
@@ -73,7 +75,7 @@ func (s *slot) prospect(m *hangar.Machine) class {
 		}
 		return unready
 	case hangar.MachineStopped, hangar.MachineSuspended:
-		if s.service.Autostarts() && !m.Config.StandsBy() {
+		if s.autostarts && !m.Config.StandsBy() {
 			return wakeable
 		}
 		return dead
@@ -82,7 +84,7 @@ func (s *slot) prospect(m *hangar.Machine) class {
 	case hangar.MachineCreated, hangar.MachineRestarting, hangar.MachineReplacing:
 		return pending // an image may have to be fetched, or the Machine crashes again and again
 	case hangar.MachineStopping, hangar.MachineSuspending:
-		if s.service.Autostarts() {
+		if s.autostarts {
 			return settling
 		}
 		return dead
@@ -105,7 +107,7 @@ func (s *slot) classify(now int64) class {
 		return s.byRow
 	case now < s.refusedUntil:
 		return settling
-	case s.refusals > 1 && s.service.Autostarts():
+	case s.refusals > 1 && s.autostarts:
 		return wakeable // its row may be old: the host knows whether it runs
 	case s.hard > 0 && s.load >= s.hard || now < s.limitUntil:
 		return full

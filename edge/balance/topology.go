@@ -66,7 +66,7 @@ func newShape(key string, services []hangar.Service) *shape {
 		}
 		for n := range s.Ports {
 			first, last := s.Ports[n].Range()
-			sh.ports = append(sh.ports, shapePort{c, i, n, first, last, s.Ports[n].Handling()})
+			sh.ports = append(sh.ports, shapePort{c, i, n, first, last, s.Handling(&s.Ports[n])})
 		}
 	}
 	return sh

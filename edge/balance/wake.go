@@ -265,7 +265,7 @@ func wakeError(row *hangar.MachineRow, err error) *hangar.EdgeError {
 		code, text = hangar.EdgeStartCancelled, "was not started: the edge is shutting down"
 	case reason == hangar.ReasonLeaseHeld:
 		code, text = hangar.EdgeWake, "could not be started: it is leased"
-	case reason == hangar.ReasonInsufficientCapacity || hangar.CodeOf(err) == hangar.CodeExhausted:
+	case hangar.NoRoom(err) || hangar.CodeOf(err) == hangar.CodeExhausted:
 		code, text = hangar.EdgeWake, "could not be started: its host has no room for it"
 	case reason == hangar.ReasonWrongState:
 		code, text = hangar.EdgeNotStartable, "cannot be started out of its state"

@@ -271,6 +271,35 @@ func TestWakeNot(t *testing.T) {
 	}
 }
 
+// TestWakeOnly: without a word on autostart, a Machine is started by a request while it is the
+// only one of its App.
+func TestWakeOnly(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1, state(stopped), autostartAbsent)
+		w.sit().Leave()
+		w.wantWoken(t, 1)
+		w.put(1, state(suspended))
+		w.put(2, state(stopped), services())
+		_, err := w.wish(balance.Wish{})
+		wantCode(t, err, hangar.EdgeNoCandidate, 503)
+		w.forget(2)
+		w.sit().Leave()
+		w.wantWoken(t, 1, 1)
+		w.put(1, state(hangar.MachineStopping))
+		o := w.ask(balance.Wish{})
+		w.put(1, state(stopped))
+		o.got(t).Leave()
+		w.wantWoken(t, 1, 1, 1)
+	})
+	within(t, nil, func(t *testing.T, w *world) {
+		disabled := true
+		w.put(1, state(stopped), autostartAbsent, func(r *hangar.MachineRow) { r.Machine.Config.DisableMachineAutostart = &disabled })
+		_, err := w.wish(balance.Wish{})
+		wantCode(t, err, hangar.EdgeNoCandidate, 503)
+		w.wantWoken(t)
+	})
+}
+
 // TestWakeEnded: nothing is started when the edge ends.
 func TestWakeEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -58,7 +58,7 @@ func newWorld(tb testing.TB, alter func(*balance.Options)) *world {
 	tb.Helper()
 	w := &world{
 		t: tb, gate: newGate(), rows: map[hangar.MachineID]*hangar.MachineRow{}, changes: make(chan hangar.MachineRowChange, 100_000),
-		route: &hangar.AppRoute{App: testApp},
+		route: &hangar.AppRoute{ID: hangar.AppID(testApp), App: testApp},
 	}
 	w.cat = catalog.New(w, nil)
 	o := balance.Options{Catalog: w.cat, Gates: w.gate, Region: "ams", QueueLimit: 1000, QueueWait: 5 * time.Second, WakeWait: 10 * time.Second}
@@ -119,6 +119,9 @@ func autostart(yes bool) option {
 	return func(r *hangar.MachineRow) { r.Machine.Config.Services[0].Autostart = &yes }
 }
 
+// autostartAbsent leaves to the platform whether a request starts the Machine.
+func autostartAbsent(r *hangar.MachineRow) { r.Machine.Config.Services[0].Autostart = nil }
+
 func services(list ...hangar.Service) option {
 	return func(r *hangar.MachineRow) { r.Machine.Config.Services = list }
 }
@@ -150,7 +153,7 @@ func id(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n
 func (w *world) put(n int, options ...option) {
 	w.mu.Lock()
 	row := &hangar.MachineRow{Machine: hangar.Machine{
-		ID: id(n), App: testApp, State: hangar.MachineStarted, Region: "ams", Host: "h1", InstanceID: "1",
+		ID: id(n), App: testApp, AppID: hangar.AppID(testApp), State: hangar.MachineStarted, Region: "ams", Host: "h1", InstanceID: "1",
 		Config: hangar.MachineConfig{Services: []hangar.Service{web()}},
 	}, Network: 1}
 	if old := w.rows[id(n)]; old != nil {

@@ -49,10 +49,13 @@ type Catalog struct {
 	once    sync.Once     // closes synced
 	skipped atomic.Uint64
 
+	// settling is held while a change is installed and observers are told. Taken before mu.
+	settling sync.Mutex
+
 	mu        sync.RWMutex // guards what follows
 	version   uint64       // grows with every change
 	rows      map[hangar.MachineID]*hangar.MachineRow
-	apps      map[hangar.AppName]*group
+	apps      map[hangar.AppID]*group
 	places    map[place]*group
 	addresses map[netip.Addr]hangar.MachineID // private ones
 
@@ -69,7 +72,7 @@ func New(feed hangar.MachineFeed, log *slog.Logger) *Catalog {
 		log:       log,
 		synced:    make(chan struct{}),
 		rows:      make(map[hangar.MachineID]*hangar.MachineRow),
-		apps:      make(map[hangar.AppName]*group),
+		apps:      make(map[hangar.AppID]*group),
 		places:    make(map[place]*group),
 		addresses: make(map[netip.Addr]hangar.MachineID),
 	}
@@ -99,10 +102,13 @@ func (c *Catalog) Machine(id hangar.MachineID) (*hangar.MachineRow, bool) {
 
 // AppMachines returns the rows of an App, sorted by id; none if it is unknown. The
 // slice is a snapshot: two calls return the same one if nothing changed.
-func (c *Catalog) AppMachines(app hangar.AppName) []*hangar.MachineRow {
+func (c *Catalog) AppMachines(app hangar.AppID) []*hangar.MachineRow { return c.App(app).Rows }
+
+// App returns the rows of an App, as AppMachines does.
+func (c *Catalog) App(app hangar.AppID) View {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.apps[app].sorted()
+	return c.apps[app].view()
 }
 
 // View is rows at one moment.
@@ -112,16 +118,12 @@ type View struct {
 	Version uint64
 }
 
-// Network returns the rows of an App's Machines on a network; of all of them if app is
-// empty.
+// Network returns the rows of the Machines on a network that are of an App of a name; of all
+// of them if app is empty. It is for who asks by names, as DNS does.
 func (c *Catalog) Network(id hangar.NetworkID, app hangar.AppName) View {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	g := c.places[place{id, app}]
-	if g == nil {
-		return View{}
-	}
-	return View{Rows: g.sorted(), Version: g.version}
+	return c.places[place{id, app}].view()
 }
 
 // NetworkVersion returns the Version that Network would.
@@ -142,16 +144,16 @@ func (c *Catalog) MachineAt(addr netip.Addr) (*hangar.MachineRow, bool) {
 	return row, ok
 }
 
-// Apps returns the names of all Apps that have a row, sorted.
-func (c *Catalog) Apps() []hangar.AppName {
+// Apps returns the ids of all Apps that have a row, sorted.
+func (c *Catalog) Apps() []hangar.AppID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	names := make([]hangar.AppName, 0, len(c.apps))
-	for name := range c.apps {
-		names = append(names, name)
+	ids := make([]hangar.AppID, 0, len(c.apps))
+	for id := range c.apps {
+		ids = append(ids, id)
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(ids)
+	return ids
 }
 
 // Run follows the feed until ctx ends, and returns its error.
@@ -224,12 +226,16 @@ func (c *Catalog) replace(id hangar.MachineID, row *hangar.MachineRow) error {
 	if err := check(id, row); err != nil {
 		return err
 	}
+	c.settling.Lock()
 	old, changed, err := c.install(id, row)
+	if changed {
+		c.tell(old, row)
+	}
+	c.settling.Unlock()
 	if err != nil || !changed {
 		return err
 	}
-	c.tell(old, row)
-	c.subs.notify(row.Machine.App)
+	c.subs.notify(row.Machine.AppID)
 	return nil
 }
 
@@ -239,10 +245,10 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *han
 	defer c.mu.Unlock()
 	old = c.rows[id]
 	if old != nil {
-		if old.Machine.App != row.Machine.App || old.Network != row.Network {
+		if old.Machine.AppID != row.Machine.AppID || old.Machine.App != row.Machine.App || old.Network != row.Network {
 			// Neither changes in a Machine's life: whoever wrote this row speaks
 			// of something that is not its own.
-			return old, false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.App, old.Network)
+			return old, false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.AppID, old.Network)
 		}
 		if old.Machine.Host == row.Machine.Host && row.Seq <= old.Seq {
 			return old, false, nil
@@ -253,7 +259,7 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *han
 	}
 	c.version++
 	c.rows[id] = row
-	put(c.apps, row.Machine.App, row, c.version)
+	put(c.apps, row.Machine.AppID, row, c.version)
 	put(c.places, place{row.Network, row.Machine.App}, row, c.version)
 	put(c.places, place{row.Network, ""}, row, c.version)
 	if ip := row.Machine.PrivateIP; ip.IsValid() {
@@ -268,7 +274,7 @@ func check(id hangar.MachineID, row *hangar.MachineRow) error {
 	switch {
 	case m.ID != id:
 		return fmt.Errorf("it names machine %q", m.ID)
-	case m.App == "":
+	case m.App == "" || m.AppID == "":
 		return errors.New("it names no app")
 	case !m.State.Valid():
 		return fmt.Errorf("unknown state %q", m.State)
@@ -282,7 +288,7 @@ func (c *Catalog) remove(id hangar.MachineID) {
 	c.mu.Unlock()
 	if row != nil {
 		c.tell(row, nil)
-		c.subs.notify(row.Machine.App)
+		c.subs.notify(row.Machine.AppID)
 	}
 }
 
@@ -294,7 +300,7 @@ func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
 	delete(c.rows, id)
 	c.forgetAddress(row)
 	c.version++
-	drop(c.apps, row.Machine.App, id, c.version)
+	drop(c.apps, row.Machine.AppID, id, c.version)
 	drop(c.places, place{row.Network, row.Machine.App}, id, c.version)
 	drop(c.places, place{row.Network, ""}, id, c.version)
 	return row
@@ -309,12 +315,12 @@ func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
 
 // dropUnseen removes rows that a whole feed did not show.
 func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
-	gone := make(map[hangar.AppName][]*hangar.MachineRow)
+	gone := make(map[hangar.AppID][]*hangar.MachineRow)
 	c.mu.Lock()
 	for id := range c.rows {
 		if !seen[id] {
 			row := c.removeLocked(id)
-			gone[row.Machine.App] = append(gone[row.Machine.App], row)
+			gone[row.Machine.AppID] = append(gone[row.Machine.AppID], row)
 		}
 	}
 	c.mu.Unlock()
@@ -326,7 +332,7 @@ func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
 	}
 }
 
-// place is an App on a network; without an App, the whole network.
+// place is the Apps of a name on a network; without an App, the whole network.
 type place struct {
 	network hangar.NetworkID
 	app     hangar.AppName
@@ -339,6 +345,13 @@ type group struct {
 	// list is members, sorted; nil after a change. Readers build it, who hold the
 	// read lock: two may build the same list at once, and either is right.
 	list atomic.Pointer[[]*hangar.MachineRow]
+}
+
+func (g *group) view() View {
+	if g == nil {
+		return View{}
+	}
+	return View{Rows: g.sorted(), Version: g.version}
 }
 
 func (g *group) sorted() []*hangar.MachineRow {

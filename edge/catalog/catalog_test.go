@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,7 +79,7 @@ func row(app string, n int, seq uint64) step {
 
 func newRow(app string, n int, seq uint64) *hangar.MachineRow {
 	return &hangar.MachineRow{
-		Machine: hangar.Machine{ID: machineID(n), App: hangar.AppName(app), Host: "h1", State: hangar.MachineStarted},
+		Machine: hangar.Machine{ID: machineID(n), App: hangar.AppName(app), AppID: hangar.AppID(app), Host: "h1", State: hangar.MachineStarted},
 		Network: 1, Seq: seq,
 	}
 }
@@ -131,7 +132,7 @@ func ids(rows []*hangar.MachineRow) string {
 	return strings.Join(text, " ")
 }
 
-func want(t *testing.T, c *catalog.Catalog, app hangar.AppName, text string) {
+func want(t *testing.T, c *catalog.Catalog, app hangar.AppID, text string) {
 	t.Helper()
 	synctest.Wait()
 	if got := ids(c.AppMachines(app)); got != text {
@@ -443,6 +444,41 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
+// TestAwaitMachine: who waits for a row goes on when observers have been told of it.
+func TestAwaitMachine(t *testing.T) {
+	within(t, func(in bubble) {
+		var told atomic.Uint64
+		in.cat.Observe(func(_, row *hangar.MachineRow) {
+			runtime.Gosched()
+			if row != nil {
+				told.Store(row.Seq)
+			}
+		})
+		s := in.feed.session(row("a", 1, 1), row("a", 2, 1), synced)
+		ref := hangar.MachineRef{App: "a", AppID: "a", ID: machineID(1)}
+		for seq := uint64(1); seq < 1000; seq++ {
+			done := make(chan error)
+			go func() { done <- in.cat.AwaitMachine(in.t.Context(), ref, seq) }()
+			s <- row("a", 1, seq)
+			if err := <-done; err != nil || told.Load() < seq {
+				in.t.Fatalf("waited for %d, was told of %d: %v", seq, told.Load(), err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(in.t.Context(), time.Second)
+		defer cancel()
+		if err := in.cat.AwaitMachine(ctx, ref, 1000); !errors.Is(err, context.DeadlineExceeded) {
+			in.t.Errorf("a row that never comes: %v", err)
+		}
+		ended := make(chan error)
+		go func() { ended <- in.cat.AwaitMachine(in.t.Context(), ref, 1000) }()
+		synctest.Wait()
+		s <- gone(1)
+		if err := <-ended; err != nil {
+			in.t.Errorf("a row that goes: %v", err)
+		}
+	})
+}
+
 // TestReadersAndWriter is for the race detector.
 func TestReadersAndWriter(t *testing.T) {
 	f := newFeed()
@@ -495,9 +531,9 @@ func BenchmarkLookup(b *testing.B) {
 	}
 	s <- synced
 	<-c.Synced()
-	names := make([]hangar.AppName, apps)
+	names := make([]hangar.AppID, apps)
 	for i := range names {
-		names[i] = hangar.AppName(fmt.Sprint(i))
+		names[i] = hangar.AppID(fmt.Sprint(i))
 	}
 	id := machineID(machines / 2)
 	b.Run("Machine", func(b *testing.B) {

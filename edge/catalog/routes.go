@@ -27,7 +27,8 @@ type Routes struct {
 	skipped atomic.Uint64
 
 	mu        sync.RWMutex // guards what follows
-	apps      map[hangar.AppName]*hangar.AppRoute
+	apps      map[hangar.AppID]*hangar.AppRoute
+	names     map[hangar.AppName]*hangar.AppRoute
 	addresses map[netip.Addr]addressOwner
 	hostnames map[hangar.Hostname]*hangar.AppRoute // wildcards without their asterisk
 	sorted    []*hangar.AppRoute                   // apps; nil after a change
@@ -46,7 +47,8 @@ func NewRoutes(feed hangar.RouteFeed, domain hangar.Hostname, log *slog.Logger) 
 	}
 	return &Routes{
 		feed: feed, domain: "." + string(domain), log: log, synced: make(chan struct{}),
-		apps:      make(map[hangar.AppName]*hangar.AppRoute),
+		apps:      make(map[hangar.AppID]*hangar.AppRoute),
+		names:     make(map[hangar.AppName]*hangar.AppRoute),
 		addresses: make(map[netip.Addr]addressOwner),
 		hostnames: make(map[hangar.Hostname]*hangar.AppRoute),
 	}
@@ -63,10 +65,18 @@ func (r *Routes) Skipped() uint64 { return r.skipped.Load() }
 func (r *Routes) Domain() hangar.Hostname { return hangar.Hostname(r.domain[1:]) }
 
 // App returns the route of an App.
-func (r *Routes) App(name hangar.AppName) (*hangar.AppRoute, bool) {
+func (r *Routes) App(id hangar.AppID) (*hangar.AppRoute, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	route, ok := r.apps[name]
+	route, ok := r.apps[id]
+	return route, ok
+}
+
+// ByName returns the App that has a name.
+func (r *Routes) ByName(name hangar.AppName) (*hangar.AppRoute, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	route, ok := r.names[name]
 	return route, ok
 }
 
@@ -80,13 +90,13 @@ func (r *Routes) ByAddress(ip netip.Addr) (*hangar.AppRoute, *hangar.Address, bo
 }
 
 // ByHostname returns the App that is open to the internet under a name: its own below
-// Domain, a custom one, or one that a custom wildcard covers. An exact name goes before a
-// wildcard.
+// Domain unless that is reserved, a custom one, or one that a custom wildcard covers. An exact
+// name goes before a wildcard.
 func (r *Routes) ByHostname(name hangar.Hostname) (*hangar.AppRoute, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if app, below := strings.CutSuffix(string(name), r.domain); below {
-		if route, ok := r.apps[hangar.AppName(app)]; ok && route.Public() {
+		if route, ok := r.names[hangar.AppName(app)]; ok && route.Public() && !route.App.Reserved() {
 			return route, true
 		}
 		return nil, false
@@ -148,7 +158,7 @@ func (r *Routes) Changed() <-chan struct{} {
 
 // Await returns once the route of an App is the one of seq or a later one, or the error of
 // ctx.
-func (r *Routes) Await(ctx context.Context, app hangar.AppName, seq uint64) error {
+func (r *Routes) Await(ctx context.Context, app hangar.AppID, seq uint64) error {
 	for {
 		changed := r.Changed()
 		if route, ok := r.App(app); ok && route.Seq >= seq {
@@ -169,7 +179,7 @@ func (r *Routes) Run(ctx context.Context) error {
 
 // follow consumes the feed once.
 func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
-	seen := make(map[hangar.AppName]bool)
+	seen := make(map[hangar.AppID]bool)
 	for change, err := range r.feed.WatchRoutes(ctx) {
 		if err != nil {
 			return synced, err
@@ -200,15 +210,15 @@ func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
 }
 
 // routeFault says what is wrong with a route by itself.
-func routeFault(app hangar.AppName, route *hangar.AppRoute) error {
+func routeFault(app hangar.AppID, route *hangar.AppRoute) error {
 	switch {
-	case app == "":
+	case app == "" || route.App == "":
 		return errors.New("it names no app")
-	case route.App != app:
-		return fmt.Errorf("it names app %q", route.App)
+	case route.ID != app:
+		return fmt.Errorf("it names app %q", route.ID)
 	}
 	for i := range route.Addresses {
-		if a := &route.Addresses[i]; a.App != app || !a.IP.IsValid() {
+		if a := &route.Addresses[i]; a.App != route.App || !a.IP.IsValid() {
 			return fmt.Errorf("it has address %s of app %q", a.IP, a.App)
 		}
 	}
@@ -216,7 +226,7 @@ func routeFault(app hangar.AppName, route *hangar.AppRoute) error {
 }
 
 // replace puts a route in the place of the App's, or, if it is nil, nothing.
-func (r *Routes) replace(app hangar.AppName, route *hangar.AppRoute) {
+func (r *Routes) replace(app hangar.AppID, route *hangar.AppRoute) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.apps[app]
@@ -237,7 +247,8 @@ func (r *Routes) replace(app hangar.AppName, route *hangar.AppRoute) {
 }
 
 func (r *Routes) installLocked(route *hangar.AppRoute) {
-	r.apps[route.App] = route
+	r.apps[route.ID] = route
+	r.names[route.App] = route
 	for i := range route.Addresses {
 		if a := &route.Addresses[i]; a.Kind != hangar.AddressSharedV4 {
 			r.addresses[a.IP] = addressOwner{route, a}
@@ -253,7 +264,10 @@ func (r *Routes) installLocked(route *hangar.AppRoute) {
 
 // forgetLocked leaves what another App has taken over meanwhile.
 func (r *Routes) forgetLocked(route *hangar.AppRoute) {
-	delete(r.apps, route.App)
+	delete(r.apps, route.ID)
+	if r.names[route.App] == route {
+		delete(r.names, route.App)
+	}
 	for i := range route.Addresses {
 		if ip := route.Addresses[i].IP; r.addresses[ip].route == route {
 			delete(r.addresses, ip)
@@ -276,8 +290,8 @@ func indexed(name hangar.Hostname) hangar.Hostname {
 }
 
 // dropUnseen removes Apps that a whole feed did not show.
-func (r *Routes) dropUnseen(seen map[hangar.AppName]bool) {
-	var gone []hangar.AppName
+func (r *Routes) dropUnseen(seen map[hangar.AppID]bool) {
+	var gone []hangar.AppID
 	r.mu.RLock()
 	for app := range r.apps {
 		if !seen[app] {

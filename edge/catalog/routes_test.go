@@ -48,7 +48,7 @@ func (f routeFeed) session(routes ...*hangar.AppRoute) chan hangar.RouteChange {
 	ch := make(chan hangar.RouteChange)
 	f <- ch
 	for _, r := range routes {
-		ch <- hangar.RouteChange{App: r.App, Route: r}
+		ch <- hangar.RouteChange{App: r.ID, Route: r}
 	}
 	ch <- hangar.RouteChange{Synced: true}
 	return ch
@@ -73,7 +73,7 @@ func withRoutes(t *testing.T, fn func(t *testing.T, r *catalog.Routes, feed rout
 
 // route is that of an App with addresses, given as their kind and value, and names.
 func route(app string, seq uint64, addressesAndNames ...string) *hangar.AppRoute {
-	r := &hangar.AppRoute{App: hangar.AppName(app), Org: "personal", Network: 1, Seq: seq}
+	r := &hangar.AppRoute{ID: hangar.AppID(app), App: hangar.AppName(app), Org: "personal", Network: 1, Seq: seq}
 	for _, text := range addressesAndNames {
 		kind, ip, ok := strings.Cut(text, " ")
 		if !ok {
@@ -128,7 +128,7 @@ func TestRoutesByHostname(t *testing.T) {
 			route("inner", 1, "private_v6 fdaa:0:1:0:1::1", "inner.example.org"),
 		)
 		for name, app := range map[hangar.Hostname]string{
-			"web.hangar.localhost": "web", "api.hangar.localhost": "api", "closed.hangar.localhost": "", "inner.hangar.localhost": "",
+			"web.hangar.localhost": "web", "api.hangar.localhost": "", "closed.hangar.localhost": "", "inner.hangar.localhost": "",
 			"none.hangar.localhost": "", "a.web.hangar.localhost": "", "hangar.localhost": "", ".hangar.localhost": "",
 			"www.example.com": "web", "api.example.com": "api", "else.example.com": "web", "a.b.example.com": "", "example.com": "",
 			".example.com": "", "*.example.com": "web", "closed.example.org": "", "inner.example.org": "", "": "", ".": "", "web": "",
@@ -170,7 +170,7 @@ func TestRoutesResync(t *testing.T) {
 		feed <- s
 		s <- hangar.RouteChange{App: "b", Route: route("b", 3)}
 		s <- hangar.RouteChange{App: "c", Route: route("other", 3)}
-		s <- hangar.RouteChange{App: "d", Route: &hangar.AppRoute{App: "d", Addresses: []hangar.Address{{App: "b"}}}}
+		s <- hangar.RouteChange{App: "d", Route: &hangar.AppRoute{ID: "d", App: "d", Addresses: []hangar.Address{{App: "b"}}}}
 		expect("a@1 b@3")
 		before := r.All()
 		if again := r.All(); &again[0] != &before[0] {

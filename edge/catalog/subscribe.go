@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"context"
 	"slices"
 	"sync"
 
@@ -11,10 +12,31 @@ import (
 // empty app means any. Changes that nobody took notice of yet become one signal:
 // subscribe, then read the rows, then wait. The channel is never closed. cancel
 // ends the subscription and may be repeated.
-func (c *Catalog) Subscribe(app hangar.AppName) (changed <-chan struct{}, cancel func()) {
+func (c *Catalog) Subscribe(app hangar.AppID) (changed <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
 	c.subs.add(app, ch)
 	return ch, func() { c.subs.remove(app, ch) }
+}
+
+// AwaitMachine implements hangar.MachineView: observers have been told of the row, too.
+func (c *Catalog) AwaitMachine(ctx context.Context, ref hangar.MachineRef, seq uint64) error {
+	changed, cancel := c.Subscribe(ref.AppID)
+	defer cancel()
+	seen := false
+	for {
+		c.settling.Lock()
+		row, ok := c.Machine(ref.ID)
+		c.settling.Unlock()
+		if ok && row.Seq >= seq || seen && !ok {
+			return nil
+		}
+		seen = ok
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Observer is told of every change of a row, in order and one at a time, right after it came
@@ -43,16 +65,16 @@ func (c *Catalog) tell(old, row *hangar.MachineRow) {
 // concerns.
 type subscriptions struct {
 	mu    sync.Mutex
-	byApp map[hangar.AppName]map[chan struct{}]struct{}
+	byApp map[hangar.AppID]map[chan struct{}]struct{}
 
 	observers []Observer // replaced, never altered
 }
 
-func (s *subscriptions) add(app hangar.AppName, ch chan struct{}) {
+func (s *subscriptions) add(app hangar.AppID, ch chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byApp == nil {
-		s.byApp = make(map[hangar.AppName]map[chan struct{}]struct{})
+		s.byApp = make(map[hangar.AppID]map[chan struct{}]struct{})
 	}
 	if s.byApp[app] == nil {
 		s.byApp[app] = make(map[chan struct{}]struct{})
@@ -60,7 +82,7 @@ func (s *subscriptions) add(app hangar.AppName, ch chan struct{}) {
 	s.byApp[app][ch] = struct{}{}
 }
 
-func (s *subscriptions) remove(app hangar.AppName, ch chan struct{}) {
+func (s *subscriptions) remove(app hangar.AppID, ch chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byApp[app], ch)
@@ -69,11 +91,11 @@ func (s *subscriptions) remove(app hangar.AppName, ch chan struct{}) {
 	}
 }
 
-func (s *subscriptions) notify(app hangar.AppName) {
+func (s *subscriptions) notify(app hangar.AppID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range [...]hangar.AppName{app, ""} {
-		for ch := range s.byApp[name] {
+	for _, id := range [...]hangar.AppID{app, ""} {
+		for ch := range s.byApp[id] {
 			select {
 			case ch <- struct{}{}:
 			default:

@@ -62,6 +62,9 @@ type Options struct {
 	Dir string
 	// Domain is the one below which Apps have names.
 	Domain hangar.Hostname
+	// Platform are names directly below Domain that are the platform's own. They have no
+	// uploaded certificates, and theirs are issued before anybody asks.
+	Platform []hangar.Hostname
 	// Feed tells which certificates Apps want. Nil: none.
 	Feed hangar.CertificateFeed
 	// Directory is the URL of the ACME server. Empty: certificates are not asked for.
@@ -74,9 +77,9 @@ type Options struct {
 	// Challenges are the types of RFC 8555 and 8737 that may be used. Empty: http-01 and
 	// tls-alpn-01, whichever succeeds.
 	Challenges []string
-	// Known reports whether a name below Domain is that of an App that is open to the
-	// public. Nil: none is.
-	Known func(hangar.Hostname) bool
+	// Owner returns the organization of the App that is open to the public under its own
+	// name, below Domain; false: there is none. Nil: there are none at all.
+	Owner func(hangar.Hostname) (hangar.OrgID, bool)
 	// DemandWait bounds how long a handshake waits for an ACME server. 0: DefaultDemandWait.
 	DemandWait time.Duration
 	// AtOnce is how many certificates are asked for at the same time. 0: DefaultAtOnce.
@@ -86,7 +89,9 @@ type Options struct {
 	RenewalRatio float64
 	// Pace says how long to wait after failures. Zero: DefaultPace.
 	Pace Pace
-	Log  *slog.Logger // nil: slog.DiscardHandler
+	// Limits bound what each organization has asked for. Zero: DefaultLimits.
+	Limits Limits
+	Log    *slog.Logger // nil: slog.DiscardHandler
 }
 
 // Certs has certificates. Its methods may be called after Open.
@@ -97,6 +102,7 @@ type Certs struct {
 	challenges challenges
 	orders     *orders
 	attempts   attempts
+	budget     *budget
 	authority  *authority
 	table      atomic.Pointer[table]
 	change     sync.Mutex // held while a new table is made
@@ -115,13 +121,14 @@ func New(o Options) *Certs {
 	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
 	o.RenewalRatio = cmp.Or(o.RenewalRatio, certmagic.DefaultRenewalWindowRatio)
 	o.Pace = cmp.Or(o.Pace, DefaultPace())
-	if o.Known == nil {
-		o.Known = func(hangar.Hostname) bool { return false }
+	o.Limits = cmp.Or(o.Limits, DefaultLimits())
+	if o.Owner == nil {
+		o.Owner = func(hangar.Hostname) (hangar.OrgID, bool) { return "", false }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Certs{options: o, log: o.Log, disk: disk{o.Dir}}
+	c := &Certs{options: o, log: o.Log, disk: disk{o.Dir}, budget: newBudget(o.Limits)}
 	c.orders = newOrders(o.AtOnce, c.fulfil)
 	c.table.Store(emptyTable())
 	return c
@@ -201,11 +208,14 @@ func (c *Certs) Get(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certifica
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "The client named no server, so that there is no telling whose certificate it wants"}
 	}
 	now := time.Now()
-	found, expired := c.table.Load().find(name, now)
+	found, expired := c.find(name, now)
 	if found != nil {
 		return found.pair, nil
 	}
-	own := name.Below(c.options.Domain) && c.options.Known(name)
+	own := c.platform(name)
+	if !own && name.Below(c.options.Domain) {
+		_, own = c.options.Owner(name)
+	}
 	if own && c.demandable(name) {
 		pair, err := c.demand(hello, name)
 		if err == nil || !selfSigned {
@@ -223,6 +233,30 @@ func (c *Certs) Get(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certifica
 	default:
 		return nil, noCertificate(name, nil)
 	}
+}
+
+// platform reports whether a name is the platform's own.
+func (c *Certs) platform(name hangar.Hostname) bool {
+	return slices.Contains(c.options.Platform, name)
+}
+
+// find returns the certificate for a name, or the best of those that have expired.
+func (c *Certs) find(name hangar.Hostname, now time.Time) (found, expired *entry) {
+	t := c.table.Load()
+	if c.platform(name) { // an App may have uploaded one when the domain was another
+		return best(now, t.issued[name])
+	}
+	return best(now, t.custom[name], t.issued[name], t.custom[name.Covering()])
+}
+
+// wantedByPlatform are the names of the platform that an ACME server would issue a certificate for.
+func (c *Certs) wantedByPlatform() (wanted []hangar.WantedCertificate) {
+	for _, name := range c.options.Platform {
+		if c.demandable(name) {
+			wanted = append(wanted, hangar.WantedCertificate{Hostname: name})
+		}
+	}
+	return wanted
 }
 
 func noCertificate(name hangar.Hostname, cause error) error {
@@ -253,7 +287,7 @@ func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.C
 	case <-timer.C:
 	case <-gone:
 	}
-	if found, _ := c.table.Load().find(name, time.Now()); found != nil {
+	if found, _ := c.find(name, time.Now()); found != nil {
 		return found.pair, nil
 	}
 	return nil, noCertificate(name, errPending)

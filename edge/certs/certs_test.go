@@ -22,6 +22,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/certs"
+	"github.com/hangar-platform/hangar/internal/acmetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,6 +84,10 @@ func open(t *testing.T, o certs.Options) *certs.Certs {
 	}
 	if o.Pace == (certs.Pace{}) {
 		o.Pace = pace()
+	}
+	if o.Limits == (certs.Limits{}) {
+		many := certs.Limit{N: 1000, Per: time.Second}
+		o.Limits = certs.Limits{Account: many, Org: many, Domain: many, Own: many, Name: many}
 	}
 	o.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	c := certs.New(o)
@@ -169,7 +174,12 @@ func custom(t *testing.T, name string) hangar.CustomCertificate {
 	return hangar.CustomCertificate{Hostname: hangar.Hostname(name), Fullchain: chain, PrivateKey: key}
 }
 
-func wants(names ...hangar.Hostname) hangar.CertificateSet { return hangar.CertificateSet{ACME: names} }
+func wants(names ...hangar.Hostname) (set hangar.CertificateSet) {
+	for _, name := range names {
+		set.ACME = append(set.ACME, hangar.WantedCertificate{Hostname: name, Org: "org"})
+	}
+	return set
+}
 
 func TestIssued(t *testing.T) {
 	a := startAuthority(t, time.Hour)
@@ -192,9 +202,58 @@ func TestIssued(t *testing.T) {
 	}
 }
 
+// TestPlatformNames: certificates of the platform's names are issued before anybody asks, and
+// nothing that an App has uploaded stands in for them.
+func TestPlatformNames(t *testing.T) {
+	a := startAuthority(t, time.Hour)
+	own := []hangar.Hostname{"api.example.com", "oidc.example.com"}
+	uploads := newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{custom(t, "*.example.com"), custom(t, "api.example.com")}})
+	o := certs.Options{Dir: t.TempDir(), Domain: "example.com", Platform: own, Directory: a.url, Roots: a.roots, Feed: uploads}
+	c, stop := run(t, o)
+	a.edge(t, c)
+	for _, name := range own {
+		eventually(t, string(name)+" has a certificate", func() bool {
+			s := c.CertificateState(name)
+			return slices.ContainsFunc(s.Issued, func(i hangar.IssuedCertificate) bool {
+				return i.Kind == hangar.CertificateACME && i.Status == hangar.CertificateActive
+			})
+		})
+		if leaf := served(t, c, string(name)); !strings.HasPrefix(leaf.Issuer.CommonName, "Pebble") {
+			t.Errorf("%s is issued by %s", name, leaf.Issuer)
+		}
+	}
+	uploads.put(hangar.CertificateSet{}) // which does not mention them
+	eventually(t, "the upload is gone", func() bool {
+		_, err := c.Get(hello("x.example.com"), false)
+		return err != nil
+	})
+	made := a.orders.Load()
+	stop()
+	a.stopped.Store(true)
+	o.Feed = &feed{broken: true}
+	c, stop = run(t, o)
+	for _, name := range own {
+		if _, err := c.Get(hello(string(name)), false); err != nil {
+			t.Errorf("%s, right after a start: %v", name, err)
+		}
+	}
+	stop()
+	if now := a.orders.Load(); now != made {
+		t.Errorf("%d orders after a restart, %d before", now, made)
+	}
+
+	o.Dir, o.Directory = t.TempDir(), "" // the server's own authority
+	o.Feed = newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{custom(t, "*.example.com")}})
+	c, _ = run(t, o)
+	served(t, c, "x.example.com")
+	if leaf := served(t, c, "api.example.com"); !strings.HasPrefix(leaf.Issuer.CommonName, "hangar local CA") {
+		t.Errorf("without ACME it is issued by %s", leaf.Issuer)
+	}
+}
+
 func TestRenewed(t *testing.T) {
-	a := startAuthority(t, 8*time.Second)
-	c, _ := run(t, certs.Options{Directory: a.url, Roots: a.roots, RenewalRatio: 0.75, Feed: newFeed(wants("www.example.com"))})
+	a := startAuthority(t, 30*time.Second)
+	c, _ := run(t, certs.Options{Directory: a.url, Roots: a.roots, RenewalRatio: 0.93, Feed: newFeed(wants("www.example.com"))})
 	a.edge(t, c)
 	first := served(t, c, "www.example.com")
 	eventually(t, "another certificate", func() bool {
@@ -212,7 +271,7 @@ func TestRestart(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	dir := t.TempDir()
 	o := certs.Options{Dir: dir, Directory: a.url, Roots: a.roots}
-	o.Feed = newFeed(hangar.CertificateSet{ACME: []hangar.Hostname{"www.example.com"}, Custom: []hangar.CustomCertificate{custom(t, "*.up.example.com")}})
+	o.Feed = newFeed(hangar.CertificateSet{ACME: wants("www.example.com").ACME, Custom: []hangar.CustomCertificate{custom(t, "*.up.example.com")}})
 	c, stop := run(t, o)
 	a.edge(t, c)
 	serial := served(t, c, "www.example.com").SerialNumber
@@ -258,7 +317,7 @@ func TestRefused(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	slow := pace()
 	slow.Refused, slow.Most = time.Hour, time.Hour
-	names := []hangar.Hostname{"a.nowhere.example.com", "blocked.example.com", "unanswered.example.com"}
+	names := []hangar.Hostname{"a.nowhere.example.com", acmetest.Blocked, "unanswered.example.com"}
 	c, _ := run(t, certs.Options{Directory: a.url, Roots: a.roots, Pace: slow, Challenges: []string{"http-01"}, Feed: newFeed(wants(names...))})
 	// Nobody answers the challenges.
 	for name, code := range map[hangar.Hostname]string{names[0]: "connection", names[1]: "rejectedIdentifier", names[2]: "connection"} {
@@ -316,8 +375,8 @@ func TestRateLimited(t *testing.T) {
 // TestDemand: Apps' own names get a certificate when they are first asked for.
 func TestDemand(t *testing.T) {
 	a := startAuthority(t, time.Hour)
-	known := func(name hangar.Hostname) bool { return strings.HasPrefix(string(name), "app") }
-	o := certs.Options{Dir: t.TempDir(), Directory: a.url, Roots: a.roots, Known: known, DemandWait: patience}
+	known := func(name hangar.Hostname) (hangar.OrgID, bool) { return "org", strings.HasPrefix(string(name), "app") }
+	o := certs.Options{Dir: t.TempDir(), Directory: a.url, Roots: a.roots, Owner: known, DemandWait: patience}
 	c, stop := run(t, o)
 	a.edge(t, c)
 	var all sync.WaitGroup
@@ -347,7 +406,7 @@ func TestDemand(t *testing.T) {
 		t.Errorf("after a restart: %v", err)
 	}
 	began := time.Now()
-	if _, err := c.Get(hello("app2.apps.example.com"), false); codeOf(err) != hangar.EdgeNoCertificate || time.Since(began) > 5*time.Second {
+	if _, err := c.Get(hello("app2.apps.example.com"), false); codeOf(err) != hangar.EdgeNoCertificate || time.Since(began) > patience {
 		t.Errorf("without the ACME server: %v after %s", err, time.Since(began))
 	}
 	if _, err := c.Get(hello("app2.apps.example.com"), true); err != nil {
@@ -402,7 +461,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestOwnAuthority(t *testing.T) {
 	dir := t.TempDir()
-	o := certs.Options{Dir: dir, Domain: "hangar.localhost", Known: func(name hangar.Hostname) bool { return name == "web.hangar.localhost" }}
+	o := certs.Options{Dir: dir, Domain: "hangar.localhost", Owner: func(name hangar.Hostname) (hangar.OrgID, bool) { return "org", name == "web.hangar.localhost" }}
 	c := open(t, o)
 	roots := x509.NewCertPool()
 	ca, err := os.ReadFile(filepath.Join(dir, certs.AuthorityFile))
@@ -452,7 +511,7 @@ func TestOwnAuthority(t *testing.T) {
 
 // TestExpired: what has expired is refused, also on the disk.
 func TestExpired(t *testing.T) {
-	chain, key := signed(t, "www.example.com", time.Now().Add(-time.Hour), time.Now().Add(-time.Minute))
+	chain, key := acmetest.SelfSigned(t, "www.example.com", time.Now().Add(-time.Hour), time.Now().Add(-time.Minute))
 	f := newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{{Hostname: "www.example.com", Fullchain: chain, PrivateKey: key}, {Hostname: "bad.example.com", Fullchain: []byte("x"), PrivateKey: key}}})
 	dir := t.TempDir()
 	c, stop := run(t, certs.Options{Dir: dir, Feed: f})
@@ -482,7 +541,7 @@ func BenchmarkGet(b *testing.B) {
 	if err := os.WriteFile(filepath.Join(dir, "custom", "www.example.com.pem"), append(chain, key...), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	c := certs.New(certs.Options{Dir: dir, Domain: "hangar.localhost", Known: func(hangar.Hostname) bool { return true }})
+	c := certs.New(certs.Options{Dir: dir, Domain: "hangar.localhost", Owner: func(hangar.Hostname) (hangar.OrgID, bool) { return "org", true }})
 	if err := c.Open(b.Context()); err != nil {
 		b.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +81,7 @@ func each(dir, ext string, do func(name hangar.Hostname, data []byte, err error)
 	return nil
 }
 
-func (d disk) readWanted() ([]hangar.Hostname, error) {
+func (d disk) readWanted() ([]hangar.WantedCertificate, error) {
 	b, err := os.ReadFile(d.wanted())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -88,17 +89,19 @@ func (d disk) readWanted() ([]hangar.Hostname, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []hangar.Hostname
+	var names []hangar.WantedCertificate
 	if err := json.Unmarshal(b, &names); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.wanted(), err)
 	}
 	return names, nil
 }
 
-func (d disk) writeWanted(names []hangar.Hostname) error {
-	names = slices.Clone(names)
-	slices.Sort(names)
-	b, err := json.Marshal(names)
+func (d disk) writeWanted(wanted map[hangar.Hostname]hangar.OrgID) error {
+	list := make([]hangar.WantedCertificate, 0, len(wanted))
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		list = append(list, hangar.WantedCertificate{Hostname: name, Org: wanted[name]})
+	}
+	b, err := json.Marshal(list)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func newIssuer(o *Options, s *storage, ch *challenges) *issuer {
 			delete(solvers, kind)
 		}
 	}
+	// The operator names the ACME server, also one within his own network, and the proxy by which
+	// servers of his reach the internet, in the environment of the daemon. No tenant has a say in
+	// either.
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: askTimeout}).DialContext,
@@ -130,20 +133,34 @@ func (i *issuer) accountKey() string { return path.Join("acme", i.IssuerKey(), "
 // register returns the account of this server, and makes it if there is none but the one that
 // has been lost.
 func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.Account) (*acme.Account, error) {
+	account, unread, err := i.registerOnce(ctx, client, lost)
+	if unread != nil {
+		i.log.WarnContext(ctx, "ACME account cannot be read, another one is made", keyError, unread)
+	}
+	return account, err
+}
+
+// registerOnce is register for one at a time. unread is why the account on the disk is of no use.
+func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *acme.Account) (registered *acme.Account, unread, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if lost != nil && i.account == lost {
 		i.account = nil
 	} else if i.account == nil {
-		account, err := i.readAccount(ctx)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			i.log.WarnContext(ctx, "ACME account cannot be read, another one is made", keyError, err)
+		if i.account, unread = i.readAccount(ctx); errors.Is(unread, fs.ErrNotExist) {
+			unread = nil
 		}
-		i.account = account
 	}
 	if i.account != nil {
-		return i.account, nil
+		return i.account, unread, nil
 	}
+	registered, err = i.newAccount(ctx, client)
+	i.account = registered
+	return registered, unread, err
+}
+
+// newAccount makes an account and keeps it.
+func (i *issuer) newAccount(ctx context.Context, client *acmez.Client) (*acme.Account, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -159,8 +176,7 @@ func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.
 	if err := i.writeAccount(ctx, account, key); err != nil {
 		return nil, fmt.Errorf("keep the ACME account: %w", err)
 	}
-	i.account = &account
-	return i.account, nil
+	return &account, nil
 }
 
 func (i *issuer) readAccount(ctx context.Context) (*acme.Account, error) {

@@ -46,8 +46,8 @@ func (c *Certs) restore() error {
 	if err != nil { // the feed will tell
 		c.log.Error("list of certificates skipped", keyError, err)
 	}
-	for _, name := range wanted {
-		t.wanted[name] = struct{}{}
+	for _, w := range append(wanted, c.wantedByPlatform()...) {
+		t.wanted[w.Hostname] = w.Org
 	}
 	if c.ACME() {
 		if err := c.restoreIssued(t, now); err != nil {
@@ -138,8 +138,6 @@ func (c *Certs) follow(ctx context.Context) {
 
 // apply makes what the feed says what handshakes meet, and then what the disk has.
 func (c *Certs) apply(set hangar.CertificateSet) {
-	c.change.Lock()
-	defer c.change.Unlock()
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
 	fresh := map[hangar.Hostname][]byte{}
@@ -159,31 +157,48 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 		fresh[up.Hostname] = both
 	}
 	if c.ACME() {
-		for _, name := range set.ACME {
-			next.wanted[name] = struct{}{}
+		for _, w := range append(slices.Clone(set.ACME), c.wantedByPlatform()...) {
+			next.wanted[w.Hostname] = w.Org
 		}
 	}
-	for name, e := range before.issued {
-		if _, wanted := next.wanted[name]; wanted || c.demandable(name) {
-			next.issued[name] = e
-		}
-	}
-	c.table.Store(next)
+	c.replace(next)
 	if err := c.keep(before, next, fresh); err != nil {
 		c.log.Error("certificates are not on the disk", keyError, err)
 	}
-	for name := range next.wanted {
-		if _, known := before.wanted[name]; !known {
+	for name, org := range next.wanted {
+		was, known := before.wanted[name]
+		if known && was != org {
+			c.forget(name) // how it went for another organization
+		}
+		if !known || was != org {
 			c.orders.set(name, c.dueAt(next, name, now))
 		}
 	}
 	for name := range before.wanted {
 		if _, wanted := next.wanted[name]; !wanted && !c.demandable(name) {
 			c.orders.drop(name)
-			if err := c.attempts.forget(name); err != nil {
-				c.log.Warn("attempts stay on the disk", keyName, string(name), keyError, err)
-			}
+			c.forget(name)
 		}
+	}
+}
+
+// replace makes a table the one that handshakes meet, with what was issued and is wanted still.
+func (c *Certs) replace(next *table) {
+	c.change.Lock()
+	defer c.change.Unlock()
+	for name, e := range c.table.Load().issued {
+		if _, wanted := next.wanted[name]; wanted || c.demandable(name) {
+			next.issued[name] = e
+		}
+	}
+	c.table.Store(next)
+}
+
+// forget forgets how asking for a name went. What it has used of its limits stays counted.
+func (c *Certs) forget(name hangar.Hostname) {
+	c.budget.drop(name)
+	if err := c.attempts.forget(name); err != nil {
+		c.log.Warn("attempts stay on the disk", keyName, string(name), keyError, err)
 	}
 }
 
@@ -198,7 +213,7 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 		}
 	}
 	if !maps.Equal(before.wanted, next.wanted) {
-		err = errors.Join(err, c.disk.writeWanted(slices.Collect(maps.Keys(next.wanted))))
+		err = errors.Join(err, c.disk.writeWanted(next.wanted))
 	}
 	return err
 }
@@ -206,13 +221,17 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 // fulfil has a certificate issued or renewed if it is time to, and returns when something is
 // to be done for the name again.
 func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
+	c.budget.drop(name) // it may have to wait again
 	t, now := c.table.Load(), time.Now()
 	current := t.issued[name]
-	if _, wanted := t.wanted[name]; !wanted {
+	org, wanted := t.wanted[name]
+	if !wanted {
+		var known bool
+		org, known = c.options.Owner(name)
 		switch {
 		case !c.demandable(name):
 			return now, false
-		case c.options.Known(name):
+		case known:
 		case current == nil || !current.valid(now):
 			return now, false
 		default: // the Apps may not be known yet
@@ -225,12 +244,18 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	if current != nil && now.Before(current.renewAt(c.options.RenewalRatio)) {
 		return c.install(name, current), true
 	}
+	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	if !c.platform(name) {
+		if held := c.budget.take(wished, now); held != nil {
+			c.log.DebugContext(ctx, "certificate has to wait", keyName, string(name), "why", held.shown.Message, "next", held.until)
+			return held.until, true
+		}
+	}
 	var told time.Time
 	issued, err := c.ask(context.WithValue(ctx, toldKey{}, &told), name, current)
 	if err == nil {
-		if err := c.attempts.forget(name); err != nil {
-			c.log.WarnContext(ctx, "attempts stay on the disk", keyName, string(name), keyError, err)
-		}
+		c.budget.issued(wished, time.Now())
+		c.forget(name)
 		c.log.InfoContext(ctx, "certificate issued", keyName, string(name), "until", issued.notAfter)
 		return c.install(name, issued), true
 	}
@@ -316,6 +341,12 @@ func (c *Certs) CertificateState(name hangar.Hostname) hangar.CertificateState {
 			s.RateLimitedUntil = last.LimitedUntil
 		}
 	}
+	if held := c.budget.held(name, now); held != nil && wanted {
+		s.Errors = append([]hangar.CertificateError{held.shown}, s.Errors...)
+		if held.until.After(s.RateLimitedUntil) {
+			s.RateLimitedUntil = held.until.UTC()
+		}
+	}
 	return s
 }
 
@@ -329,6 +360,9 @@ func (c *Certs) RetryCertificate(name hangar.Hostname) {
 		return
 	}
 	at := now
+	if held := c.budget.held(name, now); held != nil {
+		at = held.until
+	}
 	if last := c.attempts.get(name); last != nil {
 		for _, earliest := range []time.Time{last.At.Add(c.options.Pace.Again), last.LimitedUntil} {
 			if earliest.After(at) {

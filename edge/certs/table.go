@@ -61,18 +61,18 @@ func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCe
 
 // table is what handshakes look at. It never changes.
 type table struct {
-	custom map[hangar.Hostname]*entry   // that were uploaded, by name or wildcard
-	issued map[hangar.Hostname]*entry   // that an ACME server has issued
-	wanted map[hangar.Hostname]struct{} // names of the feed that are to have an issued one
+	custom map[hangar.Hostname]*entry       // that were uploaded, by name or wildcard
+	issued map[hangar.Hostname]*entry       // that an ACME server has issued
+	wanted map[hangar.Hostname]hangar.OrgID // names that are to have an issued one, and whose they are; of the platform: nobody's
 }
 
 func emptyTable() *table {
-	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]struct{}{}}
+	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]hangar.OrgID{}}
 }
 
-// find returns the certificate for a name, or the best of those that have expired.
-func (t *table) find(name hangar.Hostname, now time.Time) (found, expired *entry) {
-	for _, e := range [...]*entry{t.custom[name], t.issued[name], t.custom[name.Covering()]} {
+// best returns the first certificate that is valid, and else the first that there is.
+func best(now time.Time, candidates ...*entry) (found, expired *entry) {
+	for _, e := range candidates {
 		if e == nil {
 			continue
 		}

@@ -63,7 +63,7 @@ func (b *bucket) take(now time.Time, rate float64) bool {
 }
 
 func (c *clients) of(a netip.Addr, now time.Time) *client {
-	key := connlimit.SourceOf(a)
+	key := connlimit.ClientOf(a)
 	known := c.all[key]
 	if known == nil {
 		if c.all == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/dns"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -98,7 +99,7 @@ func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(
 	row, ok := w.rows[id]
 	if !ok {
 		row = hangar.MachineRow{Network: network, Machine: hangar.Machine{
-			ID: id, App: hangar.AppName(app), Host: "0a7b007d", Region: "ams", State: hangar.MachineStarted, PrivateIP: address(network, n),
+			ID: id, App: hangar.AppName(app), AppID: hangar.AppID(app), Host: "0a7b007d", Region: "ams", State: hangar.MachineStarted, PrivateIP: address(network, n),
 		}}
 	}
 	for _, c := range change {
@@ -169,7 +170,7 @@ func dial(tb testing.TB, network string, from netip.Addr, to netip.AddrPort) *md
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		tb.Fatal(err)
 	}
 	return &mdns.Conn{Conn: conn, UDPSize: 4096}
@@ -208,15 +209,19 @@ type upstream struct {
 func newUpstream(tb testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg)) *upstream {
 	tb.Helper()
 	u := &upstream{asked: map[string]int{}, answer: answer}
-	packets, err := (&net.ListenConfig{}).ListenPacket(tb.Context(), "udp", "127.0.0.1:0")
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	stream, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", packets.LocalAddr().String())
+	packets, err := (&net.ListenConfig{}).ListenPacket(tb.Context(), "udp", address)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	u.addr = netip.MustParseAddrPort(packets.LocalAddr().String())
+	stream, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	u.addr = netip.MustParseAddrPort(address)
 	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, m *mdns.Msg) {
 		u.mu.Lock()
 		u.asked[m.Question[0].Name]++

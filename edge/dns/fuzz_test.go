@@ -37,7 +37,7 @@ func rowsOf(app string, from, to int) shown {
 	var rows shown
 	for n := from; n < to; n++ {
 		rows = append(rows, hangar.MachineRow{Network: 1, Seq: uint64(n), Machine: hangar.Machine{
-			ID: hangar.MachineID(fmt.Sprintf("%014x", n)), App: hangar.AppName(app), Region: "ams", State: hangar.MachineStarted,
+			ID: hangar.MachineID(fmt.Sprintf("%014x", n)), App: hangar.AppName(app), AppID: hangar.AppID(app), Region: "ams", State: hangar.MachineStarted,
 			PrivateIP: netip.MustParseAddr(fmt.Sprintf("fdaa:0:1:a7b:7d:0:%x:2", n)),
 			Config:    hangar.MachineConfig{Metadata: map[string]string{"role": "primary"}},
 		}})

@@ -116,7 +116,7 @@ func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
 	if before > 1 || l.routes == nil {
 		return nil
 	}
-	route, ok := l.routes.App(hangar.AppName(q.label(0)))
+	route, ok := l.routes.ByName(hangar.AppName(q.label(0)))
 	if !ok {
 		return nil
 	}

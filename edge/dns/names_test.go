@@ -82,7 +82,7 @@ type ingress []hangar.AppRoute
 func (f ingress) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
 	return func(yield func(hangar.RouteChange, error) bool) {
 		for i := range f {
-			if !yield(hangar.RouteChange{App: f[i].App, Route: &f[i]}, nil) {
+			if !yield(hangar.RouteChange{App: f[i].ID, Route: &f[i]}, nil) {
 				return
 			}
 		}
@@ -99,11 +99,11 @@ func served(t *testing.T) *catalog.Routes {
 		return hangar.Address{App: app, Kind: hangar.AddressPrivateV6, IP: hangar.FlycastAddress(network, n), NetworkID: network}
 	}
 	routes := catalog.NewRoutes(ingress{
-		{App: "web", Network: netOne, Addresses: []hangar.Address{
+		{ID: "web", App: "web", Network: netOne, Addresses: []hangar.Address{
 			{App: "web", Kind: hangar.AddressV6, IP: netip.MustParseAddr("2001:db8::1")}, at("web", netOne, 1), at("web", netOne, 2),
 		}},
-		{App: "other", Network: netTwo, Addresses: []hangar.Address{at("other", netOne, 7)}},
-		{App: "idle", Network: netOne, Addresses: []hangar.Address{{App: "idle", Kind: hangar.AddressSharedV4, IP: netip.MustParseAddr("127.0.0.1")}}},
+		{ID: "other", App: "other", Network: netTwo, Addresses: []hangar.Address{at("other", netOne, 7)}},
+		{ID: "idle", App: "idle", Network: netOne, Addresses: []hangar.Address{{App: "idle", Kind: hangar.AddressSharedV4, IP: netip.MustParseAddr("127.0.0.1")}}},
 	}, "hangar.localhost", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -31,7 +31,7 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	open := connlimit.NewCount(maxClientStreams, maxStreams)
+	open := connlimit.NewCount[netip.Addr](maxClientStreams, maxStreams)
 	for {
 		conn, err := l.AcceptTCP()
 		if ctx.Err() != nil {
@@ -49,7 +49,7 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			continue
 		}
 		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		source := connlimit.SourceOf(s.asker(addr).client())
+		source := connlimit.ClientOf(s.asker(addr).client())
 		if !open.Take(source) {
 			_ = conn.Close()
 			continue

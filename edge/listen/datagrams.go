@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 const (
@@ -19,7 +20,8 @@ const (
 	sessionIdle = 60 * time.Second
 	// maxPending is how many datagrams of a client wait until its Machine is there.
 	maxPending = 8
-	// maxPendingBytes is how many bytes wait so in all sessions together.
+	// maxPendingBytes is how many bytes wait so in all sessions together. Those of one
+	// organization are never more than what is left.
 	maxPendingBytes = 64 << 20
 	// sessionShare of the connections that there may be is how many sessions there may be.
 	sessionShare = 2
@@ -43,6 +45,7 @@ type datagrams struct {
 // session is what a client and a Machine have with one another.
 type session struct {
 	remote netip.AddrPort
+	org    hangar.OrgID // for which it counts
 	latest atomic.Int64 // when the latest datagram came, in nanoseconds
 
 	mu      sync.Mutex
@@ -87,26 +90,40 @@ func (d *datagrams) receive(ctx context.Context) {
 
 // session returns that of a client, which may be a new one. It is nil if there are too many.
 func (d *datagrams) session(ctx context.Context, remote netip.AddrPort) *session {
+	s, refused := d.admit(ctx, remote)
+	if refused != nil {
+		d.l.refused.sessions.Add(1)
+		d.tell(remote, refused)
+	}
+	return s
+}
+
+func (d *datagrams) admit(ctx context.Context, remote netip.AddrPort) (*session, *hangar.EdgeError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s := d.sessions[remote]; s != nil {
-		return s
+		return s, nil
 	}
-	client := clientOf(remote.Addr().Unmap())
-	if len(d.sessions) >= d.l.o.Limits.Sessions || d.clients[client] >= d.l.o.Limits.ClientSessions || int(d.l.sessions.Load()) >= d.l.o.Limits.Conns/sessionShare {
-		d.tell(remote, &hangar.EdgeError{Code: hangar.EdgeQueueFull, Message: "datagrams of a client are dropped, because there are too many"})
-		return nil
+	client := connlimit.ClientOf(remote.Addr())
+	route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr())
+	if !ok {
+		return nil, nil // the address was taken away from its App a moment ago
 	}
-	s := &session{remote: remote}
+	if len(d.sessions) >= d.l.o.Limits.Sessions || d.clients[client] >= d.l.o.Limits.ClientSessions {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeQueueFull, Message: "datagrams of a client are dropped, because there are too many"}
+	}
+	if !d.l.sessions.Take(route.Org) {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeOrgLimit, Message: "datagrams of a client are dropped, because the apps of the organization have too many clients"}
+	}
+	s := &session{remote: remote, org: route.Org}
 	s.latest.Store(time.Now().UnixNano())
 	d.sessions[remote] = s
 	d.clients[client]++
-	d.l.sessions.Add(1)
 	d.l.wg.Go(func() {
 		defer d.forget(s, client)
 		d.exchange(ctx, s)
 	})
-	return s
+	return s, nil
 }
 
 // forget ends a session. The client's next datagram begins another.
@@ -118,7 +135,7 @@ func (d *datagrams) forget(s *session, client netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sessions, s.remote)
-	d.l.sessions.Add(-1)
+	d.l.sessions.Leave(s.org)
 	if d.clients[client]--; d.clients[client] == 0 {
 		delete(d.clients, client)
 	}
@@ -133,8 +150,7 @@ func (l *Listeners) send(s *session, b []byte) {
 	case s.machine != nil:
 		_, _ = s.machine.Write(b) // as lost as any datagram may be
 	case s.ended || len(s.pending) >= maxPending:
-	case l.pending.Add(int64(len(b))) > maxPendingBytes:
-		l.pending.Add(int64(-len(b)))
+	case !l.pending.TakeN(s.org, len(b)):
 	default:
 		s.pending = append(s.pending, append([]byte(nil), b...))
 	}
@@ -143,7 +159,7 @@ func (l *Listeners) send(s *session, b []byte) {
 // forgetPending gives up what waits for the Machine. s.mu is held.
 func (l *Listeners) forgetPending(s *session) {
 	for _, b := range s.pending {
-		l.pending.Add(int64(-len(b)))
+		l.pending.LeaveN(s.org, len(b))
 	}
 	s.pending = nil
 }
@@ -170,7 +186,7 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 // tell tells the App.
 func (d *datagrams) tell(remote netip.AddrPort, err error) {
 	if route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr()); ok {
-		d.l.lines.failure(hangar.MachineRef{App: route.App}, "", remote, err)
+		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, "", remote, err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
@@ -51,39 +52,64 @@ func TestMachineIsKilled(t *testing.T) {
 	w.emptied(t, 0)
 }
 
-// Who was accepted and has not said anything when Run is told to end may say it for a moment,
-// and holds nothing up after that.
+// arrive connects and waits until Listeners wait for the client to say something.
+func (r *rig) arrive(t *testing.T) net.Conn {
+	t.Helper()
+	plain, _ := r.Addrs()
+	conn := dial(t, "tcp", plain.String())
+	for silent := 0; silent < 1; time.Sleep(time.Millisecond) {
+		r.arrivals.mu.Lock()
+		silent = len(r.arrivals.silent)
+		r.arrivals.mu.Unlock()
+	}
+	return conn
+}
+
+// A client that was accepted and has not said anything when Run is told to end may still say it.
 func TestLastWords(t *testing.T) {
 	w := newWorld()
 	w.app("shop", []string{"shared_v4 127.0.0.1"}, service("tcp", 1, 80, "http"))
 	r := newRig(t, w, func(o *Options) {
-		o.ServeConn = serveOnce
+		o.ServeConn, o.Drain, o.Limits.LastWords, o.Limits.FirstByte = serveOnce, time.Hour, time.Hour, time.Hour
 	})
-	plain, _ := r.Addrs()
-	speaks, silent := dial(t, "tcp", plain.String()), dial(t, "tcp", plain.String())
-	for accepted := 0; accepted < 2; time.Sleep(time.Millisecond) {
-		r.arrivals.mu.Lock()
-		accepted = len(r.arrivals.silent)
-		r.arrivals.mu.Unlock()
-	}
-	began, stopped := time.Now(), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		r.stop()
-	}()
-	time.Sleep(lastWords / 4)
+	speaks := r.arrive(t)
+	stopped := r.stopping(t)
 	_, err := io.WriteString(speaks, "GET / HTTP/1.1\r\nHost: shop.apps.test\r\n\r\n")
 	must(err)
 	if answer, err := io.ReadAll(speaks); err != nil || len(answer) == 0 {
 		t.Errorf("the last request is answered %q, %v", answer, err)
 	}
-	if _, err := silent.Read(make([]byte, 1)); err == nil {
-		t.Error("who is silent gets an answer")
+	<-stopped
+	<-r.Handed()
+}
+
+// stopping begins to stop Listeners, waits until they accept nothing more, and returns what is
+// closed when they have ended.
+func (r *rig) stopping(t *testing.T) <-chan struct{} {
+	t.Helper()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.stop()
+	}()
+	plain, _ := r.Addrs()
+	refuses(t, plain.String())
+	return stopped
+}
+
+// A client that stays silent after Run was told to end holds nothing up.
+func TestSilenceAtTheEnd(t *testing.T) {
+	w := newWorld()
+	w.app("shop", []string{"shared_v4 127.0.0.1"}, service("tcp", 1, 80, "http"))
+	r := newRig(t, w, func(o *Options) {
+		o.Drain, o.Limits.LastWords, o.Limits.FirstByte = time.Hour, time.Millisecond, time.Hour
+	})
+	silent := r.arrive(t)
+	stopped := r.stopping(t)
+	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the silent connection ends with %v", err)
 	}
 	<-stopped
-	if took := time.Since(began); took > 2*lastWords {
-		t.Errorf("it took %s", took)
-	}
 	<-r.Handed()
 }
 
@@ -131,7 +157,7 @@ func TestAddressOfAnAppBecomesFree(t *testing.T) {
 		must(k.Open(t.Context()))
 		r := newRig(t, w, func(o *Options) { o.HTTP, o.HTTPS, o.Keeper, o.Drain = address, "", k, time.Millisecond })
 		must(r.Await(t.Context()))
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 			err := echoed(at(dedicated, port))
 			if err == nil {
 				break
@@ -145,27 +171,38 @@ func TestAddressOfAnAppBecomesFree(t *testing.T) {
 	}
 }
 
-// Datagrams that wait for Machines do not fill the memory, whoever says that he sent them.
+// TestPendingDatagramsAreBounded: datagrams that wait for Machines do not fill the memory, whoever
+// says that he sent them, and those of one organization leave room for another's.
 func TestPendingDatagramsAreBounded(t *testing.T) {
-	l := &Listeners{}
+	const length = 1400
+	l := New(Options{})
+	l.sessions = connlimit.NewCount[hangar.OrgID](1<<20, 1<<20)
 	d := &datagrams{l: l, sessions: map[netip.AddrPort]*session{}, clients: map[netip.Addr]int{}}
 	var all []*session
-	for range 10_000 {
-		s := &session{}
-		all = append(all, s)
-		l.sessions.Add(1)
-		for range maxPending {
-			l.send(s, make([]byte, 1400))
+	wait := func(org hangar.OrgID, sessions int) {
+		for range sessions {
+			s := &session{org: org}
+			all = append(all, s)
+			l.sessions.Take(org)
+			for range maxPending {
+				l.send(s, make([]byte, length))
+			}
 		}
 	}
-	if n := l.pending.Load(); n > maxPendingBytes || n < maxPendingBytes-1400 {
+	wait("greedy", 10_000)
+	if n := l.pending.Open(); n > maxPendingBytes/2 || n < maxPendingBytes/2-length {
 		t.Errorf("%d bytes wait", n)
+	}
+	const sessions = 1000
+	before := l.pending.Open()
+	if wait("other", sessions); l.pending.Open() != before+sessions*maxPending*length {
+		t.Errorf("of another organization, %d bytes wait", l.pending.Open()-before)
 	}
 	for _, s := range all {
 		d.forget(s, netip.Addr{})
-		l.send(s, make([]byte, 1400)) // too late
+		l.send(s, make([]byte, length)) // too late
 	}
-	if n := l.pending.Load(); n != 0 || l.sessions.Load() != 0 {
-		t.Errorf("%d bytes wait, of %d sessions", n, l.sessions.Load())
+	if n := l.pending.Open(); n != 0 || l.sessions.Open() != 0 {
+		t.Errorf("%d bytes wait, of %d sessions", n, l.sessions.Open())
 	}
 }

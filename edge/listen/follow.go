@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 const (
 	// retryEvery is how often sockets are tried again that could not be opened.
 	retryEvery = 30 * time.Second
-	// retryFirst is when they are tried for the second time after the start: by then a keeper has
-	// let go of what an earlier daemon with other addresses has left.
+	// retryFirst is when they are tried for the second time after the start, and then after pauses
+	// that double: a keeper soon lets go of what an earlier daemon with other addresses has left.
 	retryFirst = time.Second
 	// A round of looking what Apps need is followed by a pause of minPause, or of
 	// pauseFactor times what it took.
@@ -37,12 +38,13 @@ type follower struct {
 	connections context.Context //nolint:containedctx // ends with the drain, not with what follow was called for
 	shared      netip.Addr
 	bound       map[key]io.Closer
-	failed      map[key]string // why; told once
-	cut         map[hangar.AppName]int
+	owners      map[key]hangar.OrgID // of what is bound: whose App needed it first
+	failed      map[key]string       // why; told once
+	cut         map[hangar.AppID]int
 }
 
 func newFollower(connections context.Context, l *Listeners) *follower {
-	f := &follower{Listeners: l, connections: connections, bound: map[key]io.Closer{}, failed: map[key]string{}, shared: l.o.Shared}
+	f := &follower{Listeners: l, connections: connections, bound: map[key]io.Closer{}, owners: map[key]hangar.OrgID{}, failed: map[key]string{}, shared: l.o.Shared}
 	if ip, err := netip.ParseAddr(hostOf(l.o.HTTP)); err == nil && !ip.IsUnspecified() {
 		f.shared = ip
 	}
@@ -60,8 +62,9 @@ func (f *follower) follow(ctx context.Context) {
 	endQUIC := f.serveQUIC(f.connections) //nolint:contextcheck // which goes on when ctx has ended
 	retry := time.NewTicker(retryEvery)
 	defer retry.Stop()
-	first := time.NewTimer(retryFirst)
-	defer first.Stop()
+	early := retryFirst
+	soon := time.NewTimer(early)
+	defer soon.Stop()
 	for began := time.Now(); ctx.Err() == nil; {
 		routes, ports := f.o.Routes.Changed(), f.o.Balancer.Changed()
 		round := time.Now()
@@ -76,7 +79,10 @@ func (f *follower) follow(ctx context.Context) {
 		case <-routes:
 		case <-ports:
 		case <-f.progress.poke:
-		case <-first.C:
+		case <-soon.C:
+			if early *= 2; early < retryEvery {
+				soon.Reset(early)
+			}
 		case <-retry.C:
 			if len(f.inherited.sockets) > 0 && time.Since(began) >= retryEvery {
 				f.inherited.renounce(ofApps)
@@ -126,7 +132,10 @@ func (f *follower) adjust(ctx context.Context) {
 	p := &plan{
 		shared: f.shared, most: f.o.Limits.Ports, covered: f.covered, ports: f.o.Balancer.Ports,
 		free: f.o.Limits.Conns/socketShare - len(f.bound), open: func(k key) bool { _, ok := f.bound[k]; return ok },
-		want: make(map[key]hangar.AppName, len(f.bound)), cut: map[hangar.AppName]int{},
+		want: make(map[key]*hangar.AppRoute, len(f.bound)), cut: map[hangar.AppID]int{}, held: map[hangar.OrgID]int{},
+	}
+	for _, org := range f.owners {
+		p.held[org]++
 	}
 	for _, route := range f.o.Routes.All() {
 		p.add(route)
@@ -136,6 +145,7 @@ func (f *follower) adjust(ctx context.Context) {
 			f.close(k, c)
 			f.drop(k.name())
 			delete(f.bound, k)
+			delete(f.owners, k)
 		}
 	}
 	for k := range f.failed {
@@ -143,15 +153,15 @@ func (f *follower) adjust(ctx context.Context) {
 			delete(f.failed, k)
 		}
 	}
-	for k, app := range p.want {
+	for k, route := range p.want {
 		if _, ok := f.bound[k]; !ok && ctx.Err() == nil {
-			f.open(ctx, k, app)
+			f.open(ctx, k, route)
 		}
 	}
 	for app, n := range p.cut {
 		if f.cut[app] != n {
-			f.lines.say(hangar.MachineRef{App: app}, "", "warn", fmt.Sprintf(
-				"%d ports are not served: an App can have %d beside those of HTTP and HTTPS, counted for each of its addresses, and all Apps %d",
+			f.lines.say(hangar.MachineRef{AppID: app}, "", "warn", fmt.Sprintf(
+				"%d ports are not served: an App can have %d beside those of HTTP and HTTPS, counted for each of its addresses, all Apps %d, and those of an organization no more than are left",
 				n, f.o.Limits.Ports, f.o.Limits.Conns/socketShare))
 		}
 	}
@@ -173,15 +183,16 @@ func (f *follower) covered(a netip.AddrPort) bool {
 }
 
 // open opens the socket of an App.
-func (f *follower) open(ctx context.Context, k key, app hangar.AppName) {
+func (f *follower) open(ctx context.Context, k key, route *hangar.AppRoute) {
 	err := f.begin(ctx, k)
 	if err == nil {
+		f.owners[k] = route.Org
 		delete(f.failed, k)
 		return
 	}
 	if why := err.Error(); f.failed[k] != why {
 		f.failed[k] = why
-		f.lines.say(hangar.MachineRef{App: app}, "", "error", fmt.Sprintf("[%s] cannot listen on %s: %v", hangar.EdgeSocket, k.name(), cause(err)))
+		f.lines.say(hangar.MachineRef{AppID: route.ID}, "", "error", fmt.Sprintf("[%s] cannot listen on %s: %v", hangar.EdgeSocket, k.name(), cause(err)))
 	}
 }
 
@@ -237,8 +248,9 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 			continue
 		}
 		a := &arrival{conn: conn, socket: s, local: unmapped(conn.LocalAddr()), remote: unmapped(conn.RemoteAddr())}
-		a.client = clientOf(a.remote.Addr())
+		a.client = connlimit.ClientOf(a.remote.Addr())
 		if !l.clients.Take(a.client) {
+			l.refused.clients.Add(1)
 			reset(conn)
 			continue
 		}
@@ -246,6 +258,7 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 		l.wg.Go(func() {
 			defer a.hand(&l.arrivals)
 			defer l.clients.Leave(a.client)
+			defer l.discharge(a)
 			l.serve(connections, a)
 		})
 	}

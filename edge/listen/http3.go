@@ -10,15 +10,12 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // streamsPerConnection is how many requests a client may have under way in a connection.
 const streamsPerConnection = 100
-
-// unproven is how many clients a second may begin a connection without proving first that they
-// are at their address; for a moment five times as many. Others could fill the table of
-// connections in the name of anybody.
-const unproven = 500
 
 // errTooMany refuses a QUIC connection.
 var errTooMany = errors.New("too many connections")
@@ -32,8 +29,8 @@ func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
 		return func() {}
 	}
 	resetKey, tokenKey := quic.StatelessResetKey(l.keys.derive("quic reset")), quic.TokenGeneratorKey(l.keys.derive("quic token"))
-	transport := &quic.Transport{Conn: l.quic, StatelessResetKey: &resetKey, TokenGeneratorKey: &tokenKey, ConnContext: l.arriveQUIC, VerifySourceAddress: l.toProve}
-	server := &http3.Server{Handler: http.HandlerFunc(l.serveRequest)}
+	transport := &quic.Transport{Conn: l.quic, StatelessResetKey: &resetKey, TokenGeneratorKey: &tokenKey, ConnContext: l.arriveQUIC, VerifySourceAddress: toProve}
+	server := &http3.Server{Handler: http.HandlerFunc(l.serveRequest), MaxHeaderBytes: l.o.MaxHeaderBytes}
 	server.TLSConfig = http3.ConfigureTLSConfig(l.outer)
 	listener, err := transport.ListenEarly(server.TLSConfig, &quic.Config{
 		HandshakeIdleTimeout: l.o.Limits.Handshake, MaxIncomingStreams: streamsPerConnection,
@@ -58,17 +55,22 @@ func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
 	}
 }
 
-// toProve reports whether a client has to prove that it is at its address.
-func (l *Listeners) toProve(net.Addr) bool { return !l.news.allow(struct{}{}, time.Now()) }
+// toProve has every client prove that it is at its address before anything is counted for that,
+// or it could use up what others may have. A client that was here within a day has a token.
+func toProve(net.Addr) bool { return true }
 
 // arriveQUIC counts a connection until it ends.
 func (l *Listeners) arriveQUIC(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 	a := &arrival{local: l.https.local, remote: unmapped(info.RemoteAddr), port: l.https.port}
-	a.client = clientOf(a.remote.Addr())
+	a.client = connlimit.ClientOf(a.remote.Addr())
 	if !l.byIP.allow(a.client, time.Now()) || !l.clients.Take(a.client) {
+		l.refused.clients.Add(1)
 		return nil, errTooMany
 	}
-	context.AfterFunc(ctx, func() { l.clients.Leave(a.client) })
+	context.AfterFunc(ctx, func() {
+		l.discharge(a)
+		l.clients.Leave(a.client)
+	})
 	return context.WithValue(ctx, handshakeKey{}, a), nil
 }
 

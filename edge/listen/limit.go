@@ -2,7 +2,6 @@ package listen
 
 import (
 	"math"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -19,20 +18,21 @@ type Limits struct {
 	Handshakes       int // TLS handshakes under way, of all clients
 	ClientHandshakes int // of one
 	ClientRate       int // TLS handshakes a second, of one client; for a moment five times as many
-	NameRate         int // likewise, for one server name
+	NameRate         int // likewise, for one server name, which its clients share
 	Ports            int // sockets of one App, beside those of HTTP and HTTPS
 	Sessions         int // clients with whom a UDP port of an App exchanges datagrams
 	ClientSessions   int // of one address
 
 	FirstByte time.Duration // how long a client may say nothing of whose it is
 	Handshake time.Duration // how long a TLS handshake may take
+	LastWords time.Duration // how long those accepted last may say nothing of whose they are, after Run was told to end
 }
 
 // DefaultLimits are those of a Limits that says nothing.
 func DefaultLimits() Limits {
 	return Limits{
 		Conns: 100_000, ClientConns: 4096, Handshakes: 4096, ClientHandshakes: 256, ClientRate: 200, NameRate: 2000,
-		Ports: 1000, Sessions: 10_000, ClientSessions: 256, FirstByte: 10 * time.Second, Handshake: 10 * time.Second,
+		Ports: 1000, Sessions: 10_000, ClientSessions: 256, FirstByte: 10 * time.Second, Handshake: 10 * time.Second, LastWords: time.Second,
 	}
 }
 
@@ -57,7 +57,11 @@ func (l Limits) complete() Limits {
 			*n.value = math.MaxInt
 		}
 	}
-	for _, n := range []struct{ value, usual *time.Duration }{{&l.FirstByte, &d.FirstByte}, {&l.Handshake, &d.Handshake}} {
+	for _, n := range []struct{ value, usual *time.Duration }{
+		{&l.FirstByte, &d.FirstByte},
+		{&l.Handshake, &d.Handshake},
+		{&l.LastWords, &d.LastWords},
+	} {
 		switch {
 		case *n.value == 0:
 			*n.value = *n.usual
@@ -80,19 +84,6 @@ func (l Limits) affordable() Limits {
 		l.Conns = int(min(uint64(l.Conns), files.Cur/filesPerConn))
 	}
 	return l
-}
-
-// clientBits of an IPv6 address are what an internet provider gives to one customer.
-const clientBits = 64
-
-// clientOf is whom an address belongs to. In private networks all of a /64 would be the
-// Machines of many.
-func clientOf(a netip.Addr) netip.Addr {
-	if a.Is4() || a.IsPrivate() {
-		return connlimit.SourceOf(a)
-	}
-	p, _ := a.Prefix(clientBits) // fails for no IPv6 address
-	return p.Addr()
 }
 
 // burst is for how many seconds' worth of events a rate may be exceeded.
@@ -139,4 +130,45 @@ func (r *rates[K]) allow(key K, now time.Time) bool {
 		r.sweep = max(minSweep, 2*len(r.due))
 	}
 	return true
+}
+
+// shares bounds how often something happens, by key, in a way that no client shuts a key for
+// others: in each period of burst seconds, a client that has got some may have one more only as
+// long as that leaves as much as it would have had then.
+type shares[K, C comparable] struct {
+	most int // events of a key in a period
+
+	mu      sync.Mutex
+	periods map[K]period[C]
+	sweep   int // how many there may be until those are forgotten that have ended
+}
+
+type period[C comparable] struct {
+	ends  time.Time
+	count *connlimit.Count[C]
+}
+
+// newShares allows a number of events a second.
+func newShares[K, C comparable](perSecond int) *shares[K, C] {
+	return &shares[K, C]{most: min(perSecond, math.MaxInt/burst) * burst, periods: make(map[K]period[C]), sweep: minSweep}
+}
+
+// allow counts an event, unless it is one too many.
+func (s *shares[K, C]) allow(key K, client C, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.periods[key]
+	if !ok || !now.Before(p.ends) {
+		p = period[C]{now.Add(burst * time.Second), connlimit.NewCount[C](s.most, s.most)}
+		s.periods[key] = p
+	}
+	if len(s.periods) > s.sweep {
+		for k, p := range s.periods {
+			if !now.Before(p.ends) {
+				delete(s.periods, k)
+			}
+		}
+		s.sweep = max(minSweep, 2*len(s.periods))
+	}
+	return p.count.Take(client)
 }

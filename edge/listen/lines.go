@@ -28,7 +28,7 @@ type lines struct {
 
 // line is what is said again only after linesEvery.
 type line struct {
-	app  hangar.AppName
+	app  hangar.AppID
 	code hangar.EdgeCode
 }
 
@@ -44,7 +44,7 @@ func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.
 	if !ok {
 		e = &hangar.EdgeError{Code: hangar.EdgeInternal, Message: "the connection failed", Err: err}
 	}
-	missed, due := l.due(line{ref.App, e.Code}, time.Now())
+	missed, due := l.due(line{ref.AppID, e.Code}, time.Now())
 	if !due {
 		return
 	}

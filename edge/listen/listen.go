@@ -4,9 +4,9 @@
 // Promises. A connection whose local address is of one App belongs to that App, whatever
 // else it says; any other says whose it is by its TLS server name, or is HTTP. Nothing is
 // read of a connection before it is known what is done with it, so that bytes which are only
-// passed on never leave the kernel. What no App has asked for is closed. One client cannot
-// have more than its share of connections and handshakes, and none of what it does holds up
-// the others.
+// passed on never leave the kernel. What no App has asked for is closed. One client, and the
+// Apps of one organization, however many clients they have, cannot have more than their share
+// of connections, handshakes, datagrams and sockets: as much as they have is left for others.
 //
 // The sockets outlive the process: each is also held by a keeper, from which the next
 // Listeners take it back. Connections that come in between wait in its backlog. When Run is
@@ -50,10 +50,13 @@ type Options struct {
 	HTTP, HTTPS string
 	// Shared is the address that Apps share. On it Apps are served on the other ports which
 	// they have for TLS or HTTP, unless HTTP names an address, which is it then.
-	Shared   netip.Addr
-	HTTP3    bool            // also serve HTTP/3, on the UDP port of HTTPS
-	Host     hangar.HostID   // whose gate takes lines about an App without a Machine
-	Domain   hangar.Hostname // below which Apps have their names
+	Shared netip.Addr
+	HTTP3  bool            // also serve HTTP/3, on the UDP port of HTTPS
+	Host   hangar.HostID   // whose gate takes lines about an App without a Machine
+	Domain hangar.Hostname // below which Apps have their names
+	// Platform reports whether a name is one of the platform itself, which is served by TLS on
+	// HTTPS alone. nil: none is.
+	Platform func(name hangar.Hostname) bool
 	Routes   *catalog.Routes
 	Balancer *balance.Balancer
 	Gates    hangar.MachineGates
@@ -64,12 +67,14 @@ type Options struct {
 	ServeConn func(ctx context.Context, conn net.Conn, e Info)
 	// ServeRequest serves a request that came by HTTP/3.
 	ServeRequest func(w http.ResponseWriter, r *http.Request, e Info)
-	Keeper       *keeper.Client // nil: sockets end with the process
-	Tickets      string         // the file of the keys of TLS sessions; empty: they end with the process
-	Drain        time.Duration  // how long connections go on after Run was told to end
-	Limits       Limits
-	Ready        func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
-	Log          *slog.Logger
+	// MaxHeaderBytes bounds the header of such a request; 0: 1 MiB.
+	MaxHeaderBytes int
+	Keeper         *keeper.Client // nil: sockets end with the process
+	Tickets        string         // the file of the keys of TLS sessions; empty: they end with the process
+	Drain          time.Duration  // how long connections go on after Run was told to end
+	Limits         Limits
+	Ready          func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
+	Log            *slog.Logger
 }
 
 // Info is what is known of a connection for HTTP.
@@ -77,20 +82,22 @@ type Info struct {
 	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
 	Private       bool             // it came by a private network
 	Local, Remote netip.AddrPort
+	Client        netip.Addr           // whom limits of Remote count for; see Limits
 	TLS           *tls.ConnectionState // nil: none
 	ServerName    hangar.Hostname      // of TLS; empty: the client sent none
 	Port          int                  // public
+	Taken         func()               // to be called, on the goroutine of ServeConn, when what serves the connection waits for it at its own end
 }
 
 // Listeners are the sockets of the edge. Use New, Open, Run and Close, in that order.
 type Listeners struct {
 	o       Options
 	log     *slog.Logger
-	clients *connlimit.Count // connections
-	shakes  *connlimit.Count // TLS handshakes under way
+	clients *connlimit.Count[netip.Addr]   // connections
+	orgs    *connlimit.Count[hangar.OrgID] // connections of which it is known whose App they are for
+	shakes  *connlimit.Count[netip.Addr]   // TLS handshakes under way
 	byIP    *rates[netip.Addr]
-	byName  *rates[hangar.Hostname]
-	news    *rates[struct{}] // QUIC connections whose client has not proven its address
+	byName  *shares[hangar.Hostname, netip.Addr]
 	keys    *ticketKeys
 	configs configs
 	lines   *lines
@@ -98,8 +105,9 @@ type Listeners struct {
 
 	http, https *socket // nil: not listened on
 	quic        *net.UDPConn
-	sessions    atomic.Int64 // of datagrams, at all sockets
-	pending     atomic.Int64 // bytes of datagrams that wait for a Machine
+	sessions    *connlimit.Count[hangar.OrgID] // of datagrams, at all sockets
+	pending     *connlimit.Count[hangar.OrgID] // bytes of datagrams that wait for a Machine
+	refused     refusals
 	inherited   inheritance
 	progress    *progress
 	arrivals    arrivals
@@ -111,15 +119,21 @@ func New(o Options) *Listeners {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Platform == nil {
+		o.Platform = func(hangar.Hostname) bool { return false }
+	}
 	o.Limits = o.Limits.complete().affordable()
 	l := &Listeners{
 		o: o, log: o.Log,
-		clients: connlimit.NewCount(o.Limits.ClientConns, o.Limits.Conns),
-		shakes:  connlimit.NewCount(o.Limits.ClientHandshakes, o.Limits.Handshakes),
+		clients: connlimit.NewCount[netip.Addr](o.Limits.ClientConns, o.Limits.Conns),
+		orgs:    connlimit.NewCount[hangar.OrgID](o.Limits.Conns, o.Limits.Conns),
+		shakes:  connlimit.NewCount[netip.Addr](o.Limits.ClientHandshakes, o.Limits.Handshakes),
 		byIP:    newRates[netip.Addr](o.Limits.ClientRate),
-		byName:  newRates[hangar.Hostname](o.Limits.NameRate),
-		keys:    &ticketKeys{path: o.Tickets}, progress: newProgress(), news: newRates[struct{}](unproven),
+		byName:  newShares[hangar.Hostname, netip.Addr](o.Limits.NameRate),
+		keys:    &ticketKeys{path: o.Tickets}, progress: newProgress(),
 	}
+	l.sessions = connlimit.NewCount[hangar.OrgID](o.Limits.Conns/sessionShare, o.Limits.Conns/sessionShare)
+	l.pending = connlimit.NewCount[hangar.OrgID](maxPendingBytes, maxPendingBytes)
 	l.arrivals.silent, l.arrivals.handed = map[*net.TCPConn]struct{}{}, make(chan struct{})
 	l.lines = &lines{gates: o.Gates, host: o.Host}
 	l.outer = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.configFor}
@@ -155,6 +169,30 @@ func (l *Listeners) Open(ctx context.Context) (err error) {
 	return err
 }
 
+// MaxConns is how many connections there may be: as Limits say, or fewer if the process may
+// not have the descriptors.
+func (l *Listeners) MaxConns() int { return l.o.Limits.Conns }
+
+// Stats are counts of now and since the start.
+type Stats struct {
+	Conns           int // of which it is known whose App they are for
+	Sessions        int // of datagrams
+	RefusedClients  uint64
+	RefusedConns    uint64 // because the organization has too many
+	RefusedSessions uint64 // likewise, or because the port or the client has
+}
+
+// refusals are connections and sessions that were too many.
+type refusals struct{ clients, conns, sessions atomic.Uint64 }
+
+// Stats returns the counts.
+func (l *Listeners) Stats() Stats {
+	return Stats{
+		Conns: l.orgs.Open(), Sessions: l.sessions.Open(),
+		RefusedClients: l.refused.clients.Load(), RefusedConns: l.refused.conns.Load(), RefusedSessions: l.refused.sessions.Load(),
+	}
+}
+
 // Addrs are where HTTP and HTTPS are listened on, once Open has returned.
 func (l *Listeners) Addrs() (plain, secure netip.AddrPort) {
 	if l.http != nil {
@@ -186,7 +224,7 @@ func (l *Listeners) Run(ctx context.Context) error {
 	defer abort(nil)
 	newFollower(connections, l).follow(ctx)
 	told := time.Now()
-	l.arrivals.finish(min(lastWords, l.o.Drain))
+	l.arrivals.finish(min(l.o.Limits.LastWords, l.o.Drain))
 	ended := make(chan struct{})
 	go func() {
 		l.wg.Wait()

@@ -32,13 +32,16 @@ type plan struct {
 	shared netip.Addr // zero: none
 	most   int        // sockets of one App
 	free   int        // sockets that there may be beyond those that are open
+	// held are those of organizations that are open or planned: one may have another only as
+	// long as more are free than it has.
+	held map[hangar.OrgID]int
 	// covered tells of a TCP socket that another takes the connections of.
 	covered func(netip.AddrPort) bool
 	ports   func(*hangar.AppRoute) []balance.PortRange
 	open    func(key) bool // which are open
 
-	want map[key]hangar.AppName // of one App that needs it
-	cut  map[hangar.AppName]int // how many sockets Apps would have beyond most, or free
+	want map[key]*hangar.AppRoute // of one App that needs it
+	cut  map[hangar.AppID]int     // how many sockets Apps would have beyond most, or what is free
 }
 
 // add plans for an App. Datagrams say nothing of whose they are, so that they go to public
@@ -62,7 +65,7 @@ func (p *plan) add(route *hangar.AppRoute) {
 				continue
 			}
 			if ip.IsValid() {
-				left = p.addRange(route.App, ip, r, left)
+				left = p.addRange(route, ip, r, left)
 			}
 		}
 	}
@@ -70,7 +73,7 @@ func (p *plan) add(route *hangar.AppRoute) {
 
 // addRange plans for the ports of one address, and returns how many sockets the App may
 // still have.
-func (p *plan) addRange(app hangar.AppName, ip netip.Addr, r balance.PortRange, left int) int {
+func (p *plan) addRange(route *hangar.AppRoute, ip netip.Addr, r balance.PortRange, left int) int {
 	for port := max(r.First, 1); port <= min(r.Last, 65535); port++ {
 		k := key{r.UDP, netip.AddrPortFrom(ip, uint16(port))}
 		if !r.UDP && p.covered(k.addr) {
@@ -80,15 +83,16 @@ func (p *plan) addRange(app hangar.AppName, ip netip.Addr, r balance.PortRange, 
 			continue
 		}
 		fresh := !p.open(k)
-		if left == 0 || fresh && p.free <= 0 {
-			p.cut[app] += min(r.Last, 65535) - port + 1
+		if left == 0 || fresh && p.free <= p.held[route.Org] {
+			p.cut[route.ID] += min(r.Last, 65535) - port + 1
 			break
 		}
 		left--
 		if fresh {
 			p.free--
+			p.held[route.Org]++
 		}
-		p.want[k] = app
+		p.want[k] = route
 	}
 	return left
 }

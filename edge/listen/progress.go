@@ -97,13 +97,6 @@ func (l *Listeners) Sockets() ([]Socket, <-chan struct{}) {
 // Await returns when the sockets are as Routes and Balancer are now, or the error of ctx.
 func (l *Listeners) Await(ctx context.Context) error { return l.progress.await(ctx) }
 
-// lastWords is for how long those who were accepted last may still say whose they are, after
-// Run was told to end.
-const lastWords = time.Second
-
-// begin is how long whoever is handed a connection has to begin with it.
-const begin = 10 * time.Millisecond
-
 // arrivals are connections that were accepted and not handed on yet.
 type arrivals struct {
 	sync.WaitGroup               // of them, and of what accepts them
@@ -141,8 +134,6 @@ func (a *arrivals) finish(patience time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-none:
-		timer.Reset(begin)
-		<-timer.C
 	case <-timer.C:
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -154,5 +145,5 @@ func (a *arrivals) finish(patience time.Duration) {
 }
 
 // Handed is closed after Run was told to end, when all connections of HTTP that it has
-// accepted were given to ServeConn, or have ended, or say nothing.
+// accepted were taken by ServeConn, or have ended, or say nothing.
 func (l *Listeners) Handed() <-chan struct{} { return l.arrivals.handed }

@@ -58,7 +58,7 @@ func daemon(socket, dir, backend string, httpPort, rawPort int) {
 	w.app("shop", []string{"shared_v4 127.0.0.1", "v4 " + dedicated}, service("tcp", 1, 80, "http"), service("tcp", 1, rawPort))
 	r := start(w, log, func(o *Options) {
 		o.HTTP, o.HTTPS, o.Keeper, o.Tickets = fmt.Sprintf(":%d", httpPort), "", k, filepath.Join(dir, "tickets")
-		o.ServeConn = serveOnce
+		o.ServeConn, o.Drain, o.Limits.LastWords = serveOnce, patience, patience // a client is slow when the machine is
 	})
 	fmt.Println("ready")
 	<-ctx.Done()
@@ -67,7 +67,8 @@ func daemon(socket, dir, backend string, httpPort, rawPort int) {
 }
 
 // serveOnce serves one request, slowly.
-func serveOnce(_ context.Context, conn net.Conn, _ Info) {
+func serveOnce(_ context.Context, conn net.Conn, e Info) {
+	e.Taken()
 	defer conn.Close()
 	if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
 		return
@@ -124,12 +125,12 @@ func (c *client) run(stop <-chan struct{}, try func() error) {
 
 // request asks for something over a connection of its own.
 func request(address string) error {
-	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: shop.apps.test\r\n\r\n"); err != nil {
@@ -144,12 +145,12 @@ func request(address string) error {
 
 // echoed sends something to the backend and waits for it to come back.
 func echoed(address string) error {
-	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(conn, "text"); err != nil {

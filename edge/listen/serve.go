@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,11 +25,42 @@ type arrival struct {
 	port          int               // public
 	route         *hangar.AppRoute  // nil until it is known
 	dedicated     bool              // the local address is that App's own
+	platform      bool              // TLS is for a name of the platform; there is no route
 	private       bool              // it came by a private network
 	endpoint      *balance.Endpoint // nil until it is known
 	name          hangar.Hostname   // that TLS is for
 	refused       *hangar.EdgeError // why TLS was not to be
 	handed        bool              // it is no arrival any more
+
+	mu    sync.Mutex   // guards what follows
+	org   hangar.OrgID // that the connection counts for; empty: none
+	ended bool         // it counts for none any more
+}
+
+// charge counts a connection for the organization of its App, once that is known, unless the
+// organization has too many.
+func (l *Listeners) charge(a *arrival) *hangar.EdgeError {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.org != "" || a.ended:
+	case l.orgs.Take(a.route.Org):
+		a.org = a.route.Org
+	default:
+		l.refused.conns.Add(1)
+		return &hangar.EdgeError{Code: hangar.EdgeOrgLimit, Message: "the organization has too many connections to its apps open"}
+	}
+	return nil
+}
+
+// discharge takes back what charge has counted, when the connection has ended.
+func (l *Listeners) discharge(a *arrival) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended = true; a.org != "" {
+		l.orgs.Leave(a.org)
+		a.org = ""
+	}
 }
 
 // hand notes, once, that a connection is handed on, or has ended.
@@ -41,7 +73,7 @@ func (a *arrival) hand(all *arrivals) {
 
 // serveHTTP hands a connection on.
 func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e Info) {
-	a.hand(&l.arrivals)
+	e.Taken = func() { a.hand(&l.arrivals) }
 	l.o.ServeConn(ctx, conn, e)
 }
 
@@ -59,7 +91,7 @@ func (l *Listeners) serve(ctx context.Context, a *arrival) {
 	}
 	reset(a.conn)
 	if a.route != nil && !errors.Is(err, io.EOF) {
-		l.lines.failure(hangar.MachineRef{App: a.route.App}, "", a.remote, err)
+		l.lines.failure(hangar.MachineRef{App: a.route.App, AppID: a.route.ID}, "", a.remote, err)
 	}
 }
 
@@ -77,6 +109,9 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 		return l.serveWeb(ctx, a)
 	}
 	a.route, a.dedicated, a.private = route, true, address.Kind == hangar.AddressPrivateV6
+	if e := l.charge(a); e != nil {
+		return e
+	}
 	endpoint, ok := l.o.Balancer.Endpoint(route, false, a.port)
 	if !ok && a.socket.port != 0 && a.socket.port != a.port {
 		a.port = a.socket.port
@@ -124,7 +159,7 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	switch {
 	case state.NegotiatedProtocol == protoACME: // the handshake was all
 		return conn.Close()
-	case a.endpoint.Handling.HTTP:
+	case a.platform || a.endpoint.Handling.HTTP:
 		e := a.info()
 		e.TLS = &state
 		l.serveHTTP(ctx, conn.Conn, a, e)
@@ -137,7 +172,7 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 // info is what HTTP has to know. On a shared address one connection may have requests for
 // many Apps, or for another than TLS was established for.
 func (a *arrival) info() Info {
-	i := Info{Private: a.private, Local: a.local, Remote: a.remote, ServerName: a.name, Port: a.port}
+	i := Info{Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
 	if a.dedicated {
 		i.Route = a.route
 	}

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
 
@@ -31,7 +30,7 @@ type ticketKeys struct {
 	path string // empty: they are not kept
 
 	mu   sync.Mutex
-	keys []ticketKey // newest first
+	keys []ticketKey // newest first; never changed in place
 }
 
 // ticketKey is one from which those of Apps are derived.
@@ -42,8 +41,6 @@ type ticketKey struct {
 
 // open reads the file, if there is one. What cannot be read is replaced.
 func (k *ticketKeys) open(now time.Time) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.path != "" {
 		data, err := os.ReadFile(k.path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -59,24 +56,26 @@ func (k *ticketKeys) open(now time.Time) error {
 			}
 		}
 	}
-	return k.renew(now)
+	return k.store(k.renew(now))
 }
 
-// rotate adds a key once in keyRotation, and calls changed then.
+// rotate adds a key once in keyRotation, and calls changed then. It is called by one goroutine.
 func (k *ticketKeys) rotate(now time.Time, log *slog.Logger, changed func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if now.Sub(k.keys[0].Created) < keyRotation {
+	keys := k.renew(now)
+	if keys == nil {
 		return
 	}
-	if err := k.renew(now); err != nil {
+	changed() // without the lock, which changed may have others wait for
+	if err := k.store(keys); err != nil {
 		log.Warn("keys of TLS sessions are not kept", slog.Any("error", err))
 	}
-	changed()
 }
 
-// renew adds a key if it is time, and forgets those that are too old. k.mu is held.
-func (k *ticketKeys) renew(now time.Time) error {
+// renew adds a key if it is time, forgets those that are too old, and returns what is to be
+// stored then; nil: nothing is.
+func (k *ticketKeys) renew(now time.Time) []ticketKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for i, key := range k.keys {
 		if age := now.Sub(key.Created); i >= keysKept || age > keysKept*keyRotation || age < 0 {
 			k.keys = k.keys[:i]
@@ -89,23 +88,28 @@ func (k *ticketKeys) renew(now time.Time) error {
 	key := ticketKey{now.UTC(), make([]byte, sha256.Size)}
 	_, _ = rand.Read(key.Key) // never fails
 	k.keys = append([]ticketKey{key}, k.keys[:min(len(k.keys), keysKept-1)]...)
-	if k.path == "" {
+	return k.keys
+}
+
+// store writes keys to the file, if there are any to write, and a file.
+func (k *ticketKeys) store(keys []ticketKey) error {
+	if k.path == "" || keys == nil {
 		return nil
 	}
-	data, err := json.Marshal(k.keys)
+	data, err := json.Marshal(keys)
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(k.path, data, 0o600)
 }
 
-// of returns the keys of an App. A session of one App cannot be resumed with another.
-func (k *ticketKeys) of(app hangar.AppName) [][32]byte {
+// of returns the keys of an owner, whose sessions cannot be resumed with another.
+func (k *ticketKeys) of(owner string) [][32]byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	keys := make([][32]byte, len(k.keys))
 	for i, key := range k.keys {
-		keys[i] = key.derive("app " + string(app))
+		keys[i] = key.derive(owner)
 	}
 	return keys
 }

@@ -74,19 +74,35 @@ func (l *Listeners) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	config, err := l.choose(hello, a)
 	if err != nil {
 		a.refused = err
+		if unrecognized(err) {
+			return nameless, nil
+		}
 		return nil, err
 	}
 	return config, nil
 }
 
+// unrecognized reports whether there is no certificate for what the client named.
+func unrecognized(e *hangar.EdgeError) bool {
+	return e.Code == hangar.EdgeNoCertificate || e.Code == hangar.EdgeNoName
+}
+
+// nameless has no certificate, which makes the handshake end with the alert unrecognized_name.
+//
+//nolint:gochecknoglobals // it never changes
+var nameless = &tls.Config{MinVersion: tls.VersionTLS12}
+
 // choose finds the App and its endpoint, and how TLS is to be.
 func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config, *hangar.EdgeError) {
 	a.name = hangar.Canonical(hello.ServerName)
-	if a.name != "" && !l.byName.allow(a.name, time.Now()) {
+	if a.name != "" && !l.byName.allow(a.name, a.client, time.Now()) {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSNameLimit, Message: fmt.Sprintf("too many begin TLS for %s", a.name)}
 	}
 	if slices.Equal(hello.SupportedProtos, []string{protoACME}) {
 		return l.challenge(), nil
+	}
+	if l.o.Platform(a.name) {
+		return l.choosePlatform(a)
 	}
 	if a.route == nil {
 		if a.name == "" {
@@ -97,7 +113,7 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 			return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("no app is served as %s", a.name)}
 		}
 		a.route = route
-	} else if other, ok := l.o.Routes.ByHostname(a.name); ok && other.App != a.route.App {
+	} else if other, ok := l.o.Routes.ByHostname(a.name); ok && other.ID != a.route.ID {
 		// An App must not get what clients say to another because somebody led them here.
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is the name of another app", a.name)}
 	}
@@ -108,8 +124,25 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 		}
 		a.endpoint = endpoint
 	}
+	if e := l.charge(a); e != nil {
+		return nil, e
+	}
 	return l.configs.get(newConfigKey(a.endpoint), l.newConfig), nil
 }
+
+// choosePlatform is choose for a name of the platform. No App gets what clients say to the
+// platform, whichever of its addresses and ports they were led to.
+func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) {
+	if a.route != nil || a.port != portHTTPS {
+		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is a name of the platform, which is not served here", a.name)}
+	}
+	a.platform = true
+	k := configKey{platform: a.name, alpn: protoHTTP2 + " " + protoHTTP1, min: tls.VersionTLS12, max: tls.VersionTLS13}
+	return l.configs.get(k, l.newConfig), nil
+}
+
+// portHTTPS is the public port of names of the platform, whatever number HTTPS has.
+const portHTTPS = 443
 
 // challenge is for an ACME server that looks whether a name is served here.
 func (l *Listeners) challenge() *tls.Config {
@@ -121,14 +154,16 @@ func (l *Listeners) challenge() *tls.Config {
 
 // configKey is all by which a configuration differs from others.
 type configKey struct {
-	app        hangar.AppName
-	alpn       string // separated by spaces
+	app        hangar.AppID
+	name       hangar.AppName  // of app
+	platform   hangar.Hostname // instead of an App
+	alpn       string          // separated by spaces
 	min, max   uint16
 	selfSigned bool
 }
 
 func newConfigKey(e *balance.Endpoint) configKey {
-	k := configKey{app: e.Route.App, min: tls.VersionTLS12, max: tls.VersionTLS13}
+	k := configKey{app: e.Route.ID, name: e.Route.App, min: tls.VersionTLS12, max: tls.VersionTLS13}
 	switch {
 	case e.Handling.HTTP:
 		k.alpn = protoHTTP2 + " " + protoHTTP1
@@ -155,6 +190,14 @@ func newConfigKey(e *balance.Endpoint) configKey {
 	return k
 }
 
+// owner is what no other configuration shares a TLS session with.
+func (k *configKey) owner() string {
+	if k.platform != "" {
+		return "platform " + string(k.platform)
+	}
+	return "app " + string(k.app)
+}
+
 // newConfig makes a configuration.
 func (l *Listeners) newConfig(k configKey) *tls.Config {
 	config := &tls.Config{
@@ -163,7 +206,7 @@ func (l *Listeners) newConfig(k configKey) *tls.Config {
 			return l.certificate(hello, k)
 		},
 	}
-	config.SetSessionTicketKeys(l.keys.of(k.app))
+	config.SetSessionTicketKeys(l.keys.of(k.owner()))
 	return config
 }
 
@@ -173,7 +216,7 @@ func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.C
 	ctx := hello.Context()
 	if hello.ServerName == "" {
 		named := *hello
-		named.ServerName = string(k.app.Hostname(l.o.Domain))
+		named.ServerName = string(k.name.Hostname(l.o.Domain))
 		hello = &named
 	}
 	found, err := l.o.Certificate(hello, k.selfSigned)
@@ -186,6 +229,9 @@ func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.C
 	}
 	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
 		a.refused = refused
+		if unrecognized(refused) {
+			return nil, nil //nolint:nilnil // none, which the alert unrecognized_name tells
+		}
 	}
 	return nil, refused
 }

@@ -22,13 +22,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
+
+// patience is for how long tests wait for what is to happen at once.
+const patience = 60 * time.Second
 
 func must(err error) {
 	if err != nil {
@@ -40,6 +45,7 @@ func must(err error) {
 // listen on loopback: backends has where, by internal port.
 type world struct {
 	domain hangar.Hostname
+	org    hangar.OrgID // of the Apps that are added
 
 	mu       sync.Mutex
 	routes   map[hangar.AppName]*hangar.AppRoute
@@ -57,7 +63,7 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{
-		domain: "apps.test", routes: map[hangar.AppName]*hangar.AppRoute{}, rows: map[hangar.MachineID]*hangar.MachineRow{},
+		domain: "apps.test", org: "org", routes: map[hangar.AppName]*hangar.AppRoute{}, rows: map[hangar.MachineID]*hangar.MachineRow{},
 		changed: make(chan struct{}), backends: map[int]string{}, issued: map[string]*tls.Certificate{}, roots: x509.NewCertPool(),
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -80,7 +86,7 @@ func (w *world) app(name hangar.AppName, addresses []string, services ...hangar.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seq++
-	route := &hangar.AppRoute{App: name, Org: "org", Network: 1, Seq: w.seq}
+	route := &hangar.AppRoute{ID: hangar.AppID(name), App: name, Org: w.org, Network: 1, Seq: w.seq}
 	for _, a := range addresses {
 		kind, ip, _ := strings.Cut(a, " ")
 		address := hangar.Address{Kind: hangar.AddressKind(kind), App: name}
@@ -93,7 +99,7 @@ func (w *world) app(name hangar.AppName, addresses []string, services ...hangar.
 	id := hangar.MachineID(fmt.Sprintf("%014x", 1000+w.seq))
 	if services != nil {
 		w.rows[id] = &hangar.MachineRow{Org: "org", Network: 1, Seq: w.seq, Machine: hangar.Machine{
-			ID: id, App: name, State: hangar.MachineStarted, Host: "0badcafe", Region: "loc", HostStatus: "ok", InstanceID: "i1",
+			ID: id, App: name, AppID: hangar.AppID(name), State: hangar.MachineStarted, Host: "0badcafe", Region: "loc", HostStatus: "ok", InstanceID: "i1",
 			Config: hangar.MachineConfig{Services: services},
 		}}
 	}
@@ -130,7 +136,7 @@ func (w *world) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, e
 			for name, r := range w.routes {
 				if seenApps[name] != r.Seq {
 					seenApps[name] = r.Seq
-					news = append(news, hangar.RouteChange{App: name, Route: r})
+					news = append(news, hangar.RouteChange{App: r.ID, Route: r})
 				}
 			}
 			w.mu.Unlock()
@@ -226,14 +232,14 @@ func (w *world) OpenMachineFile(context.Context, hangar.MachineRef, string) (han
 func (w *world) LogEdge(ref hangar.MachineRef, level, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.lines = append(w.lines, fmt.Sprintf("%s %s %s", ref.App, level, message))
+	w.lines = append(w.lines, fmt.Sprintf("%s %s %s", ref.AppID, level, message))
 }
 
 // logged waits for a line in the log of some App.
 func (w *world) logged(t *testing.T, part string) {
 	t.Helper()
 	var lines []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		w.mu.Lock()
 		lines = slices.Clone(w.lines)
 		w.mu.Unlock()
@@ -248,7 +254,7 @@ func (w *world) logged(t *testing.T, part string) {
 func (w *world) emptied(t *testing.T, want int) {
 	t.Helper()
 	var n int
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		w.mu.Lock()
 		n = w.inside
 		w.mu.Unlock()
@@ -413,10 +419,10 @@ func (w *world) listen(tb testing.TB, port int, serve func(net.Conn)) {
 // dial connects to an address as soon as it is listened on.
 func dial(tb testing.TB, network, address string) net.Conn {
 	tb.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		conn, err := net.Dial(network, address)
 		if err == nil {
-			must(conn.SetDeadline(time.Now().Add(20 * time.Second)))
+			must(conn.SetDeadline(time.Now().Add(patience)))
 			tb.Cleanup(func() { _ = conn.Close() })
 			return conn
 		}
@@ -426,13 +432,38 @@ func dial(tb testing.TB, network, address string) net.Conn {
 	}
 }
 
+// refuses waits until nothing listens on an address any more.
+func refuses(t *testing.T, address string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("tcp", address)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return
+		}
+		if err == nil { // it waited to be accepted when the socket was closed, or was accepted
+			must(conn.Close())
+		}
+	}
+	t.Fatalf("%s is still listened on", address)
+}
+
+// uncounted waits until no connection counts for an organization any more, which is a moment
+// after the client sees its end.
+func (r *rig) uncounted(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); r.Stats().Conns > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections still count", r.Stats().Conns)
+		}
+	}
+}
+
 // freePort is one that nobody listens on at the addresses that tests give to Apps.
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", ":0")
+	port, err := freeport.Port(tb.Context())
 	must(err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // exchange sends text, ends its direction, and returns what comes back until the end.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/http1"
 )
 
@@ -25,6 +26,7 @@ var (
 type body struct {
 	src    io.ReadCloser
 	of     *http.Request // has the trailers, when src has ended
+	org    hangar.OrgID  // whose room it takes
 	limits bodyLimits
 	max    int64 // bytes that the client may send; 0: any number
 
@@ -34,15 +36,17 @@ type body struct {
 	read   int64      // bytes of src so far
 	err    error      // how src ended; nil: it has not
 	lost   bool       // more was read than is kept
+	noRoom bool       // lost, though it is not too large: there was no room left for it
+	taken  bodyBytes  // of the room
 	reader atomic.Pointer[attemptBody]
 }
 
 // bodyLimits say how much of bodies is kept.
 type bodyLimits struct {
-	memory int64         // bytes of one body in memory
-	spool  int64         // bytes of one body altogether, if more than memory: in a file
-	dir    string        // where such files are; empty: where temporary files are
-	total  *atomic.Int64 // bytes of memory that all bodies may still take
+	memory int64     // bytes of one body in memory
+	spool  int64     // bytes of one body altogether, if more than memory: in a file
+	dir    string    // where such files are; empty: where temporary files are
+	room   *bodyRoom // for all bodies
 }
 
 // attempt returns a reader of the whole body, or false when it is not all at hand.
@@ -58,6 +62,13 @@ func (b *body) repeatable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.lost
+}
+
+// full reports whether the body is lost because there was no room to keep it.
+func (b *body) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.noRoom
 }
 
 // failure is why the client's body could not be read to its end; nil: it could so far, or is
@@ -91,12 +102,28 @@ func (b *body) close() {
 // forget gives back what the body takes. b.mu is held.
 func (b *body) forget() {
 	b.lost = b.lost || b.read > 0
-	b.limits.total.Add(int64(cap(b.memory)))
 	b.memory = nil
 	if b.spool != nil {
 		_ = b.spool.Close()
 		b.spool = nil
 	}
+	b.limits.room.give(b.org, b.taken)
+	b.taken = bodyBytes{}
+}
+
+// lose forgets a body that can be kept no longer. b.mu is held.
+func (b *body) lose(noRoom bool) {
+	b.forget()
+	b.lost, b.noRoom = true, noRoom
+}
+
+// take accounts more bytes of the body. b.mu is held.
+func (b *body) take(more bodyBytes) bool {
+	if !b.limits.room.take(b.org, more) {
+		return false
+	}
+	b.taken = b.taken.plus(more)
+	return true
 }
 
 // keep remembers bytes that follow those it has. b.mu is held.
@@ -107,16 +134,17 @@ func (b *body) keep(p []byte) {
 	if b.spool == nil && int64(len(b.memory)+len(p)) <= b.limits.memory {
 		before := cap(b.memory)
 		b.memory = append(b.memory, p...)
-		if b.limits.total.Add(int64(before-cap(b.memory))) >= 0 {
-			return
+		if !b.take(bodyBytes{memory: int64(cap(b.memory) - before)}) {
+			b.lose(true)
 		}
-		b.forget()
-		b.lost = true
 		return
 	}
 	if b.read+int64(len(p)) > b.limits.spool {
-		b.forget()
-		b.lost = true
+		b.lose(false)
+		return
+	}
+	if !b.take(bodyBytes{spool: int64(len(p))}) {
+		b.lose(true)
 		return
 	}
 	if b.spool == nil {
@@ -126,14 +154,12 @@ func (b *body) keep(p []byte) {
 			b.spool = f
 		}
 		if err != nil {
-			b.forget()
-			b.lost = true
+			b.lose(true)
 			return
 		}
 	}
 	if _, err := b.spool.WriteAt(p, b.read-int64(len(b.memory))); err != nil {
-		b.forget()
-		b.lost = true
+		b.lose(true) // the disk is full
 	}
 }
 

@@ -8,15 +8,15 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
+
+	"github.com/hangar-platform/hangar"
 )
 
-func newBody(src io.Reader, memory, spool int64, dir string) (*body, *atomic.Int64) {
-	total := new(atomic.Int64)
-	total.Store(1 << 20)
-	return &body{of: new(http.Request), src: io.NopCloser(src), limits: bodyLimits{memory: memory, spool: spool, dir: dir, total: total}}, total
+func newBody(src io.Reader, memory, spool int64, dir string) (*body, *bodyRoom) {
+	room := newBodyRoom(bodyBytes{4 << 20, 4 << 20})
+	return &body{of: new(http.Request), src: io.NopCloser(src), org: "me", limits: bodyLimits{memory: memory, spool: spool, dir: dir, room: room}}, room
 }
 
 func TestBodyIsReadAgain(t *testing.T) {
@@ -29,7 +29,7 @@ func TestBodyIsReadAgain(t *testing.T) {
 		{"in memory", 100_000, 0, true}, {"too large", 99_999, 0, false}, {"on disk", 1_000, 100_000, true}, {"too large for the disk", 1_000, 99_999, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b, total := newBody(iotest.HalfReader(strings.NewReader(sent)), test.memory, test.spool, t.TempDir())
+			b, room := newBody(iotest.HalfReader(strings.NewReader(sent)), test.memory, test.spool, t.TempDir())
 			for attempt := range 5 {
 				a, ok := b.attempt()
 				if want := attempt == 0 || test.kept; ok != want {
@@ -51,8 +51,8 @@ func TestBodyIsReadAgain(t *testing.T) {
 				}
 			}
 			b.close()
-			if n := total.Load(); n != 1<<20 {
-				t.Errorf("%d bytes are still taken", 1<<20-n)
+			if room.taken != (bodyBytes{}) || len(room.of) > 0 {
+				t.Errorf("%+v are still taken, by %v", room.taken, room.of)
 			}
 			if files, err := os.ReadDir(b.limits.dir); err != nil || len(files) > 0 {
 				t.Errorf("%d files are left: %v", len(files), err)
@@ -61,18 +61,36 @@ func TestBodyIsReadAgain(t *testing.T) {
 	}
 }
 
-// All bodies together take no more than they may.
+// All bodies together take no more than they may, nor do those of an organization.
 func TestBodiesAreBounded(t *testing.T) {
-	b, total := newBody(strings.NewReader(strings.Repeat("x", 1000)), 1000, 0, "")
-	total.Store(100)
-	a, _ := b.attempt()
-	if got, err := io.ReadAll(a); len(got) != 1000 || err != nil {
-		t.Errorf("%d bytes were read: %v", len(got), err)
+	for name, most := range map[string]bodyBytes{"memory": {400, 1 << 20}, "disk": {1 << 20, 400}} {
+		for _, taken := range []hangar.OrgID{"", "me", "other"} {
+			b, _ := newBody(strings.NewReader(strings.Repeat("x", 90)), 90, 90, t.TempDir())
+			if name == "disk" {
+				b.limits.memory = 0
+			}
+			room := newBodyRoom(most)
+			b.limits.room = room
+			before := bodyBytes{}
+			if taken != "" {
+				before = bodyBytes{min(most.memory, 400) / 4, min(most.spool, 400) / 4}
+				if !room.take(taken, before) {
+					t.Fatal("there is no room")
+				}
+			}
+			a, _ := b.attempt()
+			if got, err := io.ReadAll(a); len(got) != 90 || err != nil {
+				t.Errorf("%s: %d bytes were read: %v", name, len(got), err)
+			}
+			if want := taken != "me"; b.repeatable() != want || b.full() == want {
+				t.Errorf("%s beside %q: it is kept: %t, full: %t", name, taken, b.repeatable(), b.full())
+			}
+			b.close()
+			if room.taken != before {
+				t.Errorf("%s: %+v are taken, want %+v", name, room.taken, before)
+			}
+		}
 	}
-	if b.repeatable() || total.Load() != 100 {
-		t.Errorf("it was kept: %t, and %d bytes are left", b.repeatable(), total.Load())
-	}
-	b.close()
 }
 
 // An attempt that is over gets no more, and what it waited for is the next one's.

@@ -40,11 +40,11 @@ func TestDrain(t *testing.T) {
 			drained := make(chan struct{})
 			go func() {
 				defer close(drained)
-				ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+				ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 				defer cancel()
 				w.proxy.Drain(ctx)
 			}()
-			_ = idle.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = idle.SetReadDeadline(time.Now().Add(30 * time.Second))
 			if _, err := idle.Read(make([]byte, 1)); err == nil {
 				t.Error("an idle connection got something")
 			}
@@ -59,10 +59,80 @@ func TestDrain(t *testing.T) {
 			}
 			select {
 			case <-drained:
-			case <-time.After(5 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Error("it still waits")
 			}
 		})
+	}
+}
+
+// TestDrainWithTunnel: a WebSocket goes on while the proxy drains, for as long as that may take, and
+// is cut then.
+func TestDrainWithTunnel(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		for _, ends := range []bool{true, false} {
+			t.Run(fmt.Sprintf("tls=%t, ends=%t", secure, ends), func(t *testing.T) {
+				w := newWorld(t)
+				w.machine("a1", "app", w.scripted(func(_ int, c net.Conn) {
+					br := bufio.NewReader(c)
+					readRequest(br)
+					_, _ = io.WriteString(c, switching)
+					_, _ = io.Copy(c, br)
+				}), nil)
+				c, br := w.upgraded(secure)
+				say := func(text string) {
+					t.Helper()
+					_, _ = io.WriteString(c, text)
+					got := make([]byte, len(text))
+					if _, err := io.ReadFull(br, got); err != nil || string(got) != text {
+						t.Fatalf("it came back as %q, %v", got, err)
+					}
+				}
+				if _, err := br.Discard(len("early")); err != nil {
+					t.Fatal(err)
+				}
+				say("before")
+				ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+				defer cancel()
+				drained := make(chan struct{})
+				go func() {
+					defer close(drained)
+					w.proxy.Drain(ctx)
+				}()
+				for { // until it drains
+					other, err := net.Dial("tcp", w.addr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = other.SetDeadline(time.Now().Add(30 * time.Second))
+					_, _ = io.WriteString(other, "GET / HTTP/1.1\r\nHost: nobody.apps.test\r\n\r\n")
+					_, err = http.ReadResponse(bufio.NewReader(other), nil)
+					_ = other.Close()
+					if err != nil {
+						break
+					}
+				}
+				say("meanwhile")
+				select {
+				case <-drained:
+					t.Fatal("it did not wait for the tunnel")
+				default:
+				}
+				if ends {
+					_ = c.Close()
+				} else {
+					cancel()
+					if _, err := br.ReadByte(); err == nil {
+						t.Error("the tunnel goes on")
+					}
+				}
+				select {
+				case <-drained:
+				case <-time.After(30 * time.Second):
+					t.Error("it still waits")
+				}
+			})
+		}
 	}
 }
 
@@ -94,11 +164,14 @@ func TestLinesAreBounded(t *testing.T) {
 	w := newWorld(t, func(o *proxy.Options) { o.Limits.MaxBody = 1 })
 	w.machine("a1", "app", "", nil)
 	c := w.client()
-	for range 50 {
+	const requests, most, window = 50, 10, 10 * time.Second
+	began := time.Now()
+	for range requests {
 		w.do(c, w.request(http.MethodPost, "http://app.apps.test/", strings.NewReader("large")))
 	}
-	if n := len(w.gate.lines()); n != 10 {
-		t.Errorf("there are %d lines", n)
+	windows := 1 + int(time.Since(began)/window)
+	if n := len(w.gate.lines()); n < most || n > most*windows {
+		t.Errorf("there are %d lines in %d windows", n, windows)
 	}
 }
 

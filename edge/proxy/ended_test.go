@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,13 +35,21 @@ func (w *world) silent(first string) (addr string, asked chan struct{}) {
 func TestMachineKilled(t *testing.T) {
 	during := func(t *testing.T, w *world, asked chan struct{}, after hangar.MachineState, r *http.Request) (*http.Response, error) {
 		t.Helper()
-		go func() {
-			<-asked
+		answered := make(chan struct{})
+		var telling sync.WaitGroup
+		defer telling.Wait()
+		defer close(answered)
+		telling.Go(func() {
+			select {
+			case <-asked:
+			case <-answered:
+				return
+			}
 			w.row("a1", "app", "", func(m *hangar.Machine) { m.Config.Services, m.State = service(nil), after })
-		}()
+		})
 		start := time.Now()
 		res, err := w.client().Do(r)
-		if took := time.Since(start); took > 3*time.Second {
+		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("it took %s", took)
 		}
 		return res, err
@@ -132,7 +141,7 @@ func TestTunnelOfAKilledMachine(t *testing.T) {
 		}
 	}
 	become(hangar.MachineStopped)
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := br.ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the tunnel goes on: %v", err)
 	}

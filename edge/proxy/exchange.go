@@ -34,7 +34,9 @@ type exchange struct {
 	stay    stay              // in the Machine that is being asked
 	machine hangar.MachineRef // the one tried last
 	host    hangar.HostID     // of machine
+	charged bool              // it counts for the organization of home
 	done    bool              // machine may have done what the request says, and it must not be done twice
+	breaks  int               // how often its connection broke off after it was sent
 	status  int               // of the answer; 0: none
 	bytes   int64             // of its body that were taken over from the Machine, or from a file
 	code    hangar.EdgeCode   // of what the edge answered by itself
@@ -70,7 +72,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *visitor) {
 	}
 	x.identify(now)
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
-		x.body = &body{src: r.Body, of: r, limits: p.bodies, max: p.limits.MaxBody}
+		x.body = &body{src: r.Body, of: r, org: x.home.route.Org, limits: p.bodies, max: p.limits.MaxBody}
 	} else {
 		r.Body = http.NoBody // with HTTP/2 it is one that is empty
 	}
@@ -88,6 +90,9 @@ func (x *exchange) finish() {
 		x.body.close()
 	}
 	x.record()
+	if x.charged {
+		x.p.orgs.Leave(x.home.route.Org)
+	}
 	x.p.stats.inFlight.Add(-1)
 }
 
@@ -102,11 +107,18 @@ func (x *exchange) admit() *hangar.EdgeError {
 	if e != nil {
 		return e
 	}
-	if x.route, e = p.routeOf(v, r); e != nil {
+	own, e := p.platformOf(v, r)
+	if e == nil && own == nil {
+		x.route, e = p.routeOf(v, r)
+	}
+	if e != nil {
 		return e
 	}
 	if r.Method == http.MethodConnect {
 		return &hangar.EdgeError{Code: hangar.EdgeNoMethod, Status: http.StatusMethodNotAllowed, Message: "CONNECT is not offered"}
+	}
+	if own != nil {
+		return x.servePlatform(own)
 	}
 	ep, ok := p.balancer.Endpoint(x.route, false, v.Port)
 	if !ok || !ep.Handling.HTTP || ep.Handling.TLS != (v.TLS != nil) {
@@ -126,8 +138,17 @@ func (x *exchange) admit() *hangar.EdgeError {
 	if r.ProtoMajor == 1 {
 		v.serves(ep)
 	}
-	x.wishes, e = wished(r.Header)
-	return e
+	if x.wishes, e = wished(r.Header); e != nil {
+		return e
+	}
+	if x.charged = p.orgs.Take(x.route.Org); !x.charged {
+		p.stats.refused.Add(1)
+		return &hangar.EdgeError{
+			Code: hangar.EdgeOrgLimit, Status: http.StatusServiceUnavailable,
+			Message: "too many requests for apps of the organization of " + string(x.route.App) + " are in flight",
+		}
+	}
+	return nil
 }
 
 func scheme(v *visitor) string {
@@ -141,22 +162,31 @@ func tooLarge() *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: "the body is larger than is allowed"}
 }
 
+// nameOf is the name that a request is for; empty: none.
+func nameOf(v *visitor, r *http.Request) hangar.Hostname {
+	if r.Host == "" {
+		return v.ServerName
+	}
+	return hangar.Canonical(r.Host)
+}
+
+func misdirected() *hangar.EdgeError {
+	return &hangar.EdgeError{
+		Code: hangar.EdgeMisdirected, Status: http.StatusMisdirectedRequest,
+		Message: "the connection was made for another name than the request's",
+	}
+}
+
 // routeOf finds the App that a request is for.
 func (p *Proxy) routeOf(v *visitor, r *http.Request) (*hangar.AppRoute, *hangar.EdgeError) {
 	if v.Route != nil {
 		return v.Route, nil
 	}
-	name := hangar.Canonical(r.Host)
-	if r.Host == "" {
-		name = v.ServerName
-	}
+	name := nameOf(v, r)
 	route, ok := p.routes.ByHostname(name)
 	if v.TLS != nil && v.ServerName != "" && name != v.ServerName {
-		if named, known := p.routes.ByHostname(v.ServerName); known && (!ok || named.App != route.App) {
-			return nil, &hangar.EdgeError{
-				Code: hangar.EdgeMisdirected, Status: http.StatusMisdirectedRequest,
-				Message: "the connection was made for another name than the request's",
-			}
+		if named, known := p.routes.ByHostname(v.ServerName); known && (!ok || named.ID != route.ID) {
+			return nil, misdirected()
 		}
 	}
 	if !ok {
@@ -215,7 +245,7 @@ const (
 // ask brings the request to a Machine that the wish allows, and to one after the other as
 // long as it can be repeated, and returns the first answer.
 func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
-	x.done = false
+	x.done, x.breaks = false, 0
 	ctx, stop, heard := x.replays.bound(ctx)
 	wish, pause := x.wish, minPause
 	wish.Except = slices.Clip(wish.Except)
@@ -239,7 +269,7 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 			return nil, last
 		}
 		x.machine, x.host = seat.Row.Machine.Ref(), seat.Row.Machine.Host
-		x.p.stays.enter(&x.stay, seat)
+		x.stay.enter(seat)
 		x.target(seat)
 		a, f := x.try(ctx, seat)
 		if f == nil {
@@ -252,7 +282,7 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 		if last = f.err; first.IsZero() {
 			first = time.Now()
 		}
-		if ctx.Err() != nil || !x.again(f) || !x.patient(first, attempt) {
+		if !x.again(ctx, seat, f) || !x.patient(first, attempt) {
 			stop()
 			if attempt >= x.p.limits.MaxAttempts {
 				last = &hangar.EdgeError{Code: hangar.EdgeRetries, Status: last.Status, Message: "connections to machines failed too often: " + last.Message, Err: last.Err}

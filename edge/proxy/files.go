@@ -13,7 +13,7 @@ import (
 )
 
 // shelves remember which static files Apps have, as long as no row of theirs changes.
-type shelves struct{ all sync.Map } // of hangar.AppName to *shelf
+type shelves struct{ all sync.Map } // of hangar.AppID to *shelf
 
 type shelf struct {
 	version uint64 // of the rows
@@ -22,11 +22,11 @@ type shelf struct {
 
 // rules are those of the newest Machine of an App.
 func (s *shelves) rules(c *catalog.Catalog, route *hangar.AppRoute) []hangar.Static {
-	view := c.Network(route.Network, route.App)
+	view := c.App(route.ID)
 	if view.Version == 0 {
 		return nil
 	}
-	if kept, ok := s.all.Load(route.App); ok && kept.(*shelf).version == view.Version {
+	if kept, ok := s.all.Load(route.ID); ok && kept.(*shelf).version == view.Version {
 		return kept.(*shelf).rules
 	}
 	next := &shelf{version: view.Version}
@@ -37,14 +37,14 @@ func (s *shelves) rules(c *catalog.Catalog, route *hangar.AppRoute) []hangar.Sta
 			newest, next.rules = m.InstanceID, m.Config.Statics
 		}
 	}
-	s.all.Store(route.App, next)
+	s.all.Store(route.ID, next)
 	return next.rules
 }
 
 // sweep forgets Apps that are gone.
-func (s *shelves) sweep(exists func(hangar.AppName) bool) {
+func (s *shelves) sweep(exists func(hangar.AppID) bool) {
 	s.all.Range(func(app, _ any) bool {
-		if !exists(app.(hangar.AppName)) {
+		if !exists(app.(hangar.AppID)) {
 			s.all.Delete(app)
 		}
 		return true

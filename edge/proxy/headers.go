@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/proxy/replay"
 )
 
 // pair is a NamePair as keys of an http.Header.
@@ -48,11 +49,16 @@ var answerOnly = []pair{
 // edgeOnly are the headers of requests that a Machine can trust, because nobody but the
 // edge sets them.
 var edgeOnly = func() map[string]bool {
-	set := map[string]bool{"X-Request-Start": true, "X-Forwarded-Proto": true, "X-Forwarded-Ssl": true}
+	set := map[string]bool{}
+	for _, name := range replay.EdgeOnly {
+		set[name] = true
+	}
 	for _, p := range []pair{
 		clientIP, forwardedProto, forwardedSSL, forwardedPort, region, requestIDs, traceparents, tracestates,
 		replaySource, replayFailed, replayCacheState, preferredUnavailable,
 		{"Platform-Dispatch-Start", "Fly-Dispatch-Start"},
+		{"Platform-Src", "Fly-Src"},
+		{"Platform-Src-Signature", "Fly-Src-Signature"},
 	} {
 		set[p.neutral], set[p.original] = true, true
 	}

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
 // recorder is a Machine that reads requests as the strictest server would, and says what more
@@ -150,12 +152,13 @@ func (r *recorder) lines(br *bufio.Reader) (lines []string, err error) {
 // smuggled is a request that a client hides in another one.
 const smuggled = "GET /smuggled HTTP/1.1\r\nHost: app.apps.test\r\n\r\n"
 
-// TestHostile sends what has fooled other proxies. The Machine gets nothing, or what can be read
-// in one way only.
-func TestHostile(t *testing.T) {
-	w := newWorld(t)
-	r := &recorder{}
-	w.machine("a1", "app", w.scripted(r.serve), nil)
+// hostile1 is a request over HTTP/1 that has fooled other proxies.
+type hostile1 struct {
+	name, text string
+	want       string // what the Machine gets; empty: nothing
+}
+
+func hostileHTTP1() []hostile1 {
 	const host = "Host: app.apps.test\r\n"
 	post := func(lines, rest string) string {
 		return "POST / HTTP/1.1\r\n" + host + lines + "\r\n" + rest
@@ -163,10 +166,7 @@ func TestHostile(t *testing.T) {
 	get := func(lines string) string { return "GET / HTTP/1.1\r\n" + host + lines + "\r\n" }
 	chunked := func(rest string) string { return post("Transfer-Encoding: chunked\r\n", rest) }
 	const plain = `GET / HTTP/1.1 app.apps.test ""`
-	for _, c := range []struct {
-		name, text string
-		want       string // what the Machine gets; empty: nothing
-	}{
+	return []hostile1{
 		{"CL.TE", post("Content-Length: 6\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"+smuggled), ""},
 		{"TE.CL", post("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", "2c\r\n"+smuggled+"\r\n0\r\n\r\n"), ""},
 		{"two lengths", post("Content-Length: 0\r\nContent-Length: 50\r\n", smuggled), ""},
@@ -221,14 +221,19 @@ func TestHostile(t *testing.T) {
 		{"framing as a trailer", chunked("1\r\nx\r\n0\r\nContent-Length: 50\r\n\r\n" + smuggled), ""},
 		{"framing announced as a trailer", post("Transfer-Encoding: chunked\r\nTrailer: Transfer-Encoding\r\n", "0\r\n\r\n"), ""},
 		{"body that ends too soon", post("Content-Length: 50\r\n", "x"), ""},
-	} {
-		t.Run("HTTP/1/"+c.name, func(t *testing.T) {
-			r.reset()
-			answer := w.raw(c.text)
-			r.check(t, answer, c.want)
-		})
 	}
+}
 
+// hostile2 is one over HTTP/2.
+type hostile2 struct {
+	name     string
+	fields   []string
+	body     string // empty: the header ends the request
+	trailers []string
+	want     string
+}
+
+func hostileHTTP2() []hostile2 {
 	fields := func(more ...string) []string {
 		return append([]string{":method", "POST", ":scheme", "http", ":path", "/", ":authority", "app.apps.test"}, more...)
 	}
@@ -236,13 +241,7 @@ func TestHostile(t *testing.T) {
 		return append([]string{":method", method, ":scheme", "http", ":path", path, ":authority", authority}, more...)
 	}
 	const posted, empty = `POST / HTTP/1.1 app.apps.test "hello"`, `POST / HTTP/1.1 app.apps.test ""`
-	for _, c := range []struct {
-		name     string
-		fields   []string
-		body     string // empty: the header ends the request
-		trailers []string
-		want     string
-	}{
+	return []hostile2{
 		{"plain", fields(), "hello", nil, posted},
 		{"length", fields("content-length", "5"), "hello", nil, posted},
 		{"length too small", fields("content-length", "1"), "hello", nil, ""},
@@ -284,7 +283,26 @@ func TestHostile(t *testing.T) {
 		{"edge header as a trailer", fields("trailer", "x-sum, platform-client-ip"), "hello", []string{"x-sum", "1", "platform-client-ip", "6.6.6.6"}, posted},
 		{"framing as a trailer", fields("trailer", "content-encoding"), "hello", []string{"content-encoding", "gzip"}, ""},
 		{"pseudo-header as a trailer", fields("trailer", "x-sum"), "hello", []string{":path", "/smuggled"}, ""},
-	} {
+	}
+}
+
+// incomplete has a request answered soon whose body does not come.
+func incomplete(o *proxy.Options) { o.Limits.BodyTimeout = 2 * time.Second }
+
+// TestHostile sends what has fooled other proxies. The Machine gets nothing, or what can be read
+// in one way only.
+func TestHostile(t *testing.T) {
+	w := newWorld(t, incomplete)
+	r := &recorder{}
+	w.machine("a1", "app", w.scripted(r.serve), nil)
+	for _, c := range hostileHTTP1() {
+		t.Run("HTTP/1/"+c.name, func(t *testing.T) {
+			r.reset()
+			answer := w.raw(c.text)
+			r.check(t, answer, c.want)
+		})
+	}
+	for _, c := range hostileHTTP2() {
 		t.Run("HTTP/2/"+c.name, func(t *testing.T) {
 			r.reset()
 			answer := w.raw2(c.fields, c.body, c.trailers)
@@ -316,8 +334,13 @@ func (w *world) raw2(fields []string, body string, trailers []string) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return say2(c, fields, body, trailers)
+}
+
+// say2 is raw2 over a connection, which it closes.
+func say2(c net.Conn, fields []string, body string, trailers []string) string {
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	_, _ = io.WriteString(c, http2.ClientPreface)
 	fr := http2.NewFramer(c, c)
 	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

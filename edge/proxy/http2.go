@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -209,7 +210,7 @@ func (x *exchange) tryHTTP2(ctx context.Context, seat *balance.Seat) (*answer, *
 		if f.unsent || f.stale {
 			m.retire()
 		}
-		if !f.stale || !x.again(f) || ctx.Err() != nil {
+		if !f.stale || !x.again(ctx, seat, f) {
 			x.stay.leave()
 			return nil, f
 		}
@@ -246,7 +247,7 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 	if !ok {
 		m.Release()
 		a.stop()
-		return nil, &failure{err: bodyLost(), final: true}
+		return nil, &failure{err: bodyLost(x.body), final: true}
 	}
 	out.Header = out.Header.Clone() // the connection reads them on after an attempt that was given up
 	if out.Header["User-Agent"] == nil {
@@ -299,8 +300,45 @@ func (p *Proxy) serveHTTP2(ctx context.Context, conn net.Conn) {
 		return
 	}
 	defer p.leave(conn)
+	taken(ctx)
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	p.h2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, BaseConfig: p.base, Handler: p.handler}) //nolint:staticcheck // one goroutine less for a connection than by way of a net.Listener
+	t := *timeouts(ctx)
+	set(&t.Header, p.limits.HeaderTimeout)
+	set(&t.Idle, p.limits.IdleTimeout)
+	s := p.streamServer(t.Idle)
+	s.h2.ServeConn(bounded(conn, t.Header), &http2.ServeConnOpts{Context: ctx, BaseConfig: s.base, Handler: p.handler}) //nolint:staticcheck // one goroutine less for a connection than by way of a net.Listener
+}
+
+// streamServer serves connections of clients over HTTP/2 that may all be idle for the same time.
+type streamServer struct {
+	base *http.Server  // what h2 takes settings from, and its end
+	h2   *http2.Server //nolint:staticcheck // see serveHTTP2
+}
+
+// streamServer returns the server of connections that may be idle for some time. There are as
+// many as IdleTimeout has seconds, at most, as that and what services say is in seconds.
+func (p *Proxy) streamServer(idle time.Duration) *streamServer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.streamServers[idle]; s != nil {
+		return s
+	}
+	s := &streamServer{
+		base: &http.Server{
+			Handler: p.handler, MaxHeaderBytes: p.limits.MaxHeaderBytes, ReadHeaderTimeout: p.limits.HeaderTimeout, IdleTimeout: idle,
+			ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+			HTTP2: &http.HTTP2Config{
+				MaxConcurrentStreams: p.limits.MaxStreams, MaxReadFrameSize: 16 << 10,
+				SendPingTimeout: p.limits.IdleTimeout, PingTimeout: 15 * time.Second, WriteByteTimeout: p.limits.BodyTimeout,
+			},
+		},
+		h2: new(http2.Server), //nolint:staticcheck // see serveHTTP2
+	}
+	if err := http2.ConfigureServer(s.base, s.h2); err != nil { //nolint:staticcheck // see serveHTTP2
+		panic("configure HTTP/2: " + err.Error()) // only for a TLS config, of which there is none
+	}
+	p.streamServers[idle] = s
+	return s
 }
 
 // alpn reports whether a client has chosen a protocol.

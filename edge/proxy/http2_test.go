@@ -137,7 +137,7 @@ func TestGRPC(t *testing.T) {
 }
 
 func eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if ok() {
 			return true
 		}
@@ -211,10 +211,23 @@ func TestH2spec(t *testing.T) {
 	w.entry = func(e *proxy.Entry) { e.Route = route }
 	w.mu.Unlock()
 	_, port, _ := net.SplitHostPort(w.tlsAddr)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	failures, unknown := h2spec(t, tool, port, "2")
+	if len(unknown) > 0 { // a busy machine may have been too slow
+		failures, unknown = h2spec(t, tool, port, "20")
+	}
+	for _, name := range unknown {
+		t.Errorf("%s\n%s", name, failures)
+	}
+}
+
+// h2spec runs all cases with some seconds for each answer, and returns what it says of those that
+// fail, and the names of those that should not.
+func h2spec(t *testing.T, tool, port, seconds string) (failures string, unknown []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, tool, "-t", "-k", "-h", "127.0.0.1", "-p", port, "-o", "2").CombinedOutput()
-	_, failures, _ := strings.Cut(string(out), "Failures:")
+	out, err := exec.CommandContext(ctx, tool, "-t", "-k", "-h", "127.0.0.1", "-p", port, "-o", seconds).CombinedOutput()
+	_, failures, _ = strings.Cut(string(out), "Failures:")
 	summary := regexp.MustCompile(`\d+ tests, \d+ passed, \d+ skipped, \d+ failed`).FindString(failures + string(out))
 	if summary == "" {
 		t.Fatalf("%v\n%s", err, out)
@@ -222,11 +235,12 @@ func TestH2spec(t *testing.T) {
 	t.Log(summary)
 	for _, failed := range regexp.MustCompile(`× \d+: (.*)`).FindAllStringSubmatch(failures, -1) {
 		if why, known := deviations[failed[1]]; !known {
-			t.Errorf("%s\n%s", failed[1], failures)
+			unknown = append(unknown, failed[1])
 		} else {
 			t.Logf("%s: %s", failed[1], why)
 		}
 	}
+	return failures, unknown
 }
 
 // What the server of golang.org/x/net/http2 does otherwise than h2spec wants, and why that
@@ -247,7 +261,7 @@ func TestNotForHTTP1(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 		var block bytes.Buffer
 		enc := hpack.NewEncoder(&block)
 		for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "app.apps.test"}, {":path", "/"}} {

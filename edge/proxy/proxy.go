@@ -23,15 +23,15 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
@@ -39,6 +39,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/access"
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/http1"
 )
 
@@ -48,9 +49,11 @@ type Entry struct {
 	Private    bool             // from a private network
 	Local      netip.AddrPort   // where the client connected to
 	Remote     netip.AddrPort   // the client
+	Client     netip.Addr       // whom limits count Remote for
 	TLS        *tls.ConnectionState
 	ServerName hangar.Hostname // that TLS was negotiated for; may be empty
 	Port       int             // the public port
+	Taken      func()          // called, maybe more than once, when Drain waits for the connection; may be nil
 }
 
 // Limits bound what one client or one request may take. What is 0 has its default.
@@ -60,16 +63,25 @@ type Limits struct {
 	BodyTimeout    time.Duration // for the next byte of a body, when it is waited for
 	DialTimeout    time.Duration // for a connection to a Machine
 	RetryFor       time.Duration // after the first failure
+	CrashWait      time.Duration // for word that a program has ended, whose connections know first
 	MaxAttempts    int           // to reach a Machine, for one request
 	MaxHeaderBytes int
 	MaxBody        int64 // bytes of a request's body; 0: any number
 	MaxStreams     int   // requests at a time of a connection over HTTP/2
 	KeepBody       int64 // bytes of a body that are kept in memory, so that it can be sent again
-	KeepBodies     int64 // bytes of all bodies that are kept in memory
+	KeepBodies     int64 // bytes of all bodies that are kept in memory; one organization gets a quarter
 	// SpoolBody is how many bytes of a body are kept altogether, those beyond KeepBody in
 	// a file that has no name; 0: KeepBody.
-	SpoolBody int64
-	SpoolDir  string // where such files are; empty: the directory for temporary files
+	SpoolBody   int64
+	SpoolBodies int64  // bytes of all bodies that are in files; one organization gets a quarter
+	SpoolDir    string // where such files are; empty: the directory for temporary files
+	// PlatformRequests is how many requests may be in flight at the names of the platform, and
+	// ClientPlatformRequests how many of one client.
+	PlatformRequests       int
+	ClientPlatformRequests int
+	// Requests is how many may be in flight. Those for Apps of one organization are never more
+	// than what is left of it.
+	Requests int
 }
 
 // The defaults of Limits.
@@ -79,12 +91,18 @@ const (
 	DefaultBodyTimeout    = 5 * time.Minute
 	DefaultDialTimeout    = 10 * time.Second
 	DefaultRetryFor       = 8 * time.Second
+	DefaultCrashWait      = 150 * time.Millisecond
 	DefaultMaxAttempts    = 90
 	DefaultMaxHeaderBytes = 64 << 10
 	DefaultMaxStreams     = 250
 	DefaultKeepBody       = 1 << 20
 	DefaultKeepBodies     = 256 << 20
+	DefaultSpoolBodies    = 1 << 30
 	MaxSpoolBody          = 64 << 20
+
+	DefaultPlatformRequests       = 8192
+	DefaultClientPlatformRequests = 512
+	DefaultRequests               = 100_000
 )
 
 func (l Limits) complete() Limits {
@@ -93,12 +111,17 @@ func (l Limits) complete() Limits {
 	set(&l.BodyTimeout, DefaultBodyTimeout)
 	set(&l.DialTimeout, DefaultDialTimeout)
 	set(&l.RetryFor, DefaultRetryFor)
+	set(&l.CrashWait, DefaultCrashWait)
 	set(&l.MaxAttempts, DefaultMaxAttempts)
 	set(&l.MaxHeaderBytes, DefaultMaxHeaderBytes)
 	set(&l.MaxStreams, DefaultMaxStreams)
 	set(&l.KeepBody, DefaultKeepBody)
 	set(&l.KeepBodies, DefaultKeepBodies)
+	set(&l.SpoolBodies, DefaultSpoolBodies)
 	set(&l.SpoolDir, os.TempDir())
+	set(&l.PlatformRequests, DefaultPlatformRequests)
+	set(&l.ClientPlatformRequests, DefaultClientPlatformRequests)
+	set(&l.Requests, DefaultRequests)
 	l.SpoolBody = min(l.SpoolBody, MaxSpoolBody)
 	return l
 }
@@ -125,6 +148,7 @@ type Options struct {
 	AltSvc    string // the Alt-Svc header of answers over TLS; empty: none
 	HTTPSPort int    // where clients reach the edge by https under the names of Apps; 0: 443
 	Buckets   *statics.Buckets
+	Platform  map[hangar.Hostname]http.Handler // what answers at names of the platform itself; see servePlatform
 	Limits    Limits
 	Log       *slog.Logger
 }
@@ -138,26 +162,26 @@ type Proxy struct {
 	balancer *balance.Balancer
 	region   []string // of headers
 	bodies   bodyLimits
-	kept     atomic.Int64 // bytes of memory that bodies may still take
 
 	pool    *pool
 	streams *multiplexes
-	stays   *stays
 	memory  *replay.Cache
 	shelves shelves
 	access  *access.Log
 	lines   lines
+	callers *connlimit.Count[netip.Addr]   // requests in flight at the names of the platform
+	orgs    *connlimit.Count[hangar.OrgID] // requests in flight for Apps
 
 	handler http.Handler
 	h1      *http1.Server
-	h2      *http2.Server //nolint:staticcheck // see serveHTTP2
-	base    *http.Server  // of h2
 	stats   counters
 
 	mu       sync.Mutex            // guards what follows
 	streamed map[net.Conn]struct{} // connections over HTTP/2
 	draining bool
 	ended    chan struct{} // closed when streamed is empty, while draining
+
+	streamServers map[time.Duration]*streamServer // of connections over HTTP/2, by how long they may be idle
 }
 
 // New returns a Proxy that serves what it is given.
@@ -167,31 +191,19 @@ func New(o Options) *Proxy {
 	}
 	p := &Proxy{
 		options: o, limits: o.Limits.complete(), log: o.Log, routes: o.Routes, balancer: o.Balancer,
-		region: []string{string(o.Region)}, pool: newPool(), streams: newMultiplexes(), stays: newStays(),
+		region: []string{string(o.Region)}, pool: newPool(), streams: newMultiplexes(),
 		memory: replay.NewCache(replay.CacheOptions{}), access: access.New(),
-		streamed: make(map[net.Conn]struct{}), ended: make(chan struct{}),
+		streamed: make(map[net.Conn]struct{}), ended: make(chan struct{}), streamServers: make(map[time.Duration]*streamServer),
 	}
-	p.kept.Store(p.limits.KeepBodies)
-	p.bodies = bodyLimits{memory: p.limits.KeepBody, spool: p.limits.SpoolBody, dir: p.limits.SpoolDir, total: &p.kept}
+	p.callers = connlimit.NewCount[netip.Addr](p.limits.ClientPlatformRequests, p.limits.PlatformRequests)
+	p.orgs = connlimit.NewCount[hangar.OrgID](p.limits.Requests, p.limits.Requests)
+	p.bodies = bodyLimits{memory: p.limits.KeepBody, spool: p.limits.SpoolBody, dir: p.limits.SpoolDir, room: newBodyRoom(bodyBytes{p.limits.KeepBodies, p.limits.SpoolBodies})}
 	p.handler = http.HandlerFunc(p.handle)
 	p.h1 = &http1.Server{
 		Handler: p.handler, HeaderTimeout: p.limits.HeaderTimeout, IdleTimeout: p.limits.IdleTimeout, BodyTimeout: p.limits.BodyTimeout,
-		MaxHeaderBytes: p.limits.MaxHeaderBytes, Timeouts: timeouts, Refuse: p.refuse, HTTP2: p.priorKnowledge, Log: o.Log,
-	}
-	p.base = &http.Server{
-		Handler: p.handler, MaxHeaderBytes: p.limits.MaxHeaderBytes, ReadHeaderTimeout: p.limits.HeaderTimeout, IdleTimeout: p.limits.IdleTimeout,
-		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: p.limits.MaxStreams, MaxReadFrameSize: 16 << 10,
-			SendPingTimeout: p.limits.IdleTimeout, PingTimeout: 15 * time.Second, WriteByteTimeout: p.limits.BodyTimeout,
-		},
-	}
-	p.h2 = new(http2.Server)                                    //nolint:staticcheck // see serveHTTP2
-	if err := http2.ConfigureServer(p.base, p.h2); err != nil { //nolint:staticcheck // see serveHTTP2
-		panic("configure HTTP/2: " + err.Error()) // only for a TLS config, of which there is none
+		MaxHeaderBytes: p.limits.MaxHeaderBytes, Timeouts: timeouts, Refuse: p.refuse, HTTP2: p.priorKnowledge, Taken: taken, Log: o.Log,
 	}
 	o.Balancer.Gone(p.gone)
-	o.Balancer.Ended(p.stays.end)
 	return p
 }
 
@@ -216,10 +228,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 			return ctx.Err()
 		case now := <-tick.C:
 			p.pool.sweep(now.Add(-idleUpstream))
-			p.lines.sweep(now, func(of line, more int) {
-				p.logEdge(p.options.Host, hangar.MachineRef{App: of.app}, "warn", "["+string(of.code)+"]"+leftOut(more))
-			})
-			p.shelves.sweep(func(app hangar.AppName) bool { _, ok := p.routes.App(app); return ok })
+			for of, more := range p.lines.sweep(now) {
+				p.logEdge(p.options.Host, hangar.MachineRef{AppID: of.app}, "warn", "["+string(of.code)+"]"+leftOut(more))
+			}
+			p.shelves.sweep(func(app hangar.AppID) bool { _, ok := p.routes.App(app); return ok })
 		}
 	}
 }
@@ -241,17 +253,41 @@ func (p *Proxy) Drain(ctx context.Context) {
 	ending.Wait()
 }
 
+// goAwayEvery is how often connections over HTTP/2 are told that the server ends: one that has
+// just entered may not be known yet to what tells them.
+const goAwayEvery = 100 * time.Millisecond
+
 func (p *Proxy) drainHTTP2(ctx context.Context) {
-	_ = p.base.Shutdown(ctx) // says GOAWAY, and waits for nothing that is not its own
-	select {
-	case <-p.ended:
-	case <-ctx.Done():
+	tick := time.NewTicker(goAwayEvery)
+	defer tick.Stop()
+	for {
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		for conn := range p.streamed {
-			_ = conn.Close()
+		servers := slices.Collect(maps.Values(p.streamServers))
+		p.mu.Unlock()
+		for _, s := range servers {
+			_ = s.base.Shutdown(ctx) // says GOAWAY, once to each, and waits for nothing that is not its own
+		}
+		select {
+		case <-p.ended:
+			return
+		case <-tick.C:
+		case <-ctx.Done():
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for conn := range p.streamed {
+				sever(conn)
+			}
+			return
 		}
 	}
+}
+
+// sever ends a connection without a word, for which TLS would wait for a client that takes nothing.
+func sever(conn net.Conn) {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	_ = conn.Close()
 }
 
 // enter notes a connection over HTTP/2; false: no more are served.
@@ -280,13 +316,14 @@ type Stats struct {
 	Dials    uint64 // connections to Machines
 	Retries  uint64
 	Replays  uint64
-	InFlight int64 // requests
-	Tunnels  int64 // connections that switched protocols
+	Refused  uint64 // requests of organizations that had too many in flight
+	InFlight int64  // requests
+	Tunnels  int64  // connections that switched protocols
 }
 
 type counters struct {
-	requests, failures, dials, retries, replays atomic.Uint64
-	inFlight, tunnels                           atomic.Int64
+	requests, failures, dials, retries, replays, refused atomic.Uint64
+	inFlight, tunnels                                    atomic.Int64
 }
 
 // Stats returns the counts.
@@ -294,7 +331,7 @@ func (p *Proxy) Stats() Stats {
 	c := &p.stats
 	return Stats{
 		Requests: c.requests.Load(), Failures: c.failures.Load(), Dials: c.dials.Load(), Retries: c.retries.Load(),
-		Replays: c.replays.Load(), InFlight: c.inFlight.Load(), Tunnels: c.tunnels.Load(),
+		Replays: c.replays.Load(), Refused: c.refused.Load(), InFlight: c.inFlight.Load(), Tunnels: c.tunnels.Load(),
 	}
 }
 

@@ -95,7 +95,9 @@ func TestHeadersToMachine(t *testing.T) {
 		{
 			"spoofed", "Fly-Client-IP: 6.6.6.6\r\nplatform-client-ip: 6.6.6.6\r\nFly-Region: xyz\r\nFly-Request-Id: mine\r\nX-Forwarded-Proto: https\r\n" +
 				"X-Forwarded-Ssl: on\r\nFly-Forwarded-Port: 1\r\nX-Request-Start: t=1\r\nFly-Replay-Src: instance=x\r\nplatform-replay-failed: x\r\n" +
-				"fly-replay-cache-status: hit\r\nfly-preferred-instance-unavailable: x\r\nFly_Client_IP: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nFly-Dispatch-Start: x\r\nfly-tracestate: a=b\r\n",
+				"fly-replay-cache-status: hit\r\nfly-preferred-instance-unavailable: x\r\nFly_Client_IP: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nFly-Dispatch-Start: x\r\nfly-tracestate: a=b\r\n" +
+				"Fly-Src: app=x\r\nplatform-src-signature: x\r\nForwarded: for=6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\nX_Real_IP: 6.6.6.6\r\n" +
+				"X-Forwarded-Host: evil.example\r\nTrue-Client-IP: 6.6.6.6\r\n",
 			plain,
 		},
 		{

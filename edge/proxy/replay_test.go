@@ -78,7 +78,7 @@ func TestReplay(t *testing.T) {
 		{"no such region", "region=xyz", nil, "", "PR03 503"},
 		{"nonsense", "where=there", nil, "", "PA03 502"},
 		{"loop", "elsewhere=true", []string{"X-Always", "1"}, "", "PA02 502"},
-		{"large body", "app=other", nil, strings.Repeat("x", 2000), "PA01 502"},
+		{"large body", "app=other", nil, strings.Repeat("x", 2000), "PA01 413"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			headers := append([]string{"X-Replay", test.instruction, "fly-prefer-instance-id", string(a1)}, test.headers...)

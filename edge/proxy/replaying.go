@@ -51,7 +51,7 @@ func (o *origin) cacheRules() []hangar.ReplayCache {
 // begin decides where a request goes first: where earlier ones like it were sent, or where
 // the client wants it.
 func (x *exchange) begin() {
-	in, status := x.p.memory.Lookup(x.home.route.App, x.sent, x.home.cacheRules())
+	in, status := x.p.memory.Lookup(x.home.route.ID, x.sent, x.home.cacheRules())
 	h := x.sent.Header
 	switch status {
 	case replay.CacheHit:
@@ -60,7 +60,7 @@ func (x *exchange) begin() {
 			replayCacheState.set(h, []string{string(status)})
 			return
 		}
-		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 	case replay.CacheBypass:
 		replayCacheState.set(h, []string{string(status)})
 	case replay.CacheMiss:
@@ -91,7 +91,7 @@ func (x *exchange) follow(in *replay.Instruction, from hangar.MachineID) *hangar
 // sibling finds another App of the same organization by the public port that the request
 // came to. It needs no address, and its network does not matter.
 func (x *exchange) sibling(app hangar.AppName) (*hangar.AppRoute, *balance.Endpoint, *hangar.EdgeError) {
-	route, ok := x.p.routes.App(app)
+	route, ok := x.p.routes.ByName(app)
 	if !ok {
 		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayApp, Status: http.StatusBadGateway, Message: "the request was to be replayed in an app that there is not"}
 	}
@@ -110,7 +110,7 @@ func (x *exchange) sibling(app hangar.AppName) (*hangar.AppRoute, *balance.Endpo
 func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	if !replay.Asked(a.Header) {
 		if forgets(a.Header) {
-			x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+			x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 		}
 		return false, nil
 	}
@@ -124,7 +124,7 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 		return false, &hangar.EdgeError{Code: hangar.EdgeReplayLoop, Status: http.StatusBadGateway, Message: "the request was replayed too often"}
 	}
 	if x.body != nil && !x.body.repeatable() {
-		return false, bodyLost()
+		return false, bodyLost(x.body)
 	}
 	first := x.replays.count == 0 && !x.replays.cached
 	x.replays.count++
@@ -139,9 +139,9 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	switch {
 	case in.Cache != nil && in.Cache.Invalidate:
 		// Whoever gets a request by memory says that it is wrong, too.
-		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 	case first:
-		x.p.memory.Learn(x.home.route.App, x.sent, x.home.cacheRules(), in)
+		x.p.memory.Learn(x.home.route.ID, x.sent, x.home.cacheRules(), in)
 	}
 	if x.r.Header[replayCacheState.neutral] == nil {
 		replayCacheState.set(x.r.Header, []string{string(replay.CacheMiss)})
@@ -183,7 +183,7 @@ func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 		return false
 	}
 	if s.cached {
-		x.p.memory.Forget(x.home.route.App, x.sent, x.home.cacheRules())
+		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 		if x.done {
 			return false
 		}

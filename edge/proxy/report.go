@@ -19,7 +19,7 @@ func (x *exchange) fail(e *hangar.EdgeError) {
 	clear(h)
 	h["Server"] = product
 	requestIDs.set(h, []string{x.id})
-	if e.Status == http.StatusServiceUnavailable {
+	if e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests {
 		h["Retry-After"] = retryAfter
 	}
 	if e.Code == hangar.EdgeNoMethod {
@@ -40,13 +40,13 @@ func (x *exchange) report(e *hangar.EdgeError) {
 	if e.Err != nil {
 		x.p.log.DebugContext(x.visitor.ctx, "a request to an app failed", "app", x.route.App, "machine", x.machine.ID, "code", e.Code, "error", e.Err)
 	}
-	more, ok := x.p.lines.allow(line{x.route.App, e.Code}, time.Now())
+	more, ok := x.p.lines.allow(line{x.route.ID, e.Code}, time.Now())
 	if !ok {
 		return
 	}
 	ref := x.machine
-	if ref.App != x.route.App {
-		ref = hangar.MachineRef{App: x.route.App}
+	if ref.AppID != x.route.ID {
+		ref = hangar.MachineRef{App: x.route.App, AppID: x.route.ID}
 	}
 	text := fmt.Sprintf("[%s] %s (%s %s%s, request %s)", e.Code, e.Message, x.sent.Method, x.sent.Host, printable(x.sent.URL.EscapedPath()), x.id)
 	x.p.logEdge(cmp.Or(x.host, x.p.options.Host), ref, level(e.Status), text+leftOut(more))
@@ -90,7 +90,7 @@ func (p *Proxy) logEdge(host hangar.HostID, ref hangar.MachineRef, level, text s
 
 // record writes a line about a request for those who follow the App's.
 func (x *exchange) record() {
-	if x.route == nil || !x.p.access.Wanted(x.route.App) {
+	if x.route == nil || !x.p.access.Wanted(x.route.ID) {
 		return
 	}
 	now := time.Now()
@@ -98,7 +98,7 @@ func (x *exchange) record() {
 	if x.machine.ID == "" {
 		region = ""
 	}
-	x.p.access.Publish(x.route.App, hangar.EdgeRequest{
+	x.p.access.Publish(x.route.ID, hangar.EdgeRequest{
 		Client: x.visitor.Remote.Addr().Unmap().WithZone(""), Method: x.sent.Method, Host: x.sent.Host, Path: printable(x.sent.URL.RequestURI()),
 		Proto: x.sent.Proto, Status: x.status, Bytes: x.bytes, Millis: float64(now.Sub(x.start).Microseconds()) / 1000,
 		UserAgent: x.sent.UserAgent(), RequestID: x.id, Replays: x.replays.count, Code: x.code,
@@ -113,7 +113,7 @@ const (
 
 // line is what lines in the log of an App have in common.
 type line struct {
-	app  hangar.AppName
+	app  hangar.AppID
 	code hangar.EdgeCode
 }
 
@@ -152,18 +152,20 @@ func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
 	return more, true
 }
 
-// sweep forgets what is over, and tells how many lines were left out.
-func (l *lines) sweep(now time.Time, tell func(of line, more int)) {
+// sweep forgets what is over, and returns how many lines were left out.
+func (l *lines) sweep(now time.Time) map[line]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	left := map[line]int{}
 	for of, t := range l.recent {
 		if now.Sub(t.since) >= linePeriod {
 			if t.left > 0 {
-				tell(of, t.left)
+				left[of] = t.left
 			}
 			delete(l.recent, of)
 		}
 	}
+	return left
 }
 
 // refuse answers a request that could not be read.

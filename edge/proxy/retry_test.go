@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
 // reset closes a connection so that the other end gets an RST.
@@ -183,13 +185,17 @@ func TestRetryStale(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
+	t.Run("none", func(t *testing.T) {
+		w := newWorld(t, func(o *proxy.Options) { o.Limits.RetryFor = 500 * time.Millisecond })
+		w.machine("a1", "app", "", nil)
+		start := time.Now()
+		wantCode(t, w.get("http://app.apps.test/"), 502, hangar.EdgeRefusedPort)
+		if took := time.Since(start); took < 400*time.Millisecond || took > 10*time.Second {
+			t.Errorf("it was tried for %s", took)
+		}
+	})
 	w := newWorld(t)
 	w.machine("a1", "app", "", nil)
-	start := time.Now()
-	wantCode(t, w.get("http://app.apps.test/"), 502, hangar.EdgeRefusedPort)
-	if took := time.Since(start); took < 400*time.Millisecond || took > 5*time.Second {
-		t.Errorf("it was tried for %s", took)
-	}
 	t.Run("another does", func(t *testing.T) {
 		w.machine("a2", "app", w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "a2") }), nil)
 		for range 10 {
@@ -307,5 +313,107 @@ func TestNoRequestLost(t *testing.T) {
 		if why := <-failed; why != "" {
 			t.Error(why)
 		}
+	}
+}
+
+// TestFatalRequest: a request that crashes the program of a Machine while it is alone there is
+// brought to no other, and one that may have been it no more than once.
+func TestFatalRequest(t *testing.T) {
+	tests := []struct {
+		name    string
+		method  string
+		kept    bool          // it goes over a connection that was kept
+		h2      bool          // to a Machine that speaks HTTP/2
+		beside  int           // requests that are in the Machine
+		crashes bool          // the program, or else only the connection breaks off
+		word    time.Duration // after which the edge knows
+		asked   int           // Machines
+		status  int
+	}{
+		{name: "alone", method: "GET", crashes: true, asked: 1, status: 502},
+		{name: "over HTTP/2", method: "GET", h2: true, crashes: true, asked: 1, status: 502},
+		{name: "over a kept connection", method: "GET", kept: true, crashes: true, asked: 1, status: 502},
+		{name: "with a late word", method: "PUT", crashes: true, word: 50 * time.Millisecond, asked: 1, status: 502},
+		{name: "beside others", method: "GET", beside: 2, crashes: true, asked: 2, status: 502},
+		{name: "by a connection alone", method: "GET", asked: 3, status: 200},
+		{name: "a POST", method: "POST", crashes: true, asked: 1, status: 502},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, func(o *proxy.Options) {
+				if test.crashes {
+					o.Limits.CrashWait = 20 * time.Second
+				}
+			})
+			var asked atomic.Int32
+			waiting, dies, release := make(chan struct{}), make(chan hangar.MachineID), make(chan struct{})
+			change := func(p *hangar.ServicePort) {
+				if test.h2 {
+					h2Backend(p)
+				}
+			}
+			var ids []hangar.MachineID
+			for i := range 3 {
+				ids = append(ids, w.machine(fmt.Sprintf("a%d", i), "app", w.backend(func(_ http.ResponseWriter, r *http.Request) {
+					switch r.URL.Path {
+					case "/wait":
+						select {
+						case waiting <- struct{}{}:
+							<-release
+						case <-release:
+						}
+					case "/break":
+						if n := asked.Add(1); test.crashes {
+							dies <- ids[i]
+						} else if n > 2 {
+							return
+						}
+						panic(http.ErrAbortHandler)
+					}
+				}), change))
+			}
+			c := w.client()
+			var others sync.WaitGroup
+			defer others.Wait()
+			defer close(release)
+			for _, id := range ids {
+				if test.kept {
+					w.do(c, w.request("GET", "http://app.apps.test/", nil, "fly-force-instance-id", string(id)))
+				}
+				for range test.beside {
+					r := w.request("GET", "http://app.apps.test/wait", nil, "fly-force-instance-id", string(id))
+					others.Go(func() {
+						if res, err := w.client().Do(r); err == nil {
+							_ = res.Body.Close()
+						}
+					})
+					<-waiting
+				}
+			}
+			status := make(chan int, 1)
+			r := w.request(test.method, "http://app.apps.test/break", nil)
+			others.Go(func() {
+				res, err := c.Do(r)
+				if err != nil {
+					status <- 0
+					return
+				}
+				_ = res.Body.Close()
+				status <- res.StatusCode
+			})
+			for {
+				select {
+				case id := <-dies:
+					time.Sleep(test.word)
+					w.crash(id)
+					continue
+				case got := <-status:
+					if n := int(asked.Load()); got != test.status || n != test.asked {
+						t.Errorf("got %d from %d machines, want %d from %d", got, n, test.status, test.asked)
+					}
+				}
+				break
+			}
+		})
 	}
 }

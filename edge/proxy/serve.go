@@ -30,7 +30,7 @@ type visitor struct {
 	alt       []string // nil: none
 
 	// timeouts are those of the service that its last request over HTTP/1 was for, or its first
-	// one will be.
+	// one will be. HTTP/2 has those of the beginning.
 	timeouts http1.Timeouts
 }
 
@@ -49,9 +49,16 @@ func (v *visitor) serves(ep *balance.Endpoint) {
 	}
 }
 
-// timeouts are those of a client's connection over HTTP/1.
+// timeouts are those of a client's connection.
 func timeouts(ctx context.Context) *http1.Timeouts {
 	return &ctx.Value(visitorKey{}).(*visitor).timeouts
+}
+
+// taken notes that Drain waits for a client's connection.
+func taken(ctx context.Context) {
+	if f := ctx.Value(visitorKey{}).(*visitor).Taken; f != nil {
+		f()
+	}
 }
 
 func (p *Proxy) visitor(ctx context.Context, e Entry) *visitor {
@@ -77,14 +84,18 @@ func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn, e Entry) {
 	defer conn.Close()
 	v := p.visitor(ctx, e)
 	ctx = context.WithValue(ctx, visitorKey{}, v)
+	route := e.Route
+	if route == nil && e.TLS != nil {
+		route, _ = p.routes.ByHostname(e.ServerName)
+	}
+	if route != nil {
+		if ep, ok := p.balancer.Endpoint(route, false, e.Port); ok {
+			v.serves(ep)
+		}
+	}
 	if alpn(e.TLS, http2Protocol) {
 		p.serveHTTP2(ctx, conn)
 		return
-	}
-	if e.Route != nil {
-		if ep, ok := p.balancer.Endpoint(e.Route, false, e.Port); ok {
-			v.serves(ep)
-		}
 	}
 	p.h1.ServeConn(ctx, conn)
 }

@@ -93,7 +93,7 @@ func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failu
 			return res, nil
 		}
 		_ = u.Close()
-		if !f.stale || !x.again(f) || ctx.Err() != nil {
+		if !f.stale || !x.again(ctx, seat, f) {
 			x.stay.leave()
 			return nil, f
 		}
@@ -133,7 +133,7 @@ func (x *exchange) dial(ctx context.Context, seat *balance.Seat) (net.Conn, erro
 func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failure) {
 	out, ok := x.outgoing(ctx)
 	if !ok {
-		return nil, &failure{err: bodyLost(), final: true}
+		return nil, &failure{err: bodyLost(x.body), final: true}
 	}
 	res, err := u.RoundTrip(ctx, out, http1.RoundTripOptions{Informational: x.informational, IdleTimeout: x.idleTimeout()}) //nolint:bodyclose // answer.done or answer.drop does
 	if err == nil {
@@ -158,17 +158,35 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	return nil, f
 }
 
-// again reports whether the request may be sent once more after a failure.
-func (x *exchange) again(f *failure) bool {
+// again reports whether the request may be sent once more after a failure in a Machine.
+func (x *exchange) again(ctx context.Context, seat *balance.Seat, f *failure) bool {
 	switch {
-	case f.final:
+	case f.final || ctx.Err() != nil:
 		return false
 	case f.unsent:
 		return true
-	case !idempotent(x.r):
+	case !idempotent(x.r) || x.body != nil && !x.body.repeatable():
+		return false
+	case x.fatal(ctx, seat):
+		f.final = true
+		f.err.Message = "the machine's program has ended over the request, which is therefore not sent again"
 		return false
 	}
-	return x.body == nil || x.body.repeatable()
+	return true
+}
+
+// fatal reports whether the request, whose connection broke off, is taken to have crashed the
+// Machine's program: if it was alone there, or if this is not the first time.
+func (x *exchange) fatal(ctx context.Context, seat *balance.Seat) bool {
+	if x.breaks++; x.breaks == 1 && !seat.Alone() {
+		return false
+	}
+	for deadline := time.Now().Add(x.p.limits.CrashWait); ; {
+		crashed, known := seat.Crashed()
+		if known || time.Now().After(deadline) || !x.wait(ctx, minPause) {
+			return crashed
+		}
+	}
 }
 
 // idempotent reports whether a request does the same if it is done twice, as RFC 9110,
@@ -216,9 +234,15 @@ func (x *exchange) bodyFailure() *hangar.EdgeError {
 }
 
 // bodyLost is why a request cannot be sent once more.
-func bodyLost() *hangar.EdgeError {
+func bodyLost(b *body) *hangar.EdgeError {
+	if b.full() {
+		return &hangar.EdgeError{
+			Code: hangar.EdgeReplayBody, Status: http.StatusServiceUnavailable,
+			Message: "the request cannot be sent again: the bodies of other requests for the apps of the organization leave no room to keep this one's",
+		}
+	}
 	return &hangar.EdgeError{
-		Code: hangar.EdgeReplayBody, Status: http.StatusBadGateway,
+		Code: hangar.EdgeReplayBody, Status: http.StatusRequestEntityTooLarge,
 		Message: "the request cannot be sent again: its body is too large to be kept",
 	}
 }

@@ -29,7 +29,7 @@ type Log struct {
 	followers atomic.Int64 // of all Apps
 
 	mu   sync.RWMutex // guards what follows
-	apps map[hangar.AppName][]*follower
+	apps map[hangar.AppID][]*follower
 }
 
 // follower is somebody who reads.
@@ -41,10 +41,10 @@ type follower struct {
 var _ hangar.EdgeLog = (*Log)(nil)
 
 // New returns a Log that nobody follows.
-func New() *Log { return &Log{apps: map[hangar.AppName][]*follower{}} }
+func New() *Log { return &Log{apps: map[hangar.AppID][]*follower{}} }
 
 // Wanted reports whether anybody follows an App, so that lines need not be made in vain.
-func (l *Log) Wanted(app hangar.AppName) bool {
+func (l *Log) Wanted(app hangar.AppID) bool {
 	if l.followers.Load() == 0 {
 		return false
 	}
@@ -54,7 +54,7 @@ func (l *Log) Wanted(app hangar.AppName) bool {
 }
 
 // Publish passes a line on to everybody who follows an App. It does not wait.
-func (l *Log) Publish(app hangar.AppName, e hangar.LogEntry) {
+func (l *Log) Publish(app hangar.AppID, e hangar.LogEntry) {
 	if l.followers.Load() == 0 {
 		return
 	}
@@ -70,7 +70,7 @@ func (l *Log) Publish(app hangar.AppName, e hangar.LogEntry) {
 }
 
 // FollowEdge implements hangar.EdgeLog.
-func (l *Log) FollowEdge(ctx context.Context, app hangar.AppName) iter.Seq2[hangar.LogEntry, error] {
+func (l *Log) FollowEdge(ctx context.Context, app hangar.AppID) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		f := &follower{lines: make(chan hangar.LogEntry, Backlog)}
 		l.enter(app, f)
@@ -98,14 +98,14 @@ func gap(n int64, at time.Time) hangar.LogEntry {
 	}
 }
 
-func (l *Log) enter(app hangar.AppName, f *follower) {
+func (l *Log) enter(app hangar.AppID, f *follower) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.apps[app] = append(slices.Clone(l.apps[app]), f)
 	l.followers.Add(1)
 }
 
-func (l *Log) leave(app hangar.AppName, f *follower) {
+func (l *Log) leave(app hangar.AppID, f *follower) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rest := slices.DeleteFunc(slices.Clone(l.apps[app]), func(x *follower) bool { return x == f })

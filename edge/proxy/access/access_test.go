@@ -29,7 +29,7 @@ func TestFollow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		counts := make([]int, 3)
-		for i, app := range []hangar.AppName{"web", "web", "other"} {
+		for i, app := range []hangar.AppID{"web", "web", "other"} {
 			all.Go(func() {
 				for e, err := range l.FollowEdge(ctx, app) {
 					if err != nil || e.Edge == nil {

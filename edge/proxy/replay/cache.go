@@ -46,10 +46,9 @@ type Cache struct {
 	total  int
 	size   atomic.Int64 // of recent, to ask without a lock
 
-	mu      sync.Mutex // guards what follows, and every shelf
-	apps    map[hangar.AppName]*shelf
-	targets map[hangar.MachineID]map[*memory]struct{}
-	recent  *list.List // of every *memory, the latest first
+	mu     sync.Mutex // guards what follows, and every shelf
+	apps   map[hangar.AppID]*shelf
+	recent *list.List // of every *memory, the latest first
 }
 
 // shelf is what is remembered of one App.
@@ -67,7 +66,7 @@ type key struct {
 }
 
 type memory struct {
-	app     hangar.AppName
+	app     hangar.AppID
 	key     key
 	in      *Instruction
 	bypass  bool // clients may go past it
@@ -89,13 +88,13 @@ func NewCache(o CacheOptions) *Cache {
 	}
 	return &Cache{
 		now: o.Now, perApp: o.PerApp, total: o.Total, recent: list.New(),
-		apps: map[hangar.AppName]*shelf{}, targets: map[hangar.MachineID]map[*memory]struct{}{},
+		apps: map[hangar.AppID]*shelf{},
 	}
 }
 
 // Lookup returns where a request of an App is to go, or nil. Options are those of the
 // service port that it came to. What it returns never changes.
-func (c *Cache) Lookup(app hangar.AppName, r *http.Request, options []hangar.ReplayCache) (*Instruction, CacheStatus) {
+func (c *Cache) Lookup(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) (*Instruction, CacheStatus) {
 	if c.size.Load() == 0 {
 		return nil, CacheMiss
 	}
@@ -126,7 +125,7 @@ func (c *Cache) Lookup(app hangar.AppName, r *http.Request, options []hangar.Rep
 
 // Learn remembers where a request was replayed if the instruction, or the config of the
 // service port for its session, says so. It reports whether there is anything to remember.
-func (c *Cache) Learn(app hangar.AppName, r *http.Request, options []hangar.ReplayCache, in *Instruction) bool {
+func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.ReplayCache, in *Instruction) bool {
 	path, host := r.URL.EscapedPath(), hostOf(r.Host)
 	if in.Cache != nil && in.Cache.Invalidate {
 		c.Forget(app, r, options)
@@ -160,7 +159,7 @@ func (c *Cache) Learn(app hangar.AppName, r *http.Request, options []hangar.Repl
 }
 
 // Forget forgets what would be found for a request.
-func (c *Cache) Forget(app hangar.AppName, r *http.Request, options []hangar.ReplayCache) {
+func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) {
 	path, host := r.URL.EscapedPath(), hostOf(r.Host)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,26 +175,6 @@ func (c *Cache) Forget(app hangar.AppName, r *http.Request, options []hangar.Rep
 	}
 	if m := c.byPath(s, host, path); m != nil {
 		c.drop(m)
-	}
-}
-
-// Invalidate forgets whatever leads to a Machine, which is gone.
-func (c *Cache) Invalidate(target hangar.MachineID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for m := range c.targets[target] {
-		c.drop(m)
-	}
-}
-
-// InvalidateApp forgets what is remembered of an App, which is gone.
-func (c *Cache) InvalidateApp(app hangar.AppName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.apps[app]; s != nil {
-		for _, m := range s.memories {
-			c.drop(m)
-		}
 	}
 }
 
@@ -259,15 +238,6 @@ func (c *Cache) put(m *memory) {
 	s.depth = max(s.depth, strings.Count(m.key.prefix, "/"))
 	s.memories[m.key] = m
 	m.here, m.there = s.recent.PushFront(m), c.recent.PushFront(m)
-	for _, id := range [...]hangar.MachineID{m.in.Instance, m.in.PreferInstance} {
-		if id == "" {
-			continue
-		}
-		if c.targets[id] == nil {
-			c.targets[id] = map[*memory]struct{}{}
-		}
-		c.targets[id][m] = struct{}{}
-	}
 	c.size.Store(int64(c.recent.Len()))
 }
 
@@ -279,13 +249,6 @@ func (c *Cache) drop(m *memory) {
 	c.recent.Remove(m.there)
 	if len(s.memories) == 0 {
 		delete(c.apps, m.app)
-	}
-	for _, id := range [...]hangar.MachineID{m.in.Instance, m.in.PreferInstance} {
-		if of := c.targets[id]; of != nil {
-			if delete(of, m); len(of) == 0 {
-				delete(c.targets, id)
-			}
-		}
 	}
 	c.size.Store(int64(c.recent.Len()))
 }

@@ -3,6 +3,8 @@ package replay
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,7 +53,7 @@ func to(app hangar.AppName, prefix string, ttl time.Duration) *Instruction {
 	return &Instruction{App: app, Cache: &CacheRule{Prefix: prefix, TTL: ttl}}
 }
 
-func (c *Cache) wants(t *testing.T, app hangar.AppName, r *http.Request, options []hangar.ReplayCache, target hangar.AppName, status CacheStatus) {
+func (c *Cache) wants(t *testing.T, app hangar.AppID, r *http.Request, options []hangar.ReplayCache, target hangar.AppName, status CacheStatus) {
 	t.Helper()
 	in, got := c.Lookup(app, r, options)
 	var found hangar.AppName
@@ -168,20 +170,18 @@ func TestCacheBySession(t *testing.T) {
 	c.wants(t, "web", web("/api/x", "X-Tenant", "bob", "fly-replay-cache-control", "skip"), options, "", CacheBypass)
 	c.wants(t, "web", web("/", "Cookie", "session=alice"), nil, "", CacheMiss) // the config has changed
 
-	c.Invalidate("22222222222222")
+	c.Forget("web", web("/api", "X-Tenant", "bob"), options)
 	c.wants(t, "web", web("/api", "X-Tenant", "bob"), options, "", CacheMiss)
-	c.Invalidate("33333333333333")
-	c.wants(t, "web", web("/", "Cookie", "session=alice"), options, "alice", CacheHit)
 	clock.pass(time.Minute)
 	c.wants(t, "web", web("/", "Cookie", "session=alice"), options, "", CacheMiss)
-	if c.Len() != 0 || len(c.targets) != 0 {
+	if c.Len() != 0 || len(c.apps) != 0 {
 		t.Error("something is left")
 	}
 }
 
 func TestCacheIsBounded(t *testing.T) {
 	c, _ := newCache(3, 5)
-	learn := func(app hangar.AppName, n int) {
+	learn := func(app hangar.AppID, n int) {
 		path := fmt.Sprintf("/%d/", n)
 		c.Learn(app, ask(t, "http://web.example"+path), nil, &Instruction{App: "x", Instance: hangar.MachineID(fmt.Sprintf("%014x", n)), Cache: &CacheRule{Prefix: path, TTL: time.Hour}})
 	}
@@ -200,10 +200,12 @@ func TestCacheIsBounded(t *testing.T) {
 		t.Errorf("%d are remembered", c.Len())
 	}
 	c.wants(t, "web", at(2), nil, "", CacheMiss) // the oldest of all
-	c.InvalidateApp("other")
-	c.InvalidateApp("web")
-	c.InvalidateApp("web")
-	if c.Len() != 0 || len(c.targets) != 0 || len(c.apps) != 0 {
+	for n := range 4 {
+		c.Forget("other", at(n), nil)
+		c.Forget("web", at(n), nil)
+		c.Forget("web", at(n), nil)
+	}
+	if c.Len() != 0 || len(c.apps) != 0 {
 		t.Error("something is left")
 	}
 }
@@ -213,14 +215,14 @@ func TestCacheAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, clock := newCache(1000, 1000)
 		type fact struct {
-			app      hangar.AppName
+			app      hangar.AppID
 			prefix   string
 			instance hangar.MachineID
 			until    time.Time
 		}
 		var facts []fact
 		paths := rapid.SampledFrom([]string{"/", "/a/", "/a/b/", "/a/b/c", "/b/x", "/a"})
-		apps := rapid.SampledFrom([]hangar.AppName{"one", "two"})
+		apps := rapid.SampledFrom([]hangar.AppID{"one", "two"})
 		machines := rapid.SampledFrom([]hangar.MachineID{"m1", "m2", "m3"})
 		rt.Repeat(map[string]func(*rapid.T){
 			"learn": func(rt *rapid.T) {
@@ -235,16 +237,18 @@ func TestCacheAgainstModel(t *testing.T) {
 				}
 				facts = append(kept, fact{app, prefix, id, clock.Now().Add(ttl)})
 			},
-			"gone": func(rt *rapid.T) {
-				id := machines.Draw(rt, "machine")
-				c.Invalidate(id)
-				kept := facts[:0]
-				for _, f := range facts {
-					if f.instance != id {
-						kept = append(kept, f)
+			"forget": func(rt *rapid.T) {
+				app, prefix := apps.Draw(rt, "app"), rapid.SampledFrom([]string{"/", "/a/", "/a/b/"}).Draw(rt, "prefix")
+				c.Forget(app, ask(t, "http://h.example"+prefix), nil)
+				longest := -1
+				for i, f := range facts {
+					if f.app == app && clock.Now().Before(f.until) && strings.HasPrefix(prefix, f.prefix) && (longest < 0 || len(f.prefix) > len(facts[longest].prefix)) {
+						longest = i
 					}
 				}
-				facts = kept
+				if longest >= 0 {
+					facts = slices.Delete(facts, longest, longest+1)
+				}
 			},
 			"time": func(rt *rapid.T) { clock.pass(time.Duration(rapid.IntRange(1, 10).Draw(rt, "s")) * time.Second) },
 			"": func(rt *rapid.T) {
@@ -274,18 +278,14 @@ func TestCacheFromManySides(t *testing.T) {
 	for n := range 8 {
 		all.Go(func() {
 			for i := range 500 {
-				app := hangar.AppName(fmt.Sprint("app", (n+i)%5))
+				app := hangar.AppID(fmt.Sprint("app", (n+i)%5))
 				path := fmt.Sprintf("/%d/", i%37)
 				r := ask(t, "http://h.example"+path)
 				switch i % 7 {
-				case 0:
-					c.Invalidate(hangar.MachineID(fmt.Sprint("m", i%3)))
-				case 1:
+				case 0, 1, 2:
 					c.Forget(app, r, nil)
-				case 2:
-					clock.pass(time.Second)
 				case 3:
-					c.InvalidateApp(app)
+					clock.pass(time.Second)
 				default:
 					c.Learn(app, r, nil, &Instruction{Instance: hangar.MachineID(fmt.Sprint("m", i%3)), Cache: &CacheRule{Prefix: path, TTL: MinTTL}})
 					c.Lookup(app, r, nil)
@@ -294,10 +294,10 @@ func TestCacheFromManySides(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for n := range 5 {
-		c.InvalidateApp(hangar.AppName(fmt.Sprint("app", n)))
+	for n := range 5 * 37 {
+		c.Forget(hangar.AppID(fmt.Sprint("app", n%5)), ask(t, fmt.Sprintf("http://h.example/%d/", n/5)), nil)
 	}
-	if c.Len() != 0 || len(c.targets) != 0 {
+	if c.Len() != 0 || len(c.apps) != 0 {
 		t.Errorf("%d are left", c.Len())
 	}
 }

@@ -36,15 +36,6 @@ func header(h http.Header, names spelled) (string, bool) {
 	return "", false
 }
 
-// Strip removes the headers by which a Machine speaks to the edge, which are no client's
-// business.
-func Strip(h http.Header) {
-	for _, names := range [...]spelled{keyReplay, keyCache, keyCacheTTL, keyCacheBypass} {
-		delete(h, names[0])
-		delete(h, names[1])
-	}
-}
-
 // Parse reads the instruction in the headers of an answer; false: there is none. Its fields
 // are separated by semicolons, or by commas outside of quotes.
 func Parse(h http.Header) (*Instruction, bool, error) {

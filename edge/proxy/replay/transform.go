@@ -19,10 +19,14 @@ var framing = []string{
 	"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
 }
 
-// Headers by which the edge tells a Machine who the client is.
-var owned = []string{
-	"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto", "X-Forwarded-Ssl", "X-Request-Start",
+// EdgeOnly are the headers, beside those under ownPrefixes, that programs believe about the
+// client and that only the edge may set: no client and no transformation.
+var EdgeOnly = []string{
+	"Forwarded", "True-Client-Ip", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Ssl", "X-Real-Ip", "X-Request-Start",
 }
+
+// owned are the headers that no transformation may set: a client may begin the last ones.
+var owned = slices.Concat(EdgeOnly, []string{"Via", "X-Forwarded-For", "X-Forwarded-Port"})
 
 // Headers under these prefixes are between the edge and Machines.
 var ownPrefixes = []string{"Platform-", "Fly-"}

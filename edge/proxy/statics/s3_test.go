@@ -17,6 +17,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // realStore starts an S3 server for one test. `make s3-server` builds it.
@@ -35,12 +36,10 @@ func realStore(t *testing.T) (address string, store *minio.Client) {
 			t.Fatal(err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err = freeport.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	address = l.Addr().String()
-	l.Close()
 	cmd := exec.CommandContext(t.Context(), server, "--quiet", "--port", address, "--access", "tester", "--secret", "topsecret", "posix", "--sidecar", dir+"/meta", dir+"/s3")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

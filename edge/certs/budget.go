@@ -1,0 +1,177 @@
+package certs
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mholt/acmez/v3/acme"
+	"golang.org/x/time/rate"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Limit is so many at once, which come back evenly within a time.
+type Limit struct {
+	N   int
+	Per time.Duration
+}
+
+// Limits bound what tenants have asked of the ACME server, whose account they share. Names of the
+// platform's own are not counted.
+type Limits struct {
+	Account Limit // orders of all organizations
+	Org     Limit // orders of one organization
+	Domain  Limit // first certificates that one organization was issued for names of one registered domain
+	Own     Limit // the same for its Apps' own names
+	Name    Limit // orders for one name, whoever has it
+}
+
+// DefaultLimits stay below those of Let's Encrypt (letsencrypt.org/docs/rate-limits): 300 new orders
+// of an account in 3 hours, 50 certificates of a registered domain in 7 days, 5 failed
+// validations of a name in an hour.
+func DefaultLimits() Limits {
+	const week = 7 * 24 * time.Hour
+	return Limits{
+		Account: Limit{240, 3 * time.Hour}, Org: Limit{60, 3 * time.Hour},
+		Domain: Limit{40, week}, Own: Limit{10, week}, Name: Limit{5, time.Hour},
+	}
+}
+
+// wish is a name that an order is to be placed for.
+type wish struct {
+	name    hangar.Hostname
+	org     hangar.OrgID
+	own     bool // it is an App's own, below the domain of the platform
+	renewal bool
+}
+
+// budget counts orders before they are placed.
+type budget struct {
+	limits Limits
+
+	mu      sync.Mutex // guards what follows
+	buckets map[string]*rate.Limiter
+	most    int // buckets at which full ones are forgotten
+	waiting map[hangar.Hostname]*wait
+}
+
+// wait is why, and until when, no order is placed for a name. It never changes.
+type wait struct {
+	until time.Time
+	shown hangar.CertificateError
+}
+
+// fewBuckets are not worth being looked through.
+const fewBuckets = 4096
+
+func newBudget(l Limits) *budget {
+	return &budget{limits: l, buckets: map[string]*rate.Limiter{}, most: fewBuckets, waiting: map[hangar.Hostname]*wait{}}
+}
+
+// share is one of the limits that an order counts for.
+type share struct {
+	key    string
+	limit  Limit
+	what   string // for people
+	issued bool   // certificates count, and not orders
+}
+
+func (b *budget) shares(w wish) []share {
+	l := &b.limits
+	shares := []share{
+		{"name " + string(w.name), l.Name, "for this name", false},
+		{"org " + string(w.org), l.Org, "for the organization", false},
+		{"account", l.Account, "for all who use this server", false},
+	}
+	domain := w.name.Registrable()
+	switch {
+	case w.renewal:
+	case w.own:
+		shares = append(shares, share{"own " + string(w.org), l.Own, "for names of the organization's apps below the platform's domain", true})
+	case domain != "":
+		shares = append(shares, share{"domain " + string(w.org) + " " + string(domain), l.Domain, "for names of " + string(domain), true})
+	}
+	return shares
+}
+
+// take counts an order, or returns how long it has to wait, having counted nothing. Orders that are
+// under way at the same time may exceed what counts when it is issued, by as many as these are.
+func (b *budget) take(w wish, now time.Time) *wait {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	shares := b.shares(w)
+	var longest time.Duration
+	var lacking share
+	for _, s := range shares {
+		bucket := b.bucket(s, now)
+		if tokens := bucket.TokensAt(now); tokens < 1 {
+			if pause := time.Duration((1-tokens)/float64(bucket.Limit())*float64(time.Second)) + time.Millisecond; pause > longest {
+				longest, lacking = pause, s
+			}
+		}
+	}
+	if longest == 0 {
+		for _, s := range shares {
+			if !s.issued {
+				b.bucket(s, now).AllowN(now, 1)
+			}
+		}
+		return nil
+	}
+	at := now.Add(longest)
+	held := &wait{at, hangar.CertificateError{
+		Code: typeOf(acme.ProblemTypeRateLimited), Timestamp: now.UTC().Truncate(time.Second),
+		Message:     fmt.Sprintf("The platform asks for no more than %d certificates %s within %s, and has done so", lacking.limit.N, lacking.what, lacking.limit.Per),
+		Remediation: "Nothing to do: it is asked for by itself when there is room again. A certificate of your own can be uploaded at any time.",
+	}}
+	b.waiting[w.name] = held
+	return held
+}
+
+// issued counts a certificate that was issued.
+func (b *budget) issued(w wish, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.shares(w) {
+		if s.issued {
+			b.bucket(s, now).AllowN(now, 1)
+		}
+	}
+}
+
+// bucket returns that of a share; the caller holds mu. One that is full is as good as a new one.
+func (b *budget) bucket(s share, now time.Time) *rate.Limiter {
+	bucket := b.buckets[s.key]
+	if bucket != nil {
+		return bucket
+	}
+	if len(b.buckets) >= b.most {
+		for key, old := range b.buckets {
+			if old.TokensAt(now) >= float64(old.Burst()) {
+				delete(b.buckets, key)
+			}
+		}
+		b.most = max(fewBuckets, 2*len(b.buckets))
+	}
+	bucket = rate.NewLimiter(rate.Limit(float64(s.limit.N)/s.limit.Per.Seconds()), s.limit.N)
+	b.buckets[s.key] = bucket
+	return bucket
+}
+
+// held returns why a name waits; nil: it does not.
+func (b *budget) held(name hangar.Hostname, now time.Time) *wait {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if held := b.waiting[name]; held != nil && held.until.After(now) {
+		return held
+	}
+	return nil
+}
+
+// drop forgets that a name waits.
+func (b *budget) drop(name hangar.Hostname) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.waiting, name)
+}
