@@ -27,8 +27,8 @@ const (
 	heartbeat     = 15 * time.Second
 )
 
-// Config is what an API serves. Every field is required but Registry, Metrics,
-// RateLimits and AppURL.
+// Config is what an API serves. Every field is required but Registry, RegistryName,
+// Metrics, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -38,6 +38,7 @@ type Config struct {
 	Images       hangar.ImageService
 	Platform     hangar.PlatformService
 	Secrets      hangar.SecretService
+	SecretKeys   hangar.SecretKeyService
 	Registries   hangar.RegistryService
 	Encryption   hangar.EncryptionService
 	Identity     hangar.IdentityService
@@ -50,6 +51,9 @@ type Config struct {
 	Certificates hangar.CertificateService
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
+	// RegistryName is the host that references to images of Registry begin with. Empty:
+	// that of the API.
+	RegistryName string
 	// Metrics are what administrators read at /metrics. Nil: there is no such route.
 	Metrics    prometheus.Gatherer
 	RateLimits RateLimits
@@ -65,6 +69,7 @@ type server struct {
 	Config
 	mux      *http.ServeMux
 	limiters *limiters // nil: none
+	signIns  *limiters // of sources whose credentials are not valid
 	lot      lot
 	table    []route
 	// document and its page are made once, when they are first asked for.
@@ -80,14 +85,14 @@ type Handler struct {
 
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) *Handler {
-	s := &server{Config: config, mux: http.NewServeMux()}
+	s := &server{Config: config, mux: http.NewServeMux(), signIns: newLimiters(1, time.Now)}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
 	if config.RateLimits > 0 {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
-	return &Handler{server: s, chain: s.observe(s.exact(s.mux))}
+	return &Handler{server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
 }
 
 // ServeHTTP implements http.Handler.
@@ -129,6 +134,7 @@ func (s *server) routes() {
 	s.logRoutes()
 	s.imageRoutes()
 	s.secretRoutes()
+	s.secretKeyRoutes()
 	s.registryRoutes()
 	s.encryptionRoutes()
 	s.identityRoutes()

@@ -66,6 +66,9 @@ type appWish struct {
 	Name    hangar.AppName `json:"name"`
 	Org     hangar.OrgSlug `json:"org_slug"`
 	Network string         `json:"network"`
+	// Clients of the public platform send these, too. They have no effect.
+	Role       string `json:"app_role_id"`
+	Subdomains bool   `json:"enable_subdomains"`
 }
 
 func (s *server) createApp(r *http.Request) (answer, error) {

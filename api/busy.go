@@ -41,7 +41,7 @@ func (s *server) busyRoutes() {
 		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine from being stopped for being idle",
 		Text: "For a time from now, at most 24 hours, which replaces what was said before. A Machine that works while no request is open " +
 			"says so. Asks no lease, keeps nobody from stopping the Machine, and ends when it stops.",
-		Body: busyWish{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
+		Lenient: true, Body: busyWish{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
 	})
 	s.handle("DELETE "+busy, s.endBusy, operation{
 		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "Let a Machine be stopped again when it is idle",

@@ -35,13 +35,15 @@ func (s *server) certificateRoutes() {
 	})
 	s.handle("POST "+all+"/acme", s.requestCertificate, operation{
 		ID: "requestCertificate", Tag: tag, Summary: "Have a certificate issued for a hostname",
-		Text: "The hostname is the App's from now on. The certificate is there once the name leads to the App, see `dns_requirements`. " +
+		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
+			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
 			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
 		Body: hostnameWish{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.handle("POST "+all+"/custom", s.uploadCertificate, operation{
 		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate for a hostname",
-		Text: "It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
+		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
+			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
 		Body: uploadWish{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.handle("GET "+one, s.getCertificate, operation{
@@ -49,13 +51,13 @@ func (s *server) certificateRoutes() {
 	})
 	s.handle("POST "+one+"/check", s.checkCertificate, operation{
 		ID: "checkCertificate", Tag: tag, Summary: "Look a hostname up in the DNS",
-		Text:   "A certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
+		Text:   "Takes the right to change the App: what is found may prove that the hostname is the App's, and a certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
 		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
 	})
 	s.handle("DELETE "+one, s.removeHostname, operation{
 		ID: "removeCertificate", Tag: tag, Summary: "Take a hostname away from an App", Text: "With all its certificates.", Status: http.StatusNoContent,
 	})
-	const left = "What is left of the hostname answers. Without another certificate it goes, too, which `warning` tells."
+	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, which `warning` tells."
 	s.handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), operation{
 		ID: "removeIssuedCertificate", Tag: tag, Summary: "No longer have a certificate issued", Text: left, Answer: detail,
 	})
@@ -79,6 +81,7 @@ func exampleCertificate() hangar.Certificate {
 			}},
 			RateLimitedUntil: exampleTime,
 		},
+		Proof: hangar.ProofDNS, ProvenAt: exampleTime, Ownership: exampleHostname.Ownership("w5yt2wl6j1qgakzn", "4w2vx0h9d6k3m7qp"),
 		A: []netip.Addr{netip.MustParseAddr("203.0.113.7")}, AAAA: []netip.Addr{netip.MustParseAddr("2001:db8::7")}, CNAME: "web.apps.example.com",
 	}
 }
@@ -89,12 +92,11 @@ const (
 	sourceCustom = "custom"
 )
 
-// warningRemoved is what is answered in the place of a hostname that went with its last
-// certificate.
-const warningRemoved = "The hostname has no certificate left and was removed from the app"
+// warningBare is said of a hostname without a certificate.
+const warningBare = "The hostname has no certificate left, so that clients cannot reach it by TLS"
 
-// statusRemoved is that of such a hostname.
-const statusRemoved = "removed"
+// statusBare is that of such a hostname.
+const statusBare = "no_certificate"
 
 // certificateList is a page of hostnames.
 type certificateList struct {
@@ -114,6 +116,8 @@ type certificateView struct {
 	DNSConfigured    bool                      `json:"acme_dns_configured"`
 	HTTPConfigured   bool                      `json:"acme_http_configured"`
 	OwnershipTXT     bool                      `json:"ownership_txt_configured"`
+	Proof            hangar.HostnameProof      `json:"proof"`
+	ClaimEndsAt      *time.Time                `json:"claim_ends_at"`
 	DNSProvider      string                    `json:"dns_provider"`
 	HasCustom        bool                      `json:"has_custom_certificate"`
 	HasIssued        bool                      `json:"has_fly_certificate"`
@@ -168,9 +172,9 @@ type challengeView struct {
 }
 
 type ownershipView struct {
-	Name     string `json:"name"`
-	AppValue string `json:"app_value"`
-	OrgValue string `json:"org_value"`
+	Name     hangar.Hostname `json:"name"`
+	AppValue string          `json:"app_value"`
+	OrgValue string          `json:"org_value"`
 }
 
 // certificateCheckView is a hostname with what the DNS says.
@@ -197,8 +201,13 @@ func viewCertificate(c *hangar.Certificate) certificateView {
 		RateLimitedUntil: timeOrNull(c.RateLimitedUntil), Certificates: []issuedView{}, Errors: append([]hangar.CertificateError{}, c.Errors...),
 		Requirements: requirementsView{
 			A: append([]netip.Addr{}, c.A...), AAAA: append([]netip.Addr{}, c.AAAA...), CNAME: c.CNAME,
+			Ownership: ownershipView{c.Ownership.Name, c.Ownership.AppValue, c.Ownership.OrgValue},
 		},
+		Proof: c.Proof, ClaimEndsAt: timeOrNull(c.ClaimEndsAt), OwnershipTXT: c.Proof == hangar.ProofTXT,
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
+	}
+	if !c.ACME && !c.Custom {
+		v.Status, v.Warning = statusBare, warningBare
 	}
 	for _, i := range c.Issued {
 		one := issuedView{
@@ -207,7 +216,7 @@ func viewCertificate(c *hangar.Certificate) certificateView {
 		}
 		if i.Kind == hangar.CertificateACME {
 			one.Source = sourceIssued
-			v.HasIssued = i.Status != hangar.CertificatePending
+			v.HasIssued = i.Status != hangar.CertificatePending && i.Status != hangar.CertificateUnproven
 		}
 		if i.KeyType != "" {
 			one.Issued = append(one.Issued, issuedKeyView{i.KeyType, i.ExpiresAt, i.Issuer})
@@ -215,13 +224,13 @@ func viewCertificate(c *hangar.Certificate) certificateView {
 		v.Certificates = append(v.Certificates, one)
 	}
 	v.ALPNConfigured, v.HTTPConfigured = active && v.HasIssued, active && v.HasIssued
-	v.Validation = validationView{ALPN: v.ALPNConfigured, HTTP: v.HTTPConfigured}
+	v.Validation = validationView{ALPN: v.ALPNConfigured, HTTP: v.HTTPConfigured, OwnershipTXT: v.OwnershipTXT}
 	return v
 }
 
 // statusOfCertificate is the best of what a hostname has.
 func statusOfCertificate(c *hangar.Certificate) hangar.CertificateStatus {
-	for _, status := range []hangar.CertificateStatus{hangar.CertificateActive, hangar.CertificatePending} {
+	for _, status := range []hangar.CertificateStatus{hangar.CertificateActive, hangar.CertificateUnproven, hangar.CertificatePending} {
 		if slices.ContainsFunc(c.Issued, func(i hangar.IssuedCertificate) bool { return i.Status == status }) {
 			return status
 		}
@@ -245,8 +254,11 @@ func viewCertificateCheck(c *hangar.CertificateCheck) certificateCheckView {
 		CNAME: append([]hangar.Hostname{}, c.ResolvedCNAME...), Resolved: append(append([]netip.Addr{}, c.ResolvedA...), c.ResolvedAAAA...),
 	}}
 	v.Configured = c.Configured
-	v.ALPNConfigured, v.HTTPConfigured = c.Configured, c.Configured
-	v.Validation = validationView{ALPN: c.Configured, HTTP: c.Configured}
+	v.ALPNConfigured, v.HTTPConfigured, v.OwnershipTXT = c.Configured, c.Configured, c.Ownership.Proves(c.OwnershipTXT)
+	v.Validation = validationView{ALPN: c.Configured, HTTP: c.Configured, OwnershipTXT: v.OwnershipTXT}
+	if len(c.OwnershipTXT) > 0 {
+		v.Records.Ownership = new(strings.Join(c.OwnershipTXT, "\n"))
+	}
 	return v
 }
 
@@ -385,11 +397,6 @@ func (s *server) removeKind(kind hangar.CertificateKind) handler {
 		left, err := s.Certificates.RemoveCertificate(r.Context(), app, name, kind)
 		if err != nil {
 			return answer{}, err
-		}
-		if left == nil {
-			gone := viewCertificate(&hangar.Certificate{Hostname: name, App: app})
-			gone.Status, gone.Warning = statusRemoved, warningRemoved
-			return ok(gone)
 		}
 		return ok(viewCertificate(left))
 	}

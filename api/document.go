@@ -127,11 +127,17 @@ func (r route) request(schemas *openapi.Schemas, op *openapi.Operation) {
 		op.Parameters = append(op.Parameters, p.parameter("header", schemas))
 	}
 	if r.Body != nil {
-		op.RequestBody = &openapi.RequestBody{Required: !r.MayOmit, Content: map[string]openapi.Media{
+		op.RequestBody = &openapi.RequestBody{Required: !r.MayOmit, Description: textOfStrict, Content: map[string]openapi.Media{
 			mediaJSON: {Schema: schemas.Of(reflect.TypeOf(r.Body), openapi.Sent), Example: exampleOf(r.Body)},
 		}}
+		if r.Lenient {
+			op.RequestBody.Description = ""
+		}
 	}
 }
+
+// textOfStrict says what becomes of properties that are not described.
+const textOfStrict = "A property that is not described here is refused, at any depth."
 
 // prefixed ends the name of a parameter that stands for all that begin so.
 const prefixed = ".*"

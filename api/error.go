@@ -40,10 +40,13 @@ type codeReason struct {
 // exceptions are the errors whose status is not that of their class.
 var exceptions = map[codeReason]int{
 	{hangar.CodeInvalid, hangar.ReasonNameTaken}: http.StatusUnprocessableEntity,
+	{hangar.CodeInvalid, hangar.ReasonBadName}:   http.StatusUnprocessableEntity,
 	{hangar.CodeInvalid, reasonBodyTooLarge}:     http.StatusRequestEntityTooLarge,
 	// Clients repeat a wait that failed with anything but 400 or 404.
 	{hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach}: http.StatusBadRequest,
 	{hangar.CodeInvalid, reasonMethodNotAllowed}:             http.StatusMethodNotAllowed,
+	// As the public platform answers. Clients repeat what 429 refuses, which is of no use here.
+	{hangar.CodeExhausted, hangar.ReasonQuota}: http.StatusForbidden,
 }
 
 // prefixes are the words with which clients expect the texts of a class to begin.
@@ -143,7 +146,9 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	} else {
 		s.Log.DebugContext(r.Context(), "request refused", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
 	}
-	advise(w.Header(), body.Code)
+	if body.Reason != hangar.ReasonQuota { // which no waiting changes
+		advise(w.Header(), body.Code)
+	}
 	s.writeBody(w, statusOf(body.Code, body.Reason), body)
 }
 

@@ -41,8 +41,8 @@ const (
 func (s *server) execRoutes() {
 	s.lasting("POST "+machine+"/exec", s.execMachine, operation{
 		ID: "execMachine", Tag: "Execution", Summary: "Run a command to its end",
-		Text:   "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
-		Body:   execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
+		Text:    "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
+		Lenient: true, Body: execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
 		Answer: execView{Stdout: "web\n"}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.stream("GET "+machine+"/exec", s.execStream, operation{
@@ -71,7 +71,7 @@ func (s *server) execRoutes() {
 	})
 	s.handle("POST "+machine+"/signal", s.signalMachine, operation{
 		ID: "signalMachine", Tag: "Execution", Summary: "Send a signal to the main process",
-		Body: signalWish{Signal: hangar.Signal(15)}, Answer: doneView{true}, Errors: []int{http.StatusPreconditionFailed},
+		Lenient: true, Body: signalWish{Signal: hangar.Signal(15)}, Answer: doneView{true}, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 

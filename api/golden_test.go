@@ -38,7 +38,7 @@ func newAPI(change ...func(*api.Config)) http.Handler {
 	s := fake.New("loc", fake.WithClock(func() time.Time { return now }))
 	c := api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
+		Secrets: s, SecretKeys: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
 		Auth: s.Login(fake.Tokens{
 			token:   {Subject: "admin", Admin: true},
 			"guest": {Subject: "guest", Grants: []hangar.Grant{{Org: "guests", Actions: hangar.ActionAll}}},

@@ -28,7 +28,7 @@ func (s *server) leaseRoutes() {
 		Text: "While a Machine is leased, only a request with the nonce of the lease may update, start, stop, suspend, restart, destroy, " +
 			"cordon or uncordon it. With the nonce of its lease, the time of that lease begins anew and the nonce stays the same.",
 		Query:   []param{{"ttl", 30, "For how many seconds, from 1 to 86400, instead of the `ttl` of the body. The default is 30."}},
-		Headers: leaseHeaders, Body: leaseWish{Description: "a deployment", TTL: new(30)}, MayOmit: true,
+		Headers: leaseHeaders, Lenient: true, Body: leaseWish{Description: "a deployment", TTL: new(30)}, MayOmit: true,
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
 	s.handle("GET "+lease, s.getLease, operation{

@@ -21,12 +21,12 @@ func (s *server) machineRoutes() {
 		ID: "createMachine", Tag: "Machines", Summary: "Create and start a Machine",
 		Text: "Answers as soon as the Machine is recorded; it boots by itself. Wait for `started` with the wait operation. " +
 			"Properties of the config that this server does not know are kept and answered, and have no effect.",
-		Body: wish, Answer: example, Errors: []int{conflict, state},
+		Lenient: true, Body: wish, Answer: example, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine, s.updateMachine, operation{
 		ID: "updateMachine", Tag: "Machines", Summary: "Give a Machine a new config",
-		Text: "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
-		Body: wish, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
+		Text:    "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
+		Lenient: true, Body: wish, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("DELETE "+machine, s.destroyMachine, operation{
 		ID: "destroyMachine", Tag: "Machines", Summary: "Destroy a Machine",
@@ -42,8 +42,8 @@ func (s *server) machineRoutes() {
 	})
 	s.handle("POST "+machine+"/stop", s.stopMachine, operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
-		Text: "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
-		Body: stopWish{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
+		Text:    "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
+		Lenient: true, Body: stopWish{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
 		Answer: doneView{true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/suspend", s.suspendMachine, operation{
@@ -76,7 +76,7 @@ func (s *server) readRoutes() {
 	s.handle("GET "+machines, s.listMachines, operation{
 		ID: "listMachines", Tag: "Machines", Summary: "List the Machines of an App", Text: "Sorted by id.",
 		Query: []param{
-			{"include_deleted", true, "Also those that were destroyed within a day."},
+			{"include_deleted", true, "Also those that were destroyed within a day, the newest 1,000."},
 			{"region", []hangar.Region{"loc"}, "Only those in one of these regions."},
 			{"state", []hangar.MachineState{hangar.MachineStarted}, "Only those in one of these states."},
 			{"metadata.*", map[string]string{"metadata.role": "web"}, "`metadata.KEY=VALUE`: only those with this pair in their metadata."},

@@ -13,6 +13,7 @@ import (
 // same name in the Machine.
 type machineView struct {
 	*hangar.Machine
+	inside
 	Version    hangar.InstanceID     `json:"version"` // the older name of instance_id
 	Config     hangar.MachineConfig  `json:"config"`
 	Incomplete *hangar.MachineConfig `json:"incomplete_config"` // always null
@@ -21,6 +22,12 @@ type machineView struct {
 	UpdatedAt  string                `json:"updated_at"`
 	Checks     []checkView           `json:"checks"`
 	Events     []hangar.Event        `json:"events"`
+}
+
+// inside has what of a Machine is for the planes of the platform alone. Embedded as deep
+// as the Machine, each of its fields hides the one of the same name, and itself.
+type inside struct {
+	AppID hangar.AppID `json:"app_id,omitempty"`
 }
 
 // checkView is a health check as clients decode it.

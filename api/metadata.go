@@ -34,13 +34,13 @@ func (s *server) metadataRoutes() {
 	})
 	s.handle("PUT "+metadata, s.replaceMetadata, operation{
 		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace the metadata of a Machine",
-		Text: "Keys that are not named are removed." + text,
-		Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		Text:    "Keys that are not named are removed." + text,
+		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("PATCH "+metadata, s.mergeMetadata, operation{
 		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Change some keys of the metadata",
-		Text: "A value that is null or empty removes its key; keys that are not named stay." + text,
-		Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		Text:    "A value that is null or empty removes its key; keys that are not named stay." + text,
+		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("GET "+key, s.getMetadataKey, operation{
 		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
@@ -48,7 +48,7 @@ func (s *server) metadataRoutes() {
 	})
 	s.handle("POST "+key, s.setMetadataKey, operation{
 		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
-		Body: pairWish{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		Lenient: true, Body: pairWish{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.handle("DELETE "+key, s.removeMetadataKey, operation{
 		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",

@@ -23,6 +23,10 @@ type operation struct {
 	Headers []param
 	Body    any  // nil: none. Zero fields of a struct are left out of the example
 	MayOmit bool // the body
+	// Lenient has properties of the body ignored that this server does not know, as clients
+	// of the public platform send. It is not for a body that allows somebody something: one
+	// that lacks what a misspelt property was to say would allow more.
+	Lenient bool
 
 	Status  int    // 0: 200
 	Answer  any    // nil: no body
@@ -56,6 +60,7 @@ var tags = []openapi.Tag{
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
 	{Name: "Secrets", Description: "What the Machines of an App find in their environment, and nobody else sees."},
+	{Name: "Keys", Description: "Key material of an App that the platform keeps, works with and shows to nobody, Machines of the App included."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
@@ -67,18 +72,19 @@ var tags = []openapi.Tag{
 
 // pathParams says what stands in the braces of patterns.
 var pathParams = map[string]param{
-	"token":    {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
-	"app":      {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
-	"org":      {"", "personal", "The slug of an organization."},
-	"machine":  {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
-	"volume":   {"", string(exampleVolumeID), "The id of a volume: `vol_` and 16 characters of a-z and 0-9."},
-	"key":      {"", "role", "A key of the metadata."},
-	"secret":   {"", exampleSecret, "The name of a secret."},
-	"registry": {"", exampleRegistry, "The host of a registry, with its port if need be."},
-	"hostname": {"", string(exampleHostname), "A DNS name, or `*.` and one."},
-	"peer":     {"", examplePeer, "The name of a WireGuard peer."},
-	"ip":       {"", "203.0.113.7", "An address of the App."},
-	"digest":   {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
+	"token":     {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
+	"app":       {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"org":       {"", "personal", "The slug of an organization."},
+	"machine":   {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
+	"volume":    {"", string(exampleVolumeID), "The id of a volume: `vol_` and 16 characters of a-z and 0-9."},
+	"key":       {"", "role", "A key of the metadata."},
+	"secret":    {"", exampleSecret, "The name of a secret."},
+	"secretkey": {"", exampleSecretKey, "The name of a secret key: letters, digits, `_`, `-` and `.`, neither of the last two first."},
+	"registry":  {"", exampleRegistry, "The host of a registry, with its port if need be."},
+	"hostname":  {"", string(exampleHostname), "A DNS name, or `*.` and one."},
+	"peer":      {"", examplePeer, "The name of a WireGuard peer."},
+	"ip":        {"", "203.0.113.7", "An address of the App."},
+	"digest":    {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
 }
 
 // route is a path that is served.
@@ -142,6 +148,9 @@ func (s *server) stream(pattern string, h streamer, op operation) {
 }
 
 func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {
+	if op.Lenient {
+		h = lenient(h)
+	}
 	if !public {
 		h = s.self(op, h)
 	}

@@ -28,6 +28,17 @@ func (s *server) orgRoutes() {
 		Text:   "With its networks and tokens. One that has Apps is refused, and so is `personal`, which is always there.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
+	quotas := quotaList{[]hangar.QuotaStatus{{Key: hangar.QuotaMemory, Used: 1024, Limit: 5888}, {Key: hangar.QuotaAddressesV4, Used: 1, Limit: 8, Set: true}}}
+	s.handle("GET "+org+"/quotas", s.listQuotas, operation{
+		ID: "listQuotas", Tag: "Organizations", Summary: "List the quotas of an organization",
+		Text:   "How much of everything it may have, and has. A limit of -1 is none. What would go beyond one is refused with 403 and the reason `quota`.",
+		Answer: quotas,
+	})
+	s.handle("PATCH "+org+"/quotas", s.setQuotas, operation{
+		ID: "setQuotas", Tag: "Organizations", Summary: "Change the quotas of an organization",
+		Text: "For administrators. Those that are not named stay; `reset` names those that are to follow the server's defaults again.",
+		Body: quotaWish{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
+	})
 	const text = "In the shape that clients of the public platform's console decode."
 	s.handle("GET /api/v1/organizations", s.viewOrgs, operation{
 		ID: "viewOrgs", Tag: "Organizations", Summary: "List organizations, for existing clients", Text: text,
@@ -106,6 +117,37 @@ func (s *server) getOrg(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	return ok(org)
+}
+
+// quotaList is a listing of quotas.
+type quotaList struct {
+	Quotas []hangar.QuotaStatus `json:"quotas"`
+}
+
+// quotaWish is the body of setQuotas.
+type quotaWish struct {
+	Limits hangar.Quotas     `json:"limits"`
+	Reset  []hangar.QuotaKey `json:"reset,omitempty"`
+}
+
+func (s *server) listQuotas(r *http.Request) (answer, error) {
+	quotas, err := s.Orgs.OrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(quotaList{quotas})
+}
+
+func (s *server) setQuotas(r *http.Request) (answer, error) {
+	in, err := decode[quotaWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	quotas, err := s.Orgs.SetOrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Limits, in.Reset)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(quotaList{quotas})
 }
 
 func (s *server) deleteOrg(r *http.Request) (answer, error) {

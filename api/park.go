@@ -59,7 +59,9 @@ type parked struct {
 // that, and nothing has happened.
 func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.MachineRef, in hangar.MachineWait) (bool, error) {
 	awaiter, ok := s.Machines.(hangar.MachineAwaiter)
-	if !ok || r.Method != http.MethodGet || !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 {
+	// A connection with TLS cannot be watched by its descriptor, nor can one of the edge, which has
+	// TLS, too, be taken away from the limits that it counts for.
+	if !ok || r.TLS != nil || r.Method != http.MethodGet || !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 {
 		return false, nil
 	}
 	who, err := hangar.PrincipalFrom(r.Context())

@@ -3,6 +3,7 @@ package api_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -62,16 +63,27 @@ func (m mortal) Life(hangar.TokenID) context.Context { return m.life }
 // waitOn sends a wait and returns the connection.
 func waitOn(t *testing.T, address string) net.Conn {
 	t.Helper()
+	conn := dialTo(t, address)
+	sendWait(t, conn)
+	return conn
+}
+
+func dialTo(t *testing.T, address string) net.Conn {
+	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func sendWait(t *testing.T, conn net.Conn) {
+	t.Helper()
 	const text = "GET /v1/apps/web/machines/d8912340000002/wait?timeout=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n"
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
-	return conn
 }
 
 // answered reads an answer and what kind of error it has.
@@ -156,6 +168,20 @@ func TestParkedWaits(t *testing.T) {
 			}
 			<-c.forgot
 		})
+	}
+
+	// With TLS: the edge would close the connection, and not count it any more.
+	c.await = func(func(hangar.MachineReached, error)) error {
+		t.Error("a connection with TLS is parked")
+		return errors.ErrUnsupported
+	}
+	secure := httptest.NewUnstartedServer(server.Config.Handler)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	held := tls.Client(dialTo(t, secure.Listener.Addr().String()), &tls.Config{InsecureSkipVerify: true})
+	sendWait(t, held)
+	if res, body := answered(t, held); res.StatusCode != http.StatusOK || !strings.Contains(body, `"state":"stopped"`) || res.Close {
+		t.Errorf("with TLS: answered %d %s, close %v", res.StatusCode, body, res.Close)
 	}
 
 	told := make(chan func(hangar.MachineReached, error), 1)

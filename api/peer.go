@@ -34,7 +34,7 @@ func (s *server) peerRoutes() {
 	})
 	s.handle("DELETE "+all+"/{peer}", s.removePeer, operation{
 		ID: "removePeer", Tag: "WireGuard", Summary: "Cut a WireGuard peer off",
-		Text: "At once, and for ever: its address is given to no other.", Status: http.StatusNoContent,
+		Text: "At once and for good: its address is given to no other.", Status: http.StatusNoContent,
 	})
 }
 

@@ -28,9 +28,9 @@ func (s *server) platformRoutes() {
 	s.handle("POST /v1/platform/placements", s.placeMachines, operation{
 		ID: "placeMachines", Tag: "Platform", Summary: "Ask where new Machines would go",
 		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
-			"stands for all regions. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
+			"stands for all regions, and so does a list without any region of this server, as clients ask for the one that their user is near to. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
 			"With `volume_size_bytes` each gets a new volume of that size, which is made where it is found room for. The volume's name and weights have no effect.",
-		Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
+		Lenient: true, Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
 	s.public("GET "+documentPath, s.getDocument, operation{
@@ -43,7 +43,8 @@ func (s *server) platformRoutes() {
 	})
 	s.public("GET /healthz", s.health, operation{
 		ID: "getHealth", Tag: "Platform", Summary: "Ask whether the server answers",
-		Answer: healthView{"ok", "loc", "v0.1.0"},
+		Text:   "`registry` is the host that references to images of the built-in registry begin with, also those that were pushed to the address of the API.",
+		Answer: healthView{"ok", "loc", "v0.1.0", "registry.example.com"},
 	})
 }
 
@@ -52,11 +53,13 @@ type healthView struct {
 	Status  string        `json:"status"`
 	Region  hangar.Region `json:"region"`
 	Version string        `json:"version"`
+	// Registry is the host of references to images of the built-in registry.
+	Registry string `json:"registry,omitempty"`
 }
 
 // health says that the server answers; it needs no token.
 func (s *server) health(*http.Request) (answer, error) {
-	return ok(healthView{"ok", s.Region, s.Version})
+	return ok(healthView{"ok", s.Region, s.Version, s.RegistryName})
 }
 
 // regionView is a region as clients decode it.

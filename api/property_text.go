@@ -37,7 +37,7 @@ func describeProperties(s *openapi.Schemas) {
 	})
 	tell[machineWish](s, texts{
 		"name":                      "Of a new Machine: a generated one when it is left out. Of an update: must be the Machine's.",
-		"region":                    "This server's when it is left out.",
+		"region":                    "This server's when it is left out. It may be `any`, a word for several or a list with commas, too.",
 		"current_version":           "For updates: refused with 412 unless it is the Machine's.",
 		"skip_launch":               "Prepare the Machine, and leave it stopped.",
 		"skip_service_registration": "Start it cordoned.",
@@ -67,7 +67,7 @@ func describeProperties(s *openapi.Schemas) {
 	})
 	tell[volumeWish](s, texts{
 		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
-		"region":               "This server's when it is left out, or that of what the volume is made from.",
+		"region":               "This server's when it is left out, or that of what the volume is made from. It may be `any`, a word for several or a list with commas, too.",
 		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
 		"encrypted":            "The default is true.",
 		"fstype":               "`ext4`, or `raw` for none. The default is `ext4`.",
@@ -82,7 +82,7 @@ func describeProperties(s *openapi.Schemas) {
 		"machines_only":        "Accepted, and of no effect.",
 	})
 	tell[volumeView](s, texts{
-		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be had back.",
+		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be undeleted.",
 		"zone":                "Of hardware. Every volume of a server has its own.",
 		"attached_machine_id": "The Machine whose config mounts it, whether it runs or not; null: none.",
 		"attached_alloc_id":   "Always null.",
@@ -96,7 +96,7 @@ func describeProperties(s *openapi.Schemas) {
 		"host_status":         "`ok` while the server that it is on can be reached.",
 		"needs_restart":       "It is larger than its file system, which grows when the Machine starts next.",
 		"filling":             "While it is `restoring`: from what, and how far that is.",
-		"undelete_until":      "Until then a volume that was destroyed can be had back.",
+		"undelete_until":      "Until then a volume that was destroyed can be undeleted, unless its room is needed before.",
 	})
 	tell[snapshotView](s, texts{
 		"size":        "What it added to the store, in bytes: compressed, and without what was stored before.",
@@ -125,7 +125,7 @@ func describeProperties(s *openapi.Schemas) {
 	tell[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`, it is the image's again at every cold start; `restart`, until an update; `always`."})
 	tell[hangar.Service](s, texts{
 		"internal_port":        "Where the Machine listens.",
-		"autostart":            "Start the Machine when a request comes.",
+		"autostart":            "Start the Machine when a request comes. Absent: if it is the only Machine of its App.",
 		"autostop":             "What happens to an idle Machine: `off` or false, `stop` or true, `suspend`.",
 		"min_machines_running": "How many of the App are left running.",
 	})

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -47,7 +48,8 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// decode reads the body of a request, which must be one JSON value.
+// decode reads the body of a request, which must be one JSON value. Unless the operation of
+// the route is Lenient, it has only properties that T has.
 func decode[T any](r *http.Request) (T, error) {
 	var v T
 	raw, err := readBody(r)
@@ -57,7 +59,7 @@ func decode[T any](r *http.Request) (T, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return v, hangar.Errorf(hangar.CodeInvalid, "", "the body is empty; it must be a JSON object")
 	}
-	return v, unmarshal(raw, &v)
+	return v, unmarshalBody(r, raw, &v)
 }
 
 // decodeOptional is decode for a body that may be missing.
@@ -67,7 +69,15 @@ func decodeOptional[T any](r *http.Request) (T, error) {
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
 		return v, err
 	}
-	return v, unmarshal(raw, &v)
+	return v, unmarshalBody(r, raw, &v)
+}
+
+// unmarshalBody is unmarshal, as strict as the operation of the route is.
+func unmarshalBody[T any](r *http.Request, raw []byte, v *T) error {
+	if err := unmarshal(raw, v); err != nil || r.Context().Value(lenientKey{}) != nil {
+		return err
+	}
+	return unknownProperty(raw, reflect.TypeFor[T]())
 }
 
 func readBody(r *http.Request) ([]byte, error) {
@@ -119,7 +129,7 @@ func appName(r *http.Request) (hangar.AppName, error) {
 	if name == "" || len(name) > maxAppName || strings.ContainsFunc(name, func(c rune) bool {
 		return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z')
 	}) {
-		return "", hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", clip(name))
+		return "", hangar.AppNotFound()
 	}
 	return hangar.AppName(name), nil
 }

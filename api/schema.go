@@ -28,6 +28,7 @@ func newSchemas() *openapi.Schemas {
 	know[netip.Addr](s, openapi.Schema{Type: []string{"string"}, Description: "An IP address."})
 	know[hangar.PeerKey](s, openapi.Schema{Type: []string{"string"}, Description: "A WireGuard key: 32 bytes in base64.", Examples: []any{examplePeerKey}})
 	know[hangar.Sensitive](s, openapi.Schema{Type: []string{"string", "null"}, Description: "A text that is kept secret."})
+	know[encoded](s, openapi.Schema{Type: []string{"string"}, Format: "byte"})
 	know[hangar.Duration](s, openapi.Schema{
 		Type: []string{"string", "integer"}, Description: `A text such as "15s"; a number is in nanoseconds.`, Examples: []any{"15s"},
 	})
@@ -52,6 +53,7 @@ func newSchemas() *openapi.Schemas {
 		Examples:    []any{"rC", "read,control"},
 	})
 	enum(s, hangar.TokenKinds()...)
+	enum(s, hangar.SecretKeyTypes()...)
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.VolumeStates()...)
 	enum(s, hangar.SnapshotStates()...)

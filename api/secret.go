@@ -184,7 +184,7 @@ func (s *server) setSecret(r *http.Request) (answer, error) {
 			return answer{status: http.StatusCreated, body: madeSecretView{viewSecret(made), secretVersionView{all.Version, all.Version}}}, nil
 		}
 	}
-	return answer{}, hangar.Errorf(hangar.CodeConflict, "", "secret %q was removed by somebody else at the same time", name)
+	return answer{}, hangar.Errorf(hangar.CodeConflict, "", "secret %q was removed by another request at the same time", name)
 }
 
 func (s *server) deleteSecret(r *http.Request) (answer, error) {

@@ -30,7 +30,7 @@ func aboutSelf(r *http.Request, ref hangar.MachineRef, op operation) error {
 	app, id := r.PathValue("app"), r.PathValue("machine")
 	switch {
 	case app != "" && app != string(ref.App):
-		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", clip(app))
+		return hangar.AppNotFound()
 	case id != "" && id != string(ref.ID):
 		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", clip(id))
 	case op.Self:

@@ -102,7 +102,7 @@ func TestSelf(t *testing.T) {
 		{"GET", "/v1/apps/none", "", 404},
 	} {
 		r := request(t, c.method, c.path, strings.NewReader(c.body)) // with the token of an administrator
-		w := do(r.WithContext(hangar.AsMachine(r.Context(), hangar.OrgPersonal, ref)))
+		w := do(r.WithContext(hangar.AsMachine(r.Context(), hangar.OrgPersonal, "", ref)))
 		if w.Code != c.status {
 			t.Errorf("%s %s: %d %s, want %d", c.method, c.path, w.Code, w.Body, c.status)
 		}
@@ -112,7 +112,7 @@ func TestSelf(t *testing.T) {
 		var texts []string
 		for _, path := range pair {
 			r := request(t, http.MethodGet, path, http.NoBody)
-			w := do(r.WithContext(hangar.AsMachine(r.Context(), hangar.OrgPersonal, ref)))
+			w := do(r.WithContext(hangar.AsMachine(r.Context(), hangar.OrgPersonal, "", ref)))
 			text := strings.ReplaceAll(w.Body.String(), path[strings.LastIndex(path, "/")+1:], "X")
 			texts = append(texts, text)
 		}

@@ -94,6 +94,18 @@ func (s *server) createToken(r *http.Request) (answer, error) {
 	if in.Kind == "" {
 		return answer{}, invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
 	}
+	for _, list := range []struct {
+		name  string
+		empty bool
+	}{
+		{"apps", in.Apps != nil && len(in.Apps) == 0},
+		{"machines", in.Machines != nil && len(in.Machines) == 0},
+		{"commands", in.Commands != nil && len(in.Commands) == 0},
+	} {
+		if list.empty {
+			return answer{}, invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
+		}
+	}
 	made, err := s.Tokens.CreateToken(r.Context(), hangar.TokenCreate{
 		Kind: in.Kind, Name: in.Name, User: in.User, Org: in.Org, Apps: in.Apps, Machines: in.Machines,
 		Actions: in.Actions, Commands: in.Commands, Expiry: in.Expiry,

@@ -27,7 +27,7 @@ func (s *server) tunnelRoutes() {
 const textOfTunnel = `Upgrade to WebSocket. The upgrade is answered once the program in the Machine has taken the
 connection; until then there are errors as everywhere: 412 when the Machine is not started, 503 with the status
 ` + "`connection_refused`" + ` when nothing listens on the port. It takes the action control, as exec does: a program
-that no service exposes trusts whoever reaches it.
+that no service exposes trusts every caller that reaches it.
 
 - A binary message carries bytes; where it begins and ends means nothing.
 - A binary message without any ends its direction, and the other goes on.

@@ -18,7 +18,7 @@ func (s *server) volumeRoutes() {
 	one := viewOneVolume(example)
 	s.handle("GET "+volumes, s.listVolumes, operation{
 		ID: "listVolumes", Tag: "Volumes", Summary: "List the volumes of an App",
-		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be had back, and then no more. " +
+		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
 			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
 		Query: []param{{"summary", true, "Accepted; the list is the same."}}, Answer: []volumeView{viewVolume(example)},
 	})
@@ -27,47 +27,62 @@ func (s *server) volumeRoutes() {
 		Text: "Empty, or filled from a snapshot or as a copy of another volume of the organization: then the state is `restoring` until it is `created`. " +
 			"null is the same as nothing. The file system is made when a Machine mounts the volume first. " +
 			"409 with the status `volume_placement_capacity` says that no server has the room.",
-		Body: volumeWish{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
+		Lenient: true, Body: volumeWish{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
 	})
 	s.handle("GET "+volume, s.getVolume, operation{
 		ID: "getVolume", Tag: "Volumes", Summary: "Get a volume",
-		Text: "A volume that was destroyed says so, and until when it can be had back, as long as it or a snapshot of it is kept.", Answer: one,
+		Text: "A volume that was destroyed says so, and until when it can be undeleted, as long as it or a snapshot of it is kept.", Answer: one,
 	})
 	update := operation{
 		ID: "updateVolume", Tag: "Volumes", Summary: "Change the settings of a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
-		Body: volumeUpdateWish{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
+		Lenient: true, Body: volumeUpdateWish{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
 	s.handle("PUT "+volume, s.updateVolume, update)
 	update.ID, update.Summary = "postVolume", "Change the settings of a volume, as some clients do"
 	s.handle("POST "+volume, s.updateVolume, update)
 	s.handle("PUT "+volume+"/extend", s.extendVolume, operation{
 		ID: "extendVolume", Tag: "Volumes", Summary: "Make a volume larger",
-		Text: "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
-		Body: extendWish{SizeGB: 10}, Answer: extendedView{Volume: one}, Errors: []int{conflict, state},
+		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
+		Lenient: true, Body: extendWish{SizeGB: 10}, Answer: extendedView{Volume: one}, Errors: []int{conflict, state},
 	})
 	gone := *example
 	gone.State, gone.DestroyedAt = hangar.VolumePendingDestroy, exampleTime
 	s.handle("DELETE "+volume, s.destroyVolume, operation{
 		ID: "destroyVolume", Tag: "Volumes", Summary: "Destroy a volume",
-		Text:   "Refused with 412 while a Machine has it. For 24 hours it can be had back; its snapshots stay until their retention has passed.",
+		Text:   "Refused with 412 while a Machine has it. For 24 hours it can be undeleted, unless its room is needed before: see undeleteVolume. Its snapshots stay until their retention has passed.",
 		Answer: viewOneVolume(&gone), Errors: []int{state},
 	})
 	s.handle("POST "+volume+"/undelete", s.undeleteVolume, operation{
 		ID: "undeleteVolume", Tag: "Volumes", Summary: "Have a destroyed volume back",
-		Text: "Within 24 hours, and with all that was on it.", Answer: one, Errors: []int{state},
+		Text: "Within 24 hours, and with all that was on it, as long as there is room. When a volume is made or extended beyond the quota of its " +
+			"organization, or beyond the room of the server, destroyed volumes are removed for it, the oldest ones first: those of the same " +
+			"organization and then, for the room of the server, those of others.", Answer: one, Errors: []int{state},
 	})
 	s.handle("GET "+volume+"/events", s.listVolumeEvents, operation{
 		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List what happened to a volume", Text: "The newest 50, newest first.",
 		Answer: []hangar.VolumeEvent{{ID: exampleEvent, Type: hangar.VolumeEventCreate, Source: hangar.SourceUser, Timestamp: exampleTime.UnixMilli()}},
 	})
 	s.snapshotRoutes()
+	const destroyed = "/v1/orgs/{org}/destroyed_volumes"
+	s.handle("GET "+destroyed, s.listDestroyedVolumes, operation{
+		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List the destroyed volumes of an organization that still take room",
+		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
+			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []volumeView{viewVolume(&gone)},
+	})
+	purged := gone
+	purged.State = hangar.VolumeDestroyed
+	s.handle("DELETE "+destroyed+"/{volume}", s.purgeVolume, operation{
+		ID: "purgeVolume", Tag: "Volumes", Summary: "Remove a destroyed volume for good",
+		Text:   "Its key and its data are gone, and its room is free. Its snapshots stay. Refused with 412 for a volume that is not destroyed, or while it is still being read.",
+		Answer: viewOneVolume(&purged), Errors: []int{state},
+	})
 	s.handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, operation{
 		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization, page by page",
 		Text: "Sorted by id: whatever comes and goes meanwhile, no volume is on two pages, and none that is there all the time is on none. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every volume " +
 			"that changed after this listing began.",
 		Query: []param{
-			{"include_deleted", true, "Also those that were destroyed and can be had back."},
+			{"include_deleted", true, "Also those that were destroyed and can be undeleted."},
 			{"region", []hangar.Region{"loc"}, "Only those in one of these regions."},
 			{"state", []hangar.VolumeState{hangar.VolumeCreated}, "Only those in one of these states."},
 			{"updated_after", exampleTime, "Only those that changed after this time. A cursor remembers it."},
@@ -87,7 +102,7 @@ type volumeWish struct {
 	SizeGB            int               `json:"size_gb"`
 	Encrypted         *bool             `json:"encrypted"`
 	FSType            hangar.FSType     `json:"fstype"`
-	SnapshotRetention int               `json:"snapshot_retention"`
+	SnapshotRetention *int              `json:"snapshot_retention"`
 	AutoBackup        *bool             `json:"auto_backup_enabled"`
 	Snapshot          hangar.SnapshotID `json:"snapshot_id"`
 	Source            hangar.VolumeID   `json:"source_volume_id"`
@@ -137,11 +152,7 @@ func (s *server) listVolumes(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	views := make([]volumeView, 0, len(list))
-	for _, v := range list {
-		views = append(views, viewVolume(v))
-	}
-	return ok(views)
+	return ok(viewVolumes(list))
 }
 
 func (s *server) createVolume(r *http.Request) (answer, error) {
@@ -153,9 +164,17 @@ func (s *server) createVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	settings := hangar.VolumeUpdate{SnapshotRetention: in.SnapshotRetention}
+	if err := settings.Validate(); err != nil {
+		return answer{}, err
+	}
+	retention := 0 // the default
+	if in.SnapshotRetention != nil {
+		retention = *in.SnapshotRetention
+	}
 	return oneVolume(s.Volumes.CreateVolume(r.Context(), app, hangar.VolumeCreate{
 		Name: in.Name, Region: in.Region, SizeGB: in.SizeGB, Encrypted: in.Encrypted, FSType: in.FSType,
-		SnapshotRetention: in.SnapshotRetention, AutoBackup: in.AutoBackup, Snapshot: in.Snapshot, Source: in.Source,
+		SnapshotRetention: retention, AutoBackup: in.AutoBackup, Snapshot: in.Snapshot, Source: in.Source,
 		UniqueZone: in.UniqueZone, UniqueZoneAppWide: in.UniqueZoneAppWide, Compute: in.Compute,
 	}))
 }
@@ -218,6 +237,18 @@ func (s *server) undeleteVolume(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	return oneVolume(s.Volumes.UndeleteVolume(r.Context(), ref))
+}
+
+func (s *server) listDestroyedVolumes(r *http.Request) (answer, error) {
+	list, err := s.Volumes.DestroyedVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewVolumes(list))
+}
+
+func (s *server) purgeVolume(r *http.Request) (answer, error) {
+	return oneVolume(s.Volumes.PurgeVolume(r.Context(), hangar.OrgSlug(r.PathValue("org")), hangar.VolumeID(r.PathValue("volume"))))
 }
 
 func (s *server) listVolumeEvents(r *http.Request) (answer, error) {

@@ -17,14 +17,15 @@ func (s *server) snapshotRoutes() {
 		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []snapshotView{viewSnapshot(&example)},
 	})
 	waiting := hangar.Snapshot{
-		ID: example.ID, Volume: example.Volume, State: hangar.SnapshotWaiting, VolumeSize: example.VolumeSize, CreatedAt: exampleTime,
+		AppID: "w5yt2wl6j1qgakzn",
+		ID:    example.ID, Volume: example.Volume, State: hangar.SnapshotWaiting, VolumeSize: example.VolumeSize, CreatedAt: exampleTime,
 		RetentionDays: example.RetentionDays,
 	}
 	s.handle("POST "+volume+"/snapshots", s.createSnapshot, operation{
 		ID: "createSnapshot", Tag: "Volumes", Summary: "Take a snapshot of a volume",
 		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
 			"listing has it as `created`.",
-		Answer: viewBackup("web", &waiting), Errors: []int{http.StatusPreconditionFailed},
+		Answer: viewBackup(&waiting), Errors: []int{http.StatusPreconditionFailed},
 	})
 	drill := hangar.VolumeDrill{
 		App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime, FinishedAt: exampleTime.Add(exampleTimeout), Passed: true,
@@ -68,7 +69,7 @@ func (s *server) createSnapshot(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewBackup(ref.App, snapshot))
+	return ok(viewBackup(snapshot))
 }
 
 func (s *server) getVolumeDrill(r *http.Request) (answer, error) {

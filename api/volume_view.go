@@ -69,7 +69,16 @@ func viewVolume(v *hangar.Volume) volumeView {
 	return view
 }
 
-// viewOneVolume is a volume by itself. One that can still be had back is destroyed already
+// viewVolumes shows a list, which is empty and not null when there are none.
+func viewVolumes(list []*hangar.Volume) []volumeView {
+	views := make([]volumeView, 0, len(list))
+	for _, v := range list {
+		views = append(views, viewVolume(v))
+	}
+	return views
+}
+
+// viewOneVolume is a volume by itself. One that can still be undeleted is destroyed already
 // in the eyes of clients.
 func viewOneVolume(v *hangar.Volume) volumeView {
 	view := viewVolume(v)
@@ -136,7 +145,7 @@ type backupMessage struct {
 // backupView is the work of making a snapshot.
 type backupView struct {
 	ID         string            `json:"id"`
-	App        hangar.AppName    `json:"app_id"`
+	App        hangar.AppID      `json:"app_id"`
 	Volume     hangar.VolumeID   `json:"volume_id"`
 	State      string            `json:"state"` // always "prepare"
 	Type       string            `json:"type"`
@@ -147,11 +156,11 @@ type backupView struct {
 	Snapshot   hangar.SnapshotID `json:"graph_id"`
 }
 
-func viewBackup(app hangar.AppName, s *hangar.Snapshot) snapshotAnswer {
+func viewBackup(s *hangar.Snapshot) snapshotAnswer {
 	at := exactTime(s.CreatedAt)
 	return snapshotAnswer{
 		Msg: backupMessage{backupView{
-			ID: string(s.ID), App: app, Volume: s.Volume, State: "prepare", Type: "BACKUP_TYPE_ON_DEMAND",
+			ID: string(s.ID), App: s.AppID, Volume: s.Volume, State: "prepare", Type: "BACKUP_TYPE_ON_DEMAND",
 			Message: "", CreatedAt: at, UpdatedAt: at, Snapshot: s.ID,
 		}},
 		Snapshot: viewSnapshot(s),

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -36,16 +37,25 @@ type certificateAnswer struct {
 		A     []netip.Addr    `json:"a"`
 		AAAA  []netip.Addr    `json:"aaaa"`
 		CNAME hangar.Hostname `json:"cname"`
+
+		Ownership struct {
+			Name     hangar.Hostname `json:"name"`
+			AppValue string          `json:"app_value"`
+			OrgValue string          `json:"org_value"`
+		} `json:"ownership"`
 	} `json:"dns_requirements"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedAt time.Time `json:"updated_at"`
+	Proof       hangar.HostnameProof `json:"proof"`
+	ClaimEndsAt time.Time            `json:"claim_ends_at"`
+	CreatedAt   time.Time            `json:"created_at"`
+	UpdatedAt   time.Time            `json:"updated_at"`
 }
 
 func (a *certificateAnswer) certificate(app hangar.AppName) *hangar.Certificate {
 	c := &hangar.Certificate{
 		Hostname: a.Hostname, App: app, ACME: a.ACME, Custom: a.Custom, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 		CertificateState: hangar.CertificateState{Errors: a.Errors, RateLimitedUntil: a.RateLimitedUntil},
-		A:                a.Requirements.A, AAAA: a.Requirements.AAAA, CNAME: a.Requirements.CNAME,
+		Proof:            a.Proof, ClaimEndsAt: a.ClaimEndsAt, Ownership: hangar.HostnameOwnership(a.Requirements.Ownership),
+		A: a.Requirements.A, AAAA: a.Requirements.AAAA, CNAME: a.Requirements.CNAME,
 	}
 	for _, i := range a.Certificates {
 		one := hangar.IssuedCertificate{
@@ -123,15 +133,20 @@ func (c *Client) CheckCertificate(ctx context.Context, app hangar.AppName, name 
 			A     []netip.Addr      `json:"a"`
 			AAAA  []netip.Addr      `json:"aaaa"`
 			CNAME []hangar.Hostname `json:"cname"`
+			TXT   string            `json:"ownership_txt"`
 		} `json:"dns_records"`
 	}
 	if err := c.do(ctx, post(appPath(app, "certificates", string(name), "check")), &out); err != nil {
 		return nil, err
 	}
-	return &hangar.CertificateCheck{
+	check := &hangar.CertificateCheck{
 		Certificate: *out.certificate(app), Configured: out.Configured,
 		ResolvedA: out.Records.A, ResolvedAAAA: out.Records.AAAA, ResolvedCNAME: out.Records.CNAME,
-	}, nil
+	}
+	if out.Records.TXT != "" {
+		check.OwnershipTXT = strings.Split(out.Records.TXT, "\n")
+	}
+	return check, nil
 }
 
 // RemoveCertificate implements hangar.CertificateService.
@@ -142,9 +157,5 @@ func (c *Client) RemoveCertificate(
 	if kind == "" {
 		return nil, c.do(ctx, call{method: http.MethodDelete, path: path}, nil)
 	}
-	left, err := c.certificate(ctx, app, call{method: http.MethodDelete, path: appPath(app, "certificates", string(name), string(kind))})
-	if err == nil && !left.ACME && !left.Custom {
-		left = nil
-	}
-	return left, err
+	return c.certificate(ctx, app, call{method: http.MethodDelete, path: appPath(app, "certificates", string(name), string(kind))})
 }

@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +26,7 @@ const (
 	// readAttempts is how often a read is made when connections are lost.
 	readAttempts = 3
 	retryDelay   = 50 * time.Millisecond
+	maxRedirects = 5
 )
 
 // Client is a connection to one server.
@@ -44,6 +47,7 @@ var (
 	_ hangar.ImageService      = (*Client)(nil)
 	_ hangar.PlatformService   = (*Client)(nil)
 	_ hangar.SecretService     = (*Client)(nil)
+	_ hangar.SecretKeyService  = (*Client)(nil)
 	_ hangar.RegistryService   = (*Client)(nil)
 	_ hangar.EncryptionService = (*Client)(nil)
 	_ hangar.IdentityService   = (*Client)(nil)
@@ -62,6 +66,28 @@ func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = age
 // cut streams. Unix addresses need its Transport to dial them.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
+// WithRootCAs makes roots the only authorities that may have signed the certificate of
+// the server; nil: those of the system.
+func WithRootCAs(roots *x509.CertPool) Option {
+	return func(c *Client) {
+		if t, ok := c.http.Transport.(*http.Transport); ok && roots != nil {
+			t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		}
+	}
+}
+
+// sameOrigin refuses to follow a redirect to another scheme or host, which would send the
+// token there.
+func sameOrigin(to *http.Request, from []*http.Request) error {
+	if first := from[0].URL; to.URL.Scheme != first.Scheme || to.URL.Host != first.Host {
+		return errors.New("the server redirects to another address")
+	}
+	if len(from) >= maxRedirects {
+		return errors.New("the server redirects too often")
+	}
+	return nil
+}
+
 // New returns a Client of the server at address: "http://…", "https://…",
 // "unix:///path/of/socket" or "host:port". It does not connect; an address that
 // makes no sense is reported by the first call.
@@ -74,7 +100,7 @@ func New(address, token string, opts ...Option) *Client {
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     time.Minute,
 	}
-	c := &Client{token: token, agent: "hangar", http: &http.Client{Transport: transport}}
+	c := &Client{token: token, agent: "hangar", http: &http.Client{Transport: transport, CheckRedirect: sameOrigin}}
 	switch path, isUnix := strings.CutPrefix(address, "unix://"); {
 	case isUnix:
 		transport.Proxy = nil
@@ -197,7 +223,12 @@ func connectionLost(err error) bool {
 // lost describes a call that brought no answer. The context's own error is kept,
 // so that a deadline is a timeout and not a server that cannot be reached.
 func lost(ctx context.Context, in call, err error) error {
-	if cause := ctx.Err(); cause != nil {
+	cause := ctx.Err()
+	// A connection that is being made is given up at the deadline, of which ctx may not know yet.
+	if deadline, ok := ctx.Deadline(); cause == nil && ok && !time.Now().Before(deadline) {
+		cause = context.DeadlineExceeded
+	}
+	if cause != nil {
 		return fmt.Errorf("%s %s: %w", in.method, in.path, cause)
 	}
 	if uerr, ok := errors.AsType[*url.Error](err); ok {

@@ -2,11 +2,15 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,6 +86,27 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// late is a context whose deadline has passed, and that does not know of it yet.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+type roundTrip func() error
+
+func (f roundTrip) RoundTrip(*http.Request) (*http.Response, error) { return nil, f() }
+
+// TestDeadlineOfADial: dialing ends at the deadline by a clock of its own.
+func TestDeadlineOfADial(t *testing.T) {
+	timeout := roundTrip(func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded} })
+	c := client.New("127.0.0.1:1", "token", client.WithHTTPClient(&http.Client{Transport: timeout}))
+	if _, err := c.App(late{t.Context()}, "web"); hangar.CodeOf(err) != hangar.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("at the deadline: %v", err)
+	}
+	if _, err := c.App(t.Context(), "web"); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("without one: %v", err)
+	}
+}
+
 func TestForeignAnswers(t *testing.T) {
 	for status, want := range map[int]hangar.Code{
 		401: hangar.CodeUnauthenticated, 403: hangar.CodeForbidden, 404: hangar.CodeNotFound, 418: hangar.CodeInvalid,
@@ -128,5 +153,45 @@ func TestStreams(t *testing.T) {
 		if lines != test.lines || code != test.want {
 			t.Errorf("%s: %d lines and %q, want %d and %q", name, lines, code, test.lines, test.want)
 		}
+	}
+}
+
+// TestRedirectsElsewhereAreRefused: a token is not sent to where a server redirects, be it
+// the same name without TLS.
+func TestRedirectsElsewhereAreRefused(t *testing.T) {
+	var leaked atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) { leaked.Add(1) }))
+	defer elsewhere.Close()
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/healthz":
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		case "/v1/orgs":
+			http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect) // to itself
+		default:
+			_, _ = io.WriteString(w, `{"tokens":[]}`)
+		}
+	}))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	c := client.New(secure.URL, "secret", client.WithRootCAs(roots))
+	defer c.Close()
+	if _, err := c.CurrentTokens(t.Context()); err != nil {
+		t.Errorf("with the authority: %v", err)
+	}
+	if _, err := c.Health(t.Context()); err == nil || leaked.Load() != 0 {
+		t.Errorf("a redirect to another server: %v, %d requests there", err, leaked.Load())
+	}
+	if _, err := c.Orgs(t.Context()); err == nil {
+		t.Error("a redirect without end was followed")
+	}
+	stranger := client.New(secure.URL, "secret")
+	defer stranger.Close()
+	_, err := stranger.CurrentTokens(t.Context())
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); !ok {
+		t.Errorf("without the authority: %v", err)
 	}
 }

@@ -42,3 +42,23 @@ func (c *Client) Orgs(ctx context.Context) ([]*hangar.Org, error) {
 func (c *Client) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: pathOf("v1", "orgs", string(slug))}, nil)
 }
+
+// OrgQuotas implements hangar.OrgService.
+func (c *Client) OrgQuotas(ctx context.Context, slug hangar.OrgSlug) ([]hangar.QuotaStatus, error) {
+	var out quotaList
+	err := c.do(ctx, get(pathOf("v1", "orgs", string(slug), "quotas")), &out)
+	return out.Quotas, err
+}
+
+// SetOrgQuotas implements hangar.OrgService.
+func (c *Client) SetOrgQuotas(ctx context.Context, slug hangar.OrgSlug, limits hangar.Quotas, reset []hangar.QuotaKey) ([]hangar.QuotaStatus, error) {
+	to := call{method: http.MethodPatch, path: pathOf("v1", "orgs", string(slug), "quotas")}
+	to.in = map[string]any{"limits": limits, "reset": reset}
+	var out quotaList
+	err := c.do(ctx, to, &out)
+	return out.Quotas, err
+}
+
+type quotaList struct {
+	Quotas []hangar.QuotaStatus `json:"quotas"`
+}

@@ -39,6 +39,22 @@ func (c *Client) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.Regi
 	return rooms, nil
 }
 
+// Health is what a server says of itself to anyone.
+type Health struct {
+	Region  hangar.Region `json:"region"`
+	Version string        `json:"version"`
+	// Registry is the host that references to images of the server's own registry begin
+	// with; empty: that of the API.
+	Registry string `json:"registry"`
+}
+
+// Health asks whether the server answers. It needs no token.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	var h Health
+	err := c.do(ctx, get("/healthz"), &h)
+	return h, err
+}
+
 // placementWish is the body of a question for placements.
 type placementWish struct {
 	Compute hangar.Guest   `json:"compute"`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -60,10 +59,7 @@ func (c *Client) DeleteSecret(ctx context.Context, app hangar.AppName, name stri
 }
 
 func secretQuery(q hangar.SecretQuery) url.Values {
-	values := url.Values{}
-	if q.MinVersion != 0 {
-		values.Set("min_version", strconv.Itoa(q.MinVersion))
-	}
+	values := atLeast(q.MinVersion)
 	if q.Show {
 		values.Set("show_secrets", "true")
 	}

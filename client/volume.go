@@ -165,6 +165,20 @@ func (c *Client) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*han
 	return c.volume(ctx, post(volumePath(ref, "undelete")))
 }
 
+// DestroyedVolumes implements hangar.VolumeService.
+func (c *Client) DestroyedVolumes(ctx context.Context, org hangar.OrgSlug) ([]*hangar.Volume, error) {
+	var out []volumeAnswer
+	if err := c.do(ctx, get(pathOf("v1", "orgs", string(org), "destroyed_volumes")), &out); err != nil {
+		return nil, err
+	}
+	return volumesOf(out), nil
+}
+
+// PurgeVolume implements hangar.VolumeService.
+func (c *Client) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar.VolumeID) (*hangar.Volume, error) {
+	return c.volume(ctx, call{method: http.MethodDelete, path: pathOf("v1", "orgs", string(org), "destroyed_volumes", string(id))})
+}
+
 // VolumeEvents implements hangar.VolumeService.
 func (c *Client) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]hangar.VolumeEvent, error) {
 	var out []hangar.VolumeEvent

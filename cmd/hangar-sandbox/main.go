@@ -37,6 +37,7 @@ import (
 
 	_ "github.com/hangar-platform/hangar/cmd/hangar-sandbox/early" // unmounts, and exits
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
 // How runsc names the processes that it starts from this binary.
@@ -57,6 +58,9 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == commandKeep {
 		keep()
 	}
+	// Before anything is started: the daemon's own score, which is inherited, would make the
+	// kernel end everything else first.
+	_ = oomscore.Set(oomscore.Machine) // a higher score than it has, which needs no right
 	if len(os.Args) == 2 && os.Args[1] == bundle.AwaitArg && !await() {
 		return
 	}

@@ -19,10 +19,7 @@ func setVersion() {
 	}
 	for _, dep := range info.Deps {
 		if dep.Path == gvisorModule {
-			if dep.Replace != nil {
-				dep = dep.Replace
-			}
-			gvisorVersion = dep.Version
+			gvisorVersion = dep.Version // also with the patch: it changes nothing of what is saved
 			return
 		}
 	}

@@ -18,8 +18,8 @@ func newAppsCommand(c *cli) *cobra.Command {
 
 func newAppsListCommand(c *cli) *cobra.Command {
 	var (
-		asJSON, quiet bool
-		org           string
+		f   listFlags
+		org string
 	)
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -35,32 +35,18 @@ func newAppsListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return c.printJSON(orEmpty(apps))
-			}
-			if quiet {
-				for _, a := range apps {
-					fmt.Fprintln(c.stdout, a.Name)
-				}
-				return nil
-			}
-			if len(apps) == 0 {
-				fmt.Fprintln(c.stderr, "No Apps yet. Make one: hangar apps create NAME")
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"NAME", "ORG", "STATUS", "MACHINES", "NETWORK", "CREATED"}}
 			for _, a := range apps {
 				rows = append(rows, []string{
 					string(a.Name), string(a.Org.Slug), string(a.Status), strconv.Itoa(a.MachineCount), a.Network, ago(now, a.CreatedAt),
 				})
 			}
-			return c.printTable([]string{"NAME", "ORG", "STATUS", "MACHINES", "NETWORK", "CREATED"}, rows)
+			return c.printList(f, orEmpty(apps), rows, "No Apps yet. Make one: hangar apps create NAME")
 		},
 	}
 	cmd.Flags().StringVar(&org, "org", "", "only Apps of this organization")
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "names")
+	f.add(cmd, "names")
 	return cmd
 }
 
@@ -81,7 +67,7 @@ func newAppsCreateCommand(c *cli) *cobra.Command {
 				return err
 			}
 			app, err := p.CreateApp(cmd.Context(), hangar.AppCreate{
-				Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(org), Network: network,
+				Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(firstOf(org, string(c.used.org))), Network: network,
 			})
 			if err != nil {
 				return err
@@ -93,7 +79,7 @@ func newAppsCreateCommand(c *cli) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&org, "org", "", "organization that owns it (default yours, or personal)")
+	cmd.Flags().StringVar(&org, "org", "", "organization that owns it (default that of the context, yours, or personal)")
 	cmd.Flags().StringVar(&network, "network", "", "name of its private network (default the organization's)")
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -139,7 +125,7 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(c.stdout)
-			return c.printMachines(machines, true)
+			return c.printTable(machineRows(machines, true))
 		},
 	}
 	jsonFlag(cmd, &asJSON)

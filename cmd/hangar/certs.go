@@ -28,7 +28,7 @@ func newCertsCommand(c *cli) *cobra.Command {
 }
 
 func newCertsListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list APP",
 		Aliases:           []string{"ls"},
@@ -44,31 +44,16 @@ func newCertsListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				out := []certificateOutput{}
-				for _, cert := range list {
-					out = append(out, outputCertificate(cert))
-				}
-				return c.printJSON(out)
-			case quiet:
-				for _, cert := range list {
-					fmt.Fprintln(c.stdout, cert.Hostname)
-				}
-				return nil
-			case len(list) == 0:
-				fmt.Fprintf(c.stderr, "No hostnames yet. Add one: hangar certs add %s www.example.com\n", args[0])
-				return nil
-			}
-			var rows [][]string
+			out := []certificateOutput{}
+			rows := [][]string{{"HOSTNAME", "CERTIFICATE", "STATUS"}}
 			for _, cert := range list {
+				out = append(out, outputCertificate(cert))
 				rows = append(rows, []string{string(cert.Hostname), certificateSources(cert), certificateSummary(cert)})
 			}
-			return c.printTable([]string{"HOSTNAME", "CERTIFICATE", "STATUS"}, rows)
+			return c.printList(f, out, rows, fmt.Sprintf("No hostnames yet. Add one: hangar certs add %s www.example.com", args[0]))
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "hostnames")
+	f.add(cmd, "hostnames")
 	return cmd
 }
 
@@ -81,11 +66,17 @@ func certificateSources(cert *hangar.Certificate) string {
 	if cert.ACME {
 		from = append(from, "acme")
 	}
+	if from == nil {
+		return "none"
+	}
 	return strings.Join(from, ", ")
 }
 
 // certificateSummary is the state of a hostname in a few words.
 func certificateSummary(cert *hangar.Certificate) string {
+	if cert.Proof == "" {
+		return "not proven, until " + cert.ClaimEndsAt.Format(time.DateOnly)
+	}
 	status := "pending"
 	for _, i := range cert.Issued {
 		switch i.Status {
@@ -93,7 +84,7 @@ func certificateSummary(cert *hangar.Certificate) string {
 			return "active until " + i.ExpiresAt.Format(time.DateOnly)
 		case hangar.CertificateExpired:
 			status = "expired"
-		case hangar.CertificatePending:
+		case hangar.CertificatePending, hangar.CertificateUnproven:
 		}
 	}
 	switch {
@@ -119,8 +110,18 @@ type certificateOutput struct {
 	A                []netip.Addr              `json:"a"`
 	AAAA             []netip.Addr              `json:"aaaa"`
 	CNAME            hangar.Hostname           `json:"cname"`
+	Proof            hangar.HostnameProof      `json:"proof"`
+	ClaimEndsAt      time.Time                 `json:"claim_ends_at,omitzero"`
+	Ownership        ownershipOutput           `json:"ownership"`
 	CreatedAt        time.Time                 `json:"created_at"`
 	UpdatedAt        time.Time                 `json:"updated_at"`
+}
+
+// ownershipOutput is the TXT record that proves a hostname.
+type ownershipOutput struct {
+	Name     hangar.Hostname `json:"name"`
+	AppValue string          `json:"app_value"`
+	OrgValue string          `json:"org_value"`
 }
 
 type issuedOutput struct {
@@ -136,7 +137,7 @@ func outputCertificate(cert *hangar.Certificate) certificateOutput {
 	out := certificateOutput{
 		Hostname: cert.Hostname, App: cert.App, Active: cert.Active(), ACME: cert.ACME, Custom: cert.Custom, Certificates: []issuedOutput{},
 		Errors: orEmpty(cert.Errors), RateLimitedUntil: cert.RateLimitedUntil, A: orEmpty(cert.A), AAAA: orEmpty(cert.AAAA), CNAME: cert.CNAME,
-		CreatedAt: cert.CreatedAt, UpdatedAt: cert.UpdatedAt,
+		Proof: cert.Proof, ClaimEndsAt: cert.ClaimEndsAt, Ownership: ownershipOutput(cert.Ownership), CreatedAt: cert.CreatedAt, UpdatedAt: cert.UpdatedAt,
 	}
 	for _, i := range cert.Issued {
 		out.Certificates = append(out.Certificates, issuedOutput(i))
@@ -259,6 +260,9 @@ func (c *cli) printCertificate(cert *hangar.Certificate, asJSON bool) error {
 		e := cert.Errors[0]
 		fields = append(fields, field{"Last error", e.Code + ": " + e.Message}, field{"What to do", e.Remediation})
 	}
+	if cert.Proof != "" {
+		fields = append(fields, field{"Proven by", string(cert.Proof)})
+	}
 	if err := printFields(c.stdout, fields); err != nil || cert.Active() {
 		return err
 	}
@@ -273,7 +277,11 @@ func (c *cli) printCertificate(cert *hangar.Certificate, asJSON bool) error {
 	if cert.CNAME != "" {
 		rows = append(rows, field{"  CNAME", string(cert.CNAME)})
 	}
-	return printFields(c.stdout, rows)
+	if err := printFields(c.stdout, rows); err != nil || cert.Proof != "" {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "\nIt is not served before it is proven to be yours. A CNAME proves it, a certificate that is issued, and always this record:\n")
+	return printFields(c.stdout, []field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
 }
 
 func newCertsCheckCommand(c *cli) *cobra.Command {
@@ -373,6 +381,10 @@ func (c *cli) removeCertificate(ctx context.Context, app hangar.AppName, name ha
 	}
 	left, err := p.RemoveCertificate(ctx, app, name, kind)
 	if err != nil {
+		return err
+	}
+	if left != nil && !left.ACME && !left.Custom {
+		_, err = fmt.Fprintf(c.stdout, "Hostname %s stays without a certificate\n", name)
 		return err
 	}
 	if left != nil {

@@ -24,7 +24,7 @@ type machineChecks struct {
 }
 
 func newChecksListCommand(c *cli) *cobra.Command {
-	var asJSON bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list APP [MACHINE]",
 		Aliases:           []string{"ls"},
@@ -40,36 +40,27 @@ func newChecksListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				list := []machineChecks{}
-				for _, m := range machines {
-					list = append(list, machineChecks{m.ID, m.State, orEmpty(m.Checks)})
-				}
-				return c.printJSON(list)
-			}
+			list := []machineChecks{}
 			for _, m := range machines {
-				if len(m.Checks) > 0 {
-					return c.printHealth(machines)
-				}
+				list = append(list, machineChecks{m.ID, m.State, orEmpty(m.Checks)})
 			}
-			fmt.Fprintln(c.stderr, "No checks. A Machine has those of its config: checks and services[].checks")
-			return nil
+			return c.printList(f, list, healthRows(machines), "No checks. A Machine has those of its config: checks and services[].checks")
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	jsonFlag(cmd, &f.asJSON)
 	return cmd
 }
 
-// printHealth writes the table of checks.
-func (c *cli) printHealth(machines []*hangar.Machine) error {
+// healthRows is the table of checks.
+func healthRows(machines []*hangar.Machine) [][]string {
 	now := time.Now()
-	var rows [][]string
+	rows := [][]string{{"CHECK", "STATUS", "MACHINE", "CHANGED", "OUTPUT"}}
 	for _, m := range machines {
 		for _, k := range m.Checks {
 			rows = append(rows, []string{k.Name, string(k.Status), string(m.ID), ago(now, k.UpdatedAt), short(strings.Join(strings.Fields(k.Output), " "), 60)})
 		}
 	}
-	return c.printTable([]string{"CHECK", "STATUS", "MACHINE", "CHANGED", "OUTPUT"}, rows)
+	return rows
 }
 
 // checksText says how many of a Machine's checks pass.

@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,8 +28,22 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"hangar": func() { os.Exit(hangarMain()) }})
+	testscript.Main(m, map[string]func(){
+		"hangar": func() {
+			c := newCLI()
+			c.settling = time.Millisecond // most scripts have Machines that stay
+			os.Exit(c.run(context.Background(), os.Args[1:]))
+		},
+		"settling-hangar": func() {
+			c := newCLI()
+			c.settling = time.Minute // a script that needs it to the end waits in vain
+			os.Exit(c.run(context.Background(), os.Args[1:]))
+		},
+	})
 }
+
+// atOnce are options of the race detector: a program ends when it ends, and not a second later.
+const atOnce = "atexit_sleep_ms=0"
 
 // TestCLI runs the scripts of testdata against the real API over a platform in
 // memory, one for each script.
@@ -41,22 +59,72 @@ func TestCLI(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			service := fake.New("loc")
 			env.Values[platformKey{}] = service
-			server := httptest.NewServer(api.New(api.Config{
+			handler := api.New(api.Config{
 				Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-				Secrets: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service, Addresses: service, Certificates: service,
-				Auth:     service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
-				Registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
-				AppURL:   func(app hangar.AppName) string { return "http://" + string(app) + ".hangar.localhost" },
-				Region:   "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-			}))
+				Secrets: service, SecretKeys: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service, Addresses: service, Certificates: service,
+				Auth:         service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
+				Registry:     registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+				AppURL:       func(app hangar.AppName) string { return "http://" + string(app) + ".hangar.localhost" },
+				RegistryName: "registry.example.com", Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
+			})
+			server := httptest.NewServer(handler)
 			env.Defer(server.Close)
+			if err := elsewhere(env, handler); err != nil {
+				return err
+			}
 			env.Setenv("HANGAR_URL", server.URL)
 			env.Setenv("HANGAR_TOKEN", "secret")
 			env.Setenv("HANGAR_DIR", filepath.Join(env.WorkDir, "no-daemon"))
+			env.Setenv("HANGAR_CONFIG", "/dev/null")
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("GORACE", atOnce)
 			return nil
 		},
 		Cmds: commands,
+	})
+}
+
+// elsewhere serves the platform to scripts as https://example.com, behind a proxy, with the
+// certificate that ca.pem has.
+func elsewhere(env *testscript.Env, handler http.Handler) error {
+	secure := httptest.NewUnstartedServer(handler)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients give up
+	secure.StartTLS()
+	env.Defer(secure.Close)
+	proxy := httptest.NewServer(connectProxy("example.com:443", secure.Listener.Addr().String()))
+	env.Defer(proxy.Close)
+	env.Setenv("HTTPS_PROXY", proxy.URL)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	return os.WriteFile(filepath.Join(env.WorkDir, "ca.pem"), certificate, 0o600)
+}
+
+// connectProxy connects clients that ask for one address to another.
+func connectProxy(asked, address string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || r.Host != asked {
+			http.Error(w, "no such server", http.StatusBadGateway)
+			return
+		}
+		to, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", address)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer to.Close()
+		from, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer from.Close()
+		_, _ = io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n")
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, _ = io.Copy(to, from)
+			_ = to.Close()
+		})
+		_, _ = io.Copy(from, to)
+		_ = from.Close()
+		both.Wait()
 	})
 }
 

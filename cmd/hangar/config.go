@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control/oidc"
+	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/internal/atomicfile"
 )
@@ -53,28 +54,44 @@ const (
 
 // config is what the daemon is started with.
 type config struct {
-	Dir        string        `json:"dir"`    // absolute; everything the daemon keeps
-	API        string        `json:"api"`    // host:port to serve the API on; port 0 picks one
-	HTTP       string        `json:"http"`   // address of the public edge, for ports 80 of Apps
-	HTTPS      string        `json:"https"`  // address of the public edge, for ports 443 of Apps
-	Region     hangar.Region `json:"region"` // of this server
-	Domain     string        `json:"domain"` // below which Apps get their public names
-	Driver     string        `json:"driver"` // how Machines run: driverGvisor or driverFake
-	Etcd       []string      `json:"etcd,omitempty"`
-	Engine     string        `json:"engine,omitempty"`   // sandbox binary; empty: the one in this binary
-	Limits     string        `json:"rate_limits"`        // see rateLimits
-	OIDC       string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: below the API
-	OIDCPeriod time.Duration `json:"oidc_rotate_every"`  // nanoseconds
-	Peers      string        `json:"wireguard"`          // see wireguardPort
+	Dir string `json:"dir"` // absolute; everything the daemon keeps
+	API string `json:"api"` // host:port to serve the API on; port 0 picks one
+	// TLSCert and TLSKey are files with which the API speaks TLS, APITLS says that it does with
+	// the certificate of its public name, and APIInsecure that it does not, wherever it listens.
+	TLSCert     string        `json:"api_tls_cert,omitempty"`
+	TLSKey      string        `json:"api_tls_key,omitempty"`
+	APITLS      bool          `json:"api_tls,omitempty"`
+	APIInsecure bool          `json:"api_insecure,omitempty"`
+	HTTP        string        `json:"http"`   // address of the public edge, for ports 80 of Apps
+	HTTPS       string        `json:"https"`  // address of the public edge, for ports 443 of Apps
+	Region      hangar.Region `json:"region"` // of this server
+	Domain      string        `json:"domain"` // below which Apps get their public names
+	Driver      string        `json:"driver"` // how Machines run: driverGvisor or driverFake
+	Etcd        []string      `json:"etcd,omitempty"`
+	Engine      string        `json:"engine,omitempty"`   // sandbox binary; empty: the one in this binary
+	Limits      string        `json:"rate_limits"`        // see rateLimits
+	OIDC        string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: the public name
+	OIDCPeriod  time.Duration `json:"oidc_rotate_every"`  // nanoseconds
+	Peers       string        `json:"wireguard"`          // see wireguardPort
 	// PeerEndpoint is the name or address that WireGuard peers call; empty: the one by
 	// which the API was called.
 	PeerEndpoint string `json:"wireguard_endpoint,omitempty"`
 
 	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
 
+	// How many times what the server has is promised to Machines that run; 0: as usual.
+	MemoryOvercommit float64 `json:"memory_overcommit,omitempty"`
+	CPUOvercommit    float64 `json:"cpu_overcommit,omitempty"`
+
+	Quotas []string `json:"quotas,omitempty"` // KEY=VALUE, of organizations that have none of their own
+
+	DiskReserve       int64   `json:"disk_reserve,omitempty"`        // MiB that tenants leave of the disk; 0: by its size
 	VolumeOvercommit  float64 `json:"volume_overcommit,omitempty"`   // how many times what it holds the disk is promised; 0: once
 	Snapshots         string  `json:"snapshots,omitempty"`           // where they are kept, see package archive; empty: below Dir
 	VolumesPerMachine int     `json:"volumes_per_machine,omitempty"` // 0: one
+
+	RootfsSize      int  `json:"rootfs_size,omitempty"` // GiB of a Machine's writable layer of which its config says nothing; 0: rootfs.DefaultSize
+	RootfsUnbounded bool `json:"rootfs_unbounded,omitempty"`
 
 	HTTP3      bool          `json:"http3,omitempty"`       // also on the UDP port of HTTPS
 	SharedIPv4 string        `json:"shared_ipv4,omitempty"` // see sharedIPv4
@@ -89,7 +106,17 @@ type config struct {
 	ClientConns      int `json:"client_connections,omitempty"`
 	ClientHandshakes int `json:"client_handshakes,omitempty"`
 
-	ReplayBody int64  `json:"replay_body,omitempty"` // bytes, see edge.Options
+	AllowRegistry    []string      `json:"allow_registry,omitempty"`            // see registries
+	HostRegistryAuth bool          `json:"host_registry_credentials,omitempty"` // all pulls may use root's Docker config
+	ImageSizeGB      int           `json:"image_size_gb,omitempty"`             // of an image, unpacked; 0: as usual
+	ImageRatio       int           `json:"image_ratio,omitempty"`               // see image.Limits; 0: as usual
+	PullTimeout      time.Duration `json:"pull_timeout,omitempty"`              // nanoseconds; 0: as usual
+	PullRate         int           `json:"pull_min_rate,omitempty"`             // bytes a second; 0: as usual
+
+	ReplayBody int64 `json:"replay_body,omitempty"` // bytes, see edge.Options
+	// TrustHostnames takes every hostname that an App claims for proven.
+	TrustHostnames bool `json:"trust_hostnames,omitempty"`
+
 	StaticsURL string `json:"statics_url,omitempty"` // of the S3 service that has static files
 	// AutostopAfter is how long a Machine has to be idle before it is stopped, in
 	// nanoseconds, where its services do not say.
@@ -101,6 +128,10 @@ type config struct {
 func (c *config) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&c.API, "api", defaultAPI, "address to serve the API on; port 0 picks a free one")
+	flags.StringVar(&c.TLSCert, "api-cert", "", "file with the certificate, and those that sign it, with which the API speaks TLS; read again when it changes")
+	flags.StringVar(&c.TLSKey, "api-key", "", "file with the private key of --api-cert")
+	flags.BoolVar(&c.APITLS, "api-tls", false, "let the API speak TLS with the certificate of its public name, api. below --domain")
+	flags.BoolVar(&c.APIInsecure, "api-insecure", false, "let the API speak plain HTTP beyond this server: everybody on the way can read the tokens")
 	flags.StringVar(&c.HTTP, "http", defaultHTTP, "public address for HTTP: Apps are served there on their port 80")
 	flags.StringVar(&c.HTTPS, "https", defaultHTTPS, "public address for HTTPS: Apps are served there on their port 443")
 	flags.StringVar((*string)(&c.Region), "region", defaultRegion, "three letters that name where this server is")
@@ -108,15 +139,21 @@ func (c *config) flags(cmd *cobra.Command) {
 	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
 	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
 	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
-	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: /oidc of the API)")
+	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: oidc. below --domain)")
 	flags.DurationVar(&c.OIDCPeriod, "oidc-rotate-every", oidc.DefaultPeriod, "for how long a key signs identity tokens")
 	flags.StringSliceVar(&c.AllowEgress, "allow-egress", nil, "networks beyond the internet that Machines may reach, like 10.1.0.0/16")
 	flags.StringVar(&c.Peers, "wireguard", defaultPeers, "UDP port for WireGuard peers, taken when there is one; :0 picks a free one, off lets nobody in")
 	flags.StringVar(&c.PeerEndpoint, "wireguard-endpoint", "", "name or address of this server that WireGuard peers call (default the one by which the API was called)")
+	flags.Float64Var(&c.MemoryOvercommit, "memory-overcommit", host.DefaultMemoryOvercommit, "how many times the memory of this server is promised to Machines that run")
+	flags.Float64Var(&c.CPUOvercommit, "cpu-overcommit", host.DefaultCPUOvercommit, "how many times the processors of this server are promised to Machines that run")
+	flags.StringSliceVar(&c.Quotas, "quota", nil, "what an organization may have unless it has a quota of its own, KEY=VALUE (default: a share of this server)")
+	flags.Int64Var(&c.DiskReserve, "disk-reserve", 0, "MiB of the disk that are kept for the platform (default 1/16 of it, from 256 to 1024)")
 	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", 1, "how many times what it holds the disk is promised to volumes")
 	flags.StringVar(&c.Snapshots, "snapshots", "", "where snapshots of volumes are kept, file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME (default: in the data directory)")
 	flags.IntVar(&c.VolumesPerMachine, "volumes-per-machine", 1, "how many volumes a Machine may mount")
+	c.layerFlags(flags)
 	c.edgeFlags(flags)
+	c.imageFlags(flags)
 	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
 	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
 	_ = flags.MarkHidden("engine")
@@ -141,6 +178,9 @@ func (c *config) validate() error {
 			return usageErrorf("%s %q: %w", flag, addr, err)
 		}
 	}
+	if err := c.validateAPI(); err != nil {
+		return err
+	}
 	if !regionShape.MatchString(string(c.Region)) {
 		return usageErrorf("--region %q: must be three letters a-z", c.Region)
 	}
@@ -159,8 +199,22 @@ func (c *config) validate() error {
 	if err := c.validateEdge(); err != nil {
 		return err
 	}
+	if err := c.validateLayers(); err != nil {
+		return err
+	}
 	if _, err := c.egress(); err != nil {
 		return err
+	}
+	for flag, ratio := range map[string]float64{"--memory-overcommit": c.MemoryOvercommit, "--cpu-overcommit": c.CPUOvercommit} {
+		if !(ratio > 0 && ratio <= maxOvercommit) { // so that NaN is neither
+			return usageErrorf("%s %g: must be above 0 and at most %d", flag, ratio, maxOvercommit)
+		}
+	}
+	if err := c.validateImages(); err != nil {
+		return err
+	}
+	if _, err := hangar.ParseQuotas(c.Quotas); err != nil {
+		return usageErrorf("--quota: %w", err)
 	}
 	if err := c.validateVolumes(); err != nil {
 		return err
@@ -198,11 +252,24 @@ func (c *config) validateOIDC() error {
 }
 
 // oidcURL is the address below which the issuers are.
-func (c *config) oidcURL(served net.Addr) string {
+func (c *config) oidcURL(https netip.AddrPort) string {
 	if c.OIDC != "" {
 		return strings.TrimRight(c.OIDC, "/")
 	}
-	return "http://" + reachable(served.String()) + "/oidc"
+	return c.platformURL(hangar.PlatformOIDC, https)
+}
+
+// doors are the names of the platform that are not below its domain.
+func (c *config) doors() []hangar.Hostname {
+	u, err := url.Parse(c.OIDC)
+	if err != nil || u.Hostname() == "" {
+		return nil
+	}
+	name, err := hangar.ParseHostname(u.Hostname())
+	if err != nil { // an address, or localhost: no App can have it anyway
+		return nil
+	}
+	return []hangar.Hostname{name}
 }
 
 func (c *config) oidcPolicy() oidc.Policy {
@@ -254,9 +321,9 @@ func (c *config) wireguardPort() (port uint16, on bool, err error) {
 	case "": // of a daemon that knew no peers
 		c.Peers = defaultPeers
 	}
-	host, text, err := net.SplitHostPort(c.Peers)
+	address, text, err := net.SplitHostPort(c.Peers)
 	n, failed := strconv.ParseUint(text, 10, 16)
-	if err != nil || failed != nil || host != "" {
+	if err != nil || failed != nil || address != "" {
 		return 0, false, usageErrorf("--wireguard %q: must be :PORT or off; it listens at all addresses", c.Peers)
 	}
 	return uint16(n), true, nil
@@ -279,13 +346,14 @@ func checkAddress(addr string) error {
 	return nil
 }
 
-// save records the config in its data directory.
+// save records the config in its data directory. One that is recorded already needs no
+// room on the disk.
 func (c *config) save() error {
 	b, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
+	return atomicfile.WriteChanged(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
 }
 
 // loadConfig reads what the daemon of a data directory was last started with. A

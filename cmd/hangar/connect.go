@@ -1,12 +1,15 @@
 package main
 
 import (
+	"crypto/x509"
 	"errors"
 	"io/fs"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -21,51 +24,179 @@ const (
 	unixURLPrefix = "unix://"
 )
 
-// dataDir is the data directory that the invocation means.
+// dataDir is the data directory that the invocation means: of the flag, the environment,
+// or the configuration file.
 func (c *cli) dataDir() (string, error) {
-	dir := c.dir
+	dir := firstOf(c.dir, c.getenv("HANGAR_DIR"))
 	if dir == "" {
-		dir = c.getenv("HANGAR_DIR")
+		var err error
+		if dir, err = c.configuredDir(); err != nil {
+			return "", err
+		}
 	}
-	if dir == "" {
-		dir = defaultDir
-	}
-	return filepath.Abs(dir)
+	return filepath.Abs(firstOf(dir, defaultDir))
 }
 
 // endpoint is where the API is and what opens it.
 type endpoint struct {
-	url   string
-	token string
+	url      string
+	token    string
+	context  string         // by which it was found; empty: none
+	org      hangar.OrgSlug // default of commands that make something; empty: none
+	roots    *x509.CertPool // who may sign its certificate; nil: the system's authorities
+	insecure bool           // plain HTTP is allowed
+	saved    *savedContext  // the context itself, or nil
 }
 
-// endpoint finds the API: flags, then the environment, then the local daemon. The
-// local daemon's token goes to the local daemon only, never to another URL.
+// endpoint finds the API: by flags, then the environment, then the context in use, then
+// the files of the local daemon. A token goes only where it belongs: the local daemon's to
+// the local daemon, a context's to its URL.
 func (c *cli) endpoint() (endpoint, error) {
-	dir, err := c.dataDir()
+	e, err := c.locate()
 	if err != nil {
 		return endpoint{}, err
-	}
-	e := endpoint{url: firstOf(c.url, c.getenv("HANGAR_URL")), token: firstOf(c.token, c.getenv("HANGAR_TOKEN"))}
-	local := localURL(dir)
-	if e.url == "" {
-		if local == "" {
-			return endpoint{}, withHint(hangar.Errorf(hangar.CodeUnavailable, "", "no daemon has used %s on this server", dir),
-				"start one with `hangar up`, name its directory with --dir, or reach a remote one with --url and --token")
-		}
-		e.url = local
-	}
-	e.url = strings.TrimSuffix(e.url, "/")
-	if !strings.Contains(e.url, "://") {
-		e.url = "http://" + e.url
 	}
 	if err := checkURL(e.url); err != nil {
 		return endpoint{}, err
 	}
-	if e.token == "" && e.url == local {
-		e.token, err = localToken(dir)
+	e.insecure = e.insecure || c.insecure || c.getenv("HANGAR_INSECURE") == "1"
+	if err := e.checkPlain(); err != nil {
+		return endpoint{}, err
+	}
+	c.used = e
+	switch {
+	case e.token != "":
+	case e.saved != nil:
+		e.token, err = e.saved.token(c.keyring)
+	default:
+		e.token, err = c.tokenOfLocal(e.url)
 	}
 	return e, err
+}
+
+// tokenOfLocal is the local daemon's token if at is its URL, and else empty.
+func (c *cli) tokenOfLocal(at string) (string, error) {
+	dir, err := c.dataDir()
+	if err != nil || at != localURL(dir) {
+		return "", err
+	}
+	return localToken(dir)
+}
+
+// locate finds the URL, and the token unless it is the context's own or the local daemon's.
+func (c *cli) locate() (endpoint, error) {
+	env := c.getenv
+	switch {
+	case c.url != "" && c.context != "":
+		return endpoint{}, usageErrorf("--url and --context exclude one another")
+	case c.url != "":
+		return c.atURL(c.url)
+	case c.context != "":
+		return c.atContext(c.context, c.token)
+	case c.dir != "":
+		return c.atLocal()
+	case env("HANGAR_URL") != "" && env("HANGAR_CONTEXT") != "":
+		return endpoint{}, usageErrorf("HANGAR_URL and HANGAR_CONTEXT exclude one another: unset one")
+	case env("HANGAR_URL") != "":
+		return c.atURL(env("HANGAR_URL"))
+	case env("HANGAR_CONTEXT") != "":
+		return c.atContext(env("HANGAR_CONTEXT"), firstOf(c.token, env("HANGAR_TOKEN")))
+	case env("HANGAR_DIR") != "":
+		return c.atLocal()
+	}
+	all, err := c.contexts()
+	if err != nil {
+		return endpoint{}, err
+	}
+	if all.Current != "" {
+		return c.atContext(all.Current, firstOf(c.token, env("HANGAR_TOKEN")))
+	}
+	return c.atLocal()
+}
+
+// atURL is the API at a URL that was named.
+func (c *cli) atURL(text string) (endpoint, error) {
+	return endpoint{url: completeURL(text), token: firstOf(c.token, c.getenv("HANGAR_TOKEN"))}, nil
+}
+
+// atContext is the API of a context; token, unless empty, is used instead of its own.
+func (c *cli) atContext(name, token string) (endpoint, error) {
+	if name == localContext {
+		return c.atLocal()
+	}
+	all, err := c.contexts()
+	if err != nil {
+		return endpoint{}, err
+	}
+	x, err := all.find(name)
+	if err != nil {
+		return endpoint{}, err
+	}
+	e := endpoint{url: x.URL, token: token, context: x.Name, org: x.Org, insecure: x.Insecure, saved: x}
+	e.roots, err = x.roots()
+	return e, err
+}
+
+// atLocal is the API of the daemon on this server.
+func (c *cli) atLocal() (endpoint, error) {
+	dir, err := c.dataDir()
+	if err != nil {
+		return endpoint{}, err
+	}
+	e := endpoint{url: localURL(dir), token: firstOf(c.token, c.getenv("HANGAR_TOKEN"))}
+	if e.url == "" {
+		return endpoint{}, withHint(hangar.Errorf(hangar.CodeUnavailable, "", "no daemon has used %s on this server", dir),
+			"start one with `hangar up`, name its directory with --dir, or sign in at a remote one with `hangar login https://api.example.com`")
+	}
+	return e, nil
+}
+
+// completeURL adds the scheme to an address that has none: HTTPS to another computer.
+func completeURL(text string) string {
+	text = strings.TrimSuffix(text, "/")
+	if text == "" || strings.Contains(text, "://") {
+		return text
+	}
+	if u, err := url.Parse("http://" + text); err == nil && isLoopback(u.Hostname()) {
+		return "http://" + text
+	}
+	return "https://" + text
+}
+
+// isLoopback reports whether a host is this computer by its very name (RFC 6761, section
+// 6.3), whatever a resolver says.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// isOwn reports whether a host is an address of this computer: what is sent there never
+// leaves it.
+func isOwn(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		p, ok := a.(*net.IPNet)
+		return ok && p.IP.Equal(ip.Unmap().AsSlice())
+	})
+}
+
+// plain reports whether requests to e cross a network without TLS.
+func (e endpoint) plain() bool {
+	u, err := url.Parse(e.url)
+	return err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) && !isOwn(u.Hostname())
+}
+
+// checkPlain refuses what would send tokens and secrets in the clear.
+func (e endpoint) checkPlain() error {
+	if !e.plain() || e.insecure {
+		return nil
+	}
+	return withHint(hangar.Errorf(hangar.CodeInvalid, "", "%s is not this computer, and plain HTTP would send tokens and secrets in the clear", e.url),
+		"use its https:// address, or --insecure (HANGAR_INSECURE=1) if every network between is trusted")
 }
 
 func checkURL(text string) error {
@@ -127,7 +258,7 @@ func (c *cli) connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(e.url, e.token), nil
+	return client.New(e.url, e.token, client.WithRootCAs(e.roots)), nil
 }
 
 func firstOf(values ...string) string {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 // signals are what scripts send to daemons.
@@ -38,7 +43,9 @@ func TestDaemon(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			dirs := []string{filepath.Join(env.WorkDir, "a"), filepath.Join(env.WorkDir, "b")}
 			env.Setenv("HANGAR_DIR", dirs[0])
+			env.Setenv("HANGAR_CONFIG", "/dev/null")
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("GORACE", atOnce)
 			private := newPrivateRegistry(t)
 			env.Setenv("REGISTRY", private)
 			env.Setenv("PRIVATE", private+"/private:v1")
@@ -62,12 +69,13 @@ func TestDaemon(t *testing.T) {
 			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"code": expectCode,
+			"code":     expectCode,
+			"tlsfront": tlsFront,
 			"signal": func(ts *testscript.TestScript, _ bool, args []string) {
 				d, err := findDaemon(ts.MkAbs(args[1]))
 				ts.Check(err)
 				defer d.close()
-				ts.Check(d.signal(signals[args[0]]))
+				ts.Check(pidfd.Signal(d.pidfd, signals[args[0]]))
 				ended, err := d.ended(context.Background(), time.Minute)
 				ts.Check(err)
 				if !ended {
@@ -76,6 +84,23 @@ func TestDaemon(t *testing.T) {
 			},
 		},
 	})
+}
+
+// tlsFront serves the API of a daemon over TLS, as an edge does: tlsfront DIR. The address
+// is in $FRONT, without a scheme, and the certificate in certs/ca.crt.
+func tlsFront(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tlsfront DIR")
+	}
+	address := strings.TrimSpace(ts.ReadFile(filepath.Join(args[0], addressFile)))
+	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}))
+	front.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients give up
+	front.StartTLS()
+	ts.Defer(front.Close)
+	ts.Setenv("FRONT", front.Listener.Addr().String())
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})
+	ts.Check(os.MkdirAll(ts.MkAbs("certs"), 0o700))
+	ts.Check(os.WriteFile(ts.MkAbs("certs/ca.crt"), certificate, 0o600))
 }
 
 // newPrivateRegistry serves private:v1 to the user me with the password

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // guardCommand is by which the daemon starts this program as the guard of a file system
@@ -34,6 +36,11 @@ func newDevices(cfg config, log *slog.Logger) *volume.Volumes {
 		Dir: filepath.Join(cfg.Dir, "volumes"), Run: filepath.Join(runDir(cfg), "volumes"), Instance: instance(cfg.Dir),
 		Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
 	})
+}
+
+// newSpace returns the room on the disk of the data directory.
+func newSpace(cfg config, log *slog.Logger) *diskspace.Space {
+	return diskspace.New(diskspace.Options{Dir: cfg.Dir, Reserve: cfg.DiskReserve << 20, Log: log, Now: time.Now})
 }
 
 // openDevices opens the volumes of this server. One that lacks what they need serves
@@ -88,6 +95,9 @@ const (
 func (c *config) validateVolumes() error {
 	if !(c.VolumeOvercommit > 0 && c.VolumeOvercommit <= maxOvercommit) { // so that NaN is neither
 		return usageErrorf("--volume-overcommit %g: must be above 0 and at most %d", c.VolumeOvercommit, maxOvercommit)
+	}
+	if c.DiskReserve < 0 {
+		return usageErrorf("--disk-reserve %d: must not be negative", c.DiskReserve)
 	}
 	if c.VolumesPerMachine < 1 || c.VolumesPerMachine > maxVolumes {
 		return usageErrorf("--volumes-per-machine %d: must be from 1 to %d", c.VolumesPerMachine, maxVolumes)

@@ -25,11 +25,9 @@ func newDoctorCommand(c *cli) *cobra.Command {
 		Long:  doctorLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := c.dataDir()
-			if err != nil {
-				return err
-			}
-			checks := hostcheck.Run(cmd.Context(), hostcheck.Options{Dir: dir})
+			used, dir := c.checkConfig()
+			checks := append([]hostcheck.Check{used}, hostcheck.Run(cmd.Context(), hostcheck.Options{Dir: dir})...)
+			var err error
 			if asJSON {
 				err = c.printJSON(orEmpty(checks))
 			} else {
@@ -45,12 +43,29 @@ func newDoctorCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
+// checkConfig says which configuration file is in use and whether it is valid, and returns
+// the data directory.
+func (c *cli) checkConfig() (hostcheck.Check, string) {
+	r, err := c.readConfig(nil)
+	if err != nil {
+		return hostcheck.Check{
+			Name: "configuration", Status: hostcheck.Fail, Detail: message(err),
+			Fix: "correct the file; `hangar config check` tells whether it is valid, packaging/hangar.yaml lists every key",
+		}, firstOf(c.dir, c.getenv("HANGAR_DIR"), defaultDir)
+	}
+	detail := "no " + defaultConfigFile + ": defaults and flags"
+	if r.file != nil {
+		detail = r.file.Path
+	}
+	return hostcheck.Check{Name: "configuration", Status: hostcheck.OK, Detail: detail}, r.flags.Lookup(dirFlag).Value.String()
+}
+
 func (c *cli) printChecks(checks []hostcheck.Check) error {
-	var rows [][]string
+	rows := [][]string{{"RESULT", "CHECK", "FOUND"}}
 	for _, x := range checks {
 		rows = append(rows, []string{marks[x.Status], x.Name, x.Detail})
 	}
-	if err := c.printTable([]string{"RESULT", "CHECK", "FOUND"}, rows); err != nil {
+	if err := c.printTable(rows); err != nil {
 		return err
 	}
 	for _, x := range checks {

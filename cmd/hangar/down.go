@@ -28,6 +28,12 @@ func newDownCommand(c *cli) *cobra.Command {
 		Long:  downLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.dir == "" && c.getenv("HANGAR_DIR") == "" {
+				// A file that is not understood may mean another directory.
+				if _, err := c.readConfig(nil); err != nil {
+					return err
+				}
+			}
 			dir, err := c.dataDir()
 			if err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/mail"
 	"net/netip"
 	"net/url"
@@ -20,7 +21,6 @@ import (
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/listen"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
 	"github.com/hangar-platform/hangar/internal/ippool"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
@@ -56,6 +56,7 @@ func (c *config) edgeFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&c.ClientHandshakes, "client-handshakes", listen.DefaultLimits().ClientRate, "how many TLS handshakes a second one client may begin")
 	flags.Int64Var(&c.ReplayBody, "replay-body", defaultReplayBody, "bytes of a request that are kept in case it is replayed, at most 64 MiB; above 1 MiB on the disk")
 	flags.StringVar(&c.StaticsURL, "statics-url", "", "S3 service with the public buckets of static files, like https://s3.example.com")
+	flags.BoolVar(&c.TrustHostnames, "trust-hostnames", false, "serve every hostname that an App claims without a proof: for servers whose users trust each other")
 	flags.DurationVar(&c.AutostopAfter, "autostop-after", hangar.DefaultAutostopAfter, "how long a Machine has to be idle before it is stopped, where its config does not say")
 }
 
@@ -103,6 +104,7 @@ type edgeParts struct {
 	certs    hangar.CertificateFeed
 	gates    hangar.MachineGates
 	sockets  *keeper.Client
+	platform map[hangar.Hostname]http.Handler
 }
 
 // openEdge opens the public edge. Connections wait until it runs.
@@ -113,18 +115,18 @@ func openEdge(ctx context.Context, cfg config, parts edgeParts, log *slog.Logger
 	}
 	e := edge.New(edge.Options{
 		Host: parts.host, Dir: filepath.Join(cfg.Dir, "edge"), HTTP: cfg.HTTP, HTTPS: cfg.HTTPS, HTTP3: cfg.HTTP3, Shared: cfg.sharedIPv4(),
-		Domain: hangar.Hostname(cfg.Domain), Region: cfg.Region, Machines: parts.machines, Routes: parts.routes, Certificates: parts.certs,
+		Domain: hangar.Hostname(cfg.Domain), Region: cfg.Region, Platform: parts.platform, Machines: parts.machines, Routes: parts.routes, Certificates: parts.certs,
 		Gates: parts.gates, Keeper: parts.sockets, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,
-		Limits: listen.Limits{ClientConns: cfg.ClientConns, ClientRate: cfg.ClientHandshakes, NameRate: max(cfg.ClientHandshakes, listen.DefaultLimits().NameRate)},
+		Limits: listen.Limits{ClientConns: cfg.ClientConns, ClientRate: cfg.ClientHandshakes, NameRate: max(2*cfg.ClientHandshakes, listen.DefaultLimits().NameRate)},
 		Drain:  cfg.Drain, ReplayBody: cfg.ReplayBody, Buckets: cfg.StaticsURL, Log: log,
 	})
 	if err := e.Open(ctx); err != nil {
 		return nil, withHint(err, "give the edge other addresses with --http and --https")
 	}
 	opened.add(e.Close)
-	http, https := e.Addrs()
-	for name, addr := range map[string]netip.AddrPort{httpFile: http, httpsFile: https} {
-		if err := atomicfile.Write(filepath.Join(cfg.Dir, name), []byte(addr.String()+"\n"), 0o644); err != nil {
+	plain, secure := e.Addrs()
+	for name, addr := range map[string]netip.AddrPort{httpFile: plain, httpsFile: secure} {
+		if err := writeAddress(filepath.Join(cfg.Dir, name), addr.String()); err != nil {
 			return nil, err
 		}
 	}

@@ -139,8 +139,13 @@ func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	memory, err := serverMemory()
+	if err != nil {
+		return nil, err
+	}
 	return gvisor.New(gvisor.Options{
 		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
+		MemoryLimit: memory - memoryReserve(memory),
 	}), nil
 }
 
@@ -171,7 +176,7 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 		// A journal that cannot be read must not keep the rest from being removed.
 		log.Warn("the address of this server may stay behind", "error", err)
 	}
-	errs = append(errs, releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
+	errs = append(errs, removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }
@@ -206,25 +211,34 @@ func recordedHost(cfg config, log *slog.Logger) (_ hangar.HostID, err error) {
 const settingHostID = "host_id"
 
 // describeHost says what this server is. Its id is made on the first start.
-func describeHost(ctx context.Context, records *journal.Journal, region hangar.Region) (hangar.Host, error) {
+func describeHost(records *journal.Journal, region hangar.Region) (hangar.Host, error) {
 	id, err := records.Setting(settingHostID)
 	if errors.Is(err, journal.ErrNotFound) {
 		var b [4]byte
 		_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
 		id = []byte(hex.EncodeToString(b[:]))
-		err = records.Commit(ctx, func(tx *journal.Tx) error { return tx.SetSetting(settingHostID, id) })
+		err = records.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingHostID, id) })
 	}
 	if err != nil {
 		return hangar.Host{}, err
 	}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
+	memory, err := serverMemory()
+	if err != nil {
 		return hangar.Host{}, err
 	}
-	return hangar.Host{
-		ID: hangar.HostID(id), Region: region, CPUs: runtime.NumCPU(), Memory: int64(info.Totalram) * int64(info.Unit),
-	}, nil
+	return hangar.Host{ID: hangar.HostID(id), Region: region, CPUs: runtime.NumCPU(), Memory: memory}, nil
 }
+
+// serverMemory is how many bytes of memory the server has.
+func serverMemory() (int64, error) {
+	var info unix.Sysinfo_t
+	err := unix.Sysinfo(&info)
+	return int64(info.Totalram) * int64(info.Unit), err
+}
+
+// memoryReserve is how many bytes of a server's memory are for the platform and the kernel:
+// an eighth, but no more than 1 GiB.
+func memoryReserve(memory int64) int64 { return min(memory/8, 1<<30) }
 
 // oneHost is the registry of hosts of a server that is alone.
 type oneHost struct{ agent *host.Agent }

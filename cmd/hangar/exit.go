@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/flagfile"
 )
 
 // The exit codes, as the help of the root command documents them.
@@ -52,6 +55,7 @@ var exitReasons = map[string]int{
 	hangar.ReasonVolumeNotFound:       exitNotFound,
 	hangar.ReasonSnapshotNotFound:     exitNotFound,
 	hangar.ReasonVolumeCapacity:       exitUnavailable,
+	hangar.ReasonQuota:                exitUnavailable,
 }
 
 // hints is the advice for reasons and codes that mean the same everywhere; a
@@ -68,19 +72,22 @@ var hints = map[string]string{
 	hangar.ReasonMachinesRunning:      "stop them first, or destroy the App with --force",
 	hangar.ReasonInsufficientCapacity: "ask for less with --memory and --cpus, or destroy Machines that are not needed",
 	hangar.ReasonImageNotFound:        "check the name, sign in with `hangar registry login` if the image is private, or push a local one with `hangar image push`",
-	hangar.ReasonVolumeNotFound:       "see `hangar volumes list`; one that was destroyed can be had back for 24 hours: `hangar volumes list --all`, `hangar volumes undelete`",
+	hangar.ReasonVolumeNotFound:       "see `hangar volumes list`; one that was destroyed can be undeleted for 24 hours: `hangar volumes list --all`, `hangar volumes undelete`",
+	hangar.ReasonQuota:                "`hangar orgs quota show SLUG` lists what the organization may have; destroy what is not needed, or have an administrator raise it",
 	hangar.ReasonVolumeCapacity:       "ask for less with --size, destroy volumes that are not needed, or have the operator make room: `hangar up --volume-overcommit`",
+	hangar.ReasonDiskFull:             "make room: `hangar image remove`, or destroy volumes and Machines that are not needed; on the server, `hangar doctor` says what takes the disk",
 	hangar.ReasonVolumeAttached:       "a volume is for one Machine: destroy that one first, or make another volume with `hangar volumes create`",
 	hangar.ReasonVolumeDamaged:        "see `hangar volumes events`; what a snapshot has can be restored with `hangar volumes snapshots restore`",
+	hangar.ReasonRootfsDamaged:        "begin with a fresh one: `hangar machine update --persist-rootfs never`, or destroy the Machine",
 	hangar.ReasonSnapshotNotFound:     "see `hangar volumes snapshots list`",
 	hangar.ReasonSnapshotRunning:      "wait for its end; see `hangar volumes snapshots list`",
-	hangar.ReasonStaleVersion:         "somebody else changed the Machine; look at it with `hangar machine status` and try again",
+	hangar.ReasonStaleVersion:         "another request changed the Machine; look at it with `hangar machine status` and try again",
 	hangar.ReasonLeaseHeld:            "wait for its end, or show its nonce with --nonce; see `hangar machine lease view`",
 	hangar.ReasonConnectionRefused:    "does the program listen on that port, and on [::] or 0.0.0.0 and not on localhost alone? See `hangar machine ps`",
 	hangar.ReasonWaitTimeout:          "look at it with `hangar machine status`, or wait longer with --timeout",
 
 	string(hangar.CodeForbidden):       "use a token that allows it; `hangar tokens create --help` says how to make one",
-	string(hangar.CodeUnauthenticated): "pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",
+	string(hangar.CodeUnauthenticated): "sign in with `hangar login`, or pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",
 }
 
 // usageError is a command line that cannot be carried out as written.
@@ -142,6 +149,9 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 		return exitUsage
 	}
 	fmt.Fprintf(c.stderr, "Error: %s\n", message(err))
+	if c.used.context != "" {
+		fmt.Fprintf(c.stderr, "Context: %s, %s\n", c.used.context, c.used.url)
+	}
 	if hint := hintFor(err); hint != "" {
 		fmt.Fprintf(c.stderr, "Next: %s\n", hint)
 	}
@@ -151,6 +161,9 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 func codeFor(err error) int {
 	if _, ok := errors.AsType[notRun](err); ok {
 		return exitNotRun
+	}
+	if _, ok := errors.AsType[*flagfile.Error](err); ok {
+		return exitUsage
 	}
 	switch {
 	case unreachable(err):
@@ -174,10 +187,35 @@ func hintFor(err error) string {
 	if hint, ok := hints[hangar.ReasonOf(err)]; ok {
 		return hint
 	}
+	if hint := tlsHint(err); hint != "" {
+		return hint
+	}
 	if unreachable(err) {
-		return "is the daemon running? Start it with `hangar up`, or name another with --url"
+		return "is the daemon running? Start it with `hangar up`, or name another with --url or --context"
 	}
 	return hints[string(hangar.CodeOf(err))]
+}
+
+// tlsHint is the advice for a connection that TLS has refused, or empty.
+func tlsHint(err error) string {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "the server does not speak TLS there: check the port; https:// needs the edge, or `hangar up --api-cert`"
+	}
+	failed, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok {
+		return ""
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "use a name that the certificate is for, as the message says"
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "check the clock of this computer, or have the operator renew the certificate"
+	}
+	if n := len(failed.UnverifiedCertificates); n > 0 {
+		return "the server shows " + authorityText(failed.UnverifiedCertificates[n-1]) +
+			"; if the platform has its own authority, get its certificate from the operator: hangar login URL --ca FILE"
+	}
+	return ""
 }
 
 // unreachable reports whether nobody answered at all.

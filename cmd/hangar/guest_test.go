@@ -71,10 +71,22 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 			ended <- err
 			return
 		}
-		ended <- serve(ctx, config{
+		cfg := config{
 			Dir: dir, API: "[::]:0", Region: defaultRegion, Domain: defaultDomain, Driver: driverFake, Limits: limitsOff,
 			Peers: wireguardOff, OIDCPeriod: oidc.DefaultPeriod,
-		}, slog.New(slog.DiscardHandler), func(at string) { address <- at })
+		}
+		space := newSpace(cfg, slog.New(slog.DiscardHandler))
+		if err := space.Open(); err != nil {
+			ended <- err
+			return
+		}
+		listener, err := listenAPI(ctx, cfg.API)
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer listener.Close()
+		ended <- serve(ctx, cfg, listener, space, slog.New(slog.DiscardHandler), func(at string) { address <- at })
 	}()
 	var port string
 	select {
@@ -101,13 +113,13 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 	// served opens a connection and reports whether it is answered.
 	served := func(from string) bool {
 		t.Helper()
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 30 * time.Second}
 		c, err := d.DialContext(t.Context(), "tcp", net.JoinHostPort(from, port))
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, c)
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 		_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err == nil {
@@ -135,7 +147,7 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 		}
 	}
 	drop()
-	for deadline := time.Now().Add(10 * time.Second); !served(same); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !served(same); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("connections that are closed still count")
 		}

@@ -21,7 +21,7 @@ func newImageCommand(c *cli) *cobra.Command {
 const digestWidth = 12
 
 func newImageListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	f := listFlags{name: 2}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -36,35 +36,22 @@ func newImageListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(orEmpty(images))
-			case quiet:
-				for _, x := range images {
-					fmt.Fprintln(c.stdout, x.Ref.Digest)
-				}
-				return nil
-			case len(images) == 0:
-				fmt.Fprintln(c.stderr, "No images yet. A Machine pulls its own; push one: hangar image push DIR|BINARY|TAR NAME")
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"REPOSITORY", "TAG", "DIGEST", "SIZE", "IN USE", "USED"}}
 			for _, x := range images {
-				used := "no"
-				if x.InUse {
-					used = "yes"
+				digest := x.Ref.Digest
+				if !f.quiet {
+					digest = short(strings.TrimPrefix(digest, "sha256:"), digestWidth)
 				}
 				rows = append(rows, []string{
-					x.Ref.Registry + "/" + x.Ref.Repository, x.Ref.Tag, short(strings.TrimPrefix(x.Ref.Digest, "sha256:"), digestWidth),
-					bytes(x.SizeBytes), used, ago(now, x.LastUsed),
+					x.Ref.Registry + "/" + x.Ref.Repository, x.Ref.Tag, digest,
+					bytes(x.SizeBytes), yesNo(x.InUse), ago(now, x.LastUsed),
 				})
 			}
-			return c.printTable([]string{"REPOSITORY", "TAG", "DIGEST", "SIZE", "IN USE", "USED"}, rows)
+			return c.printList(f, orEmpty(images), rows, "No images yet. A Machine pulls its own; push one: hangar image push DIR|BINARY|TAR NAME")
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "digests")
+	f.add(cmd, "digests")
 	return cmd
 }
 

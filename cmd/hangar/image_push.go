@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
@@ -47,7 +49,14 @@ func newImagePushCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if org == "" {
+				org = firstOf(string(at.org), string(hangar.OrgPersonal))
+			}
 			to, err := registryReference(at.url, org, args[1])
+			if err != nil {
+				return err
+			}
+			shown, err := at.imageReference(cmd.Context(), to)
 			if err != nil {
 				return err
 			}
@@ -58,13 +67,15 @@ func newImagePushCommand(c *cli) *cobra.Command {
 			}
 			defer image.Close()
 			bar := newProgress(c.stderr)
-			pushed, err := ociimage.Push(cmd.Context(), image, to, at.token, func(done, total int64) {
+			registry := ociimage.Registry{Plain: strings.HasPrefix(at.url, "http:"), Roots: at.roots, Token: at.token}
+			digest, err := ociimage.Push(cmd.Context(), image, to, registry, func(done, total int64) {
 				bar.update("pushing "+args[1], done, total)
 			})
 			bar.close()
 			if err != nil {
 				return err
 			}
+			pushed := shown + "@" + digest.String()
 			switch {
 			case asJSON:
 				return c.printJSON(map[string]string{"reference": pushed})
@@ -85,7 +96,7 @@ func newImagePushCommand(c *cli) *cobra.Command {
 	flags.StringVar(&config.User, "user", "", "user to run as, USER or USER:GROUP")
 	flags.StringArrayVar(&config.Expose, "expose", nil, "port that it listens on; may be repeated")
 	flags.StringArrayVar(&labels, "label", nil, "label KEY=VALUE; may be repeated")
-	flags.StringVar(&org, "org", string(hangar.OrgPersonal), "organization that owns the image")
+	flags.StringVar(&org, "org", "", "organization that owns the image (default that of the context, or personal)")
 	jsonFlag(cmd, &asJSON)
 	quietFlag(cmd, &quiet, "the reference")
 	return cmd
@@ -112,5 +123,24 @@ func registryReference(api, org, name string) (string, error) {
 		}
 		host = net.JoinHostPort(u.Hostname(), port)
 	}
+	if !strings.Contains(name, ":") {
+		name += ":latest"
+	}
 	return strings.Join([]string{host, org, name}, "/"), nil
+}
+
+// imageReference is how Machines refer to an image that is pushed as ref: by the name that
+// the platform's registry has, or on the server itself by the address of its API.
+func (e endpoint) imageReference(ctx context.Context, ref string) (string, error) {
+	if u, err := url.Parse(e.url); err != nil || u.Scheme == "http" && isLoopback(u.Hostname()) {
+		return ref, err
+	}
+	p := client.New(e.url, e.token, client.WithRootCAs(e.roots))
+	defer p.Close()
+	health, err := p.Health(ctx)
+	if err != nil || health.Registry == "" {
+		return ref, err
+	}
+	_, path, _ := strings.Cut(ref, "/")
+	return health.Registry + "/" + path, nil
 }

@@ -4,17 +4,82 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/host/image"
-	"github.com/hangar-platform/hangar/host/image/registry"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
+// The bounds of what an operator may say of images.
+const (
+	maxImageSizeGB = 1 << 20
+	maxImageRatio  = 1 << 20
+	maxPullRate    = 1 << 30 // bytes a second
+	minPullTimeout = 10 * time.Second
+)
+
+func (c *config) imageFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&c.AllowRegistry, "allow-registry", nil, "registries beyond the public internet that tenants may pull from: HOST, HOST:PORT, an address or a network")
+	flags.BoolVar(&c.HostRegistryAuth, "host-registry-credentials", false, "let the pulls of all tenants use what docker login has left on this server")
+	flags.IntVar(&c.ImageSizeGB, "image-size-gb", image.DefaultUnpackedBytes>>30, "how many GB an image may be when it is unpacked")
+	flags.IntVar(&c.ImageRatio, "image-ratio", image.DefaultRatio, "how many times its size a layer may unpack to, beyond 256 MB")
+	flags.DurationVar(&c.PullTimeout, "pull-timeout", image.DefaultPullTime, "how long the pull of an image may take")
+	flags.IntVar(&c.PullRate, "pull-min-rate", image.DefaultMinRate, "how many bytes a second a registry has to send, and a client of the built-in one to take")
+}
+
+func (c *config) validateImages() error {
+	if _, err := c.registries(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		flag     string
+		n, atMax int
+	}{{"--image-size-gb", c.ImageSizeGB, maxImageSizeGB}, {"--image-ratio", c.ImageRatio, maxImageRatio}, {"--pull-min-rate", c.PullRate, maxPullRate}} {
+		if f.n < 0 || f.n > f.atMax {
+			return usageErrorf("%s %d: must be from 1 to %d", f.flag, f.n, f.atMax)
+		}
+	}
+	if c.PullTimeout != 0 && (c.PullTimeout < minPullTimeout || c.PullTimeout > image.DefaultPullTime) {
+		return usageErrorf("--pull-timeout %s: must be from %s to %s", c.PullTimeout, minPullTimeout, image.DefaultPullTime)
+	}
+	return nil
+}
+
+// registries reads --allow-registry.
+func (c *config) registries() ([]publicdial.Allowed, error) {
+	var allowed []publicdial.Allowed
+	for _, text := range c.AllowRegistry {
+		a, err := publicdial.ParseAllowed(text)
+		if err != nil {
+			return nil, usageErrorf("--allow-registry: %w", err)
+		}
+		allowed = append(allowed, a)
+	}
+	return allowed, nil
+}
+
 // openImages opens the images of a data directory, with the built-in registry.
-func openImages(ctx context.Context, cfg config, o image.Options, opened *closers) (*image.Store, error) {
-	o.Dir, o.DockerConfig = filepath.Join(cfg.Dir, "images"), dockerConfig()
+func openImages(ctx context.Context, cfg config, own func(netip.Addr) bool, o image.Options, opened *closers) (*image.Store, error) {
+	o.Dir = filepath.Join(cfg.Dir, "images")
+	if cfg.HostRegistryAuth {
+		o.DockerConfig = dockerConfig()
+	}
+	o.Limits = image.Limits{
+		UnpackedBytes: int64(cfg.ImageSizeGB) << 30, Ratio: cfg.ImageRatio, PullTime: cfg.PullTimeout, MinRate: cfg.PullRate,
+	}
+	allowed, err := cfg.registries()
+	if err != nil {
+		return nil, err
+	}
+	o.Dialer = publicdial.New(publicdial.Options{Allow: allowed, Own: own})
 	images := image.New(o)
 	if err := images.Open(ctx); err != nil {
 		return nil, err
@@ -23,24 +88,39 @@ func openImages(ctx context.Context, cfg config, o image.Options, opened *closer
 	return images, nil
 }
 
-// registryAccess decides who may do what in the built-in registry. Clients send an API
-// token, or several, as a bearer token or as the password of any user.
-func registryAccess(tokens hangar.Authenticator) registry.Authorize {
-	return func(r *http.Request, repository string, action hangar.Action) error {
-		credential, ok := hangar.Credential(r.Header.Get("Authorization"))
-		if !ok {
-			_, credential, _ = r.BasicAuth()
-		}
-		p, err := tokens.Authenticate(r.Context(), credential)
-		if err != nil || action == 0 {
-			return err
-		}
-		target := hangar.RepositoryTarget(repository)
-		if p.May(action, target) || action == hangar.ActionRead && target.Org == "" {
-			return nil
-		}
-		return hangar.Errorf(hangar.CodeForbidden, "", "not allowed in repository %s", repository)
+// registryAccess finds out who calls the built-in registry. Clients send an API token, or
+// several, as a bearer token or as the password of any user.
+type registryAccess struct {
+	tokens       hangar.Authenticator
+	repositories hangar.RepositoryService
+	orgs         hangar.OrgService
+}
+
+func (a registryAccess) principal(r *http.Request) (context.Context, error) {
+	credential, ok := hangar.Credential(r.Header.Get("Authorization"))
+	if !ok {
+		_, credential, _ = r.BasicAuth()
 	}
+	p, err := a.tokens.Authenticate(r.Context(), credential)
+	return hangar.WithPrincipal(r.Context(), p), err
+}
+
+// Repository implements registry.Access.
+func (a registryAccess) Repository(r *http.Request, name string, action hangar.Action) (hangar.Repository, error) {
+	ctx, err := a.principal(r)
+	if err != nil || action == 0 {
+		return hangar.Repository{}, err
+	}
+	return a.repositories.Repository(ctx, hangar.RepositoryName(name), action)
+}
+
+// Orgs implements registry.Access.
+func (a registryAccess) Orgs(r *http.Request) ([]*hangar.Org, error) {
+	ctx, err := a.principal(r)
+	if err != nil {
+		return nil, err
+	}
+	return a.orgs.Orgs(ctx)
 }
 
 // registryNames are the hosts under which the built-in registry is reached.
@@ -54,6 +134,21 @@ func registryNames(cfg config, served net.Addr) []string {
 		names = append(names, name+":"+port)
 	}
 	return names
+}
+
+// ownAddresses reports which public addresses are the platform's own: those that the server
+// has, and those that Apps get.
+func ownAddresses(pools control.AddressPools) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		if a == pools.Shared || pools.V4.Contains(a) || pools.V6.Contains(a) {
+			return true
+		}
+		interfaces, err := net.InterfaceAddrs()
+		return err != nil || slices.ContainsFunc(interfaces, func(i net.Addr) bool {
+			n, ok := i.(*net.IPNet)
+			return ok && n.IP.Equal(a.AsSlice())
+		})
+	}
 }
 
 // dockerConfig is where `docker login` keeps what it was told.

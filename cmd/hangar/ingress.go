@@ -35,7 +35,7 @@ func newIngress(public *edge.Edge, routes *catalog.Routes, wires *network.Networ
 }
 
 // AwaitRoute implements hangar.RouteHost.
-func (i *ingress) AwaitRoute(ctx context.Context, app hangar.AppName, seq uint64) error {
+func (i *ingress) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) error {
 	if err := i.Edge.AwaitRoute(ctx, app, seq); err != nil || i.wires == nil {
 		return err
 	}
@@ -93,8 +93,11 @@ func (i *ingress) ports() []network.OpenPort {
 	return ports
 }
 
-// appURL is where an App is served by HTTP under its name.
+// appURL is where an App is served by HTTP under its name, or empty if that is reserved.
 func (i *ingress) appURL(app hangar.AppName) string {
+	if app.Reserved() {
+		return ""
+	}
 	host := string(app.Hostname(i.Domain()))
 	if http, _ := i.Addrs(); http.Port() != portHTTP {
 		host = net.JoinHostPort(host, strconv.Itoa(int(http.Port())))

@@ -21,7 +21,7 @@ func newIPsCommand(c *cli) *cobra.Command {
 }
 
 func newIPsListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list APP",
 		Aliases:           []string{"ls"},
@@ -37,28 +37,15 @@ func newIPsListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(orEmpty(list))
-			case quiet:
-				for _, a := range list {
-					fmt.Fprintln(c.stdout, a.IP)
-				}
-				return nil
-			case len(list) == 0:
-				fmt.Fprintf(c.stderr, "No addresses: the App is closed to the public. Open it: hangar ips allocate %s --shared\n", args[0])
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"ADDRESS", "TYPE", "REGION", "NETWORK", "ALLOCATED"}}
 			for _, a := range list {
 				rows = append(rows, []string{a.IP.String(), string(a.Kind), cmp.Or(string(a.Region), "all"), a.Network, ago(now, a.CreatedAt)})
 			}
-			return c.printTable([]string{"ADDRESS", "TYPE", "REGION", "NETWORK", "ALLOCATED"}, rows)
+			return c.printList(f, orEmpty(list), rows, fmt.Sprintf("No addresses: the App is closed to the public. Open it: hangar ips allocate %s --shared", args[0]))
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "addresses")
+	f.add(cmd, "addresses")
 	return cmd
 }
 
@@ -229,7 +216,7 @@ func (c *cli) openApp(ctx context.Context, p *client.Client, app hangar.AppName,
 func publicPortsOf(config *hangar.MachineConfig) (shareable, others bool) {
 	for i := range config.Services {
 		for k := range config.Services[i].Ports {
-			if !config.Services[i].UDP() && config.Services[i].Ports[k].Handling().Shareable() {
+			if config.Services[i].Handling(&config.Services[i].Ports[k]).Shareable() {
 				shareable = true
 			} else {
 				others = true
@@ -243,7 +230,7 @@ func publicPortsOf(config *hangar.MachineConfig) (shareable, others bool) {
 func servesHTTP(config *hangar.MachineConfig) bool {
 	for _, s := range config.Services {
 		for i := range s.Ports {
-			if s.Ports[i].Covers(portHTTP) && s.Ports[i].Handling().HTTP && !s.UDP() {
+			if s.Ports[i].Covers(portHTTP) && s.Handling(&s.Ports[i]).HTTP {
 				return true
 			}
 		}

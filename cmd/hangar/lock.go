@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
 // lockFile is locked by the daemon as long as it lives, and holds its pid.
@@ -24,41 +27,83 @@ var errLocked = errors.New("the data directory is in use")
 // the process ends, however it ends.
 type dirLock struct{ f *os.File }
 
+// A lock that no daemon holds is waited for: a child that a daemon was starting when it was killed
+// has it until it runs its own program. Attempts bound that, and not the time: a server that stood
+// still has not let the child go on, either.
+const (
+	lockAttempts = 500
+	lockPause    = 10 * time.Millisecond
+)
+
 // lockDir takes the lock of a data directory, or answers errLocked.
 func lockDir(dir string) (*dirLock, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+	for attempt := 1; ; attempt++ {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if attempt == lockAttempts || anotherRuns(dir) {
+			_ = f.Close()
 			return nil, errLocked
 		}
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		time.Sleep(lockPause)
 	}
-	if err := writePID(f); err != nil {
+	if err := writeOver(f, strconv.Itoa(os.Getpid())); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
 	return &dirLock{f}, nil
 }
 
-func writePID(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
+// anotherRuns reports whether another process is the daemon of a data directory. This one may
+// have been given the pid of one that was killed.
+func anotherRuns(dir string) bool {
+	holder, err := findDaemon(dir)
+	if err != nil {
+		return false
+	}
+	defer holder.close()
+	return holder.pid != os.Getpid()
+}
+
+// writeOver writes a line over the content of a file. One that is emptied first may find its
+// block taken on a full disk.
+func writeOver(f *os.File, line string) error {
+	if _, err := f.WriteAt([]byte(line+"\n"), 0); err != nil {
 		return err
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
+	return f.Truncate(int64(len(line) + 1))
 }
 
 func (l *dirLock) release() { _ = l.f.Close() }
+
+// writeAddress writes a file that says where the daemon serves. On a full disk the address goes
+// over the old one, which takes no room.
+func writeAddress(path, addr string) error {
+	err := atomicfile.WriteChanged(path, []byte(addr+"\n"), 0o644)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	f, failed := os.OpenFile(path, os.O_WRONLY, 0)
+	if failed != nil {
+		return err // there is no old one
+	}
+	return errors.Join(writeOver(f, addr), f.Close())
+}
 
 // daemonProcess is the running daemon of a data directory. Its pidfd names that
 // very process, even after the pid was given to another.
 type daemonProcess struct {
 	pid   int
-	pidfd int
+	pidfd *os.File
 }
 
 // findDaemon returns the process that holds the lock of a data directory. It does
@@ -73,15 +118,15 @@ func findDaemon(dir string) (*daemonProcess, error) {
 	if err != nil || pid <= 1 {
 		return nil, fmt.Errorf("%s names no process", path)
 	}
-	pidfd, err := unix.PidfdOpen(pid, 0)
+	process, err := pidfd.Open(pid)
 	if err != nil {
 		return nil, fmt.Errorf("find the daemon, process %d: %w", pid, err)
 	}
 	if !hasOpen(pid, path) {
-		_ = unix.Close(pidfd)
+		_ = process.Close()
 		return nil, fmt.Errorf("%s names process %d, which does not hold it", path, pid)
 	}
-	return &daemonProcess{pid: pid, pidfd: pidfd}, nil
+	return &daemonProcess{pid: pid, pidfd: process}, nil
 }
 
 // hasOpen reports whether a process has the very file at path open.
@@ -102,7 +147,7 @@ func hasOpen(pid int, path string) bool {
 	return false
 }
 
-func (p *daemonProcess) close() { _ = unix.Close(p.pidfd) }
+func (p *daemonProcess) close() { _ = p.pidfd.Close() }
 
 // managed reports whether systemd runs the daemon as a service that notifies it.
 func (p *daemonProcess) managed() bool {
@@ -113,14 +158,14 @@ func (p *daemonProcess) managed() bool {
 // stop asks the daemon to end and waits until it has; when patience runs out, it
 // is killed, which its design allows at any moment.
 func (p *daemonProcess) stop(ctx context.Context, patience time.Duration) error {
-	if err := p.signal(unix.SIGTERM); err != nil {
+	if err := pidfd.Signal(p.pidfd, unix.SIGTERM); err != nil {
 		return err
 	}
 	ended, err := p.ended(ctx, patience)
 	if err != nil || ended {
 		return err
 	}
-	if err := p.signal(unix.SIGKILL); err != nil {
+	if err := pidfd.Signal(p.pidfd, unix.SIGKILL); err != nil {
 		return err
 	}
 	if ended, err = p.ended(ctx, patience); err == nil && !ended {
@@ -129,33 +174,15 @@ func (p *daemonProcess) stop(ctx context.Context, patience time.Duration) error 
 	return err
 }
 
-func (p *daemonProcess) signal(sig unix.Signal) error {
-	err := unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	return err
-}
-
-// pollStep bounds how late the end of ctx is noticed.
-const pollStep = 100 * time.Millisecond
-
+// ended reports whether the daemon has ended, and waits for it as long as patience.
 func (p *daemonProcess) ended(ctx context.Context, patience time.Duration) (bool, error) {
-	deadline := time.Now().Add(patience)
-	for {
-		fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(pollStep.Milliseconds()))
-		switch {
-		case n > 0:
-			return true, nil
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return false, err
-		case ctx.Err() != nil:
-			return false, context.Cause(ctx)
-		case time.Now().After(deadline):
-			return false, nil
-		}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := pidfd.AwaitContext(bounded, p.pidfd)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return false, nil
 	}
+	return err == nil, err
 }
 
 // mountsBelow lists what is mounted below a directory, deepest first.

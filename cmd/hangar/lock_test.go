@@ -44,6 +44,34 @@ func TestLockIsExclusiveAndEndsWithItsHolder(t *testing.T) {
 	again.release()
 }
 
+// TestLockOutlivesItsHolder: a daemon that was killed while it started a child leaves the lock to
+// that until the child runs its own program. The next daemon waits for it.
+func TestLockOutlivesItsHolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lock, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sleep", "60")
+	child.ExtraFiles = []*os.File{lock.f}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lock.release()
+	ended := make(chan error, 1)
+	time.AfterFunc(100*time.Millisecond, func() {
+		_ = child.Process.Kill()
+		ended <- child.Wait()
+	})
+	again, err := lockDir(dir)
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.release()
+}
+
 // TestFindDaemonTrustsNoPID: a pid that was given to another process is not killed.
 func TestFindDaemonTrustsNoPID(t *testing.T) {
 	t.Parallel()
@@ -136,7 +164,7 @@ func TestConfigIsValidated(t *testing.T) {
 		return config{
 			Dir: "/var/lib/hangar", API: defaultAPI, HTTP: defaultHTTP, HTTPS: defaultHTTPS,
 			Region: defaultRegion, Domain: defaultDomain, Driver: driverGvisor, OIDCPeriod: oidc.DefaultPeriod,
-			VolumeOvercommit: 1, VolumesPerMachine: 1,
+			VolumeOvercommit: 1, VolumesPerMachine: 1, MemoryOvercommit: 1, CPUOvercommit: 32, RootfsSize: 8,
 		}
 	}
 	for _, address := range []string{"https://oidc.example.com", "https://example.com/oidc/", "http://[::1]:8080"} {
@@ -172,7 +200,11 @@ func TestConfigIsValidated(t *testing.T) {
 		"--volume-overcommit 0: must":           func(c *config) { c.VolumeOvercommit = 0 },
 		"--volume-overcommit NaN: must":         func(c *config) { c.VolumeOvercommit = math.NaN() },
 		"--volume-overcommit 1001: must":        func(c *config) { c.VolumeOvercommit = 1001 },
+		"--memory-overcommit 0: must":           func(c *config) { c.MemoryOvercommit = 0 },
+		"--cpu-overcommit NaN: must":            func(c *config) { c.CPUOvercommit = math.NaN() },
 		"--volumes-per-machine 17: must":        func(c *config) { c.VolumesPerMachine = 17 },
+		"--rootfs-size 0: must":                 func(c *config) { c.RootfsSize = 0 },
+		"--rootfs-size 501: must":               func(c *config) { c.RootfsSize = 501 },
 		"--snapshots: ":                         func(c *config) { c.Snapshots = "file://relative/dir" },
 	} {
 		c := good()

@@ -17,7 +17,7 @@ const machineLong = `Run and look after Machines.
 A Machine is named by its App and its id or name: ` + "`hangar machine stop hello 3d8d413b29d089`" + `.
 Where an App has exactly one Machine, its name may be left out.
 
-A Machine that somebody has leased is changed only by whoever shows the nonce of the
+A Machine that is leased is changed only by a caller that shows the nonce of the
 lease, with --nonce or HANGAR_LEASE_NONCE; see ` + "`hangar machine lease`" + `.`
 
 func newMachineCommand(c *cli) *cobra.Command {

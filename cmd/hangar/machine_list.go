@@ -17,10 +17,11 @@ import (
 
 func newMachineListCommand(c *cli) *cobra.Command {
 	var (
-		asJSON, quiet, all bool
-		states, regions    []string
-		metadata           []string
-		org                string
+		f               listFlags
+		all             bool
+		states, regions []string
+		metadata        []string
+		org             string
 	)
 	cmd := &cobra.Command{
 		Use:               "list [APP]",
@@ -56,23 +57,15 @@ func newMachineListCommand(c *cli) *cobra.Command {
 			default:
 				machines, err = allMachines(cmd.Context(), p, filter)
 			}
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case asJSON && org != "":
-				return c.printJSON(listed(machines))
-			case asJSON:
-				return c.printJSON(orEmpty(machines))
-			case quiet:
-				for _, m := range machines {
-					fmt.Fprintln(c.stdout, m.ID)
-				}
-				return nil
-			case len(machines) == 0:
-				fmt.Fprintln(c.stderr, "No Machines. Run one: hangar machine run APP IMAGE")
-				return nil
 			}
-			return c.printMachines(machines, org == "") // the listing of an organization has no checks
+			var list any = orEmpty(machines)
+			if org != "" {
+				list = listed(machines)
+			}
+			rows := machineRows(machines, org == "") // the listing of an organization has no checks
+			return c.printList(f, list, rows, "No Machines. Run one: hangar machine run APP IMAGE")
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also destroyed ones")
@@ -80,8 +73,7 @@ func newMachineListCommand(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&org, "org", "", "the Machines of all Apps of this organization")
 	cmd.Flags().StringSliceVar(&regions, "region", nil, "only Machines in these regions")
 	cmd.Flags().StringArrayVar(&metadata, "metadata", nil, "only Machines with this KEY=VALUE; may be repeated")
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "ids")
+	f.add(cmd, "ids")
 	return cmd
 }
 
@@ -140,8 +132,8 @@ func listed(machines []*hangar.Machine) []listedMachine {
 	return list
 }
 
-// printMachines writes the table of Machines, with or without their checks.
-func (c *cli) printMachines(machines []*hangar.Machine, checks bool) error {
+// machineRows is the table of Machines, with or without their checks.
+func machineRows(machines []*hangar.Machine, checks bool) [][]string {
 	const checksColumn = 4
 	now := time.Now()
 	rows := [][]string{{"ID", "NAME", "APP", "STATE", "CHECKS", "REGION", "IMAGE", "ADDRESS", "CHANGED"}}
@@ -156,7 +148,7 @@ func (c *cli) printMachines(machines []*hangar.Machine, checks bool) error {
 			rows[i] = slices.Delete(rows[i], checksColumn, checksColumn+1)
 		}
 	}
-	return c.printTable(rows[0], rows[1:])
+	return rows
 }
 
 func stateText(m *hangar.Machine) string {
@@ -244,7 +236,7 @@ func (c *cli) printStatus(m *hangar.Machine) error {
 	err := printFields(c.stdout, append(fields, mountFields(m)...))
 	if err == nil && len(m.Checks) > 0 {
 		fmt.Fprintln(c.stdout)
-		err = c.printHealth([]*hangar.Machine{m})
+		err = c.printTable(healthRows([]*hangar.Machine{m}))
 	}
 	if err != nil || len(m.Events) == 0 {
 		return err
@@ -300,11 +292,11 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 }
 
 func (c *cli) printEvents(events []hangar.Event) error {
-	var rows [][]string
+	rows := [][]string{{"TIME", "EVENT", "STATUS", "SOURCE", "DETAIL"}}
 	for _, e := range events {
 		rows = append(rows, eventRow(e))
 	}
-	return c.printTable([]string{"TIME", "EVENT", "STATUS", "SOURCE", "DETAIL"}, rows)
+	return c.printTable(rows)
 }
 
 func eventRow(e hangar.Event) []string {
@@ -313,27 +305,32 @@ func eventRow(e hangar.Event) []string {
 	}
 }
 
+// exitText says in a phrase how a program ended.
+func exitText(x *hangar.ExitEvent) string {
+	text := "exit code " + strconv.Itoa(x.ExitCode)
+	if x.Signal > 0 {
+		text += ", " + hangar.Signal(x.Signal).String()
+	}
+	if x.OOMKilled {
+		text += ", out of memory"
+	}
+	if x.RequestedStop {
+		text += ", as requested"
+	}
+	if x.Restarting {
+		text += ", restarting"
+	}
+	return text
+}
+
 // eventDetail says in a phrase what an event has beyond its type.
 func eventDetail(r *hangar.EventRequest) string {
 	if r == nil {
 		return ""
 	}
 	var parts []string
-	if x := r.ExitEvent; x != nil {
-		text := "exit code " + strconv.Itoa(x.ExitCode)
-		if x.Signal > 0 {
-			text += ", " + hangar.Signal(x.Signal).String()
-		}
-		if x.OOMKilled {
-			text += ", out of memory"
-		}
-		if x.RequestedStop {
-			text += ", as requested"
-		}
-		if x.Restarting {
-			text += ", restarting"
-		}
-		parts = append(parts, text)
+	if r.ExitEvent != nil {
+		parts = append(parts, exitText(r.ExitEvent))
 	}
 	if r.RestartCount > 0 {
 		parts = append(parts, "restart "+strconv.Itoa(r.RestartCount))
@@ -365,7 +362,7 @@ func newMachinePsCommand(c *cli) *cobra.Command {
 			if asJSON {
 				return c.printJSON(orEmpty(processes))
 			}
-			var rows [][]string
+			rows := [][]string{{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"}}
 			for _, x := range processes {
 				var listens []string
 				for _, l := range x.ListenSockets {
@@ -376,7 +373,7 @@ func newMachinePsCommand(c *cli) *cobra.Command {
 					strings.Join(listens, ", "), short(x.Command, 60),
 				})
 			}
-			return c.printTable([]string{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"}, rows)
+			return c.printTable(rows)
 		}),
 	}
 	jsonFlag(cmd, &asJSON)

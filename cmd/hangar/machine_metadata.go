@@ -44,7 +44,7 @@ func newMachineMetadataCommand(c *cli) *cobra.Command {
 }
 
 func newMetadataListCommand(c *cli) *cobra.Command {
-	var asJSON bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list APP [MACHINE]",
 		Aliases:           []string{"ls"},
@@ -53,23 +53,17 @@ func newMetadataListCommand(c *cli) *cobra.Command {
 		ValidArgsFunction: c.completeMachine,
 		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
 			pairs, err := p.MachineMetadata(cmd.Context(), m.Ref())
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case asJSON:
-				return c.printJSON(pairs)
-			case len(pairs) == 0:
-				fmt.Fprintf(c.stderr, "No metadata. Set some: hangar machine metadata set %s %s KEY=VALUE\n", m.App, m.ID)
-				return nil
 			}
-			var rows [][]string
+			rows := [][]string{{"KEY", "VALUE"}}
 			for _, k := range slices.Sorted(maps.Keys(pairs)) {
 				rows = append(rows, []string{k, pairs[k]})
 			}
-			return c.printTable([]string{"KEY", "VALUE"}, rows)
+			return c.printList(f, pairs, rows, fmt.Sprintf("No metadata. Set some: hangar machine metadata set %s %s KEY=VALUE", m.App, m.ID))
 		}),
 	}
-	jsonFlag(cmd, &asJSON)
+	jsonFlag(cmd, &f.asJSON)
 	return cmd
 }
 

@@ -20,6 +20,10 @@ const runLong = `Run an image as a new Machine of an App, wait until it is start
 reach it. An App without an address gets the one that Apps share when the Machine has a
 port that can be served there.
 
+For two seconds after its start the Machine is watched, unless --detach is given: when its
+program ends meanwhile, its exit code and the last lines of its log are shown, and the exit code of
+this command is 1, or 0 for a job: a Machine without ports whose program ends with 0.
+
 What follows IMAGE replaces the image's command; write -- before it, so that its
 flags are its own.`
 
@@ -156,6 +160,15 @@ func (c *cli) createAndFollow(
 		if m, err = c.follow(ctx, p, m, wished, f.patience); err != nil {
 			return err
 		}
+		took := time.Since(began)
+		if wished == hangar.MachineStarted {
+			if exit, err := c.settled(ctx, p, m); err != nil {
+				return err
+			} else if exit != nil {
+				return c.printEnded(ctx, p, m, f, exit)
+			}
+		}
+		return c.printLaunched(m, f, took, field{"  public", url})
 	}
 	return c.printLaunched(m, f, time.Since(began), field{"  public", url})
 }

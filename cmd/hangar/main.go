@@ -18,6 +18,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -26,8 +27,11 @@ func main() { os.Exit(hangarMain()) }
 
 // hangarMain runs one invocation against the process's own streams.
 func hangarMain() int {
-	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
-	return c.run(context.Background(), os.Args[1:])
+	return newCLI().run(context.Background(), os.Args[1:])
+}
+
+func newCLI() *cli {
+	return &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, keyring: systemKeyring{os.Getenv}, settling: settling}
 }
 
 // cli is one invocation: its streams, its environment and what the global flags
@@ -38,10 +42,16 @@ type cli struct {
 	stderr io.Writer
 	getenv func(string) string
 
-	url   string
-	token string
-	dir   string
-	nonce string // of the lease that commands on Machines act under
+	url      string
+	token    string
+	context  string
+	insecure bool
+	dir      string
+	nonce    string // of the lease that commands on Machines act under
+
+	keyring  keyring
+	settling time.Duration // how long a Machine that has started is watched for the end of its program
+	used     endpoint      // the API that the command has used
 
 	args   []string
 	parsed bool // the command line was understood; what fails later is no usage error

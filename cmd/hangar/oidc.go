@@ -97,11 +97,11 @@ func newSigningKeysCommand(c *cli, cmd *cobra.Command, do func(*client.Client, c
 }
 
 func (c *cli) printSigningKeys(keys []hangar.SigningKey) error {
-	var rows [][]string
+	rows := [][]string{{"KEY", "STATE", "SIGNS FROM", "UNTIL"}}
 	for _, k := range keys {
 		rows = append(rows, []string{k.ID, string(k.State), moment(k.NotBefore), moment(k.NotAfter)})
 	}
-	return c.printTable([]string{"KEY", "STATE", "SIGNS FROM", "UNTIL"}, rows)
+	return c.printTable(rows)
 }
 
 // moment is a time for people who compare it with others.

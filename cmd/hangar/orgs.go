@@ -11,12 +11,12 @@ import (
 
 func newOrgsCommand(c *cli) *cobra.Command {
 	cmd := group("orgs", "Create, list and delete organizations", "org")
-	cmd.AddCommand(newOrgsListCommand(c), newOrgsCreateCommand(c), newOrgsShowCommand(c), newOrgsDeleteCommand(c))
+	cmd.AddCommand(newOrgsListCommand(c), newOrgsCreateCommand(c), newOrgsShowCommand(c), newOrgsDeleteCommand(c), newOrgsQuotaCommand(c))
 	return cmd
 }
 
 func newOrgsListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -31,24 +31,14 @@ func newOrgsListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return c.printJSON(orEmpty(orgs))
-			}
-			var rows [][]string
+			rows := [][]string{{"SLUG", "NAME", "NUMBER"}}
 			for _, o := range orgs {
-				if quiet {
-					fmt.Fprintln(c.stdout, o.Slug)
-				}
 				rows = append(rows, []string{string(o.Slug), o.Name, strconv.FormatUint(o.NumericID, 10)})
 			}
-			if quiet {
-				return nil
-			}
-			return c.printTable([]string{"SLUG", "NAME", "NUMBER"}, rows)
+			return c.printList(f, orEmpty(orgs), rows, "")
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "slugs")
+	f.add(cmd, "slugs")
 	return cmd
 }
 
@@ -112,7 +102,7 @@ func newOrgsShowCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fields := []field{{"Slug", string(org.Slug)}, {"Name", org.Name}, {"Id", org.ID}, {"Apps", strconv.Itoa(len(apps))}}
+			fields := []field{{"Slug", string(org.Slug)}, {"Name", org.Name}, {"Id", string(org.ID)}, {"Apps", strconv.Itoa(len(apps))}}
 			for _, a := range apps {
 				fields = append(fields, field{"", string(a.Name)})
 			}

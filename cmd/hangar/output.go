@@ -32,10 +32,10 @@ func (c *cli) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// printTable writes aligned columns under a header.
-func (c *cli) printTable(header []string, rows [][]string) error {
+// printTable writes aligned columns. The first row is their header.
+func (c *cli) printTable(rows [][]string) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 3, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
+	for _, row := range rows {
 		for i, cell := range row {
 			if cell == "" {
 				row[i] = "-"
@@ -45,6 +45,35 @@ func (c *cli) printTable(header []string, rows [][]string) error {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	return w.Flush()
+}
+
+// listFlags are those of a command that lists, and which column of its table has the names.
+type listFlags struct {
+	asJSON, quiet bool
+	name          int
+}
+
+func (f *listFlags) add(cmd *cobra.Command, names string) {
+	jsonFlag(cmd, &f.asJSON)
+	quietFlag(cmd, &f.quiet, names)
+}
+
+// printList writes a list: as JSON, only its names, or as a table, of which the first row is
+// the header. For an empty list, a hint stands in for the table.
+func (c *cli) printList(f listFlags, list any, rows [][]string, hint string) error {
+	switch {
+	case f.asJSON:
+		return c.printJSON(list)
+	case f.quiet:
+		for _, row := range rows[1:] {
+			fmt.Fprintln(c.stdout, row[f.name])
+		}
+		return nil
+	case len(rows) == 1 && hint != "":
+		fmt.Fprintln(c.stderr, hint)
+		return nil
+	}
+	return c.printTable(rows)
 }
 
 // field is one line of a description.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,9 +69,15 @@ func newRegistryLoginCommand(c *cli) *cobra.Command {
 // maxPasswordInput bounds what is read of standard input, in bytes.
 const maxPasswordInput = hangar.MaxRegistryPassword + 2
 
-// readPassword reads a password from standard input or asks a person. There is no
-// flag for it: the command line is visible to every user of the computer.
+// readPassword reads the password of a registry.
 func (c *cli) readPassword(fromStdin bool, format string, args ...any) (hangar.Sensitive, error) {
+	return c.readSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", format, args...)
+}
+
+// readSecret reads a password or a token from standard input or asks a person, who does
+// not see it. There is no flag for it: the command line is visible to every user of the
+// computer. what is the word for it, pipe an example that pipes it in.
+func (c *cli) readSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
 	var raw []byte
 	var err error
 	stdin, _ := c.stdin.(*os.File)
@@ -84,20 +89,20 @@ func (c *cli) readPassword(fromStdin bool, format string, args ...any) (hangar.S
 		raw, err = term.ReadPassword(int(stdin.Fd()))
 		fmt.Fprintln(c.stderr)
 	default:
-		return hangar.Sensitive{}, usageErrorf("--password-stdin is missing: nobody can be asked for the password here")
+		return hangar.Sensitive{}, usageErrorf("--%s-stdin is missing: without a terminal there is no prompt for the %s", what, what)
 	}
 	if err != nil {
-		return hangar.Sensitive{}, fmt.Errorf("read the password: %w", err)
+		return hangar.Sensitive{}, fmt.Errorf("read the %s: %w", what, err)
 	}
 	password := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
 	if password == "" {
-		return hangar.Sensitive{}, withHint(errors.New("the password is empty"), "pipe it in: hangar registry login … --password-stdin < FILE")
+		return hangar.Sensitive{}, withHint(fmt.Errorf("the %s is empty", what), "pipe it in: "+pipe)
 	}
 	return hangar.NewSensitive(password), nil
 }
 
 func newRegistryListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -112,28 +117,15 @@ func newRegistryListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(orEmpty(list))
-			case quiet:
-				for _, r := range list {
-					fmt.Fprintln(c.stdout, r.Registry)
-				}
-				return nil
-			case len(list) == 0:
-				fmt.Fprintln(c.stderr, "No registries yet. Sign in: hangar registry login HOST -u USER")
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"REGISTRY", "USER", "UPDATED"}}
 			for _, r := range list {
 				rows = append(rows, []string{r.Registry, r.Username, ago(now, r.UpdatedAt)})
 			}
-			return c.printTable([]string{"REGISTRY", "USER", "UPDATED"}, rows)
+			return c.printList(f, orEmpty(list), rows, "No registries yet. Sign in: hangar registry login HOST -u USER")
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "registries")
+	f.add(cmd, "registries")
 	return cmd
 }
 

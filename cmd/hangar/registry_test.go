@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http/httptest"
 	"testing"
 
@@ -8,49 +9,49 @@ import (
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )
 
-// TestRegistryAccess: who may pull, push and delete in which repository.
+// whoAsks is a service of repositories that notes who asks it.
+type whoAsks struct{ subject string }
+
+func (w *whoAsks) Repository(ctx context.Context, name hangar.RepositoryName, _ hangar.Action) (hangar.Repository, error) {
+	p, err := hangar.PrincipalFrom(ctx)
+	w.subject = p.Subject
+	return hangar.Repository{Org: "id", Name: name.Name()}, err
+}
+
+// TestRegistryAccess: clients of the registry are known by a token however they send it, and
+// what they may do is asked of the control plane as them.
 func TestRegistryAccess(t *testing.T) {
 	t.Parallel()
-	all := hangar.ActionAll
-	access := registryAccess(fake.Tokens{
-		"admin":  {Admin: true},
-		"org":    {Grants: []hangar.Grant{{Org: "acme", Actions: all}}},
-		"deploy": {Grants: []hangar.Grant{{Org: "acme", Apps: []hangar.AppName{"shop"}, Actions: all}}},
-		"reader": {Grants: []hangar.Grant{{Org: "acme", Actions: hangar.ActionRead}}},
-		"other":  {Grants: []hangar.Grant{{Org: "other", Actions: all}}},
-	})
-	const read, write, remove = hangar.ActionRead, hangar.ActionWrite, hangar.ActionDelete
-	repositories := []string{"acme/shop", "acme/shop/worker", "acme/blog", "shared"}
-	for token, may := range map[string]map[hangar.Action][]string{
-		"admin":        {read: repositories, write: repositories, remove: repositories},
-		"org":          {read: repositories, write: repositories[:3], remove: repositories[:3]},
-		"deploy":       {read: {"acme/shop", "acme/shop/worker", "shared"}, write: {"acme/shop", "acme/shop/worker"}, remove: {"acme/shop", "acme/shop/worker"}},
-		"reader":       {read: repositories},
-		"other":        {read: {"shared"}},
-		"other,deploy": {read: {"acme/shop", "acme/shop/worker", "shared"}, write: {"acme/shop", "acme/shop/worker"}, remove: {"acme/shop", "acme/shop/worker"}},
-	} {
-		for _, action := range []hangar.Action{read, write, remove} {
-			allowed := map[string]bool{}
-			for _, r := range may[action] {
-				allowed[r] = true
-			}
-			for _, repository := range repositories {
-				r := httptest.NewRequestWithContext(t.Context(), "GET", "/v2/", nil)
-				r.SetBasicAuth("anybody", token)
-				err := access(r, repository, action)
-				if (err == nil) != allowed[repository] || err != nil && hangar.CodeOf(err) != hangar.CodeForbidden {
-					t.Errorf("%s may %s %s: %v, want %t", token, action, repository, err, allowed[repository])
-				}
-			}
-		}
-	}
+	asked := &whoAsks{}
+	access := registryAccess{tokens: fake.Tokens{"reader": {Subject: "me", Grants: []hangar.Grant{{Org: "acme", Actions: hangar.ActionRead}}}}, repositories: asked}
 	for header, valid := range map[string]bool{
-		"Bearer reader": true, "flyv1 FlyV1 reader": true, "Bearer void": false, "": false, "reader": false, "Basic cmVhZGVyOnZvaWQ=": false,
+		"Bearer reader": true, "flyv1 FlyV1 reader": true, "Basic bWU6cmVhZGVy": true,
+		"Bearer void": false, "": false, "reader": false, "Basic cmVhZGVyOnZvaWQ=": false,
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "/v2/", nil)
 		r.Header.Set("Authorization", header)
-		if err := access(r, "", 0); (err == nil) != valid || err != nil && hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+		if _, err := access.Repository(r, "", 0); (err == nil) != valid || err != nil && hangar.CodeOf(err) != hangar.CodeUnauthenticated {
 			t.Errorf("%q: %v, want valid %t", header, err, valid)
 		}
+		asked.subject = ""
+		at, err := access.Repository(r, "acme/app", hangar.ActionRead)
+		if (err == nil) != valid || valid && (at.Path() != "orgs/id/app" || asked.subject != "me") || !valid && asked.subject != "" {
+			t.Errorf("%q: %+v for %q, %v", header, at, asked.subject, err)
+		}
+	}
+}
+
+func TestImageFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range []config{
+		{AllowRegistry: []string{"http://x"}}, {AllowRegistry: []string{"10.0.0.1/8"}}, {ImageSizeGB: -1}, {ImageRatio: 1 << 30}, {PullRate: -1}, {PullTimeout: 1},
+	} {
+		if c.validateImages() == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+	good := config{AllowRegistry: []string{"registry.corp:5000", "10.0.0.0/8", "[fd00::1]:5000"}, ImageSizeGB: 1}
+	if err := good.validateImages(); err != nil {
+		t.Error(err)
 	}
 }

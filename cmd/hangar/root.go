@@ -18,9 +18,11 @@ First steps, as root:
 
 Where commands find the daemon, first match wins:
 
-  --url, --token                          flags
-  HANGAR_URL, HANGAR_TOKEN                environment
-  DIR/api.addr, DIR/admin.token           files of the local daemon (--dir, HANGAR_DIR)
+  --url, --token, --context, --dir        flags
+  HANGAR_URL, HANGAR_TOKEN,               environment
+  HANGAR_CONTEXT, HANGAR_DIR
+  hangar login, hangar context use        the context in use
+  DIR/api.addr, DIR/admin.token           files of the local daemon
 
 Exit codes:
 
@@ -48,23 +50,27 @@ func newRootCommand(c *cli) *cobra.Command {
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.url, "url", "", "address of the platform's API, e.g. http://10.0.0.1:4280 or unix:///run/hangar.sock")
+	flags.StringVar(&c.url, "url", "", "address of the platform's API, e.g. https://api.example.com or unix:///run/hangar.sock")
 	flags.StringVar(&c.token, "token", "", "API token (safer in HANGAR_TOKEN: flags are visible to every user of this computer)")
-	flags.StringVar(&c.dir, "dir", "", "data directory of the local daemon (default "+defaultDir+")")
+	flags.StringVar(&c.context, "context", "", "context to use, see hangar context list; local is the daemon of this server")
+	flags.BoolVar(&c.insecure, "insecure", false, "allow plain HTTP to another computer, which sends tokens in the clear")
+	_ = root.RegisterFlagCompletionFunc("context", c.completeContextFlag)
+	dirFlagOf(root, c)
 
 	root.AddGroup(
 		&cobra.Group{ID: "use", Title: "Use the platform:"},
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newServicesCommand(c), newIPsCommand(c), newSecretsCommand(c), newImageCommand(c),
+		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newServicesCommand(c), newIPsCommand(c), newSecretsCommand(c), newSecretKeysCommand(c), newImageCommand(c),
 		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
 		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c), newCertsCommand(c),
+		newLoginCommand(c), newLogoutCommand(c), newContextCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{newUpCommand(c), newDownCommand(c), newDoctorCommand(c)} {
+	for _, cmd := range []*cobra.Command{newUpCommand(c), newDownCommand(c), newDoctorCommand(c), newConfigCommand(c)} {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}

@@ -315,7 +315,7 @@ func newSecretsDeployCommand(c *cli) *cobra.Command {
 }
 
 func newSecretsListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list APP",
 		Aliases:           []string{"ls"},
@@ -332,27 +332,14 @@ func newSecretsListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(secretsOutput{orEmpty(all.List), all.Version})
-			case quiet:
-				for _, s := range all.List {
-					fmt.Fprintln(c.stdout, s.Name)
-				}
-				return nil
-			case len(all.List) == 0:
-				fmt.Fprintf(c.stderr, "No secrets yet. Set one: hangar secrets set %s NAME=VALUE\n", args[0])
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"NAME", "DIGEST", "UPDATED"}}
 			for _, s := range all.List {
 				rows = append(rows, []string{s.Name, s.Digest, ago(now, s.UpdatedAt)})
 			}
-			return c.printTable([]string{"NAME", "DIGEST", "UPDATED"}, rows)
+			return c.printList(f, secretsOutput{orEmpty(all.List), all.Version}, rows, fmt.Sprintf("No secrets yet. Set one: hangar secrets set %s NAME=VALUE", args[0]))
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "names")
+	f.add(cmd, "names")
 	return cmd
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,11 +12,13 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
@@ -24,6 +27,7 @@ import (
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/image"
@@ -31,26 +35,34 @@ import (
 	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // drainTime is how long requests that are under way may take once the daemon ends.
 const drainTime = 2 * time.Second
 
 // How many connections to the API may be open that come from private networks: of one
-// Machine or peer, and of all. They are what the tenants' programs hold of the server.
+// Machine or peer, and of all. They are what the tenants' programs hold of the server. Then, how
+// many at --api that come from other computers: of one client, and of all.
 const (
 	maxSourceConns  = 64
 	maxPrivateConns = 4096
+	maxClientConns  = 512
+	maxConns        = 8192
 )
 
 // serve runs the platform until ctx ends: it opens the planes in the order in which
 // they need each other, calls ready, and closes them in reverse. Machines outlive it.
-func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr string)) (err error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.API)
+func serve(ctx context.Context, cfg config, listener net.Listener, space *diskspace.Space, log *slog.Logger, ready func(addr string)) (err error) {
+	// Made below, and used when all is: the edge serves the API, and the API shows the edge.
+	var public *edge.Edge
+	var handler *api.Handler
+	secure, err := cfg.apiTLS(publicCertificate(hangar.PlatformAPI.Hostname(hangar.Hostname(cfg.Domain)), func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return public.Certificate(hello)
+	}), log)
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
 	var opened closers
 	defer func() { err = errors.Join(err, opened.close()) }()
 
@@ -60,7 +72,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	opened.add(records.Close)
-	self, err := describeHost(ctx, records, cfg.Region)
+	self, err := describeHost(records, cfg.Region)
 	if err != nil {
 		return err
 	}
@@ -76,7 +88,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	known, err := openState(ctx, cfg, log, &opened)
+	known, err := openState(ctx, cfg, space, log, &opened)
 	if err != nil {
 		return err
 	}
@@ -97,11 +109,20 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 
+	pools, err := cfg.addressPools()
+	if err != nil {
+		return err
+	}
 	var agent *host.Agent
-	images, err := openImages(ctx, cfg, image.Options{
+	images, err := openImages(ctx, cfg, ownAddresses(pools), image.Options{
 		Local: registryNames(cfg, listener.Addr()), Credentials: control.NewLogins(known, keys, log).Credentials,
-		InUse: func() map[string]bool { return agent.ImagesInUse() }, Log: log,
+		Quota: rows.AdmitImages,
+		InUse: func() map[string]bool { return agent.ImagesInUse() }, Space: space, Log: log,
 	}, &opened)
+	if err != nil {
+		return err
+	}
+	layers, err := openLayers(ctx, cfg, log, &opened)
 	if err != nil {
 		return err
 	}
@@ -109,12 +130,18 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	opened.add(sockets.End)
 	identities := newLateIdentity()
 	counts := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{space, goCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := counts.Register(c); err != nil {
+			return err
+		}
+	}
 	kept := newArchive(cfg, control.NewArchivePassword(known, keys, log), log)
 	agent = host.New(host.Options{
-		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Logs: lines,
-		Journal: records, Publisher: rows, Local: sockets, Identity: identities, Keys: keys,
+		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Layers: layers, Logs: lines,
+		Journal: records, Space: space, Publisher: rows, View: view, Local: sockets, Identity: identities, Keys: keys,
 		Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
 		Devices: openDevices(ctx, cfg, log, &opened), VolumePublisher: rows, VolumeOvercommit: cfg.VolumeOvercommit,
+		MemoryOvercommit: cfg.MemoryOvercommit, CPUOvercommit: cfg.CPUOvercommit, MemoryReserve: memoryReserve(self.Memory),
 		VolumesPerMachine: cfg.VolumesPerMachine, Archive: kept, Metrics: counts, AutostopAfter: cfg.AutostopAfter,
 	})
 	if err := agent.Open(ctx); err != nil {
@@ -129,26 +156,35 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err := tokens.Open(ctx); err != nil {
 		return err
 	}
-	pools, err := cfg.addressPools()
-	if err != nil {
-		return err
-	}
-	public, err := openEdge(ctx, cfg, edgeParts{
+	public, err = openEdge(ctx, cfg, edgeParts{
 		host: self.ID, machines: view, routes: routes, certs: control.NewCertificateRecords(known, keys, log),
 		gates: oneHost{agent}, sockets: held,
+		platform: platformHandlers(ctx, hangar.Hostname(cfg.Domain), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) })),
 	}, log, &opened)
 	if err != nil {
 		return err
 	}
+	if err := counts.Register(public); err != nil {
+		return err
+	}
+	_, https := public.Addrs()
 	within := newIngress(public, routes, wires, log)
 	issuer := oidc.New(oidc.Config{
-		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(listener.Addr()),
+		Store: known, Vault: control.NewVault(known, keys, log), Issuer: cfg.oidcURL(https),
 		Audience: "https://" + cfg.Domain, Policy: cfg.oidcPolicy(), Log: log,
 	})
+	limits, err := quotaDefaults(ctx, &cfg, self, agent.Room, pools.V4.Size(), pools.V6.Size())
+	if err != nil {
+		return err
+	}
+	quotas := control.QuotaDefaults{Org: limits, Personal: hangar.PersonalQuotas()}
+	rows.SetQuotas(quotas)
 	decide := control.New(control.Config{
-		Store: known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent},
+		Quotas: quotas,
+		Store:  known, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent},
 		Keys: keys, Sealed: []hangar.Resealer{agent}, Region: cfg.Region, Log: log,
 		Addresses: pools, Routes: within, Certificates: public, EdgeLog: public,
+		TrustHostnames: cfg.TrustHostnames, Doors: cfg.doors(),
 	})
 	if err := decide.Open(ctx); err != nil {
 		return err
@@ -157,7 +193,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		return err
 	}
 	identities.set(decide.Identity())
-	handler, err := newHandler(cfg, decide, tokens, images, counts, within.appURL, log)
+	handler, err = newHandler(cfg, decide, tokens, images, counts, cfg.platformHost(hangar.PlatformRegistry, https), within.appURL, log)
 	if err != nil {
 		return err
 	}
@@ -165,7 +201,11 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	if err != nil {
 		return err
 	}
-	private := connlimit.New(privateRanges(wires), maxSourceConns, maxPrivateConns)
+	private := connlimit.New(connlimit.From(privateRanges(wires)...), maxSourceConns, maxPrivateConns)
+	outside := connlimit.New(comesFromElsewhere, maxClientConns, maxConns).Listener(private.Listener(listener))
+	if secure != nil {
+		outside = tlsBeyond{outside, secure}
+	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	// What requests need that the edge has taken goes on until the last of them is answered:
@@ -180,8 +220,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 	group.Go(func() error { return tokens.Run(lasting) })
 	group.Go(func() error { return issuer.Run(lasting) })
 	group.Go(func() error { return gateway.Run(lasting) })
+	group.Go(func() error { return decide.RunHostnames(ctx) })
 	group.Go(func() error { return within.run(lasting) })
 	group.Go(func() error { return watchJournal(ctx, records) })
+	group.Go(func() error { return space.Run(lasting) })
 	if names != nil {
 		group.Go(func() error { return names.Run(lasting) })
 	}
@@ -189,12 +231,12 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, ready func(addr st
 		group.Go(func() error { agent.TryArchive(ctx); return nil })
 	}
 	if inside != nil {
-		group.Go(func() error { return serveHTTP(ctx, private.Listener(inside), handler) })
+		group.Go(func() error { return serveHTTP(ctx, private.Listener(inside), handler, drainTime) })
 	}
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
 	group.Go(func() error { return sockets.Run(lasting, api.Server(handler)) })
-	group.Go(func() error { return serveHTTP(ctx, private.Listener(listener), handler) })
+	group.Go(func() error { return serveHTTP(ctx, outside, handler, drainTime) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -211,8 +253,8 @@ func privateRanges(wires *network.Network) []netip.Prefix {
 
 // openState opens the cluster state and what remembers it, which reads nothing before
 // its own Open.
-func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*state.Mirror, error) {
-	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Log: log})
+func openState(ctx context.Context, cfg config, space *diskspace.Space, log *slog.Logger, opened *closers) (*state.Mirror, error) {
+	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Space: space, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -222,10 +264,17 @@ func openState(ctx context.Context, cfg config, log *slog.Logger, opened *closer
 	return known, nil
 }
 
+// goCollector tells of the daemon's goroutines and memory, and how much of the heap was in use
+// after the last collection, which alone tells whether it grows.
+func goCollector() prometheus.Collector {
+	return collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
+		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}))
+}
+
 // newHandler returns the API of a platform.
 func newHandler(
 	cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer,
-	appURL func(hangar.AppName) string, log *slog.Logger,
+	registryName string, appURL func(hangar.AppName) string, log *slog.Logger,
 ) (*api.Handler, error) {
 	limits, err := cfg.rateLimits()
 	if err != nil {
@@ -233,10 +282,10 @@ func newHandler(
 	}
 	return api.New(api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
-		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), Registries: decide.Registries(),
+		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(), Registries: decide.Registries(),
 		Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
-		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(), Auth: tokens, Registry: images.Registry(registryAccess(tokens)),
-		Metrics: counts, RateLimits: limits, AppURL: appURL, Region: cfg.Region, Version: version, Log: log,
+		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(), Auth: tokens, Registry: images.Registry(registryAccess{tokens, decide.Repositories(), decide.Orgs()}),
+		Metrics: counts, RateLimits: limits, AppURL: appURL, RegistryName: registryName, Region: cfg.Region, Version: version, Log: log,
 	}), nil
 }
 
@@ -253,13 +302,13 @@ func watchJournal(ctx context.Context, records *journal.Journal) error {
 
 // serveHTTP serves until ctx ends. Requests see its end, so that streams finish. It returns
 // when all are answered, or have had the time.
-func serveHTTP(ctx context.Context, listener net.Listener, handler *api.Handler) error {
+func serveHTTP(ctx context.Context, listener net.Listener, handler *api.Handler, within time.Duration) error {
 	server := api.Server(handler)
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	drained := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 		defer cancel()
 		var waits sync.WaitGroup
 		waits.Go(func() { handler.Drain(bounded) })

@@ -44,7 +44,7 @@ func servedPorts(machines []*hangar.Machine) []servedPort {
 			s := &m.Config.Services[i]
 			for k := range s.Ports {
 				port := servedPort{
-					Protocol: s.Protocol, Handlers: orEmpty(s.Ports[k].Handlers), InternalPort: s.InternalPort, Autostart: s.Autostarts(),
+					Protocol: s.Protocol, Handlers: orEmpty(s.Ports[k].Handlers), InternalPort: s.InternalPort, Autostart: m.Config.Autostarts(s, len(machines) == 1),
 					Autostop: s.AutostopMode(), Idle: s.AutostopAfter, Limits: s.Concurrency,
 				}
 				port.First, port.Last = s.Ports[k].Range()
@@ -137,11 +137,11 @@ func newServicesListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var rows [][]string
+			rows := [][]string{{"PORT", "HANDLERS", "INTERNAL", "AUTOSTART", "AUTOSTOP", "MIN", "LIMITS", "MACHINES"}}
 			for i := range ports {
 				rows = append(rows, append(ports[i].cells(), strconv.Itoa(len(ports[i].Machines))))
 			}
-			if err := c.printTable([]string{"PORT", "HANDLERS", "INTERNAL", "AUTOSTART", "AUTOSTOP", "MIN", "LIMITS", "MACHINES"}, rows); err != nil {
+			if err := c.printTable(rows); err != nil {
 				return err
 			}
 			fmt.Fprintln(c.stdout)

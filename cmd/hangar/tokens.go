@@ -203,8 +203,8 @@ func expires(at time.Time) string {
 
 func newTokensListCommand(c *cli) *cobra.Command {
 	var (
-		asJSON, quiet bool
-		org, app      string
+		f        listFlags
+		org, app string
 	)
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -220,20 +220,8 @@ func newTokensListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(orEmpty(tokens))
-			case quiet:
-				for _, t := range tokens {
-					fmt.Fprintln(c.stdout, t.ID)
-				}
-				return nil
-			case len(tokens) == 0:
-				fmt.Fprintln(c.stderr, "No tokens yet. Make one: hangar tokens create --help")
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"ID", "NAME", "KIND", "FOR", "USER", "EXPIRES", "USED"}}
 			for _, t := range tokens {
 				until := "never"
 				if at := t.Grant.Until; !at.IsZero() {
@@ -246,13 +234,12 @@ func newTokensListCommand(c *cli) *cobra.Command {
 					string(t.ID), short(t.Name, 30), string(t.Kind), scopeOf(t.Grant), short(t.User, 30), until, ago(now, t.LastUsed),
 				})
 			}
-			return c.printTable([]string{"ID", "NAME", "KIND", "FOR", "USER", "EXPIRES", "USED"}, rows)
+			return c.printList(f, orEmpty(tokens), rows, "No tokens yet. Make one: hangar tokens create --help")
 		},
 	}
 	cmd.Flags().StringVar(&org, "org", "", "only tokens of this organization")
 	cmd.Flags().StringVar(&app, "app", "", "only tokens that are for this App")
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "ids")
+	f.add(cmd, "ids")
 	return cmd
 }
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,7 +21,8 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/flagfile"
+	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
 const upLong = `Run the platform on this server, in the foreground. Needs root.
@@ -27,7 +30,13 @@ const upLong = `Run the platform on this server, in the foreground. Needs root.
 SIGTERM and Ctrl-C end the daemon and leave Machines running: the next start takes
 them back. ` + "`hangar down`" + ` stops everything and removes the data directory.
 
+Every flag can be set in a configuration file, too: ` + "`hangar config --help`" + ` says how.
+
 Several daemons share a server when each has its own --dir and its own addresses.`
+
+const upExample = `  hangar up
+  hangar up --config ./hangar.yaml --log-level debug
+  hangar up --detach --domain apps.example.com`
 
 // The files of a daemon in the background.
 const (
@@ -38,13 +47,29 @@ const (
 // startPatience is how long `up --detach` waits for the daemon to be ready.
 const startPatience = time.Minute
 
-// upFlags are the flags of `up` beyond the daemon's config.
+// upFlags are the flags of `up`: the daemon's config and what is about this start.
 type upFlags struct {
-	config    config
-	logLevel  string
-	logFormat string
-	detach    bool
-	signalUp  bool // hidden: report on readyFD
+	config     config
+	configPath string         // as the flag names it
+	file       *flagfile.File // nil: there is none
+	logLevel   string
+	logFormat  string
+	detach     bool
+	signalUp   bool // hidden: report on readyFD
+}
+
+// register makes the flags of `up`, all but the data directory. The configuration file can
+// set those that are not about one start.
+func (f *upFlags) register(cmd *cobra.Command) {
+	f.config.flags(cmd)
+	set := cmd.Flags()
+	set.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
+	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	set.StringVar(&f.configPath, "config", "", "YAML file with values for these flags (default "+defaultConfigFile+", if it exists)")
+	set.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
+	set.BoolVar(&f.signalUp, "signal-ready", false, "report readiness on file descriptor "+strconv.Itoa(readyFD))
+	_ = set.MarkHidden("signal-ready")
+	flagfile.Exclude(set, "config", "detach", "signal-ready", "forget-secrets")
 }
 
 func newUpCommand(c *cli) *cobra.Command {
@@ -52,15 +77,10 @@ func newUpCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run the platform on this server",
-		Long:  upLong,
-		Args:  cobra.NoArgs,
+		Long:  upLong, Example: upExample,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := c.dataDir()
-			if err != nil {
-				return err
-			}
-			f.config.Dir = dir
-			if err := f.config.validate(); err != nil {
+			if err := f.load(c, cmd); err != nil {
 				return err
 			}
 			log, err := newLogger(c, f.logLevel, f.logFormat)
@@ -70,22 +90,16 @@ func newUpCommand(c *cli) *cobra.Command {
 			if os.Geteuid() != 0 && f.config.Driver != driverFake {
 				return withHint(errors.New("running Machines needs root"), "sudo hangar up; or look around with --driver fake")
 			}
-			if err := os.MkdirAll(dir, 0o700); err != nil {
+			if err := f.config.makeDir(cmd.Context()); err != nil {
 				return err
 			}
 			if f.detach {
-				return c.upDetached(cmd.Context(), f.config)
+				return c.upDetached(cmd.Context(), f.config, f.file.Name())
 			}
 			return c.up(cmd.Context(), &f, log)
 		},
 	}
-	f.config.flags(cmd)
-	fs := cmd.Flags()
-	fs.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
-	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
-	fs.BoolVar(&f.signalUp, "signal-ready", false, "report readiness on file descriptor "+strconv.Itoa(readyFD))
-	_ = fs.MarkHidden("signal-ready")
+	f.register(cmd)
 	return cmd
 }
 
@@ -105,6 +119,49 @@ func newLogger(c *cli, level, format string) (*slog.Logger, error) {
 	return nil, usageErrorf("--log-format %q: must be text or json", format)
 }
 
+// makeDir makes the data directory, unless the daemon could not start there.
+func (c config) makeDir(ctx context.Context) error {
+	if _, err := os.Stat(c.Dir); errors.Is(err, fs.ErrNotExist) { // so that no daemon runs there
+		listener, err := listenAPI(ctx, c.API)
+		if err != nil {
+			return err
+		}
+		if err := listener.Close(); err != nil {
+			return err
+		}
+	}
+	return badDir(os.MkdirAll(c.Dir, 0o700))
+}
+
+// badDir says what to do about a data directory that cannot be used.
+func badDir(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("--dir: %w", err)
+	if errors.Is(err, fs.ErrPermission) {
+		return withHint(err, "name a directory that you may write to")
+	}
+	return err
+}
+
+// listenAPI opens the socket of the API.
+func listenAPI(ctx context.Context, addr string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err == nil {
+		return listener, nil
+	}
+	err = fmt.Errorf("--api: %w", err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, withHint(err, "another program, or another daemon, listens there: name another address")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, withHint(err, "name a port from 1024 on, or run as root")
+	default:
+		return nil, err
+	}
+}
+
 // up is the daemon: it owns the data directory from here to its end.
 func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	began := time.Now()
@@ -115,11 +172,25 @@ func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 			"use it as it is, stop it with SIGTERM, or give this one another --dir and other addresses")
 	}
 	if err != nil {
-		return err
+		return badDir(err)
 	}
 	defer lock.release()
+	listener, err := listenAPI(ctx, f.config.API)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	space := newSpace(f.config, log)
+	if err := space.Open(); err != nil { // before anything is written
+		return err
+	}
 	if err := f.config.save(); err != nil {
 		return err
+	}
+	if f.config.Driver != driverFake {
+		if err := oomscore.Set(oomscore.Platform); err != nil {
+			log.Warn("the kernel may end this daemon when memory runs out", "error", err)
+		}
 	}
 
 	// A daemon that cannot tell where it is, is of no use: announcing fails serving.
@@ -131,23 +202,32 @@ func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	defer restore()
 	defer context.AfterFunc(ctx, func() {
 		restore()
-		notify(log, daemon.SdNotifyStopping)
+		notify(log, stopping(f.config.Drain))
 	})()
 
 	var late error // written before serve returns
-	err = serve(ctx, f.config, log, func(addr string) {
+	err = serve(ctx, f.config, listener, space, log, func(addr string) {
 		if late = c.announce(f, addr, time.Since(began)); late != nil {
 			fail(late)
 			return
 		}
 		notify(log, daemon.SdNotifyReady)
-		log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit)
+		log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit, "config", f.file.Name())
 	})
 	if err = errors.Join(err, late); err != nil {
 		return err
 	}
 	log.Info("stopped; Machines keep running")
 	return nil
+}
+
+// endTime is how long the end of a daemon may take beside --drain. It is TimeoutStopSec of
+// packaging/hangar.service.
+const endTime = 30 * time.Second
+
+// stopping tells systemd that the daemon ends, and until when it is not to be killed.
+func stopping(drain time.Duration) string {
+	return fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, (drain + endTime).Microseconds())
 }
 
 // notify tells systemd, where there is one.
@@ -161,15 +241,17 @@ func notify(log *slog.Logger, state string) {
 // this server where the API is.
 func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
 	dir := f.config.Dir
-	if err := atomicfile.Write(filepath.Join(dir, addressFile), []byte(addr+"\n"), 0o644); err != nil {
+	if err := writeAddress(filepath.Join(dir, addressFile), addr); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "hangar %s is ready after %s\n", version, brief(took))
 	err := printFields(c.stdout, []field{
 		{"api", "http://" + reachable(addr)},
+		{"public api", f.config.publicAPI()},
 		{"token", filepath.Join(dir, tokenFile)},
 		{"apps domain", f.config.Domain},
 		{"data", dir},
+		{"config", f.file.Name()},
 	})
 	if f.signalUp {
 		ready := os.NewFile(readyFD, "ready")
@@ -181,7 +263,7 @@ func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
 
 // upDetached starts the daemon as a process of its own session and returns once
 // it is ready or has failed.
-func (c *cli) upDetached(ctx context.Context, cfg config) error {
+func (c *cli) upDetached(ctx context.Context, cfg config, file string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -225,9 +307,11 @@ func (c *cli) upDetached(ctx context.Context, cfg config) error {
 	fmt.Fprintf(c.stdout, "hangar %s runs in the background, process %d\n", version, cmd.Process.Pid)
 	return printFields(c.stdout, []field{
 		{"api", "http://" + reachable(strings.TrimSpace(addr))},
+		{"public api", cfg.publicAPI()},
 		{"token", filepath.Join(cfg.Dir, tokenFile)},
 		{"apps domain", cfg.Domain},
 		{"data", cfg.Dir},
+		{"config", file},
 		{"log", path},
 	})
 }

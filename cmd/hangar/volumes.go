@@ -39,7 +39,7 @@ func newVolumesCommand(c *cli) *cobra.Command {
 	})
 	cmd.AddCommand(
 		newVolumesCreateCommand(v), newVolumesListCommand(v), newVolumesShowCommand(v), newVolumesExtendCommand(v),
-		newVolumesForkCommand(v), newVolumesUpdateCommand(v), newVolumesDestroyCommand(v), newVolumesUndeleteCommand(v),
+		newVolumesForkCommand(v), newVolumesUpdateCommand(v), newVolumesDestroyCommand(v), newVolumesUndeleteCommand(v), newVolumesPurgeCommand(v),
 		newVolumesEventsCommand(v), newVolumesSnapshotsCommand(v), newVolumesDrillCommand(v),
 	)
 	return cmd

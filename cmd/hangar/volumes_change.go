@@ -140,8 +140,8 @@ func newVolumesDestroyCommand(c *volumesCommand) *cobra.Command {
 		Use:     "destroy [APP] VOLUME...",
 		Aliases: []string{"rm", "delete"},
 		Short:   "Destroy volumes",
-		Long: "Destroy volumes that no Machine has. For 24 hours `hangar volumes undelete` brings one back; then its key\n" +
-			"and its data are gone. Its snapshots stay for as long as they were to be kept.",
+		Long: "Destroy volumes that no Machine has. For 24 hours, unless its room is needed before,\n`hangar volumes undelete` brings one back; " +
+			"then its key and its data are gone. Its snapshots stay for as long as they were to be kept.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeVolume,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -181,7 +181,7 @@ func newVolumesDestroyCommand(c *volumesCommand) *cobra.Command {
 					failed = append(failed, err)
 					continue
 				}
-				fmt.Fprintf(c.stdout, "Volume %s (%s) is destroyed. For 24 hours it can be had back: hangar volumes undelete %s %s\n",
+				fmt.Fprintf(c.stdout, "Volume %s (%s) is destroyed. For 24 hours it can be undeleted, unless its room is needed: hangar volumes undelete %s %s\n",
 					v.ID, v.Name, v.App, v.ID)
 			}
 			return errors.Join(failed...)
@@ -205,7 +205,7 @@ func newVolumesUndeleteCommand(c *volumesCommand) *cobra.Command {
 		Use:               "undelete [APP] [VOLUME]",
 		Aliases:           []string{"undestroy"},
 		Short:             "Have a destroyed volume back, within 24 hours",
-		Long:              "Have a destroyed volume back as it was, within 24 hours. `hangar volumes list --all` shows which there are.",
+		Long:              "Have a destroyed volume back as it was, within 24 hours and unless its room was needed for other volumes. `hangar volumes list --all` shows which there are.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 		RunE: c.onVolume(undeletable, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {

@@ -14,8 +14,9 @@ import (
 
 func newVolumesListCommand(c *volumesCommand) *cobra.Command {
 	var (
-		asJSON, quiet, all bool
-		org                string
+		f              listFlags
+		all, destroyed bool
+		org            string
 	)
 	cmd := &cobra.Command{
 		Use:               "list [APP]",
@@ -31,38 +32,37 @@ func newVolumesListCommand(c *volumesCommand) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			volumes, err := c.listVolumes(cmd.Context(), p, args, hangar.OrgSlug(org))
+			if destroyed && (len(args) > 0 || c.app != "") {
+				return usageErrorf("--destroyed lists those of an organization: say which with --org, and no App")
+			}
+			var volumes []*hangar.Volume
+			if destroyed {
+				all = true
+				volumes, err = p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(firstOf(org, string(c.used.org), string(hangar.OrgPersonal))))
+			} else {
+				volumes, err = c.listVolumes(cmd.Context(), p, args, hangar.OrgSlug(org))
+			}
 			if err != nil {
 				return err
 			}
-			hidden := 0
+			hint := "No volumes. Make one: hangar volumes create APP NAME"
+			if destroyed {
+				hint = "No destroyed volumes."
+			}
 			if !all {
 				n := len(volumes)
 				volumes = slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !kept(v) })
-				hidden = n - len(volumes)
-			}
-			switch {
-			case asJSON:
-				return c.printJSON(volumesJSON(volumes))
-			case quiet:
-				for _, v := range volumes {
-					fmt.Fprintln(c.stdout, v.ID)
+				if hidden := n - len(volumes); hidden > 0 {
+					hint = fmt.Sprintf("No volumes, but for %s that can be undeleted: add --all", plural(hidden, "destroyed one", "destroyed ones"))
 				}
-				return nil
-			case len(volumes) == 0 && hidden > 0:
-				fmt.Fprintf(c.stderr, "No volumes, but for %s that can be had back: add --all\n", plural(hidden, "destroyed one", "destroyed ones"))
-				return nil
-			case len(volumes) == 0:
-				fmt.Fprintln(c.stderr, "No volumes. Make one: hangar volumes create APP NAME")
-				return nil
 			}
-			return c.printVolumes(volumes)
+			return c.printList(f, volumesJSON(volumes), volumeRows(volumes), hint)
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "also destroyed ones that can still be had back")
+	cmd.Flags().BoolVar(&all, "all", false, "also destroyed ones that can still be undeleted")
+	cmd.Flags().BoolVar(&destroyed, "destroyed", false, "destroyed ones alone, of Apps that are gone as well: what they take is free once they are purged")
 	cmd.Flags().StringVar(&org, "org", "", "the volumes of all Apps of this organization")
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "ids")
+	f.add(cmd, "ids")
 	return cmd
 }
 
@@ -140,16 +140,16 @@ func volumesJSON(volumes []*hangar.Volume) []volumeOutput {
 	return list
 }
 
-func (c *cli) printVolumes(volumes []*hangar.Volume) error {
+func volumeRows(volumes []*hangar.Volume) [][]string {
 	now := time.Now()
-	var rows [][]string
+	rows := [][]string{{"ID", "NAME", "APP", "STATE", "SIZE", "USED", "REGION", "ZONE", "ENCRYPTED", "MACHINE", "CREATED"}}
 	for _, v := range volumes {
 		rows = append(rows, []string{
 			string(v.ID), v.Name, string(v.App), volumeStateText(now, v), gb(v.SizeGB), usedText(v), string(v.Region), v.Zone,
 			yesNo(v.Encrypted), string(v.AttachedMachine), ago(now, v.CreatedAt),
 		})
 	}
-	return c.printTable([]string{"ID", "NAME", "APP", "STATE", "SIZE", "USED", "REGION", "ZONE", "ENCRYPTED", "MACHINE", "CREATED"}, rows)
+	return rows
 }
 
 func volumeStateText(now time.Time, v *hangar.Volume) string {
@@ -260,7 +260,7 @@ func newVolumesEventsCommand(c *volumesCommand) *cobra.Command {
 			if asJSON {
 				return c.printJSON(orEmpty(events))
 			}
-			var rows [][]string
+			rows := [][]string{{"TIME", "EVENT", "RESULT", "SOURCE", "OF", "DETAIL"}}
 			for _, e := range events {
 				result := "ok"
 				if e.Fault != "" {
@@ -271,7 +271,7 @@ func newVolumesEventsCommand(c *volumesCommand) *cobra.Command {
 					firstOf(string(e.Machine), string(e.Snapshot)), firstOf(e.Fault, e.Text),
 				})
 			}
-			return c.printTable([]string{"TIME", "EVENT", "RESULT", "SOURCE", "OF", "DETAIL"}, rows)
+			return c.printTable(rows)
 		}),
 	}
 	jsonFlag(cmd, &asJSON)

@@ -26,7 +26,7 @@ func newVolumesSnapshotsCommand(c *volumesCommand) *cobra.Command {
 }
 
 func newSnapshotsListCommand(c *volumesCommand) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list [APP] [VOLUME]",
 		Aliases:           []string{"ls"},
@@ -40,25 +40,14 @@ func newSnapshotsListCommand(c *volumesCommand) *cobra.Command {
 				return err
 			}
 			snapshots, err := p.Snapshots(cmd.Context(), ref)
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case asJSON:
-				return c.printJSON(snapshotsJSON(snapshots))
-			case quiet:
-				for _, s := range snapshots {
-					fmt.Fprintln(c.stdout, s.ID)
-				}
-				return nil
-			case len(snapshots) == 0:
-				fmt.Fprintf(c.stderr, "No snapshots. Take one: hangar volumes snapshots create %s %s\n", ref.App, ref.ID)
-				return nil
 			}
-			return c.printSnapshots(snapshots)
+			return c.printList(f, snapshotsJSON(snapshots), snapshotRows(snapshots),
+				fmt.Sprintf("No snapshots. Take one: hangar volumes snapshots create %s %s", ref.App, ref.ID))
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "ids")
+	f.add(cmd, "ids")
 	return cmd
 }
 
@@ -96,9 +85,9 @@ func snapshotsJSON(snapshots []*hangar.Snapshot) []snapshotOutput {
 	return list
 }
 
-func (c *cli) printSnapshots(snapshots []*hangar.Snapshot) error {
+func snapshotRows(snapshots []*hangar.Snapshot) [][]string {
 	now := time.Now()
-	var rows [][]string
+	rows := [][]string{{"ID", "STATE", "KIND", "STORED", "VOLUME", "DIGEST", "CREATED", "KEPT UNTIL"}}
 	for _, s := range snapshots {
 		kind := "on demand"
 		if s.Daily {
@@ -112,7 +101,7 @@ func (c *cli) printSnapshots(snapshots []*hangar.Snapshot) error {
 			string(s.ID), snapshotStateText(s), kind, stored, bytes(s.VolumeSize), digest, ago(now, s.CreatedAt), s.Expires().UTC().Format("2006-01-02"),
 		})
 	}
-	return c.printTable([]string{"ID", "STATE", "KIND", "STORED", "VOLUME", "DIGEST", "CREATED", "KEPT UNTIL"}, rows)
+	return rows
 }
 
 // digestShown is how much of a digest a person compares, in characters.

@@ -180,7 +180,7 @@ func quickConfig(p *hangar.NewPeer, private string) string {
 }
 
 func newWireguardListCommand(c *cli) *cobra.Command {
-	var asJSON, quiet bool
+	var f listFlags
 	cmd := &cobra.Command{
 		Use:               "list [ORG]",
 		Aliases:           []string{"ls"},
@@ -197,31 +197,18 @@ func newWireguardListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
-				return c.printJSON(orEmpty(list))
-			case quiet:
-				for _, peer := range list {
-					fmt.Fprintln(c.stdout, peer.Name)
-				}
-				return nil
-			case len(list) == 0:
-				fmt.Fprintf(c.stderr, "No peers yet. Let a computer in: hangar wireguard create %s NAME\n", org)
-				return nil
-			}
 			now := time.Now()
-			var rows [][]string
+			rows := [][]string{{"NAME", "ADDRESS", "NETWORK", "HANDSHAKE", "RECEIVED", "SENT"}}
 			for _, peer := range list {
 				rows = append(rows, []string{
 					peer.Name, peer.Address.String(), peer.Network, cmp.Or(ago(now, peer.Handshake), "never"),
 					bytes(int64(peer.Received)), bytes(int64(peer.Sent)),
 				})
 			}
-			return c.printTable([]string{"NAME", "ADDRESS", "NETWORK", "HANDSHAKE", "RECEIVED", "SENT"}, rows)
+			return c.printList(f, orEmpty(list), rows, fmt.Sprintf("No peers yet. Let a computer in: hangar wireguard create %s NAME", org))
 		},
 	}
-	jsonFlag(cmd, &asJSON)
-	quietFlag(cmd, &quiet, "names")
+	f.add(cmd, "names")
 	return cmd
 }
 

@@ -1,0 +1,364 @@
+package api
+
+import (
+	"encoding/base64"
+	"math"
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func (s *server) secretKeyRoutes() {
+	const all = "/v1/apps/{app}/secretkeys"
+	const one = all + "/{secretkey}"
+	example := viewSecretKey(hangar.SecretKey{
+		Name: exampleSecretKey, Type: hangar.SecretKeyNaClSign, PublicKey: exampleBytes(32), CreatedAt: exampleTime, UpdatedAt: exampleTime,
+	})
+	made := madeSecretKeyView{example, secretKeyVersionView{3}}
+	least := []param{{"min_version", 3, "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
+	text, ciphertext, signature := exampleBytes(5), exampleBytes(45), exampleBytes(64)
+	s.handle("GET "+all, s.listSecretKeys, operation{
+		ID: "listSecretKeys", Tag: "Keys", Summary: "List the secret keys of an App", Text: "Sorted by name.",
+		Query:  append(least, param{"types", []string{string(hangar.SecretKeyNaClSign)}, "Only keys of these types."}),
+		Answer: secretKeysView{[]secretKeyView{example}}, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("GET "+one, s.getSecretKey, operation{
+		ID: "getSecretKey", Tag: "Keys", Summary: "See a secret key", Query: least, Answer: example,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one, s.setSecretKey, operation{
+		ID: "setSecretKey", Tag: "Keys", Summary: "Set or replace a secret key",
+		Text: "With a value of one's own, whose form follows from the type. What is so already is no change and keeps the version, " +
+			"which is that of the App's secrets. Names and values count for the bytes that its secrets may have.",
+		Body: secretKeyWish{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one+"/generate", s.generateSecretKey, operation{
+		ID: "generateSecretKey", Tag: "Keys", Summary: "Generate a secret key",
+		Text: "Nobody ever sees its value. A key of the same name is replaced, and what only that one decrypts is lost.",
+		Body: secretKeyKind{hangar.SecretKeyNaClSign}, Status: http.StatusCreated, Answer: made,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("DELETE "+one, s.deleteSecretKey, operation{
+		ID: "deleteSecretKey", Tag: "Keys", Summary: "Take a secret key away", Answer: secretKeyVersionView{4},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one+"/encrypt", s.encryptWithKey, operation{
+		ID: "encryptWithKey", Tag: "Keys", Summary: "Encrypt with a secret key",
+		Text:  "The ciphertext is another one every time. Only `xaes256gcm` takes associated data.",
+		Query: least, Body: plaintextWish{base64Of(text), base64Of(text)}, Answer: ciphertextView{ciphertext},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one+"/decrypt", s.decryptWithKey, operation{
+		ID: "decryptWithKey", Tag: "Keys", Summary: "Decrypt with a secret key",
+		Text: "For who may change the key. The reason is `ciphertext_mismatch` when the ciphertext was made with another key or other " +
+			"associated data, or changed since.",
+		Query: least, Body: ciphertextWish{base64Of(ciphertext), base64Of(text)}, Answer: plaintextView{text},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one+"/sign", s.signWithKey, operation{
+		ID: "signWithKey", Tag: "Keys", Summary: "Sign with a secret key", Text: "For who may change the key.",
+		Query: least, Body: messageWish{base64Of(text)}, Answer: signatureView{signature}, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+one+"/verify", s.verifyWithKey, operation{
+		ID: "verifyWithKey", Tag: "Keys", Summary: "Verify a signature with a secret key",
+		Text:  "The reason is `signature_mismatch` when it is not one of the plaintext with the key.",
+		Query: least, Body: signatureWish{base64Of(text), base64Of(signature)}, Status: http.StatusNoContent,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
+const exampleSecretKey = "sessions"
+
+// exampleBytes are n bytes that look like some.
+func exampleBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(37*i + 104)
+	}
+	return b
+}
+
+// secretKeyView is a secret key as clients decode it; its fields hide those of the
+// SecretKey.
+type secretKeyView struct {
+	hangar.SecretKey
+	CreatedAt string `json:"created_at"`
+	UpdatedAt string `json:"updated_at"`
+}
+
+func viewSecretKey(k hangar.SecretKey) secretKeyView {
+	return secretKeyView{SecretKey: k, CreatedAt: wireTime(k.CreatedAt), UpdatedAt: wireTime(k.UpdatedAt)}
+}
+
+type secretKeysView struct {
+	SecretKeys []secretKeyView `json:"secret_keys"`
+}
+
+// madeSecretKeyView answers the setting of a secret key.
+type madeSecretKeyView struct {
+	secretKeyView
+	secretKeyVersionView
+}
+
+// secretKeyVersionView has the version of the App's secrets after a change.
+type secretKeyVersionView struct {
+	Version int `json:"version"`
+}
+
+// secretKeyWish is the body that sets a secret key.
+type secretKeyWish struct {
+	Type  hangar.SecretKeyType `json:"type"`
+	Value *encoded             `json:"value"`
+}
+
+// secretKeyKind is the body that generates a secret key.
+type secretKeyKind struct {
+	Type hangar.SecretKeyType `json:"type"`
+}
+
+// encoded is bytes in base64. Unlike []byte it is decoded where the name of the property is
+// known, for the error.
+type encoded string
+
+func base64Of(data []byte) *encoded { return new(encoded(base64.StdEncoding.EncodeToString(data))) }
+
+// decode answers errors that do not repeat the text, which may be a secret.
+func (e encoded) decode(name string) ([]byte, error) {
+	data, err := base64.StdEncoding.DecodeString(string(e))
+	if err != nil {
+		return nil, invalid(name, "is not base64 with padding")
+	}
+	return data, nil
+}
+
+// given decodes a property that must not be left out.
+func given(name string, e *encoded) ([]byte, error) {
+	if e == nil {
+		return nil, invalid(name, "is required: bytes in base64")
+	}
+	return e.decode(name)
+}
+
+type plaintextWish struct {
+	Plaintext      *encoded `json:"plaintext"`
+	AssociatedData *encoded `json:"associated_data"`
+}
+
+type ciphertextWish struct {
+	Ciphertext     *encoded `json:"ciphertext"`
+	AssociatedData *encoded `json:"associated_data"`
+}
+
+type messageWish struct {
+	Plaintext *encoded `json:"plaintext"`
+}
+
+type signatureWish struct {
+	Plaintext *encoded `json:"plaintext"`
+	Signature *encoded `json:"signature"`
+}
+
+// associated decodes what comes with a text and may be left out.
+func associated(e *encoded) ([]byte, error) {
+	if e == nil {
+		return nil, nil
+	}
+	return e.decode("associated_data")
+}
+
+type ciphertextView struct {
+	Ciphertext []byte `json:"ciphertext"`
+}
+
+type plaintextView struct {
+	Plaintext []byte `json:"plaintext"`
+}
+
+type signatureView struct {
+	Signature []byte `json:"signature"`
+}
+
+func secretKeyRef(r *http.Request) (hangar.SecretKeyRef, error) {
+	app, err := appName(r)
+	return hangar.SecretKeyRef{App: app, Name: r.PathValue("secretkey")}, err
+}
+
+// keyUse reads what all requests have that work with a key: which, at which version of the
+// secrets at least, and a body.
+func keyUse[T any](r *http.Request) (ref hangar.SecretKeyRef, least int, body T, err error) {
+	if ref, err = secretKeyRef(r); err != nil {
+		return ref, 0, body, err
+	}
+	q := queryOf(r)
+	if least = q.int("min_version", 0, math.MaxInt32); q.err != nil {
+		return ref, 0, body, q.err
+	}
+	body, err = decode[T](r)
+	return ref, least, body, err
+}
+
+func (s *server) listSecretKeys(r *http.Request) (answer, error) {
+	app, err := appName(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q := queryOf(r)
+	wish := hangar.SecretKeyQuery{MinVersion: q.int("min_version", 0, math.MaxInt32)}
+	for _, w := range q.words("types") {
+		wish.Types = append(wish.Types, hangar.SecretKeyType(w))
+	}
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	list, err := s.SecretKeys.SecretKeys(r.Context(), app, wish)
+	if err != nil {
+		return answer{}, err
+	}
+	view := secretKeysView{[]secretKeyView{}}
+	for _, key := range list {
+		view.SecretKeys = append(view.SecretKeys, viewSecretKey(key))
+	}
+	return ok(view)
+}
+
+func (s *server) getSecretKey(r *http.Request) (answer, error) {
+	ref, err := secretKeyRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	q := queryOf(r)
+	least := q.int("min_version", 0, math.MaxInt32)
+	if q.err != nil {
+		return answer{}, q.err
+	}
+	key, err := s.SecretKeys.SecretKey(r.Context(), ref, least)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(viewSecretKey(key))
+}
+
+func (s *server) setSecretKey(r *http.Request) (answer, error) {
+	ref, err := secretKeyRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[secretKeyWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	value, err := given("value", in.Value)
+	if err != nil {
+		return answer{}, err
+	}
+	key, version, err := s.SecretKeys.SetSecretKey(r.Context(), ref, hangar.SecretKeySet{Type: in.Type, Value: hangar.NewSensitive(string(value))})
+	return madeSecretKey(key, version, err)
+}
+
+func (s *server) generateSecretKey(r *http.Request) (answer, error) {
+	ref, err := secretKeyRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	in, err := decode[secretKeyKind](r)
+	if err != nil {
+		return answer{}, err
+	}
+	key, version, err := s.SecretKeys.GenerateSecretKey(r.Context(), ref, in.Type)
+	return madeSecretKey(key, version, err)
+}
+
+func madeSecretKey(key hangar.SecretKey, version int, err error) (answer, error) {
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: madeSecretKeyView{viewSecretKey(key), secretKeyVersionView{version}}}, nil
+}
+
+func (s *server) deleteSecretKey(r *http.Request) (answer, error) {
+	ref, err := secretKeyRef(r)
+	if err != nil {
+		return answer{}, err
+	}
+	version, err := s.SecretKeys.DeleteSecretKey(r.Context(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(secretKeyVersionView{version})
+}
+
+func (s *server) encryptWithKey(r *http.Request) (answer, error) {
+	ref, least, in, err := keyUse[plaintextWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	plaintext, err := given("plaintext", in.Plaintext)
+	if err != nil {
+		return answer{}, err
+	}
+	data, err := associated(in.AssociatedData)
+	if err != nil {
+		return answer{}, err
+	}
+	ciphertext, err := s.SecretKeys.EncryptWithKey(r.Context(), ref, least, plaintext, data)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(ciphertextView{ciphertext})
+}
+
+func (s *server) decryptWithKey(r *http.Request) (answer, error) {
+	ref, least, in, err := keyUse[ciphertextWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	ciphertext, err := given("ciphertext", in.Ciphertext)
+	if err != nil {
+		return answer{}, err
+	}
+	data, err := associated(in.AssociatedData)
+	if err != nil {
+		return answer{}, err
+	}
+	plaintext, err := s.SecretKeys.DecryptWithKey(r.Context(), ref, least, ciphertext, data)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: plaintextView{plaintext}, header: secretHeader()}, nil
+}
+
+func (s *server) signWithKey(r *http.Request) (answer, error) {
+	ref, least, in, err := keyUse[messageWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	plaintext, err := given("plaintext", in.Plaintext)
+	if err != nil {
+		return answer{}, err
+	}
+	signature, err := s.SecretKeys.SignWithKey(r.Context(), ref, least, plaintext)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(signatureView{signature})
+}
+
+func (s *server) verifyWithKey(r *http.Request) (answer, error) {
+	ref, least, in, err := keyUse[signatureWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	plaintext, err := given("plaintext", in.Plaintext)
+	if err != nil {
+		return answer{}, err
+	}
+	signature, err := given("signature", in.Signature)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := s.SecretKeys.VerifyWithKey(r.Context(), ref, least, plaintext, signature); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"math"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
+)
+
+// signInPace is how often one source may present a token that is not valid. A valid one
+// passes however often that was, so that nobody is locked out by others behind the same
+// address.
+var signInPace = pace{1.0 / 3, 20}
+
+// signInSource is whose attempts a request counts among: those of a client as connlimit has
+// it. Requests without an address share one.
+func signInSource(r *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero AddrPort has no client
+	return connlimit.ClientOf(at.Addr())
+}
+
+// signIn bounds what is answered 401 to requests with credentials, by source: beyond
+// signInPace the answer is 429. It stands before everything that authenticates, whichever
+// way, and looks at its answer: so a valid token costs nothing and is never refused.
+func (s *server) signIn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			w = &signInWriter{ResponseWriter: w, server: s, request: r}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// signInWriter replaces an answer of 401 by one of 429 when there were too many.
+type signInWriter struct {
+	http.ResponseWriter
+	server   *server
+	request  *http.Request
+	begun    bool
+	replaced bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *signInWriter) WriteHeader(status int) {
+	if w.begun || status != http.StatusUnauthorized {
+		w.begun = w.begun || status >= http.StatusOK
+		if !w.replaced {
+			w.ResponseWriter.WriteHeader(status)
+		}
+		return
+	}
+	w.begun = true
+	wait := w.server.signIns.take(limited{caller: signInSource(w.request).String()}, signInPace)
+	if wait <= 0 {
+		w.ResponseWriter.WriteHeader(status)
+		return
+	}
+	w.replaced = true
+	for _, name := range []string{"Content-Length", "Content-Type", "WWW-Authenticate"} {
+		w.Header().Del(name)
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	const text = "too many requests of this source had a token that is not valid"
+	if strings.HasPrefix(w.request.URL.Path, "/v2/") { // as registries say it
+		w.Header().Set("Content-Type", mediaJSON)
+		w.ResponseWriter.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.ResponseWriter.Write([]byte(`{"errors":[{"code":"TOOMANYREQUESTS","message":"` + text + `"}]}`))
+		return
+	}
+	w.server.writeError(w.ResponseWriter, w.request, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, text))
+}
+
+// Write implements http.ResponseWriter. What belongs to an answer that was replaced is
+// dropped.
+func (w *signInWriter) Write(p []byte) (int, error) {
+	if w.replaced {
+		return len(p), nil
+	}
+	w.begun = true
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find deadlines, flushing and hijacking.
+func (w *signInWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

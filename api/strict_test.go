@@ -1,0 +1,165 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// lenientOperations take bodies with properties that this server does not know, because
+// clients of the public platform send them. None of them says what somebody is allowed.
+var lenientOperations = []string{
+	"acquireLease", "createMachine", "createVolume", "execMachine", "extendVolume", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
+	"replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
+}
+
+// grantingTags are the groups of operations whose bodies say who may do, reach or read what.
+var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates"}
+
+// TestBodiesThatGrantRightsAreStrict walks all routes: those that have a body refuse unknown
+// properties in it, wherever they stand, but for those that are known to be lenient.
+func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
+	var found []string
+	for _, r := range mounted().table {
+		if r.Body == nil {
+			continue
+		}
+		if r.Lenient {
+			found = append(found, r.ID)
+			if slices.Contains(grantingTags, r.Tag) {
+				t.Errorf("%s %s grants rights, and is lenient", r.method, r.path)
+			}
+			continue
+		}
+		refusesUnknown(t, r)
+	}
+	if slices.Sort(found); !slices.Equal(found, lenientOperations) {
+		t.Errorf("lenient are %q, want %q", found, lenientOperations)
+	}
+}
+
+// refusesUnknown sends the example of a body with an unknown property at every place. The
+// services of the server are not there: what reaches one panics.
+func refusesUnknown(t *testing.T, r route) {
+	t.Helper()
+	for _, path := range unknowns(t, asJSON(t, exampleOf(r.Body)), reflect.TypeOf(r.Body)) {
+		s := mounted()
+		s.Auth = allow{}
+		url := inBraces.ReplaceAllString(r.path, "web")
+		url = strings.NewReplacer("/machines/web", "/machines/d8912340000002", "/volumes/web", "/volumes/vol_0123456789abcdef").Replace(url)
+		w, in := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), r.method, url, strings.NewReader(path.body))
+		in.Header.Set("Authorization", "Bearer x")
+		func() {
+			defer func() {
+				if fault := recover(); fault != nil {
+					t.Errorf("%s %s takes %s: %s", r.method, r.path, path.at, path.body)
+				}
+			}()
+			s.mux.ServeHTTP(w, in)
+		}()
+		var answer struct{ Error string }
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusBadRequest || !strings.HasPrefix(answer.Error, fmt.Sprintf("the body has the unknown property %q", path.at)) {
+			t.Errorf("%s %s answers %d %s to %s, want that %s is unknown", r.method, r.path, w.Code, w.Body, path.body, path.at)
+		}
+	}
+}
+
+// unknown is a body with one property too many.
+type unknown struct{ at, body string }
+
+const unknownName = "x_unknown"
+
+// unknowns are bodies made of an example with an unknown property, at its top and in every
+// object of it, and of its type's lists of objects.
+func unknowns(t *testing.T, example []byte, body reflect.Type) []unknown {
+	t.Helper()
+	var list []unknown
+	var places func(v any, path string, whole func(any) any)
+	places = func(v any, path string, whole func(any) any) {
+		switch v := v.(type) {
+		case map[string]any:
+			more := map[string]any{unknownName: 1}
+			maps.Copy(more, v)
+			list = append(list, unknown{below(path, unknownName), string(asJSON(t, whole(more)))})
+			for k, sub := range v {
+				places(sub, below(path, k), func(sub any) any {
+					changed := map[string]any{}
+					maps.Copy(changed, v)
+					changed[k] = sub
+					return whole(changed)
+				})
+			}
+		case []any:
+			for i, sub := range v {
+				places(sub, path+"[0]", func(sub any) any {
+					changed := slices.Clone(v)
+					changed[i] = sub
+					return whole(changed)
+				})
+			}
+		}
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(example, &tree); err != nil {
+		t.Fatal(err)
+	}
+	places(tree, "", func(v any) any { return v })
+	// What a type decodes by itself is not looked into.
+	return slices.DeleteFunc(list, func(u unknown) bool {
+		var v any
+		_ = json.Unmarshal([]byte(u.body), &v)
+		at, _ := findUnknown(v, body, "")
+		return at == "" && strings.Contains(u.at, ".")
+	})
+}
+
+// allow authenticates everybody as an administrator.
+type allow struct{ hangar.Authenticator }
+
+func (allow) Authenticate(context.Context, string) (hangar.Principal, error) {
+	return hangar.Principal{Subject: "admin", Admin: true}, nil
+}
+
+// TestUnknownProperties: the path of one names it, and similar ones are not taken for it.
+func TestUnknownProperties(t *testing.T) {
+	type wish struct {
+		tokenWish
+		Access  *accessWish               `json:"access"`
+		ByName  map[string]hangar.Grant   `json:"by_name"`
+		Hidden  string                    `json:"-"`
+		Pointer *[]hangar.CommandRule     `json:"pointer"`
+		Secret  hangar.Sensitive          `json:"secret"`
+		Actions hangar.Action             `json:"mask"`
+		Deep    []map[string][]accessWish `json:"deep"`
+	}
+	for body, want := range map[string]string{
+		`{"kind":"deploy","apps":["a"]}`:                                "",
+		`{"kind":"deploy","app":["a"]}`:                                 "app",
+		`{"KIND":"deploy","Apps":["a"]}`:                                "",
+		`{"kind":"deploy","hidden":"x"}`:                                "hidden",
+		`{"commands":[{"args":["ls"],"exact":true},{"exakt":true}]}`:    "commands[1].exakt",
+		`{"access":{"machine":"x"}}`:                                    "access.machine",
+		`{"access":null}`:                                               "",
+		`{"access":{"action":["read"]}}`:                                "",
+		`{"by_name":{"any":{"org":"o","aps":[]}}}`:                      "by_name.any.aps",
+		`{"pointer":[{"arguments":["x"]}]}`:                             "pointer[0].arguments",
+		`{"deep":[{"a":[{}]},{"b":[{},{"org_slug":"a","organ":"a"}]}]}`: "deep[1].b[1].organ",
+		`{"secret":"x","mask":["read"]}`:                                "",
+		`{"":1}`:                                                        `""`,
+	} {
+		err := unknownProperty([]byte(body), reflect.TypeFor[wish]())
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("the body has the unknown property %q", want))):
+			t.Errorf("%s: %v, want one of %q", body, err, want)
+		}
+	}
+}

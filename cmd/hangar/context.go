@@ -1,0 +1,238 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+const contextLong = `A context is a platform that ` + "`hangar login`" + ` has signed in at: its URL, its authority and
+a token. Commands use the one in use unless --context, --url or --dir, or HANGAR_CONTEXT,
+HANGAR_URL or HANGAR_DIR say otherwise. The context called local is the daemon of this
+server, which needs no login. Exit code 3: there is no such context.`
+
+func newContextCommand(c *cli) *cobra.Command {
+	cmd := group("context", "Choose between platforms that you have signed in at", "contexts")
+	cmd.Long = contextLong
+	cmd.AddCommand(newContextListCommand(c), newContextUseCommand(c), newContextShowCommand(c), newContextRemoveCommand(c))
+	return cmd
+}
+
+// contextView is a context without its token.
+type contextView struct {
+	Name     string         `json:"name"`
+	URL      string         `json:"url"`
+	InUse    bool           `json:"in_use"`
+	SignedIn bool           `json:"signed_in"`
+	Org      hangar.OrgSlug `json:"org,omitempty"`
+	TokenIn  string         `json:"token_in,omitempty"` // file or keyring
+	CA       string         `json:"authority,omitempty"`
+	Insecure bool           `json:"insecure,omitempty"`
+}
+
+func viewContext(x savedContext, inUse bool) contextView {
+	v := contextView{Name: x.Name, URL: x.URL, InUse: inUse, Org: x.Org, Insecure: x.Insecure}
+	switch {
+	case x.Keyring:
+		v.TokenIn = "keyring"
+	case x.Token != "":
+		v.TokenIn = "file"
+	}
+	v.SignedIn = v.TokenIn != ""
+	if x.CA != "" {
+		v.CA = "damaged"
+		if certs, err := authorities(x.CA); err == nil {
+			v.CA = authorityText(certs...)
+		}
+	}
+	return v
+}
+
+// inUse is the context that commands without flags use; local: the daemon of this server.
+func (c *cli) inUse(all contexts) string {
+	if c.getenv("HANGAR_URL") != "" {
+		return ""
+	}
+	if name := c.getenv("HANGAR_CONTEXT"); name != "" {
+		return name
+	}
+	if c.getenv("HANGAR_DIR") != "" {
+		return localContext
+	}
+	return firstOf(all.Current, localContext)
+}
+
+func newContextListCommand(c *cli) *cobra.Command {
+	f := listFlags{name: 1}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the contexts",
+		Example: "  hangar context list",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			all, err := c.contexts()
+			if err != nil {
+				return err
+			}
+			current := c.inUse(all)
+			views := []contextView{}
+			if dir, err := c.dataDir(); err == nil && localURL(dir) != "" {
+				views = append(views, contextView{Name: localContext, URL: localURL(dir), InUse: current == localContext, SignedIn: true, TokenIn: "file"})
+			}
+			for _, x := range all.Contexts {
+				views = append(views, viewContext(x, x.Name == current))
+			}
+			rows := [][]string{{"IN USE", "NAME", "URL", "ORG", "TOKEN"}}
+			for _, v := range views {
+				mark, token := "", firstOf(v.TokenIn, "signed out")
+				if v.InUse {
+					mark = "*"
+				}
+				rows = append(rows, []string{mark, v.Name, v.URL, string(v.Org), token})
+			}
+			return c.printList(f, views, rows, "No contexts yet. Sign in: hangar login https://api.example.com")
+		},
+	}
+	f.add(cmd, "names")
+	return cmd
+}
+
+func newContextUseCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:               "use CONTEXT",
+		Short:             "Make commands use a context",
+		Example:           "  hangar context use api.example.com\n  hangar context use local        # the daemon of this server",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeContext,
+		RunE: func(_ *cobra.Command, args []string) error {
+			err := c.changeContexts(func(all *contexts) error {
+				if args[0] == localContext {
+					all.Current = ""
+					return nil
+				}
+				x, err := all.find(args[0])
+				if err != nil {
+					return err
+				}
+				all.Current = x.Name
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.stdout, "Commands use %s from now on.\n", args[0])
+			for _, name := range []string{"HANGAR_URL", "HANGAR_CONTEXT", "HANGAR_DIR"} {
+				if c.getenv(name) != "" {
+					fmt.Fprintf(c.stderr, "%s is set, and wins.\n", name)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func newContextShowCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "show [CONTEXT]",
+		Short:             "Show a context, by default the one in use, without its token",
+		Example:           "  hangar context show\n  hangar context show lab --json",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeContext,
+		RunE: func(_ *cobra.Command, args []string) error {
+			all, err := c.contexts()
+			if err != nil {
+				return err
+			}
+			x, err := c.chosen(&all, args)
+			if err != nil {
+				return err
+			}
+			v := viewContext(*x, x.Name == c.inUse(all))
+			if asJSON {
+				return c.printJSON(v)
+			}
+			used, insecure := "no", ""
+			if v.InUse {
+				used = "yes"
+			}
+			if v.Insecure {
+				insecure = "plain HTTP is allowed"
+			}
+			return printFields(c.stdout, []field{
+				{"name", v.Name},
+				{"url", v.URL},
+				{"in use", used},
+				{"org", string(v.Org)},
+				{"token", firstOf(v.TokenIn, "signed out")},
+				{"authority", v.CA},
+				{"insecure", insecure},
+			})
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newContextRemoveCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:               "remove CONTEXT",
+		Aliases:           []string{"rm"},
+		Short:             "Forget a context with its token",
+		Long:              "Forget a context with its token, which itself stays valid: `hangar tokens revoke` ends it.",
+		Example:           "  hangar context remove lab",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeContext,
+		RunE: func(_ *cobra.Command, args []string) error {
+			wasUsed := false
+			err := c.changeContexts(func(all *contexts) error {
+				x, err := all.find(args[0])
+				if err != nil {
+					return err
+				}
+				if err := c.forget(x); err != nil {
+					return err
+				}
+				i := all.index(args[0])
+				all.Contexts = slices.Delete(all.Contexts, i, i+1)
+				if wasUsed = all.Current == args[0]; wasUsed {
+					all.Current = ""
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.stdout, "Context %s is removed.\n", args[0])
+			if wasUsed {
+				fmt.Fprintln(c.stderr, "It was in use; now it is the daemon of this server. Choose another: hangar context use CONTEXT")
+			}
+			return nil
+		},
+	}
+}
+
+// completeContext completes the first argument with the names of contexts.
+func (c *cli) completeContext(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.completeContextFlag(cmd, args, prefix)
+}
+
+// completeContextFlag completes --context.
+func (c *cli) completeContextFlag(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	all, err := c.contexts()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	words := []string{localContext + "\tthe daemon of this server"}
+	for _, x := range all.Contexts {
+		words = append(words, x.Name+"\t"+x.URL)
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

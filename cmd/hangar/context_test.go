@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/test/contract/fake"
+)
+
+// fakeKeyring keeps tokens in memory. Its errors stand for a keyring that is locked.
+type fakeKeyring struct {
+	tokens map[string]string
+	absent bool
+	broken error
+}
+
+func (k *fakeKeyring) here() bool { return !k.absent }
+
+func (k *fakeKeyring) get(context string) (string, error) {
+	token, ok := k.tokens[context]
+	if !ok && k.broken == nil {
+		return "", errors.New("no such token")
+	}
+	return token, k.broken
+}
+
+func (k *fakeKeyring) set(context, token string) error {
+	if k.broken == nil {
+		k.tokens[context] = token
+	}
+	return k.broken
+}
+
+func (k *fakeKeyring) remove(context string) error {
+	if k.broken == nil {
+		delete(k.tokens, context)
+	}
+	return k.broken
+}
+
+// laptop is a computer with a keyring and a home, from which commands are run.
+type laptop struct {
+	t    *testing.T
+	home string
+	keys *fakeKeyring
+}
+
+// run executes a command line with standard input and returns the code and the output.
+func (l *laptop) run(stdin string, args ...string) (int, string) {
+	l.t.Helper()
+	var out strings.Builder
+	c := &cli{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out, keyring: l.keys, getenv: func(name string) string {
+		return map[string]string{"HOME": l.home, "HANGAR_CONFIG": "/dev/null"}[name]
+	}}
+	code := c.run(l.t.Context(), args)
+	return code, out.String()
+}
+
+// must is run for what succeeds.
+func (l *laptop) must(stdin string, args ...string) string {
+	l.t.Helper()
+	code, out := l.run(stdin, args...)
+	if code != exitOK {
+		l.t.Fatalf("hangar %s: code %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// file is what the file of contexts has.
+func (l *laptop) file() string {
+	l.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(l.home, ".config", "hangar", contextsFile))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// newPlatform serves an empty platform and returns its URL and a token of it.
+func newPlatform(t *testing.T) (url, token string) {
+	t.Helper()
+	service := fake.New("loc")
+	server := httptest.NewServer(api.New(api.Config{
+		Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
+		Secrets: service, SecretKeys: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service,
+		Peers: service, Volumes: service, Addresses: service, Certificates: service,
+		Auth:   service.Login(fake.Tokens{"admin-token": {Subject: "admin", Admin: true}}),
+		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
+	}))
+	t.Cleanup(server.Close)
+	admin := &laptop{t, t.TempDir(), &fakeKeyring{absent: true}}
+	out := admin.must("", "tokens", "create", "org", "personal", "--url", server.URL, "--token", "admin-token")
+	return server.URL, strings.TrimSpace(out[strings.LastIndex(out, "hgr_"):])
+}
+
+// TestLoginNeedsAPlatform: another program answers at that address.
+func TestLoginNeedsAPlatform(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	l := &laptop{t, t.TempDir(), &fakeKeyring{absent: true}}
+	code, out := l.run("token", "login", other.URL, "--token-stdin")
+	if code != exitNotFound || !strings.Contains(out, other.URL+" is not the API of a platform") {
+		t.Errorf("code %d\n%s", code, out)
+	}
+	for _, token := range []string{"", "two words", "ümlaut"} {
+		if code, out := l.run(token, "login", other.URL, "--token-stdin"); code == exitOK || code == exitNotFound {
+			t.Errorf("%q: code %d\n%s", token, code, out)
+		}
+	}
+}
+
+func TestTokensAreKeptInTheKeyring(t *testing.T) {
+	t.Parallel()
+	url, token := newPlatform(t)
+	l := &laptop{t, t.TempDir(), &fakeKeyring{tokens: map[string]string{}}}
+	if out := l.must(token+"\n", "login", url, "--name", "lab", "--token-stdin"); !strings.Contains(out, "kept in the keyring") {
+		t.Errorf("login says\n%s", out)
+	}
+	if l.keys.tokens["lab"] != token || strings.Contains(l.file(), token) {
+		t.Errorf("keyring has %q, the file\n%s", l.keys.tokens["lab"], l.file())
+	}
+	l.must("", "apps", "list")
+
+	l.keys.broken = errors.New("locked")
+	code, out := l.run("", "apps", "list")
+	if code != exitFailed || !strings.Contains(out, "read the token of context lab from the keyring: locked") || !strings.Contains(out, "--no-keyring") {
+		t.Errorf("with a locked keyring: %d\n%s", code, out)
+	}
+	// A keyring that is locked is no reason not to sign in.
+	if out := l.must(token, "login", url, "--name", "other", "--token-stdin"); !strings.Contains(out, "(the keyring refused it: locked)") {
+		t.Errorf("login says\n%s", out)
+	}
+	l.must("", "apps", "list")
+	l.keys.broken = nil
+
+	// The token is in one place.
+	l.must(token, "login", "--context", "lab", "--token-stdin", "--no-keyring")
+	if len(l.keys.tokens) != 0 || !strings.Contains(l.file(), token) {
+		t.Errorf("keyring has %v", l.keys.tokens)
+	}
+	l.must("", "apps", "list", "--context", "lab")
+	l.must(token, "login", "--context", "lab", "--token-stdin")
+	l.must("", "context", "remove", "other")
+	if strings.Contains(l.file(), token) {
+		t.Errorf("the file still has the token:\n%s", l.file())
+	}
+	l.must("", "logout", "lab")
+	if len(l.keys.tokens) != 0 {
+		t.Errorf("after logout the keyring has %v", l.keys.tokens)
+	}
+	if code, _ := l.run("", "apps", "list", "--context", "lab"); code != exitDenied {
+		t.Errorf("after logout: %d", code)
+	}
+}
+
+// TestLoginsAtOnceAreAllKept: several commands change the file at the same time.
+func TestLoginsAtOnceAreAllKept(t *testing.T) {
+	t.Parallel()
+	url, token := newPlatform(t)
+	l := &laptop{t, t.TempDir(), &fakeKeyring{absent: true}}
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	var all sync.WaitGroup
+	for _, name := range names {
+		all.Go(func() {
+			if code, out := l.run(token, "login", url, "--name", name, "--token-stdin"); code != exitOK {
+				t.Errorf("login %s: %d\n%s", name, code, out)
+			}
+		})
+	}
+	all.Wait()
+	if out := l.must("", "context", "list", "-q"); out != strings.Join(names, "\n")+"\n" {
+		t.Errorf("kept are\n%s", out)
+	}
+}
+
+func TestPlainHTTPIsForThisComputer(t *testing.T) {
+	t.Parallel()
+	for url, refused := range map[string]bool{
+		"http://127.0.0.1:4280": false, "http://127.9.9.9": false, "http://[::1]:4280": false, "http://[::ffff:127.0.0.1]": false,
+		"http://localhost:4280": false, "http://api.hangar.localhost": false, "unix:///run/hangar.sock": false, "https://api.example.com": false,
+		"http://10.0.0.1:4280": true, "http://[fdaa::3]:4280": true, "http://api.example.com": true, "http://0.0.0.0:4280": true,
+		"http://localhost.example.com": true, "http://127.0.0.1.example.com": true, "http://127.0.0.1@example.com": true,
+	} {
+		c := &cli{getenv: func(string) string { return "" }, url: url, token: "secret"}
+		if _, err := c.endpoint(); (err != nil) != refused {
+			t.Errorf("%s: %v", url, err)
+		}
+		c.insecure = true
+		if _, err := c.endpoint(); err != nil {
+			t.Errorf("%s with --insecure: %v", url, err)
+		}
+		c.insecure, c.getenv = false, func(name string) string { return map[string]string{"HANGAR_INSECURE": "1"}[name] }
+		if _, err := c.endpoint(); err != nil {
+			t.Errorf("%s with HANGAR_INSECURE: %v", url, err)
+		}
+	}
+	// What is sent to an own address does not leave the computer.
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range own {
+		ip := a.(*net.IPNet).IP
+		c := &cli{getenv: func(string) string { return "" }, url: "http://" + net.JoinHostPort(ip.String(), "4280"), token: "secret"}
+		if _, err := c.endpoint(); err != nil {
+			t.Errorf("%s: %v", c.url, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"api.example.com": "https://api.example.com", "127.0.0.1:4280/": "http://127.0.0.1:4280", "[::1]:4280": "http://[::1]:4280",
+		"localhost": "http://localhost", "10.0.0.1:4280": "https://10.0.0.1:4280", "http://x/": "http://x",
+	} {
+		if got := completeURL(text); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}

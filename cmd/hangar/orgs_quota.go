@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+)
+
+func newOrgsQuotaCommand(c *cli) *cobra.Command {
+	cmd := group("quota", "Show and change what an organization may have", "quotas")
+	cmd.AddCommand(newOrgsQuotaShowCommand(c), newOrgsQuotaSetCommand(c))
+	return cmd
+}
+
+func newOrgsQuotaShowCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show SLUG",
+		Short: "Show how much of everything an organization may have, and has",
+		Long: "Show how much of everything an organization may have, and has. What destroyed volumes take of it is in a column of its own,\n" +
+			"when there are any: see `hangar volumes list --destroyed` and `hangar volumes purge`.",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeOrg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			quotas, err := p.OrgQuotas(cmd.Context(), hangar.OrgSlug(args[0]))
+			if err != nil {
+				return err
+			}
+			return c.printQuotas(quotas, asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (c *cli) printQuotas(quotas []hangar.QuotaStatus, asJSON bool) error {
+	if asJSON {
+		return c.printJSON(orEmpty(quotas))
+	}
+	rows := [][]string{{"QUOTA", "USED", "LIMIT", "FROM"}}
+	destroyed := false
+	for _, q := range quotas {
+		destroyed = destroyed || q.Destroyed > 0
+	}
+	for _, q := range quotas {
+		from := "default"
+		if q.Set {
+			from = "set"
+		}
+		row := []string{string(q.Key), strconv.FormatInt(q.Used, 10), hangar.FormatQuota(q.Limit), from}
+		if destroyed {
+			row = append(row, destroyedText(q))
+		}
+		rows = append(rows, row)
+	}
+	if destroyed {
+		rows[0] = append(rows[0], "DESTROYED")
+	}
+	return c.printTable(rows)
+}
+
+// destroyedText is how much of a quota destroyed volumes take.
+func destroyedText(q hangar.QuotaStatus) string {
+	if q.Destroyed == 0 {
+		return ""
+	}
+	return strconv.FormatInt(q.Destroyed, 10)
+}
+
+func newOrgsQuotaSetCommand(c *cli) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "set SLUG KEY=VALUE...",
+		Short: "Change what an organization may have",
+		Long: `Change what an organization may have. A value is a number, "unlimited", or "default"
+for what ` + "`hangar up --quota`" + ` or the size of the server says. Needs an administrator's token.
+
+What an organization has already beyond a lower limit stays, and it gets no more.`,
+		Example:           "  hangar orgs quota set acme memory_mb=16384 addresses_v4=8\n  hangar orgs quota set acme memory_mb=default",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: c.completeQuota,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var pairs []string
+			var reset []hangar.QuotaKey
+			for _, pair := range args[1:] {
+				if key, ok := strings.CutSuffix(pair, "=default"); ok {
+					reset = append(reset, hangar.QuotaKey(key))
+				} else {
+					pairs = append(pairs, pair)
+				}
+			}
+			limits, err := hangar.ParseQuotas(pairs)
+			if err != nil {
+				return usageErrorf("%w", err)
+			}
+			p, err := c.connect()
+			if err != nil {
+				return err
+			}
+			quotas, err := p.SetOrgQuotas(cmd.Context(), hangar.OrgSlug(args[0]), limits, reset)
+			if err != nil {
+				return err
+			}
+			changed := slices.DeleteFunc(quotas, func(q hangar.QuotaStatus) bool {
+				_, set := limits[q.Key]
+				return !set && !slices.Contains(reset, q.Key)
+			})
+			return c.printQuotas(changed, asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// completeQuota completes the slug, and then the keys.
+func (c *cli) completeQuota(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return c.completeOrg(cmd, args, toComplete)
+	}
+	var keys []string
+	for _, key := range hangar.QuotaKeys() {
+		keys = append(keys, string(key)+"=")
+	}
+	return keys, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// quotaDefaults are the limits of organizations that have none of their own: what the
+// operator says, or else a share of what the server has.
+func quotaDefaults(ctx context.Context, cfg *config, self hangar.Host, room func(context.Context) (hangar.HostRoom, error), v4, v6 uint64) (hangar.Quotas, error) {
+	given, err := hangar.ParseQuotas(cfg.Quotas)
+	if err != nil {
+		return nil, usageErrorf("--quota: %w", err)
+	}
+	now, err := room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	const many = 1 << 40
+	size := hangar.ServerSize{
+		MemoryMB: now.Memory >> 20, CPUs: int64(float64(self.CPUs) * cfg.CPUOvercommit), VolumeGB: now.Volumes>>30 + now.VolumesPromised>>30,
+		IPv4: int64(min(v4, many)), IPv6: int64(min(v6, many)),
+	}
+	return hangar.DefaultQuotas(size).With(given), nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// platformGrace is how long a request at a name of the platform goes on when the daemon ends,
+// before its context does: enough for all but streams and waits, which never end by themselves.
+const platformGrace = time.Second
+
+// platformHandlers are what the edge serves at names of the platform itself, all by the handler
+// of the API, which is behind other names in part. What they serve ends soon after ctx.
+func platformHandlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
+	handlers := map[hangar.Hostname]http.Handler{}
+	for _, row := range []struct {
+		name    hangar.PlatformName
+		handler http.Handler
+	}{
+		{hangar.PlatformAPI, api},
+		{hangar.PlatformRegistry, registryOnly(api)},
+		{hangar.PlatformOIDC, issuersOnly(api)},
+	} {
+		handlers[row.name.Hostname(domain)] = endingWith(ctx, row.handler)
+	}
+	return handlers
+}
+
+// registryOnly serves the OCI distribution API and nothing else.
+func registryOnly(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v2" && !strings.HasPrefix(r.URL.Path, "/v2/") {
+			http.NotFound(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
+}
+
+// issuerPath is where third parties look for the documents of an organization's issuer.
+var issuerPath = regexp.MustCompile(`^/[a-z0-9-]+/\.well-known/(openid-configuration|jwks)$`)
+
+// issuersOnly serves what verifies identity tokens, which needs no token: a request that has
+// one is answered as if it had none.
+func issuersOnly(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !issuerPath.MatchString(r.URL.Path) || r.URL.RawPath != "" {
+			http.NotFound(w, r)
+			return
+		}
+		inner := r.Clone(r.Context())
+		inner.URL.Path = "/oidc" + r.URL.Path
+		inner.RequestURI = inner.URL.RequestURI()
+		inner.Header.Del("Authorization")
+		api.ServeHTTP(w, inner)
+	})
+}
+
+// endingWith ends the contexts of requests a little after ctx.
+func endingWith(ctx context.Context, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(ctx, func() {
+			timer := time.NewTimer(platformGrace)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				cancel(context.Cause(ctx))
+			case <-inner.Done():
+			}
+		})()
+		next.ServeHTTP(w, r.WithContext(inner))
+	})
+}
+
+// publicAPI is where other computers reach the API of the daemon that serves, or served last.
+func (c *config) publicAPI() string {
+	raw, err := os.ReadFile(filepath.Join(c.Dir, httpsFile))
+	if err != nil {
+		return err.Error()
+	}
+	https, err := netip.ParseAddrPort(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return err.Error()
+	}
+	return c.platformURL(hangar.PlatformAPI, https)
+}
+
+// platformURL is where clients reach a name of the platform.
+func (c *config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
+	return "https://" + c.platformHost(name, https)
+}
+
+// platformHost is the same without the scheme: a name, and a port if clients have to say it.
+func (c *config) platformHost(name hangar.PlatformName, https netip.AddrPort) string {
+	host := string(name.Hostname(hangar.Hostname(c.Domain)))
+	if port := https.Port(); port != portHTTPS {
+		host = net.JoinHostPort(host, strconv.Itoa(int(port)))
+	}
+	return host
+}
