@@ -12,6 +12,7 @@ hangar=$PWD/bin/hangar
 work=$(mktemp -d /tmp/hangar-demo.XXXXXX)
 export HANGAR_DIR="$work/data"
 unset HANGAR_URL HANGAR_TOKEN
+export HANGAR_CONFIG=/dev/null
 
 cleanup() {
 	code=$?

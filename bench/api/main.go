@@ -35,6 +35,7 @@ type options struct {
 	waiters  int
 	span     time.Duration // of one measurement
 	skip     []string
+	churn    int // how many Machines come and go, instead of all else; 0: none
 	bare     int // not to measure, but to be the bare program for so many; see bare
 }
 
@@ -83,6 +84,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.waiters, "waiters", 10_000, "connections that wait for one Machine")
 	f.DurationVar(&o.span, "span", 8*time.Second, "how long each thing is measured")
 	f.StringVar(&skip, "skip", "", "what to leave out, separated by commas: podman, nginx, waiters")
+	f.IntVar(&o.churn, "churn", 0, "create and destroy so many Machines, and measure only what that leaves")
 	f.IntVar(&o.bare, "bare", 0, "for the program itself: answer so many connections at once, and do nothing else")
 	f.BoolVar(&quick, "quick", false, "a short run, to see that it works: 100 and 1,000 Machines, printed only")
 	if err := f.Parse(args); err != nil {
@@ -112,7 +114,7 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("-skip %s: no such part", s)
 		}
 	}
-	if o.clients < 1 || o.waiters < 1 || o.span <= 0 || f.NArg() > 0 || !slices.IsSorted(o.machines) {
+	if o.clients < 1 || o.waiters < 1 || o.churn < 0 || o.span <= 0 || f.NArg() > 0 || !slices.IsSorted(o.machines) {
 		return o, errors.New("numbers must be positive, -machines ascending, and nothing may follow the flags")
 	}
 	return o, nil
@@ -130,6 +132,9 @@ func (o *options) skips(part string) bool { return slices.Contains(o.skip, part)
 // String is the flags that make the same run.
 func (o options) String() string {
 	text := fmt.Sprintf("-machines %s -clients %d -waiters %d -span %s", commas(o.machines), o.clients, o.waiters, o.span)
+	if o.churn > 0 {
+		return fmt.Sprintf("-churn %d -clients %d -span %s", o.churn, o.clients, o.span)
+	}
 	if len(o.skip) > 0 {
 		text += " -skip " + strings.Join(o.skip, ",")
 	}

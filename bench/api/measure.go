@@ -27,6 +27,7 @@ type bench struct {
 	waiting   *fanOut
 	scattered *spread
 	growth    float64 // see grown; 0: not measured
+	churn     *churn  // instead of all else
 	busy      float64 // share of the processors that others took before
 }
 
@@ -73,6 +74,9 @@ func (b *bench) measure(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the guest: %w\n%s", err, said)
+	}
+	if b.options.churn > 0 {
+		return b.measureChurn(ctx)
 	}
 	d, p, err := b.begin(ctx)
 	if err != nil {
@@ -123,16 +127,16 @@ func (b *bench) begin(ctx context.Context) (*harness.Daemon, *platform, error) {
 // turns is how often two daemons are compared.
 const turns = 7
 
-// grown finds what a get costs the daemon that has most Machines, to one with fewest.
-// They are asked in turns and the median counts, because what else a server does changes
-// what the same work costs.
-func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform) error {
+// grown returns what a get costs a daemon, to what it costs one that has so few Machines
+// and no past. They are asked in turns and the median counts, because what else a server
+// does changes what the same work costs.
+func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform, machines int) (float64, error) {
 	few, pFew, err := b.begin(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if _, err := pFew.grow(ctx, b.options.machines[0], b.options.clients); err != nil {
-		return err
+	if _, err := pFew.grow(ctx, machines, b.options.clients); err != nil {
+		return 0, err
 	}
 	var ratios []float64
 	for range turns {
@@ -146,7 +150,7 @@ func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform) error
 				return drive(ctx, "tcp", side.platform.addr, b.options.clients, b.options.span/2, get)
 			})
 			if err != nil {
-				return err
+				return 0, err
 			}
 			r.name, r.clients = opGet, b.options.clients
 			progress(r)
@@ -155,8 +159,7 @@ func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform) error
 		ratios = append(ratios, float64(costs[1])/float64(costs[0]))
 	}
 	slices.Sort(ratios)
-	b.growth = ratios[turns/2]
-	return nil
+	return ratios[turns/2], nil
 }
 
 // A daemon is left alone until it has done, in so long a time, less than a part of what
@@ -186,7 +189,7 @@ func (b *bench) stage(ctx context.Context, d *harness.Daemon, p *platform, s *st
 		return err
 	}
 	if last := len(b.options.machines) - 1; last > 0 && s.machines == b.options.machines[last] {
-		if err := b.grown(ctx, d, p); err != nil {
+		if b.growth, err = b.grown(ctx, d, p, b.options.machines[0]); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // peer is another program that the same clients ask.
@@ -99,7 +99,7 @@ func nginx(ctx context.Context, dir string, body []byte) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := harness.FreeAddress(ctx)
+	address, err := freeport.Address(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ const (
 // heading is where the results are in the file. Those with other numbers of Machines
 // than usual have a place of their own.
 func (o options) heading() string {
+	if o.churn > 0 {
+		return "## Churn: `go run ./bench/api -churn N`"
+	}
 	if slices.Equal(o.machines, usualMachines()) {
 		return "## API: `make bench-api`"
 	}
@@ -61,6 +64,10 @@ func (b *bench) markdown(ctx context.Context) string {
 	fmt.Fprintf(&w, "- before it began, other work took %.0f%% of the processors\n", 100*b.busy)
 	for _, n := range b.notes {
 		fmt.Fprintf(&w, "- %s\n", n)
+	}
+	if b.churn != nil {
+		b.writeChurn(&w)
+		return w.String()
 	}
 	b.writeGoals(&w)
 	b.writeRows(&w)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // front is a proxy in front of the Machine, or the Machine itself.
@@ -166,7 +167,7 @@ func startPeer(ctx context.Context, plan peerPlan, dir string, to netip.Addr, un
 	}
 	var p ports
 	for _, to := range []*string{&p.http, &p.https, &p.tcp} {
-		free, err := harness.FreeAddress(ctx)
+		free, err := freeport.Address(ctx)
 		if err != nil {
 			return nil, err
 		}

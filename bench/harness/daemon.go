@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // Options say what runs.
@@ -45,7 +47,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := FreeAddress(ctx)
+	addr, err := freeport.Address(ctx)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(dir))
 	}
@@ -66,6 +68,7 @@ func (d *Daemon) Up(ctx context.Context) (time.Duration, error) {
 	defer out.Close()
 	args := append([]string{"up", "--dir", d.dir, "--api", d.Addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0"}, d.o.Args...)
 	d.cmd = exec.Command(d.o.Program, args...) //nolint:noctx // Down ends it
+	d.cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null")
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	// Its own group: what interrupts the measuring is not for it.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -26,15 +25,6 @@ func (u *Undo) Run() error {
 	}
 	*u = nil
 	return errors.Join(errs...)
-}
-
-// FreeAddress is one, host:port, that nobody listens on at the moment.
-func FreeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 const (

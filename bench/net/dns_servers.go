@@ -14,10 +14,10 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/dns"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // The servers that hangar's is compared with.
@@ -92,7 +92,7 @@ func (machines) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowCh
 	return func(yield func(hangar.MachineRowChange, error) bool) {
 		for n := range dnsApps * dnsPerApp {
 			row := hangar.MachineRow{Network: 1, Seq: 1, Machine: hangar.Machine{
-				ID: hangar.MachineID(machineName(n)), App: hangar.AppName(appName(n)), Region: "ams",
+				ID: hangar.MachineID(machineName(n)), App: hangar.AppName(appName(n)), AppID: hangar.AppID(appName(n)), Region: "ams",
 				State: hangar.MachineStarted, PrivateIP: machineAddress(n),
 			}}
 			if !yield(hangar.MachineRowChange{ID: row.Machine.ID, Row: &row}, nil) {
@@ -143,7 +143,7 @@ func startUnbound(ctx context.Context, dir string) (*dnsServer, error) {
 
 // startPeer starts a program at an address that is free.
 func startPeer(ctx context.Context, name, version string, args func(addr netip.AddrPort) []string) (*dnsServer, error) {
-	free, err := harness.FreeAddress(ctx)
+	free, err := freeport.Address(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,9 @@
 //	POST /empty            remove it
 //
 // An error of the file system ends it, with code 3.
+//
+// `blocks durable WAY FILE MB` writes one file instead, and ends with code 3 unless it was
+// told, in the way (fsync, fdatasync, O_SYNC, O_DSYNC, msync, syncfs), that it is durable.
 package main
 
 import (
@@ -66,6 +69,17 @@ type state struct {
 
 func main() {
 	log.SetFlags(0)
+	if len(os.Args) == 5 && os.Args[1] == "durable" {
+		mb, err := strconv.Atoi(os.Args[4])
+		if err == nil {
+			err = durable(os.Args[2], os.Args[3], mb<<20)
+		}
+		if err != nil {
+			log.Print(err)
+			os.Exit(exitBroken)
+		}
+		return
+	}
 	if err := run(); err != nil {
 		log.Fatal(err)
 	}

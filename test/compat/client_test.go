@@ -542,17 +542,19 @@ func (c *client) exec(ctx context.Context, app, id, cmd, stdin string, timeout i
 
 // process has whole numbers without a sign, so that any other fails to decode.
 type process struct {
-	Pid           int32  `json:"pid"`
-	Stime         uint64 `json:"stime"`
-	Rtime         uint64 `json:"rtime"`
-	Command       string `json:"command"`
-	Directory     string `json:"directory"`
-	CPU           uint64 `json:"cpu"`
-	Rss           uint64 `json:"rss"`
-	ListenSockets []struct {
-		Proto   string `json:"proto"`
-		Address string `json:"address"`
-	} `json:"listen_sockets"`
+	Pid           int32          `json:"pid"`
+	Stime         uint64         `json:"stime"`
+	Rtime         uint64         `json:"rtime"`
+	Command       string         `json:"command"`
+	Directory     string         `json:"directory"`
+	CPU           uint64         `json:"cpu"`
+	Rss           uint64         `json:"rss"`
+	ListenSockets []listenSocket `json:"listen_sockets"`
+}
+
+type listenSocket struct {
+	Proto   string `json:"proto"`
+	Address string `json:"address"`
 }
 
 func (c *client) processes(ctx context.Context, app, id string) ([]process, error) {

@@ -149,15 +149,20 @@ func (w world) tokens(t *testing.T) {
 		wantFailure(t, "a bad token", err, 401, "Authenticate: token validation error")
 		_, err = c.app(ctx, "nothing-there")
 		wantFailure(t, "a bad token for an app that is not there", err, 401, "Authenticate: token validation error")
-		_, _, err = c.logs(ctx, w.app, "", "", "")
-		wantFailure(t, "a bad token for logs", err, 401, "Authenticate: token validation error")
 	}
+	// Beyond 20 of them at once, a source is told to wait.
+	c := newClient(t, w.daemon, valid)
+	c.authorization = "Bearer wrong"
+	_, _, err := c.logs(ctx, w.app, "", "", "")
+	wantFailure(t, "a bad token for logs", err, 401, "Authenticate: token validation error")
 }
 
 func (w world) appLife(t *testing.T) {
 	ctx := t.Context()
 	_, err := w.client.app(ctx, "shop")
-	wantFailure(t, "an app whose name is free", err, 404, "Could not find App")
+	if e := failure(t, err); e.status != 404 || e.text != "app not found" {
+		t.Errorf("an app whose name is free is answered %d %q, which clients compare as a whole", e.status, e.text)
+	}
 	made, err := w.createApp(ctx, "shop")
 	must(t, "create app", err)
 	if made.Name != "shop" || made.ID == "" || made.Status != "pending" || made.Organization.Slug != "personal" || made.InternalNumericID <= 0 {
@@ -172,6 +177,8 @@ func (w world) appLife(t *testing.T) {
 	if !reflect.DeepEqual(got, made) {
 		t.Errorf("get answers %+v, create did %+v", got, made)
 	}
+	_, err = w.createApp(ctx, "Shop!")
+	wantFailure(t, "a bad name", err, 422, "Validation failed: Name may only contain numbers, lowercase letters and dashes")
 	_, err = w.createApp(ctx, "shop")
 	wantFailure(t, "a name that is taken", err, 422, "Validation failed: Name has already been taken")
 	if e := failure(t, err); e.class != "name_taken" {
@@ -189,7 +196,7 @@ func (w world) appLife(t *testing.T) {
 	}
 	must(t, "delete app", w.deleteApp(ctx, "shop"))
 	_, err = w.client.app(ctx, "shop")
-	wantFailure(t, "an app that is deleted", err, 404, "Could not find App")
+	wantFailure(t, "an app that is deleted", err, 404, "app not found")
 	_, err = w.createApp(ctx, "shop")
 	must(t, "create an app of the same name", err)
 	must(t, "delete app", w.deleteApp(ctx, "shop"))
@@ -378,12 +385,12 @@ func (w world) inside(t *testing.T) {
 	if res != (execResponse{StdOut: "hello\n"}) {
 		t.Errorf("exec answers %+v", res)
 	}
-	res, err = w.exec(ctx, w.app, id, `sh -c "exit 3"`, "", 5)
+	res, err = w.exec(ctx, w.app, id, `sh -c "exit 3"`, "", 60)
 	must(t, "exec", err)
 	if res.ExitCode != 3 {
 		t.Errorf("a command that fails answers %+v", res)
 	}
-	res, err = w.exec(ctx, w.app, id, "cat", "from stdin", 5)
+	res, err = w.exec(ctx, w.app, id, "cat", "from stdin", 60)
 	must(t, "exec", err)
 	if res.StdOut != "from stdin" {
 		t.Errorf("a command that reads answers %+v", res)
@@ -393,14 +400,13 @@ func (w world) inside(t *testing.T) {
 	_, err = w.exec(ctx, w.app, id, "sleep 100", "", 1)
 	wantFailure(t, "a command that takes too long", err, 408, "deadline_exceeded: ")
 
-	list, err := w.processes(ctx, w.app, id)
-	must(t, "ps", err)
-	if len(list) == 0 || !slices.ContainsFunc(list, func(p process) bool { return strings.Contains(p.Command, "httpd") && p.Directory == "/" }) {
-		t.Errorf("ps answers %+v", list)
-	}
+	w.lists(t, id, "httpd in /", func(p process) bool { return strings.Contains(p.Command, "httpd") && p.Directory == "/" })
 
 	if w.driver == "gvisor" {
-		w.listens(t, id, ":8080")
+		// This is how deployments find out whether a service is up.
+		w.lists(t, id, "a listener", func(p process) bool {
+			return slices.ContainsFunc(p.ListenSockets, func(s listenSocket) bool { return s.Proto == "tcp" && strings.HasSuffix(s.Address, ":8080") })
+		})
 	}
 
 	var metadata map[string]string
@@ -429,21 +435,19 @@ func (w world) inside(t *testing.T) {
 	must(t, "destroy", w.destroy(ctx, w.app, id, true))
 }
 
-// listens waits until a process listens on a port, which is how deployments find out
-// whether a service is up.
-func (w world) listens(t *testing.T, id, port string) {
+// lists waits until there is a process like that: the command comes a moment after what starts it.
+func (w world) lists(t *testing.T, id, what string, like func(process) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		list, err := w.processes(ctx, w.app, id)
+		if ctx.Err() != nil {
+			t.Fatalf("no process is %s", what)
+		}
 		must(t, "ps", err)
-		for _, p := range list {
-			for _, s := range p.ListenSockets {
-				if s.Proto == "tcp" && strings.HasSuffix(s.Address, port) {
-					return
-				}
-			}
+		if slices.ContainsFunc(list, like) {
+			return
 		}
 	}
 }
@@ -587,7 +591,7 @@ func (w world) texts(t *testing.T) {
 	wantFailure(t, "an id that is none", err, 404, "machine not found")
 	wantFailure(t, "destroy of a machine that is not there", w.destroy(ctx, w.app, missing, true), 404, "machine not found")
 	_, err = w.get(ctx, "nothing-there", running.ID)
-	wantFailure(t, "an app that is not there", err, 404, "Could not find App")
+	wantFailure(t, "an app that is not there", err, 404, "app not found")
 	_, err = w.launch(ctx, w.app, launch{Config: w.config(), Name: "taken"})
 	wantFailure(t, "a name that is taken", err, 409, `already_exists: unique machine name violation, machine ID `+running.ID+` already exists with name "taken"`)
 	_, err = w.launch(ctx, w.app, launch{Config: &machineConfig{Image: w.image, Guest: &guest{CPUKind: "quantum"}}})
@@ -671,7 +675,7 @@ func (w world) destroyApp(t *testing.T) {
 	}
 	must(t, "delete app", w.deleteApp(ctx, w.app))
 	_, err := w.client.app(ctx, w.app)
-	wantFailure(t, "an app that is deleted", err, 404, "Could not find App")
+	wantFailure(t, "an app that is deleted", err, 404, "app not found")
 	_, err = w.get(ctx, w.app, m.ID)
-	wantFailure(t, "a machine of an app that is deleted", err, 404, "Could not find App")
+	wantFailure(t, "a machine of an app that is deleted", err, 404, "app not found")
 }

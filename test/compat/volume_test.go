@@ -86,7 +86,7 @@ func (c *client) volume(ctx context.Context, method, path string, in any) (v vol
 // ready waits as clients do: by asking.
 func (w world) ready(t *testing.T, id string) volume {
 	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; {
+	for limit := time.Now().Add(patience); ; {
 		v, err := w.volume(t.Context(), http.MethodGet, volumes(w.app, id), nil)
 		must(t, "get volume", err)
 		if v.State == "created" {
@@ -181,7 +181,7 @@ func (w world) growVolume(t *testing.T, v volume) {
 // dropVolume destroys a volume that no Machine has any longer, or is about to have none.
 func (w world) dropVolume(t *testing.T, id string) {
 	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		v, err := w.volume(t.Context(), http.MethodGet, volumes(w.app, id), nil)
 		must(t, "get volume", err)
 		if v.AttachedMachine == nil {
@@ -212,7 +212,7 @@ func (w world) volumeSnapshots(t *testing.T) {
 	w.ready(t, v.ID)
 	must(t, "create snapshot", w.call(t.Context(), http.MethodPost, volumes(w.app, v.ID, "snapshots"), nil, nil))
 	var list []volumeSnapshot
-	for limit := time.Now().Add(30 * time.Second); len(list) == 0 || list[0].Status != "created"; time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(patience); len(list) == 0 || list[0].Status != "created"; time.Sleep(20 * time.Millisecond) {
 		must(t, "list snapshots", w.call(t.Context(), http.MethodGet, volumes(w.app, v.ID, "snapshots"), nil, &list))
 		if time.Now().After(limit) {
 			t.Fatalf("the snapshots stay %+v", list)

@@ -97,13 +97,18 @@ func certificatesRequested(t *testing.T, h Harness) {
 	wantError(t, "request a wildcard", err, hangar.CodeInvalid, hangar.ReasonUnsupported)
 	left, err := h.Certificates.RemoveCertificate(ctx, app, name, hangar.CertificateACME)
 	must(t, "remove", err)
-	if left != nil {
+	if left == nil || left.Hostname != name || left.ACME || left.Custom {
 		t.Errorf("left is %+v", left)
 	}
 	list, err := h.Certificates.Certificates(ctx, app)
 	must(t, "list", err)
-	if len(list) != 0 {
+	if len(list) != 1 || list[0].Hostname != name || list[0].ACME || len(list[0].Issued) != 0 {
 		t.Errorf("listed %+v", list)
+	}
+	again, err := h.Certificates.RequestCertificate(ctx, app, name)
+	must(t, "request for a hostname without a certificate", err)
+	if !again.ACME {
+		t.Errorf("requested %+v", again)
 	}
 }
 
@@ -284,7 +289,7 @@ func certificateRights(t *testing.T, h Harness) {
 		_, err = c.h.Certificates.Certificate(ctx, app, name)
 		wantCode(t, who+" gets", err, c.read)
 		_, err = c.h.Certificates.CheckCertificate(ctx, app, name)
-		wantCode(t, who+" checks", err, c.read)
+		wantCode(t, who+" checks", err, c.change)
 		_, err = c.h.Certificates.UploadCertificate(ctx, app, name, up)
 		wantCode(t, who+" uploads", err, c.change)
 		if c.change != "" {

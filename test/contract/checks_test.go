@@ -26,12 +26,13 @@ func TestChecksFollowAServer(t *testing.T) {
 	if _, err := c.CreateApp(t.Context(), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
 		t.Fatal(err)
 	}
-	second := hangar.Duration(time.Second)
+	// A server that stands still for longer than a check has makes it fail.
+	second, patient := hangar.Duration(time.Second), hangar.Duration(30*time.Second)
 	m, err := c.CreateMachine(t.Context(), app, hangar.MachineCreate{Config: hangar.MachineConfig{
 		Image:    image,
 		Init:     hangar.Init{Exec: []string{"sh", "-c", servers}},
-		Checks:   map[string]hangar.Check{"port": {Type: "tcp", Port: 8081, Interval: &second}},
-		Services: []hangar.Service{{InternalPort: 8080, Checks: []hangar.Check{{Type: "http", Path: "/ok", Interval: &second}}}},
+		Checks:   map[string]hangar.Check{"port": {Type: "tcp", Port: 8081, Interval: &second, Timeout: &patient}},
+		Services: []hangar.Service{{InternalPort: 8080, Checks: []hangar.Check{{Type: "http", Path: "/ok", Interval: &second, Timeout: &patient}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func (p probed) wait(s hangar.MachineState) {
 
 func (p probed) exec(command ...string) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
 	defer cancel()
 	if r, err := p.c.ExecMachine(ctx, p.ref, hangar.ExecRequest{Command: command}, hangar.ExecStreams{}); err != nil || r.ExitCode != 0 {
 		p.Fatalf("%v: %+v, %v", command, r, err)
@@ -117,7 +118,7 @@ func (p probed) exec(command ...string) {
 // until waits for statuses, and for a part of the output of the last check.
 func (p probed) until(statuses, output string) {
 	p.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		var got []string
 		checks := p.machine().Checks
 		for _, k := range checks {

@@ -30,6 +30,7 @@ type Harness struct {
 	Machines     hangar.MachineService
 	Platform     hangar.PlatformService
 	Secrets      hangar.SecretService
+	SecretKeys   hangar.SecretKeyService
 	Registries   hangar.RegistryService
 	Identity     hangar.IdentityService
 	SigningKeys  hangar.SigningKeyService

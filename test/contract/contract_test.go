@@ -31,7 +31,7 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 	server := httptest.NewUnstartedServer(nil)
 	handler := api.New(api.Config{
 		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
+		Secrets: s, SecretKeys: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
 		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
 		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
@@ -54,14 +54,14 @@ func serve(t *testing.T, l net.Listener, address string) contract.Harness {
 }
 
 // over is a harness whose services are a client with a credential.
-func over(tb testing.TB, address, credential string, h contract.Harness) contract.Harness {
+func over(tb testing.TB, address, credential string, h contract.Harness, options ...client.Option) contract.Harness {
 	tb.Helper()
-	c := client.New(address, credential)
+	c := client.New(address, credential, options...)
 	tb.Cleanup(c.Close)
-	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes, h.Addresses, h.Certificates = c, c, c, c, c, c, c, c, c, c, c, c, c
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.SecretKeys, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes, h.Addresses, h.Certificates = c, c, c, c, c, c, c, c, c, c, c, c, c, c
 	h.As = func(tb testing.TB, credential string) contract.Harness {
 		tb.Helper()
-		return over(tb, address, credential, h)
+		return over(tb, address, credential, h, options...)
 	}
 	return h
 }
@@ -83,6 +83,7 @@ func TestOverTCP(t *testing.T) {
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 	t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+	t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
 	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
@@ -104,6 +105,7 @@ func TestOverUnixSocket(t *testing.T) {
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 	t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+	t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
 	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })

@@ -40,6 +40,7 @@ func TestDaemon(t *testing.T) {
 			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 			t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
 			t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
+			t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
 			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
 			t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })

@@ -29,6 +29,7 @@ const (
 	firstSecret    = "first-5e1f0a0c-plaintext"
 	secondSecret   = "second-77d2b9aa-plaintext"
 	registrySecret = "registry-0b51c6f4-plaintext"
+	keySecret      = "key-48a6e3d7-plaintext-of-some-size" // the value of a secret key
 )
 
 // hidden is a daemon with one App, whose Machines have secrets.
@@ -52,6 +53,7 @@ func TestSecretsStayHidden(t *testing.T) {
 	image := d.Push(daemon.Busybox(t, "sh", "sleep", "cat", "echo"), "busybox:1", "--cmd", "sleep", "--cmd", "100000")
 	d.Run("apps", "create", string(hiddenApp))
 	h.set("TOKEN", firstSecret)
+	signature := h.setKey()
 	login := hangar.RegistryLogin{Username: "me", Password: hangar.NewSensitive(registrySecret)}
 	if _, err := h.c.SetRegistryCredential(ctx, "registry.example", login); err != nil {
 		t.Fatal(err)
@@ -79,6 +81,9 @@ func TestSecretsStayHidden(t *testing.T) {
 	d.Up()
 	h.restart(m.Ref())
 	h.has(m.Ref(), firstSecret)
+	if err := h.c.VerifyWithKey(ctx, hiddenKey, 0, []byte("text"), signature); err != nil {
+		t.Errorf("a signature of before: %v", err)
+	}
 	d.Run("secrets", "deploy", string(hiddenApp))
 	h.has(m.Ref(), secondSecret)
 	h.nowhere()
@@ -108,6 +113,27 @@ func (h hidden) set(name, value string) {
 	}
 }
 
+var hiddenKey = hangar.SecretKeyRef{App: hiddenApp, Name: "key"}
+
+// setKey sets a secret key and returns its signature of "text".
+func (h hidden) setKey() []byte {
+	h.Helper()
+	in := hangar.SecretKeySet{Type: hangar.SecretKeyHS256, Value: hangar.NewSensitive(keySecret)}
+	if _, _, err := h.c.SetSecretKey(h.ctx, hiddenKey, in); err != nil {
+		h.Fatal(err)
+	}
+	in.Type = hangar.SecretKeyES256
+	_, _, err := h.c.SetSecretKey(h.ctx, hiddenKey, in)
+	if hangar.CodeOf(err) != hangar.CodeInvalid || revealing([]byte(err.Error())) {
+		h.Errorf("a value of another type: %v", err)
+	}
+	signature, err := h.c.SignWithKey(h.ctx, hiddenKey, 0, []byte("text"))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return signature
+}
+
 func (h hidden) started(ref hangar.MachineRef) {
 	h.Helper()
 	if _, err := h.c.WaitMachine(h.ctx, ref, hangar.MachineWait{Timeout: time.Minute}); err != nil {
@@ -134,6 +160,9 @@ func (h hidden) has(ref hangar.MachineRef, want string) {
 		if !strings.Contains(environ.String(), "TOKEN="+want) {
 			h.Errorf("%q shows %q, want the secret %q", command, environ.String(), want)
 		}
+		if strings.Contains(environ.String(), keySecret) {
+			h.Errorf("%q shows a secret key", command)
+		}
 	}
 }
 
@@ -152,7 +181,8 @@ func (h hidden) nowhere() {
 	h.clean("the log of the daemon", []byte(h.d.Output()))
 	paths := []string{
 		"/v1/apps", "/v1/registries", "/v1/registries/registry.example", "/v1/images", "/v1/apps/hidden", "/v1/apps/hidden/secrets",
-		"/v1/apps/hidden/secrets/TOKEN", "/v1/apps/hidden/machines?include_deleted=true", "/api/v1/apps/hidden/logs",
+		"/v1/apps/hidden/secrets/TOKEN", "/v1/apps/hidden/secretkeys", "/v1/apps/hidden/secretkeys/key",
+		"/v1/apps/hidden/secretkeys?types=hs256", "/v1/apps/hidden/machines?include_deleted=true", "/api/v1/apps/hidden/logs",
 	}
 	if machines, err := h.c.Machines(h.ctx, hiddenApp, hangar.MachineFilter{}); err == nil {
 		for _, m := range machines {
@@ -162,6 +192,7 @@ func (h hidden) nowhere() {
 			h.clean("status", []byte(h.d.Run("machine", "status", string(hiddenApp), string(m.ID))))
 		}
 		h.clean("list", []byte(h.d.Run("secrets", "list", string(hiddenApp), "--json")))
+		h.clean("list of keys", []byte(h.d.Run("secretkeys", "list", string(hiddenApp), "--json")))
 	}
 	for _, path := range paths {
 		h.clean(path, h.get(path))
@@ -195,7 +226,7 @@ func (h hidden) clean(what string, text []byte) {
 }
 
 func revealing(text []byte) bool {
-	for _, s := range []string{firstSecret, secondSecret, registrySecret} {
+	for _, s := range []string{firstSecret, secondSecret, registrySecret, keySecret} {
 		if bytes.Contains(text, []byte(s)) || bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString([]byte(s)))) {
 			return true
 		}
@@ -213,7 +244,7 @@ func find(t *testing.T, dir string) (found []string) {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && entry.Name() == "rootfs" { // what the Machine itself sees
+		if entry.IsDir() && (entry.Name() == "rootfs" || entry.Name() == "layers") { // what the Machine itself sees
 			return fs.SkipDir
 		}
 		if !entry.Type().IsRegular() {

@@ -65,6 +65,7 @@ func platformPlacements(t *testing.T, h Harness) {
 		"nothing":         {},
 		"any region":      {Regions: []hangar.Region{hangar.AnyRegion}, Count: 3},
 		"its region":      {Regions: []hangar.Region{"zzz", m.Region}, Count: 1},
+		"no region of it": {Regions: []hangar.Region{"zzz"}},
 		"a group":         {Regions: []hangar.Region{"europe"}, Org: hangar.OrgPersonal},
 		"with a volume":   {Count: 2, VolumeBytes: 1<<30 - 1},
 		"more than holds": {Count: hangar.MaxPlacements, Guest: hangar.Guest{MemoryMB: 1024}},
@@ -85,7 +86,6 @@ func platformPlacements(t *testing.T, h Harness) {
 
 func platformRefused(t *testing.T, h Harness) {
 	for name, q := range map[string]hangar.PlacementQuery{
-		"unknown region":  {Regions: []hangar.Region{"zzz"}},
 		"negative count":  {Count: -1},
 		"too many":        {Count: hangar.MaxPlacements + 1},
 		"negative volume": {VolumeBytes: -1},

@@ -5,11 +5,15 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -32,6 +36,7 @@ import (
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/freeport"
 	"github.com/hangar-platform/hangar/internal/keyset"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
@@ -48,11 +53,16 @@ func verifiers(t *testing.T) map[string]verifier {
 
 func goOIDC(t *testing.T, issuer, audience, token string) (claims hangar.IdentityClaims, err error) {
 	t.Helper()
-	provider, err := third.NewProvider(t.Context(), issuer)
+	return verifyBy(t.Context(), issuer, audience, token)
+}
+
+// verifyBy is goOIDC with the HTTP client that third.ClientContext has put into ctx.
+func verifyBy(ctx context.Context, issuer, audience, token string) (claims hangar.IdentityClaims, err error) {
+	provider, err := third.NewProvider(ctx, issuer)
 	if err != nil {
 		return claims, err
 	}
-	verified, err := provider.Verifier(&third.Config{ClientID: audience}).Verify(t.Context(), token)
+	verified, err := provider.Verifier(&third.Config{ClientID: audience}).Verify(ctx, token)
 	if err != nil {
 		return claims, err
 	}
@@ -394,7 +404,11 @@ func TestKillDaemonWhileReplacingSigningKeys(t *testing.T) {
 	if testing.Short() {
 		rounds = 3
 	}
-	d := daemon.Start(t, daemon.Options{Driver: "fake"})
+	edge, err := freeport.Address(t.Context()) // the same over restarts, as it is part of the issuer
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: []string{"--https", edge}})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	t.Cleanup(cancel)
 	image := d.Push(daemon.Busybox(t, "sh"), "busybox:1", "--cmd", "sleep", "--cmd", "100000")
@@ -407,6 +421,20 @@ func TestKillDaemonWhileReplacingSigningKeys(t *testing.T) {
 	if _, err := c.WaitMachine(ctx, m.Ref(), hangar.MachineWait{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
+	_, port, err := net.SplitHostPort(edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := "https://oidc.hangar.localhost:" + port + "/personal"
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority(d))
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, edge)
+		},
+	}
+	verifying := third.ClientContext(ctx, &http.Client{Transport: transport})
 	var issued []string
 	for round := range rounds {
 		token, err := c.IssueIdentityToken(ctx, m.Ref(), hangar.IdentityTokenRequest{Audience: "sts.example.com"})
@@ -424,7 +452,7 @@ func TestKillDaemonWhileReplacingSigningKeys(t *testing.T) {
 		<-rotated
 		d.Up()
 		for i, token := range issued {
-			if _, err := goOIDC(t, d.URL()+"/oidc/personal", "sts.example.com", token); err != nil {
+			if _, err := verifyBy(verifying, issuer, "sts.example.com", token); err != nil {
 				t.Errorf("round %d: token %d: %v", round, i, err)
 			}
 		}

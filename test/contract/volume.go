@@ -22,6 +22,7 @@ func VolumeService(t *testing.T, h Harness) {
 		"update":         volumeUpdate,
 		"extend":         volumeExtend,
 		"destroy":        volumeDestroy,
+		"purge":          volumePurge,
 		"mount":          volumeMount,
 		"bad mounts":     volumeBadMounts,
 		"at once":        volumeAtOnce,
@@ -346,10 +347,13 @@ func volumeAppDestroyed(t *testing.T, h Harness) {
 	wantError(t, "get volume of no app", err, hangar.CodeNotFound, hangar.ReasonAppNotFound)
 	_, err = h.Apps.CreateApp(h.Context(t), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal})
 	must(t, "create app again", err)
-	if got := h.volume(t, v.Ref()); got.State != hangar.VolumePendingDestroy || got.AttachedMachine != "" {
-		t.Errorf("with its app, a volume became %+v", got)
-	}
-	if _, err := h.Volumes.UndeleteVolume(h.Context(t), v.Ref()); err != nil {
-		t.Errorf("undelete in an app of the same name: %v", err)
+	ref := hangar.VolumeRef{App: app, ID: v.ID}
+	_, err = h.Volumes.Volume(h.Context(t), ref)
+	wantError(t, "get it in another app of the same name", err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	_, err = h.Volumes.UndeleteVolume(h.Context(t), ref)
+	wantError(t, "undelete it there", err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	list, err := h.Volumes.Volumes(h.Context(t), app)
+	if err != nil || len(list) != 0 {
+		t.Errorf("an app of the same name lists %v, %v", list, err)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -28,18 +27,24 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/freeport"
 	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 )
 
 // Options say how a daemon is run.
 type Options struct {
 	Driver string   // "gvisor" or "fake"; empty: gvisor
+	API    string   // address of the API, of this host; empty: a free one of the loopback
 	Args   []string // more arguments of `hangar up`
 	Env    []string // more environment, "NAME=value"
 }
 
-// readyWithin bounds how long a daemon may take to serve.
-const readyWithin = 60 * time.Second
+const (
+	// readyWithin bounds how long a daemon may take to serve.
+	readyWithin = 60 * time.Second
+	// goneWithin bounds how long the kernel may take to let go of what a daemon had.
+	goneWithin = 20 * time.Second
+)
 
 // Daemon is a running hangar with a data directory.
 type Daemon struct {
@@ -98,7 +103,10 @@ func Start(tb testing.TB, o Options) *Daemon {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	d := &Daemon{tb: tb, o: o, dir: dir, addr: freeAddr(tb), log: filepath.Join(tb.TempDir(), "daemon.log")}
+	if o.API == "" {
+		o.API = freeAddr(tb)
+	}
+	d := &Daemon{tb: tb, o: o, dir: dir, addr: o.API, log: filepath.Join(tb.TempDir(), "daemon.log")}
 	tb.Cleanup(d.down)
 	d.Up()
 	return d
@@ -107,12 +115,11 @@ func Start(tb testing.TB, o Options) *Daemon {
 // freeAddr picks a loopback address that nobody listens on.
 func freeAddr(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // Dir returns the data directory.
@@ -172,7 +179,7 @@ func (d *Daemon) launch() {
 	defer out.Close()
 	args := append([]string{"up", "--dir", d.dir, "--api", d.addr, "--http", "127.0.0.1:0", "--https", "127.0.0.1:0", "--wireguard", ":0", "--driver", d.o.Driver}, d.o.Args...)
 	d.cmd = exec.Command(Binary(d.tb), args...)
-	d.cmd.Env = append(os.Environ(), d.o.Env...)
+	d.cmd.Env = append(append(os.Environ(), "HANGAR_CONFIG=/dev/null"), d.o.Env...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	if err := d.cmd.Start(); err != nil {
 		d.tb.Fatal(err)
@@ -320,7 +327,8 @@ func (d *Daemon) Push(path, name string, flags ...string) string {
 // down removes everything and fails the test if anything is left.
 func (d *Daemon) down() {
 	if d.tb.Failed() {
-		d.tb.Logf("output of the daemon:\n%s", d.Output())
+		before, _, _ := strings.Cut(d.Output(), "SIGQUIT: quit") // the stacks would hide what else failed
+		d.tb.Logf("output of the daemon:\n%s", before)
 	}
 	out, err := exec.Command(Binary(d.tb), "down", "--dir", d.dir, "--yes").CombinedOutput()
 	if err != nil {
@@ -329,8 +337,14 @@ func (d *Daemon) down() {
 	if d.done != nil {
 		<-d.done
 	}
-	for _, left := range Leftovers(d.dir) {
-		d.tb.Errorf("hangar down left %s", left)
+	// A mount that another process has copied meanwhile, with a namespace of its own, keeps its
+	// device for as long as that lasts.
+	left := Leftovers(d.dir)
+	for began := time.Now(); len(left) > 0 && time.Since(began) < goneWithin; left = Leftovers(d.dir) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, thing := range left {
+		d.tb.Errorf("hangar down left %s", thing)
 	}
 }
 

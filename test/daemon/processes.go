@@ -60,6 +60,61 @@ func StorageDaemons(dir string) (map[hangar.VolumeID][]int, error) {
 	return pids, err
 }
 
+// Process is one of the processes of this host.
+type Process struct {
+	PID, Parent int
+	State       byte   // as in proc(5): 'Z' is one that nobody has reaped
+	Command     string // its arguments, or its name in parentheses if it has none
+}
+
+// Family lists the processes that a daemon has on this host: those whose command line has one of
+// the marks, and all that descend from them or have the process root as an ancestor, zombies
+// included.
+func Family(root int, marks ...string) ([]Process, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[int]Process)
+	for _, path := range stats {
+		if p, ok := readProcess(filepath.Dir(path)); ok { // a process may end while it is looked at
+			all[p.PID] = p
+		}
+	}
+	var family []Process
+	for _, p := range all {
+		for at, ok := p, true; ok; at, ok = all[at.Parent] {
+			if at.PID == root || slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(at.Command, mark) }) {
+				family = append(family, p)
+				break
+			}
+		}
+	}
+	return family, nil
+}
+
+// readProcess reads the directory of a process in /proc; false: it has none any more.
+func readProcess(dir string) (p Process, ok bool) {
+	command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	raw, err2 := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil || err2 != nil {
+		return p, false
+	}
+	// "7 (name) S 1": the name may hold anything.
+	stat := string(raw)
+	from, to := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+	fields := strings.Fields(stat[to+1:])
+	if p.PID, err = strconv.Atoi(filepath.Base(dir)); err != nil || from < 0 || len(fields) < 2 {
+		return p, false
+	}
+	p.State = fields[0][0]
+	p.Parent, _ = strconv.Atoi(fields[1])
+	if p.Command = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " ")); p.Command == "" {
+		p.Command = stat[from : to+1]
+	}
+	return p, true
+}
+
 // eachProcess calls f with every process of this host that has a command line.
 func eachProcess(f func(pid int, args []string)) error {
 	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")

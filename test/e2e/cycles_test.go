@@ -12,12 +12,14 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // kept is what keeper answers.
@@ -111,13 +113,11 @@ func twin(t *testing.T, mb string) *keeper {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", ":0")
+	port, err := freeport.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	return strconv.Itoa(port)
 }
 
 // same fails unless both keepers kept the same, and the first is still who it was.
@@ -206,8 +206,8 @@ func TestSuspendCyclesLoseNothing(t *testing.T) {
 		}
 	})
 	s := newSubject(t, m)
-	cycles, kills, cold := times(200, 20), 0, 0
-	for n := range cycles {
+	most, kills, cold := cycles(t, 200, 20), 0, 0
+	for n := range most {
 		s.work(t, 1+random.IntN(20))
 		if random.IntN(8) == 0 {
 			p.killAndUp(random)
@@ -241,7 +241,7 @@ func TestSuspendCyclesLoseNothing(t *testing.T) {
 		}
 		s.work(t, 1)
 	}
-	t.Logf("%d cycles, %d kills of the daemon, %d cold boots that were announced", cycles, kills, cold)
+	t.Logf("%d cycles, %d kills of the daemon, %d cold boots that were announced", most, kills, cold)
 }
 
 // killAndUp kills the daemon while nothing is asked of it.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -185,16 +184,7 @@ func TestExitsWhileTheDaemonIsDown(t *testing.T) {
 	for _, e := range endings {
 		keepers[e.name].fatal("/exit", e.values)
 	}
-	for _, e := range endings {
-		until(t, "end of "+e.name, func() error {
-			conn, err := net.DialTimeout("tcp", machines[e.name].addr(8080), 200*time.Millisecond)
-			if err == nil {
-				conn.Close()
-				return errors.New("it still listens")
-			}
-			return nil
-		})
-	}
+	p.untilAllEnd(t)
 	p.d.Up()
 	for _, e := range endings {
 		t.Run(e.name, func(t *testing.T) {
@@ -212,6 +202,18 @@ func TestExitsWhileTheDaemonIsDown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// untilAllEnd waits until no Machine runs, while there is no daemon.
+func (p *platform) untilAllEnd(t *testing.T) {
+	t.Helper()
+	until(t, "end of the Machines", func() error {
+		ids, err := daemon.Sandboxes(p.d.Dir())
+		if err == nil && len(ids) > 0 {
+			err = fmt.Errorf("%v still run", ids)
+		}
+		return err
+	})
 }
 
 // TestOutOfMemory: a Machine that takes more memory than it has ends, and the event
@@ -329,13 +331,17 @@ func TestDownLeavesNothing(t *testing.T) {
 	if t.Failed() {
 		return // and the daemon has said why
 	}
-	after := inventory(t)
-	for _, thing := range left(before, after, dir, id) {
-		t.Errorf("left behind: %s", thing)
-	}
-	if has(after, own) {
-		t.Errorf("left behind: %s", own)
-	}
+	until(t, "nothing is left behind", func() error { // the kernel takes devices down in its own time
+		after := inventory(t)
+		things := left(before, after, dir, id)
+		if has(after, own) {
+			things = append(things, own)
+		}
+		if len(things) > 0 {
+			return fmt.Errorf("there is\n%s", strings.Join(things, "\n"))
+		}
+		return nil
+	})
 }
 
 // has reports whether a thing in an inventory begins so.

@@ -210,7 +210,8 @@ func followNames(t *testing.T, p *platform, m, watcher *machine, name string) {
 	slices.Sort(vanished)
 	t.Logf("appeared after %s (median), %s at most; vanished after %s, %s at most",
 		appeared[rounds/2], appeared[rounds-1], vanished[rounds/2], vanished[rounds-1])
-	const goal = 50 * time.Millisecond
+	// It takes some 10 ms. What polls, or waits for an answer to expire, takes seconds.
+	const goal = 500 * time.Millisecond
 	if appeared[rounds/2] > goal || vanished[rounds/2] > goal {
 		t.Errorf("names follow after %s and %s", appeared[rounds/2], vanished[rounds/2])
 	}

@@ -77,7 +77,8 @@ func quickly(ctx context.Context, c *http.Client, question string) error {
 }
 
 // TestEdgeLosesNoRequest keeps the edge busy while Machines start, stop, are suspended and
-// crash, and the daemon is restarted: every request is answered.
+// crash, and the daemon is restarted: every request is answered, but for one with each crash,
+// which is blamed for that if it was alone in the Machine.
 func TestEdgeLosesNoRequest(t *testing.T) {
 	p := start(t)
 	address, _ := p.publish(t)
@@ -94,7 +95,7 @@ func TestEdgeLosesNoRequest(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var answered, slow atomic.Int64
+	var answered, slow, blamed atomic.Int64
 	var failures sync.Map
 	var loads sync.WaitGroup
 	for i := range clients {
@@ -103,7 +104,10 @@ func TestEdgeLosesNoRequest(t *testing.T) {
 			defer c.CloseIdleConnections()
 			for n := 0; ctx.Err() == nil; n++ {
 				began := time.Now()
-				if err := quickly(t.Context(), c, fmt.Sprintf("client=%d&n=%d", i, n)); err != nil {
+				err := quickly(t.Context(), c, fmt.Sprintf("client=%d&n=%d", i, n))
+				if err != nil && strings.Contains(err.Error(), "has ended over the request") {
+					blamed.Add(1)
+				} else if err != nil {
 					failures.Store(fmt.Sprintf("%s client %d, request %d, after %s", began.Format(time.StampMilli), i, n, time.Since(began)), err)
 				}
 				if answered.Add(1); time.Since(began) > 5*time.Second {
@@ -138,7 +142,10 @@ func TestEdgeLosesNoRequest(t *testing.T) {
 		t.Errorf("%s: %v", key, err)
 		return lost < 20
 	})
-	t.Logf("%d requests answered, %d of them after more than 5 s; %v; at most %d MB", answered.Load(), slow.Load(), done, most>>20)
+	t.Logf("%d requests answered, %d of them after more than 5 s; %v; %d blamed; at most %d MB", answered.Load(), slow.Load(), done, blamed.Load(), most>>20)
+	if blamed.Load() > int64(done["crash"]) {
+		t.Errorf("%d requests were blamed for %d crashes", blamed.Load(), done["crash"])
+	}
 	if most > 600<<20 {
 		t.Errorf("the daemon held %d MB", most>>20)
 	}
@@ -210,7 +217,7 @@ func TestEdgeBearsHostileClients(t *testing.T) {
 		worst = max(worst, time.Since(began))
 	}
 	t.Logf("at worst %s", worst)
-	if worst > 10*time.Second { // what is broken never answers
+	if worst > patience/2 { // what is broken never answers
 		t.Errorf("a request took %s", worst)
 	}
 }

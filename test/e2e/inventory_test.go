@@ -1,16 +1,21 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/nftables"
+
+	"github.com/hangar-platform/hangar/test/daemon"
 )
 
 // inventory lists what programs may leave on a server, each thing by its kind and a
@@ -37,13 +42,21 @@ func inventory(t *testing.T) map[string]bool {
 	for _, table := range tables {
 		found["table "+table.Name] = true
 	}
-	for _, file := range []struct{ kind, path string }{{"mount", "/proc/self/mounts"}, {"route", "/proc/net/route"}, {"route", "/proc/net/ipv6_route"}} {
+	// Those of the thread: the main one may have been left in a namespace of a test.
+	for _, file := range []struct {
+		kind, path string
+		uses       int // the first of two columns that count who uses it; 0: none
+	}{{"mount", "/proc/thread-self/mounts", 0}, {"route", "/proc/thread-self/net/route", 4}, {"route", "/proc/thread-self/net/ipv6_route", 6}} {
 		b, err := os.ReadFile(file.path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(b)) {
-			found[file.kind+" "+strings.Join(strings.Fields(line), " ")] = true
+			fields := strings.Fields(line)
+			if file.uses > 0 {
+				fields = slices.Delete(fields, file.uses, file.uses+2)
+			}
+			found[file.kind+" "+strings.Join(fields, " ")] = true
 		}
 	}
 	for kind, pattern := range map[string]string{
@@ -158,4 +171,118 @@ func ruleset(t *testing.T, name string) map[string]bool {
 		t.Fatalf("there is no table %s", name)
 	}
 	return found
+}
+
+// census lists what a daemon with a running Machine has on the server, each thing by its kind and
+// a name without what differs from one thing to the next of its kind: numbers, and ids of
+// Machines and volumes. Beyond the inventory it has the rules and elements of its nftables table,
+// its zombies, what its processes have open, the mounts that they see in namespaces of their own,
+// and the files of its data directory but for those below the directories apart.
+func census(t *testing.T, d *daemon.Daemon, apart ...string) map[string][]string {
+	t.Helper()
+	dir, id := d.Dir(), instance(t, d)
+	found := map[string][]string{}
+	count := func(thing, one string) {
+		thing = typical(thing, dir, id)
+		found[thing] = append(found[thing], one)
+	}
+	for _, thing := range left(nil, inventory(t), dir, id) {
+		if !strings.HasPrefix(thing, "process ") {
+			count(thing, thing)
+		}
+	}
+	for thing := range ruleset(t, "hangar_"+id) {
+		count(thing, thing)
+	}
+	family, err := daemon.Family(d.PID(), dir+"/", "hangar-"+id+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ours = "/proc/thread-self/ns/mnt"
+	own, err := os.Readlink(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces := map[string]bool{own: true}
+	for _, p := range family {
+		program, one := filepath.Base(strings.Fields(p.Command)[0]), fmt.Sprintf("process %d of %d", p.PID, p.Parent)
+		if p.State == 'Z' {
+			count("zombie "+program, one)
+			continue
+		}
+		if strings.HasPrefix(p.Command, "(") {
+			continue // a sandbox's, without arguments: they come and go with the processes of the guest
+		}
+		count("process "+program, one)
+		proc := filepath.Join("/proc", strconv.Itoa(p.PID))
+		files, _ := filepath.Glob(filepath.Join(proc, "fd", "*")) // what ends meanwhile has nothing open
+		for _, file := range files {
+			if to, err := os.Readlink(file); err == nil {
+				count("descriptor of "+program+": "+to, file+" "+to)
+			}
+		}
+		ns, err := os.Readlink(filepath.Join(proc, "ns", "mnt"))
+		if err != nil || namespaces[ns] {
+			continue
+		}
+		namespaces[ns] = true
+		mounts, _ := os.ReadFile(filepath.Join(proc, "mounts"))
+		for line := range strings.Lines(string(mounts)) {
+			if strings.Contains(line, dir) || strings.Contains(line, id) {
+				count("mount as seen by "+program+": "+strings.TrimSpace(line), one+" "+line)
+			}
+		}
+	}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir() && filepath.Dir(path) == dir && slices.Contains(apart, e.Name()):
+			return fs.SkipDir
+		case e.IsDir() && filepath.Dir(path) == filepath.Join(dir, "layers"): // what is inside is the tenant's
+			count("file "+path, path)
+			return fs.SkipDir
+		}
+		count("file "+path, path)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var (
+	idOfVolume  = regexp.MustCompile(`vol_[0-9a-z]{16}`)
+	idOfMachine = regexp.MustCompile(`[0-9a-f]{8,}`)
+	anyNumber   = regexp.MustCompile(`[0-9]+`)
+)
+
+// typical is the name that a thing has in a census.
+func typical(thing, dir, id string) string {
+	thing = strings.ReplaceAll(strings.ReplaceAll(thing, dir, "DIR"), id, "INSTANCE")
+	thing = idOfVolume.ReplaceAllString(thing, "VOLUME")
+	thing = idOfMachine.ReplaceAllString(thing, "ID")
+	return anyNumber.ReplaceAllString(thing, "N")
+}
+
+// differences lists what there is more of in one census than in another, and which are new, and
+// what there is less of, but for descriptors: a program may close some when it likes.
+func differences(before, after map[string][]string) (list []string) {
+	for thing, all := range after {
+		if n := len(before[thing]); len(all) == n || len(all) < n && strings.HasPrefix(thing, "descriptor ") {
+			continue
+		}
+		more := slices.DeleteFunc(slices.Clone(all), func(one string) bool { return slices.Contains(before[thing], one) })
+		list = append(list, fmt.Sprintf("%s: %d, were %d; new are %q", thing, len(all), len(before[thing]), more[:min(len(more), 5)]))
+	}
+	for thing, all := range before {
+		if len(after[thing]) == 0 && !strings.HasPrefix(thing, "descriptor ") {
+			list = append(list, fmt.Sprintf("%s: none, were %d", thing, len(all)))
+		}
+	}
+	slices.Sort(list)
+	return list
 }

@@ -42,10 +42,16 @@ type platform struct {
 
 func start(t *testing.T) *platform {
 	t.Helper()
+	return startWith(t)
+}
+
+// startWith is start with more arguments of `hangar up`.
+func startWith(t *testing.T, args ...string) *platform {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("end-to-end tests are left out of short runs")
 	}
-	p := &platform{d: daemon.Start(t, daemon.Options{})}
+	p := &platform{d: daemon.Start(t, daemon.Options{Args: args})}
 	p.c = p.d.Client()
 	if _, err := p.c.CreateApp(t.Context(), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
 		t.Fatal(err)

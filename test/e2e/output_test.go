@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -17,7 +16,7 @@ import (
 // prints much and ends.
 const lastWords = `
 while [ ! -e /var/tmp/go ]; do sleep 0.1; done
-sleep 3
+sleep 15
 seq 1 20000
 echo "panic: oh no" >&2
 exit 3`
@@ -48,13 +47,7 @@ func TestLastWordsWhileTheDaemonIsDown(t *testing.T) {
 	if ids, err := daemon.Sandboxes(p.d.Dir()); err != nil || len(ids) != len(all) {
 		t.Fatalf("the Machines ended too early: %v, %v", ids, err)
 	}
-	until(t, "end of the Machines", func() error {
-		ids, err := daemon.Sandboxes(p.d.Dir())
-		if err == nil && len(ids) > 0 {
-			err = fmt.Errorf("%v still run", ids)
-		}
-		return err
-	})
+	p.untilAllEnd(t)
 	p.d.Up()
 	kept.wait(t, hangar.MachineStopped)
 	removed.wait(t, hangar.MachineDestroyed)

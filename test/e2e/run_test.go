@@ -23,6 +23,20 @@ func times(full, bounded int) int {
 	return full
 }
 
+// cycles is how often a test repeats what must lose nothing: what E2E_CYCLES says, else as times.
+func cycles(t *testing.T, full, bounded int) int {
+	t.Helper()
+	said := os.Getenv("E2E_CYCLES")
+	if said == "" {
+		return times(full, bounded)
+	}
+	n, err := strconv.Atoi(said)
+	if err != nil || n < 1 {
+		t.Fatalf("E2E_CYCLES is %q, and must be a number from 1 on", said)
+	}
+	return n
+}
+
 // TestPrograms runs each program as a Machine, with a real client, through
 // everything that may happen to a Machine.
 func TestPrograms(t *testing.T) {

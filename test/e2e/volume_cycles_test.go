@@ -22,9 +22,9 @@ func TestSuspendCyclesKeepVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cycles, kills := times(200, 15), 0
+	most, kills := cycles(t, 200, 15), 0
 	var read int64
-	for n := range cycles {
+	for n := range most {
 		stop := writeOn(t, w)
 		progress(t, w, 1+random.Uint64N(10))
 		// Suspended while it writes: the connection is still there afterwards.
@@ -47,7 +47,7 @@ func TestSuspendCyclesKeepVolumes(t *testing.T) {
 		}
 		read += found.Read
 	}
-	t.Logf("%d cycles, %d kills of the daemon, %v batches, %d bytes read and right", cycles, kills, w.Acked(), read)
+	t.Logf("%d cycles, %d kills of the daemon, %v batches, %d bytes read and right", most, kills, w.Acked(), read)
 	// The same after a stop; the root file system begins anew then.
 	m.stop(t)
 	m.mustHave(t, w.Acked()[:1])

@@ -403,7 +403,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 	if d.storage(t) == 0 {
 		t.Skip("no process stands between the volume and its image")
 	}
-	for range times(5, 2) {
+	for kills := range times(5, 2) {
 		_ = writeOn(t, w)
 		progress(t, w, 10)
 		if err := syscall.Kill(d.storage(t), syscall.SIGKILL); err != nil {
@@ -411,8 +411,14 @@ func TestStorageDaemonKilled(t *testing.T) {
 		}
 		until(t, "event of the loss", func() error {
 			events, err := p.c.VolumeEvents(t.Context(), d.ref)
-			if err == nil && events[0].Type != hangar.VolumeEventLost {
-				err = fmt.Errorf("the newest event is %s", events[0].Type)
+			lost := 0
+			for _, e := range events {
+				if e.Type == hangar.VolumeEventLost {
+					lost++
+				}
+			}
+			if err == nil && lost != kills+1 {
+				err = fmt.Errorf("it was lost %d times", lost)
 			}
 			return err
 		})

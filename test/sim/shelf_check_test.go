@@ -88,11 +88,13 @@ func (s *shelf) learn(now *hangar.Volume, snapshots []*hangar.Snapshot) {
 	case now.State.Gone() && !v.gone && !v.mayGo:
 		s.Errorf("volume %s is %s, and nobody asked for that", now.ID, now.State)
 	case now.State == hangar.VolumeFailed && v.source != nil && v.source.doomed: // before it could be copied
+	case now.State == hangar.VolumeFailed && v.cut: // and undeleted
 	case now.State == hangar.VolumeFailed && !v.gone:
 		s.Errorf("volume %s failed: %s", now.ID, s.history(now.Ref()))
 	case !now.State.Gone() && now.SizeGB < v.sizeGB:
 		s.Errorf("volume %s has %d GB, and was extended to %d", now.ID, now.SizeGB, v.sizeGB)
 	}
+	v.partial, v.cut = false, false
 	v.gone, v.mayGo = now.State.Gone() || now.State == hangar.VolumeFailed, false
 	if !v.gone {
 		v.sizeGB = now.SizeGB
@@ -330,6 +332,25 @@ func (s *shelf) restore() {
 	}
 	if s.restored > 0 && s.rng.IntN(4) == 0 {
 		s.drill()
+	}
+}
+
+// purge removes some destroyed volumes for good, so that long runs have room for others.
+func (s *shelf) purge() {
+	s.Helper()
+	for _, v := range s.all() {
+		if !v.gone || v.purged || s.rng.IntN(4) > 0 {
+			continue
+		}
+		switch _, err := s.c.PurgeVolume(s.Context(), hangar.OrgPersonal, v.ref.ID); hangar.CodeOf(err) {
+		case "":
+			v.purged = true
+			clear(v.promised)
+			s.ever--
+		case hangar.CodeFailedPrecondition: // it failed and was never destroyed, or is being read
+		default:
+			s.Errorf("purge volume %s: %v", v.ref.ID, err)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 
 const (
 	volumesMost  = 4   // that are in use at once
-	volumesEver  = 300 // that are made, because each keeps its image for a day
+	volumesEver  = 300 // that are made and not purged, because each keeps its image for a day
 	volumeUsers  = 3
 	volumeGBMost = 8
 	settleWithin = 90 * time.Second
@@ -85,8 +85,11 @@ type kept struct {
 	ref     hangar.VolumeRef
 	busy    bool
 	gone    bool               // destroyed
+	purged  bool               // and removed before its day was over
 	mayGo   bool               // its destruction was asked for
 	source  *kept              // that it is a fork of; nil: none
+	partial bool               // it was made of something, and not seen complete since
+	cut     bool               // its destruction was asked for while it may have been partial
 	doomed  bool               // its destruction was asked for once, and it may be back
 	machine *hangar.MachineRef // that has it; nil: none
 	unsure  bool               // a verb for its Machine had no answer
@@ -166,6 +169,7 @@ func (s *shelf) round(n int) {
 	if s.rng.IntN(3) == 0 && !s.Failed() {
 		s.restore()
 	}
+	s.purge()
 	s.Logf("round %d: %s killed after %s, right after %s", n, what, life.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
@@ -232,6 +236,10 @@ func (s *shelf) note(v *kept) []uint64 {
 
 // act does one random thing to a volume that nobody else does something to.
 func (s *shelf) act(ctx context.Context, group *sync.WaitGroup, rng *rand.Rand) {
+	if rng.IntN(30) == 0 {
+		s.create(ctx, hangar.VolumeCreate{Name: "data", SizeGB: 1}, nil)
+		return
+	}
 	v := s.pick(rng)
 	if v == nil {
 		select {
@@ -372,7 +380,7 @@ func (s *shelf) make(ctx context.Context, in hangar.VolumeCreate, acked []uint64
 	}) {
 		return nil
 	}
-	v := &kept{ref: made.Ref(), acked: acked, sizeGB: made.SizeGB, promised: make(map[hangar.SnapshotID][]uint64)}
+	v := &kept{ref: made.Ref(), acked: acked, partial: verb != "create", sizeGB: made.SizeGB, promised: make(map[hangar.SnapshotID][]uint64)}
 	s.mu.Lock()
 	v.source = s.volumes[in.Source]
 	s.volumes[made.ID] = v
@@ -460,6 +468,7 @@ func (s *shelf) detach(ctx context.Context, v *kept) {
 func (s *shelf) destroy(ctx context.Context, v *kept, rng *rand.Rand) {
 	s.mu.Lock()
 	v.mayGo, v.doomed = true, true
+	v.cut = v.cut || v.partial
 	s.mu.Unlock()
 	if s.do("destroy", func() error {
 		_, err := s.c.DestroyVolume(ctx, v.ref)

@@ -436,6 +436,7 @@ func (w *world) check() {
 	w.checkApps()
 	w.checkHost()
 	w.checkNames(gone)
+	w.tidy()
 }
 
 // mostEvents is how many events the platform answers with.
@@ -506,6 +507,37 @@ func (w *world) checkNames(gone *fact) {
 	w.mu.Unlock()
 }
 
+// tidy destroys what was made without an answer, so that a long run does not fill the server.
+func (w *world) tidy() {
+	w.Helper()
+	apps, err := w.c.Apps(w.Context(), hangar.AppFilter{Org: hangar.OrgPersonal})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, a := range apps {
+		if !strings.HasPrefix(string(a.Name), "sim-") {
+			continue
+		}
+		w.mu.Lock()
+		delete(w.apps, a.Name)
+		w.mu.Unlock()
+		if err := w.c.DestroyApp(w.Context(), a.Name, true); err != nil {
+			w.Errorf("destroy app %s: %v", a.Name, err)
+		}
+	}
+	list, err := w.c.Machines(w.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, m := range list {
+		if w.facts[m.ID] == nil {
+			if err := w.c.DestroyMachine(w.Context(), m.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
+				w.Errorf("destroy machine %s: %v", m.ID, err)
+			}
+		}
+	}
+}
+
 // checkApps: an App is there or not, as was acknowledged.
 func (w *world) checkApps() {
 	w.Helper()
@@ -562,7 +594,9 @@ func (w *world) checkRows() {
 		w.Fatal(err)
 	}
 	for id := range published {
-		w.Errorf("machine %s has a row and no record", id)
+		if !slices.ContainsFunc(pending, func(p journal.Pending) bool { return p.ID == id }) {
+			w.Errorf("machine %s has a row and no record", id)
+		}
 	}
 }
 
@@ -673,13 +707,16 @@ func (w *world) running() ([]hangar.MachineID, error) {
 func (w *world) complaints() []string {
 	var list []string
 	started, existing := w.machines()
-	dirs, err := os.ReadDir(filepath.Join(w.d.Dir(), "machines"))
-	if err != nil {
-		list = append(list, err.Error())
-	}
-	for _, dir := range dirs {
-		if id := hangar.MachineID(dir.Name()); !existing[id] {
-			list = append(list, fmt.Sprintf("machine %s has a directory and no record", id))
+	for _, below := range []string{"machines", "layers"} {
+		dirs, err := os.ReadDir(filepath.Join(w.d.Dir(), below))
+		if err != nil {
+			list = append(list, err.Error())
+		}
+		for _, dir := range dirs {
+			id := hangar.MachineID(strings.TrimSuffix(dir.Name(), ".img"))
+			if id.Valid() && !existing[id] {
+				list = append(list, fmt.Sprintf("machine %s has %s in %s and no record", id, dir.Name(), below))
+			}
 		}
 	}
 	running, err := w.running()

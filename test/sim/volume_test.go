@@ -103,11 +103,10 @@ func (s *storage) lines() int {
 // grows waits until the Machine has written more lines than n.
 func (s *storage) grows(n int) {
 	s.Helper()
-	for range 200 {
+	for deadline := time.Now().Add(settleWithin); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if s.lines() > n {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	s.Fatalf("the machine writes no more: %d lines", n)
 }
@@ -116,11 +115,10 @@ func (s *storage) grows(n int) {
 func (s *storage) unnamed() string {
 	s.Helper()
 	s.exec("/bin/touch", "/data/ask")
-	for range 200 {
-		if s.exec("/bin/sh", "-c", "test -e /data/answer && echo yes || true") == "yes" {
+	for deadline := time.Now().Add(settleWithin); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if s.exec("/bin/sh", "-c", "test -s /data/answer && echo yes || true") == "yes" {
 			return s.exec("/bin/cat", "/data/answer")
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	s.Fatal("no answer")
 	return ""
@@ -139,11 +137,9 @@ func (s *storage) coldBoot() string {
 func TestVolumeKeepsFiles(t *testing.T) {
 	s := newStorage(t)
 	s.grows(3)
-	v, err := s.c.Volume(t.Context(), s.volume)
-	s.must(err)
-	if v.Usage.FSType != hangar.FSExt4 || v.Usage.Total() < 900<<20 || v.AttachedMachine != s.ref.ID || !v.Encrypted {
-		t.Errorf("volume in use %+v", v)
-	}
+	s.until("in use", func(v *hangar.Volume) bool {
+		return v.Usage.FSType == hangar.FSExt4 && v.Usage.Total() >= 900<<20 && v.AttachedMachine == s.ref.ID && v.Encrypted
+	})
 	if got := s.exec("/bin/stat", "-c", "%a %u:%g", "/data"); got != "755 0:0" {
 		t.Errorf("/data is %s", got)
 	}
@@ -170,13 +166,11 @@ func TestVolumeKeepsFiles(t *testing.T) {
 	s.must(err)
 	t.Logf("extended under a running machine; needs a restart: %t", row.NeedsRestart)
 	s.must(s.c.RestartMachine(t.Context(), s.ref, hangar.MachineRestart{}))
-	time.Sleep(100 * time.Millisecond)
-	s.wait(hangar.MachineStarted)
-	v, err = s.c.Volume(t.Context(), s.volume)
+	_, err = s.c.WaitMachine(t.Context(), s.ref, hangar.MachineWait{FromEvent: m.Events[0].ID, Timeout: time.Minute})
 	s.must(err)
-	if v.SizeGB != 2 || v.NeedsRestart || v.Usage.Total() < 1900<<20 {
-		t.Errorf("after a restart: %+v", v)
-	}
+	s.until("extended after a restart", func(v *hangar.Volume) bool {
+		return v.SizeGB == 2 && !v.NeedsRestart && v.Usage.Total() >= 1900<<20
+	})
 	if got := s.exec("/bin/cat", "/data/kept"); got != "first" {
 		t.Errorf("after the extension the file says %q", got)
 	}
@@ -189,9 +183,7 @@ func TestSuspendWithOpenFilesOnAVolume(t *testing.T) {
 		n := s.lines()
 		s.must(s.c.SuspendMachine(t.Context(), s.ref))
 		s.wait(hangar.MachineSuspended)
-		if open := s.open(); len(open) > 0 {
-			t.Errorf("open while the machine is suspended: %v", open)
-		}
+		s.closed()
 		if round == 1 {
 			s.d.Kill()
 			s.d.Up()
@@ -204,6 +196,34 @@ func TestSuspendWithOpenFilesOnAVolume(t *testing.T) {
 	}
 	if got := s.unnamed(); got != "unnamed" {
 		t.Errorf("the file without a name says %q", got)
+	}
+}
+
+// closed waits until nothing is open for volumes, which may be a moment after the Machine
+// is suspended.
+func (s *storage) closed() {
+	s.Helper()
+	open := s.open()
+	for deadline := time.Now().Add(20 * time.Second); len(open) > 0 && time.Now().Before(deadline); open = s.open() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if len(open) > 0 {
+		s.Errorf("open while the machine is suspended: %v", open)
+	}
+}
+
+// until waits until the volume is as it has to be.
+func (s *storage) until(what string, ok func(*hangar.Volume) bool) {
+	s.Helper()
+	for deadline := time.Now().Add(settleWithin); ; time.Sleep(20 * time.Millisecond) {
+		v, err := s.c.Volume(s.Context(), s.volume)
+		s.must(err)
+		if ok(v) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the volume is not %s: %+v", what, v)
+		}
 	}
 }
 

@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // Port is where the program listens in a Machine.
@@ -76,14 +78,11 @@ func New(tb testing.TB, addr string) *Writer {
 // ends or kill is called.
 func Start(tb testing.TB, binary string, dirs ...string) (w *Writer, kill func()) {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := freeport.Port(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if err := l.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	port := strconv.Itoa(free)
 	cmd := exec.Command(binary)
 	cmd.Env = []string{"BLOCKS_PORT=" + port}
 	for name, value := range Env(dirs...) {

@@ -51,9 +51,19 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 
 func TestWriteEndsWithItsContext(t *testing.T) {
 	w, _ := Start(t, Build(t), t.TempDir())
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := w.Write(ctx); err != nil {
+	ended := make(chan error, 1)
+	go func() { ended <- w.Write(ctx) }()
+	for len(w.Acked()) == 0 {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	acked := w.Acked()

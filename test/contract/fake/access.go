@@ -45,7 +45,10 @@ func (s *Service) appIf(ctx context.Context, ref hangar.MachineRef, allow permis
 	if !ok {
 		return nil, appNotFound(ref.App)
 	}
-	if t := (hangar.Target{Org: a.Org.Slug, App: a.Name, Machine: ref.ID}); !allow(p, t) {
+	if ref.AppID != "" && ref.AppID != a.ID {
+		return nil, appNotFound(ref.App)
+	}
+	if t := targetOf(a, ref.ID); !allow(p, t) {
 		return nil, denied(p, t)
 	}
 	return a, nil
@@ -62,7 +65,7 @@ func (s *Service) reader(ctx context.Context, name hangar.AppName) (func(hangar.
 	}
 	p, err := principal(ctx)
 	return func(id hangar.MachineID) bool {
-		return p.May(hangar.ActionRead, hangar.Target{Org: a.Org.Slug, App: name, Machine: id})
+		return p.May(hangar.ActionRead, targetOf(a, id))
 	}, err
 }
 
@@ -73,20 +76,35 @@ func (s *Service) findFor(ctx context.Context, action hangar.Action, ref hangar.
 }
 
 func (s *Service) findIf(ctx context.Context, ref hangar.MachineRef, allow permission) (*machine, error) {
-	if _, err := s.appIf(ctx, ref, allow); err != nil {
+	a, err := s.appIf(ctx, ref, allow)
+	if err != nil {
 		return nil, err
 	}
 	m, ok := s.machines[ref.ID]
-	if !ok || m.App != ref.App {
+	if !ok || m.AppID != a.ID {
 		return nil, machineNotFound(ref.ID)
 	}
 	return m, nil
 }
 
+// targetOf is a Machine of an App or, without an id, the App itself.
+func targetOf(a *hangar.App, id hangar.MachineID) hangar.Target {
+	return hangar.Target{Org: a.Org.Slug, OrgID: a.Org.ID, App: a.Name, AppID: a.ID, Machine: id}
+}
+
+// orgTarget is the organization that has a slug. The caller holds mu.
+func (s *Service) orgTarget(slug hangar.OrgSlug) hangar.Target {
+	t := hangar.Target{Org: slug}
+	if org := s.orgs[slug]; org != nil {
+		t.OrgID = org.ID
+	}
+	return t
+}
+
 // denied answers a caller who may not do what it wants.
 func denied(p hangar.Principal, t hangar.Target) error {
 	switch {
-	case t.App != "" && !p.Sees(hangar.Target{Org: t.Org, App: t.App}):
+	case t.App != "" && !p.Sees(hangar.Target{Org: t.Org, OrgID: t.OrgID, App: t.App, AppID: t.AppID}):
 		return appNotFound(t.App)
 	case p.Sees(t):
 		return forbidden()
@@ -102,7 +120,7 @@ func forbidden() error {
 }
 
 func appNotFound(name hangar.AppName) error {
-	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAppNotFound, "Could not find App %q", name)
+	return hangar.AppNotFound()
 }
 
 func machineNotFound(id hangar.MachineID) error {

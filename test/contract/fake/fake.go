@@ -11,7 +11,7 @@
 // imitated cat, which ends with its input.
 //
 // It is not a model of time: nothing ends by itself, no deadline but that of a
-// wait or a command passes, and that until which a destroyed volume can be had back.
+// wait or a command passes, and that until which a destroyed volume can be undeleted.
 package fake
 
 import (
@@ -39,6 +39,7 @@ type Service struct {
 
 	mu        sync.Mutex // guards what follows
 	orgs      map[hangar.OrgSlug]*hangar.Org
+	quotas    map[hangar.OrgSlug]hangar.Quotas
 	orgsMade  uint64
 	tokens    map[hangar.TokenID]*token
 	apps      map[hangar.AppName]*hangar.App
@@ -68,6 +69,7 @@ var (
 	_ hangar.ImageService       = (*Service)(nil)
 	_ hangar.PlatformService    = (*Service)(nil)
 	_ hangar.SecretService      = (*Service)(nil)
+	_ hangar.SecretKeyService   = (*Service)(nil)
 	_ hangar.RegistryService    = (*Service)(nil)
 	_ hangar.EncryptionService  = (*Service)(nil)
 	_ hangar.IdentityService    = (*Service)(nil)
@@ -150,7 +152,7 @@ func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.A
 		in.Org = defaultOrg(p)
 	}
 	if !validName(string(in.Name)) {
-		return nil, hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Name may only contain numbers, lowercase letters and dashes")
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name may only contain numbers, lowercase letters and dashes")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +169,7 @@ func (s *Service) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.A
 		network = hangar.DefaultNetwork
 	}
 	app := &hangar.App{
-		ID: string(in.Name), Name: in.Name, NumericID: s.numbers, Org: *org, Network: network, NetworkID: 1, Status: hangar.AppPending, CreatedAt: s.now().UTC().Truncate(time.Millisecond),
+		ID: hangar.AppID(fmt.Sprintf("app%013d", s.numbers)), Name: in.Name, NumericID: s.numbers, Org: *org, Network: network, NetworkID: 1, Status: hangar.AppPending, CreatedAt: s.now().UTC().Truncate(time.Millisecond),
 	}
 	s.apps[in.Name] = app
 	return s.copyApp(app), nil
@@ -185,7 +187,7 @@ func (s *Service) App(ctx context.Context, name hangar.AppName) (*hangar.App, er
 	switch {
 	case !ok:
 		return nil, appNotFound(name)
-	case !p.May(hangar.ActionRead, hangar.Target{Org: app.Org.Slug, App: name}):
+	case !p.May(hangar.ActionRead, targetOf(app, "")):
 		return nil, forbidden()
 	}
 	return s.copyApp(app), nil
@@ -199,12 +201,12 @@ func (s *Service) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if filter.Org != "" && (s.orgs[filter.Org] == nil || !p.Sees(hangar.Target{Org: filter.Org})) {
+	if filter.Org != "" && (s.orgs[filter.Org] == nil || !p.Sees(s.orgTarget(filter.Org))) {
 		return nil, orgNotFound(filter.Org)
 	}
 	var apps []*hangar.App
 	for _, a := range s.apps {
-		if p.May(hangar.ActionRead, hangar.Target{Org: a.Org.Slug, App: a.Name}) && (filter.Org == "" || filter.Org == a.Org.Slug) {
+		if p.May(hangar.ActionRead, targetOf(a, "")) && (filter.Org == "" || filter.Org == a.Org.Slug) {
 			apps = append(apps, s.copyApp(a))
 		}
 	}

@@ -3,6 +3,7 @@ package fake
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -63,15 +64,39 @@ func (s *Service) boot(m *machine, source hangar.EventSource) {
 	s.become(m, hangar.MachineStarted, hangar.EventStart, hangar.SourceAgent, nil)
 	s.log(m, hangar.LogRunner, "machine started")
 	s.log(m, hangar.LogApp, "hello from "+m.Name)
+	if code, ok := m.endsWith("exit"); ok && m.restarts == 0 {
+		s.ended(m, code, 0)
+	}
+}
+
+// endsWith is the code with which the Machine's program ends the first time that it runs: at
+// once after the word "exit", and as soon as somebody watches it after the word "doomed".
+func (m *machine) endsWith(word string) (code int, ok bool) {
+	cmd := m.Config.Init.Cmd
+	if len(cmd) != 2 || cmd[0] != word {
+		return 0, false
+	}
+	code, err := strconv.Atoi(cmd[1])
+	return code, err == nil
+}
+
+// doom ends a program that is doomed. The caller holds mu.
+func (s *Service) doom(m *machine) {
+	if code, ok := m.endsWith("doomed"); ok && m.State == hangar.MachineStarted && m.restarts == 0 {
+		s.ended(m, code, 0)
+	}
 }
 
 // exited records how the main process ended. The caller holds mu.
 func (s *Service) exited(m *machine, sig hangar.Signal, requested bool) {
-	s.exitEvent(m, sig, requested, m.State == hangar.MachineRestarting)
+	s.exitEvent(m, 128+int(sig), sig, requested, m.State == hangar.MachineRestarting)
 }
 
-func (s *Service) exitEvent(m *machine, sig hangar.Signal, requested, restarting bool) {
-	code := 128 + int(sig)
+// exitEvent records the end of the main process; sig 0: no signal ended it.
+func (s *Service) exitEvent(m *machine, code int, sig hangar.Signal, requested, restarting bool) {
+	if sig == 0 {
+		sig = -1
+	}
 	exit := &hangar.ExitEvent{
 		ExitCode: code, GuestExitCode: code, GuestSignal: int(sig), Signal: int(sig),
 		RequestedStop: requested, Restarting: restarting, ExitedAt: s.now().UTC().Truncate(time.Millisecond),
@@ -81,22 +106,22 @@ func (s *Service) exitEvent(m *machine, sig hangar.Signal, requested, restarting
 }
 
 // ended follows an exit that nobody asked for. The caller holds mu.
-func (s *Service) ended(m *machine, sig hangar.Signal) {
+func (s *Service) ended(m *machine, code int, sig hangar.Signal) {
 	policy, limit := m.Config.RestartPolicy()
-	restart := policy == hangar.RestartAlways || policy == hangar.RestartOnFailure && m.restarts < limit
+	restart := policy == hangar.RestartAlways || policy == hangar.RestartOnFailure && code != 0 && m.restarts < limit
 	if m.Config.AutoDestroy {
-		s.exitEvent(m, sig, false, false)
+		s.exitEvent(m, code, sig, false, false)
 		s.destroy(m, hangar.SourceAgent)
 		return
 	}
 	if !restart {
 		m.State = hangar.MachineStopped
-		s.exitEvent(m, sig, false, false)
+		s.exitEvent(m, code, sig, false, false)
 		return
 	}
 	m.restarts++
 	m.State = hangar.MachineRestarting
-	s.exitEvent(m, sig, false, true)
+	s.exitEvent(m, code, sig, false, true)
 	s.boot(m, hangar.SourceAgent)
 }
 

@@ -47,7 +47,7 @@ func (s *Service) CreateMachine(ctx context.Context, app hangar.AppName, in hang
 	s.numbers++
 	now := s.now().UTC().Truncate(time.Second)
 	m := &machine{Machine: hangar.Machine{
-		ID: hangar.MachineID(fmt.Sprintf("%014x", 0xd8912340000000+s.numbers)), Name: in.Name, App: app, State: hangar.MachineCreated,
+		ID: hangar.MachineID(fmt.Sprintf("%014x", 0xd8912340000000+s.numbers)), Name: in.Name, App: app, AppID: a.ID, State: hangar.MachineCreated,
 		Region: s.region, Host: hostID, InstanceID: hangar.NewInstanceID(s.now()), PrivateIP: address(s.numbers),
 		ImageRef: resolve(config.ImageName()), Config: config, CreatedAt: now, UpdatedAt: now, Cordoned: in.SkipServiceRegistration, HostStatus: "ok",
 		SecretsVersion: version,
@@ -258,7 +258,7 @@ func (s *Service) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig 
 		return err
 	}
 	if sig == sigHup || sig == sigInt || sig == sigKill || sig == sigTerm {
-		s.ended(m, sig)
+		s.ended(m, 128+int(sig), sig)
 	}
 	return nil
 }
@@ -408,6 +408,7 @@ func (s *Service) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.
 		}
 		now := m.Machine
 		pending, seen, changed := []hangar.MachineChange{{Machine: &now}}, len(m.changes), s.changed
+		s.doom(m)
 		s.mu.Unlock()
 		for {
 			for _, c := range pending {

@@ -18,7 +18,7 @@ func (s *Service) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := (hangar.Target{Org: org}); s.orgs[org] == nil {
+	if t := s.orgTarget(org); s.orgs[org] == nil {
 		return hangar.MachinePage{}, orgNotFound(org)
 	} else if !p.Reaches(hangar.ActionRead, t) {
 		return hangar.MachinePage{}, denied(p, t)
@@ -29,8 +29,7 @@ func (s *Service) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.
 	}
 	var list []*hangar.Machine
 	for _, m := range s.machines {
-		mayRead := p.May(hangar.ActionRead, hangar.Target{Org: org, App: m.App, Machine: m.ID})
-		if a, ok := s.apps[m.App]; ok && a.Org.Slug == org && mayRead && m.ID > listing.After && q.Matches(&m.Machine) {
+		if a, ok := s.apps[m.App]; ok && a.Org.Slug == org && p.May(hangar.ActionRead, targetOf(a, m.ID)) && m.ID > listing.After && q.Matches(&m.Machine) {
 			list = append(list, new(m.Machine))
 		}
 	}

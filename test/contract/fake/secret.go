@@ -15,6 +15,7 @@ import (
 type secrets struct {
 	version int
 	values  map[string]hangar.Secret // with their values
+	keys    map[string]secretKey
 }
 
 // Secrets implements hangar.SecretService.
@@ -85,21 +86,35 @@ func (s *Service) SetSecrets(ctx context.Context, app hangar.AppName, values map
 			return hangar.Secrets{}, err
 		}
 	}
-	after := secrets{version: s.secrets[app].version, values: map[string]hangar.Secret{}}
-	maps.Copy(after.values, s.secrets[app].values)
+	after := s.secrets[app]
+	after.values = maps.Clone(after.values)
+	if after.values == nil {
+		after.values = map[string]hangar.Secret{}
+	}
 	if after.apply(values, s.now().UTC().Truncate(time.Second)) {
 		after.version++
 	}
-	size := 0
-	for name, secret := range after.values {
-		size += len(name) + len(secret.Value.Reveal())
-	}
-	if size > hangar.MaxSecretsSize {
-		return hangar.Secrets{}, hangar.Errorf(hangar.CodeInvalid, "",
-			"invalid values: the secrets of the app would have %d bytes, more than the %d that are allowed", size, hangar.MaxSecretsSize)
+	if err := after.fit("values"); err != nil {
+		return hangar.Secrets{}, err
 	}
 	s.secrets[app] = after
 	return after.list(false), nil
+}
+
+// fit answers an error if the secrets and keys are too large.
+func (s secrets) fit(field string) error {
+	size := 0
+	for name, secret := range s.values {
+		size += len(name) + len(secret.Value.Reveal())
+	}
+	for name, key := range s.keys {
+		size += len(name) + len(key.value)
+	}
+	if size <= hangar.MaxSecretsSize {
+		return nil
+	}
+	return hangar.Errorf(hangar.CodeInvalid, "",
+		"invalid %s: the secrets of the app would have %d bytes, more than the %d that are allowed", field, size, hangar.MaxSecretsSize)
 }
 
 // apply reports whether anything was changed.

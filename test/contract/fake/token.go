@@ -110,7 +110,7 @@ func (s *Service) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hang
 		in.Org = defaultOrg(p)
 		if len(in.Apps) > 0 {
 			a, ok := s.apps[in.Apps[0]]
-			if !ok || !p.Sees(hangar.Target{Org: a.Org.Slug, App: a.Name}) {
+			if !ok || !p.Sees(targetOf(a, "")) {
 				return nil, appNotFound(in.Apps[0])
 			}
 			in.Org = a.Org.Slug
@@ -120,18 +120,15 @@ func (s *Service) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hang
 	if err != nil {
 		return nil, err
 	}
-	if in.Expiry == "" {
-		grant = p.Shorten(grant)
-	}
 	for field, title := range map[string]string{"name": in.Name, "user": in.User} {
 		if len(title) > 100 {
 			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid %s: is too long (maximum is 100 characters)", field)
 		}
 	}
-	if err := s.mayHandOut(p, grant); err != nil {
+	if err := s.mayHandOut(p, &grant, in.Expiry == ""); err != nil {
 		return nil, err
 	}
-	if in.User != "" && in.User != p.Subject && !p.May(hangar.ActionWrite, hangar.Target{Org: in.Org}) {
+	if in.User != "" && in.User != p.Subject && !p.May(hangar.ActionWrite, s.orgTarget(in.Org)) {
 		return nil, forbidden()
 	}
 	s.numbers++
@@ -148,17 +145,23 @@ func (s *Service) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hang
 }
 
 // mayHandOut checks that a grant is about what exists and is covered by the caller's
-// own. The caller holds mu.
-func (s *Service) mayHandOut(p hangar.Principal, g hangar.Grant) error {
-	if s.orgs[g.Org] == nil || !p.Sees(hangar.Target{Org: g.Org}) {
+// own, and sets its ids. The caller holds mu.
+func (s *Service) mayHandOut(p hangar.Principal, g *hangar.Grant, shorten bool) error {
+	if s.orgs[g.Org] == nil || !p.Sees(s.orgTarget(g.Org)) {
 		return orgNotFound(g.Org)
 	}
-	for _, t := range g.Targets() {
-		if t.App != "" {
-			if a, ok := s.apps[t.App]; !ok || a.Org.Slug != g.Org {
-				return appNotFound(t.App)
-			}
+	g.OrgID, g.AppIDs = s.orgs[g.Org].ID, nil
+	for _, name := range g.Apps {
+		a, ok := s.apps[name]
+		if !ok || a.Org.Slug != g.Org {
+			return appNotFound(name)
 		}
+		g.AppIDs = append(g.AppIDs, a.ID)
+	}
+	if shorten {
+		*g = p.Shorten(*g)
+	}
+	for _, t := range g.Targets() {
 		if !p.May(hangar.ActionWrite, t) {
 			return denied(p, t)
 		}
@@ -168,7 +171,7 @@ func (s *Service) mayHandOut(p hangar.Principal, g hangar.Grant) error {
 			}
 		}
 	}
-	if !p.Covers(g) {
+	if !p.Covers(*g) {
 		return hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer")
 	}
 	return nil
@@ -188,15 +191,18 @@ func (s *Service) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*han
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var app hangar.AppID // of the only one that is wanted
 	switch {
 	case filter.App != "":
-		if _, err := s.appFor(ctx, hangar.ActionWrite, hangar.MachineRef{App: filter.App}); err != nil {
+		a, err := s.appFor(ctx, hangar.ActionWrite, hangar.MachineRef{App: filter.App})
+		if err != nil {
 			return nil, err
 		}
+		app = a.ID
 	case filter.Org != "" && s.orgs[filter.Org] == nil:
 		return nil, orgNotFound(filter.Org)
 	case filter.Org != "":
-		if t := (hangar.Target{Org: filter.Org}); !p.Reaches(hangar.ActionWrite, t) {
+		if t := s.orgTarget(filter.Org); !p.Reaches(hangar.ActionWrite, t) {
 			return nil, denied(p, t)
 		}
 	case !p.Admin && !slices.ContainsFunc(p.Grants, func(g hangar.Grant) bool { return g.Actions&hangar.ActionWrite != 0 }):
@@ -204,7 +210,7 @@ func (s *Service) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*han
 	}
 	var list []*hangar.Token
 	for _, t := range s.tokens {
-		if answer := t.Token; owns(p, t) && filter.Matches(&answer) {
+		if answer := t.Token; owns(p, t) && filter.Matches(&answer) && (app == "" || slices.Contains(t.Grant.AppIDs, app)) {
 			list = append(list, &answer)
 		}
 	}
@@ -299,13 +305,13 @@ func (s *Service) Authorize(ctx context.Context, header hangar.Authorization, in
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	org := in.Org
+	org, target := in.Org, s.orgTarget(in.Org)
 	if a := s.apps[in.App]; a != nil {
-		org = a.Org.Slug
+		org, target = a.Org.Slug, targetOf(a, in.Machine)
 	}
 	m := s.machines[in.Machine]
 	if s.orgs[org] == nil || in.Org != "" && in.Org != org || in.App != "" && s.apps[in.App] == nil ||
-		in.Machine != "" && (m == nil || m.App != in.App) || in.Volume != "" && s.volumeOf(s.apps[in.App], in.Volume) == nil || !in.AllowedTo(p, in.Target(org)) {
+		in.Machine != "" && (m == nil || m.App != in.App) || in.Volume != "" && s.volumeOf(s.apps[in.App], in.Volume) == nil || !in.AllowedTo(p, target) {
 		return hangar.Access{}, hangar.NoAccess()
 	}
 	in.Org = org

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,7 +17,7 @@ const hostDisk = 1 << 10
 // volume is everything that is known of a volume.
 type volume struct {
 	hangar.Volume
-	org       string               // its id
+	org       hangar.OrgID         // its id
 	content   string               // what is on it; two that say the same have equal digests
 	snapshots []*hangar.Snapshot   // newest first
 	events    []hangar.VolumeEvent // newest first
@@ -45,7 +46,7 @@ func (s *Service) volumeFor(ctx context.Context, action hangar.Action, ref hanga
 // volumeOf is nil for a volume that is not the App's. The caller holds mu.
 func (s *Service) volumeOf(a *hangar.App, id hangar.VolumeID) *volume {
 	v := s.volumes.byID[id]
-	if v == nil || v.App != a.Name || v.org != a.Org.ID {
+	if v == nil || v.AppID != a.ID {
 		return nil
 	}
 	if v.State == hangar.VolumePendingDestroy && s.now().Sub(v.DestroyedAt) >= hangar.VolumeGrace {
@@ -85,7 +86,7 @@ func (s *Service) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	now := s.now().UTC().Truncate(time.Millisecond)
 	v := &volume{
 		Volume: hangar.Volume{
-			ID: hangar.VolumeID(fmt.Sprintf("vol_%016d", s.volumes.made)), Name: in.Name, App: app, State: hangar.VolumeCreated, SizeGB: in.SizeGB,
+			ID: hangar.VolumeID(fmt.Sprintf("vol_%016d", s.volumes.made)), Name: in.Name, App: app, AppID: a.ID, State: hangar.VolumeCreated, SizeGB: in.SizeGB,
 			Region: s.region, Zone: fmt.Sprintf("%04x", s.volumes.made), Host: hostID, Encrypted: in.Encrypted == nil || *in.Encrypted,
 			CreatedAt: now, UpdatedAt: now, SnapshotRetention: in.SnapshotRetention, AutoBackup: in.AutoBackup == nil || *in.AutoBackup,
 			HostStatus: "ok", Wanted: in.FSType,
@@ -114,7 +115,7 @@ func (s *Service) origin(ctx context.Context, org hangar.Org, in *hangar.VolumeC
 		return "", err
 	}
 	for _, v := range s.volumes.byID {
-		if v.org != org.ID || !p.May(hangar.ActionRead, hangar.Target{Org: org.Slug, App: v.App}) {
+		if v.org != org.ID || !p.May(hangar.ActionRead, hangar.Target{Org: org.Slug, OrgID: org.ID, App: v.App, AppID: v.AppID}) {
 			continue
 		}
 		size, content := int64(v.SizeGB)<<30, v.content
@@ -220,20 +221,99 @@ func (s *Service) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := (hangar.Target{Org: org}); s.orgs[org] == nil {
-		return nil, orgNotFound(org)
-	} else if !p.Reaches(hangar.ActionRead, t) {
-		return nil, denied(p, t)
+	if err := s.readsOrg(p, org); err != nil {
+		return nil, err
 	}
 	list := []*hangar.Volume{}
 	for _, a := range s.apps {
-		if a.Org.Slug == org && p.May(hangar.ActionRead, hangar.Target{Org: org, App: a.Name}) {
+		if a.Org.Slug == org && p.May(hangar.ActionRead, targetOf(a, "")) {
 			list = append(list, s.listVolumes(a)...)
 		}
 	}
 	list = slices.DeleteFunc(list, func(v *hangar.Volume) bool { return v.ID <= after })
 	slices.SortFunc(list, byVolumeID)
 	return list[:min(len(list), max(limit, 0))], nil
+}
+
+// DestroyedVolumes implements hangar.VolumeService.
+func (s *Service) DestroyedVolumes(ctx context.Context, org hangar.OrgSlug) ([]*hangar.Volume, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.readsOrg(p, org); err != nil {
+		return nil, err
+	}
+	list := []*hangar.Volume{}
+	for _, v := range s.destroyedVolumes(org) {
+		if p.May(hangar.ActionRead, s.volumeTarget(org, v)) {
+			list = append(list, v.copy())
+		}
+	}
+	return list, nil
+}
+
+// readsOrg refuses who may read nothing of an organization. The caller holds mu.
+func (s *Service) readsOrg(p hangar.Principal, org hangar.OrgSlug) error {
+	if s.orgs[org] == nil {
+		return orgNotFound(org)
+	}
+	if t := s.orgTarget(org); !p.Reaches(hangar.ActionRead, t) {
+		return denied(p, t)
+	}
+	return nil
+}
+
+func (s *Service) volumeTarget(org hangar.OrgSlug, v *volume) hangar.Target {
+	t := s.orgTarget(org)
+	t.App, t.AppID = v.App, v.AppID
+	return t
+}
+
+// destroyedVolumes are those of an organization that can be undeleted, the oldest first. The
+// caller holds mu.
+func (s *Service) destroyedVolumes(org hangar.OrgSlug) []*volume {
+	of := s.orgTarget(org).OrgID
+	var list []*volume
+	for _, v := range s.volumes.byID {
+		if v.org == of && v.State == hangar.VolumePendingDestroy && s.now().Sub(v.DestroyedAt) < hangar.VolumeGrace {
+			list = append(list, v)
+		}
+	}
+	slices.SortFunc(list, func(a, b *volume) int {
+		return cmp.Or(a.DestroyedAt.Compare(b.DestroyedAt), byVolumeID(&a.Volume, &b.Volume))
+	})
+	return list
+}
+
+// PurgeVolume implements hangar.VolumeService.
+func (s *Service) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar.VolumeID) (*hangar.Volume, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.readsOrg(p, org); err != nil {
+		return nil, err
+	}
+	v := s.volumes.byID[id]
+	if v == nil || v.org != s.orgTarget(org).OrgID || !p.Sees(s.volumeTarget(org, v)) {
+		return nil, hangar.VolumeNotFound(id)
+	}
+	if t := s.volumeTarget(org, v); !p.May(hangar.ActionDelete, t) {
+		return nil, denied(p, t)
+	}
+	if !v.State.Gone() {
+		return nil, wrongVolumeState(v)
+	}
+	if v.State != hangar.VolumeDestroyed {
+		v.State = hangar.VolumeDestroyed
+		s.tell(v, hangar.VolumeEvent{Type: hangar.VolumeEventDestroy, Source: hangar.SourceUser, Text: "it was purged"})
+	}
+	return v.copy(), nil
 }
 
 // UpdateVolume implements hangar.VolumeService.

@@ -55,6 +55,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 	v.contents[done.ID] = v.content
 	v.snapshots = slices.Insert(v.snapshots, 0, &done)
 	s.tell(v, hangar.VolumeEvent{Type: hangar.VolumeEventSnapshot, Source: hangar.SourceUser, Snapshot: done.ID})
+	waiting.AppID = v.AppID
 	return &waiting, nil
 }
 

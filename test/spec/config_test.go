@@ -1,0 +1,129 @@
+package spec_test
+
+import "strings"
+
+// keeps is a row of a property of the config that is accepted, kept and answered as it was
+// sent.
+func keeps(says, property string) row { return answers(says, property, property) }
+
+// answers is a row of a property that is answered otherwise than it was sent.
+func answers(says, sent, answered string) row {
+	return row{says: says, do: `
+		POST /v1/apps/$app/machines {"config": {"image": "$image", ` + sent + `}, "skip_launch": true}
+		200 {"id": "<text as id>", "config": {"image": "$image", ` + answered + `}}
+		GET /v1/apps/$app/machines/$id
+		200 {"config": {` + answered + `}}`}
+}
+
+// refuses is a row of a property that breaks a rule: the error names it by its path, and no
+// Machine is made.
+func refuses(says, property, path string) row {
+	return row{says: says, do: `
+		POST /v1/apps/$app/machines {"config": {"image": "$image", ` + property + `}, "skip_launch": true}
+		400 {"error": "~` + strings.NewReplacer("[", "\\\\[", "]", "\\\\]").Replace(path) + `"}
+		GET /v1/apps/$app/machines
+		200 []`}
+}
+
+// instead makes a row one of a deliberate difference.
+func (r row) instead(differs string) row {
+	r.differs = differs
+	return r
+}
+
+func configRows() []row {
+	return []row{
+		answers("a Machine has one shared CPU and 256 MB unless its config says otherwise", `"env": {}`, `"guest": {"cpu_kind": "shared", "cpus": 1, "memory_mb": 256}`),
+		answers("guest.cpus is 1 when it is not given", `"guest": {"memory_mb": 512}`, `"guest": {"cpus": 1, "memory_mb": 512}`),
+		answers("guest.memory_mb is 256 when it is not given", `"guest": {"cpu_kind": "shared", "cpus": 1}`, `"guest": {"memory_mb": 256}`),
+		answers("guest.memory_mb is 256 when it is not given, whatever the CPUs", `"guest": {"cpu_kind": "performance", "cpus": 2}`, `"guest": {"memory_mb": 4096}`).
+			instead("it is 256 for each shared CPU and 2048 for each performance CPU, as in the presets that `size` names"),
+		keeps("guest.cpu_kind may be performance", `"guest": {"cpu_kind": "performance", "cpus": 2, "memory_mb": 4096}`),
+		refuses("guest.cpu_kind is shared or performance", `"guest": {"cpu_kind": "quantum"}`, "config.guest.cpu_kind"),
+		keeps("guest.memory_mb may be any multiple of 256", `"guest": {"cpus": 1, "memory_mb": 768, "cpu_kind": "shared"}`),
+		refuses("guest.memory_mb is a multiple of 256", `"guest": {"memory_mb": 384}`, "config.guest.memory_mb"),
+		refuses("guest.memory_mb is not negative", `"guest": {"memory_mb": -256}`, "config.guest.memory_mb"),
+		refuses("guest.cpus is not negative", `"guest": {"cpus": -1}`, "config.guest.cpus"),
+		refuses("guest may have GPUs", `"guest": {"gpus": 1}`, "config.guest.gpus").
+			instead("a config with GPUs is refused: sandboxes have none"),
+		refuses("guest.host_dedication_id chooses a group of dedicated hosts", `"guest": {"host_dedication_id": "abc"}`, "config.guest.host_dedication_id").
+			instead("it is refused: there are no dedicated hosts"),
+		keeps("guest.kernel_args and init.kernel_args are passed to the kernel", `"guest": {"kernel_args": ["quiet"]}, "init": {"kernel_args": ["quiet"]}`).
+			instead("they are kept and answered, and have no effect: a sandbox has no kernel command line"),
+		answers("size names a preset: shared-cpu-2x has two shared CPUs", `"size": "shared-cpu-2x"`, `"guest": {"cpu_kind": "shared", "cpus": 2, "memory_mb": 512}`),
+		answers("size names a preset: performance-2x has two CPUs of its own", `"size": "performance-2x"`, `"guest": {"cpu_kind": "performance", "cpus": 2, "memory_mb": 4096}`),
+		answers("size is answered as guest", `"size": "shared-cpu-1x"`, `"size": "<absent>"`),
+		refuses("size is the name of a preset", `"size": "enormous"`, "config.size"),
+		refuses("size and guest exclude each other", `"size": "shared-cpu-2x", "guest": {"cpus": 4}`, "config.size"),
+		answers("size and guest exclude each other even when they say the same", `"size": "shared-cpu-1x", "guest": {"cpus": 1, "memory_mb": 256}`, `"guest": {"cpus": 1, "memory_mb": 256}`).
+			instead("it is accepted when both say the same, as clients send back what they have read"),
+		keeps("auto_destroy is kept", `"auto_destroy": true`),
+		keeps("env is kept", `"env": {"A": "1", "B": ""}`),
+		keeps("metadata is kept", `"metadata": {"role": "front", "empty": ""}`),
+		refuses("metadata has texts as values", `"metadata": {"role": 1}`, "config.metadata"),
+		keeps("init.exec, entrypoint and cmd are kept", `"init": {"exec": ["sh", "-c", "sleep 5"], "entrypoint": ["a"], "cmd": ["b"]}`),
+		keeps("init.tty is kept", `"init": {"tty": true}`),
+		refuses("init.exec is a list of texts", `"init": {"exec": "sh"}`, "config.init.exec"),
+		keeps("swap_size_mb stands in init", `"init": {"swap_size_mb": 256}`),
+		keeps("restart.policy may be no", `"restart": {"policy": "no"}`),
+		keeps("restart.policy may be always", `"restart": {"policy": "always"}`),
+		keeps("restart.policy may be on-failure, with max_retries", `"restart": {"policy": "on-failure", "max_retries": 3}`),
+		keeps("restart.policy is required with restart", `"restart": {"max_retries": 3}`).instead(
+			"`restart` without `policy` is taken as `on-failure`, as `restart` left out is"),
+		refuses("restart.policy is one of three", `"restart": {"policy": "sometimes"}`, "config.restart.policy"),
+		keeps("schedule may be hourly", `"schedule": "hourly"`),
+		keeps("schedule may be daily", `"schedule": "daily"`),
+		keeps("schedule may be weekly", `"schedule": "weekly"`),
+		keeps("schedule may be monthly", `"schedule": "monthly"`),
+		refuses("schedule is one of four", `"schedule": "yearly"`, "config.schedule"),
+		keeps("persist_rootfs may be restart", `"guest": {"persist_rootfs": "restart"}`),
+		keeps("persist_rootfs may stand at the top of the config", `"persist_rootfs": "always"`),
+		refuses("persist_rootfs is never, restart or always", `"persist_rootfs": "sometimes"`, "config.persist_rootfs"),
+		answers("stop_config's timeout is in nanoseconds", `"stop_config": {"signal": "SIGTERM", "timeout": 10000000000}`, `"stop_config": {"signal": "SIGTERM", "timeout": "10s"}`),
+		refuses("stop_config.signal is a signal", `"stop_config": {"signal": "SIGNOTHING"}`, "config.stop_config.signal"),
+		keeps("metrics has a port and a path", `"metrics": {"port": 9091, "path": "/metrics"}`),
+		refuses("metrics.port is required in metrics", `"metrics": {"path": "/metrics"}`, "config.metrics.port"),
+		refuses("metrics.path is required in metrics", `"metrics": {"port": 9091}`, "config.metrics.path"),
+		keeps("a process has an entrypoint, cmd, env and user", `"processes": [{"entrypoint": ["sh"], "cmd": ["-c", "sleep 5"], "env": {"A": "1"}, "user": "nobody"}]`),
+		keeps("a process may have exec", `"processes": [{"exec": ["sleep", "5"]}]`),
+		keeps("a Machine may have several processes", `"processes": [{"exec": ["sleep", "5"]}, {"exec": ["sleep", "6"]}]`),
+		keeps("a process may take variables from properties of its Machine", `"processes": [{"env_from": [{"env_var": "ME", "field_ref": "id"}]}]`),
+		refuses("a property that a variable is taken from must be one that there is", `"processes": [{"env_from": [{"env_var": "ME", "field_ref": "shoe_size"}]}]`, "config.processes[0].env_from[0].field_ref"),
+		keeps("a process may have secrets under other names, and ignore those of the App", `"processes": [{"ignore_app_secrets": true, "secrets": [{"env_var": "A"}, {"env_var": "B", "name": "OTHER"}]}]`),
+		refuses("a secret of a process needs env_var", `"processes": [{"secrets": [{"name": "OTHER"}]}]`, "config.processes[0].secrets[0].env_var"),
+		refuses("env_var is a valid name of a variable", `"processes": [{"secrets": [{"env_var": "1 2"}]}]`, "config.processes[0].secrets[0].env_var"),
+		keeps("statics have guest_path and url_prefix", `"statics": [{"guest_path": "/public", "url_prefix": "/static"}]`),
+		refuses("url_prefix is required in statics", `"statics": [{"guest_path": "/public"}]`, "config.statics[0].url_prefix"),
+		refuses("guest_path is required in statics", `"statics": [{"url_prefix": "/static"}]`, "config.statics[0].guest_path"),
+		keeps("statics may be in object storage, with an index document", `"statics": [{"guest_path": "/", "url_prefix": "/static", "tigris_bucket": "files", "index_document": "index.html"}]`),
+		refuses("an index document works only in object storage", `"statics": [{"guest_path": "/public", "url_prefix": "/static", "index_document": "index.html"}]`, "config.statics[0].index_document"),
+		refuses("image is the path of an image in a registry", `"image": "not an image"`, "config.image"),
+		refuses("image is a text", `"image": 7`, "config.image"),
+		refuses("a standby has no services", `"standbys": ["00000000000000"], "services": [{"internal_port": 80}]`, "config.standbys"),
+		keeps("properties that nobody knows are kept", `"something_new": {"a": [1, true, null]}`),
+		{
+			says: "a standby stands by for a Machine and is not started",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "standbys": ["$machine.id"]}}
+				200 {"id": "<text as id>", "config": {"standbys": ["$machine.id"]}}
+				GET /v1/apps/$app/machines/$id/wait?state=settled
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "processes have their own environment, and variables from their Machine",
+			with: `"env": {"SHARED": "1"},
+					"processes": [{"exec": ["sleep", "1000"], "env": {"OWN": "2"}, "env_from": [{"env_var": "ME", "field_ref": "id"}]}]`,
+			do: `POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?s)ME=$machine.id.*OWN=2.*SHARED=1"}`,
+		},
+		{
+			says: "with ignore_app_secrets a process has those alone that it names",
+			with: `"processes": [{"exec": ["sleep", "1000"], "ignore_app_secrets": true, "secrets": [{"env_var": "RENAMED", "name": "TAKEN"}]}]`,
+			do: `POST /v1/apps/$app/secrets {"values": {"TAKEN": "1", "LEFT": "2"}}
+				200
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~RENAMED=1"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "!~LEFT|TAKEN"}`,
+		},
+	}
+}

@@ -1,0 +1,358 @@
+package spec_test
+
+// web runs a Machine with a service of the row's App, which has a public address; the service has
+// more properties, and the port 80 or what else is said. $id is its id.
+func web(service string) string {
+	return `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+		200
+		POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + service + `}]}}
+		200 {"id": "<text as id>"}
+		GET /v1/apps/$app/machines/$id/wait
+		200
+		`
+}
+
+const plain = `"ports": [{"port": 80, "handlers": ["http"]}]`
+
+func sandboxRows() []row {
+	return []row{
+		{
+			says: "an App with an address answers under its name below the platform's domain",
+			do: web(plain) + `UNTIL http://$app.hangar.localhost/
+				200 ~^$id\n$`,
+		},
+		{
+			says: "an App without an address is closed to the internet",
+			do: web(plain) + `UNTIL http://$app.hangar.localhost/
+				200
+				DELETE /v1/apps/$app/ip_assignments/127.0.0.1
+				204
+				UNTIL http://$app.hangar.localhost/
+				404`,
+		},
+		{
+			says: "a Machine without services is closed to the internet",
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				GIVEN $machine
+				GET http://$app.hangar.localhost/
+				404 ~no service`,
+		},
+		{
+			says: "with the handlers tls and http a port serves HTTPS",
+			do: web(`"ports": [{"port": 443, "handlers": ["tls", "http"]}]`) + `UNTIL https://$app.hangar.localhost/
+				200 ~^$id\n$`,
+		},
+		{
+			says: "force_https redirects from HTTP to HTTPS",
+			do: web(`"ports": [{"port": 80, "handlers": ["http"], "force_https": true}, {"port": 443, "handlers": ["tls", "http"]}]`) + `UNTIL http://$app.hangar.localhost/a?b=c
+				301
+				< location: ~^https://$app.hangar.localhost(:\d+)?/a\?b=c$`,
+		},
+		{
+			says: "an answer has the platform's headers",
+			do: web(plain) + `UNTIL http://$app.hangar.localhost/
+				200
+				< server: hangar
+				< via: ~hangar
+				< platform-request-id: ~.+`,
+		},
+		{
+			says: "a pristine answer has none of the platform's headers",
+			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"pristine": true}}}]`) + `UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				< server:
+				< via:
+				< fly-request-id:
+				< platform-request-id:`,
+		},
+		{
+			says: "headers of http_options are set on answers",
+			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"headers": {"x-spec": "yes"}}}}]`) + `UNTIL http://$app.hangar.localhost/
+				200
+				< x-spec: yes`,
+		},
+		{
+			says: "compress compresses answers",
+			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"compress": true}}]`) + `UNTIL http://$app.hangar.localhost/
+				200
+				EXEC /v1/apps/$app/machines/$id ["sh", "-c", "echo aaaaaaaaaa >/www/a.txt; for i in 1 2 3 4 5 6 7 8 9; do cat /www/a.txt /www/a.txt >/www/b.txt; cat /www/b.txt >/www/a.txt; done"]
+				UNTIL http://$app.hangar.localhost/a.txt
+				> accept-encoding: gzip
+				200
+				< content-encoding: gzip`,
+		},
+		{
+			says: "without compress answers are as the Machine sends them",
+			do: web(plain) + `UNTIL http://$app.hangar.localhost/
+				> accept-encoding: gzip
+				200
+				< content-encoding:`,
+		},
+		{
+			says: "with autostart a stopped Machine is started by a request",
+			do: web(`"autostart": true, `+plain) + `STOP /v1/apps/$app/machines/$id {"timeout": "1"}
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "started", "events": ["<has>", {"type": "start", "source": "proxy"}]}`,
+		},
+		{
+			says: "with autostart a suspended Machine is resumed by a request",
+			do: web(`"autostart": true, `+plain) + `SUSPEND /v1/apps/$app/machines/$id
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "started"}`,
+		},
+		{
+			says: "with autostop stop an idle Machine is stopped",
+			do: web(`"autostart": true, "autostop": "stop", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=stopped
+				200
+				GET /v1/apps/$app/machines/$id
+				200 {"events": ["<has>", {"type": "stop", "source": "proxy"}]}`,
+		},
+		{
+			says: "with autostop suspend an idle Machine is suspended",
+			do: web(`"autostart": true, "autostop": "suspend", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=suspended
+				200`,
+		},
+		{
+			says: "with autostop suspend an idle Machine that cannot be suspended is stopped",
+			with: `"init": {"swap_size_mb": 256},
+					"services": [{"internal_port": 8080, "autostart": true, "autostop": "suspend", ` + plain + `}]`,
+			do: `GET $created/wait?state=stopped
+				200`,
+		},
+		{
+			says: "with autostop off an idle Machine goes on",
+			do: web(`"autostart": true, "autostop": "off", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=stopped&timeout=4
+				408`,
+		},
+		{
+			says: "min_machines_running keeps as many Machines from being stopped for being idle",
+			do: web(`"autostart": true, "autostop": "stop", "min_machines_running": 1, `+plain) + `
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, "autostart": true, "autostop": "stop", "min_machines_running": 1, ` + plain + `}]}}
+				200
+				UNTIL /v1/apps/$app/machines
+				200 ["<has>", {"state": "stopped"}, {"state": "started", "id": "<text as kept>"}]
+				GET /v1/apps/$app/machines/$kept/wait?state=stopped&timeout=4
+				408`,
+		},
+		{
+			says: "a service without an HTTP handler passes bytes of an address of the App's own",
+			with: `"services": [{"internal_port": 8080, "ports": [{"port": 7001}, {"port": 7002, "handlers": ["tcp"]}]}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "v4"}
+				200 {"ip": "<text as address>", "shared": false}
+				GIVEN $machine
+				UNTIL http://$address:7001/
+				200 ~^$machine.id
+				< via:
+				UNTIL http://$address:7002/
+				200 ~^$machine.id`,
+		},
+		{
+			says: "a range of ports is served",
+			with: `"services": [{"internal_port": 8080, "ports": [{"start_port": 7100, "end_port": 7102}]}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "v4"}
+				200 {"ip": "<text as address>"}
+				GIVEN $machine
+				UNTIL http://$address:7100/
+				200 ~^$machine.id
+				UNTIL http://$address:7102/
+				200 ~^$machine.id`,
+		},
+		{
+			says: "a Machine has another App answer by a header of its answer",
+			do: web(plain) + `POST /v1/apps/$app2/machines {"config": {"image": "$image", "env": {"OTHER": "$app"}, "services": [{"internal_port": 8080, ` + plain + `}],
+					"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nplatform-replay: app='$OTHER'\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080; done"]}}}
+				200 {"id": "<text as other>"}
+				POST /v1/apps/$app2/ip_assignments {"type": "shared_v4"}
+				200
+				GET /v1/apps/$app2/machines/$other/wait
+				200
+				UNTIL http://$app2.hangar.localhost/
+				200 ~^$id`,
+		},
+		{
+			says: "a cordoned Machine gets no requests, and gets them again when it is uncordoned",
+			do: web(plain) + `UNTIL http://$app.hangar.localhost/
+				200
+				POST /v1/apps/$app/machines/$id/cordon
+				200
+				UNTIL http://$app.hangar.localhost/
+				503
+				POST /v1/apps/$app/machines/$id/uncordon
+				200
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id`,
+		},
+		{
+			says: "several Machines with the same config share the requests",
+			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$other
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id`,
+		},
+		{
+			says: "with mixed configs requests go to the Machines whose service has the port",
+			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, "ports": [{"port": 443, "handlers": ["tls", "http"]}]}]}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				UNTIL https://$app.hangar.localhost/
+				200 ~^$other
+				GET http://$app.hangar.localhost/
+				200 ~^$id
+				GET http://$app.hangar.localhost/
+				200 ~^$id
+				GET http://$app.hangar.localhost/
+				200 ~^$id
+				GET https://$app.hangar.localhost/
+				200 ~^$other`,
+		},
+		{
+			says: "files of statics are served without the program",
+			with: `"files": [{"guest_path": "/public/page.txt", "raw_value": "c3RhdGlj"}],
+					"statics": [{"guest_path": "/public", "url_prefix": "/static"}], "services": [{"internal_port": 8080, ` + plain + `}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				GIVEN $machine
+				UNTIL http://$app.hangar.localhost/static/page.txt
+				200 ~^static$`,
+		},
+		{
+			says: "a check that passes, and one that does not, are in the Machine's checks",
+			with: `"checks": {
+					"good": {"type": "http", "port": 8080, "path": "/", "interval": 1000000000},
+					"open": {"type": "tcp", "port": 8080, "interval": 1000000000},
+					"bad": {"type": "http", "port": 8080, "path": "/nothing", "interval": 1000000000},
+					"closed": {"type": "tcp", "port": 81, "interval": 1000000000}}`,
+			do: `UNTIL $created
+				200 {"checks": ["<has>", {"name": "good", "status": "passing"}, {"name": "open", "status": "passing"},
+					{"name": "bad", "status": "critical", "output": "~404"}, {"name": "closed", "status": "critical", "output": "~refused"}]}`,
+		},
+		{
+			says: "a Machine is reachable in its network at its id below vm, the App and internal",
+			do: `POST $machine/exec {"command": ["call", "GET", "http://$machine2.id.vm.$app.internal:8080/"]}
+				200 {"stdout": "200 $machine2.id\n"}`,
+		},
+		{
+			says: "a Machine is reachable in its network at its private address",
+			do: `GET $machine2
+				200 {"private_ip": "<text as address>"}
+				POST $machine/exec {"command": ["call", "GET", "http://[$address]:8080/"]}
+				200 {"stdout": "200 $machine2.id\n"}`,
+		},
+		{
+			says: "Machines in a network of their own do not reach the organization's other Apps, but each other",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "network": "apart"}
+				201
+				POST /v1/apps/$new/machines {"config": {"image": "$image"}}
+				200 {"id": "<text as one>", "private_ip": "<text as address>"}
+				POST /v1/apps/$new/machines {"config": {"image": "$image"}}
+				200 {"id": "<text as two>"}
+				GET /v1/apps/$new/machines/$one/wait
+				200
+				GET /v1/apps/$new/machines/$two/wait
+				200
+				POST /v1/apps/$new/machines/$two/exec {"command": ["call", "GET", "http://[$address]:8080/"]}
+				200 {"stdout": "200 $one\n"}
+				POST /v1/apps/$new/machines/$two/exec {"command": ["call", "GET", "http://$one.vm.$new.internal:8080/"]}
+				200 {"stdout": "200 $one\n"}
+				POST $machine/exec {"command": ["call", "GET", "http://[$address]:8080/"]}
+				200 {"exit_code": 1, "stdout": ""}
+				POST $machine/exec {"command": ["call", "GET", "http://$one.vm.$new.internal:8080/"]}
+				200 {"exit_code": 1, "stdout": "", "stderr": "~no such host"}`,
+		},
+		{
+			says: "a Machine suspends itself over its local socket, without a token",
+			with: `"restart": {"policy": "no"}, "init": {"exec": ["sh", "-c",
+					"call POST http://local/v1/apps/$FLY_APP_NAME/machines/$FLY_MACHINE_ID/suspend; sleep 1000"]}`,
+			do: `GET $created/wait?state=suspended
+				200
+				GET $created
+				200 {"state": "suspended", "events": ["<has>", {"type": "suspend", "source": "machine"}]}`,
+		},
+		{
+			says: "a Machine does not suspend another one over its local socket",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/apps/$app/machines/$machine2.id/suspend"]}
+				200 {"stdout": "~^404 "}
+				GET $machine2
+				200 {"state": "started"}`,
+		},
+		{
+			says: "a Machine gets an identity token of its own over its local socket, as plain text and without a token",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/tokens/oidc", "{\"aud\":\"a\"}"]}
+				200 {"stdout": "~^200 [\\w-]+\\.[\\w-]+\\.[\\w-]+$"}`,
+		},
+		{
+			says: "a volume has a file system once a Machine has it, and keeps its files over a stop",
+			with: mounted,
+			do: `GIVEN $machine
+				UNTIL $volume
+				200 {"fstype": "ext4", "blocks": "<positive>", "block_size": "<positive>", "blocks_free": "<positive>", "blocks_avail": "<positive>"}
+				EXEC $machine ["sh", "-c", "echo kept >/data/file; echo gone >/file"]
+				STOP $machine {"timeout": "1"}
+				START $machine
+				POST $machine/exec {"command": ["cat", "/data/file"]}
+				200 {"stdout": "kept\n"}
+				POST $machine/exec {"command": ["ls", "/file"]}
+				200 {"stdout": "", "exit_code": 1}`,
+		},
+		{
+			says: "extending the volume of a Machine that runs says whether it needs a restart, and afterwards there is the space",
+			with: mounted,
+			do: `GIVEN $machine
+				PUT $volume/extend {"size_gb": 2}
+				200 {"volume": {"size_gb": 2}, "needs_restart": "<bool>"}
+				POST $machine/restart?timeout=1s
+				200
+				UNTIL $machine
+				200 {"state": "started", "events": ["<has>", {"type": "restart"}]}
+				POST $machine/exec {"command": ["sh", "-c", "df -m /data | tail -1"]}
+				200 {"stdout": "~ (19|20)\\d\\d "}`,
+		},
+		{
+			says: "a volume that was restored from a snapshot has its files",
+			with: mounted,
+			do: `EXEC $machine ["sh", "-c", "echo kept >/data/file"]
+				STOP $machine {"timeout": "1"}
+				` + snapshot + `POST /v1/apps/$app/volumes {"name": "restored", "snapshot_id": "$snap"}
+				200 {"id": "<text as restored>"}
+				UNTIL /v1/apps/$app/volumes/$restored
+				200 {"state": "created"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "mounts": [{"volume": "$restored", "path": "/data"}]}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST /v1/apps/$app/machines/$other/exec {"command": ["cat", "/data/file"]}
+				200 {"stdout": "kept\n"}`,
+		},
+		{
+			says: "a Machine for which there is no room cannot be created",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "guest": {"cpus": 1, "memory_mb": 262144}}}
+				409 {"error": "~could not reserve resource for machine", "status": "insufficient_capacity"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "init.exec, entrypoint and cmd override what the image says",
+			with: `"init": {"entrypoint": ["sh", "-c"], "cmd": ["echo by cmd >/said; sleep 1000"]}`,
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"exec": ["sh", "-c", "echo by exec >/said; sleep 1000"], "entrypoint": ["false"], "cmd": ["false"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "by cmd\n"}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "by exec\n"}`,
+		},
+	}
+}

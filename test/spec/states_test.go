@@ -1,0 +1,315 @@
+package spec_test
+
+func stateRows() []row {
+	return []row{
+		{
+			says:    "a Machine that runs is running",
+			differs: "the state is `started`, as existing clients know it",
+			do: `GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "starting a stopped Machine leads to a Machine that runs",
+			do: `POST $stopped/start
+				200
+				GET $stopped/wait?state=started
+				200 {"state": "started"}
+				GET $stopped
+				200 {"state": "started", "events": ["<has>", {"type": "start", "status": "starting"}, {"type": "start", "status": "started"}]}`,
+		},
+		{
+			says: "a start answers the state before it",
+			do: `POST $stopped/start
+				200 {"previous_state": "stopped"}
+				POST $suspended/start
+				200 {"previous_state": "suspended"}`,
+		},
+		{
+			says: "a stopped Machine is reset completely to its original state when it starts",
+			do: `EXEC $machine ["write", "/kept", "by this boot"]
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"exit_code": 0, "stdout": "~by this boot"}
+				STOP $machine
+				START $machine
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "", "stderr": "~not exist"}`,
+		},
+		{
+			says: "a stopped Machine starts with another memory",
+			do: `EXEC $machine ["incr"]
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^1"}
+				STOP $machine
+				START $machine
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^0"}`,
+		},
+		{
+			says: "starting a Machine that runs changes nothing",
+			do: `POST $machine/start
+				200 {"previous_state": "started"}
+				GET $machine
+				200 {"state": "started", "instance_id": "$machine.instance"}`,
+		},
+		{
+			says: "a suspended Machine resumes from its snapshot: memory and files are as they were",
+			do: `EXEC $machine ["incr"]
+				EXEC $machine ["incr"]
+				EXEC $machine ["write", "/kept", "by this boot"]
+				POST $machine/suspend
+				200 {"ok": true}
+				GET $machine/wait?state=suspended
+				200
+				START $machine
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^2"}
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "~by this boot"}`,
+		},
+		{
+			says: "a snapshot that cannot be used means a cold boot, which keeps the files",
+			with: `"env": {"HANGAR_FAKE_RESUME_ERROR": "snapshot unusable"}`,
+			do: `EXEC $machine ["incr"]
+				EXEC $machine ["write", "/kept", "by this boot"]
+				SUSPEND $machine
+				START $machine
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^0"}
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "~by this boot"}`,
+		},
+		{
+			says: "suspending answers that it is ok and leads to a suspended Machine",
+			do: `POST $machine/suspend
+				200 {"ok": true}
+				GET $machine/wait?state=suspended
+				200
+				GET $machine
+				200 {"state": "suspended", "events": ["<has>", {"type": "suspend", "status": "suspending"}, {"type": "suspend", "status": "suspended"}]}`,
+		},
+		{
+			says: "suspending a suspended Machine changes nothing",
+			do: `POST $suspended/suspend
+				200 {"ok": true}
+				GET $suspended
+				200 {"state": "suspended"}`,
+		},
+		{
+			says: "a stopped Machine cannot be suspended",
+			do: `POST $stopped/suspend
+				412 {"error": "<text>"}
+				GET $stopped
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "a Machine of 2 GB can be suspended",
+			with: `"guest": {"memory_mb": 2048}`,
+			do: `POST $machine/suspend
+				200
+				GET $machine/wait?state=suspended
+				200`,
+		},
+		{
+			says: "a Machine of more than 2 GB cannot be suspended",
+			with: `"guest": {"memory_mb": 2304}`,
+			do: `POST $machine/suspend
+				412 {"error": "~memory"}
+				GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "a Machine with swap cannot be suspended",
+			with: `"init": {"swap_size_mb": 256}`,
+			do: `POST $machine/suspend
+				412 {"error": "~swap"}`,
+		},
+		{
+			says: "a Machine with a schedule cannot be suspended",
+			with: `"schedule": "monthly"`,
+			do: `POST $machine/suspend
+				412 {"error": "~schedule"}`,
+		},
+		{
+			says: "stopping answers that it is ok and leads to a stopped Machine",
+			do: `POST $machine/stop
+				200 {"ok": true}
+				GET $machine/wait?state=stopped
+				200
+				GET $machine
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "the body of a stop may leave out signal and timeout",
+			do: `POST $machine/stop {}
+				200
+				GET $machine/wait?state=stopped
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "stop sends SIGINT unless it is told otherwise",
+			do: `STOP $machine
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"requested_stop": true, "guest_signal": 2}}}]}`,
+		},
+		{
+			says: "stop sends the signal that it is given",
+			do: `STOP $machine {"signal": "SIGTERM"}
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 15}}}]}`,
+		},
+		{
+			says: "stop sends the signal of stop_config",
+			with: `"stop_config": {"signal": "SIGQUIT"}`,
+			do: `STOP $machine
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 3}}}]}`,
+		},
+		{
+			says: "a Machine that does not end on the signal is killed when the timeout has passed",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
+			do: `STOP $machine {"timeout": "1"}
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 9, "requested_stop": true}}}]}`,
+		},
+		{
+			says: "stop_config.timeout says how long a Machine has before it is killed",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}, "stop_config": {"timeout": 100000000}`,
+			do: `POST $machine/stop
+				200
+				GET $machine/wait?state=stopped&timeout=3
+				200
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 9}}}]}`,
+		},
+		{
+			says: "the signal of a stop is one that there is",
+			do: `POST $machine/stop {"signal": "SIGNOTHING"}
+				400 {"error": "~signal"}
+				GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "stopping a stopped Machine changes nothing",
+			do: `POST $stopped/stop
+				200 {"ok": true}
+				GET $stopped
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "stopping a suspended Machine drops its snapshot: the next start is a cold boot",
+			do: `EXEC $machine ["incr"]
+				SUSPEND $machine
+				POST $machine/stop
+				200 {"ok": true}
+				GET $machine/wait?state=stopped
+				200
+				START $machine
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^0"}`,
+		},
+		{
+			says: "a Machine that runs is not deleted without force",
+			do: `DELETE $machine
+				412 {"error": "~not currently stopped"}
+				GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "with force a Machine that runs is deleted",
+			do: `DELETE $machine?force=true
+				200 {"ok": true}
+				GET $machine/wait?state=destroyed
+				200
+				GET $machine
+				200 {"state": "destroyed"}`,
+		},
+		{
+			says: "a stopped Machine is deleted without force",
+			do: `DELETE $stopped
+				200 {"ok": true}
+				GET $stopped/wait?state=destroyed
+				200`,
+		},
+		{
+			says: "a suspended Machine is deleted without force",
+			do: `DELETE $suspended
+				200 {"ok": true}
+				GET $suspended/wait?state=destroyed
+				200`,
+		},
+		{
+			says: "a deletion cannot be undone",
+			do: `POST $destroyed/start
+				412
+				POST $destroyed {"config": {"image": "$image"}}
+				412
+				GET $destroyed
+				200 {"state": "destroyed"}`,
+		},
+		{
+			says: "with auto_destroy a Machine is deleted when its main process completes",
+			with: `"auto_destroy": true, "init": {"exec": ["sh", "-c", "exit 0"]}`,
+			do: `GET $created/wait?state=destroyed
+				200
+				GET $created
+				200 {"state": "destroyed", "events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 0}}}]}`,
+		},
+		{
+			says: "without auto_destroy a Machine whose main process completes is stopped",
+			with: `"init": {"exec": ["sh", "-c", "exit 0"]}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"state": "stopped", "events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 0, "requested_stop": false}}}]}`,
+		},
+		{
+			says: "with the policy no a Machine that fails is not restarted",
+			with: `"restart": {"policy": "no"}, "init": {"exec": ["sh", "-c", "exit 7"]}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 7, "restarting": false}}}]}`,
+		},
+		{
+			says: "with the policy on-failure a Machine that fails is restarted max_retries times",
+			with: `"restart": {"policy": "on-failure", "max_retries": 1}, "init": {"exec": ["sh", "-c", "exit 7"]}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"state": "stopped", "events": ["<has>",
+					{"type": "exit", "request": {"exit_event": {"exit_code": 7, "restarting": true}}},
+					{"type": "exit", "request": {"exit_event": {"exit_code": 7, "restarting": false}}}]}`,
+		},
+		{
+			says: "with the policy always a Machine that completes is restarted",
+			with: `"restart": {"policy": "always"}, "env": {"HANGAR_FAKE_EXIT": "0@100ms"}`,
+			do: `UNTIL $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 0, "restarting": true}}}]}`,
+		},
+		{
+			says: "a Machine of several processes stops when one of them ends",
+			with: `"restart": {"policy": "no"},
+					"processes": [{"exec": ["sleep", "1000"]}, {"exec": ["sh", "-c", "exit 0"]}]`,
+			do: `GET $created/wait?state=stopped
+				200`,
+		},
+		{
+			says: "persist_rootfs restart keeps files over a restart",
+			with: `"guest": {"persist_rootfs": "restart"}`,
+			do: `EXEC $machine ["write", "/kept", "by this boot"]
+				STOP $machine
+				START $machine
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "~by this boot"}`,
+		},
+		{
+			says: "a restart is a new boot of the same version",
+			do: `POST $machine/restart
+				200 {"ok": true}
+				GET $machine/wait?state=started
+				200
+				UNTIL $machine
+				200 {"state": "started", "instance_id": "$machine.instance", "events": ["<has>", {"type": "restart"}]}`,
+		},
+	}
+}
