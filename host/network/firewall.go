@@ -42,11 +42,15 @@ func openFirewall() (*firewall, error) {
 	return f, nil
 }
 
+// largestTransaction is in bytes. An address or a port takes 50, some thousand of which
+// would not fit into a socket's buffer as it is; the kernel takes no more than it needs.
+const largestTransaction = 32 << 20
+
 func (f *firewall) connect() error {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *mdlayher.Conn) error {
 		port, err := portOf(c)
 		f.port.Store(port)
-		return err
+		return errors.Join(err, c.SetWriteBuffer(largestTransaction))
 	}))
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)

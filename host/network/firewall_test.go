@@ -156,8 +156,8 @@ func TestTableIsPutBack(t *testing.T) {
 	must(n.Open(t.Context()))
 }
 
-// While the table is replaced, again and again, connections go on and nothing forbidden
-// slips through.
+// While the table is replaced, again and again, connections go on, nothing forbidden slips
+// through and nothing allowed is refused.
 func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 	w := newWorld(t)
 	box := openMailbox(t, w.stranger, netip.AddrPortFrom(netip.IPv6Unspecified(), 9999))
@@ -201,8 +201,22 @@ func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 			return nil
 		})
 	})
+	// The host may always, and hears of it if a packet is refused.
+	tries.Go(func() {
+		within(t, theHost(), func() error {
+			u, err := net.Dial("udp", netip.AddrPortFrom(w.two.IPv6, probePort).String())
+			if err != nil {
+				return err
+			}
+			defer u.Close()
+			for ctx.Err() == nil && err == nil {
+				_, err = io.WriteString(u, "allowed")
+			}
+			return err
+		})
+	})
 	word := []byte("still here")
-	for i := range 100 {
+	for i := range 40 {
 		must(w.n.installRules())
 		must(c.SetDeadline(time.Now().Add(20 * time.Second)))
 		if _, err := c.Write(word); err != nil {
@@ -211,7 +225,7 @@ func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 		if _, err := io.ReadFull(c, make([]byte, len(word))); err != nil {
 			t.Fatalf("after %d times: %v", i, err)
 		}
-		if i%25 == 0 { // as when the daemon starts again
+		if i%10 == 0 { // as when the daemon starts again
 			must(w.n.Close())
 			must(w.n.Open(t.Context()))
 		}
@@ -232,6 +246,28 @@ func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 	})
 	if got := box.until(t, "last"); len(got) != 0 {
 		t.Errorf("%d datagrams arrived: %q…", len(got), got[0])
+	}
+}
+
+// A server of many Apps has more addresses and ports than one message holds.
+func TestManyAddresses(t *testing.T) {
+	const many = 20_000
+	n := open(t, "many")
+	n.membership.Lock()
+	for i := range uint16(many) {
+		n.ingress[hangar.FlycastAddress(5, uint64(i))] = struct{}{}
+		n.ports[OpenPort{At: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 1+i)}] = struct{}{}
+	}
+	n.membership.Unlock()
+	must(n.installRules())
+	c, err := nftables.New()
+	must(err)
+	for _, set := range []*nftables.Set{ingressSet(n.table()), portSets(n.table())[1].set} {
+		elements, err := c.GetSetElements(set)
+		must(err)
+		if len(elements) != many {
+			t.Errorf("the set %s has %d elements, want %d", set.Name, len(elements), many)
+		}
 	}
 }
 

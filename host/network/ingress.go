@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -130,18 +129,6 @@ func (n *Network) changeSet(set *nftables.Set, add, remove []nftables.SetElement
 	return err
 }
 
-// addSet adds a set to a transaction that makes the table.
-func addSet(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
-	err := c.AddSet(set, nil)
-	for some := range slices.Chunk(elements, elementsAtOnce) {
-		err = errors.Join(err, c.SetAddElements(set, some))
-	}
-	if err != nil {
-		return fmt.Errorf("set %s: %w", set.Name, err)
-	}
-	return nil
-}
-
 func ingressSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: "ingress", KeyType: nftables.TypeIP6Addr}
 }
@@ -211,16 +198,6 @@ func (s portSet) toOpenPort() []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next},
 		&expr.Payload{DestRegister: next + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 	), in(s.set, false)...)
-}
-
-// addIngressSets adds the sets of this file to a transaction.
-func (n *Network) addIngressSets(c *nftables.Conn, table *nftables.Table) (ingress *nftables.Set, ports []portSet, err error) {
-	ingress, ports = ingressSet(table), portSets(table)
-	err = addSet(c, ingress, addressElements(slices.Collect(maps.Keys(n.ingress))))
-	for _, s := range ports {
-		err = errors.Join(err, addSet(c, s.set, s.elements(slices.Collect(maps.Keys(n.ports)))))
-	}
-	return ingress, ports, err
 }
 
 // localProtocol marks the routes that this package makes; see rtnetlink(7) for others.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -40,11 +39,10 @@ func (n *Network) installRules() error {
 
 // replaceTable makes the instance's table anew. n.membership is held.
 //
-// One transaction alone would leave a gap: a packet passes the chains of a hook one after
-// the other, and for each of them the kernel decides anew whether the old or the new
-// rules hold. To a packet that meets the new table before the transaction takes effect
-// and the old one afterwards, both are empty. So a second table with the same rules
-// stands in, from before the transaction until no packet has seen what was before it.
+// One transaction would leave a gap: the kernel makes the sets of ranges searchable only
+// after the transaction has taken effect and the hooks of the old table are gone, and
+// until then no device is an own one. So a second table with the same rules stands in,
+// and the sets of a table are made before its rules.
 func (n *Network) replaceTable() (err error) {
 	table := n.table()
 	replaces, err := n.firewall.has(table)
@@ -53,13 +51,13 @@ func (n *Network) replaceTable() (err error) {
 	}
 	defer func() { err = errors.Join(err, n.firewall.remove(n.standIn())) }() // also one that a crash has left
 	if replaces {
-		if err := n.firewall.change(n.rulesOf(n.standIn())); err != nil {
-			return fmt.Errorf("install nftables table %s: %w", n.standIn().Name, err)
+		if err := n.install(n.standIn()); err != nil {
+			return err
 		}
 		afterPackets()
 	}
-	if err := n.firewall.change(n.rulesOf(table)); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", table.Name, err)
+	if err := n.install(table); err != nil {
+		return err
 	}
 	if replaces {
 		afterPackets()
@@ -67,21 +65,39 @@ func (n *Network) replaceTable() (err error) {
 	return nil
 }
 
-// afterPackets returns when the kernel has done with every packet that it was processing.
+// install makes a table of the instance's rules, whatever is there.
+func (n *Network) install(table *nftables.Table) error {
+	var s sets
+	err := n.firewall.change(func(c *nftables.Conn) (err error) {
+		c.AddTable(table) // so that there is one to delete
+		c.DelTable(table)
+		c.AddTable(table)
+		s, err = n.addSets(c, table)
+		return err
+	})
+	if err == nil {
+		err = n.firewall.change(func(c *nftables.Conn) error {
+			n.addRules(c, table, s)
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("install nftables table %s: %w", table.Name, err)
+	}
+	return nil
+}
+
+// afterPackets returns when the kernel has done with every packet that it was processing:
+// one of them may not meet a table whose hooks were added after it had come.
 func afterPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for readers of RCU, which all hooks are
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		time.Sleep(100 * time.Millisecond) // the kernel has no such call, or processors without a tick
+		<-time.After(100 * time.Millisecond) // the kernel has no such call, or processors without a tick
 	}
 }
 
-// rulesOf returns what makes a table of the instance's rules in a transaction.
-func (n *Network) rulesOf(table *nftables.Table) func(*nftables.Conn) error {
-	return func(c *nftables.Conn) error { return n.addRules(c, table) }
-}
-
-// addRules adds a whole table to a transaction. n.membership is held. No rule is of one
-// Machine; "own devices" are those of Machines and that of peers:
+// addRules adds the rules to a table that has its sets. No rule is of one Machine; "own
+// devices" are those of Machines and that of peers:
 //
 //	prerouting   drop what comes from an own device under a foreign address, and what
 //	             comes from elsewhere under an own one, or for the host's own ones and
@@ -97,19 +113,7 @@ func (n *Network) rulesOf(table *nftables.Table) func(*nftables.Conn) error {
 //
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
-func (n *Network) addRules(c *nftables.Conn, table *nftables.Table) error {
-	c.AddTable(table) // so that there is one to delete
-	c.DelTable(table)
-	c.AddTable(table)
-	ingress, ports, err := n.addIngressSets(c, table)
-	if err != nil {
-		return err
-	}
-	s, err := n.addSets(c, table, slices.Sorted(maps.Keys(n.members)))
-	if err != nil {
-		return err
-	}
-
+func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	// Before connection tracking, which then never hears of forged packets.
 	prerouting := baseChain(table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
@@ -127,7 +131,7 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table) error {
 	}
 	fromOwn, fromOther := device(expr.MetaKeyIIFNAME, s.devices, false), device(expr.MetaKeyIIFNAME, s.devices, true)
 	toOwn, toOther := device(expr.MetaKeyOIFNAME, s.devices, false), device(expr.MetaKeyOIFNAME, s.devices, true)
-	toIngress := slices.Concat(address(destination, unix.NFPROTO_IPV6), in(ingress, false))
+	toIngress := slices.Concat(address(destination, unix.NFPROTO_IPV6), in(s.ingress, false))
 	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
 	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
 
@@ -159,13 +163,13 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table) error {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
 	// What the host serves at all of its addresses is no App's, but for what is open.
-	add(input, toIngress, sameNetwork(s.networks), ports[0].toOpenPort(), accept())
+	add(input, toIngress, sameNetwork(s.networks), s.ports[0].toOpenPort(), accept())
 	add(input, toIngress, toSocketOfAllAddresses(), refuse())
 	for _, transport := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		add(input, toIngress, sameNetwork(s.networks), ofProtocol(transport), accept())
 	}
 	add(input, toIngress, refuse()) // before what is open at all addresses
-	for _, p := range ports {
+	for _, p := range s.ports {
 		add(input, p.toOpenPort(), accept())
 	}
 	add(input, is(destination, n.gateway4), icmp(unix.IPPROTO_ICMP, icmpEchoRequest), accept())
@@ -198,7 +202,6 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table) error {
 
 	add(postrouting, toOther, in4(source, n.pool, expr.CmpOpEq), in4(destination, n.pool, expr.CmpOpNeq), masquerade())
 	add(postrouting, toOther, n.ownIPv6(source), private6(destination, expr.CmpOpNeq), masquerade())
-	return nil
 }
 
 // trackedFile says how many connections the kernel can track.

@@ -3,7 +3,9 @@ package network
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -68,15 +70,26 @@ type sets struct {
 	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and
 	// removes elements.
 	tracked4, tracked6 *nftables.Set
+
+	ingress *nftables.Set // private addresses at which the host serves Apps
+	ports   []portSet     // of the host that are open to Machines
 }
 
 // maxTracked bounds the Machines and peers that have connections. Those beyond it are not
 // counted.
 const maxTracked = 1 << 16
 
-// addSets adds the table's sets with what is in them.
-func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []hangar.NetworkID) (sets, error) {
-	var s sets
+// addSets adds the table's sets with what is in them. n.membership is held.
+func (n *Network) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
+	s := sets{ingress: ingressSet(table), ports: portSets(table)}
+	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(n.ingress)))); err != nil {
+		return sets{}, err
+	}
+	for _, p := range s.ports {
+		if err := addSet(c, p.set, p.elements(slices.Collect(maps.Keys(n.ports)))); err != nil {
+			return sets{}, err
+		}
+	}
 	private := n.closedRanges()
 	for _, add := range []struct {
 		set      **nftables.Set
@@ -86,7 +99,7 @@ func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []ha
 		elements []nftables.SetElement
 	}{
 		{&s.devices, "devices", nftables.TypeIFName, true, n.deviceRanges()},
-		{&s.networks, networksSet, networkPair, false, networkElements(networks)},
+		{&s.networks, networksSet, networkPair, false, networkElements(slices.Sorted(maps.Keys(n.members)))},
 		{&s.services, "services", nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), false, serviceElements()},
 		{&s.closed4, "closed4", nftables.TypeIPAddr, true, addressRanges(private, 32)},
 		{&s.closed6, "closed6", nftables.TypeIP6Addr, true, addressRanges(private, 128)},
@@ -94,8 +107,8 @@ func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []ha
 		{&s.open6, "open6", nftables.TypeIP6Addr, true, addressRanges(n.allowed, 128)},
 	} {
 		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Interval: add.interval}
-		if err := c.AddSet(set, add.elements); err != nil {
-			return sets{}, fmt.Errorf("set %s: %w", add.name, err)
+		if err := addSet(c, set, add.elements); err != nil {
+			return sets{}, err
 		}
 		*add.set = set
 	}
@@ -108,12 +121,24 @@ func (n *Network) addSets(c *nftables.Conn, table *nftables.Table, networks []ha
 		{&s.tracked6, "tracked6", nftables.TypeIP6Addr},
 	} {
 		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Dynamic: true, Size: maxTracked}
-		if err := c.AddSet(set, nil); err != nil {
-			return sets{}, fmt.Errorf("set %s: %w", add.name, err)
+		if err := addSet(c, set, nil); err != nil {
+			return sets{}, err
 		}
 		*add.set = set
 	}
 	return s, nil
+}
+
+// addSet adds a set to a transaction that makes the table.
+func addSet(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
+	err := c.AddSet(set, nil)
+	for some := range slices.Chunk(elements, elementsAtOnce) {
+		err = errors.Join(err, c.SetAddElements(set, some))
+	}
+	if err != nil {
+		return fmt.Errorf("set %s: %w", set.Name, err)
+	}
+	return nil
 }
 
 // networksSet holds a pair of equal numbers for every network of which something is
