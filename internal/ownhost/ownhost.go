@@ -3,10 +3,12 @@
 package ownhost
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -55,9 +57,32 @@ func runInside() int {
 	return 0
 }
 
+// letGo unmounts what other tests have mounted while this process began: their file systems
+// would be in use for as long as it lives.
+func letGo() error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		dir := strings.Fields(line)[4]
+		if !strings.HasPrefix(dir, "/run/hangar") && !strings.HasPrefix(dir, os.TempDir()+"/") {
+			continue
+		}
+		// What was mounted beneath another went with it.
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
 func setUp() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := letGo(); err != nil {
+		return err
 	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
 		return fmt.Errorf("mount sysfs: %w", err)

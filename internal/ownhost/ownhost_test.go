@@ -1,0 +1,47 @@
+package ownhost
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { Main(m, nil) }
+
+// asNeighbour is set in a process that begins while TestOthersCanUnmount has something mounted,
+// to the directory.
+const asNeighbour = "HANGAR_TEST_NEIGHBOUR"
+
+// What a test has mounted is not in use by the tests that have begun since.
+func TestOthersCanUnmount(t *testing.T) {
+	dir := t.TempDir()
+	if other := os.Getenv(asNeighbour); other != "" {
+		dir = other
+	} else {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		}()
+		neighbour := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestOthersCanUnmount$")
+		neighbour.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, inside+"=") }), asNeighbour+"="+dir)
+		if out, err := neighbour.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("PASS")) {
+			t.Errorf("beside a neighbour: %v: %s", err, out)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := bytes.Contains(mounts, []byte(" "+dir+" ")), os.Getenv(asNeighbour) == ""; got != want {
+		t.Errorf("%s is mounted: %t, want %t", dir, got, want)
+	}
+}
