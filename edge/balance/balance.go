@@ -202,7 +202,7 @@ func (b *Balancer) follow(id hangar.AppID) *app {
 		return nil
 	}
 	a := &app{
-		b: b, id: id, loaded: make(chan struct{}),
+		b: b, id: id, loaded: make(chan struct{}), alarms: newAlarms(),
 		machines: make(map[hangar.MachineID]*machine), shapes: make(map[string]*shape),
 	}
 	a.mu.Lock() // rows that change from here on wait in observe

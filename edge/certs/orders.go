@@ -1,13 +1,13 @@
 package certs
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
 var (
@@ -28,7 +28,7 @@ type orders struct {
 
 	mu       sync.Mutex // guards what follows
 	all      map[hangar.Hostname]*order
-	due      queue // those that nobody works on
+	due      *pqueue.Queue[*order] // those that nobody works on
 	working  int
 	demanded int // of those in due
 	stopped  bool
@@ -42,12 +42,15 @@ type order struct {
 	again    bool          // it was asked for once more while it was worked on
 	dropped  bool          // likewise, or it was forgotten
 	working  bool          // and not in the queue
-	index    int           // in the queue
+	place    pqueue.Place  // in the queue
 	finished chan struct{} // closed when the next or current work ends; nil: nobody waits
 }
 
 func newOrders(atOnce int, fulfil func(context.Context, hangar.Hostname) (time.Time, bool)) *orders {
-	return &orders{atOnce: atOnce, fulfil: fulfil, wake: make(chan struct{}, 1), all: map[hangar.Hostname]*order{}}
+	return &orders{
+		atOnce: atOnce, fulfil: fulfil, wake: make(chan struct{}, 1), all: map[hangar.Hostname]*order{},
+		due: pqueue.New(before, func(w *order) *pqueue.Place { return &w.place }),
+	}
 }
 
 func (o *orders) poke() {
@@ -71,13 +74,13 @@ func (o *orders) put(name hangar.Hostname, at time.Time) *order {
 	case !ok:
 		w = &order{name: name, at: at}
 		o.all[name] = w
-		heap.Push(&o.due, w)
+		o.due.Put(w)
 	case w.working:
 		w.again = w.again || w.dropped || !at.After(time.Now())
 		w.dropped = false
 	default:
 		w.at = at
-		heap.Fix(&o.due, w.index)
+		o.due.Put(w)
 	}
 	o.poke()
 	return w
@@ -96,7 +99,7 @@ func (o *orders) drop(name hangar.Hostname) {
 		return
 	}
 	delete(o.all, name)
-	heap.Remove(&o.due, w.index)
+	o.due.Remove(w)
 	o.settle(w)
 }
 
@@ -128,7 +131,7 @@ func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error)
 	if !w.working && !w.demanded {
 		w.demanded = true
 		o.demanded++
-		heap.Fix(&o.due, w.index)
+		o.due.Put(w)
 		o.poke()
 	}
 	if w.finished == nil {
@@ -174,8 +177,12 @@ func (o *orders) start(ctx context.Context, workers *sync.WaitGroup) time.Durati
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	for o.working < o.atOnce && len(o.due) > 0 && !o.due[0].at.After(now) {
-		w := heap.Pop(&o.due).(*order)
+	for o.working < o.atOnce {
+		w, ok := o.due.First()
+		if !ok || w.at.After(now) {
+			break
+		}
+		o.due.Pop()
 		if w.demanded {
 			w.demanded = false
 			o.demanded--
@@ -184,10 +191,10 @@ func (o *orders) start(ctx context.Context, workers *sync.WaitGroup) time.Durati
 		o.working++
 		workers.Go(func() { o.work(ctx, w) })
 	}
-	if o.working >= o.atOnce || len(o.due) == 0 {
-		return never
+	if w, ok := o.due.First(); ok && o.working < o.atOnce {
+		return time.Until(w.at)
 	}
-	return time.Until(o.due[0].at)
+	return never
 }
 
 func (o *orders) work(ctx context.Context, w *order) {
@@ -207,7 +214,7 @@ func (o *orders) work(ctx context.Context, w *order) {
 		return
 	}
 	w.at = next
-	heap.Push(&o.due, w)
+	o.due.Put(w)
 }
 
 // stop lets nobody wait for what nobody will do.
@@ -215,40 +222,15 @@ func (o *orders) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stopped = true
-	for _, w := range o.due {
+	for w := range o.due.All() {
 		o.settle(w)
 	}
 }
 
-// queue is a heap: what is waited for, then what is due first.
-type queue []*order
-
-func (q queue) Len() int { return len(q) }
-
-func (q queue) Less(i, j int) bool {
-	if q[i].demanded != q[j].demanded {
-		return q[i].demanded
+// before reports whether a goes first: what is waited for, then what is due first.
+func before(a, b *order) bool {
+	if a.demanded != b.demanded {
+		return a.demanded
 	}
-	return q[i].at.Before(q[j].at)
-}
-
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	w := x.(*order)
-	w.index = len(*q)
-	*q = append(*q, w)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	w := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	return w
+	return a.at.Before(b.at)
 }

@@ -19,7 +19,6 @@
 package check
 
 import (
-	"container/heap"
 	"context"
 	"hash/fnv"
 	"net"
@@ -29,6 +28,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
 // Dialer reaches into the private network of Machines.
@@ -94,7 +94,7 @@ type Checker struct {
 
 	mu       sync.Mutex // guards what follows
 	machines map[hangar.MachineID]*machine
-	queue    queue
+	queue    *pqueue.Queue[*probe] // the one that is due first on top
 }
 
 // machine is a Machine that is watched.
@@ -115,7 +115,7 @@ type probe struct {
 	eager   time.Duration      // the next pause after a boot; 0: it goes at its interval
 	patient time.Time          // when it stops being eager
 	calm    bool               // it has been eager no longer once
-	at      int                // in the queue; -1: not there
+	place   pqueue.Place       // in the queue
 	cancel  context.CancelFunc // of the run under way; nil: there is none
 }
 
@@ -129,6 +129,10 @@ func New(o Options) *Checker {
 	}
 	return &Checker{
 		o: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.AtOnce), machines: make(map[hangar.MachineID]*machine),
+		queue: pqueue.New(
+			func(a, b *probe) bool { return a.due.Before(b.due) },
+			func(p *probe) *pqueue.Place { return &p.place },
+		),
 	}
 }
 
@@ -138,7 +142,7 @@ func (c *Checker) Watch(t Target) {
 	m := &machine{id: t.Machine, addr: t.Addr}
 	since := c.o.Now()
 	for i, spec := range t.Checks {
-		p := &probe{machine: m, spec: spec, at: -1, due: now, eager: minEager}
+		p := &probe{machine: m, spec: spec, due: now, eager: minEager}
 		if len(t.Known) == len(t.Checks) && t.Known[i].Name == spec.Name {
 			// It has been going for a while; whatever else has been going, too,
 			// shall not all be run at the start of a daemon.
@@ -166,7 +170,7 @@ func (c *Checker) Watch(t Target) {
 	}
 	c.machines[m.id] = m
 	for _, p := range m.probes {
-		heap.Push(&c.queue, p)
+		c.queue.Put(p)
 	}
 	c.signal()
 }
@@ -198,9 +202,7 @@ func (c *Checker) forget(id hangar.MachineID) {
 		if p.cancel != nil {
 			p.cancel()
 		}
-		if p.at >= 0 {
-			heap.Remove(&c.queue, p.at)
-		}
+		c.queue.Remove(p)
 	}
 	m.behind = nil
 }
@@ -245,12 +247,15 @@ func (c *Checker) Run(ctx context.Context) {
 func (c *Checker) next(now time.Time) (*probe, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.queue) > 0 {
-		p := c.queue[0]
+	for {
+		p, ok := c.queue.First()
+		if !ok {
+			return nil, time.Hour
+		}
 		if pause := p.due.Sub(now); pause > 0 {
 			return nil, pause
 		}
-		heap.Pop(&c.queue)
+		c.queue.Pop()
 		if p.machine.active >= c.o.PerMachine {
 			p.machine.behind = append(p.machine.behind, p)
 			continue
@@ -258,7 +263,6 @@ func (c *Checker) next(now time.Time) (*probe, time.Duration) {
 		p.machine.active++
 		return p, 0
 	}
-	return nil, time.Hour
 }
 
 // begin runs a probe, once there is a slot for it.
@@ -302,13 +306,13 @@ func (c *Checker) end(p *probe, output string, err error) {
 	m.active--
 	p.cancel = nil
 	if len(m.behind) > 0 {
-		heap.Push(&c.queue, m.behind[0])
+		c.queue.Put(m.behind[0])
 		m.behind = slices.Delete(m.behind, 0, 1)
 	}
 	now := time.Now()
 	wasEager := p.eager > 0
 	p.due = now.Add(p.pause(now, err == nil))
-	heap.Push(&c.queue, p)
+	c.queue.Put(p)
 	c.signal()
 
 	before := p.result
@@ -347,31 +351,4 @@ func (c *Checker) signal() {
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-// queue is a heap of probes, the one that is due first on top.
-type queue []*probe
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].at, q[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	p := x.(*probe)
-	p.at = len(*q)
-	*q = append(*q, p)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	p := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	p.at = -1
-	return p
 }

@@ -35,7 +35,7 @@ func (k *Keeper) regroup(g *Gate, opens bool) {
 	to := k.groups[key]
 	if to == nil {
 		to = &group{key: key, gates: make(map[*Gate]struct{}), spare: make(map[*Gate]struct{})}
-		to.timer.group, to.timer.index = to, -1
+		to.timer.group = to
 		k.groups[key] = to
 	}
 	g.group = to
@@ -55,7 +55,7 @@ func (k *Keeper) leave(g *Gate, from *group) {
 		from.running--
 	}
 	if len(from.gates) == 0 {
-		k.timers.remove(&from.timer)
+		k.timers.Remove(&from.timer)
 		delete(k.groups, from.key)
 	}
 }

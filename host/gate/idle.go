@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -34,12 +33,15 @@ func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
-	for len(k.timers) > 0 {
-		next := k.timers[0]
+	for {
+		next, ok := k.timers.First()
+		if !ok {
+			return maxNap
+		}
 		if next.at > now {
 			return min(time.Duration(next.at-now), maxNap)
 		}
-		heap.Pop(&k.timers)
+		k.timers.Pop()
 		if next.group != nil {
 			k.lookAtGroup(ctx, work, next.group, now)
 			continue
@@ -48,7 +50,6 @@ func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 			k.enqueue(ctx, work, next.gate)
 		}
 	}
-	return maxNap
 }
 
 // lookAt reports whether a Machine is to be stopped for being idle. If not, the timer runs
@@ -131,7 +132,7 @@ type drain struct {
 // closeIdle closes the gate of a Machine that is still idle and may be stopped, or returns
 // nil. k.mu is held.
 func (k *Keeper) closeIdle(g *Gate) *drain {
-	if g.timer.index >= 0 || !k.lookAt(g, k.now()) {
+	if g.timer.place.Queued() || !k.lookAt(g, k.now()) {
 		return nil
 	}
 	if g.group.running-1 < g.terms.least() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
 // What the zero Options mean.
@@ -57,7 +58,7 @@ type Keeper struct {
 	kick chan struct{} // buffered 1: something is due earlier than was known
 
 	mu     sync.Mutex // guards what follows
-	timers timers
+	timers *pqueue.Queue[*timer]
 	groups map[groupKey]*group
 	queues [2]queue // of Machines to be stopped, and to be suspended
 }
@@ -74,7 +75,10 @@ func NewKeeper(o Options) *Keeper {
 	orElse(&o.Settling, DefaultSettling)
 	orElse(&o.Stops, DefaultStops)
 	orElse(&o.Suspends, DefaultSuspends)
-	k := &Keeper{o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1), groups: make(map[groupKey]*group)}
+	k := &Keeper{
+		o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1),
+		timers: newTimers(), groups: make(map[groupKey]*group),
+	}
 	for i := range k.shards {
 		k.shards[i].gates = make(map[hangar.MachineID]*Gate)
 	}
@@ -111,7 +115,7 @@ func (k *Keeper) Find(ref hangar.MachineRef) *Gate {
 // Add makes a Gate for a Machine.
 func (k *Keeper) Add(ref hangar.MachineRef) *Gate {
 	g := &Gate{keeper: k, ref: ref}
-	g.timer.gate, g.timer.index = g, -1
+	g.timer.gate = g
 	g.word.Store(shut)
 	s := k.shard(ref.ID)
 	s.mu.Lock()
@@ -150,7 +154,7 @@ func (g *Gate) Set(t Terms) {
 		g.set(shut, true)
 		g.endDrain()
 		g.tell()
-		k.timers.remove(&g.timer)
+		k.timers.Remove(&g.timer)
 		g.armed.Store(false)
 		return
 	}
@@ -215,7 +219,7 @@ func (k *Keeper) Look(ref hangar.MachineRef) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if g.timer.index >= 0 {
+	if g.timer.place.Queued() {
 		k.push(&g.timer, g.due())
 	}
 }
