@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -176,7 +177,7 @@ func (c *Client) send(ctx context.Context, in call) (*http.Response, error) {
 		case in.method != http.MethodGet || attempt == readAttempts || !connectionLost(err):
 			return nil, lost(ctx, in, err)
 		}
-		if err := pause(ctx, time.Duration(attempt)*retryDelay); err != nil {
+		if err := pause.For(ctx, time.Duration(attempt)*retryDelay); err != nil {
 			return nil, lost(ctx, in, err)
 		}
 	}
@@ -235,17 +236,6 @@ func lost(ctx context.Context, in call, err error) error {
 		err = uerr.Err
 	}
 	return hangar.Errorf(hangar.CodeUnavailable, "", "no answer from the server: %w", err)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // pathOf joins segments to a path of the API, escaping each.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Logs implements hangar.LogService over the hosts of an App.
@@ -259,10 +260,7 @@ func (c *Control) awaitRemoval(ctx context.Context, key string, app hangar.AppID
 		if ctx.Err() != nil || errors.Is(err, state.ErrClosed) {
 			return cmp.Or(ctx.Err(), err)
 		}
-		select {
-		case <-time.After(watchPause):
-		case <-ctx.Done():
-		}
+		_ = pause.For(ctx, watchPause)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Health checks run while a Machine is started. What they find is in memory; only a
@@ -156,10 +157,8 @@ func (a *Agent) keepHealth(ctx context.Context) {
 			continue
 		}
 		a.o.Log.Error("record statuses of health checks", keyError, err)
-		select {
-		case <-time.After(healthPause):
+		if pause.For(ctx, healthPause) == nil {
 			a.news.add(ids...)
-		case <-ctx.Done():
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -48,7 +49,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 		if err != nil {
 			t.cfg.Log.Warn("tokens of other servers go unnoticed", keyError, err)
 		}
-		pause(ctx, delay)
+		_ = pause.For(ctx, delay)
 		delay = min(2*delay, maxRetryDelay)
 	}
 }
@@ -191,14 +192,5 @@ func (t *Tokens) flush(ctx context.Context, written map[hangar.TokenID]int64) {
 			t.cfg.Log.Debug("uses of tokens are not written down", keyError, err)
 			return
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/btree"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // MirrorConfig says what a Mirror keeps.
@@ -187,7 +189,7 @@ func (m *Mirror) show(next *image) {
 // follow is the one goroutine of a Mirror, and the only one that shows images.
 func (m *Mirror) follow(ctx context.Context) {
 	defer close(m.done)
-	pause := minWatchPause
+	delay := minWatchPause
 	for ctx.Err() == nil {
 		before := m.now.Load().revision
 		err := m.watch(ctx)
@@ -202,14 +204,11 @@ func (m *Mirror) follow(ctx context.Context) {
 			return
 		}
 		if m.now.Load().revision > before {
-			pause = minWatchPause
+			delay = minWatchPause
 		}
-		m.log.Warn("the cluster state cannot be followed, what was last known is used", "err", err, "pause", pause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, maxWatchPause)
+		m.log.Warn("the cluster state cannot be followed, what was last known is used", "err", err, "pause", delay)
+		_ = pause.For(ctx, delay)
+		delay = min(2*delay, maxWatchPause)
 	}
 }
 

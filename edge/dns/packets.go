@@ -14,6 +14,8 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -135,7 +137,7 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 			r.server.log.DebugContext(ctx, "read questions", "error", err)
-			pause(ctx)
+			_ = pause.For(ctx, retryPause)
 			continue
 		}
 		r.full++

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -45,7 +46,7 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 				return err
 			}
 			s.log.DebugContext(ctx, "accept a connection for DNS", "error", err)
-			pause(ctx)
+			_ = pause.For(ctx, retryPause)
 			continue
 		}
 		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
@@ -60,14 +61,6 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 			s.serveStream(ctx, conn, addr)
 		})
-	}
-}
-
-// pause waits before a socket is tried again.
-func pause(ctx context.Context) {
-	select {
-	case <-time.After(retryPause):
-	case <-ctx.Done():
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -72,7 +73,7 @@ func (f *follower) follow(ctx context.Context) {
 		f.progress.begin()
 		f.adjust(ctx)
 		f.progress.end(f.sockets())
-		if !pause(ctx, max(minPause, pauseFactor*time.Since(round))) {
+		if pause.For(ctx, max(minPause, pauseFactor*time.Since(round))) != nil {
 			break
 		}
 		select {
@@ -244,7 +245,7 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 				complained = time.Now()
 				l.log.Warn("a connection cannot be accepted", slog.String("socket", s.name), slog.Any("error", err))
 			}
-			pause(connections, acceptPause)
+			_ = pause.For(connections, acceptPause)
 			continue
 		}
 		a := &arrival{conn: conn, socket: s, local: unmapped(conn.LocalAddr()), remote: unmapped(conn.RemoteAddr())}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/internal/splice"
 )
 
@@ -61,7 +62,7 @@ func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(
 			if latest == nil {
 				return nil, nil, err
 			}
-			if !pause(ctx, attemptPause) {
+			if pause.For(ctx, attemptPause) != nil {
 				return nil, nil, latest
 			}
 			wish.Except = nil // there is no other
@@ -84,18 +85,6 @@ func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(
 
 // errMachineEnded is why a connection ends whose Machine does not say so any more.
 var errMachineEnded = errors.New("the machine has ended")
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // dialError says why a Machine could not be connected to.
 func dialError(err error, s *balance.Seat) *hangar.EdgeError {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/keeper"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // keepAlive is after which silence of a client the kernel looks whether it is still there.
@@ -64,7 +65,7 @@ func (l *Listeners) listenFixed(ctx context.Context, name, address string, port 
 	}
 	l.inherited.renounce(func(string) bool { return true })
 	for deadline := time.Now().Add(inheritedPatience); time.Now().Before(deadline); {
-		if s, err = l.listen(ctx, name, address, port); !errors.Is(err, unix.EADDRINUSE) || !pause(ctx, attemptPause) {
+		if s, err = l.listen(ctx, name, address, port); !errors.Is(err, unix.EADDRINUSE) || pause.For(ctx, attemptPause) != nil {
 			return s, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // exchange is a request of a client on its way to a Machine, and the answer on its way back.
@@ -247,7 +248,7 @@ const (
 func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.done, x.breaks = false, 0
 	ctx, stop, heard := x.replays.bound(ctx)
-	wish, pause := x.wish, minPause
+	wish, delay := x.wish, minPause
 	wish.Except = slices.Clip(wish.Except)
 	given := len(wish.Except)
 	var first time.Time // when the first attempt failed
@@ -258,8 +259,8 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 			if x.renewed() {
 				continue // the service has been changed under the request
 			}
-			if ctx.Err() == nil && last != nil && len(wish.Except) > given && x.patient(first, attempt) && x.wait(ctx, pause) {
-				wish.Except, pause = wish.Except[:given:given], min(2*pause, maxPause)
+			if ctx.Err() == nil && last != nil && len(wish.Except) > given && x.patient(first, attempt) && pause.For(ctx, delay) == nil {
+				wish.Except, delay = wish.Except[:given:given], min(2*delay, maxPause)
 				continue // there is nobody but those that failed
 			}
 			stop()
@@ -292,11 +293,11 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 		x.p.stats.retries.Add(1)
 		if wish.Instance == "" {
 			wish.Except = append(wish.Except, seat.Row.Machine.ID)
-		} else if !x.wait(ctx, pause) {
+		} else if pause.For(ctx, delay) != nil {
 			stop()
 			return nil, last
 		} else {
-			pause = min(2*pause, maxPause)
+			delay = min(2*delay, maxPause)
 		}
 	}
 }
@@ -315,18 +316,6 @@ func (x *exchange) renewed() bool {
 // patient reports whether a request that has failed may be tried once more.
 func (x *exchange) patient(first time.Time, attempt int) bool {
 	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
-}
-
-// wait pauses; false: ctx has ended.
-func (x *exchange) wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // target tells the Machine of a seat what it has to know of how it was chosen.

@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/internal/http1"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // answer is what a Machine answers, with the way to give back what it came by.
@@ -183,7 +184,7 @@ func (x *exchange) fatal(ctx context.Context, seat *balance.Seat) bool {
 	}
 	for deadline := time.Now().Add(x.p.limits.CrashWait); ; {
 		crashed, known := seat.Crashed()
-		if known || time.Now().After(deadline) || !x.wait(ctx, minPause) {
+		if known || time.Now().After(deadline) || pause.For(ctx, minPause) != nil {
 			return crashed
 		}
 	}

@@ -324,15 +324,3 @@ func (s *session) end() {
 func (a *Archive) logged(ctx context.Context) context.Context {
 	return logging.WithLogger(ctx, loggers(a.opts.Log))
 }
-
-// wait waits, at most as long as the context lasts.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

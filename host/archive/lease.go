@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/kopia/kopia/repo/blob"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -40,7 +42,7 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 	if err := a.hold(ctx, me); err != nil {
 		return nil, nil, err
 	}
-	if err := wait(ctx, leaseSettles); err != nil {
+	if err := pause.For(ctx, leaseSettles); err != nil {
 		return nil, nil, err
 	}
 	switch held, err := a.holder(ctx); {
@@ -53,7 +55,7 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for wait(mine, leaseFor/3) == nil {
+		for pause.For(mine, leaseFor/3) == nil {
 			held, err := a.holder(mine)
 			if err == nil && held.Holder != me {
 				err = errors.New("another process collects the garbage")

@@ -24,6 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/layer"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -245,10 +246,8 @@ func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget
 				return r, err
 			}
 			s.log.WarnContext(ctx, "layer is transferred again", slog.String("layer", l.digest), slog.Any("error", err))
-			select {
-			case <-time.After(time.Duration(attempt) * s.opts.Limits.RetryPause):
-			case <-ctx.Done():
-				return r, ctx.Err()
+			if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
+				return r, err
 			}
 		}
 	})

@@ -36,6 +36,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // MTU of the device, in bytes: what a WireGuard packet over IPv6 has room for on an
@@ -135,8 +136,8 @@ func (g *Gateway) follow(ctx context.Context) error {
 			return ctx.Err()
 		}
 		g.Log.WarnContext(ctx, "feed of peers broke, will be taken up again", slog.Any("err", err))
-		if !pause(ctx, retryDelay) {
-			return ctx.Err()
+		if err := pause.For(ctx, retryDelay); err != nil {
+			return err
 		}
 	}
 }
@@ -375,16 +376,4 @@ func (g *Gateway) seen() map[hangar.PeerKey]seen {
 		g.Log.Warn("read what WireGuard has seen", slog.Any("err", err))
 	}
 	return all
-}
-
-// pause waits, and reports whether ctx still lasts.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

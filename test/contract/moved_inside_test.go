@@ -22,6 +22,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/host/wireguard/peertest"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/test/contract"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
@@ -199,10 +200,7 @@ func (w *tenant) ask(c *http.Client, url string) (string, *tls.ConnectionState) 
 		} else {
 			last = err.Error()
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-w.ctx.Done():
-		}
+		_ = pause.For(w.ctx, 20*time.Millisecond)
 	}
 	w.Fatalf("%s is not served: %s", url, last)
 	return "", nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // VolumeService checks an implementation of hangar.VolumeService, and what Machines have to
@@ -76,9 +77,7 @@ func (h Harness) until(t *testing.T, what string, so func() bool) {
 	ctx, cancel := context.WithTimeout(h.Context(t), patience)
 	defer cancel()
 	for !so() {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
+		if pause.For(ctx, 10*time.Millisecond) != nil {
 			t.Fatalf("it takes too long until %s", what)
 		}
 	}

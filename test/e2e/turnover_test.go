@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -374,10 +375,7 @@ func (c *turnover) destroyEarly(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(time.Duration(c.random.IntN(500)) * time.Millisecond):
-	case <-ctx.Done():
-	}
+	_ = pause.For(ctx, time.Duration(c.random.IntN(500))*time.Millisecond)
 	if err := c.c.DestroyMachine(ctx, m, hangar.MachineDestroy{Force: true}); err != nil {
 		return fmt.Errorf("destroy early: %w", err)
 	}

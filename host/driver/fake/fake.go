@@ -31,6 +31,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // ErrMisuse is answered when the caller broke the contract of driver.Driver.
@@ -389,25 +390,11 @@ func (d *Driver) fault(ctx context.Context, op Op, id hangar.MachineID) error {
 		return nil
 	}
 	delay, err := d.o.Faults(op, id)
-	if derr := pause(ctx, delay); derr != nil {
+	if derr := pause.For(ctx, delay); derr != nil {
 		return derr
 	}
 	if err != nil {
 		return err
 	}
 	return d.world.alive()
-}
-
-func pause(ctx context.Context, delay time.Duration) error {
-	if delay <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Exec plays one of a few commands beside the main process:
@@ -124,7 +125,7 @@ func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, er
 			<-ctx.Done()
 			return hangar.ExecResult{}, ctx.Err()
 		}
-		return hangar.ExecResult{}, pause(ctx, d)
+		return hangar.ExecResult{}, pause.For(ctx, d)
 	case "cat":
 		return p.cat(ctx, args)
 	default:

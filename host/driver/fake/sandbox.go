@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -339,7 +340,7 @@ func (e environment) fault(ctx context.Context, delayName, errorName string) err
 		}
 		delay = d
 	}
-	if err := pause(ctx, delay); err != nil {
+	if err := pause.For(ctx, delay); err != nil {
 		return err
 	}
 	switch text := e[errorName]; text {

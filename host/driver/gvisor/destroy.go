@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Destroy implements driver.Driver.
@@ -122,10 +123,8 @@ func (d *Driver) removeCgroup(ctx context.Context, id string) error {
 		if err := killAll(ctx, left); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
+		if ended := pause.For(ctx, wait); ended != nil {
+			return errors.Join(err, ended)
 		}
 	}
 }
