@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/atomicfile"
@@ -187,27 +189,17 @@ func (p *daemonProcess) ended(ctx context.Context, patience time.Duration) (bool
 
 // mountsBelow lists what is mounted below a directory, deepest first.
 func mountsBelow(dir string) ([]string, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(m.Mountpoint, dir+"/"), false
+	})
 	if err != nil {
 		return nil, err
 	}
 	var found []string
-	for line := range strings.Lines(string(b)) {
-		columns := strings.Fields(line)
-		if len(columns) < 5 {
-			continue
-		}
-		point := unescapeMount(columns[4])
-		if strings.HasPrefix(point, dir+"/") {
-			found = append([]string{point}, found...)
-		}
+	for _, m := range slices.Backward(mounts) {
+		found = append(found, m.Mountpoint)
 	}
 	return found, nil
-}
-
-// unescapeMount undoes the octal escapes of mountinfo.
-func unescapeMount(path string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
 
 // exists reports whether there is something at path.

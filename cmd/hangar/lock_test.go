@@ -153,9 +153,6 @@ func TestMountsBelow(t *testing.T) {
 	if err != nil || len(none) > 0 {
 		t.Errorf("below a new directory: %v, %v", none, err)
 	}
-	if got := unescapeMount(`/a\040b\134c`); got != `/a b\c` {
-		t.Errorf("unescaped to %q", got)
-	}
 }
 
 func TestConfigIsValidated(t *testing.T) {

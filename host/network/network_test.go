@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -594,12 +595,10 @@ func hostState(tb testing.TB) string {
 	routes, err := netlink.RouteList(nil, unix.AF_UNSPEC)
 	must(err)
 	fmt.Fprintln(&b, routes)
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(runDir(tb))) // others come and go with what else runs here
 	must(err)
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, runDir(tb)) { // others come and go with what else runs here
-			b.WriteString(line)
-		}
+	for _, m := range mounts {
+		fmt.Fprintln(&b, *m)
 	}
 	files, err := os.ReadDir(runDir(tb))
 	must(err)

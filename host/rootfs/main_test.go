@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -82,12 +83,10 @@ func nothingLeft(tb testing.TB, dir string) {
 		}
 		return nil
 	})
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	must(tb, err)
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, " "+dir) {
-			tb.Errorf("a mount is left: %s", line)
-		}
+	for _, m := range mounts {
+		tb.Errorf("a mount is left: %+v", *m)
 	}
 }
 

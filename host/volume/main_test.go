@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
@@ -92,12 +93,9 @@ func leftovers() error {
 	if err != nil || len(mapped) > 0 {
 		return fmt.Errorf("devices %v, %w", mapped, err)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	if strings.Contains(string(mounts), runDir()) {
-		return fmt.Errorf("a mount beneath %s", runDir())
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(runDir()))
+	if err != nil || len(mounts) > 0 {
+		return fmt.Errorf("%d mounts beneath %s, %w", len(mounts), runDir(), err)
 	}
 	dirs, err := filepath.Glob(runDir() + "/*/*")
 	if err != nil || len(dirs) > 0 {

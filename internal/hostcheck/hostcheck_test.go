@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/nftables"
+	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -67,12 +68,12 @@ func wellFormed(t *testing.T, checks []Check) {
 func hostState(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, "doctor") || strings.Contains(line, dir) {
+	for _, m := range mounts {
+		if line := fmt.Sprintln(*m); strings.Contains(line, "doctor") || strings.Contains(line, dir) {
 			b.WriteString(line)
 		}
 	}

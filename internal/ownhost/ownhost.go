@@ -8,10 +8,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -60,18 +62,16 @@ func runInside() int {
 // letGo unmounts what other tests have mounted while this process began: their file systems
 // would be in use for as long as it lives.
 func letGo() error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(m.Mountpoint, "/run/hangar") && !strings.HasPrefix(m.Mountpoint, os.TempDir()+"/"), false
+	})
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		dir := strings.Fields(line)[4]
-		if !strings.HasPrefix(dir, "/run/hangar") && !strings.HasPrefix(dir, os.TempDir()+"/") {
-			continue
-		}
-		// What was mounted beneath another went with it.
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("unmount %s: %w", dir, err)
+	for _, m := range slices.Backward(mounts) { // what is mounted beneath another first
+		// One whose directory has been removed meanwhile is gone.
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
 	}
 	return nil

@@ -7,31 +7,23 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// hostMount is what the server tells of a mount.
-type hostMount struct {
-	dir, kind, source string
-	options           []string
-}
-
 // mountsOf returns the mounts of a daemon with a data directory and an instance id.
-func mountsOf(t *testing.T, dir, id string) (list []hostMount) {
+func mountsOf(t *testing.T, dir, id string) []*mountinfo.Info {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		ours := slices.ContainsFunc([]string{m.Mountpoint, m.Source, m.VFSOptions}, func(s string) bool {
+			return strings.Contains(s, dir) || strings.Contains(s, id)
+		})
+		return !ours, false
+	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if !strings.Contains(line, dir) && !strings.Contains(line, id) {
-			continue
-		}
-		// "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"
-		mount, system, _ := strings.Cut(line, " - ")
-		m, s := strings.Fields(mount), strings.Fields(system)
-		list = append(list, hostMount{dir: m[4], options: strings.Split(m[5], ","), kind: s[0], source: s[1]})
 	}
 	return list
 }
@@ -53,19 +45,19 @@ func TestMountsAreConfined(t *testing.T) {
 	for _, mount := range mountsOf(t, p.d.Dir(), instance(t, p.d)) {
 		want := []string{"nosuid", "nodev", "noexec"}
 		switch {
-		case mount.kind == "nsfs": // a name of a network namespace, which has no files
+		case mount.FSType == "nsfs": // a name of a network namespace, which has no files
 			want = nil
-		case mount.kind == "overlay", mount.kind == "ext4" && filepath.Base(mount.dir) == "mnt": // the sandbox maps programs from there
+		case mount.FSType == "overlay", mount.FSType == "ext4" && filepath.Base(mount.Mountpoint) == "mnt": // the sandbox maps programs from there
 			want = want[:2]
-		case mount.kind == "fuse": // one file, the device of a volume, that nobody may execute
+		case mount.FSType == "fuse": // one file, the device of a volume, that nobody may execute
 			want = want[:2]
 		}
 		for _, option := range want {
-			if !slices.Contains(mount.options, option) {
-				t.Errorf("%s of %s (%s) is mounted without %s: %v", mount.dir, mount.source, mount.kind, option, mount.options)
+			if !slices.Contains(strings.Split(mount.Options, ","), option) {
+				t.Errorf("%s of %s (%s) is mounted without %s: %v", mount.Mountpoint, mount.Source, mount.FSType, option, mount.Options)
 			}
 		}
-		seen[mount.kind] = true
+		seen[mount.FSType] = true
 	}
 	if !seen["overlay"] || !seen["ext4"] {
 		t.Errorf("the root file system and the volume of the Machine are not among %v", seen)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
@@ -230,11 +233,11 @@ func (s *storage) until(what string, ok func(*hangar.Volume) bool) {
 // open returns the processes and mounts that are there for volumes.
 func (s *storage) open() (open []string) {
 	s.Helper()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	s.must(err)
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, string(s.volume.ID)) {
-			open = append(open, strings.TrimSpace(line))
+	for _, m := range mounts {
+		if strings.Contains(m.Mountpoint, string(s.volume.ID)) {
+			open = append(open, fmt.Sprintf("mount %+v", *m))
 		}
 	}
 	for _, pid := range s.storageDaemons() {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
@@ -149,15 +150,12 @@ func (d *Driver) List(context.Context) ([]hangar.MachineID, error) {
 			add(id)
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("overlay"))
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		// "… - overlay hangar-1f2e/0123456789abcd rw,…"
-		_, rest, _ := strings.Cut(line, " - overlay ")
-		if id, ok := strings.CutPrefix(rest, d.mountMark("")); ok {
-			id, _, _ = strings.Cut(id, " ")
+	for _, m := range mounts {
+		if id, ok := strings.CutPrefix(m.Source, d.mountMark("")); ok {
 			add(id)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/pidfd"
@@ -117,17 +118,13 @@ func List(run string) ([]string, error) {
 			dirs = append(dirs, dir)
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		const mountPoint = 4
-		fields := strings.Fields(line)
-		if len(fields) > mountPoint && filepath.Base(fields[mountPoint]) == exportFile {
-			if dir := filepath.Dir(fields[mountPoint]); filepath.Dir(dir) == run {
-				dirs = append(dirs, dir)
-			}
+	for _, m := range mounts {
+		if dir := filepath.Dir(m.Mountpoint); filepath.Base(m.Mountpoint) == exportFile && filepath.Dir(dir) == run {
+			dirs = append(dirs, dir)
 		}
 	}
 	slices.Sort(dirs)
