@@ -60,7 +60,6 @@ var rules = map[string]rule{
 	"host/guest/...":         {imports: language},
 	"host/image":             {imports: plus(language, "host/image/...")},
 	"host/image/...":         {imports: language},
-	"host/image/registry":    {imports: plus(language, "host/image/durable")},
 	"host/journal":           {imports: language},
 	"host/localapi":          {imports: language},
 	"host/logs":              {imports: language},

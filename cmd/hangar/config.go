@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/network"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // The defaults of the daemon.
@@ -353,7 +353,7 @@ func (c *config) save() error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteChanged(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
+	return durable.WriteChanged(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
 }
 
 // loadConfig reads what the daemon of a data directory was last started with. A

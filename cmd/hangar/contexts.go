@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const (
@@ -119,7 +119,7 @@ func (c *cli) changeContexts(change func(*contexts) error) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, append(raw, '\n'), 0o600)
+	return durable.WriteFile(path, append(raw, '\n'), 0o600)
 }
 
 // find returns a context by its name. It answers CodeNotFound.

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
@@ -90,7 +90,7 @@ func (l *dirLock) release() { _ = l.f.Close() }
 // writeAddress writes a file that says where the daemon serves. On a full disk the address goes
 // over the old one, which takes no room.
 func writeAddress(path, addr string) error {
-	err := atomicfile.WriteChanged(path, []byte(addr+"\n"), 0o644)
+	err := durable.WriteChanged(path, []byte(addr+"\n"), 0o644)
 	if !errors.Is(err, unix.ENOSPC) {
 		return err
 	}

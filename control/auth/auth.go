@@ -35,7 +35,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // AdminFile is the name of the file, in the data directory, that holds the admin
@@ -168,7 +168,7 @@ func (t *Tokens) adminToken() (string, error) {
 		return "", err
 	}
 	token := newText(newID())
-	return token, atomicfile.Write(t.AdminPath(), []byte(token+"\n"), 0o600)
+	return token, durable.WriteFile(t.AdminPath(), []byte(token+"\n"), 0o600)
 }
 
 // newID returns an id that no other token has: 12 characters of a-z and 2-7.

@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // The files of the server's own authority, in Options.Dir.
@@ -75,7 +75,7 @@ func openAuthority(dir string, now time.Time) (*authority, error) {
 	shown := filepath.Join(dir, AuthorityFile)
 	certPEM := pemOf("CERTIFICATE", cert.Raw)
 	if there, err := os.ReadFile(shown); err != nil || !bytes.Equal(there, certPEM) {
-		if err := atomicfile.Write(shown, certPEM, 0o644); err != nil {
+		if err := durable.WriteFile(shown, certPEM, 0o644); err != nil {
 			return nil, fmt.Errorf("certificate authority: %w", err)
 		}
 	}
@@ -134,7 +134,7 @@ func makeAuthority(dir string, now time.Time) (*x509.Certificate, *ecdsa.Private
 		return nil, nil, err
 	}
 	both := append(pemOf("PRIVATE KEY", keyDER), pemOf("CERTIFICATE", der)...)
-	return cert, key, atomicfile.Write(filepath.Join(dir, authorityKeyFile), both, 0o600)
+	return cert, key, durable.WriteFile(filepath.Join(dir, authorityKeyFile), both, 0o600)
 }
 
 func pemOf(kind string, der []byte) []byte {

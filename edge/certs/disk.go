@@ -16,7 +16,7 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // disk is where a Certs keeps what it has:
@@ -53,7 +53,7 @@ func write(dir, file string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, file), data, 0o600)
+	return durable.WriteFile(filepath.Join(dir, file), data, 0o600)
 }
 
 func remove(path string) error {

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const (
@@ -100,7 +100,7 @@ func (k *ticketKeys) store(keys []ticketKey) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(k.path, data, 0o600)
+	return durable.WriteFile(k.path, data, 0o600)
 }
 
 // of returns the keys of an owner, whose sessions cannot be resumed with another.

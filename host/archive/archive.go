@@ -49,7 +49,7 @@ import (
 	"github.com/kopia/kopia/repo/logging"
 	"github.com/kopia/kopia/repo/maintenance"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // PasswordSize is how long a password is, in bytes.
@@ -223,7 +223,7 @@ func (a *Archive) connect(ctx context.Context, phrase string) error {
 		return err
 	}
 	file := filepath.Join(cache, "settings.json")
-	if err := atomicfile.Write(file, settings, 0o600); err != nil {
+	if err := durable.WriteFile(file, settings, 0o600); err != nil {
 		return err
 	}
 	registerStorage()

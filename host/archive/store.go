@@ -16,7 +16,7 @@ import (
 	"github.com/kopia/kopia/repo/format"
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // store is where the library puts its blobs: its own storage, with what it lacks.
@@ -114,13 +114,12 @@ func (s *store) synced() error {
 		return err
 	}
 	defer f.Close()
-	return errors.Join(f.Sync(), atomicfile.SyncDir(s.dir.root), atomicfile.SyncDir(filepath.Dir(s.dir.root)))
+	return errors.Join(f.Sync(), durable.SyncDir(s.dir.root), durable.SyncDir(filepath.Dir(s.dir.root)))
 }
 
 const (
 	lockFile   = "hangar.lock"
 	shardsFile = ".shards" // of the library: how blobs are spread over directories
-	tempPart   = ".tmp-"   // in the names of blobs that are being written
 )
 
 // directory has the blobs of a store as files, laid out by the library, which does not
@@ -177,7 +176,7 @@ func sweep(dir string) error {
 	}
 	defer root.Close()
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(d.Name(), tempPart) {
+		if err != nil || d.IsDir() || !strings.Contains(d.Name(), durable.Unfinished) {
 			return err
 		}
 		return root.Remove(name)
@@ -198,33 +197,11 @@ func (d *directory) vacant() error {
 }
 
 // put writes a file so that it is there whole or not at all.
-func (d *directory) put(dir, file string, data blob.Bytes) (err error) {
+func (d *directory) put(dir, file string, data blob.Bytes) error {
 	if err := d.mkdir(dir); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(file)+tempPart+"*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err = data.WriteTo(f); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), file); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(dir)
+	return durable.WriteTo(file, data, 0o600)
 }
 
 // mkdir makes a directory below the root, durably.
@@ -245,7 +222,7 @@ func (d *directory) mkdirLocked(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := atomicfile.SyncDir(parent); err != nil {
+	if err := durable.SyncDir(parent); err != nil {
 		return err
 	}
 	d.made[dir] = true

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/registry"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // grace is how long an image that was used is safe from lack of space: whoever was

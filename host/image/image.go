@@ -46,9 +46,9 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
@@ -366,7 +366,7 @@ func (s *Store) write(r *record) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(s.path("tmp"), s.path("images", recordFile(r.Ref.Digest)), raw, 0o600); err != nil {
+	if err := durable.WriteFileVia(s.path("tmp"), s.path("images", recordFile(r.Ref.Digest)), raw, 0o600); err != nil {
 		return err
 	}
 	r.lastUsed = time.Now()

@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/host/image/layer"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -306,7 +306,7 @@ func (s *Store) noteShown(l plannedLayer, origin string) error {
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(s.path("tmp"), s.path("layers", layerName(l.diffID), "layer.json"), raw, 0o600)
+	return durable.WriteFileVia(s.path("tmp"), s.path("layers", layerName(l.diffID), "layer.json"), raw, 0o600)
 }
 
 // receive hands the blob of a layer to use, and sees that all of it has arrived.

@@ -38,6 +38,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // Bounds of what is kept per Machine. The oldest go first.
@@ -219,7 +220,7 @@ func create(path string, o Options) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(fresh))
 	}
-	return syncDir(filepath.Dir(path))
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // openBolt opens the database. Damage that only shows while the list of free pages
@@ -282,14 +283,6 @@ func (j *Journal) takeRoom() {
 	if err != nil {
 		j.log.Debug("take room for the journal", "error", err)
 	}
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Commit runs fn and makes what it wrote durable; it is on disk when Commit

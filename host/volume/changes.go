@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
@@ -71,7 +71,7 @@ func (c changes) write(path string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, raw, 0o600)
+	return durable.WriteFile(path, raw, 0o600)
 }
 
 // readChanges reads what write wrote, nothing if there is no file.
@@ -105,5 +105,5 @@ func takeUp(dir, run string) (changes, error) {
 	if err := remove(path); err != nil {
 		return nil, err
 	}
-	return c, atomicfile.SyncDir(dir)
+	return c, durable.SyncDir(dir)
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
@@ -102,7 +102,7 @@ func (d *Device) Format(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := atomicfile.Write(mark, nil, 0o600); err != nil {
+	if err := durable.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
 	if err := ext4.Make(ctx, d.Path()); err != nil {
@@ -181,7 +181,7 @@ func (d *Device) growUnmounted(ctx context.Context) error {
 		return repairError(err)
 	}
 	mark := filepath.Join(d.v.dir(d.image.id), growFile)
-	if err := atomicfile.Write(mark, nil, 0o600); err != nil {
+	if err := durable.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
 	if err := ext4.Grow(ctx, d.Path()); err != nil {
@@ -209,7 +209,7 @@ func (d *Device) endGrowth(ctx context.Context) error {
 
 // unmark removes, durably, the file that says that something is under way.
 func unmark(mark string) error {
-	return errors.Join(remove(mark), atomicfile.SyncDir(filepath.Dir(mark)))
+	return errors.Join(remove(mark), durable.SyncDir(filepath.Dir(mark)))
 }
 
 func (d *Device) undoMount(ctx context.Context, err error) error {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // Files in the directory of a volume.
@@ -74,7 +74,7 @@ func (v *Volumes) Create(ctx context.Context, spec Spec) error {
 	if err := makeImage(ctx, dir, spec); err != nil {
 		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, remove(filepath.Join(dir, unfinished))))
 	}
-	return errors.Join(atomicfile.SyncDir(dir), atomicfile.SyncDir(v.o.Dir))
+	return errors.Join(durable.SyncDir(dir), durable.SyncDir(v.o.Dir))
 }
 
 func makeImage(ctx context.Context, dir string, spec Spec) error {
@@ -190,7 +190,7 @@ func (v *Volumes) Remove(ctx context.Context, id hangar.VolumeID) error {
 	if err := os.RemoveAll(v.dir(id)); err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(v.o.Dir)
+	return durable.SyncDir(v.o.Dir)
 }
 
 // destroyKey does nothing to what is no image of ours.

@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/dm"
 	"github.com/hangar-platform/hangar/host/volume/luks"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -110,7 +110,7 @@ func (k *kernelBackend) check(ctx context.Context) error {
 
 func (k *kernelBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
 	// Nobody counts what changes from now on.
-	if err := errors.Join(remove(filepath.Join(k.v.dir(im.id), changesFile)), atomicfile.SyncDir(k.v.dir(im.id))); err != nil {
+	if err := errors.Join(remove(filepath.Join(k.v.dir(im.id), changesFile)), durable.SyncDir(k.v.dir(im.id))); err != nil {
 		return nil, err
 	}
 	name := k.name(im.id)

@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // The files of a gateway in its directory.
@@ -72,7 +72,7 @@ func (i identity) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, KeyFile), append(b, '\n'), 0o600)
+	return durable.WriteFile(filepath.Join(dir, KeyFile), append(b, '\n'), 0o600)
 }
 
 // recall reads where peers were last. That it cannot is no reason not to serve.
@@ -105,7 +105,7 @@ func (g *Gateway) remember(ctx context.Context) {
 	}
 	b, err := json.Marshal(g.endpoints)
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(g.Dir, EndpointsFile), append(b, '\n'), 0o600)
+		err = durable.WriteFile(filepath.Join(g.Dir, EndpointsFile), append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		g.Log.WarnContext(ctx, "where peers are is not remembered", slog.Any("err", err))

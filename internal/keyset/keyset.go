@@ -33,7 +33,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 	"github.com/tink-crypto/tink-go/v2/tink"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // File is the name of the file in a data directory.
@@ -108,7 +108,7 @@ func (k *Keyset) replace(handle *keyset.Handle) error {
 		return err
 	}
 	b.WriteByte('\n')
-	if err := atomicfile.Write(k.path, b.Bytes(), 0o600); err != nil {
+	if err := durable.WriteFile(k.path, b.Bytes(), 0o600); err != nil {
 		return err
 	}
 	k.keys = keys

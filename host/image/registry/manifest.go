@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const (
@@ -202,16 +202,16 @@ func (r *Registry) putManifest(c call, tag, digest, mediaType string, raw []byte
 		}
 	}
 	tmp := r.path("tmp")
-	if err := durable.WriteFile(tmp, r.blobPath(digest), raw, 0o600); err != nil {
+	if err := durable.WriteFileVia(tmp, r.blobPath(digest), raw, 0o600); err != nil {
 		return err
 	}
-	if err := durable.WriteFile(tmp, r.repoPath(repository, "manifests", hexOf(digest)), noted, 0o600); err != nil {
+	if err := durable.WriteFileVia(tmp, r.repoPath(repository, "manifests", hexOf(digest)), noted, 0o600); err != nil {
 		return err
 	}
 	if tag == "" {
 		return nil
 	}
-	return durable.WriteFile(tmp, r.repoPath(repository, "tags", tag), []byte(digest), 0o600)
+	return durable.WriteFileVia(tmp, r.repoPath(repository, "tags", tag), []byte(digest), 0o600)
 }
 
 func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call) error {

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/image/durable"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // errOrgRemoved refuses what a request for an organization writes after the end of that.

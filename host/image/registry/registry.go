@@ -37,8 +37,8 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // What New takes where Options are silent.
@@ -264,7 +264,7 @@ func (r *Registry) linkBlob(repository, digest string) error {
 	if err := durable.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	return durable.WriteFile(r.path("tmp"), name, nil, 0o600)
+	return durable.WriteFileVia(r.path("tmp"), name, nil, 0o600)
 }
 
 // repoMark cannot be a part of a repository name and separates a repository's own

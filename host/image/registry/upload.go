@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host/image/durable"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // upload is a blob that is arriving. Its file is what is durable of it; the hash

@@ -1,4 +1,4 @@
-package atomicfile_test
+package durable_test
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hangar-platform/hangar/internal/atomicfile"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 func TestWrite(t *testing.T) {
@@ -16,7 +16,7 @@ func TestWrite(t *testing.T) {
 		data string
 		perm os.FileMode
 	}{{"first", 0o600}, {"", 0o644}, {strings.Repeat("long", 1<<16), 0o666}} {
-		if err := atomicfile.Write(path, []byte(tt.data), tt.perm); err != nil {
+		if err := durable.WriteFile(path, []byte(tt.data), tt.perm); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)
@@ -38,7 +38,7 @@ func TestWriteChanged(t *testing.T) {
 		perm     os.FileMode
 		replaces bool
 	}{{"first", 0o600, true}, {"first", 0o600, false}, {"other", 0o600, true}, {"other", 0o644, true}, {"", 0o644, true}, {"", 0o644, false}} {
-		if err := atomicfile.WriteChanged(path, []byte(tt.data), tt.perm); err != nil {
+		if err := durable.WriteChanged(path, []byte(tt.data), tt.perm); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)
@@ -58,10 +58,10 @@ func TestWriteLeavesNothingOnError(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "child"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := atomicfile.Write(filepath.Join(dir, "taken"), []byte("x"), 0o600); err == nil {
+	if err := durable.WriteFile(filepath.Join(dir, "taken"), []byte("x"), 0o600); err == nil {
 		t.Error("replaced a directory")
 	}
-	if err := atomicfile.Write(filepath.Join(dir, "missing", "file"), []byte("x"), 0o600); err == nil {
+	if err := durable.WriteFile(filepath.Join(dir, "missing", "file"), []byte("x"), 0o600); err == nil {
 		t.Error("wrote into a directory that does not exist")
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 1 {
@@ -69,11 +69,43 @@ func TestWriteLeavesNothingOnError(t *testing.T) {
 	}
 }
 
+// TestWriteFileVia: directories are made, and nothing is left in the one for temporary files.
+func TestWriteFileVia(t *testing.T) {
+	dir := t.TempDir()
+	tmp, name := filepath.Join(dir, "tmp"), filepath.Join(dir, "a", "b", "name")
+	for _, d := range []string{tmp, filepath.Dir(name), filepath.Dir(name)} {
+		if err := durable.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, content := range []string{"old", "new"} {
+		if err := durable.WriteFileVia(tmp, name, []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(name)
+		if raw, rerr := os.ReadFile(name); rerr != nil || err != nil || string(raw) != content || fi.Mode() != 0o640 {
+			t.Errorf("content %q, mode %v, %v, %v", raw, fi.Mode(), rerr, err)
+		}
+	}
+	if err := durable.WriteFileVia(tmp, filepath.Join(dir, "none", "name"), nil, 0o600); err == nil {
+		t.Error("wrote into a directory that is not there")
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if err := durable.SyncTree(dir); err != nil {
+		t.Error(err)
+	}
+	if err := durable.MkdirAll(filepath.Join(name, "below"), 0o700); err == nil {
+		t.Error("made a directory in a file")
+	}
+}
+
 // TestReadersSeeWholeFiles has writers of two contents and readers of one path.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	contents := []string{strings.Repeat("a", 10_000), strings.Repeat("b", 20_000)}
-	if err := atomicfile.Write(path, []byte(contents[0]), 0o600); err != nil {
+	if err := durable.WriteFile(path, []byte(contents[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var writers, readers sync.WaitGroup
@@ -81,7 +113,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 	for _, c := range contents {
 		writers.Go(func() {
 			for range 50 {
-				if err := atomicfile.Write(path, []byte(c), 0o600); err != nil {
+				if err := durable.WriteFile(path, []byte(c), 0o600); err != nil {
 					t.Error(err)
 				}
 			}

@@ -1,0 +1,127 @@
+// Package durable writes files and directories so that a reader, also one after a crash of the
+// server, finds the whole of them under their name or what was there before.
+//
+// What a function has published when it returns survives a power cut, name and content. Functions
+// may be called from many goroutines: of two that publish the same name, one wins. The package
+// does not lock, and does not remove the temporary files that a crash leaves.
+package durable
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unfinished is in the name of each file that a crash leaves in the middle of a write, but for
+// those of WriteFileVia.
+const Unfinished = ".tmp-"
+
+// WriteFile makes data the content of the file called name, with this mode, unaffected by the
+// umask.
+func WriteFile(name string, data []byte, mode os.FileMode) error {
+	return WriteTo(name, bytes.NewReader(data), mode)
+}
+
+// WriteTo is WriteFile for what writes itself.
+func WriteTo(name string, data io.WriterTo, mode os.FileMode) error {
+	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, data, mode)
+}
+
+// WriteFileVia is WriteFile by way of a temporary file in a directory tmp on the same file system.
+func WriteFileVia(tmp, name string, data []byte, mode os.FileMode) error {
+	return write(tmp, "write-*", name, bytes.NewReader(data), mode)
+}
+
+func write(tmp, pattern, name string, data io.WriterTo, mode os.FileMode) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write %s: %w", name, err)
+		}
+	}()
+	f, err := os.CreateTemp(tmp, pattern) // mode 0600 until Chmod
+	if err != nil {
+		return err
+	}
+	_, err = data.WriteTo(f)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return SyncDir(filepath.Dir(name))
+}
+
+// WriteChanged is WriteFile for content that is there already most of the time: it needs no
+// room on the disk then. An error to read the old content is no error.
+func WriteChanged(name string, data []byte, mode os.FileMode) error {
+	if !same(name, data, mode) {
+		return WriteFile(name, data, mode)
+	}
+	// A write that a crash cut short may have left its name in memory only.
+	return SyncDir(filepath.Dir(name))
+}
+
+// same reports whether a file has this content and this mode.
+func same(name string, data []byte, mode os.FileMode) bool {
+	if info, err := os.Lstat(name); err != nil || info.Mode() != mode || info.Size() != int64(len(data)) {
+		return false
+	}
+	old, err := os.ReadFile(name)
+	return err == nil && bytes.Equal(old, data)
+}
+
+// Rename moves a file or directory whose content is already on disk.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(to))
+}
+
+// MkdirAll makes a directory and those above it, and puts their names on disk.
+func MkdirAll(name string, mode os.FileMode) error {
+	if fi, err := os.Stat(name); err == nil && fi.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(name)
+	if parent != name {
+		if err := MkdirAll(parent, mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(name, mode); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return SyncDir(parent)
+}
+
+// SyncDir puts the names in a directory on disk: of what was created, renamed or removed in it.
+func SyncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// SyncTree puts everything beneath a directory on disk, with all else that its file system
+// holds: far cheaper than one call per file.
+func SyncTree(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
+}
