@@ -19,6 +19,7 @@ require (
 	github.com/google/nftables v0.3.0
 	github.com/google/subcommands v1.0.2-0.20190508160503-636abe8753b8
 	github.com/google/uuid v1.6.0
+	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/klauspost/compress v1.20.3
 	github.com/kopia/kopia v0.22.3
 	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42

@@ -2,7 +2,6 @@ package certs
 
 import (
 	"bytes"
-	"container/list"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,8 +18,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/hangar-platform/hangar/internal/durable"
 )
@@ -48,19 +48,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 	leaf *ecdsa.PrivateKey // of every certificate that this process issues
 	seed maphash.Seed
-	kept [shards]leaves
-}
-
-// leaves are some of the certificates, least lately used last.
-type leaves struct {
-	mu    sync.Mutex // guards what follows
-	names map[string]*list.Element
-	order list.List // of leaf
-}
-
-type leaf struct {
-	name  string
-	entry *entry
+	kept [shards]*lru.Cache[string, *entry]
 }
 
 // openAuthority reads the authority of a directory, or makes one.
@@ -85,7 +73,9 @@ func openAuthority(dir string, now time.Time) (*authority, error) {
 	}
 	a := &authority{cert: cert, key: key, leaf: leafKey, seed: maphash.MakeSeed()}
 	for i := range a.kept {
-		a.kept[i].names = map[string]*list.Element{}
+		if a.kept[i], err = lru.New[string, *entry](leavesPerShard); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
 }
@@ -152,15 +142,15 @@ func newSerial() (*big.Int, error) {
 
 // certificate returns one for a name or an address.
 func (a *authority) certificate(name string, now time.Time) (*tls.Certificate, error) {
-	kept := &a.kept[maphash.String(a.seed, name)%shards]
-	if e := kept.get(name); e != nil && now.Before(e.notAfter.Add(-leafLeast)) {
+	kept := a.kept[maphash.String(a.seed, name)%shards]
+	if e, ok := kept.Get(name); ok && now.Before(e.notAfter.Add(-leafLeast)) {
 		return e.pair, nil
 	}
 	e, err := a.issue(name, now)
 	if err != nil {
 		return nil, err
 	}
-	kept.put(name, e)
+	kept.Add(name, e)
 	return e.pair, nil
 }
 
@@ -188,28 +178,4 @@ func (a *authority) issue(name string, now time.Time) (*entry, error) {
 	}
 	pair := &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: a.leaf, Leaf: parsed}
 	return &entry{pair: pair, notBefore: parsed.NotBefore, notAfter: parsed.NotAfter}, nil
-}
-
-func (l *leaves) get(name string) *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at, ok := l.names[name]
-	if !ok {
-		return nil
-	}
-	l.order.MoveToFront(at)
-	return at.Value.(leaf).entry
-}
-
-func (l *leaves) put(name string, e *entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if at, ok := l.names[name]; ok {
-		l.order.Remove(at)
-	}
-	l.names[name] = l.order.PushFront(leaf{name, e})
-	if l.order.Len() > leavesPerShard {
-		last := l.order.Remove(l.order.Back()).(leaf)
-		delete(l.names, last.name)
-	}
 }

@@ -98,13 +98,13 @@ func TestCacheIsBounded(t *testing.T) {
 	has := func(c *cache) string {
 		var keys []string
 		for _, key := range []string{"a", "b", "c", "d"} {
-			if _, ok := c.byKey[key]; ok {
+			if c.replies.Contains(key) {
 				keys = append(keys, key)
 			}
 		}
 		return strings.Join(keys, "")
 	}
-	few := &cache{entries: 2, bytes: 1 << 20}
+	few := newCache(2, 1<<20)
 	put(few, "a", 1)
 	put(few, "b", 1)
 	if few.get([]byte("a"), now) == nil {
@@ -118,7 +118,7 @@ func TestCacheIsBounded(t *testing.T) {
 	if few.get([]byte("a"), now.Add(time.Minute+MaxStale+time.Second)) != nil || has(few) != "c" {
 		t.Errorf("%s after a day and more", has(few))
 	}
-	small := &cache{entries: 100, bytes: 3 * overhead}
+	small := newCache(100, 3*overhead)
 	put(small, "a", overhead)
 	put(small, "b", overhead)
 	if has(small) != "b" || small.held > small.bytes {

@@ -96,7 +96,7 @@ func New(c Config) *Server {
 		resolver: resolver{
 			upstreams: c.Resolvers,
 			now:       time.Now,
-			cache:     cache{entries: cacheEntries, bytes: cacheBytes},
+			cache:     newCache(cacheEntries, cacheBytes),
 			flights:   make(map[string]*flight),
 			failed:    make(map[string]time.Time),
 		},

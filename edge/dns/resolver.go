@@ -33,7 +33,7 @@ const (
 type resolver struct {
 	upstreams func() []netip.AddrPort
 	now       func() time.Time
-	cache     cache
+	cache     *cache
 	preferred atomic.Int64 // which of upstreams answered last
 
 	lookups sync.WaitGroup

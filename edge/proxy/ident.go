@@ -1,30 +1,26 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/hangar-platform/hangar"
 )
 
-const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
 // requestID returns a new <ULID>-<region>. It is no secret and orders nothing, so that it
 // needs neither a lock nor the kernel.
 func requestID(now time.Time, region hangar.Region) string {
-	var b [27 + 16]byte
-	ms := uint64(now.UnixMilli())
-	for i := 9; i >= 0; i-- {
-		b[i] = crockford[ms&31]
-		ms >>= 5
-	}
-	high, low := random(), random()
-	for i := range 8 {
-		b[10+i] = crockford[high>>(5*i)&31]
-		b[18+i] = crockford[low>>(5*i)&31]
-	}
-	b[26] = '-'
-	return string(append(b[:27], region...))
+	var id ulid.ULID
+	_ = id.SetTime(ulid.Timestamp(now)) // fails in 10889
+	binary.NativeEndian.PutUint16(id[6:], uint16(random()))
+	binary.NativeEndian.PutUint64(id[8:], random())
+	var b [ulid.EncodedSize + 1 + 16]byte
+	_ = id.MarshalTextTo(b[:ulid.EncodedSize]) // fails without room
+	b[ulid.EncodedSize] = '-'
+	return string(append(b[:ulid.EncodedSize+1], region...))
 }
 
 // random is fit for what has to be unique and not secret.
