@@ -278,7 +278,9 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop()
 		return nil, &failure{err: e, final: true}
 	}
-	f := &failure{err: exchangeError(ctx, err), unsent: !wrote.Load() || refusedStream(err), answers: read.Load()}
+	// A round trip that is cut short does not wait for what writes the request.
+	unsent := ctx.Err() == nil && !wrote.Load()
+	f := &failure{err: exchangeError(ctx, err), unsent: unsent || refusedStream(err), answers: read.Load()}
 	a.stop()
 	f.stale = used && !f.answers && (f.unsent || m.Err() != nil)
 	if !used && !f.answers && f.err.Code == hangar.EdgeIncomplete && f.err.Status == http.StatusBadGateway {

@@ -337,6 +337,7 @@ func TestFatalRequest(t *testing.T) {
 		{name: "beside others", method: "GET", beside: 2, crashes: true, asked: 2, status: 502},
 		{name: "by a connection alone", method: "GET", asked: 3, status: 200},
 		{name: "a POST", method: "POST", crashes: true, asked: 1, status: 502},
+		{name: "a POST over HTTP/2", method: "POST", h2: true, crashes: true, asked: 1, status: 502},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
