@@ -38,7 +38,7 @@ type churn struct {
 // churned is a daemon after a kill -9.
 type churned struct {
 	ready, readyCost time.Duration
-	rss              int64 // bytes
+	rss, own         int64 // bytes; own is without pages of files
 	disk             int64 // bytes that its files take
 }
 
@@ -85,6 +85,9 @@ func (b *bench) killed(ctx context.Context, d *harness.Daemon) (churned, error) 
 	}
 	fmt.Fprintf(os.Stderr, "  ready after kill -9: %s, cpu %s\n", c.ready, c.readyCost)
 	if c.rss, err = b.settled(ctx, d); err != nil {
+		return c, err
+	}
+	if c.own, err = harness.OwnMemory([]int{d.PID()}); err != nil {
 		return c, err
 	}
 	c.disk, err = taken(d.Dir())
@@ -166,7 +169,9 @@ func (b *bench) writeChurn(w *strings.Builder) {
 	fmt.Fprintf(w, "| ready after kill -9 | %s | %s | | ≤ %s | %s |\n", ms(c.before.ready), ms(c.after.ready), ms(goalReady), publish.Verdict(c.after.ready <= goalReady))
 	fmt.Fprintf(w, "| processor time for it | %s | %s | | | |\n", ms(c.before.readyCost), ms(c.after.readyCost))
 	mib := func(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
-	ratio("memory", mib(c.before.rss), mib(c.after.rss), float64(c.after.rss)/float64(c.before.rss))
+	ratio("memory", mib(c.before.own), mib(c.after.own), float64(c.after.own)/float64(c.before.own))
+	fmt.Fprintf(w, "| with the pages of its files that are in memory | %s | %s | %.2f× | | |\n",
+		mib(c.before.rss), mib(c.after.rss), float64(c.after.rss)/float64(c.before.rss))
 	ratio("what a get costs, in turns with a daemon as before", "", "", c.growth)
 	fmt.Fprintf(w, "| files of the daemon | %s | %s | | | |\n", mib(c.before.disk), mib(c.after.disk))
 }

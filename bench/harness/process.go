@@ -32,8 +32,15 @@ func ProcessorTime(pids []int) (time.Duration, error) {
 	return sum, nil
 }
 
-// Memory is what processes hold, in bytes; pages that they share count once.
-func Memory(pids []int) (int64, error) {
+// Memory is what processes hold, in bytes; pages that they share count once. Pages of files count
+// as well, which the kernel takes back when it wants room.
+func Memory(pids []int) (int64, error) { return memory(pids, "Pss:") }
+
+// OwnMemory is Memory without pages of files.
+func OwnMemory(pids []int) (int64, error) { return memory(pids, "Pss_Anon:") }
+
+// memory adds up a line of smaps_rollup, see proc_pid_smaps(5).
+func memory(pids []int, name string) (int64, error) {
 	var sum int64
 	for _, pid := range pids {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -41,7 +48,7 @@ func Memory(pids []int) (int64, error) {
 			return 0, err
 		}
 		for line := range strings.Lines(string(raw)) {
-			if words := strings.Fields(line); len(words) > 1 && words[0] == "Pss:" {
+			if words := strings.Fields(line); len(words) > 1 && words[0] == name {
 				kb, err := strconv.ParseInt(words[1], 10, 64)
 				if err != nil {
 					return 0, err
