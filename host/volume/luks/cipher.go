@@ -12,7 +12,8 @@ import (
 const SectorSize = 512
 
 // Cipher encrypts and decrypts what is behind a header: AES in XTS mode, where the number of each
-// sector is its tweak. It may be used from many goroutines.
+// sector is its tweak. It may be used from many goroutines. golang.org/x/crypto/xts works byte by
+// byte, at less than a third of the rate.
 type Cipher struct {
 	data, tweak cipher.Block
 }
