@@ -18,11 +18,11 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/mounttest"
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
@@ -595,7 +595,7 @@ func hostState(tb testing.TB) string {
 	routes, err := netlink.RouteList(nil, unix.AF_UNSPEC)
 	must(err)
 	fmt.Fprintln(&b, routes)
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(runDir(tb))) // others come and go with what else runs here
+	mounts, err := mounttest.Mentioning(runDir(tb)) // others come and go with what else runs here
 	must(err)
 	for _, m := range mounts {
 		fmt.Fprintln(&b, *m)

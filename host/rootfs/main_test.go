@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/loopdev"
+	"github.com/hangar-platform/hangar/internal/mounttest"
 )
 
 // childEnv makes the test binary the process that TestKilled kills; see runChild.
@@ -83,7 +83,7 @@ func nothingLeft(tb testing.TB, dir string) {
 		}
 		return nil
 	})
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	mounts, err := mounttest.Mentioning(dir)
 	must(tb, err)
 	for _, m := range mounts {
 		tb.Errorf("a mount is left: %+v", *m)

@@ -13,13 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moby/sys/mountinfo"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
 	"github.com/hangar-platform/hangar/internal/loopdev"
+	"github.com/hangar-platform/hangar/internal/mounttest"
 )
 
 // The first argument that makes the test binary another program.
@@ -93,9 +93,9 @@ func leftovers() error {
 	if err != nil || len(mapped) > 0 {
 		return fmt.Errorf("devices %v, %w", mapped, err)
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(runDir()))
+	mounts, err := mounttest.Mentioning(runDir())
 	if err != nil || len(mounts) > 0 {
-		return fmt.Errorf("%d mounts beneath %s, %w", len(mounts), runDir(), err)
+		return fmt.Errorf("%d mounts of %s, %w", len(mounts), runDir(), err)
 	}
 	dirs, err := filepath.Glob(runDir() + "/*/*")
 	if err != nil || len(dirs) > 0 {

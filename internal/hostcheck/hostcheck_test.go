@@ -13,10 +13,11 @@ import (
 	"testing"
 
 	"github.com/google/nftables"
-	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/mounttest"
 )
 
 // asNobody marks the child process that runs the checks without privileges.
@@ -68,14 +69,12 @@ func wellFormed(t *testing.T, checks []Check) {
 func hostState(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
-	mounts, err := mountinfo.GetMounts(nil)
+	mounts, err := mounttest.Mentioning("doctor", dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range mounts {
-		if line := fmt.Sprintln(*m); strings.Contains(line, "doctor") || strings.Contains(line, dir) {
-			b.WriteString(line)
-		}
+		fmt.Fprintln(&b, *m)
 	}
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -7,26 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moby/sys/mountinfo"
-
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/mounttest"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
-
-// mountsOf returns the mounts of a daemon with a data directory and an instance id.
-func mountsOf(t *testing.T, dir, id string) []*mountinfo.Info {
-	t.Helper()
-	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		ours := slices.ContainsFunc([]string{m.Mountpoint, m.Source, m.VFSOptions}, func(s string) bool {
-			return strings.Contains(s, dir) || strings.Contains(s, id)
-		})
-		return !ours, false
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
-}
 
 // TestMountsAreConfined: what tenants write can be reached on the server as well as in their
 // Machines. There it gives nobody another user's rights and is no device, whatever its mode says;
@@ -42,14 +26,18 @@ func TestMountsAreConfined(t *testing.T) {
 		m.exec(t, program, "-c", "exit 0") // in there it is what it is said to be
 	}
 	seen := map[string]bool{}
-	for _, mount := range mountsOf(t, p.d.Dir(), instance(t, p.d)) {
+	mounts, err := mounttest.Mentioning(p.d.Dir(), instance(t, p.d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mount := range mounts {
 		want := []string{"nosuid", "nodev", "noexec"}
 		switch {
 		case mount.FSType == "nsfs": // a name of a network namespace, which has no files
 			want = nil
 		case mount.FSType == "overlay", mount.FSType == "ext4" && filepath.Base(mount.Mountpoint) == "mnt": // the sandbox maps programs from there
 			want = want[:2]
-		case mount.FSType == "fuse": // one file, the device of a volume, that nobody may execute
+		case mount.FSType == "fuse": // one file, the device of a volume, that cannot be executed
 			want = want[:2]
 		}
 		for _, option := range want {

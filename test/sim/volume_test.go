@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/mounttest"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -233,12 +232,10 @@ func (s *storage) until(what string, ok func(*hangar.Volume) bool) {
 // open returns the processes and mounts that are there for volumes.
 func (s *storage) open() (open []string) {
 	s.Helper()
-	mounts, err := mountinfo.GetMounts(nil)
+	mounts, err := mounttest.Mentioning(string(s.volume.ID))
 	s.must(err)
 	for _, m := range mounts {
-		if strings.Contains(m.Mountpoint, string(s.volume.ID)) {
-			open = append(open, fmt.Sprintf("mount %+v", *m))
-		}
+		open = append(open, fmt.Sprintf("mount %+v", *m))
 	}
 	for _, pid := range s.storageDaemons() {
 		open = append(open, "process "+strconv.Itoa(pid))

@@ -1,0 +1,19 @@
+// Package mounttest tells tests what is mounted.
+package mounttest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// Mentioning returns the mounts in whose description one of the words is, be it in the place, the
+// source or the options, as proc_pid_mountinfo(5) has them.
+func Mentioning(words ...string) ([]*mountinfo.Info, error) {
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		line := fmt.Sprint(*m)
+		return !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(line, word) }), false
+	})
+}
