@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // bench is one measuring.
@@ -66,7 +67,7 @@ func (b *bench) measure(ctx context.Context) error {
 	}
 	b.dir = dir
 	b.cleanup.Add(func() error { return os.RemoveAll(dir) })
-	if b.busy, err = otherWork(ctx); err != nil {
+	if b.busy, err = harness.Busy(ctx, time.Second); err != nil {
 		return err
 	}
 	b.guest = filepath.Join(dir, "guest")
@@ -275,10 +276,8 @@ func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(settling):
+		if err := pause.For(ctx, settling); err != nil {
+			return 0, err
 		}
 		after, err := harness.ProcessorTime(pids(d)())
 		if err != nil {

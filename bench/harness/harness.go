@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Undo is what remains to be removed, in the order in which it was made.
@@ -40,28 +42,32 @@ const (
 // whether it came to that.
 func Quiet(ctx context.Context) (bool, error) {
 	for deadline := time.Now().Add(idlePatience); time.Now().Before(deadline); {
-		idle, total, err := Processors()
+		busy, err := Busy(ctx, idleProbe)
 		if err != nil {
 			return false, err
 		}
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(idleProbe):
-		}
-		idleThen, totalThen, err := Processors()
-		if err != nil {
-			return false, err
-		}
-		if float64(idleThen-idle) >= idleShare*float64(totalThen-total) {
+		if busy <= 1-idleShare {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// Processors is what all processors have spent so far, in ticks.
-func Processors() (idle, total uint64, err error) {
+// Busy returns the share of the processors that is taken while it waits.
+func Busy(ctx context.Context, wait time.Duration) (float64, error) {
+	idle, total, err := processors()
+	if err != nil {
+		return 0, err
+	}
+	if err := pause.For(ctx, wait); err != nil {
+		return 0, err
+	}
+	idleThen, totalThen, err := processors()
+	return 1 - float64(idleThen-idle)/float64(max(1, totalThen-total)), err
+}
+
+// processors is what all processors have spent so far, in ticks.
+func processors() (idle, total uint64, err error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, 0, err

@@ -69,7 +69,7 @@ func measureDNS(ctx context.Context, o options) (_ string, err error) {
 		return "", err
 	}
 	cleanup.Add(func() error { return os.RemoveAll(dir) })
-	others, err := otherWork(ctx)
+	others, err := harness.Busy(ctx, time.Second)
 	if err != nil {
 		return "", err
 	}
@@ -210,22 +210,6 @@ func resident(pid int) (int64, error) {
 	}
 	pages, err := strconv.ParseInt(strings.Fields(string(raw))[1], 10, 64)
 	return pages * int64(os.Getpagesize()), err
-}
-
-// otherWork is the share of the processors that is taken in a second in which nothing is
-// measured.
-func otherWork(ctx context.Context) (float64, error) {
-	idle, total, err := harness.Processors()
-	if err != nil {
-		return 0, err
-	}
-	select {
-	case <-time.After(time.Second):
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	idleAfter, totalAfter, err := harness.Processors()
-	return 1 - float64(idleAfter-idle)/float64(max(1, totalAfter-total)), err
 }
 
 func dnsMarkdown(o options, results []*dnsResult, others float64) string {
