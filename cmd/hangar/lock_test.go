@@ -149,9 +149,24 @@ func TestMountsBelow(t *testing.T) {
 	if !slices.Contains(all, "/proc") {
 		t.Errorf("/proc is not among %v", all)
 	}
-	none, err := mountsBelow(t.TempDir())
+	parent := t.TempDir()
+	none, err := mountsBelow(parent)
 	if err != nil || len(none) > 0 {
 		t.Errorf("below a new directory: %v, %v", none, err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("without root nothing is mounted at a name that has to be escaped")
+	}
+	escaped := filepath.Join(parent, `a b\c`)
+	if err := errors.Join(os.Mkdir(escaped, 0o700), unix.Mount("tmpfs", escaped, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := mountsBelow(parent)
+	if err != nil || !slices.Equal(mounts, []string{escaped}) {
+		t.Errorf("mounted: %q, %v, want %q", mounts, err, escaped)
+	}
+	if err := unix.Unmount(escaped, 0); err != nil {
+		t.Error(err)
 	}
 }
 
