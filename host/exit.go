@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // watch waits for the main process of a started Machine to end.
@@ -231,11 +232,7 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 	if err := m.clear(ctx, rec); err != nil {
 		return err
 	}
-	pause := time.NewTimer(rec.RestartAt.Sub(m.agent.o.Now()))
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
+	if pause.For(ctx, rec.RestartAt.Sub(m.agent.o.Now())) != nil {
 		return errOvertaken
 	}
 	return m.advance(rec, func(next *journal.Record) []hangar.Event {

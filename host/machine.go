@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // The files of a Machine, below its own directory.
@@ -289,7 +290,7 @@ const (
 
 // work runs one step after the other until there is nothing to do.
 func (m *machine) work() {
-	pause := minStepPause
+	delay := minStepPause
 	for {
 		rec, ctx := m.begin()
 		if rec == nil {
@@ -298,7 +299,7 @@ func (m *machine) work() {
 		err := m.step(ctx, rec)
 		switch {
 		case err == nil, errors.Is(err, errOvertaken):
-			pause = minStepPause
+			delay = minStepPause
 			continue
 		case ctx.Err() != nil:
 			continue
@@ -307,11 +308,8 @@ func (m *machine) work() {
 		m.mu.Lock()
 		m.dirty = true
 		m.mu.Unlock()
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, maxStepPause)
+		_ = pause.For(ctx, delay)
+		delay = min(2*delay, maxStepPause)
 	}
 }
 

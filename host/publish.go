@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // How many rows are published in one go, and the pauses while that fails.
@@ -22,7 +23,7 @@ const (
 // publish sends the rows of Machines and volumes to the other planes, after each commit, for
 // as long as it takes: while the cluster state is away they queue in the journal.
 func (a *Agent) publish(ctx context.Context) {
-	pause := minPublishPause
+	delay := minPublishPause
 	next := func(ctx context.Context) (int, error) {
 		return 1, errors.Join(a.republish(ctx), a.republishVolumes(ctx))
 	}
@@ -32,14 +33,11 @@ func (a *Agent) publish(ctx context.Context) {
 			if ctx.Err() == nil {
 				a.o.Log.Warn("publish machines and volumes", keyError, err)
 			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-			pause = min(2*pause, maxPublishPause)
+			_ = pause.For(ctx, delay)
+			delay = min(2*delay, maxPublishPause)
 			continue
 		}
-		pause = minPublishPause
+		delay = minPublishPause
 		next = a.publishSome
 		if sent > 0 {
 			continue

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -110,7 +111,7 @@ func (v *volume) fillUntil(ctx context.Context) {
 	}
 	began := time.Now()
 	told := ""
-	for pause := minFillPause; ; pause = min(2*pause, maxFillPause) {
+	for delay := minFillPause; ; delay = min(2*delay, maxFillPause) {
 		err := v.fillOnce(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
@@ -129,9 +130,7 @@ func (v *volume) fillUntil(ctx context.Context) {
 			}))
 			told = why
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if pause.For(ctx, delay) != nil {
 			return
 		}
 	}

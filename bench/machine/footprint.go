@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -158,12 +159,10 @@ func (b *bench) crashes(ctx context.Context, d *harness.Daemon, p *platform, mac
 
 // settled returns the memory of a daemon that was left alone.
 func settled(ctx context.Context, d *harness.Daemon) (usage, error) {
-	select {
-	case <-ctx.Done():
-		return usage{}, ctx.Err()
-	case <-time.After(settling):
-		return memoryOf(d.PID())
+	if err := pause.For(ctx, settling); err != nil {
+		return usage{}, err
 	}
+	return memoryOf(d.PID())
 }
 
 // create makes n Machines, some at a time, and returns when all run or, if at rest,

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // What is measured.
@@ -385,10 +386,8 @@ func ask(ctx context.Context, in instance, path string) (int, error) {
 		if err == nil {
 			return strconv.Atoi(strings.TrimSpace(body))
 		}
-		select {
-		case <-ctx.Done():
+		if pause.For(ctx, dialPause) != nil {
 			return 0, fmt.Errorf("ask for %s: %w", path, err)
-		case <-time.After(dialPause):
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // The systems.
@@ -80,10 +82,8 @@ func firstReply(ctx context.Context, began time.Time, address string) (time.Dura
 		if _, last = get(ctx, address, "/", dialTimeout(time.Since(began))); last == nil {
 			return time.Since(began), nil
 		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("no reply of %s: %w: %w", address, ctx.Err(), last)
-		case <-time.After(dialPause):
+		if err := pause.For(ctx, dialPause); err != nil {
+			return 0, fmt.Errorf("no reply of %s: %w: %w", address, err, last)
 		}
 	}
 }

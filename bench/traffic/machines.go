@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // readyWithin bounds how long a daemon may take to serve, and a sandbox to listen.
@@ -64,10 +65,8 @@ func listening(ctx context.Context, s system) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if pause.For(ctx, 50*time.Millisecond) != nil {
 			return err
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // platformGrace is how long a request at a name of the platform goes on when the daemon ends,
@@ -72,12 +73,8 @@ func endingWith(ctx context.Context, next http.Handler) http.Handler {
 		inner, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() {
-			timer := time.NewTimer(platformGrace)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
+			if pause.For(inner, platformGrace) == nil {
 				cancel(context.Cause(ctx))
-			case <-inner.Done():
 			}
 		})()
 		next.ServeHTTP(w, r.WithContext(inner))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // DefaultPeriod is for how long a key signs.
@@ -144,12 +145,8 @@ func (i *Issuer) Run(ctx context.Context) error {
 		default:
 			wait, retry = min(max(due.Sub(i.cfg.Now()), minPause), maxPause), minRetry
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := pause.For(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

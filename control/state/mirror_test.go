@@ -21,6 +21,7 @@ import (
 
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/state/statetest"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // mirrored is a Mirror with its store, as the suite wants it.
@@ -96,10 +97,7 @@ func (s *slow) Watch(ctx context.Context, prefix string, from state.Revision) it
 			return
 		}
 		for b, err := range s.Memory.Watch(ctx, prefix, from) {
-			select {
-			case <-time.After(time.Duration(rand.IntN(2000)) * time.Microsecond):
-			case <-ctx.Done():
-			}
+			_ = pause.For(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
 			switch {
 			case err == nil && (s.away.Load() || rand.IntN(200) == 0):
 				yield(state.Batch{}, errAway)

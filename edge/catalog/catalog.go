@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Bounds of the pause before a broken feed is taken up again. It doubles with each
@@ -174,12 +175,8 @@ func again(ctx context.Context, log *slog.Logger, feed string, follow func(conte
 			delay = MinRetryDelay
 		}
 		log.Warn("feed broke, will be taken up again", "feed", feed, "error", err, "delay", delay)
-		t := time.NewTimer(delay)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
+		if err := pause.For(ctx, delay); err != nil {
+			return err
 		}
 		delay = min(2*delay, MaxRetryDelay)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const (
@@ -118,21 +119,16 @@ func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
 
 // follow applies what the feed says until ctx ends.
 func (c *Certs) follow(ctx context.Context) {
-	for pause := feedPause; ctx.Err() == nil; pause = min(2*pause, feedMost) {
+	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
 		for set, err := range c.options.Feed.WatchCertificates(ctx) {
 			if err != nil {
 				c.log.WarnContext(ctx, "certificates cannot be followed", keyError, err)
 				break
 			}
 			c.apply(set)
-			pause = feedPause
+			delay = feedPause
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		_ = pause.For(ctx, delay)
 	}
 }
 

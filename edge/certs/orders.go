@@ -28,7 +28,7 @@ type orders struct {
 
 	mu       sync.Mutex // guards what follows
 	all      map[hangar.Hostname]*order
-	due      *pqueue.Queue[*order] // those that nobody works on
+	due      *pqueue.Queue[*order] // those that are not worked on
 	working  int
 	demanded int // of those in due
 	stopped  bool

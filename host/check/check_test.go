@@ -15,6 +15,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/check"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,10 +49,8 @@ func (g *guests) Dial(ctx context.Context, _ hangar.MachineID, port int) (net.Co
 		g.mu.Unlock()
 	}()
 	takes, err := g.answer(after, port)
-	select {
-	case <-time.After(takes):
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := pause.For(ctx, takes); err != nil {
+		return nil, err
 	}
 	if err != nil {
 		return nil, err

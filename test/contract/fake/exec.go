@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // ExecMachine implements hangar.MachineExecer. It imitates these commands:
@@ -80,13 +81,7 @@ func imitate(ctx context.Context, req hangar.ExecRequest, streams hangar.ExecStr
 	case "exit":
 		return number, nil
 	case "sleep":
-		t := time.NewTimer(time.Duration(number) * time.Second)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-t.C:
-		}
+		err = pause.For(ctx, time.Duration(number)*time.Second)
 	case "size":
 		_, err = fmt.Fprintf(stdout, "%d %d\n", req.Size.Rows, req.Size.Cols)
 	case "sizes":
