@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // destroyPause is between two attempts to destroy a volume that is busy: being made, or
@@ -43,10 +44,8 @@ func (c *Control) destroyVolume(ctx context.Context, row hangar.VolumeRow) error
 		case reason != hangar.ReasonVolumeAttached && reason != hangar.ReasonWrongState:
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if pause.For(ctx, destroyPause) != nil {
 			return err
-		case <-time.After(destroyPause):
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 const runLong = `Run an image as a new Machine of an App, wait until it is started and say how to
@@ -296,11 +297,9 @@ func watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Se
 				yield(hangar.MachineChange{}, failed)
 				return
 			}
-			select {
-			case <-ctx.Done():
+			if pause.For(ctx, reconnectPause) != nil {
 				yield(hangar.MachineChange{}, failed)
 				return
-			case <-time.After(reconnectPause):
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // How often the platform is asked how far long work is, which the API has no stream
@@ -24,7 +25,7 @@ const (
 
 // pollUntil asks until ended says so of an answer, and returns that.
 func pollUntil[T any](ctx context.Context, ask func(context.Context) (T, error), ended func(T) bool) (T, error) {
-	pause, answered := firstPause, time.Now()
+	delay, answered := firstPause, time.Now()
 	for {
 		now, err := ask(ctx)
 		switch {
@@ -37,12 +38,10 @@ func pollUntil[T any](ctx context.Context, ask func(context.Context) (T, error),
 		case hangar.CodeOf(err) != hangar.CodeUnavailable && !unreachable(err), time.Since(answered) > maxSilence:
 			return now, err
 		}
-		select {
-		case <-ctx.Done():
-			return now, ctx.Err()
-		case <-time.After(pause):
+		if err := pause.For(ctx, delay); err != nil {
+			return now, err
 		}
-		pause = min(pause*3/2, lastPause)
+		delay = min(delay*3/2, lastPause)
 	}
 }
 

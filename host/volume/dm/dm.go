@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Program and Package are what does it all, and where Debian has it.
@@ -45,7 +47,7 @@ type Mapper struct {
 
 // Settle waits until no command runs that anybody began, also before they were killed.
 func (m Mapper) Settle(ctx context.Context) error {
-	const pause = 5 * time.Millisecond
+	const delay = 5 * time.Millisecond
 	f, err := os.Open(m.Lock)
 	if err != nil {
 		return err
@@ -56,10 +58,8 @@ func (m Mapper) Settle(ctx context.Context) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if pause.For(ctx, delay) != nil {
 			return fmt.Errorf("wait for commands of the device mapper: %w", context.Cause(ctx))
-		case <-time.After(pause):
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/freeport"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Port is where the program listens in a Machine.
@@ -113,10 +114,8 @@ func (w *Writer) Ready(ctx context.Context) (State, error) {
 		if err == nil {
 			return s, nil
 		}
-		select {
-		case <-ctx.Done():
+		if pause.For(ctx, 5*time.Millisecond) != nil {
 			return s, fmt.Errorf("the program does not answer: %w", err)
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
