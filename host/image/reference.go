@@ -35,8 +35,12 @@ var (
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
 )
 
-// maxReference bounds what is parsed at all.
-const maxReference = 1024
+// maxReference bounds what is parsed at all, and maxRepository the whole name of a repository, in
+// bytes. Of one at Docker Hub, package name checks what was given, without "library/".
+const (
+	maxReference  = 1024
+	maxRepository = 255
+)
 
 // parseReference takes a reference apart: [registry/]repository[:tag][@digest].
 func parseReference(text string) (reference, error) {
@@ -72,6 +76,9 @@ func parseReference(text string) (reference, error) {
 	repository, err := name.NewRepository(rest)
 	if err != nil || !repositoryPattern.MatchString(repository.RepositoryStr()) || !registryPattern.MatchString(repository.RegistryStr()) {
 		return invalid("the registry or the repository is not valid")
+	}
+	if len(repository.RepositoryStr()) > maxRepository {
+		return invalid("the repository is too long")
 	}
 	ref.repository = repository
 	return ref, nil

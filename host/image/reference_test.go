@@ -35,7 +35,7 @@ func TestParseReference(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "UPPER", "a b", "app:", "app:ta g", "app@", "app@sha256:12", "app@sha512:" + strings.Repeat("a", 128),
 		"app@" + strings.ToUpper(h), "../app", "reg.example/../app", "https://reg.example/app", "app:tag@" + h + "@" + h,
-		strings.Repeat("a", 2000), "reg.example/", "/app",
+		strings.Repeat("a", 2000), "reg.example/", "/app", strings.Repeat("a", 255), // with library/ before it
 	} {
 		if r, err := parseReference(text); hangar.ReasonOf(err) != hangar.ReasonBadConfig {
 			t.Errorf("%q is %+v, %v", text, r, err)
@@ -44,7 +44,7 @@ func TestParseReference(t *testing.T) {
 }
 
 func FuzzParseReference(f *testing.F) {
-	for _, s := range []string{"nginx", "a.b/c:d@sha256:" + strings.Repeat("0", 64), "docker.io/x", "[::1]:1/a", "a@b@c", "::/"} {
+	for _, s := range []string{"nginx", "a.b/c:d@sha256:" + strings.Repeat("0", 64), "docker.io/x", "[::1]:1/a", "a@b@c", "::/", strings.Repeat("0", 248)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
