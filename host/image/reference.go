@@ -1,6 +1,7 @@
 package image
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"regexp"
@@ -78,7 +79,7 @@ func parseReference(text string) (reference, error) {
 		return invalid("the registry or the repository is not valid")
 	}
 	if len(repository.RepositoryStr()) > maxRepository {
-		return invalid("the repository is too long")
+		return invalid(fmt.Sprintf("the repository, at Docker Hub with library/ before it, must not be longer than %d bytes", maxRepository))
 	}
 	ref.repository = repository
 	return ref, nil

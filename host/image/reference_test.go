@@ -22,6 +22,7 @@ func TestParseReference(t *testing.T) {
 		"registry.hangar.localhost/org/app:v1": "registry.hangar.localhost org/app v1 ",
 		"[::1]:5000/app":                       "[::1]:5000 app latest ",
 		"ghcr.io/team/app:v1@" + h:             "ghcr.io team/app v1 " + h,
+		strings.Repeat("a", 247):               "registry-1.docker.io library/" + strings.Repeat("a", 247) + " latest ",
 	} {
 		r, err := parseReference(text)
 		if err != nil {
@@ -35,7 +36,7 @@ func TestParseReference(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "UPPER", "a b", "app:", "app:ta g", "app@", "app@sha256:12", "app@sha512:" + strings.Repeat("a", 128),
 		"app@" + strings.ToUpper(h), "../app", "reg.example/../app", "https://reg.example/app", "app:tag@" + h + "@" + h,
-		strings.Repeat("a", 2000), "reg.example/", "/app", strings.Repeat("a", 255), // with library/ before it
+		strings.Repeat("a", 2000), "reg.example/", "/app", strings.Repeat("a", 248), // with library/ before it
 	} {
 		if r, err := parseReference(text); hangar.ReasonOf(err) != hangar.ReasonBadConfig {
 			t.Errorf("%q is %+v, %v", text, r, err)
