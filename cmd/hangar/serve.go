@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -235,6 +236,8 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 	}
 	// Connections wait already: whoever is answered finds written where the API is.
 	ready(listener.Addr().String())
+	// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
+	go debug.FreeOSMemory()
 	group.Go(func() error { return sockets.Run(lasting, api.Server(handler)) })
 	group.Go(func() error { return serveHTTP(ctx, outside, handler, drainTime) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
