@@ -88,13 +88,7 @@ func TestCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		everyCut(t, "attach", func(ctx context.Context) error {
-			if err := w.Close(); err != nil { // another one takes over
-				t.Fatal(err)
-			}
-			w.Volumes = volume.New(w.options)
-			if err := w.Open(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.reopen()
 			_, err := w.Attach(ctx, spec)
 			if now := served(); now != pid {
 				t.Fatalf("process %d serves the volume, not %d: %v", now, pid, err)

@@ -340,7 +340,7 @@ func (m *model) reopen(*rapid.T) {
 
 // restart lets go of everything, as a daemon that is killed does.
 func (m *model) restart(*rapid.T) {
-	m.must(m.w.Close())
+	m.w.reopen()
 	m.attach(m.w.Volumes)
 }
 

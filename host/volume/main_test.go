@@ -148,6 +148,18 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// reopen closes the volumes and has their successor take over what is open.
+func (w *world) reopen() {
+	w.Helper()
+	if err := w.Close(); err != nil {
+		w.Fatal(err)
+	}
+	w.Volumes = volume.New(w.options)
+	if err := w.Open(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
 const mib = 1 << 20
 
 func encrypted(size int64) volume.Spec {

@@ -92,13 +92,7 @@ func TestLimitsEnd(t *testing.T) {
 	if err := os.WriteFile(limit, []byte("1"), 0); err != nil {
 		t.Skip("this kernel has no limits: ", err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w.Volumes = volume.New(w.options)
-	if err := w.Open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.reopen()
 	d = w.attach(spec)
 	if is, err := os.ReadFile(limit); err != nil || string(is) != "0\n" {
 		t.Errorf("the limit is %q, %v", is, err)
