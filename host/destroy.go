@@ -89,11 +89,12 @@ const forgetAtOnce = 256
 // forgetDestroyed forgets all Machines that it can, and returns why it could not forget the first
 // of the others, for which it is repeated.
 func (a *Agent) forgetDestroyed() error {
-	ids, err := a.o.Journal.DestroyedBefore(a.o.Now().Add(-destroyedFor))
+	before := a.o.Now().Add(-destroyedFor)
+	ids, err := a.o.Journal.DestroyedBefore(before)
 	if err != nil {
 		return err
 	}
-	var failed error
+	failed := a.o.Logs.Forget(before)
 	for some := range slices.Chunk(ids, forgetAtOnce) {
 		some = slices.DeleteFunc(some, func(id hangar.MachineID) bool {
 			err := a.o.Logs.Remove(id)

@@ -25,8 +25,8 @@
 // readers take what is in the files and hold no lock meanwhile. All methods may be
 // called from many goroutines.
 //
-// The log of a Machine that is destroyed is retired: until somebody reads it, all that is kept
-// of it in memory is when it ended.
+// The log of a Machine that is destroyed is retired: it can be read until it is forgotten, and
+// is on the disk only.
 //
 // A Store does not know which Machines an App has, and forwards nothing to other hosts.
 package logs
@@ -163,12 +163,12 @@ func (s *Store) load(ctx context.Context) error {
 		}
 		for _, machine := range machines {
 			ref := hangar.MachineRef{AppID: hangar.AppID(app.Name()), ID: hangar.MachineID(machine.Name())}
-			if id, last, ok := parseRetired(machine.Name()); ok {
-				a := s.app(ref.AppID)
-				a.retired[id], a.last = last, max(a.last, last)
-				continue
+			if machine.Name() == retiredDir {
+				err = s.loadRetired(s.app(ref.AppID))
+			} else {
+				_, err = s.machine(ref)
 			}
-			if _, err := s.machine(ref); err != nil {
+			if err != nil {
 				s.log.ErrorContext(ctx, "log of a machine cannot be read", slog.String("app", app.Name()),
 					slog.String("machine", machine.Name()), slog.Any("error", err))
 			}
@@ -210,16 +210,15 @@ func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level
 	}
 }
 
-// Remove ends the capture of a Machine and removes its log. It may be repeated, and
-// does nothing for a Machine that is unknown.
+// Remove ends the capture of a Machine and removes its log, but not what is retired of it. It
+// may be repeated, and does nothing for a Machine that is unknown.
 func (s *Store) Remove(id hangar.MachineID) error {
 	s.mu.Lock()
 	m, ok := s.machines[id]
-	if !ok {
-		defer s.mu.Unlock()
-		return s.removeRetired(id)
-	}
 	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
 	if err := errors.Join(m.endCapture(true), m.closeFile()); err != nil {
 		return err
 	}
@@ -254,9 +253,6 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 		}
 	}
 	a := s.app(ref.AppID)
-	if err := s.revive(a, ref.ID); err != nil {
-		return nil, err
-	}
 	m := &machineLog{store: s, app: a, id: ref.ID, dir: filepath.Join(s.dir, string(ref.AppID), string(ref.ID))}
 	if err := m.load(); err != nil {
 		s.dropApp(a)
@@ -275,7 +271,7 @@ func (s *Store) app(id hangar.AppID) *appLog {
 	a, ok := s.apps[id]
 	if !ok {
 		a = &appLog{
-			id: id, machines: map[hangar.MachineID]*machineLog{}, retired: map[hangar.MachineID]int64{}, changed: make(chan struct{}),
+			id: id, machines: map[hangar.MachineID]*machineLog{}, changed: make(chan struct{}),
 			rate: rate.NewLimiter(rate.Limit(s.maxRate), max(burstSeconds*s.maxRate, chunkSize)),
 		}
 		s.apps[id] = a
@@ -292,7 +288,7 @@ func (s *Store) dropApp(a *appLog) {
 
 // dropAppLocked is dropApp for a caller who holds a.mu, too.
 func (s *Store) dropAppLocked(a *appLog) {
-	if len(a.machines)+len(a.retired)+a.followers == 0 {
+	if len(a.machines)+a.followers == 0 && !a.retired {
 		delete(s.apps, a.id)
 	}
 }

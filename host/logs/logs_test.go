@@ -1142,7 +1142,54 @@ func TestRetire(t *testing.T) {
 		must(s.Remove(id(i).ID))
 		must(s.Remove(id(i).ID))
 	}
+	must(s.Forget(time.Now()))
+	wantMessages(t, page(hangar.LogQuery{Instance: id(0).ID}), "0 of 0", "1 of 0")
+	must(s.Forget(time.Now().Add(time.Duration(retireSpan))))
+	must(s.Forget(time.Now().Add(time.Duration(retireSpan))))
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 || len(s.apps) != 0 {
 		t.Errorf("left: %v, %v; in memory %d Apps", left, err, len(s.apps))
 	}
+}
+
+// TestRetiredOverTime: a page has the newest lines, in whichever order Machines were destroyed,
+// and what is forgotten is older than what stays.
+func TestRetiredOverTime(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	s := open(t, Options{Now: func() time.Time { return now }})
+	id := func(i int) hangar.MachineRef {
+		return hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
+	}
+	const n, step = 12, 7 * time.Minute
+	var want []string
+	for i := range n {
+		s.Append(id(i), hangar.LogRunner, "info", fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+		now = now.Add(step)
+	}
+	for _, i := range []int{5, 0, 11, 7, 2, 9, 1, 10, 3, 8, 6, 4} { // long after their last line
+		now = now.Add(step)
+		must(s.Retire(id(i).ID))
+	}
+	page := func(q hangar.LogQuery) []hangar.LogEntry {
+		t.Helper()
+		page, err := s.Read(ref.AppID, q)
+		must(err)
+		return page.Entries
+	}
+	all := page(hangar.LogQuery{})
+	wantMessages(t, all, want...)
+	for limit := 1; limit < n; limit++ {
+		wantMessages(t, page(hangar.LogQuery{Limit: limit}), want[n-limit:]...)
+		wantMessages(t, page(hangar.LogQuery{Token: formatToken(all[limit-1].Time.UnixNano())}), want[limit:]...)
+	}
+	must(s.Close())
+	must(s.Open(t.Context()))
+	s.Append(id(n), hangar.LogRunner, "info", "later")
+	if got := page(hangar.LogQuery{Limit: 1}); len(got) != 1 || !got[0].Time.After(all[n-1].Time) {
+		t.Errorf("the newest line is %v", got)
+	}
+	must(s.Forget(now.Add(-5 * step))) // 1 was destroyed after that
+	wantMessages(t, page(hangar.LogQuery{}), "1", "3", "4", "6", "8", "10", "later")
+	must(s.Forget(now.Add(time.Hour)))
+	wantMessages(t, page(hangar.LogQuery{}), "later")
 }

@@ -5,41 +5,107 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 )
 
-// The log of a Machine that is destroyed has the time of its newest record in the name of its
-// directory, after this: so that Open need not look into it, however many there are.
-const retiredMark = "."
+// The logs of an App's destroyed Machines are in a directory of their own, grouped by when they
+// were retired. The name of each has the time of its newest record. Nothing about them is in
+// memory, and a start reads the newest group only: a busy App leaves 100,000 in a day.
+const (
+	retiredDir  = ".retired"
+	retireSpan  = int64(10 * time.Minute) // of one group
+	retiredMark = "."                     // between the id of a Machine and the time; no id has one
+)
 
-func retiredName(id hangar.MachineID, last int64) string {
-	return string(id) + retiredMark + strconv.FormatInt(last, 10)
+// retiredGroup is the directory of logs that were retired within one retireSpan.
+type retiredGroup struct {
+	dir string
+	end int64 // every record in it is older
 }
 
-// parseRetired is the inverse of retiredName. ok is false for the log of a Machine that is not
-// destroyed.
-func parseRetired(name string) (id hangar.MachineID, last int64, ok bool) {
-	before, after, ok := strings.Cut(name, retiredMark)
-	if !ok {
-		return "", 0, false
+// retiredLog is the log of a destroyed Machine.
+type retiredLog struct {
+	dir  string
+	id   hangar.MachineID
+	last int64 // time of its newest record
+}
+
+func (s *Store) retiredRoot(a *appLog) string { return filepath.Join(s.dir, string(a.id), retiredDir) }
+
+// retiredGroups returns what there is below a root, newest first.
+func retiredGroups(root string) ([]retiredGroup, error) {
+	entries, err := readDir(root)
+	var groups []retiredGroup
+	for _, e := range entries {
+		if n, err := strconv.ParseInt(e.Name(), 10, 64); err == nil {
+			groups = append(groups, retiredGroup{dir: filepath.Join(root, e.Name()), end: (n + 1) * retireSpan})
+		}
 	}
-	last, err := strconv.ParseInt(after, 10, 64)
-	return hangar.MachineID(strings.Clone(before)), last, err == nil // not a part of the name, which is longer
+	slices.SortFunc(groups, func(x, y retiredGroup) int { return cmp.Compare(y.end, x.end) })
+	return groups, err
 }
 
-func (a *appLog) retiredDir(dir string, id hangar.MachineID) string {
-	return filepath.Join(dir, string(a.id), retiredName(id, a.retired[id]))
+// readDir is os.ReadDir for a directory that may have been removed.
+func readDir(dir string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+// retiredLogs returns the logs below a root that have a record after a time, newest first, of all
+// Machines or of one; if there are more than limit, the newest of them.
+func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]retiredLog, error) {
+	groups, err := retiredGroups(root)
+	if err != nil {
+		return nil, err
+	}
+	var found []retiredLog
+	for _, g := range groups {
+		if g.end <= after || len(found) >= limit && found[limit-1].last >= g.end {
+			break // nothing in it, or in older ones, belongs to the result
+		}
+		entries, err := readDir(g.dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			id, time, _ := strings.Cut(e.Name(), retiredMark)
+			last, err := strconv.ParseInt(time, 10, 64)
+			if err == nil && last > after && (only == "" || only == hangar.MachineID(id)) {
+				found = append(found, retiredLog{dir: filepath.Join(g.dir, e.Name()), id: hangar.MachineID(id), last: last})
+			}
+		}
+		slices.SortFunc(found, func(x, y retiredLog) int { return cmp.Compare(y.last, x.last) })
+	}
+	return found[:min(limit, len(found))], nil
+}
+
+// loadRetired finds out whether an App has logs of destroyed Machines. The caller holds s.mu.
+func (s *Store) loadRetired(a *appLog) error {
+	newest, err := retiredLogs(s.retiredRoot(a), 0, "", 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.retired = true
+	if len(newest) > 0 {
+		a.last = max(a.last, newest[0].last)
+	}
+	return err
 }
 
 // Retire does what Release does, and puts the log away for good: it can be read, and costs
-// next to nothing until it is removed. It may be repeated, and does nothing for a Machine that
-// has no log.
+// next to nothing until Forget removes it. It may be repeated, and does nothing for a Machine
+// that has no log.
 func (s *Store) Retire(id hangar.MachineID) error {
 	if err := s.Release(id); err != nil {
 		return err
@@ -53,10 +119,7 @@ func (s *Store) Retire(id hangar.MachineID) error {
 	a := m.app
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch err := os.Rename(m.dir, filepath.Join(s.dir, string(a.id), retiredName(id, m.last))); {
-	case err == nil:
-		a.retired[id] = m.last
-	case !errors.Is(err, fs.ErrNotExist): // nothing was ever written
+	if err := s.putAway(m); err != nil {
 		return fmt.Errorf("retire the log of machine %s: %w", id, err)
 	}
 	delete(s.machines, id)
@@ -65,62 +128,78 @@ func (s *Store) Retire(id hangar.MachineID) error {
 	return nil
 }
 
-// revive undoes what Retire did. The caller holds s.mu.
-func (s *Store) revive(a *appLog, id hangar.MachineID) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if _, ok := a.retired[id]; !ok {
+// putAway moves the directory of a log, if anything was ever written to it, to the group of now.
+// The caller holds s.mu and the App's mu.
+func (s *Store) putAway(m *machineLog) error {
+	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := os.Rename(a.retiredDir(s.dir, id), filepath.Join(s.dir, string(a.id), string(id))); err != nil {
-		return err
-	}
-	delete(a.retired, id)
-	return nil
+	group := max(s.now().UnixNano(), m.last) / retireSpan
+	dir := filepath.Join(s.retiredRoot(m.app), strconv.FormatInt(group, 10))
+	m.app.retired = true
+	return errors.Join(os.MkdirAll(dir, 0o700),
+		os.Rename(m.dir, filepath.Join(dir, string(m.id)+retiredMark+strconv.FormatInt(m.last, 10))))
 }
 
-// removeRetired removes the log of a Machine that is destroyed. The caller holds s.mu.
-func (s *Store) removeRetired(id hangar.MachineID) error {
-	for _, a := range s.apps {
+// Forget removes the logs that were retired before a time, some of them up to ten minutes later
+// than others. It may be repeated.
+func (s *Store) Forget(before time.Time) error {
+	s.mu.Lock()
+	apps := slices.Collect(maps.Values(s.apps))
+	s.mu.Unlock()
+	var errs []error
+	for _, a := range apps {
 		a.mu.Lock()
-		_, ok := a.retired[id]
-		var err error
-		if ok {
-			if err = os.RemoveAll(a.retiredDir(s.dir, id)); err == nil {
-				delete(a.retired, id)
-				_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails while there are other logs, rightly
-				s.dropAppLocked(a)
-			}
-		}
+		retired := a.retired
 		a.mu.Unlock()
-		if ok {
-			return err
+		if retired {
+			errs = append(errs, s.forgetOf(a, before.UnixNano()))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// forgetOf is Forget for one App. Its lines are written and read meanwhile.
+func (s *Store) forgetOf(a *appLog, before int64) error {
+	groups, err := retiredGroups(s.retiredRoot(a))
+	errs := []error{err}
+	for _, g := range groups {
+		if g.end <= before {
+			errs = append(errs, os.RemoveAll(g.dir))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if os.Remove(s.retiredRoot(a)) == nil { // it fails while there is a group
+		a.retired = false
+		_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails while there are other logs, rightly
+		s.dropAppLocked(a)
+	}
+	return errors.Join(errs...)
 }
 
 // retiredViews are the logs of destroyed Machines that may have lines of a page: those with a
 // record after a time, or as many as the page has lines, the newest. The caller holds a.mu.
 func (a *appLog) retiredViews(s *Store, q hangar.LogQuery, after int64, limit int) ([]machineView, error) {
-	var ids []hangar.MachineID
-	for id, last := range a.retired {
-		if last > after && (q.Instance == "" || q.Instance == id) {
-			ids = append(ids, id)
-		}
+	if !a.retired {
+		return nil, nil
 	}
-	if q.Token == "" && len(ids) > limit {
-		slices.SortFunc(ids, func(x, y hangar.MachineID) int { return cmp.Compare(a.retired[y], a.retired[x]) })
-		ids = ids[:limit]
+	if q.Token != "" {
+		limit = math.MaxInt // the oldest lines of the page may be in any of them
+	}
+	logs, err := retiredLogs(s.retiredRoot(a), after, q.Instance, limit)
+	if err != nil {
+		return nil, err
 	}
 	var views []machineView
-	for _, id := range ids {
-		m := &machineLog{store: s, app: a, id: id, dir: a.retiredDir(s.dir, id)}
-		entries, err := os.ReadDir(m.dir)
+	for _, l := range logs {
+		entries, err := readDir(l.dir)
 		if err != nil {
 			return nil, err
 		}
-		v := machineView{machineLog: m, last: a.retired[id]}
+		v := machineView{machineLog: &machineLog{store: s, app: a, id: l.id, dir: l.dir}, last: l.last}
 		for _, e := range entries { // sorted by name, hence by time
 			if first, ok := parseFileName(e.Name()); ok {
 				v.files = append(v.files, first)

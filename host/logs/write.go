@@ -25,9 +25,9 @@ type appLog struct {
 	mu        sync.Mutex
 	last      int64 // time of the newest record; all up to it are in the files
 	machines  map[hangar.MachineID]*machineLog
-	retired   map[hangar.MachineID]int64 // those that are destroyed, by the time of their newest record
-	changed   chan struct{}              // closed, and replaced, when records were written
-	followers int                        // guarded by the Store's mu
+	retired   bool          // there are logs of destroyed Machines
+	changed   chan struct{} // closed, and replaced, when records were written
+	followers int           // guarded by the Store's mu
 }
 
 // next returns the time of the next record. The caller holds a.mu.
