@@ -137,6 +137,7 @@ func TestBackendIsKept(t *testing.T) {
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
 			}
+			second = w.by(both[1-i])
 			if ids, err := second.List(t.Context()); err != nil || len(ids) != 1 {
 				t.Errorf("open: %v, %v", ids, err)
 			}
