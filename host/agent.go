@@ -60,6 +60,7 @@ import (
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -78,7 +79,7 @@ type Images interface {
 // Networks is what the agent needs of the private network; network.Network has it.
 type Networks interface {
 	Attach(ctx context.Context, e network.Endpoint) (network.Attachment, error)
-	Detach(ctx context.Context, id hangar.MachineID) error
+	Detach(id hangar.MachineID) error
 	List(ctx context.Context) ([]hangar.MachineID, error)
 	check.Dialer
 	// DialService connects to a TCP port of a service.
@@ -225,8 +226,8 @@ func (a *Agent) Open(ctx context.Context) error {
 	if err := errors.Join(os.MkdirAll(machines, 0o700), os.Chmod(machines, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
 	}
-	a.lifetime, a.stop = context.WithCancel(context.WithoutCancel(ctx))
-	a.effects, a.abandon = context.WithCancel(context.WithoutCancel(ctx))
+	a.lifetime, a.stop = finish.Lifetime(ctx)
+	a.effects, a.abandon = finish.Lifetime(ctx)
 	err := a.recover(ctx)
 	if err == nil {
 		err = a.takeUpSnapshots()

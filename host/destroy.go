@@ -25,7 +25,7 @@ func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
 	if err := a.o.Logs.Retire(m.id); err != nil {
 		return err
 	}
-	if err := a.o.Network.Detach(ctx, m.id); err != nil {
+	if err := a.o.Network.Detach(m.id); err != nil {
 		return fmt.Errorf("detach machine %s: %w", m.id, err)
 	}
 	if err := errors.Join(a.o.Layers.Remove(m.id), os.RemoveAll(m.path(""))); err != nil {

@@ -18,7 +18,7 @@ func (NoNetwork) Attach(context.Context, network.Endpoint) (network.Attachment, 
 }
 
 // Detach has nothing to remove.
-func (NoNetwork) Detach(context.Context, hangar.MachineID) error { return nil }
+func (NoNetwork) Detach(hangar.MachineID) error { return nil }
 
 // List is empty.
 func (NoNetwork) List(context.Context) ([]hangar.MachineID, error) { return nil, nil }

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // recoverers bounds how many Machines are taken up at once.
@@ -194,7 +195,7 @@ func (a *Agent) sweep(ctx context.Context, sandboxes []hangar.MachineID) error {
 	}
 	for _, id := range endpoints {
 		if !a.claims(id) {
-			a.swept(id, a.o.Network.Detach(ctx, id))
+			a.swept(id, a.o.Network.Detach(id))
 		}
 	}
 	dirs, err := os.ReadDir(filepath.Join(a.o.Dir, "machines"))
@@ -223,9 +224,7 @@ func (a *Agent) swept(id hangar.MachineID, err error) {
 // release ends the sandbox of a Machine, if it has not ended, and releases what it
 // held.
 func (a *Agent) release(ctx context.Context, id hangar.MachineID) error {
-	ctx, cancel := context.WithTimeout(ctx, a.limits.release)
-	defer cancel()
-	return a.o.Driver.Destroy(ctx, id, a.sandboxDir(id))
+	return finish.Do(ctx, a.limits.release, func(ctx finish.Context) error { return a.o.Driver.Destroy(ctx, id, a.sandboxDir(id)) })
 }
 
 // claims reports whether a Machine with that id may own things on the host. One

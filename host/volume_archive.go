@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Archive is what the agent needs of the store of snapshots; archive.Archive has it. It
@@ -123,7 +124,7 @@ func (a *Agent) archiveSoon(ctx context.Context) (Archive, error) {
 // not opened again.
 func (a *Agent) closeArchive() error {
 	s := &a.store
-	if err := s.opening.Acquire(context.WithoutCancel(a.lifetime), 1); err != nil {
+	if err := finish.Do(a.lifetime, archiveOpening, func(ctx finish.Context) error { return s.opening.Acquire(ctx, 1) }); err != nil {
 		return err
 	}
 	defer s.opening.Release(1)

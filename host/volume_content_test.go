@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host"
 	devices "github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 const pretendBlock = 4096
@@ -135,7 +136,7 @@ func blockList(blocks []int64) extent.List {
 	return extent.Of(list...)
 }
 
-func (f *pretendFrozen) Close(context.Context) error {
+func (f *pretendFrozen) Close(finish.Context) error {
 	if err := f.d.s.enter("thaw", f.d.im.spec.ID); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	devices "github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Devices is what the agent needs of the volumes' images; LocalDevices has it. Errors
@@ -17,10 +18,10 @@ type Devices interface {
 	Verify(ctx context.Context, spec devices.Spec) error
 	// Attach opens an image as a block device, or takes back what an earlier daemon opened.
 	Attach(ctx context.Context, spec devices.Spec) (Device, error)
-	Release(ctx context.Context, id hangar.VolumeID) error
+	Release(ctx finish.Context, id hangar.VolumeID) error
 	// List returns those of which anything is open on the host.
 	List(ctx context.Context) ([]hangar.VolumeID, error)
-	Remove(ctx context.Context, id hangar.VolumeID) error
+	Remove(ctx finish.Context, id hangar.VolumeID) error
 	Room(ctx context.Context) (DiskRoom, error)
 }
 
@@ -41,7 +42,7 @@ type Device interface {
 	Mount(ctx context.Context) (MountedVolume, error)
 	Usage(ctx context.Context) (hangar.VolumeUsage, error)
 	// Extend makes it size bytes large. online: so is the file system, if it is mounted.
-	Extend(ctx context.Context, size int64) (online bool, err error)
+	Extend(ctx finish.Context, size int64) (online bool, err error)
 	// Freeze begins a view of the device as it is at one moment.
 	Freeze(ctx context.Context, mark string) (Frozen, error)
 	// Fill gives access to the content of a device that is not mounted.
@@ -52,7 +53,7 @@ type Device interface {
 	Lost() <-chan struct{}
 	Err() error
 	// Close unmounts and detaches it. Without an error, everything is durable.
-	Close(ctx context.Context) error
+	Close(ctx finish.Context) error
 }
 
 // MountedVolume says where a file system is, and what was done for that.
@@ -74,7 +75,7 @@ type Frozen interface {
 	Changed(ctx context.Context, mark string) (extent.List, bool, error)
 	// Took is how long writers waited.
 	Took() time.Duration
-	Close(ctx context.Context) error
+	Close(ctx finish.Context) error
 }
 
 // Target is the content of a volume that is being filled.

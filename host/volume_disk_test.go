@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // disk is a pretend disk with the images of volumes, which outlives agents.
@@ -135,7 +136,7 @@ func (s *session) Attach(_ context.Context, spec devices.Spec) (host.Device, err
 	return &pretendDevice{s: s, im: im, loss: im.loss}, nil
 }
 
-func (s *session) Release(_ context.Context, id hangar.VolumeID) error {
+func (s *session) Release(_ finish.Context, id hangar.VolumeID) error {
 	if err := s.enter("release", id); err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (s *session) List(context.Context) (ids []hangar.VolumeID, err error) {
 	return ids, nil
 }
 
-func (s *session) Remove(_ context.Context, id hangar.VolumeID) error {
+func (s *session) Remove(_ finish.Context, id hangar.VolumeID) error {
 	if err := s.enter("remove", id); err != nil {
 		return err
 	}
@@ -297,7 +298,7 @@ func (d *pretendDevice) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 	return hangar.VolumeUsage{FSType: hangar.FSExt4, Blocks: blocks, BlockSize: 4096, BlocksFree: free, BlocksAvail: free}, nil
 }
 
-func (d *pretendDevice) Extend(_ context.Context, size int64) (online bool, err error) {
+func (d *pretendDevice) Extend(_ finish.Context, size int64) (online bool, err error) {
 	if err := d.enter("extend"); err != nil {
 		return false, err
 	}
@@ -312,7 +313,7 @@ func (d *pretendDevice) Extend(_ context.Context, size int64) (online bool, err 
 	return d.s.online && d.im.mounted, nil
 }
 
-func (d *pretendDevice) Close(context.Context) error {
+func (d *pretendDevice) Close(finish.Context) error {
 	if err := d.s.enter("close", d.im.spec.ID); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // drilled has a drill of the App "web" and waits for it.
@@ -109,7 +110,7 @@ func TestDrillPasses(t *testing.T) {
 func TestDrillFails(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig, id hangar.SnapshotID){
 		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.spoil(id) },
-		"a lost snapshot":   func(r *rig, id hangar.SnapshotID) { r.must(r.store.Remove(r.Context(), id)) },
+		"a lost snapshot":   func(r *rig, id hangar.SnapshotID) { r.must(r.store.Remove(finishtest.Context(r), id)) },
 		"another digest": func(r *rig, id hangar.SnapshotID) {
 			r.store.mu.Lock()
 			defer r.store.mu.Unlock()

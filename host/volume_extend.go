@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // extendDeadline bounds how long a volume grows, which is a matter of its metadata.
@@ -68,10 +69,10 @@ func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, er
 
 // finishExtending grows a volume that is extending. It may be repeated.
 func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), extendDeadline)
-	defer cancel()
 	to := v.rec.Load().Growing
-	online, mounted, failure := v.grow(ctx, int64(to)<<30)
+	extending, cancel := finish.Within(ctx, extendDeadline)
+	defer cancel()
+	online, mounted, failure := v.grow(extending, int64(to)<<30)
 	event.Type = hangar.VolumeEventExtend
 	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
@@ -103,7 +104,7 @@ func firstError(errs ...error) error {
 
 // grow makes the image and the device size bytes large. online: so is the file system,
 // if it is mounted; otherwise it is when it is mounted next.
-func (v *volume) grow(ctx context.Context, size int64) (online, mounted bool, err error) {
+func (v *volume) grow(ctx finish.Context, size int64) (online, mounted bool, err error) {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
 	device, err := v.attach(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -93,6 +94,11 @@ func (v *volume) abandonImage(ctx context.Context) {
 func (v *volume) removeImage(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
+	return finish.Do(ctx, volumeClosing, v.discard)
+}
+
+// discard closes the device, if it is open, and removes the image. v.open.mu is held.
+func (v *volume) discard(ctx finish.Context) error {
 	if err := v.detach(ctx); err != nil {
 		return err
 	}
@@ -178,14 +184,11 @@ func (v *volume) fillOnce(ctx context.Context) error {
 func (v *volume) blank(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
-	if err := v.detach(ctx); err != nil {
-		return err
-	}
 	spec, err := v.agent.volumeSpec(v.rec.Load())
 	if err != nil {
 		return err
 	}
-	if err := v.agent.o.Devices.Remove(ctx, v.id); err != nil {
+	if err := finish.Do(ctx, volumeClosing, v.discard); err != nil {
 		return err
 	}
 	return v.agent.o.Devices.Create(ctx, spec)
@@ -198,11 +201,7 @@ func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hang
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
-		defer cancel()
-		err = errors.Join(err, release(bounded))
-	}()
+	defer func() { err = errors.Join(err, release(ctx)) }()
 	return content, fillDevice(ctx, device, func(target Target) (err error) {
 		if filling.Snapshot != "" {
 			content, err = v.restore(ctx, target, filling.Snapshot)
@@ -238,7 +237,7 @@ func (v *volume) notFilled(ctx context.Context, fault string) error {
 	if err != nil {
 		return err
 	}
-	return v.agent.o.Devices.Remove(ctx, v.id)
+	return v.eraseImage(ctx)
 }
 
 // roomy is a target that takes no more than the disk has room for.

@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // opened is what is open of a volume on the host. It is open while a Machine runs that
@@ -25,6 +26,9 @@ type opened struct {
 	machine bool // for a Machine
 	readers int
 }
+
+// volumeClosing bounds the end of a device, with a view of it, and the removal of an image.
+const volumeClosing = 2 * time.Minute
 
 // hold opens the device of a volume, if it is not open, and keeps it so until release
 // is called.
@@ -48,7 +52,7 @@ func (v *volume) attach(ctx context.Context) (Device, error) {
 		return v.open.device, nil
 	}
 	if v.open.device != nil {
-		if err := v.detach(ctx); err != nil && v.open.device != nil {
+		if err := finish.Do(ctx, volumeClosing, v.detach); err != nil && v.open.device != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +80,7 @@ func isLost(d Device) bool {
 // detach closes the device, or whatever an earlier daemon left of it. What was open is
 // closed afterwards if there is no error, or if the device was lost: then not all that
 // was written may be on the disk. v.open.mu is held.
-func (v *volume) detach(ctx context.Context) error {
+func (v *volume) detach(ctx finish.Context) error {
 	device, err := v.openDevice(ctx)
 	if device == nil || err != nil {
 		return err
@@ -100,7 +104,7 @@ func (v *volume) detach(ctx context.Context) error {
 
 // openDevice returns what is open of the volume, which an earlier daemon may have opened,
 // or nil. v.open.mu is held.
-func (v *volume) openDevice(ctx context.Context) (Device, error) {
+func (v *volume) openDevice(ctx finish.Context) (Device, error) {
 	if v.open.device != nil {
 		return v.open.device, nil
 	}
@@ -111,7 +115,7 @@ func (v *volume) openDevice(ctx context.Context) (Device, error) {
 	device, err := v.attach(ctx)
 	if err != nil && damage(err) != "" {
 		// What is left can never be closed with all that was written.
-		return nil, v.agent.o.Devices.Release(context.WithoutCancel(ctx), v.id)
+		return nil, v.agent.o.Devices.Release(ctx, v.id)
 	}
 	return device, err
 }
@@ -121,11 +125,11 @@ func (v *volume) unhold(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
 	v.open.readers--
-	return v.closeUnused(ctx)
+	return finish.Do(ctx, volumeClosing, v.closeUnused)
 }
 
 // closeUnused closes the device unless somebody needs it. v.open.mu is held.
-func (v *volume) closeUnused(ctx context.Context) error {
+func (v *volume) closeUnused(ctx finish.Context) error {
 	switch {
 	case v.open.machine:
 		return nil
@@ -152,7 +156,7 @@ func (v *volume) letGo(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
 	v.open.machine = false
-	return v.closeUnused(ctx)
+	return finish.Do(ctx, volumeClosing, v.closeUnused)
 }
 
 // measure asks the file system how full it is; ok is false if it is not mounted.

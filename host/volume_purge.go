@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // purgeDeadline bounds how long the removal of one volume may take while others wait for its
@@ -35,8 +36,6 @@ func (a *Agent) purgeVolumes(ctx context.Context) {
 
 // purge does what the state of a destroyed volume asks for by now.
 func (v *volume) purge(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, purgeDeadline)
-	defer cancel()
 	rec := v.rec.Load()
 	if rec.Volume.State == hangar.VolumePendingDestroy && v.agent.o.Now().Sub(rec.Volume.DestroyedAt) >= hangar.VolumeGrace {
 		if err := v.destroyKey(); err != nil {
@@ -83,10 +82,7 @@ func (v *volume) destroyUnread(ctx context.Context) (bool, error) {
 	if v.open.readers > 0 || v.rec.Load().Volume.State != hangar.VolumeDestroying {
 		return false, nil
 	}
-	if err := v.detach(ctx); err != nil {
-		return false, err
-	}
-	if err := v.agent.o.Devices.Remove(ctx, v.id); err != nil {
+	if err := finish.Do(ctx, purgeDeadline, v.discard); err != nil {
 		return false, fmt.Errorf("remove volume %s: %w", v.id, err)
 	}
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
@@ -101,8 +97,6 @@ func (v *volume) destroyUnread(ctx context.Context) (bool, error) {
 // key is gone before the image, and a daemon that is killed in between removes the image when it starts again.
 // a.volumes.purging is held.
 func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), purgeDeadline)
-	defer cancel()
 	if !v.open.mu.TryLock() {
 		return false, nil
 	}

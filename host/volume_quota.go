@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 const (
@@ -61,7 +62,7 @@ func (v *volume) claimable() bool {
 
 // claim counts a volume as row says.
 func (v *volume) claim(ctx context.Context, row hangar.VolumeRow) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimDeadline)
+	ctx, cancel := finish.Within(ctx, claimDeadline)
 	defer cancel()
 	return v.agent.o.VolumePublisher.ClaimVolume(ctx, row)
 }

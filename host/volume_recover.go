@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // readVolumes makes the volumes of the journal known.
@@ -66,7 +67,7 @@ func (a *Agent) closeVolume(ctx context.Context, id hangar.VolumeID) error {
 	if v := a.volumeByID(id); v != nil {
 		return v.letGo(ctx)
 	}
-	return a.o.Devices.Release(ctx, id)
+	return finish.Do(ctx, volumeClosing, func(ctx finish.Context) error { return a.o.Devices.Release(ctx, id) })
 }
 
 // needsVolume reports whether an open device is left to the worker of a Machine, which

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // raw makes a volume that can have something on it without a Machine.
@@ -306,7 +307,7 @@ func TestSnapshotWithoutItsBase(t *testing.T) {
 	ref := r.volume(raw)
 	r.disk.write(ref.ID, 0, "data")
 	first := r.snapshot(ref)
-	r.must(r.store.Remove(t.Context(), first.ID))
+	r.must(r.store.Remove(finishtest.Context(t), first.ID))
 	second := r.snapshot(ref)
 	if second.State != hangar.SnapshotCreated || second.Digest != first.Digest || r.store.bases[second.ID] != nil {
 		t.Errorf("snapshot %+v", second)

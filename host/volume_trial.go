@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // drillReserve is what a drill leaves free of the disk, in bytes, for those who need it
@@ -81,11 +82,7 @@ func (a *Agent) try(ctx context.Context, rec *drillRecord, progress func(hangar.
 	if err != nil {
 		return err
 	}
-	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
-		defer cancel()
-		err = errors.Join(err, device.Close(bounded))
-	}()
+	defer func() { err = errors.Join(err, finish.Do(ctx, volumeClosing, device.Close)) }()
 	err = fillDevice(ctx, device, func(target Target) error {
 		room, err := a.roomy(ctx, target, drilling, spec.ID, drillReserve)
 		if err != nil {
@@ -111,11 +108,7 @@ func compare(ctx context.Context, store Archive, device Device, entry archive.En
 	if err != nil {
 		return err
 	}
-	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
-		defer cancel()
-		err = errors.Join(err, frozen.Close(bounded))
-	}()
+	defer func() { err = errors.Join(err, finish.Do(ctx, volumeClosing, frozen.Close)) }()
 	data, err := frozen.Data(ctx)
 	if err != nil {
 		return err
@@ -220,17 +213,17 @@ func (a *Agent) clearScratch(ctx context.Context, id hangar.VolumeID) error {
 	if id == "" {
 		return nil
 	}
-	if err := a.o.Devices.Release(ctx, id); err != nil {
-		return err
-	}
-	return a.o.Devices.Remove(ctx, id)
+	return finish.Do(ctx, volumeClosing, func(ctx finish.Context) error {
+		if err := a.o.Devices.Release(ctx, id); err != nil {
+			return err
+		}
+		return a.o.Devices.Remove(ctx, id)
+	})
 }
 
 // cleared is clearScratch after a drill, whatever has become of it.
 func (a *Agent) cleared(ctx context.Context, rec *drillRecord) bool {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
-	defer cancel()
-	err := a.clearScratch(bounded, rec.Scratch)
+	err := a.clearScratch(ctx, rec.Scratch)
 	if err != nil {
 		a.o.Log.Error("remove the scratch volume of a drill", keyApp, rec.Latest.App, keyVolume, rec.Scratch, keyError, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // CreateVolume implements hangar.VolumeAgent.
@@ -58,9 +59,14 @@ func (a *Agent) createVolume(ctx context.Context, spec hangar.VolumeSpec) (*volu
 	}
 	if err := v.make(ctx); err != nil {
 		// Nobody has been told of it: it is as if it had never been.
-		return nil, errors.Join(err, a.o.Devices.Remove(context.WithoutCancel(ctx), v.id), a.forgetVolume(v))
+		return nil, errors.Join(err, v.eraseImage(ctx), a.forgetVolume(v))
 	}
 	return v, nil
+}
+
+// eraseImage removes the image of a volume that is not open.
+func (v *volume) eraseImage(ctx context.Context) error {
+	return finish.Do(ctx, volumeClosing, func(ctx finish.Context) error { return v.agent.o.Devices.Remove(ctx, v.id) })
 }
 
 // recordVolume makes a volume known that has no image yet.
@@ -93,19 +99,23 @@ func newZone() string {
 	return hex.EncodeToString(b[:])
 }
 
+// volumeMaking bounds the making of an image, which may have to take all of its room from the disk.
+const volumeMaking = 10 * time.Minute
+
 // make brings a volume from creating to created, or to restoring if it is to be filled.
 // It may be repeated: an image that is there has nothing on it.
 func (v *volume) make(ctx context.Context) error {
-	ctx = context.WithoutCancel(ctx)
+	making, cancel := finish.Within(ctx, volumeMaking)
+	defer cancel()
 	rec := v.rec.Load()
 	spec, err := v.agent.volumeSpec(rec)
 	if err != nil {
 		return err
 	}
-	err = v.agent.o.Devices.Create(ctx, spec)
+	err = v.agent.o.Devices.Create(making, spec)
 	if errors.Is(err, fs.ErrExist) {
-		if err = v.agent.o.Devices.Remove(ctx, v.id); err == nil {
-			err = v.agent.o.Devices.Create(ctx, spec)
+		if err = v.eraseImage(ctx); err == nil {
+			err = v.agent.o.Devices.Create(making, spec)
 		}
 	}
 	if err != nil {

@@ -2,16 +2,13 @@ package host
 
 import (
 	"context"
-	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
-
-// viewClosing bounds the end of a view, and of the device if that was opened for it.
-const viewClosing = 30 * time.Second
 
 // view is a volume as it was at one moment.
 type view struct {
@@ -45,7 +42,7 @@ func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) 
 	if err != nil {
 		return err
 	}
-	defer v.ends(ctx, "close the device", release)
+	defer func() { v.ended("close the device", release(ctx)) }()
 	seen := view{space: v.agent.o.Space, what: what, of: v.rec.Load()}
 	if used(seen.of) {
 		seen.content = seen.of.Volume.Wanted
@@ -55,7 +52,7 @@ func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) 
 	if seen.Frozen, err = device.Freeze(ctx, mark); err != nil {
 		return err
 	}
-	defer v.ends(ctx, "end the view", seen.Close)
+	defer func() { v.ended("end the view", finish.Do(ctx, volumeClosing, seen.Close)) }()
 	v.agent.metrics.freeze.Observe(seen.Took().Seconds())
 	if seen.content != "" {
 		if seen.data, err = seen.Data(ctx); err != nil {
@@ -65,11 +62,9 @@ func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) 
 	return work(seen)
 }
 
-// ends carries out what must be done whatever has happened.
-func (v *volume) ends(ctx context.Context, what string, end func(context.Context) error) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewClosing)
-	defer cancel()
-	if err := end(bounded); err != nil {
+// ended says what reading the volume has left.
+func (v *volume) ended(what string, err error) {
+	if err != nil {
 		v.agent.o.Log.Error("leftovers of reading a volume", keyStep, what, keyVolume, v.id, keyError, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // guardCommand is by which the daemon starts this program as the guard of a file system
@@ -81,7 +82,11 @@ func releaseDevices(ctx context.Context, cfg config, log *slog.Logger) error {
 	ids, err := devices.List(ctx)
 	errs := []error{err}
 	for _, id := range ids {
-		errs = append(errs, devices.Release(ctx, id))
+		if ctx.Err() != nil {
+			errs = append(errs, ctx.Err())
+			break
+		}
+		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error { return devices.Release(ctx, id) }))
 	}
 	return errors.Join(append(errs, devices.Close())...)
 }

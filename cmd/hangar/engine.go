@@ -24,6 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/ippool"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
@@ -149,6 +150,10 @@ func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
 	}), nil
 }
 
+// releaseWithin bounds how long the end of one sandbox or volume takes, which an interrupt of the
+// command does not cut short.
+const releaseWithin = 2 * time.Minute
+
 // uninstall removes from the host everything that the daemon of cfg made there, but
 // its data directory. No daemon may run.
 func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
@@ -169,7 +174,12 @@ func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
 	}
 	var errs []error
 	for _, id := range ids {
-		errs = append(errs, sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id)))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error {
+			return sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id))
+		}))
 	}
 	id, err := recordedHost(cfg, log)
 	if err != nil {

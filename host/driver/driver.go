@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // The errors that every driver answers with, wrapped.
@@ -59,7 +60,7 @@ type Driver interface {
 	// Destroy ends the sandbox, if it has not, and releases all it held on the
 	// host: processes, cgroup, mounts. Idempotent; needs only id and dir, so that
 	// it also cleans up after a Start whose Handle was never journaled.
-	Destroy(ctx context.Context, id hangar.MachineID, dir string) error
+	Destroy(ctx finish.Context, id hangar.MachineID, dir string) error
 	// List returns the Machines of which anything is left on the host.
 	List(ctx context.Context) ([]hangar.MachineID, error)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // flights share work between those who ask for the same thing at the same time. P
@@ -66,7 +67,7 @@ func (f *flights[V, P]) do(ctx context.Context, key string, listen func(P), run 
 
 // start begins a flight; the caller holds mu.
 func (f *flights[V, P]) start(ctx context.Context, key string, run func(context.Context, func(P)) (V, error)) *flight[V, P] {
-	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	detached, cancel := finish.Lifetime(ctx)
 	c := &flight[V, P]{done: make(chan struct{}), cancel: cancel, listeners: map[*func(P)]struct{}{}}
 	if f.byKey == nil {
 		f.byKey = map[string]*flight[V, P]{}

@@ -38,6 +38,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // SocketName is the name of the socket in its directory.
@@ -137,7 +138,7 @@ func (s *Sockets) Run(ctx context.Context, server *http.Server) error {
 	s.mu.Lock()
 	s.server = nil
 	s.mu.Unlock()
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	bounded, cancel := finish.Within(ctx, drainTime)
 	defer cancel()
 	err := server.Shutdown(bounded)
 	if err != nil {

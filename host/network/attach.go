@@ -51,10 +51,7 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 // Detach removes the Machine's namespace and device, complete or half-made. The
 // device may be on the host for some milliseconds more; List shows the Machine until it
 // is gone. Detach may be repeated.
-func (n *Network) Detach(ctx context.Context, id hangar.MachineID) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+func (n *Network) Detach(id hangar.MachineID) error {
 	if !id.Valid() {
 		return fmt.Errorf("detach machine %q: invalid id", id)
 	}

@@ -148,7 +148,7 @@ func TestTableIsPutBack(t *testing.T) {
 	c.DelTable(&nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet})
 	must(c.Flush())
 	must(n.installRules())
-	must(n.Detach(t.Context(), endpointOf(6, 2).ID))
+	must(n.Detach(endpointOf(6, 2).ID))
 	must(n.Close()) // which waits for the watcher
 	if got := log.count(); got != times {
 		t.Errorf("put back %d times, want %d", got, times)
@@ -336,7 +336,7 @@ func TestHistories(t *testing.T) {
 	}
 	n := open(t, "history")
 	attach(t, n, endpointOf(5, 0)) // opens files that stay open
-	must(n.Detach(t.Context(), endpointOf(5, 0).ID))
+	must(n.Detach(endpointOf(5, 0).ID))
 	settle(t, n)
 	before := hostState(t)
 	next := uint64(1)
@@ -346,7 +346,7 @@ func TestHistories(t *testing.T) {
 		ctx := t.Context()
 		defer func() { // also when the history is a dead end
 			for id := range h.here {
-				must(n.Detach(ctx, id))
+				must(n.Detach(id))
 			}
 			for id, times := range h.peer {
 				for range times {
@@ -382,7 +382,7 @@ func TestHistories(t *testing.T) {
 			},
 			"destroy": func(r *rapid.T) {
 				e := somebody(r)
-				if err := n.Detach(ctx, e.ID); err != nil {
+				if err := n.Detach(e.ID); err != nil {
 					r.Fatal(err)
 				}
 				delete(h.here, e.ID)
@@ -397,7 +397,7 @@ func TestHistories(t *testing.T) {
 				must(err)
 				for _, id := range ids {
 					if _, ok := h.here[id]; !ok {
-						must(n.Detach(ctx, id))
+						must(n.Detach(id))
 					}
 				}
 			},

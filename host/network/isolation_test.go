@@ -111,7 +111,7 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s is in none of the ranges %v", addr, n.Ranges())
 		}
 	}
-	must(n.Detach(t.Context(), endpointOf(5, 1).ID))
+	must(n.Detach(endpointOf(5, 1).ID))
 	if id, _, ok := n.Owner(one.IPv6); ok {
 		t.Errorf("a detached machine's address is of %s", id)
 	}

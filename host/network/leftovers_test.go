@@ -20,7 +20,7 @@ func TestHeldNamespaceStaysListed(t *testing.T) {
 	ns, err := openNetNS(attach(t, n, e).NetNS)
 	must(err)
 	defer ns.Close()
-	must(n.Detach(t.Context(), e.ID))
+	must(n.Detach(e.ID))
 	for range 2 {
 		if ids, err := n.List(t.Context()); err != nil || !slices.Equal(ids, []hangar.MachineID{e.ID}) {
 			t.Errorf("list: %v, %v", ids, err)
@@ -28,7 +28,7 @@ func TestHeldNamespaceStaysListed(t *testing.T) {
 		must(n.Close())
 		must(n.Open(t.Context()))
 	}
-	must(n.Detach(t.Context(), e.ID))
+	must(n.Detach(e.ID))
 	if ids, err := n.List(t.Context()); err != nil || len(ids) != 0 {
 		t.Errorf("list after the second time: %v, %v", ids, err)
 	}
@@ -36,14 +36,13 @@ func TestHeldNamespaceStaysListed(t *testing.T) {
 
 func TestNothingLeaks(t *testing.T) {
 	n := open(t, "leak")
-	ctx := t.Context()
 	cycle := func(i uint64) {
 		e := endpointOf(5, i)
 		a := attach(t, n, e)
 		scrape(t, a)
 		attach(t, n, e)
 		for range 1 + i%2 {
-			must(n.Detach(ctx, e.ID))
+			must(n.Detach(e.ID))
 		}
 	}
 	cycle(1) // the runtime opens files of its own on first use
@@ -98,12 +97,12 @@ func TestHalfMadeIsListedAndRemoved(t *testing.T) {
 		},
 	} {
 		for what, finish := range map[string]func(n *Network){
-			"detach": func(n *Network) { must(n.Detach(t.Context(), e.ID)) },
+			"detach": func(n *Network) { must(n.Detach(e.ID)) },
 			"attach": func(n *Network) {
 				if got := look(t, attach(t, n, e)); len(got.Addrs) != 3 || len(got.Routes) != 5 {
 					t.Errorf("attached: %+v", got)
 				}
-				must(n.Detach(t.Context(), e.ID))
+				must(n.Detach(e.ID))
 			},
 			"remove": func(n *Network) {
 				must(n.Remove(t.Context()))

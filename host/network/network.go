@@ -268,10 +268,10 @@ func (n *Network) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(8)
 	for _, id := range ids {
-		group.Go(func() error { return n.Detach(ctx, id) })
+		group.Go(func() error { return n.Detach(id) })
 	}
 	if err := group.Wait(); err != nil {
 		return err

@@ -577,7 +577,7 @@ func TestIPv4WrapsAround(t *testing.T) {
 		}
 		seen[a.IPv4] = number
 	}
-	must(n.Detach(t.Context(), endpointOf(5, 1).ID))
+	must(n.Detach(endpointOf(5, 1).ID))
 	if a := attach(t, n, endpointOf(5, 1+3*253)); a.IPv4 != preferred4(n.pool, 1) {
 		t.Errorf("a free address was not given out: %s", a.IPv4)
 	}
@@ -698,7 +698,7 @@ func TestManyAtOnce(t *testing.T) {
 				if _, err := n.Attach(t.Context(), e); err != nil {
 					t.Error(err)
 				}
-				if err := n.Detach(t.Context(), e.ID); err != nil {
+				if err := n.Detach(e.ID); err != nil {
 					t.Error(err)
 				}
 			}
@@ -732,7 +732,7 @@ func BenchmarkAttach(b *testing.B) {
 		i++
 		attach(b, n, endpointOf(5, i))
 		b.StopTimer()
-		must(n.Detach(b.Context(), endpointOf(5, i).ID))
+		must(n.Detach(endpointOf(5, i).ID))
 		b.StartTimer()
 	}
 }
@@ -757,6 +757,6 @@ func BenchmarkDetach(b *testing.B) {
 		b.StopTimer()
 		attach(b, n, endpointOf(5, i))
 		b.StartTimer()
-		must(n.Detach(b.Context(), endpointOf(5, i).ID))
+		must(n.Detach(endpointOf(5, i).ID))
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -81,6 +82,9 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	return place(mount, l.Path(id))
 }
 
+// growPatience bounds how long a file system grows, which is a matter of its metadata.
+const growPatience = 2 * time.Minute
+
 // settle makes a file system fit to be mounted: free of known errors, and as large as its
 // device. The journal is the kernel's to replay.
 func settle(ctx context.Context, device string, size int64) error {
@@ -103,7 +107,8 @@ func settle(ctx context.Context, device string, size int64) error {
 	if !grows {
 		return nil
 	}
-	return ext4.Grow(ctx, device)
+	// A file system that has grown in part would count as damaged.
+	return finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.Grow(ctx, device) })
 }
 
 // How long another process may hold a file that it is about to close, and how often that

@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Backend is a way of making a block device of an image. All read the same images.
@@ -42,10 +43,10 @@ type backend interface {
 	// adopt takes back what an earlier process opened, and ends a view that was open. It
 	// answers errNotOpen only on proof that there is no block device that works; what there
 	// is, is then for release.
-	adopt(ctx context.Context, im image, key []byte) (handle, error)
+	adopt(ctx finish.Context, im image, key []byte) (handle, error)
 	// release ends whatever is open of a volume, in whatever state, except mounts. What
 	// was written and not flushed may be lost. It may be repeated.
-	release(ctx context.Context, id hangar.VolumeID) error
+	release(ctx finish.Context, id hangar.VolumeID) error
 	// list returns the volumes of which anything is open.
 	list(ctx context.Context) ([]hangar.VolumeID, error)
 }
@@ -55,7 +56,7 @@ type backend interface {
 type handle interface {
 	path() string
 	// grow makes image and block device size bytes large; it may be repeated.
-	grow(ctx context.Context, size int64) error
+	grow(ctx finish.Context, size int64) error
 	// cut makes a view of the device as it is while still runs what it is given: nothing
 	// is written to the device meanwhile, and everything written before is on it. Whatever
 	// can be done before or after has no place in there. From that moment on changes are
@@ -71,7 +72,7 @@ type handle interface {
 	leave() error
 	// close ends the device, which nobody uses any more, with its views. All that was
 	// written is durable.
-	close(ctx context.Context) error
+	close(ctx finish.Context) error
 }
 
 // view is what was on a device at one moment, as plaintext.
@@ -82,5 +83,5 @@ type view interface {
 	// changed returns what may differ from the cut that had the mark, false if that is
 	// not known.
 	changed(ctx context.Context, mark string) (extent.List, bool, error)
-	close(ctx context.Context) error
+	close(ctx finish.Context) error
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/host/volume/luks"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // both is every backend.
@@ -141,7 +142,7 @@ func TestBackendIsKept(t *testing.T) {
 			if ids, err := second.List(t.Context()); err != nil || len(ids) != 1 {
 				t.Errorf("open: %v, %v", ids, err)
 			}
-			if err := second.Release(t.Context(), spec.ID); err != nil {
+			if err := second.Release(finishtest.Context(t), spec.ID); err != nil {
 				t.Error(err)
 			}
 			if ids, err := first.List(t.Context()); err != nil || len(ids) != 0 {
@@ -163,7 +164,7 @@ func TestChangesAreForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, ok, err := f.Changed(t.Context(), "before")
-			if err = errors.Join(err, f.Close(t.Context())); err != nil {
+			if err = errors.Join(err, f.Close(finishtest.Context(t))); err != nil {
 				t.Fatal(err)
 			}
 			return ok
@@ -177,7 +178,7 @@ func TestChangesAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Close(t.Context()); err != nil {
+		if err := f.Close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		daemon.close(d)
@@ -211,7 +212,7 @@ func TestExtendMounted(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
 		for size := int64(96 * mib); size <= 160*mib; size += 32 * mib {
-			if online, err := d.Extend(t.Context(), size); err != nil || !online {
+			if online, err := d.Extend(finishtest.Context(t), size); err != nil || !online {
 				t.Fatalf("to %d: %v, %v", size, online, err)
 			}
 			if u, err := d.Usage(t.Context()); err != nil || u.Total() < size*8/10 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // backends are those that work on this host, one or more. The first opens volumes; what an
@@ -16,7 +17,7 @@ func (b backends) open(ctx context.Context, im image, key []byte) (handle, error
 	return b[0].open(ctx, im, key)
 }
 
-func (b backends) adopt(ctx context.Context, im image, key []byte) (handle, error) {
+func (b backends) adopt(ctx finish.Context, im image, key []byte) (handle, error) {
 	var errs []error
 	for _, one := range b {
 		h, err := one.adopt(ctx, im, key)
@@ -28,7 +29,7 @@ func (b backends) adopt(ctx context.Context, im image, key []byte) (handle, erro
 	return nil, errors.Join(errs...)
 }
 
-func (b backends) release(ctx context.Context, id hangar.VolumeID) error {
+func (b backends) release(ctx finish.Context, id hangar.VolumeID) error {
 	var errs []error
 	for _, one := range b {
 		errs = append(errs, one.release(ctx, id))

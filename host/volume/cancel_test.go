@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // cutContext is a context that ends when it was looked at some times.
@@ -70,6 +72,11 @@ func everyCut(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Fatalf("%s does not end", what)
 }
 
+// finished is what carries something to its end for a caller whose context ends.
+func finished(do func(finish.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return finish.Do(ctx, time.Minute, do) }
+}
+
 // TestCutShort ends the context of each operation at every one of its steps: what runs on the
 // volume goes on, with what it has not synced, and the operation can be repeated.
 func TestCutShort(t *testing.T) {
@@ -101,18 +108,18 @@ func TestCutShort(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			everyCut(t, "thaw", view.Close)
+			everyCut(t, "thaw", finished(view.Close))
 			return nil
 		})
-		everyCut(t, "extend", func(ctx context.Context) error {
+		everyCut(t, "extend", finished(func(ctx finish.Context) error {
 			_, err := d.Extend(ctx, spec.Size+64*mib)
 			return err
-		})
+		}))
 		spec.Size += 64 * mib
 		if now := served(); now != pid {
 			t.Fatalf("process %d serves the volume, not %d", now, pid)
 		}
-		everyCut(t, "close", d.Close)
+		everyCut(t, "close", finished(d.Close))
 		w.close(w.attach(spec))
 		d = w.attach(spec)
 		dir = w.mount(d).Dir

@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -114,7 +115,7 @@ func (h *daemonHandle) begin(ctx context.Context) error {
 	return err
 }
 
-func (b *daemonBackend) adopt(ctx context.Context, im image, key []byte) (handle, error) {
+func (b *daemonBackend) adopt(ctx finish.Context, im image, key []byte) (handle, error) {
 	daemon, err := storaged.Adopt(ctx, b.spec(im, key))
 	if errors.Is(err, storaged.ErrNotRunning) {
 		return nil, errNotOpen
@@ -131,7 +132,7 @@ func (b *daemonBackend) adopt(ctx context.Context, im image, key []byte) (handle
 }
 
 // resume finds what an earlier process made.
-func (h *daemonHandle) resume(ctx context.Context) error {
+func (h *daemonHandle) resume(ctx finish.Context) error {
 	found, err := h.b.loops(h.image.id)
 	if err != nil {
 		return err
@@ -161,7 +162,7 @@ func (h *daemonHandle) resume(ctx context.Context) error {
 	return h.refresh()
 }
 
-func (b *daemonBackend) release(ctx context.Context, id hangar.VolumeID) error {
+func (b *daemonBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 	found, err := b.loops(id)
 	errs := []error{err}
 	for _, l := range found {
@@ -250,7 +251,7 @@ func (h *daemonHandle) refresh() error {
 	return loopdev.Refresh(h.loop.Path)
 }
 
-func (h *daemonHandle) grow(ctx context.Context, size int64) error {
+func (h *daemonHandle) grow(ctx finish.Context, size int64) error {
 	if err := h.daemon.Resize(ctx, size); err != nil {
 		return err
 	}
@@ -268,7 +269,7 @@ func (h *daemonHandle) grow(ctx context.Context, size int64) error {
 	return nil
 }
 
-func (h *daemonHandle) close(ctx context.Context) error {
+func (h *daemonHandle) close(ctx finish.Context) error {
 	if err := flush(h.loop.Path); err != nil { // before it is counted
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/nbd"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // daemonView reads what the storage daemon shows of a moment.
@@ -25,9 +26,7 @@ type daemonView struct {
 func (h *daemonHandle) cut(ctx context.Context, mark string, still func(func() error) error) (view, error) {
 	v, err := h.show(ctx, mark, still)
 	if err != nil {
-		ctx, cancel := finishing(ctx)
-		defer cancel()
-		return nil, errors.Join(err, h.daemon.Drop(ctx, h.cow()))
+		return nil, errors.Join(err, finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return h.daemon.Drop(ctx, h.cow()) }))
 	}
 	h.view = v
 	return v, nil
@@ -120,7 +119,7 @@ func (v *daemonView) changed(_ context.Context, mark string) (extent.List, bool,
 	return list, known, nil
 }
 
-func (v *daemonView) close(ctx context.Context) error {
+func (v *daemonView) close(ctx finish.Context) error {
 	v.h.view = nil
 	return errors.Join(v.image.Close(), v.h.daemon.Drop(ctx, v.h.cow()))
 }
@@ -158,7 +157,7 @@ func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, know
 
 // changesSoFar returns what has changed since each mark on a device that nobody uses any
 // more.
-func (h *daemonHandle) changesSoFar(ctx context.Context) (changes, error) {
+func (h *daemonHandle) changesSoFar(ctx finish.Context) (changes, error) {
 	counted, err := h.daemon.Counts(ctx)
 	if err != nil || !counted {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Device is a volume that is open as a block device. It stays open until Close or Release,
@@ -161,10 +162,13 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	err = ext4.GrowMounted(m.Dir, d.image.size)
 	if !errors.Is(err, unix.EPERM) {
 		m.Grown = err == nil
-		return errors.Join(err, d.undoMount(ctx, err))
+		if err != nil {
+			err = errors.Join(err, d.unmount(ctx))
+		}
+		return err
 	}
 	// The kernel lets nobody here grow what is mounted, but resize2fs can what is not.
-	if err := unmount(ctx, m.Dir); err != nil {
+	if err := d.unmount(ctx); err != nil {
 		return err
 	}
 	if err := d.growUnmounted(ctx); err != nil {
@@ -184,7 +188,8 @@ func (d *Device) growUnmounted(ctx context.Context) error {
 	if err := durable.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
-	if err := ext4.Grow(ctx, d.Path()); err != nil {
+	err := finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return ext4.Grow(ctx, d.Path()) })
+	if err != nil {
 		return err
 	}
 	return unmark(mark)
@@ -212,11 +217,9 @@ func unmark(mark string) error {
 	return errors.Join(remove(mark), durable.SyncDir(filepath.Dir(mark)))
 }
 
-func (d *Device) undoMount(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	return unmount(ctx, d.dir())
+// unmount takes back what Mount has mounted.
+func (d *Device) unmount(ctx context.Context) error {
+	return finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return unmount(ctx, d.dir()) })
 }
 
 // superblock returns the superblock of a file system that may be mounted.
@@ -267,7 +270,7 @@ func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 // Extend makes image and device size bytes large, durably, and the file system too if it
 // is mounted and the kernel lets us: else online is false and the file system grows with
 // the next Mount. It may be repeated.
-func (d *Device) Extend(ctx context.Context, size int64) (online bool, err error) {
+func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
 		return false, err
@@ -279,8 +282,6 @@ func (d *Device) Extend(ctx context.Context, size int64) (online bool, err error
 	if d.frozen != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, ErrFrozen)
 	}
-	ctx, cancel := finishing(ctx)
-	defer cancel()
 	if err := d.image.take(d.image.payload + size); err != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
 	}
@@ -316,7 +317,7 @@ func (d *Device) Check(ctx context.Context) error {
 // Close unmounts the volume and ends the device, with a view that is open. When it returns
 // nil, everything is durable, but for what a file system with errors refuses to write, and
 // nothing is left on the host. One that is still in use it leaves open. It may be repeated.
-func (d *Device) Close(ctx context.Context) error {
+func (d *Device) Close(ctx finish.Context) error {
 	unlock, err := d.v.lock(ctx, d.image.id)
 	if err != nil {
 		return err
@@ -334,9 +335,7 @@ func (d *Device) Close(ctx context.Context) error {
 	return nil
 }
 
-func (d *Device) close(ctx context.Context) error {
-	ctx, cancel := finishing(ctx)
-	defer cancel()
+func (d *Device) close(ctx finish.Context) error {
 	if err := errors.Join(d.endFilling(), d.v.thaw(d.image.id)); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // A volume that grows keeps what it has; its file system grows at once or with the next
@@ -22,14 +23,14 @@ func TestExtend(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "file"), bytes.Repeat([]byte("content"), mib), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Extend(ctx, 32*mib); err == nil {
+		if _, err := d.Extend(finishtest.Context(t), 32*mib); err == nil {
 			t.Error("made smaller")
 		}
-		if _, err := d.Extend(ctx, 64*mib+1); err == nil {
+		if _, err := d.Extend(finishtest.Context(t), 64*mib+1); err == nil {
 			t.Error("extended by a byte")
 		}
 		f := freeze(t, d, "mark")
-		if _, err := d.Extend(ctx, 96*mib); !errors.Is(err, volume.ErrFrozen) {
+		if _, err := d.Extend(finishtest.Context(t), 96*mib); !errors.Is(err, volume.ErrFrozen) {
 			t.Errorf("extended under a view: %v", err)
 		}
 		endView(t, f)
@@ -37,7 +38,7 @@ func TestExtend(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		online, err := d.Extend(ctx, 96*mib)
+		online, err := d.Extend(finishtest.Context(t), 96*mib)
 		if err != nil {
 			t.Fatal(err)
 		}

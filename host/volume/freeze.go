@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // freezeBudget is how long writers may have to wait for a cut.
@@ -73,7 +74,7 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	if mounted {
 		for range freezeAttempts {
 			f.view, err = d.handle.cut(ctx, mark, func(cut func() error) (err error) {
-				f.took, err = d.v.hold(ctx, d, cut)
+				f.took, err = d.v.hold(d, cut)
 				return err
 			})
 			if errors.Is(err, errRestless) {
@@ -92,7 +93,7 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 
 // hold runs cut while nothing is written to a mounted file system, and says for how long.
 // It answers errTooSlow if writers came back before cut had ended.
-func (v *Volumes) hold(ctx context.Context, d *Device, cut func() error) (took time.Duration, err error) {
+func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err error) {
 	dir, err := os.Open(d.dir())
 	if err != nil {
 		return 0, err
@@ -105,7 +106,7 @@ func (v *Volumes) hold(ctx context.Context, d *Device, cut func() error) (took t
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return 0, fmt.Errorf("%w: sync %s: %w", errRestless, dir.Name(), err)
 	}
-	guard, err := v.guard(ctx, dir.Name())
+	guard, err := v.guard(dir.Name())
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +196,7 @@ func (f *Frozen) Changed(ctx context.Context, mark string) (extent.List, bool, e
 }
 
 // Close ends the view. It may be repeated.
-func (f *Frozen) Close(ctx context.Context) error {
+func (f *Frozen) Close(ctx finish.Context) error {
 	unlock, err := f.d.v.lock(ctx, f.d.image.id)
 	if err != nil {
 		return err
@@ -208,7 +209,7 @@ func (f *Frozen) Close(ctx context.Context) error {
 }
 
 // end is Close with the lock held.
-func (f *Frozen) end(ctx context.Context) error {
+func (f *Frozen) end(ctx finish.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ended {
@@ -216,8 +217,6 @@ func (f *Frozen) end(ctx context.Context) error {
 	}
 	f.ended = true
 	f.d.frozen = nil
-	ctx, cancel := finishing(ctx)
-	defer cancel()
 	if err := f.view.close(ctx); err != nil {
 		return fmt.Errorf("end the view of volume %s: %w", f.d.image.id, err)
 	}

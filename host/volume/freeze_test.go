@@ -21,6 +21,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // digest reads all data of a view.
@@ -50,7 +51,7 @@ func freeze(t *testing.T, d *volume.Device, mark string) *volume.Frozen {
 
 func endView(t *testing.T, f *volume.Frozen) {
 	t.Helper()
-	if err := f.Close(t.Context()); err != nil {
+	if err := f.Close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -222,7 +223,7 @@ func TestChangesModel(t *testing.T) {
 		m := &model{t: rt, w: w, ctx: ctx, spec: spec, content: make([]byte, size), written: make([]bool, size/block), marks: map[string]*past{}}
 		m.device = w.attach(spec)
 		defer func() {
-			if err := errors.Join(w.Release(ctx, spec.ID), w.Remove(ctx, spec.ID)); err != nil {
+			if err := errors.Join(w.Release(finishtest.Context(rt), spec.ID), w.Remove(finishtest.Context(rt), spec.ID)); err != nil {
 				rt.Error(err)
 			}
 		}()
@@ -324,7 +325,7 @@ func (m *model) mark(*rapid.T) {
 			}
 		}
 	}
-	m.must(f.Close(m.ctx))
+	m.must(f.Close(finishtest.Context(m.t)))
 	m.marks[mark] = &past{content: bytes.Clone(m.content), known: counts(m.device)}
 }
 
@@ -334,7 +335,7 @@ func atoi(mark string) (n int) {
 }
 
 func (m *model) reopen(*rapid.T) {
-	m.must(m.device.Close(m.ctx))
+	m.must(m.device.Close(finishtest.Context(m.t)))
 	m.attach(m.w.Volumes)
 }
 
@@ -353,7 +354,7 @@ func (m *model) kill(*rapid.T) {
 	for _, p := range m.marks {
 		p.known = false
 	}
-	m.must(m.device.Close(m.ctx))
+	m.must(m.device.Close(finishtest.Context(m.t)))
 	m.attach(m.w.Volumes)
 }
 

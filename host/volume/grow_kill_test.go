@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // What is killed while a file system grows before it is mounted leaves one that the next mount
@@ -41,7 +42,7 @@ func TestGrowthKilled(t *testing.T) {
 			w.close(d)
 			d = w.attach(spec)
 			spec.Size = 4096 * mib
-			if online, err := d.Extend(t.Context(), spec.Size); err != nil || online {
+			if online, err := d.Extend(finishtest.Context(t), spec.Size); err != nil || online {
 				t.Fatal(online, err)
 			}
 			kill := func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }

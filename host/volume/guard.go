@@ -2,7 +2,6 @@ package volume
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -53,12 +52,12 @@ type guardProcess struct {
 }
 
 // guard starts a process that thaws a directory if this one dies.
-func (v *Volumes) guard(ctx context.Context, dir string) (*guardProcess, error) {
+func (v *Volumes) guard(dir string) (*guardProcess, error) {
 	if len(v.o.Guard) == 0 {
 		return nil, errors.New("there is no guard that would thaw it again")
 	}
 	argv := append(v.o.Guard[1:len(v.o.Guard):len(v.o.Guard)], dir)
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), v.o.Guard[0], argv...)
+	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // a file system that is frozen is thawed, whoever stops waiting
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()

@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Files in the directory of a volume.
@@ -170,7 +171,7 @@ func unlockError(err error) error {
 // Remove destroys the header with the key slots, so that nobody can read what remains on
 // the disk, and then removes the image with all that belongs to it. The volume is not
 // open. It may be repeated.
-func (v *Volumes) Remove(ctx context.Context, id hangar.VolumeID) error {
+func (v *Volumes) Remove(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
 		return fmt.Errorf("volume %q: not an id", id)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // What is not an image of the volume is refused for its own reason, and left as it is.
@@ -142,7 +143,7 @@ func TestRemoveDestroysTheKey(t *testing.T) {
 	if err := os.Link(image, kept); err != nil {
 		t.Skip("no hard links: ", err)
 	}
-	if err := w.Remove(t.Context(), spec.ID); err != nil {
+	if err := w.Remove(finishtest.Context(t), spec.ID); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Mkdir(filepath.Dir(image), 0o700), os.Rename(kept, image)); err != nil {

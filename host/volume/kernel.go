@@ -20,6 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/dm"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -150,7 +151,7 @@ func (k *kernelBackend) labelled(label string) ([]loopdev.Device, error) {
 }
 
 // detach ends the loop devices that have a label.
-func (k *kernelBackend) detach(ctx context.Context, label string) error {
+func (k *kernelBackend) detach(ctx finish.Context, label string) error {
 	found, err := k.labelled(label)
 	if err != nil {
 		return err
@@ -195,7 +196,7 @@ func (k *kernelBackend) states(ctx context.Context, id hangar.VolumeID) (map[str
 	return states, nil
 }
 
-func (k *kernelBackend) adopt(ctx context.Context, im image, _ []byte) (handle, error) {
+func (k *kernelBackend) adopt(ctx finish.Context, im image, _ []byte) (handle, error) {
 	states, err := k.states(ctx, im.id)
 	if err != nil {
 		return nil, err
@@ -232,7 +233,7 @@ func (k *kernelBackend) adopt(ctx context.Context, im image, _ []byte) (handle, 
 	return h, h.endView(ctx)
 }
 
-func (k *kernelBackend) release(ctx context.Context, id hangar.VolumeID) error {
+func (k *kernelBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 	states, err := k.states(ctx, id)
 	if err != nil {
 		return err
@@ -314,7 +315,7 @@ func (h *kernelHandle) path() string { return dm.Path(h.name) }
 
 // replace puts the device of a size over another one, if it is not what it is already.
 // What is written waits meanwhile, for a moment.
-func (h *kernelHandle) replace(ctx context.Context, under string, size int64) error {
+func (h *kernelHandle) replace(ctx finish.Context, under string, size int64) error {
 	table, err := h.kernel.mapper.Tabled(ctx, h.name)
 	if err != nil {
 		return err
@@ -330,17 +331,17 @@ func (h *kernelHandle) replace(ctx context.Context, under string, size int64) er
 }
 
 // swap gives a device another table.
-func (h *kernelHandle) swap(ctx context.Context, name string, table dm.Table) error {
+func (h *kernelHandle) swap(ctx finish.Context, name string, table dm.Table) error {
 	if err := h.kernel.mapper.Load(ctx, name, table); err != nil {
 		return err
 	}
 	if err := h.kernel.mapper.Resume(name); err != nil {
-		return errors.Join(err, h.kernel.mapper.Clear(context.WithoutCancel(ctx), name))
+		return errors.Join(err, h.kernel.mapper.Clear(ctx, name))
 	}
 	return nil
 }
 
-func (h *kernelHandle) grow(ctx context.Context, size int64) error {
+func (h *kernelHandle) grow(ctx finish.Context, size int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	states, err := h.kernel.states(ctx, h.image.id)
@@ -400,7 +401,7 @@ func (h *kernelHandle) leave() error {
 	return h.view.content.Close()
 }
 
-func (h *kernelHandle) close(ctx context.Context) error {
+func (h *kernelHandle) close(ctx finish.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.view != nil {

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // victim is set for the process that is killed, to what it needs to know.
@@ -35,18 +37,18 @@ func TestKernelVictim(t *testing.T) {
 	k, ctx := newKernelBackend(New(o)), t.Context()
 	for {
 		im.size = must(os.Stat(im.path))(t).Size() - im.payload
-		h := must(k.adopt(ctx, im, nil))(t)
+		h := must(k.adopt(finishtest.Context(t), im, nil))(t)
 		fmt.Println("begun")
 		v := must(h.cut(ctx, "", func(do func() error) error { return do() }))(t)
 		if _, err := v.ReadAt(make([]byte, 64<<10), 0); err != nil {
 			t.Fatal(err)
 		}
 		if im.size < 128*mib {
-			if err := h.grow(ctx, im.size+mib); err != nil {
+			if err := h.grow(finishtest.Context(t), im.size+mib); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := v.close(ctx); err != nil {
+		if err := v.close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,7 +72,7 @@ func TestKernelKill(t *testing.T) {
 			if err := r.check(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			h = must(r.adopt(t.Context(), im, nil))(t)
+			h = must(r.adopt(finishtest.Context(t), im, nil))(t)
 			if states := must(r.states(t.Context(), im.id))(t); len(states) != 1 {
 				t.Errorf("left of the view: %v", states)
 			}
@@ -85,7 +87,7 @@ func TestKernelKill(t *testing.T) {
 		if err := r.check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.release(t.Context(), im.id); err != nil {
+		if err := r.release(finishtest.Context(t), im.id); err != nil {
 			t.Fatal(err)
 		}
 		r.nothingLeft(t)
@@ -105,7 +107,7 @@ func TestKernelKill(t *testing.T) {
 			t.Errorf("a writer waited %v", w.slowest)
 		}
 	}
-	if err := h.close(t.Context()); err != nil {
+	if err := h.close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }

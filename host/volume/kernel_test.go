@@ -20,6 +20,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -51,7 +52,7 @@ func newKernelRig(t *testing.T) *kernelRig {
 			t.Error(err)
 		}
 		for _, id := range ids {
-			if err := k.release(ctx, id); err != nil {
+			if err := k.release(finishtest.Context(t), id); err != nil {
 				t.Error(err)
 			}
 		}
@@ -270,7 +271,7 @@ func TestKernelView(t *testing.T) {
 		}
 		close(stop)
 		<-stopped
-		if err := v.close(t.Context()); err != nil {
+		if err := v.close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		if states := must(r.states(t.Context(), im.id))(t); len(states) != 1 {
@@ -279,7 +280,7 @@ func TestKernelView(t *testing.T) {
 		command(t, "e2fsck", "-fn", restored)
 		unmountDir(t, dir)
 		command(t, "e2fsck", "-fn", h.path())
-		if err := h.close(t.Context()); err != nil {
+		if err := h.close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		r.nothingLeft(t)
@@ -299,7 +300,7 @@ func TestKernelGrow(t *testing.T) {
 		data := must(v.data(t.Context()))(t)
 		first := digest(t, v, data)
 		for range 2 { // it may be repeated
-			if err := h.grow(t.Context(), 160*mib); err != nil {
+			if err := h.grow(finishtest.Context(t), 160*mib); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -311,12 +312,12 @@ func TestKernelGrow(t *testing.T) {
 		if again := digest(t, v, data); again != first {
 			t.Error("the view has changed")
 		}
-		if err := v.close(t.Context()); err != nil {
+		if err := v.close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		unmountDir(t, dir)
 		command(t, "e2fsck", "-fn", h.path())
-		if err := h.close(t.Context()); err != nil {
+		if err := h.close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		if info := must(os.Stat(im.path))(t); info.Size() != im.payload+160*mib {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/volume/dm"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -19,9 +20,7 @@ func (h *kernelHandle) cut(ctx context.Context, _ string, still func(func() erro
 	defer h.mu.Unlock()
 	v, err := h.makeView(ctx, still)
 	if err != nil {
-		ctx, cancel := finishing(ctx)
-		defer cancel()
-		return nil, errors.Join(err, h.endView(ctx))
+		return nil, errors.Join(err, finish.Do(ctx, finishPatience, h.endView))
 	}
 	h.view = v
 	return v, nil
@@ -99,7 +98,7 @@ func (h *kernelHandle) attachCopies(size int64) (string, error) {
 }
 
 // endView puts the device over the image again and removes whatever there is of a view.
-func (h *kernelHandle) endView(ctx context.Context) error {
+func (h *kernelHandle) endView(ctx finish.Context) error {
 	states, err := h.kernel.states(ctx, h.image.id)
 	if err != nil {
 		return err
@@ -199,7 +198,7 @@ func (v *kernelView) changed(context.Context, string) (extent.List, bool, error)
 	return nil, false, nil
 }
 
-func (v *kernelView) close(ctx context.Context) error {
+func (v *kernelView) close(ctx finish.Context) error {
 	v.handle.mu.Lock()
 	defer v.handle.mu.Unlock()
 	if v.handle.view != v { // it ended with the device

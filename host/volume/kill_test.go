@@ -25,6 +25,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // fataler is a test, or one of rapid's.
@@ -196,7 +197,7 @@ func child(args []string) error {
 		if err != nil {
 			return err
 		}
-		if err := f.Close(ctx); err != nil {
+		if err := finish.Do(ctx, time.Minute, f.Close); err != nil {
 			return err
 		}
 	}

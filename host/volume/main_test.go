@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 	"github.com/hangar-platform/hangar/internal/mounttest"
 )
@@ -134,7 +135,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 		for _, id := range ids {
-			if err := w.Release(ctx, id); err != nil {
+			if err := w.Release(finishtest.Context(t), id); err != nil {
 				t.Error(err)
 			}
 		}
@@ -224,7 +225,7 @@ func (w *world) mounted(spec volume.Spec) (*volume.Device, string) {
 
 func (w *world) close(d *volume.Device) {
 	w.Helper()
-	if err := d.Close(w.Context()); err != nil {
+	if err := d.Close(finishtest.Context(w)); err != nil {
 		w.Fatal(err)
 	}
 }

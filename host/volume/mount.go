@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // unmountPatience is how long those who had a volume may take to let go of it.
@@ -66,7 +67,7 @@ func unmountAll(dir string) error {
 }
 
 // unmount unmounts a directory as soon as nobody uses it.
-func unmount(ctx context.Context, dir string) error {
+func unmount(ctx finish.Context, dir string) error {
 	return eventually(ctx, func() (bool, error) {
 		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EBUSY) {

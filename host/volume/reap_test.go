@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // TestStorageDaemonsAreReaped: none stays as a zombie in a process that is a subreaper, however
@@ -32,7 +33,7 @@ func TestStorageDaemonsAreReaped(t *testing.T) {
 		func() { w.close(d) },
 		func() { killDaemon(t, w, spec); <-d.Lost(); w.close(d) },
 		func() {
-			if err := w.Release(t.Context(), spec.ID); err != nil {
+			if err := w.Release(finishtest.Context(t), spec.ID); err != nil {
 				t.Fatal(err)
 			}
 		},

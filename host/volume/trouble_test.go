@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // A storage daemon that does not answer is in the way of its own volume alone.
@@ -36,7 +37,7 @@ func TestStorageDaemonHangs(t *testing.T) {
 			_, err = w.List(ctx)
 		}
 		if err == nil {
-			err = other.Close(ctx)
+			err = other.Close(finishtest.Context(t))
 		}
 		done <- err
 	}()

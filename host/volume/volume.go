@@ -37,6 +37,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Errors of images and devices.
@@ -198,14 +199,9 @@ func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), 
 	}
 }
 
-// finishPatience bounds what the end of a caller's context does not cut short.
+// finishPatience bounds what comes to its end once it has begun, though the caller's context may
+// end: taking back a device, growing a file system, and undoing.
 const finishPatience = 2 * time.Minute
-
-// finishing returns the context of what comes to its end once it has begun, because half of it
-// would be in the way of what follows: taking back, ending and growing a device, and undoing.
-func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), finishPatience)
-}
 
 // device returns what is open of a volume, or nil.
 func (v *Volumes) device(id hangar.VolumeID) *Device {
@@ -254,10 +250,10 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 // use, or not mounted. The end of ctx does not cut it short, and any other error leaves all as
 // it is: what is mounted may serve a Machine, and holds what that has not synced.
 func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, error) {
-	ctx, cancel := finishing(ctx)
+	adopting, cancel := finish.Within(ctx, finishPatience)
 	defer cancel()
 	thawErr := v.thaw(im.id) // before anything else that may wait for it
-	h, err := v.backend.adopt(ctx, im, key)
+	h, err := v.backend.adopt(adopting, im, key)
 	if err == nil {
 		err = errors.Join(thawErr, calm(h.path())) // somebody may have been killed who held it still
 		if err == nil {
@@ -280,22 +276,23 @@ func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, erro
 
 // openAnew opens a volume of which nothing is of use that is open.
 func (v *Volumes) openAnew(ctx context.Context, im image, key []byte) (handle, error) {
-	if err := v.release(ctx, im.id); err != nil {
+	release := func(ctx finish.Context) error { return v.release(ctx, im.id) }
+	if err := finish.Do(ctx, finishPatience, release); err != nil {
 		return nil, err
 	}
 	h, err := v.backend.open(ctx, im, key)
 	if err != nil {
-		return nil, errors.Join(err, v.release(ctx, im.id))
+		return nil, errors.Join(err, finish.Do(ctx, finishPatience, release))
 	}
 	if err := calm(h.path()); err != nil {
-		return nil, errors.Join(err, h.leave(), v.release(ctx, im.id))
+		return nil, errors.Join(err, h.leave(), finish.Do(ctx, finishPatience, release))
 	}
 	return h, nil
 }
 
 // Release ends whatever is left of a volume on the host: mounts, block devices, processes.
 // What was written and not synced may be lost. It may be repeated.
-func (v *Volumes) Release(ctx context.Context, id hangar.VolumeID) error {
+func (v *Volumes) Release(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
 		return fmt.Errorf("volume %q: not an id", id)
 	}
@@ -311,9 +308,7 @@ func (v *Volumes) Release(ctx context.Context, id hangar.VolumeID) error {
 }
 
 // release is Release with the lock held.
-func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
-	ctx, cancel := finishing(ctx)
-	defer cancel()
+func (v *Volumes) release(ctx finish.Context, id hangar.VolumeID) error {
 	v.mu.Lock()
 	d := v.devices[id]
 	delete(v.devices, id)

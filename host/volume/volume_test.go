@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // A volume keeps what is written to it, from its creation to its removal.
@@ -73,7 +74,7 @@ func TestLife(t *testing.T) {
 		if b, err := os.ReadFile(file); err != nil || string(b) != "world" {
 			t.Errorf("content %q, %v", b, err)
 		}
-		if err := w.Remove(ctx, spec.ID); err == nil {
+		if err := w.Remove(finishtest.Context(t), spec.ID); err == nil {
 			t.Error("removed while it was open")
 		}
 		w.close(d)
@@ -82,7 +83,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("room: %+v, %v", room, err)
 		}
 		for range 2 {
-			if err := w.Remove(ctx, spec.ID); err != nil {
+			if err := w.Remove(finishtest.Context(t), spec.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -159,7 +160,7 @@ func TestUnfinishedFiles(t *testing.T) {
 		w.close(d)
 		w.attach(spec)
 		leave()
-		if err := w.Release(t.Context(), spec.ID); err != nil {
+		if err := w.Release(finishtest.Context(t), spec.ID); err != nil {
 			t.Fatal(err)
 		}
 		w.close(w.attach(spec))

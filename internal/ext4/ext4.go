@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
@@ -250,7 +251,7 @@ func Check(ctx context.Context, device string) error {
 }
 
 // Grow makes a file system as large as its device. It has been checked before.
-func Grow(ctx context.Context, device string) error {
+func Grow(ctx finish.Context, device string) error {
 	_, err := run(ctx, growProgram, device)
 	return err
 }

@@ -8,7 +8,6 @@
 package power
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 	"github.com/hangar-platform/hangar/test/blocks/blockstest"
 )
 
@@ -210,7 +210,7 @@ func (s *server) format(t *testing.T, spec volume.Spec) {
 	if err := device.Format(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := device.Close(t.Context()); err != nil {
+	if err := device.Close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -222,7 +222,7 @@ func (s *server) attach(t *testing.T, spec volume.Spec) *volume.Device {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.volumes.Release(context.WithoutCancel(t.Context()), spec.ID); err != nil {
+		if err := s.volumes.Release(finishtest.Context(t), spec.ID); err != nil {
 			t.Error(err)
 		}
 	})
@@ -257,7 +257,7 @@ func (s *server) write(t *testing.T, spec volume.Spec) (*os.File, []promise) {
 		promises = append(promises, promise{entries: entries, acked: now.Batches})
 	}
 	kill()
-	if err := device.Close(t.Context()); err != nil {
+	if err := device.Close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	end()
@@ -281,7 +281,7 @@ func (s *server) verify(t *testing.T, spec volume.Spec, acked []uint64) {
 		t.Errorf("lost, after %+v: %s", mounted, lost)
 	}
 	kill()
-	if err := device.Close(t.Context()); err != nil {
+	if err := device.Close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 	"github.com/hangar-platform/hangar/test/blocks/blockstest"
 )
 
@@ -56,11 +57,11 @@ func takeViews(t *testing.T, key []byte) {
 		t.Logf("view %d: of batch %v or later, writers waited %s", n, acked, frozen.Took())
 		other := s.copyView(t, spec, frozen)
 		t.Logf("copied while batches up to %v were written", w.Acked())
-		if err := frozen.Close(t.Context()); err != nil {
+		if err := frozen.Close(finishtest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		s.verify(t, other, acked)
-		if err := s.volumes.Remove(t.Context(), other.ID); err != nil {
+		if err := s.volumes.Remove(finishtest.Context(t), other.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,7 +106,7 @@ func (s *server) copyView(t *testing.T, spec volume.Spec, frozen *volume.Frozen)
 	if err := target.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := device.Close(t.Context()); err != nil {
+	if err := device.Close(finishtest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return spec

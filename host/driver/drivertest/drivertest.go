@@ -36,6 +36,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // timeout bounds every single step of a test.
@@ -127,7 +128,7 @@ func (t test) prepare(words ...string) *machine {
 	m := &machine{t: t.T, d: t.Driver, spec: t.Spec(t.T, words...)}
 	m.out = openOutput(t.T, m.spec.Output)
 	t.Cleanup(func() {
-		if err := m.d.Destroy(m.context(), m.spec.ID, m.spec.Dir); err != nil {
+		if err := m.d.Destroy(finishtest.Context(t), m.spec.ID, m.spec.Dir); err != nil {
 			t.Errorf("Destroy: %v", err)
 		}
 	})
@@ -165,7 +166,7 @@ func (m *machine) signal(sig hangar.Signal) {
 
 func (m *machine) destroy() {
 	m.t.Helper()
-	if err := m.d.Destroy(m.context(), m.spec.ID, m.spec.Dir); err != nil {
+	if err := m.d.Destroy(finishtest.Context(m.t), m.spec.ID, m.spec.Dir); err != nil {
 		m.t.Fatalf("Destroy: %v", err)
 	}
 }

@@ -31,6 +31,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -290,7 +291,7 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 }
 
 // Destroy removes every trace of the sandbox but dir.
-func (d *Driver) Destroy(ctx context.Context, id hangar.MachineID, _ string) error {
+func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, _ string) error {
 	end, err := d.world.begin("destroy", id)
 	if err != nil {
 		return err

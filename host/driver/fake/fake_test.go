@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 const id = hangar.MachineID("0123456789abcd")
@@ -83,7 +84,7 @@ func (b *bench) exit(h driver.Handle) driver.Exit {
 
 func (b *bench) destroy() {
 	b.Helper()
-	if err := b.Destroy(b.Context(), id, b.spec.Dir); err != nil {
+	if err := b.Destroy(finishtest.Context(b), id, b.spec.Dir); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -577,7 +578,7 @@ func TestFaults(t *testing.T) {
 		fake.OpSignal:  func() error { return b.Signal(ctx, h, 15) },
 		fake.OpStop:    func() error { return b.Stop(ctx, h, 15, 0) },
 		fake.OpSuspend: func() error { return b.Suspend(ctx, h, snapshot) },
-		fake.OpDestroy: func() error { return b.Destroy(ctx, id, b.spec.Dir) },
+		fake.OpDestroy: func() error { return b.Destroy(finishtest.Context(t), id, b.spec.Dir) },
 		fake.OpExec: func() error {
 			_, err := b.Exec(ctx, h, driver.Command{Args: []string{"true"}}, hangar.ExecStreams{})
 			return err
@@ -599,7 +600,7 @@ func TestFaults(t *testing.T) {
 		t.Error(err)
 	}
 	failing = fake.OpDestroyDone
-	wantErr(t, "destroy done", b.Destroy(ctx, id, b.spec.Dir), boom)
+	wantErr(t, "destroy done", b.Destroy(finishtest.Context(t), id, b.spec.Dir), boom)
 	wantLeft(failing, 0)
 	for _, op := range []fake.Op{fake.OpResume, fake.OpResumeDone} {
 		failing = op
@@ -722,7 +723,7 @@ func TestConcurrentLifecycleIsMisuse(t *testing.T) {
 	<-entered
 	_, err := b.Start(t.Context(), b.spec)
 	wantErr(t, "second Start", err, fake.ErrMisuse)
-	wantErr(t, "Destroy during Start", b.Destroy(t.Context(), id, b.spec.Dir), fake.ErrMisuse)
+	wantErr(t, "Destroy during Start", b.Destroy(finishtest.Context(t), id, b.spec.Dir), fake.ErrMisuse)
 	close(leave)
 	if err := <-done; err != nil {
 		t.Errorf("first Start: %v", err)
@@ -764,7 +765,7 @@ func TestManyAtOnce(t *testing.T) {
 			if exit, err := b.Wait(t.Context(), h); err != nil || exit.Code != 5 && exit.Code != 137 {
 				t.Errorf("exit %+v, %v", exit, err)
 			}
-			if err := b.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+			if err := b.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 				t.Error(err)
 			}
 		})

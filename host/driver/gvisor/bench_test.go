@@ -9,6 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // BenchmarkStart measures until the main process runs; reply-ms is until the first
@@ -26,7 +27,7 @@ func BenchmarkStart(b *testing.B) {
 		s.ask(conn, 1, 2)
 		reply = append(reply, milliseconds(began))
 		_ = conn.Close()
-		if err := d.Destroy(b.Context(), s.spec.ID, s.spec.Dir); err != nil {
+		if err := d.Destroy(finishtest.Context(b), s.spec.ID, s.spec.Dir); err != nil {
 			b.Fatal(err)
 		}
 	}

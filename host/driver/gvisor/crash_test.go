@@ -16,6 +16,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // daemonEnv makes the test binary a daemon that does what the value says; see
@@ -124,7 +125,7 @@ func reopen(t *testing.T, opts gvisor.Options) *gvisor.Driver {
 
 func destroyed(t *testing.T, d *gvisor.Driver, spec driver.Spec) {
 	t.Helper()
-	if err := d.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+	if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 		t.Error(err)
 	}
 	if ids, err := d.List(t.Context()); err != nil || len(ids) > 0 {

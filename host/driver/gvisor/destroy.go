@@ -13,18 +13,23 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
+// undoPatience bounds the end of a sandbox that no caller waits for: of a start that failed, and
+// of one whose memory is on the disk.
+const undoPatience = time.Minute
+
 // Destroy implements driver.Driver.
-func (d *Driver) Destroy(ctx context.Context, id hangar.MachineID, dir string) error {
+func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, dir string) error {
 	if err := d.destroy(ctx, string(id), dir); err != nil {
 		return fmt.Errorf("destroy machine %s: %w", id, err)
 	}
 	return nil
 }
 
-func (d *Driver) destroy(ctx context.Context, id, dir string) error {
+func (d *Driver) destroy(ctx finish.Context, id, dir string) error {
 	d.mu.Lock()
 	s := d.sandboxes[hangar.MachineID(id)]
 	d.mu.Unlock()
@@ -57,7 +62,7 @@ func (d *Driver) destroy(ctx context.Context, id, dir string) error {
 }
 
 // release gives back what a sandbox without processes holds on the host.
-func (d *Driver) release(ctx context.Context, id, dir string) error {
+func (d *Driver) release(ctx finish.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
 	}
@@ -92,7 +97,7 @@ func (d *Driver) end(ctx context.Context, s *sandbox) error {
 
 // killStrays ends every process that was started for the Machine in dir: the
 // engine's commands first, which could start others.
-func killStrays(ctx context.Context, dir string) error {
+func killStrays(ctx finish.Context, dir string) error {
 	for {
 		procs, err := processesOf(dir)
 		if err != nil {
@@ -109,7 +114,7 @@ func killStrays(ctx context.Context, dir string) error {
 
 // removeCgroup removes the groups of a sandbox once the kernel agrees that they are
 // empty, which is a moment after the last process was reaped.
-func (d *Driver) removeCgroup(ctx context.Context, id string) error {
+func (d *Driver) removeCgroup(ctx finish.Context, id string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := d.cgroup.remove(id)
 		if !errors.Is(err, unix.EBUSY) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // engineName is argv[0] of the engine's commands, as opposed to the sandboxes'
@@ -53,7 +54,7 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	}
 	d.spare.later(d.fillSpare)
 	if len(started) > 0 {
-		err := killAll(context.WithoutCancel(ctx), started)
+		err := finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return killAll(ctx, started) })
 		return bundle.Result{}, errors.Join(fmt.Errorf("engine %s was cut off", args[0]), ctx.Err(), err)
 	}
 	var r bundle.Result

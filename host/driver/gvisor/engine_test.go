@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // waiting returns the engines that wait for a command, of this process and all others.
@@ -60,7 +62,7 @@ func TestWaitingEngine(t *testing.T) {
 		if _, err := d.Start(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+		if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 			t.Fatal(err)
 		}
 	}

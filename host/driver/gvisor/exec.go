@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // killWait bounds the wait for a command that is called off: that it has begun, so that it can be
@@ -79,7 +80,7 @@ func (s *sandbox) begin(ctx context.Context, args *execArgs, pid *int32) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	starting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	starting, cancel := finish.Lifetime(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(killWait, cancel) })()
 	return s.call(starting, methodExec, args, pid)
@@ -110,7 +111,7 @@ func execRequest(id string, cmd driver.Command) *execArgs {
 // waitPID returns how the process ended. If ctx ends it kills the process, and its
 // group, and returns the context's error.
 func (s *sandbox) waitPID(ctx context.Context, pid int32) (unix.WaitStatus, error) {
-	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	waiting, cancel := finish.Lifetime(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
 		for _, mode := range []int{toProcessGroup, toProcess} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // TestLinksForDirectories boots images that have a link to somewhere else where the platform
@@ -48,7 +49,7 @@ func TestLinksForDirectories(t *testing.T) {
 			case hangar.ReasonOf(err) != hangar.ReasonBadConfig || !strings.Contains(err.Error(), "/"+name+" "):
 				t.Errorf("the refusal does not say what is wrong: %v", err)
 			}
-			if err := d.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+			if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 				t.Error(err)
 			}
 			left, err := os.ReadDir(victim)

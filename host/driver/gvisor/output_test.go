@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // awaitFull returns once the FIFO holds all that it can.
@@ -71,7 +72,7 @@ func TestFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.Destroy(context.Background(), spec.ID, spec.Dir); err != nil {
+		if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -139,7 +140,7 @@ func TestUnreadOutput(t *testing.T) {
 						t.Errorf("exit %+v, %v, want %d", got, err, tt.want)
 					}
 				}
-				if err := d.Destroy(ctx, spec.ID, spec.Dir); err != nil {
+				if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 					t.Errorf("Destroy: %v", err)
 				}
 				if _, err := d.Wait(ctx, handle); err == nil {

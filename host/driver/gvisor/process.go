@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
@@ -130,7 +130,7 @@ func reap(pid int) (ws unix.WaitStatus, ok bool) {
 
 // killAll kills the processes, waits until they have ended and reaps those that are
 // children, or become it when one before them ends.
-func killAll(ctx context.Context, procs []process) error {
+func killAll(ctx finish.Context, procs []process) error {
 	var open []*os.File
 	defer func() {
 		for _, f := range open {

@@ -2,7 +2,6 @@ package gvisor_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // guestMachine is a running Machine whose output the test reads.
@@ -38,7 +38,7 @@ func boot(tb testing.TB, d *gvisor.Driver, spec driver.Spec) *guestMachine {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := d.Destroy(context.Background(), spec.ID, spec.Dir); err != nil {
+		if err := d.Destroy(finishtest.Context(tb), spec.ID, spec.Dir); err != nil {
 			tb.Error(err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // TestRoot finds on the server what a Machine has written, at once and without a sync: files
@@ -35,7 +36,7 @@ func TestRoot(t *testing.T) {
 			t.Errorf("%d bytes that were written are %d on the server, %v", len(text), len(b), err)
 		}
 	}
-	if err := d.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+	if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Root(t.Context(), h); !errors.Is(err, driver.ErrNotFound) {

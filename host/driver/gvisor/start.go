@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // engineFlags are the runsc flags of every command. What they cure is told in
@@ -94,7 +95,7 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 	// From here on there is something to undo, also when ctx ends.
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.Destroy(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+			err = errors.Join(err, finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return d.Destroy(ctx, spec.ID, spec.Dir) }))
 		}
 	}()
 	if err := root(); err != nil {

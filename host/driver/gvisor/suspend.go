@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Above these sizes, in bytes, it is faster to write a snapshot around the page
@@ -74,9 +75,12 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 			return errors.Join(err, restored, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
 		}
 	}
-	// All is written: what the sandbox still does is free its memory, which the
-	// kernel does as well.
-	ctx = context.WithoutCancel(ctx)
+	return finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return d.endSuspended(ctx, s) })
+}
+
+// endSuspended ends a sandbox whose memory is on the disk. What it still does is free its memory,
+// which the kernel does as well.
+func (d *Driver) endSuspended(ctx finish.Context, s *sandbox) error {
 	if err := d.end(ctx, s); err != nil {
 		return err
 	}
@@ -102,7 +106,8 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	}
 	h, err := d.resume(ctx, &spec, dir)
 	if err != nil {
-		err = errors.Join(err, d.destroy(context.WithoutCancel(ctx), string(spec.ID), spec.Dir)) // what Suspend has left
+		left := func(ctx finish.Context) error { return d.destroy(ctx, string(spec.ID), spec.Dir) } // by Suspend
+		err = errors.Join(err, finish.Do(ctx, undoPatience, left))
 		return nil, fmt.Errorf("resume machine %s: %w", spec.ID, err)
 	}
 	return h, nil
@@ -144,7 +149,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 
 // lowerLimit takes away the memory that only the loading needed, once it is over.
 func (d *Driver) lowerLimit(ctx context.Context, s *sandbox, limit int64) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := finish.Lifetime(ctx)
 	d.watchers.Go(func() {
 		defer cancel()
 		select {

@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 var cycles = flag.Int("cycles", 20, "how often TestSuspendCycles suspends and resumes")
@@ -46,7 +47,7 @@ func serve(tb testing.TB, d *gvisor.Driver, mb int) *guestServer {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := d.Destroy(context.Background(), s.spec.ID, s.spec.Dir); err != nil {
+		if err := d.Destroy(finishtest.Context(tb), s.spec.ID, s.spec.Dir); err != nil {
 			tb.Error(err)
 		}
 	})
@@ -174,7 +175,7 @@ func TestOutOfMemory(t *testing.T) {
 	if want := (driver.Exit{Code: 137, Signal: 9, OOMKilled: true}); e != want {
 		t.Errorf("exit %+v, want %+v", e, want)
 	}
-	if err := d.Destroy(t.Context(), spec.ID, spec.Dir); err != nil {
+	if err := d.Destroy(finishtest.Context(t), spec.ID, spec.Dir); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -135,6 +136,9 @@ func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
 	return states, nil
 }
 
+// undoPatience bounds the removal of a device that was not made.
+const undoPatience = time.Minute
+
 // Create makes a device. It leaves nothing when it fails.
 func (m Mapper) Create(ctx context.Context, name string, t Table, readOnly bool) error {
 	args := []string{"create", name}
@@ -142,7 +146,7 @@ func (m Mapper) Create(ctx context.Context, name string, t Table, readOnly bool)
 		args = append(args, "--readonly")
 	}
 	if _, err := m.run(ctx, t.line(), args...); err != nil {
-		return errors.Join(err, m.Remove(context.WithoutCancel(ctx), name))
+		return errors.Join(err, finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return m.Remove(ctx, name) }))
 	}
 	return nil
 }
@@ -163,13 +167,13 @@ func (m Mapper) Load(ctx context.Context, name string, t Table) error {
 }
 
 // Clear drops a table that waits.
-func (m Mapper) Clear(ctx context.Context, name string) error {
+func (m Mapper) Clear(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "clear", name)
 	return err
 }
 
 // Remove ends a device that nobody uses; nil if there is none.
-func (m Mapper) Remove(ctx context.Context, name string) error {
+func (m Mapper) Remove(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "remove", "--retry", name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -179,7 +183,7 @@ func (m Mapper) Remove(ctx context.Context, name string) error {
 
 // Abandon ends a device that somebody uses: nothing is read or written by it any more, it
 // gets another name, and it goes with its last user.
-func (m Mapper) Abandon(ctx context.Context, name, another string) error {
+func (m Mapper) Abandon(ctx finish.Context, name, another string) error {
 	for _, args := range [][]string{
 		{"wipe_table", "--noflush", "--nolockfs", name},
 		{"rename", name, another},

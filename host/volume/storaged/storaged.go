@@ -104,7 +104,7 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 	if err := os.WriteFile(spec.path(exportFile), nil, 0o600); err != nil {
 		return nil, err
 	}
-	cmd, err := spec.command(ctx)
+	cmd, err := spec.command()
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 func (s Spec) path(name string) string { return filepath.Join(s.Dir, name) }
 
 // command returns the daemon's command, whose ExtraFiles are to be closed.
-func (s Spec) command(ctx context.Context) (*exec.Cmd, error) {
+func (s Spec) command() (*exec.Cmd, error) {
 	said, err := os.Create(s.path(logFile))
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s Spec) command(ctx context.Context) (*exec.Cmd, error) {
 		"--nbd-server", "addr.type=unix,addr.path="+escape(s.path(nbdSocket)),
 		"--blockdev", "driver=blkdebug,node-name="+nodeTop+",image="+nodePlain+",discard=unmap,"+noHoles,
 		"--export", "type=fuse,id="+exportID+",node-name="+nodeTop+",writable=on,growable=off,mountpoint="+escape(s.path(exportFile)))
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), Program, argv...)
+	cmd := exec.Command(Program, argv...) //nolint:noctx // the daemon outlives this process
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.ExtraFiles = append(files, said)
