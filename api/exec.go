@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/cmdline"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/wsmux"
 )
 
@@ -202,7 +203,7 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 // the request is ended from outside, the connection outlives the command for as long as
 // it takes to say so.
 func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.MachineRef, req hangar.ExecRequest) {
-	ctx, hangUp := context.WithCancel(context.WithoutCancel(r.Context())) // of the connection
+	ctx, hangUp := finish.Lifetime(r.Context()) // of the connection
 	defer hangUp()
 	command, cancel := context.WithCancel(r.Context())
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 const (
@@ -29,7 +30,7 @@ func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) 
 		return err
 	}
 	// Half a destruction helps nobody, so it goes on when the caller goes away.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+	ctx, cancel := finish.Within(ctx, destroyTimeout)
 	defer cancel()
 	return a.finishDestroy(ctx, marked)
 }

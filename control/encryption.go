@@ -2,14 +2,19 @@ package control
 
 import (
 	"context"
+	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Encryption implements hangar.EncryptionService.
 type Encryption struct{ *Control }
 
 var _ hangar.EncryptionService = (*Encryption)(nil)
+
+// rotateTimeout bounds a rotation, which writes every secret of the platform anew.
+const rotateTimeout = 30 * time.Minute
 
 // RotateEncryptionKey implements hangar.EncryptionService.
 func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotation, error) {
@@ -21,7 +26,9 @@ func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotatio
 		return hangar.KeyRotation{}, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may replace the encryption key")
 	}
 	// Half a rotation helps nobody, so it goes on when the caller goes away.
-	return e.rotate(context.WithoutCancel(ctx))
+	ctx, cancel := finish.Within(ctx, rotateTimeout)
+	defer cancel()
+	return e.rotate(ctx)
 }
 
 func (c *Control) rotate(ctx context.Context) (hangar.KeyRotation, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Machines implements hangar.MachineService.
@@ -52,7 +53,7 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	}
 	// When the caller goes away in the middle, nobody would know whether the host
 	// has the Machine; so the creation goes on.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
 		made, err := m.create(ctx, rec, in, secrets, hosts)
@@ -133,7 +134,7 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim
 		c.release(ctx, r)
 		return nil, failure
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
 	made, err := agent.Machine(ctx, r.ref())
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // updating is the Version of a reservation while an update changes the size of its Machine:
@@ -74,14 +75,14 @@ func (m *Machines) resize(
 		return nil, stateError(err)
 	}
 	updated, err := update()
-	m.resized(context.WithoutCancel(ctx), ref)
+	m.resized(ctx, ref)
 	return updated, err
 }
 
 // resized lets rows say again which size a Machine has. A host that does not answer is asked
 // when the daemon starts again: until then the larger size is counted.
 func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
 	if err := m.settleWithHost(ctx, ref); err != nil {
 		m.log.WarnContext(ctx, "the size of a machine is not settled yet", keyApp, ref.App, keyMachine, ref.ID, keyError, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 const (
@@ -56,7 +57,7 @@ func (l *ledger) spend(
 	l.queues[owner] = append(queue, s)
 	l.mu.Unlock()
 	if !busy {
-		go l.commitAll(context.WithoutCancel(ctx), owner)
+		go l.commitAll(ctx, owner)
 	}
 	select {
 	case <-s.done:
@@ -102,7 +103,7 @@ func (l *ledger) queued(owner hangar.OrgID, waiting []*spending) []*spending {
 
 // commit makes as many transactions as can be made together, and returns those that still wait.
 func (l *ledger) commit(ctx context.Context, owner hangar.OrgID, waiting []*spending, most int) (rest []*spending) {
-	ctx, cancel := context.WithTimeout(ctx, commitPatience)
+	ctx, cancel := finish.Within(ctx, commitPatience)
 	defer cancel()
 	used, unchanged, err := l.usage(ctx, owner)
 	if err != nil {

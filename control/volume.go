@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Volumes implements hangar.VolumeService. A volume is found by the row that its host has
@@ -58,7 +59,7 @@ func (v *Volumes) rowsFor(ctx context.Context, app hangar.AppName, action hangar
 // tell publishes what a host has answered. A failure costs no more than that others learn
 // of it later: the host publishes it, too.
 func (c *Control) tell(ctx context.Context, row *hangar.VolumeRow) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
 	if err := c.rows.PublishVolume(ctx, *row); err != nil {
 		c.log.Warn("row of a volume is not published yet", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // CreateVolume implements hangar.VolumeService. Nothing is reserved: a volume that nobody
@@ -30,7 +31,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	}
 	// When the caller goes away in the middle, nobody would know whether the host has the
 	// volume; so the creation goes on.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	spec := hangar.VolumeSpec{
 		ID: hangar.NewVolumeID(), Name: in.Name, App: app, AppID: rec.ID, Org: rec.Org, OrgID: rec.OrgID, Region: in.Region, SizeGB: in.SizeGB,
@@ -151,7 +152,7 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.Agent, spec hangar.
 	if err == nil || !unreachable(err) {
 		return row, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
 	row, unknown := agent.VolumeRow(ctx, hangar.VolumeRef{AppID: spec.AppID, ID: spec.ID})
 	if unknown != nil {

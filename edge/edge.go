@@ -41,6 +41,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
@@ -169,7 +170,7 @@ func (e *Edge) Open(ctx context.Context) error {
 // most.
 func (e *Edge) Run(ctx context.Context) error {
 	// What requests need outlives the last of them.
-	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
 	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run} {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
 // TestDestroyedStaysReadable: for a day, over restarts, and no longer.
@@ -45,6 +46,29 @@ func TestDestroyedStaysReadable(t *testing.T) {
 	r.ahead.Store(int64(24*time.Hour + time.Minute))
 	r.restart()
 	r.until(r.forgotten(ref))
+}
+
+// TestDestroyIsNotCutShort ends the daemon while the driver destroys a sandbox: nothing is left
+// of it half-way.
+func TestDestroyIsNotCutShort(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	reached := make(chan struct{})
+	hit := sync.OnceFunc(func() { close(reached) })
+	r.inject(func(at fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if at != fake.OpDestroy {
+			return 0, nil
+		}
+		hit()
+		return time.Second, nil
+	})
+	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+	<-reached
+	r.close()
+	if left, err := fake.New(r.world, fake.Options{}).List(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("left of sandboxes: %v, %v", left, err)
+	}
 }
 
 // forgotten reports whether nothing is known of a Machine.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -144,7 +145,7 @@ func (t *Tokens) flushUses(ctx context.Context) {
 		case <-tick.C:
 			t.flush(ctx, written)
 		case <-ctx.Done():
-			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+			bounded, cancel := finish.Within(ctx, flushTimeout)
 			defer cancel()
 			t.flush(bounded, written)
 			return

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // compactor forgets old revisions as new ones are made. etcd's own one looks every five
@@ -20,7 +22,7 @@ type compactor struct {
 // newCompactor returns one that works until stop is called.
 func newCompactor(ctx context.Context, s *Etcd, history int64) *compactor {
 	c := &compactor{s: s, history: history, latest: make(chan int64, 1), ended: make(chan struct{})}
-	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, c.cancel = finish.Lifetime(ctx)
 	go c.run(ctx)
 	return c
 }

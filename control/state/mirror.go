@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/btree"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -120,7 +121,7 @@ func (m *Mirror) Open(ctx context.Context) error {
 		return fmt.Errorf("state: fill the mirror: %w", err)
 	}
 	m.show(first)
-	ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, m.stop = finish.Lifetime(ctx)
 	go m.follow(ctx)
 	return nil
 }

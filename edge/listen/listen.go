@@ -39,6 +39,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
@@ -220,7 +221,9 @@ func (l *Listeners) Run(ctx context.Context) error {
 		close(l.arrivals.handed)
 		return nil // ctx ended, and nothing was accepted
 	}
-	connections, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	lifetime, end := finish.Lifetime(ctx)
+	defer end()
+	connections, abort := context.WithCancelCause(lifetime)
 	defer abort(nil)
 	newFollower(connections, l).follow(ctx)
 	told := time.Now()

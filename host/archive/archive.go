@@ -50,6 +50,7 @@ import (
 	"github.com/kopia/kopia/repo/maintenance"
 
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // PasswordSize is how long a password is, in bytes.
@@ -94,6 +95,7 @@ type Archive struct {
 	opts   Options
 	store  *store
 	rep    repo.DirectRepository
+	end    context.CancelFunc // of what rep runs with
 	shared bool // other processes may have it open
 
 	// gate is held shared by what makes a snapshot last, and alone by Collect while it
@@ -154,6 +156,7 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 	}
 	if err := a.adopt(ctx); err != nil {
 		_ = a.rep.Close(ctx)
+		a.end()
 		return err
 	}
 	return nil
@@ -201,7 +204,7 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 
 // connect opens the repository that is there. The library takes its settings from a
 // file; there is no secret in it, as the store itself travels in the context.
-func (a *Archive) connect(ctx context.Context, phrase string) error {
+func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	cache, err := filepath.Abs(a.opts.Cache)
 	if err != nil {
 		return err
@@ -227,7 +230,13 @@ func (a *Archive) connect(ctx context.Context, phrase string) error {
 		return err
 	}
 	registerStorage()
-	rep, err := repo.Open(withStore(context.WithoutCancel(ctx), a.store), file, phrase, &repo.Options{
+	lifetime, end := finish.Lifetime(ctx)
+	defer func() {
+		if err != nil {
+			end()
+		}
+	}()
+	rep, err := repo.Open(withStore(lifetime, a.store), file, phrase, &repo.Options{
 		TimeNowFunc:          a.opts.Now,
 		DisableRepositoryLog: true,
 		DoNotWaitForUpgrade:  true,
@@ -245,7 +254,7 @@ func (a *Archive) connect(ctx context.Context, phrase string) error {
 	case !ok:
 		return fmt.Errorf("%w: %T", ErrForeign, rep)
 	default:
-		a.rep = direct
+		a.rep, a.end = direct, end
 		return nil
 	}
 }
@@ -278,9 +287,13 @@ func (a *Archive) Close() error {
 	if a.rep == nil {
 		return nil
 	}
+	defer a.end()
 	// What is closed are files and connections, which no context bounds.
 	return a.rep.Close(a.logged(context.Background())) //nolint:forbidigo // see above
 }
+
+// sessionClosing bounds the end of a session.
+const sessionClosing = time.Minute
 
 // session is one use of the archive that writes.
 type session struct {
@@ -301,7 +314,9 @@ func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 	}
 	s.w = w
 	s.release = func() {
-		if err := w.Close(context.WithoutCancel(ctx)); err != nil {
+		closing, cancel := finish.Within(ctx, sessionClosing)
+		defer cancel()
+		if err := w.Close(closing); err != nil {
 			a.opts.Log.WarnContext(ctx, "A session with the archive did not end.", "error", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
@@ -124,6 +125,9 @@ func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage,
 	return usage, err
 }
 
+// measureTimeout bounds how long it takes to measure what an organization uses.
+const measureTimeout = 10 * time.Minute
+
 // measured is what an organization used.
 type measured struct {
 	bytes int64
@@ -141,7 +145,7 @@ func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	known, ok := s.usages[org]
 	s.mu.Unlock()
 	if !ok || time.Since(known.at) >= s.opts.Limits.UsageAge {
-		now, err, _ := s.measuring.Do(string(org), func() (any, error) { return s.measure(context.WithoutCancel(ctx), org) })
+		now, err, _ := s.measuring.Do(string(org), func() (any, error) { return s.measure(ctx, org) })
 		if err != nil {
 			return err
 		}
@@ -151,7 +155,10 @@ func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 }
 
 // measure remembers what an organization uses, and forgets what was measured too long ago.
+// It does not end with the caller's context: others wait for the same answer.
 func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error) {
+	ctx, cancel := finish.Within(ctx, measureTimeout)
+	defer cancel()
 	usage, err := s.Usage(ctx, org)
 	if err != nil {
 		return measured{}, err

@@ -14,6 +14,8 @@ import (
 	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // firewall is the way to the kernel's nftables. All changes go over one socket, so
@@ -152,7 +154,9 @@ func (n *Network) watchRules(ctx context.Context) {
 	f.done = make(chan struct{})
 	go func() {
 		defer close(f.done)
-		n.watch(ctx, f)
+		lifetime, end := finish.Lifetime(ctx)
+		defer end()
+		n.watch(lifetime, f)
 	}()
 }
 

@@ -227,7 +227,7 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	if err := enableForwarding(); err != nil {
 		return err
 	}
-	n.watchRules(context.WithoutCancel(ctx))
+	n.watchRules(ctx)
 	n.log.DebugContext(ctx, "network ready", slog.String("pool", n.pool.String()), slog.Int("attached", len(n.attached)))
 	return nil
 }

@@ -1,9 +1,11 @@
 package rootfs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -216,6 +218,40 @@ func TestGrow(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestGrowthIsNotCutShort ends the context of a mount while the file system grows, which would
+// leave one that counts as damaged.
+func TestGrowthIsNotCutShort(t *testing.T) {
+	const program = "resize2fs"
+	real, err := exec.LookPath(program)
+	must(t, err)
+	bin := t.TempDir()
+	begun := filepath.Join(bin, "begun")
+	slow := fmt.Sprintf("#!/bin/sh\n: > %s\nsleep 1\nexec %s \"$@\"\n", begun, real)
+	must(t, os.WriteFile(filepath.Join(bin, program), []byte(slow), 0o700))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+
+	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
+	id := machines[0]
+	must(t, l.Mount(t.Context(), id, layerSize, false))
+	must(t, l.Unmount(id))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		eventually(t, func() error { _, err := os.Stat(begun); return err })
+		cancel()
+	}()
+	must(t, l.Mount(ctx, id, 1<<30, false))
+	if ctx.Err() == nil {
+		t.Error("the context has not ended meanwhile")
+	}
+	usage, err := l.Usage(id)
+	must(t, err)
+	if usage.Bytes < 1<<30*2/3 {
+		t.Errorf("of %d bytes, df shows %d", 1<<30, usage.Bytes)
+	}
+	must(t, l.Unmount(id))
 }
 
 // TestFullLayer mounts layers that have room for nothing: the platform still finds some.

@@ -3,7 +3,6 @@ package acmetest
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
@@ -85,7 +85,7 @@ func Start(tb testing.TB, o Options) *Server {
 		"profiles": map[string]any{"default": map[string]any{"description": "default", "validityPeriod": int(o.Life.Seconds())}},
 	}})
 	must(tb, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	ctx, cancel := finish.Lifetime(tb.Context())
 	cmd := exec.CommandContext(ctx, program, "-config", file("config.json", config), "-dnsserver", startDNS(tb, o.Resolve))
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0", "PEBBLE_WFE_NONCEREJECT=10")
 	var said bytes.Buffer

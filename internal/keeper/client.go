@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
@@ -98,7 +99,9 @@ func (c *Client) Open(ctx context.Context) error {
 	c.conn = conn
 	go func() {
 		defer close(c.done)
-		c.watch(context.WithoutCancel(ctx), conn)
+		lifetime, end := finish.Lifetime(ctx)
+		defer end()
+		c.watch(lifetime, conn)
 	}()
 	return nil
 }
