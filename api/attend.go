@@ -33,7 +33,7 @@ func (s *server) attended(next http.Handler) http.Handler {
 		defer cancel(nil)
 		for _, id := range p.Tokens {
 			life := s.Auth.Life(id)
-			defer context.AfterFunc(life, func() { cancel(errTokenEnded) })() //nolint:contextcheck // the token's
+			defer context.AfterFunc(life, func() { cancel(errTokenEnded) })()
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

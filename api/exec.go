@@ -240,7 +240,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 		}
 	}
 	if raw, err := json.Marshal(end); err == nil && ctx.Err() == nil {
-		if _, err := (timedWriter{ctx, conn, execExit}).Write(raw); err == nil { //nolint:contextcheck // the writer has it
+		if _, err := (timedWriter{ctx, conn, execExit}).Write(raw); err == nil {
 			_ = ws.Close(websocket.StatusNormalClosure, "")
 		}
 	}

@@ -146,7 +146,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 		return l.end(nil)
 	}
 	l := newLines(r.Context(), w)
-	return l.end(func() error { //nolint:contextcheck // it is the request's
+	return l.end(func() error {
 		for e, err := range s.Logs.FollowLogs(r.Context(), app, in) {
 			if err != nil {
 				return err

@@ -366,7 +366,7 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar.MachineRef) error {
 	l := newLines(r.Context(), w)
-	return l.end(func() error { //nolint:contextcheck // it is the request's
+	return l.end(func() error {
 		for change, err := range s.Machines.WatchMachine(r.Context(), ref) {
 			if err != nil {
 				return err

@@ -47,7 +47,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 		}
 		seen := &statusWriter{ResponseWriter: w}
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
-		defer func() { //nolint:contextcheck // it is the request's
+		defer func() {
 			if v := recover(); v != nil {
 				s.panicked(seen, r, v)
 			}

@@ -89,7 +89,7 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 	leave := append(make([]func(), 0, len(who.Tokens)+2), forget)
 	for _, id := range who.Tokens {
 		life := s.Auth.Life(id)
-		stop := context.AfterFunc(life, func() { p.end(hangar.MachineReached{}, errTokenEnded) }) //nolint:contextcheck // the token's
+		stop := context.AfterFunc(life, func() { p.end(hangar.MachineReached{}, errTokenEnded) })
 		leave = append(leave, func() { stop() })
 	}
 	// A connection that cannot be watched is held for as long as its wait may last.

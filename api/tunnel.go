@@ -97,7 +97,7 @@ func joinTunnel(ctx context.Context, client *wsconn.Conn, machine net.Conn) erro
 		case <-patience.C:
 		case <-ctx.Done():
 		}
-		err = errors.Join(client.Close(), machine.Close()) //nolint:contextcheck // a close is bounded by itself
+		err = errors.Join(client.Close(), machine.Close())
 	}
 	cancel(nil)
 	<-watched

@@ -45,7 +45,7 @@ func (a *Agent) AwaitMachine(
 		return func() {}, nil
 	}
 	w.deadline = time.AfterFunc(in.Timeout, func() { w.end(hangar.MachineReached{}, m.tooLate(in.States)) })
-	w.detach = context.AfterFunc(a.lifetime, func() { w.end(hangar.MachineReached{}, errShutDown()) }) //nolint:contextcheck // the agent's
+	w.detach = context.AfterFunc(a.lifetime, func() { w.end(hangar.MachineReached{}, errShutDown()) })
 	return w.forget, nil
 }
 

@@ -53,7 +53,7 @@ type dialled struct {
 // reachable returns once the port of a Machine takes connections. It answers CodeFailedPrecondition
 // with hangar.ReasonStartFailed when the Machine ends before.
 func (m *machine) reachable(ctx context.Context, port int) error {
-	p := m.probe(port) //nolint:contextcheck // it is of all who wait
+	p := m.probe(port)
 	if p == nil {
 		return errShutDown()
 	}

@@ -60,7 +60,7 @@ func (f *follower) follow(ctx context.Context) {
 			f.accepting(s)
 		}
 	}
-	endQUIC := f.serveQUIC(f.connections) //nolint:contextcheck // which goes on when ctx has ended
+	endQUIC := f.serveQUIC(f.connections)
 	retry := time.NewTicker(retryEvery)
 	defer retry.Stop()
 	early := retryFirst

@@ -105,13 +105,13 @@ const http2Protocol = "h2"
 // ServeRequest answers one request of a client that speaks HTTP/3.
 func (p *Proxy) ServeRequest(w http.ResponseWriter, r *http.Request, e Entry) {
 	v := p.visitor(r.Context(), e)
-	v.alt = nil      // it knows
-	p.serve(w, r, v) //nolint:contextcheck // the request has it
+	v.alt = nil // it knows
+	p.serve(w, r, v)
 }
 
 // handle is the http.Handler of both servers.
 func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
-	p.serve(w, r, r.Context().Value(visitorKey{}).(*visitor)) //nolint:contextcheck // the request has it
+	p.serve(w, r, r.Context().Value(visitorKey{}).(*visitor))
 }
 
 // priorKnowledge serves a connection whose client speaks HTTP/2 without having been asked,

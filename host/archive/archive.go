@@ -96,7 +96,7 @@ type Archive struct {
 	store  *store
 	rep    repo.DirectRepository
 	end    context.CancelFunc // of what rep runs with
-	shared bool // other processes may have it open
+	shared bool               // other processes may have it open
 
 	// gate is held shared by what makes a snapshot last, and alone by Collect while it
 	// decides what is garbage, so that one of the two sees what the other did.

@@ -98,7 +98,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 	if s.Taken != nil {
 		s.Taken(ctx)
 	}
-	c.serve() //nolint:contextcheck // the connection has it
+	c.serve()
 }
 
 func remoteOf(conn net.Conn) string {
