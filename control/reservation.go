@@ -7,11 +7,15 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // createTimeout bounds a creation, and with it how old an unconfirmed reservation
 // of another control plane may be that still means something.
 const createTimeout = 30 * time.Second
+
+// undoTimeout bounds how long it takes to undo a creation, also of one that took too long.
+const undoTimeout = 10 * time.Second
 
 // errLost says that somebody released a reservation while its creator, who seemed
 // dead, was still at work.
@@ -122,6 +126,8 @@ func (c *Control) rewrite(ctx context.Context, r *claim, change func(*reservatio
 
 // release gives a reservation and its name back, unless somebody else did.
 func (c *Control) release(ctx context.Context, r *claim) {
+	ctx, cancel := finish.Within(ctx, undoTimeout)
+	defer cancel()
 	_, err := c.ledger.giveBack(ctx, r.OrgID, r.Counts, state.Txn{
 		If:   []state.Compare{state.Unchanged(r.item), state.Unchanged(r.name)},
 		Then: []state.Op{state.Delete(r.item.Key), state.Delete(r.name.Key)},

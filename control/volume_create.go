@@ -62,6 +62,8 @@ func (c *Control) unclaim(ctx context.Context, id hangar.VolumeID, failure error
 		return
 	default:
 	}
+	ctx, cancel := finish.Within(ctx, undoTimeout)
+	defer cancel()
 	if err := c.ledger.disclaimVolume(ctx, id); err != nil {
 		c.log.WarnContext(ctx, "volume that was not made is still counted", keyVolume, id, keyError, err)
 	}
@@ -96,6 +98,8 @@ func (c *Control) stillThere(ctx context.Context, rec appRecord, item state.Item
 
 // undo destroys a volume whose App has gone meanwhile.
 func (c *Control) undo(ctx context.Context, row *hangar.VolumeRow) {
+	ctx, cancel := finish.Within(ctx, undoTimeout)
+	defer cancel()
 	agent, err := c.agent(row.Volume.Host)
 	var gone *hangar.VolumeRow
 	if err == nil {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // maxMarks is how many cuts are remembered, the newest, to tell what changed since.
@@ -212,7 +214,7 @@ func (d *Daemon) Marks(ctx context.Context) (marks, bitmaps []string, err error)
 
 // Drop ends a view, in whatever state, with all that was made for it, and removes cow. It
 // may be repeated.
-func (d *Daemon) Drop(ctx context.Context, cow string) error {
+func (d *Daemon) Drop(ctx finish.Context, cow string) error {
 	var errs []error
 	errs = append(errs, d.qmp.unexport(ctx, ExportImage), d.remove(ctx, nodeAccess), d.reopen(ctx, nodeDisk),
 		d.remove(ctx, nodeFilter), d.remove(ctx, nodeCow))

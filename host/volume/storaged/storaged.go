@@ -32,6 +32,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Program is the storage daemon.
@@ -239,7 +241,7 @@ func (d *Daemon) Resize(ctx context.Context, size int64) error {
 }
 
 // Quit ends the daemon once everything is on disk. Nobody has its file open.
-func (d *Daemon) Quit(ctx context.Context) error {
+func (d *Daemon) Quit(ctx finish.Context) error {
 	err := d.qmp.unexport(ctx, exportID)
 	if err == nil {
 		err = d.qmp.do(ctx, "quit", nil, nil)

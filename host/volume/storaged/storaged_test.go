@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // TestQuitAfterAKill: a daemon that is killed before it is asked to end is let go of once, so that
@@ -29,7 +30,7 @@ func TestQuitAfterAKill(t *testing.T) {
 	if err := unix.Kill(d.PID(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Quit(t.Context()); err == nil {
+	if err := d.Quit(finishtest.Context(t)); err == nil {
 		t.Error("a daemon that was killed has ended in order")
 	}
 	for range 2 {
