@@ -22,7 +22,7 @@ import (
 func TestGrowthKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, _ := w.mounted(spec)
-		online, err := d.Extend(t.Context(), 2*spec.Size)
+		online, err := d.Extend(finishtest.Context(t), 2*spec.Size)
 		w.close(d)
 		if err != nil {
 			t.Fatal(err)
