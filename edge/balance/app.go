@@ -13,40 +13,40 @@ import (
 type app struct {
 	b      *Balancer
 	id     hangar.AppID
-	top    atomic.Pointer[topology] // written with mu held
-	loaded chan struct{}            // closed when there is a top
+	ports  atomic.Pointer[portTable] // written with mu held
+	loaded chan struct{}             // closed when there is a top
 	// evicted: it has no Machines, and another one may have taken its place.
 	evicted atomic.Bool
 
-	mu       sync.Mutex // guards what follows, and what hangs on it
-	machines map[hangar.MachineID]*machine
-	shapes   map[string]*shape
-	alarms   alarms
-	queue    queue
+	mu          sync.Mutex // guards what follows, and what hangs on it
+	machines    map[hangar.MachineID]*machine
+	serviceSets map[string]*serviceSet
+	deadlines   deadlines
+	queue       queue
 
-	dirty     bool  // top is to be compiled anew
-	compileAt int64 // not before
+	portsStale   bool  // top is to be compiled anew
+	compileAfter int64 // not before
 }
 
 // machine is one Machine.
 type machine struct {
-	id    hangar.MachineID
-	row   *hangar.MachineRow // nil: gone
-	shape *shape
-	slots []*slot // one for each crowd of shape, in that order
-	rank  int     // see rankOf
-	taken uint64  // seats, ever
+	id         hangar.MachineID
+	row        *hangar.MachineRow // nil: gone
+	shape      *serviceSet
+	candidates []*candidate // one for each crowd of shape, in that order
+	weight     int          // see rankOf
+	admitted   uint64       // seats, ever
 
-	boot    uint64            // Seq of the first row that showed the program running; 0: none runs
-	version hangar.InstanceID // of that program
-	losses  uint64            // of the Machine, before that program was started
-	latest  ending            // of the one before it
-	tell    map[*Seat]func()  // for whose seats something is called when it ends, see Seat.OnEnd
+	runningSince uint64             // Seq of the first row that showed the program running; 0: none runs
+	version      hangar.InstanceID  // of that program
+	losses       uint64             // of the Machine, before that program was started
+	lastExit     exit               // of the one before it
+	onExit       map[*Permit]func() // for whose seats something is called when it ends, see Seat.OnEnd
 }
 
 // rankOf says how much the config of a Machine counts for what the App serves: 2 if it is
 // started, 1 if it might be, 0 if not.
-func rankOf(m *hangar.Machine) int {
+func weightOf(m *hangar.Machine) int {
 	switch {
 	case m.Cordoned:
 		return 0
@@ -63,7 +63,7 @@ func rankOf(m *hangar.Machine) int {
 
 // apply takes a row over, or (nil) that a Machine is gone, and reports whether connections to
 // the Machine that were made before are void.
-func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool) {
+func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (void bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[id]
@@ -81,49 +81,49 @@ func (a *app) apply(id hangar.MachineID, row *hangar.MachineRow) (void bool) {
 	if old != nil && old.Machine.State == hangar.MachineStarted {
 		void = row == nil || row.Machine.State != hangar.MachineStarted || row.Machine.InstanceID != old.Machine.InstanceID || row.Losses != old.Losses
 	}
-	if e, ended := m.outlived(row); ended {
-		m.end(e)
+	if e, ended := m.observeProgram(row); ended {
+		m.noteExit(e)
 	}
-	a.install(m, row)
+	a.setRow(m, row)
 	if row == nil {
 		delete(a.machines, id)
-		a.queue.doubt = true
+		a.queue.needsReview = true
 	}
 	now := a.b.now()
 	if old == nil || row == nil {
-		a.recount(m, now)
+		a.updateOther(m, now)
 	}
 	started := old != nil && old.Machine.State != hangar.MachineStarted && row != nil && row.Machine.State == hangar.MachineStarted
-	for _, s := range m.slots {
-		woken := s.up || s.waking
-		s.adopt(row, len(a.machines) == 1)
-		s.refusedUntil, s.refusals = 0, 0
-		if s.proving != nil && (row == nil || row.Machine.State != hangar.MachineStarted) {
-			close(s.proving)
-			s.proving = nil
+	for _, c := range m.candidates {
+		woken := c.up || c.waking
+		c.applyRow(row, len(a.machines) == 1)
+		c.refusedUntil, c.refusals = 0, 0
+		if c.probing != nil && (row == nil || row.Machine.State != hangar.MachineStarted) {
+			close(c.probing)
+			c.probing = nil
 		}
 		if started {
-			a.begun(s, woken, now)
+			a.noteStart(c, woken, now)
 		}
 	}
-	for _, s := range m.slots {
-		if was, is := a.move(s, now); was != is {
-			a.queue.doubt = true
+	for _, c := range m.candidates {
+		if was, is := a.reindex(c, now); was != is {
+			a.queue.needsReview = true
 		}
 	}
 	a.compileSoon(now)
-	for _, s := range m.slots {
-		if s.place.class == open {
-			a.offer(s, now)
+	for _, c := range m.candidates {
+		if c.pos.availability == available {
+			a.offer(c, now)
 		}
 	}
-	a.review(now)
-	a.setTimer(now)
+	a.reviewQueue(now)
+	a.armTimer(now)
 	return void
 }
 
 // recount tells the other Machine of an App that it has company, or that it is alone again.
-func (a *app) recount(changed *machine, now int64) {
+func (a *app) updateOther(changed *machine, now int64) {
 	if len(a.machines) > 2 {
 		return
 	}
@@ -131,199 +131,199 @@ func (a *app) recount(changed *machine, now int64) {
 		if m == changed {
 			continue
 		}
-		for _, s := range m.slots {
-			s.adopt(m.row, len(a.machines) == 1)
-			a.settle(s, now)
+		for _, c := range m.candidates {
+			c.applyRow(m.row, len(a.machines) == 1)
+			a.recheck(c, now)
 		}
 	}
 }
 
 // load takes over the rows that there are at first.
-func (a *app) load(rows []*hangar.MachineRow) {
+func (a *app) loadRows(rows []*hangar.MachineRow) {
 	for _, row := range rows {
 		if row.Machine.State != hangar.MachineDestroyed {
 			m := &machine{id: row.Machine.ID}
 			a.machines[m.id] = m
-			m.outlived(row)
-			a.install(m, row)
+			m.observeProgram(row)
+			a.setRow(m, row)
 		}
 	}
 	now := a.b.now()
 	for _, m := range a.machines {
-		for _, s := range m.slots {
-			s.adopt(m.row, len(a.machines) == 1)
-			a.move(s, now)
+		for _, c := range m.candidates {
+			c.applyRow(m.row, len(a.machines) == 1)
+			a.reindex(c, now)
 		}
 	}
-	a.top.Store(compile(a.shapes, a.b.o.Region))
-	a.dirty = false
+	a.ports.Store(compilePorts(a.serviceSets, a.b.o.Region))
+	a.portsStale = false
 }
 
 // install gives a Machine its row.
-func (a *app) install(m *machine, row *hangar.MachineRow) {
-	a.reshape(m, row)
+func (a *app) setRow(m *machine, row *hangar.MachineRow) {
+	a.assignServices(m, row)
 	m.row = row
-	a.rerank(m, row)
+	a.updateWeight(m, row)
 }
 
 // begun notes that the Machine of a slot has been started; woken: this edge asked for that.
-func (a *app) begun(s *slot, woken bool, now int64) {
-	s.graceUntil = now + int64(StartGrace)
-	s.crowd.lastStart = now
-	s.limitUntil, s.avoidUntil, s.failures, s.wakeAfter = 0, 0, 0, 0
-	a.alarms.add(s.graceUntil, s)
-	if !woken && !s.crowd.udp && s.byRow == open {
-		a.prove(s)
+func (a *app) noteStart(c *candidate, woken bool, now int64) {
+	c.graceUntil = now + int64(StartGrace)
+	c.group.lastStart = now
+	c.atLimitUntil, c.cooldownUntil, c.connFailures, c.wakeBackoffUntil = 0, 0, 0, 0
+	a.deadlines.add(c.graceUntil, c)
+	if !woken && !c.group.udp && c.byRow == available {
+		a.probe(c)
 	}
 }
 
 // reshape puts a Machine where its services belong.
-func (a *app) reshape(m *machine, row *hangar.MachineRow) {
-	var next *shape
+func (a *app) assignServices(m *machine, row *hangar.MachineRow) {
+	var next *serviceSet
 	if row != nil {
 		if m.row != nil && row.Machine.InstanceID != "" && row.Machine.InstanceID == m.row.Machine.InstanceID {
 			return // the same version has the same services
 		}
 		services := row.Machine.Config.Services
-		key := shapeKey(services)
-		if next = a.shapes[key]; next == nil {
-			next = newShape(key, services)
-			a.shapes[key] = next
-			a.dirty = true
+		key := serviceSetKey(services)
+		if next = a.serviceSets[key]; next == nil {
+			next = newServiceSet(key, services)
+			a.serviceSets[key] = next
+			a.portsStale = true
 		}
 	}
 	if was := m.shape; was != nil {
-		was.drop(m)
-		a.dirty = a.dirty || was.contested
-		a.count(was, m.rank, -1)
+		was.remove(m)
+		a.portsStale = a.portsStale || was.contested
+		a.addWeight(was, m.weight, -1)
 		if len(was.members) == 0 && was != next {
-			delete(a.shapes, was.key)
-			a.dirty = true
+			delete(a.serviceSets, was.key)
+			a.portsStale = true
 		}
 	}
-	held := m.slots
-	m.shape, m.slots, m.rank = next, nil, 0
+	held := m.candidates
+	m.shape, m.candidates, m.weight = next, nil, 0
 	if next != nil {
 		next.add(m, row.Machine.InstanceID)
-		a.dirty = a.dirty || next.contested
-		for _, c := range next.crowds {
-			i := slices.IndexFunc(held, func(s *slot) bool { return s.crowd.udp == c.udp && s.crowd.port == c.port })
-			s := &slot{m: m, byRow: dead}
+		a.portsStale = a.portsStale || next.contested
+		for _, g := range next.groups {
+			i := slices.IndexFunc(held, func(c *candidate) bool { return c.group.udp == g.udp && c.group.port == g.port })
+			c := &candidate{machine: m, byRow: unavailable}
 			if i >= 0 {
-				s = held[i]
+				c = held[i]
 				held = slices.Delete(held, i, i+1)
-				s.zone.take(s)
-				s.wakeAfter = 0 // another version may start
+				c.index.remove(c)
+				c.wakeBackoffUntil = 0 // another version may start
 			}
-			s.crowd, s.zone = c, a.zone(c, row.Machine.Region)
-			s.zone.put(s, place{class: dead})
-			m.slots = append(m.slots, s)
+			c.group, c.index = g, a.index(g, row.Machine.Region)
+			c.index.add(c, position{availability: unavailable})
+			m.candidates = append(m.candidates, c)
 		}
 	}
-	for _, s := range held {
-		s.zone.take(s)
-		s.crowd, s.zone, s.byRow = nil, nil, dead
+	for _, c := range held {
+		c.index.remove(c)
+		c.group, c.index, c.byRow = nil, nil, unavailable
 	}
 }
 
-func (a *app) zone(c *crowd, region hangar.Region) *zone {
-	for _, z := range c.zones {
-		if z.region == region {
-			return z
+func (a *app) index(g *group, region hangar.Region) *index {
+	for _, ix := range g.indexes {
+		if ix.region == region {
+			return ix
 		}
 	}
-	z := &zone{region: region}
-	c.zones = append(c.zones, z)
-	a.dirty = true
-	return z
+	ix := &index{region: region}
+	g.indexes = append(g.indexes, ix)
+	a.portsStale = true
+	return ix
 }
 
 // rerank keeps account of how many members of a shape run.
-func (a *app) rerank(m *machine, row *hangar.MachineRow) {
+func (a *app) updateWeight(m *machine, row *hangar.MachineRow) {
 	if row == nil {
 		return // reshape did
 	}
-	if rank := rankOf(&row.Machine); rank != m.rank {
-		a.count(m.shape, m.rank, -1)
-		m.rank = rank
-		a.count(m.shape, m.rank, 1)
+	if rank := weightOf(&row.Machine); rank != m.weight {
+		a.addWeight(m.shape, m.weight, -1)
+		m.weight = rank
+		a.addWeight(m.shape, m.weight, 1)
 	}
 }
 
-func (a *app) count(sh *shape, rank, n int) {
-	before := [2]bool{sh.started > 0, sh.usable > 0}
+func (a *app) addWeight(set *serviceSet, rank, n int) {
+	before := [2]bool{set.started > 0, set.usable > 0}
 	if rank >= 2 {
-		sh.started += n
+		set.started += n
 	}
 	if rank >= 1 {
-		sh.usable += n
+		set.usable += n
 	}
-	if sh.contested && before != [2]bool{sh.started > 0, sh.usable > 0} {
-		a.dirty = true
+	if set.contested && before != [2]bool{set.started > 0, set.usable > 0} {
+		a.portsStale = true
 	}
 }
 
 // move puts a slot where it belongs in its zone, and returns what it was and is.
-func (a *app) move(s *slot, now int64) (was, is class) {
-	if s.zone == nil {
-		return dead, dead
+func (a *app) reindex(c *candidate, now int64) (was, is availability) {
+	if c.index == nil {
+		return unavailable, unavailable
 	}
-	was = s.place.class
-	next := place{class: s.classify(now)}
-	switch next.class {
-	case open:
+	was = c.pos.availability
+	next := position{availability: c.availabilityAt(now)}
+	switch next.availability {
+	case available:
 		switch {
-		case now < s.avoidUntil:
-			next.tier = avoided
-		case s.load >= s.soft:
-			next.tier = above
+		case now < c.cooldownUntil:
+			next.tier = coolingDown
+		case c.inFlight >= c.softLimit:
+			next.tier = aboveSoft
 		}
-		next.level = levelOf(s.load)
+		next.bucket = bucketOf(c.inFlight)
 	case wakeable:
-		if s.m.row.Machine.State != hangar.MachineSuspended {
-			next.rest = 1
+		if c.machine.row.Machine.State != hangar.MachineSuspended {
+			next.atRest = 1
 		}
 	default:
 	}
-	if s.place.class == next.class && s.place.tier == next.tier && s.place.level == next.level && s.place.rest == next.rest {
-		return was, next.class
+	if c.pos.availability == next.availability && c.pos.tier == next.tier && c.pos.bucket == next.bucket && c.pos.atRest == next.atRest {
+		return was, next.availability
 	}
-	s.zone.take(s)
-	s.zone.put(s, next)
-	return was, next.class
+	c.index.remove(c)
+	c.index.add(c, next)
+	return was, next.availability
 }
 
 // settle is move, and lets in whoever waits for such a slot.
-func (a *app) settle(s *slot, now int64) {
-	was, is := a.move(s, now)
-	if is == open {
-		a.offer(s, now)
-		is = s.place.class
+func (a *app) recheck(c *candidate, now int64) {
+	was, is := a.reindex(c, now)
+	if is == available {
+		a.offer(c, now)
+		is = c.pos.availability
 	}
-	if is != was && is != open {
-		a.queue.doubt = true // who still waits cannot count on it any more
+	if is != was && is != available {
+		a.queue.needsReview = true // who still waits cannot count on it any more
 	}
 }
 
 // compileSoon compiles the topology if it is dirty: at once, unless that was done just now
 // and takes long.
 func (a *app) compileSoon(now int64) {
-	if !a.dirty {
+	if !a.portsStale {
 		return
 	}
-	if now < a.compileAt {
-		a.alarms.add(a.compileAt, nil)
+	if now < a.compileAfter {
+		a.deadlines.add(a.compileAfter, nil)
 		return
 	}
-	top := compile(a.shapes, a.b.o.Region)
-	old := a.top.Swap(top)
-	a.dirty = false
+	top := compilePorts(a.serviceSets, a.b.o.Region)
+	old := a.ports.Swap(top)
+	a.portsStale = false
 	done := a.b.now()
-	a.compileAt = done + min(compileShare*(done-now), int64(maxCompileDelay))
+	a.compileAfter = done + min(compileShare*(done-now), int64(maxCompileDelay))
 	if old == nil || !slices.Equal(old.ranges, top.ranges) {
-		a.b.signal()
+		a.b.signalPortsChanged()
 	}
-	a.requeue(done)
+	a.rematch(done)
 }
 
 // The table is compiled during at most one part in compileShare of the time, but never later
@@ -334,36 +334,36 @@ const (
 )
 
 // alarm does what has become due.
-func (a *app) alarm() {
+func (a *app) onDeadline() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.b.now()
 	for {
-		s, ok := a.alarms.due(now)
+		c, ok := a.deadlines.due(now)
 		if !ok {
 			break
 		}
-		if s == nil {
+		if c == nil {
 			a.compileSoon(now)
 		} else {
-			a.settle(s, now)
+			a.recheck(c, now)
 		}
 	}
-	a.review(now)
-	a.setTimer(now)
+	a.reviewQueue(now)
+	a.armTimer(now)
 }
 
 // setTimer sees to it that alarm is called in time.
-func (a *app) setTimer(now int64) {
-	at, ok := a.alarms.next()
-	if !ok || a.alarms.timer != nil && a.alarms.set <= at && a.alarms.set > now {
+func (a *app) armTimer(now int64) {
+	at, ok := a.deadlines.next()
+	if !ok || a.deadlines.timer != nil && a.deadlines.set <= at && a.deadlines.set > now {
 		return
 	}
-	a.alarms.set = at
+	a.deadlines.set = at
 	after := time.Duration(max(at-now, 1))
-	if a.alarms.timer == nil {
-		a.alarms.timer = time.AfterFunc(after, a.alarm)
+	if a.deadlines.timer == nil {
+		a.deadlines.timer = time.AfterFunc(after, a.onDeadline)
 	} else {
-		a.alarms.timer.Reset(after)
+		a.deadlines.timer.Reset(after)
 	}
 }

@@ -55,11 +55,11 @@ type Balancer struct {
 	log   *slog.Logger
 	epoch time.Time
 
-	mu   sync.RWMutex // guards what follows; taken before that of an app
-	apps map[hangar.AppID]*app
-	gone []func(hangar.MachineID) // replaced, never altered
+	mu      sync.RWMutex // guards what follows; taken before that of an app
+	apps    map[hangar.AppID]*app
+	onStale []func(hangar.MachineID) // replaced, never altered
 
-	changes struct {
+	portsChanged struct {
 		sync.Mutex               // taken after that of an app
 		next       chan struct{} // closed at the next change of public ports, then replaced
 	}
@@ -81,8 +81,8 @@ func New(o Options) *Balancer {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Balancer{o: o, log: o.Log, epoch: time.Now(), apps: make(map[hangar.AppID]*app)}
-	b.changes.next = make(chan struct{})
-	b.jobs.some = make(chan struct{}, 1)
+	b.portsChanged.next = make(chan struct{})
+	b.jobs.ready = make(chan struct{}, 1)
 	o.Catalog.Observe(b.observe)
 	return b
 }
@@ -111,22 +111,22 @@ func (b *Balancer) Endpoint(route *hangar.AppRoute, udp bool, port int) (*Endpoi
 	if a == nil {
 		return nil, false
 	}
-	g := a.top.Load().find(udp, port)
-	if g == nil {
+	e := a.ports.Load().find(udp, port)
+	if e == nil {
 		return nil, false
 	}
-	if ep := g.endpoint.Load(); ep != nil && ep.Route == route && ep.Port == port && ep.app == a {
+	if ep := e.endpoint.Load(); ep != nil && ep.Route == route && ep.Port == port && ep.app == a {
 		return ep, true
 	}
-	ep := &Endpoint{Route: route, UDP: udp, Port: port, Handling: g.handling, Options: g.options, app: a}
-	g.endpoint.Store(ep)
+	ep := &Endpoint{Route: route, UDP: udp, Port: port, Handling: e.handling, Options: e.options, app: a}
+	e.endpoint.Store(ep)
 	return ep, true
 }
 
 // segment is what serves the endpoint now, or nil.
-func (ep *Endpoint) segment(t *topology) *segment {
-	if g := t.find(ep.UDP, ep.Port); g != nil && g.handling == ep.Handling {
-		return g
+func (ep *Endpoint) entry(t *portTable) *entry {
+	if e := t.find(ep.UDP, ep.Port); e != nil && e.handling == ep.Handling {
+		return e
 	}
 	return nil
 }
@@ -145,31 +145,31 @@ func (b *Balancer) Ports(route *hangar.AppRoute) []PortRange {
 	if a == nil {
 		return nil
 	}
-	return a.top.Load().ranges
+	return a.ports.Load().ranges
 }
 
 // Changed returns a channel that is closed when Ports of some App may be others than at the
 // time of the call.
-func (b *Balancer) Changed() <-chan struct{} {
-	b.changes.Lock()
-	defer b.changes.Unlock()
-	return b.changes.next
+func (b *Balancer) PortsChanged() <-chan struct{} {
+	b.portsChanged.Lock()
+	defer b.portsChanged.Unlock()
+	return b.portsChanged.next
 }
 
-func (b *Balancer) signal() {
-	b.changes.Lock()
-	defer b.changes.Unlock()
-	close(b.changes.next)
-	b.changes.next = make(chan struct{})
+func (b *Balancer) signalPortsChanged() {
+	b.portsChanged.Lock()
+	defer b.portsChanged.Unlock()
+	close(b.portsChanged.next)
+	b.portsChanged.next = make(chan struct{})
 }
 
 // Gone adds a function that is called when a Machine leaves the state started, has got
 // another version or has lost its connections: those that were made before are void. It is called with rows being held up, and asks
 // nothing of the Balancer but Leave and Failed of seats.
-func (b *Balancer) Gone(fn func(id hangar.MachineID)) {
+func (b *Balancer) OnStale(fn func(id hangar.MachineID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.gone = append(slices.Clip(b.gone), fn)
+	b.onStale = append(slices.Clip(b.onStale), fn)
 }
 
 // app returns what is known of an App, or nil if it has no Machines.
@@ -180,7 +180,7 @@ func (b *Balancer) app(id hangar.AppID) *app {
 	switch {
 	case a == nil:
 		return b.follow(id)
-	case a.top.Load() == nil:
+	case a.ports.Load() == nil:
 		<-a.loaded
 	}
 	return a
@@ -202,8 +202,8 @@ func (b *Balancer) follow(id hangar.AppID) *app {
 		return nil
 	}
 	a := &app{
-		b: b, id: id, loaded: make(chan struct{}), alarms: newAlarms(),
-		machines: make(map[hangar.MachineID]*machine), shapes: make(map[string]*shape),
+		b: b, id: id, loaded: make(chan struct{}), deadlines: newDeadlines(),
+		machines: make(map[hangar.MachineID]*machine), serviceSets: make(map[string]*serviceSet),
 	}
 	a.mu.Lock() // rows that change from here on wait in observe
 	b.mu.Lock()
@@ -215,7 +215,7 @@ func (b *Balancer) follow(id hangar.AppID) *app {
 	}
 	b.apps[id] = a
 	b.mu.Unlock()
-	a.load(b.o.Catalog.AppMachines(id))
+	a.loadRows(b.o.Catalog.AppMachines(id))
 	close(a.loaded)
 	a.mu.Unlock()
 	return a
@@ -230,14 +230,14 @@ func (b *Balancer) observe(old, row *hangar.MachineRow) {
 	id := known.Machine.ID
 	b.mu.RLock()
 	a := b.apps[known.Machine.AppID]
-	gone := b.gone
+	gone := b.onStale
 	b.mu.RUnlock()
 	switch {
 	case a == nil && old == nil:
-		b.signal() // there was nothing to follow when somebody asked
+		b.signalPortsChanged() // there was nothing to follow when somebody asked
 	case a == nil:
 	default:
-		if a.apply(id, row) {
+		if a.applyRow(id, row) {
 			for _, fn := range gone {
 				fn(id)
 			}
@@ -254,10 +254,10 @@ func (b *Balancer) evict(a *app) {
 	defer b.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.machines) == 0 && a.queue.n == 0 && b.apps[a.id] == a {
+	if len(a.machines) == 0 && a.queue.length == 0 && b.apps[a.id] == a {
 		delete(b.apps, a.id)
-		if a.alarms.timer != nil {
-			a.alarms.timer.Stop()
+		if a.deadlines.timer != nil {
+			a.deadlines.timer.Stop()
 		}
 		a.evicted.Store(true)
 	}

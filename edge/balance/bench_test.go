@@ -46,16 +46,16 @@ func visit(ctx context.Context, b *testing.B, w *world) {
 		b.Error("no endpoint")
 		return
 	}
-	seat, err := w.b.Seat(ctx, ep, balance.Wish{})
+	permit, err := w.b.Acquire(ctx, ep, balance.Selector{})
 	if err != nil {
 		b.Error(err)
 		return
 	}
-	seat.Leave()
+	permit.Release()
 }
 
 // BenchmarkSeat is one request: Endpoint, Seat and Leave.
-func BenchmarkSeat(b *testing.B) {
+func BenchmarkAcquire(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("machines=%d", n), func(b *testing.B) {
 			w, ctx := populated(b, n), b.Context()
@@ -77,11 +77,11 @@ func BenchmarkSeat(b *testing.B) {
 }
 
 // BenchmarkSeatLoaded has 15 requests in each Machine all the time.
-func BenchmarkSeatLoaded(b *testing.B) {
+func BenchmarkAcquireLoaded(b *testing.B) {
 	w, ctx := populated(b, 10_000), b.Context()
 	ep := w.endpoint(80)
 	for range 150_000 {
-		if _, err := w.b.Seat(ctx, ep, balance.Wish{}); err != nil {
+		if _, err := w.b.Acquire(ctx, ep, balance.Selector{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -92,7 +92,7 @@ func BenchmarkSeatLoaded(b *testing.B) {
 }
 
 // BenchmarkSeatChurn has rows of 10,000 Machines change all the time.
-func BenchmarkSeatChurn(b *testing.B) {
+func BenchmarkAcquireChurn(b *testing.B) {
 	w, ctx := populated(b, 10_000), b.Context()
 	stop, ended := make(chan struct{}), make(chan struct{})
 	var changes atomic.Int64
@@ -126,7 +126,7 @@ func BenchmarkSeatChurn(b *testing.B) {
 }
 
 // BenchmarkShapes is a new version of one of 10,000 Machines that have a public port each.
-func BenchmarkShapes(b *testing.B) {
+func BenchmarkServiceSets(b *testing.B) {
 	const n = 10_000
 	own := func(i int) option { return services(web(hangar.ServicePort{Port: 10_000 + i})) }
 	w := newWorld(b, func(o *balance.Options) { o.Gates = &openGate{} })

@@ -9,7 +9,7 @@ import (
 )
 
 // giveUp is the answer that no Machine was found.
-func (ep *Endpoint) giveUp(why string) *hangar.EdgeError {
+func (ep *Endpoint) noCandidate(why string) *hangar.EdgeError {
 	code := hangar.EdgeNoCandidate
 	if !ep.Handling.HTTP {
 		code = hangar.EdgeNoneHealthy
@@ -19,49 +19,49 @@ func (ep *Endpoint) giveUp(why string) *hangar.EdgeError {
 
 // unserved is the answer when the port is no longer served, or otherwise than the endpoint
 // says.
-func (ep *Endpoint) unserved() *hangar.EdgeError {
-	return ep.giveUp(fmt.Sprintf("no machine of the app serves port %d any more as it did", ep.Port))
+func (ep *Endpoint) notServed() *hangar.EdgeError {
+	return ep.noCandidate(fmt.Sprintf("no machine of the app serves port %d any more as it did", ep.Port))
 }
 
 // hopeless says why no slot is worth waiting for.
-func (a *app) hopeless(ep *Endpoint, g *segment, w *Wish, now int64) *hangar.EdgeError {
-	if w.Instance != "" {
-		s := a.slotOf(w.Instance, g)
+func (a *app) noCandidateError(ep *Endpoint, e *entry, sel *Selector, now int64) *hangar.EdgeError {
+	if sel.Instance != "" {
+		c := a.candidateOf(sel.Instance, e)
 		switch {
-		case s == nil:
-			return noMachine(http.StatusNotFound, fmt.Sprintf("the app has no machine %s that serves port %d", w.Instance, ep.Port))
-		case w.allows(s) && s.wakeErr != nil && now < s.wakeAfter:
-			return s.wakeErr
-		case !w.allows(s):
-			return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s is excluded", w.Instance))
+		case c == nil:
+			return noMachine(http.StatusNotFound, fmt.Sprintf("the app has no machine %s that serves port %d", sel.Instance, ep.Port))
+		case sel.allows(c) && c.wakeErr != nil && now < c.wakeBackoffUntil:
+			return c.wakeErr
+		case !sel.allows(c):
+			return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s is excluded", sel.Instance))
 		default:
-			return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s %s", w.Instance, s.plight()))
+			return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s %s", sel.Instance, c.whyUnavailable()))
 		}
 	}
-	if err := a.wakeFailure(g, w, now); err != nil {
+	if err := a.latestWakeError(e, sel, now); err != nil {
 		return err
 	}
-	n := a.hope(g, w)
+	n := a.countCandidates(e, sel)
 	switch {
-	case n[dead] > 0:
-		return ep.giveUp(fmt.Sprintf("none of the %d machines that serve port %d is started, and none may be started by a request", n[dead], ep.Port))
-	case len(w.Regions) > 0 && w.OnlyRegions:
-		return ep.giveUp(fmt.Sprintf("no machine in the regions %v serves port %d", w.Regions, ep.Port))
-	case len(w.Except) > 0:
-		return ep.giveUp("there is no other machine than those that were tried or excluded")
+	case n[unavailable] > 0:
+		return ep.noCandidate(fmt.Sprintf("none of the %d machines that serve port %d is started, and none may be started by a request", n[unavailable], ep.Port))
+	case len(sel.Regions) > 0 && sel.OnlyRegions:
+		return ep.noCandidate(fmt.Sprintf("no machine in the regions %v serves port %d", sel.Regions, ep.Port))
+	case len(sel.Exclude) > 0:
+		return ep.noCandidate("there is no other machine than those that were tried or excluded")
 	default:
-		return ep.giveUp(fmt.Sprintf("no machine of the app serves port %d", ep.Port))
+		return ep.noCandidate(fmt.Sprintf("no machine of the app serves port %d", ep.Port))
 	}
 }
 
 // wakeFailure is why a Machine could not be woken a moment ago, or nil.
-func (a *app) wakeFailure(g *segment, w *Wish, now int64) *hangar.EdgeError {
+func (a *app) latestWakeError(e *entry, sel *Selector, now int64) *hangar.EdgeError {
 	var err *hangar.EdgeError
 	latest := int64(0)
-	for i := range g.sources {
-		for _, s := range g.sources[i].crowd.failing {
-			if now < s.wakeAfter && s.wakeErr != nil && s.crowd == g.sources[i].crowd && s.wakeAfter > latest && w.allows(s) {
-				err, latest = s.wakeErr, s.wakeAfter
+	for i := range e.ports {
+		for _, c := range e.ports[i].group.wakeFailed {
+			if now < c.wakeBackoffUntil && c.wakeErr != nil && c.group == e.ports[i].group && c.wakeBackoffUntil > latest && sel.allows(c) {
+				err, latest = c.wakeErr, c.wakeBackoffUntil
 			}
 		}
 	}
@@ -69,8 +69,8 @@ func (a *app) wakeFailure(g *segment, w *Wish, now int64) *hangar.EdgeError {
 }
 
 // plight says in words why a slot is dead.
-func (s *slot) plight() string {
-	m := &s.m.row.Machine
+func (c *candidate) whyUnavailable() string {
+	m := &c.machine.row.Machine
 	switch {
 	case m.Cordoned:
 		return "is cordoned"
@@ -88,15 +88,15 @@ func noMachine(status int, why string) *hangar.EdgeError {
 }
 
 // expired says why a request waited in vain.
-func (a *app) expired(w *waiter, now int64) *hangar.EdgeError {
+func (a *app) waitTimeout(w *waiter, now int64) *hangar.EdgeError {
 	waited := time.Duration(now - w.since).Round(time.Millisecond)
-	if w.seg == nil {
-		return w.ep.unserved()
+	if w.entry == nil {
+		return w.ep.notServed()
 	}
-	n := a.hope(w.seg, &w.wish)
-	switch failure := a.wakeFailure(w.seg, &w.wish, now); {
-	case n[full] > 0:
-		return w.ep.giveUp(fmt.Sprintf("all %d machines that run were at their hard limit for %s", n[full], waited))
+	n := a.countCandidates(w.entry, &w.selector)
+	switch failure := a.latestWakeError(w.entry, &w.selector, now); {
+	case n[atLimit] > 0:
+		return w.ep.noCandidate(fmt.Sprintf("all %d machines that run were at their hard limit for %s", n[atLimit], waited))
 	case failure != nil:
 		return failure
 	case n[waking]+n[starting]+n[pending] > 0:
@@ -104,11 +104,11 @@ func (a *app) expired(w *waiter, now int64) *hangar.EdgeError {
 			Code: hangar.EdgeWakeTimeout, Status: http.StatusServiceUnavailable,
 			Message: fmt.Sprintf("no machine was started within %s", waited),
 		}
-	case w.wish.Instance != "":
-		return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s took no request within %s", w.wish.Instance, waited))
-	case n[unready] > 0:
-		return w.ep.giveUp(fmt.Sprintf("the health checks of no machine passed within %s", waited))
+	case w.selector.Instance != "":
+		return noMachine(http.StatusServiceUnavailable, fmt.Sprintf("machine %s took no request within %s", w.selector.Instance, waited))
+	case n[unhealthy] > 0:
+		return w.ep.noCandidate(fmt.Sprintf("the health checks of no machine passed within %s", waited))
 	default:
-		return w.ep.giveUp(fmt.Sprintf("no machine took the request within %s", waited))
+		return w.ep.noCandidate(fmt.Sprintf("no machine took the request within %s", waited))
 	}
 }

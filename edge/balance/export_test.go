@@ -19,51 +19,51 @@ func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := b.now()
-	counts := map[*zone]*[classes]int{}
+	counts := map[*index]*[availabilities]int{}
 	for id, m := range a.machines {
-		if m.id != id || m.row == nil || a.shapes[m.shape.key] != m.shape {
+		if m.id != id || m.row == nil || a.serviceSets[m.shape.key] != m.shape {
 			return nil, fmt.Errorf("machine %s is not itself", id)
 		}
-		for _, s := range m.slots {
-			loads[id] += s.load
-			p := s.place
-			if counts[s.zone] == nil {
-				counts[s.zone] = new([classes]int)
+		for _, c := range m.candidates {
+			loads[id] += c.inFlight
+			p := c.pos
+			if counts[c.index] == nil {
+				counts[c.index] = new([availabilities]int)
 			}
-			counts[s.zone][p.class]++
-			if is := s.classify(now); is != p.class {
-				return nil, fmt.Errorf("machine %s is of class %d and not %d", id, is, p.class)
+			counts[c.index][p.availability]++
+			if is := c.availabilityAt(now); is != p.availability {
+				return nil, fmt.Errorf("machine %s is of class %d and not %d", id, is, p.availability)
 			}
 			switch {
-			case s.load < 0:
-				return nil, fmt.Errorf("machine %s has a load of %d", id, s.load)
-			case p.class == open && (s.zone.open[p.tier].lists[p.level][p.at] != s || p.level != levelOf(s.load)),
-				p.class == wakeable && s.zone.rest[p.rest][p.at] != s:
+			case c.inFlight < 0:
+				return nil, fmt.Errorf("machine %s has a load of %d", id, c.inFlight)
+			case p.availability == available && (c.index.available[p.tier].lists[p.bucket][p.at] != c || p.bucket != bucketOf(c.inFlight)),
+				p.availability == wakeable && c.index.atRest[p.atRest][p.at] != c:
 				return nil, fmt.Errorf("machine %s is not in its place %+v", id, p)
 			}
 		}
 	}
-	for _, sh := range a.shapes {
-		waiting := map[*crowd]int{}
+	for _, set := range a.serviceSets {
+		waiting := map[*group]int{}
 		n := 0
 		for w := a.queue.first; w != nil; w = w.next {
 			n++
-			if w.seg != nil {
-				for i := range w.seg.sources {
-					waiting[w.seg.sources[i].crowd]++
+			if w.entry != nil {
+				for i := range w.entry.ports {
+					waiting[w.entry.ports[i].group]++
 				}
 			}
 		}
-		if n != a.queue.n {
-			return nil, fmt.Errorf("%d wait and not %d", n, a.queue.n)
+		if n != a.queue.length {
+			return nil, fmt.Errorf("%d wait and not %d", n, a.queue.length)
 		}
-		for _, c := range sh.crowds {
-			if c.waiting != waiting[c] {
-				return nil, fmt.Errorf("%d wait for port %d and not %d", waiting[c], c.port, c.waiting)
+		for _, g := range set.groups {
+			if g.waiters != waiting[g] {
+				return nil, fmt.Errorf("%d wait for port %d and not %d", waiting[g], g.port, g.waiters)
 			}
-			for _, z := range c.zones {
-				if want := counts[z]; want == nil && z.count != [classes]int{} || want != nil && z.count != *want {
-					return nil, fmt.Errorf("zone %s has %v and not %v", z.region, z.count, want)
+			for _, ix := range g.indexes {
+				if want := counts[ix]; want == nil && ix.counts != [availabilities]int{} || want != nil && ix.counts != *want {
+					return nil, fmt.Errorf("zone %s has %v and not %v", ix.region, ix.counts, want)
 				}
 			}
 		}
@@ -72,17 +72,17 @@ func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
 }
 
 // Ending says what has ended last in a Machine.
-type Ending struct{ ending }
+type Exit struct{ exit }
 
 // Ends reports whether a seat that was given by a row of the Machine was of what has ended.
-func (e Ending) Ends(row *hangar.MachineRow) bool { return e.ends(row) }
+func (e Exit) Covers(row *hangar.MachineRow) bool { return e.covers(row) }
 
 // LastEnding is that of a Machine which is there.
-func (b *Balancer) LastEnding(app hangar.AppID, id hangar.MachineID) Ending {
+func (b *Balancer) LastExit(app hangar.AppID, id hangar.MachineID) Exit {
 	b.mu.RLock()
 	a := b.apps[app]
 	b.mu.RUnlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Ending{a.machines[id].latest}
+	return Exit{a.machines[id].lastExit}
 }

@@ -7,7 +7,7 @@ import (
 
 // jobs are what Run does for others.
 type jobs struct {
-	some chan struct{} // has a value when list is not empty
+	ready chan struct{} // has a value when list is not empty
 
 	mu    sync.Mutex // guards what follows; taken after that of an app
 	list  []func(context.Context)
@@ -23,7 +23,7 @@ func (b *Balancer) submit(job func(context.Context)) bool {
 	}
 	b.jobs.list = append(b.jobs.list, job)
 	select {
-	case b.jobs.some <- struct{}{}:
+	case b.jobs.ready <- struct{}{}:
 	default:
 	}
 	return true
@@ -52,7 +52,7 @@ func (b *Balancer) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		select {
-		case <-b.jobs.some:
+		case <-b.jobs.ready:
 		case <-ctx.Done():
 		}
 	}

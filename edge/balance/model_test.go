@@ -40,7 +40,7 @@ type model struct {
 
 type request struct {
 	*outcome
-	wish  balance.Wish
+	sel   balance.Selector
 	as    hangar.Handling
 	ended bool // it has left, or got no seat
 	seen  bool // it has been found to have got one
@@ -106,7 +106,7 @@ func (m *model) play(script []step) error {
 			return fmt.Errorf("after step %d, %+v: %w", i, s, err)
 		}
 	}
-	return m.settleDown()
+	return m.drain()
 }
 
 func (m *model) request(n int, alive func(*request) bool) *request {
@@ -122,13 +122,13 @@ func (m *model) request(n int, alive func(*request) bool) *request {
 	return list[n%len(list)]
 }
 
-func (m *model) ask(wish balance.Wish) {
+func (m *model) ask(sel balance.Selector) {
 	if ep, ok := m.b.Endpoint(m.route, false, 80); ok {
-		m.asked = append(m.asked, &request{outcome: m.world.ask(wish), wish: wish, as: ep.Handling})
+		m.asked = append(m.asked, &request{outcome: m.world.ask(sel), sel: sel, as: ep.Handling})
 	}
 }
 
-func seated(r *request) bool { return !r.ended && !r.waits() && r.err == nil }
+func admitted(r *request) bool { return !r.ended && !r.waits() && r.err == nil }
 
 func (m *model) row(n int) *hangar.MachineRow {
 	m.mu.Lock()
@@ -145,27 +145,27 @@ func (m *model) step(s step) {
 	}
 	switch s.What {
 	case "ask":
-		m.ask(balance.Wish{})
+		m.ask(balance.Selector{})
 	case "ask elsewhere":
-		m.ask(balance.Wish{Except: []hangar.MachineID{id(s.N), id(s.A)}, Prefer: id(s.B)})
+		m.ask(balance.Selector{Exclude: []hangar.MachineID{id(s.N), id(s.A)}, Prefer: id(s.B)})
 	case "ask for":
-		m.ask(balance.Wish{Instance: id(s.N)})
+		m.ask(balance.Selector{Instance: id(s.N)})
 	case "ask in":
-		m.ask(balance.Wish{Regions: []hangar.Region{"fra", "eu"}[s.A%2:], OnlyRegions: s.B%2 == 0})
+		m.ask(balance.Selector{Regions: []hangar.Region{"fra", "eu"}[s.A%2:], OnlyRegions: s.B%2 == 0})
 	case "leave":
-		if r := m.request(s.N+s.A, seated); r != nil {
-			r.seat.Leave()
-			r.seat.Leave()
+		if r := m.request(s.N+s.A, admitted); r != nil {
+			r.permit.Release()
+			r.permit.Release()
 			r.ended = true
 		}
 	case "fail":
-		if r := m.request(s.N+s.A, seated); r != nil {
-			r.seat.Failed(errors.New("reset"))
+		if r := m.request(s.N+s.A, admitted); r != nil {
+			r.permit.Failed(errors.New("reset"))
 		}
 	case "leave and cancel":
-		r, waiting := m.request(s.N+s.A, seated), m.request(s.B, func(r *request) bool { return r.waits() })
+		r, waiting := m.request(s.N+s.A, admitted), m.request(s.B, func(r *request) bool { return r.waits() })
 		if r != nil && waiting != nil {
-			r.seat.Leave()
+			r.permit.Release()
 			waiting.cancel()
 			<-waiting.done
 			r.ended, waiting.ended = true, waiting.err != nil
@@ -240,19 +240,19 @@ func (m *model) check(orderly bool) error {
 	for _, r := range slices.Backward(m.asked) {
 		switch {
 		case r.waits():
-			plain := r.wish.Instance == "" && r.wish.Regions == nil && r.wish.Except == nil
+			plain := r.sel.Instance == "" && r.sel.Regions == nil && r.sel.Exclude == nil
 			if plain && late && orderly {
 				return errors.New("who came later got a seat first")
 			}
-			if err := m.waitsInVain(r, loads); err != nil {
+			if err := m.wrongWait(r, loads); err != nil {
 				return err
 			}
 		case r.err == nil && !r.seen:
 			r.seen = true
-			late = late || r.wish.Instance == "" && r.wish.Regions == nil && r.wish.Except == nil
-			if loads := r.wish.Except; slices.Contains(loads, r.seat.Row.Machine.ID) || r.wish.Instance != "" && r.wish.Instance != r.seat.Row.Machine.ID ||
-				r.wish.OnlyRegions && !r.wish.Regions[len(r.wish.Regions)-1].Covers(r.seat.Row.Machine.Region) {
-				return fmt.Errorf("%+v got %s", r.wish, r.seat.Row.Machine.ID)
+			late = late || r.sel.Instance == "" && r.sel.Regions == nil && r.sel.Exclude == nil
+			if loads := r.sel.Exclude; slices.Contains(loads, r.permit.Row.Machine.ID) || r.sel.Instance != "" && r.sel.Instance != r.permit.Row.Machine.ID ||
+				r.sel.OnlyRegions && !r.sel.Regions[len(r.sel.Regions)-1].Covers(r.permit.Row.Machine.Region) {
+				return fmt.Errorf("%+v got %s", r.sel, r.permit.Row.Machine.ID)
 			}
 		}
 	}
@@ -260,7 +260,7 @@ func (m *model) check(orderly bool) error {
 }
 
 // waitsInVain says why a request that waits should not.
-func (m *model) waitsInVain(r *request, loads map[hangar.MachineID]int) error {
+func (m *model) wrongWait(r *request, loads map[hangar.MachineID]int) error {
 	now, coming := time.Now(), false
 	var toWake []hangar.MachineID
 	ep, ok := m.b.Endpoint(m.route, false, 80)
@@ -269,11 +269,11 @@ func (m *model) waitsInVain(r *request, loads map[hangar.MachineID]int) error {
 	}
 	for n := range modelMachines {
 		row := m.row(n + 1)
-		if row == nil || slices.Contains(r.wish.Except, id(n+1)) || r.wish.Instance != "" && r.wish.Instance != id(n+1) {
+		if row == nil || slices.Contains(r.sel.Exclude, id(n+1)) || r.sel.Instance != "" && r.sel.Instance != id(n+1) {
 			continue
 		}
 		mach := &row.Machine
-		if r.wish.OnlyRegions && !slices.ContainsFunc(r.wish.Regions, func(x hangar.Region) bool { return x.Covers(mach.Region) }) {
+		if r.sel.OnlyRegions && !slices.ContainsFunc(r.sel.Regions, func(x hangar.Region) bool { return x.Covers(mach.Region) }) {
 			continue
 		}
 		if p := &mach.Config.Services[0].Ports[0]; !p.Covers(80) || p.Handling() != r.as || mach.Cordoned {
@@ -289,7 +289,7 @@ func (m *model) waitsInVain(r *request, loads map[hangar.MachineID]int) error {
 			if !g.draining && (g.hard == 0 || g.in < g.hard && loads[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
 				return fmt.Errorf("waits although %s has room: %+v", mach.ID, g)
 			}
-		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.rows) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakePause:
+		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.rows) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakeBackoff:
 			toWake = append(toWake, mach.ID)
 		}
 	}
@@ -303,15 +303,15 @@ const refusal = 260 * time.Millisecond
 
 // settleDown lets everybody leave, and everybody who waits must get in or be told that
 // nothing is to be had.
-func (m *model) settleDown() error {
+func (m *model) drain() error {
 	for n := range modelMachines {
 		m.gate.set(id(n+1), func(g *guest) { g.draining, g.wakeErr, g.in, g.others = false, nil, g.in-g.others, 0 })
 	}
 	for range 1000 {
 		waiting := 0
 		for _, r := range m.asked {
-			if seated(r) {
-				r.seat.Leave()
+			if admitted(r) {
+				r.permit.Release()
 				r.ended = true
 			}
 			if r.waits() {

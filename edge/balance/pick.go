@@ -8,48 +8,48 @@ import (
 )
 
 // Wish narrows down which Machine a request gets.
-type Wish struct {
+type Selector struct {
 	Instance hangar.MachineID // that Machine or none; it is woken if it may be
 	Prefer   hangar.MachineID // that one, if it may be entered at once
 	// Regions are preferred in this order over what is near. Words for several regions are
 	// known, see hangar.Region.Covers.
 	Regions     []hangar.Region
 	OnlyRegions bool               // no others than Regions
-	Except      []hangar.MachineID // those never, even if there is no other
+	Exclude     []hangar.MachineID // those never, even if there is no other
 	NoWait      bool               // neither wait nor wake
 }
 
 // plain reports whether all who have such a wish get the same.
-func (w *Wish) plain() bool {
-	return w.Instance == "" && len(w.Regions) == 0 && len(w.Except) == 0
+func (sel *Selector) unrestricted() bool {
+	return sel.Instance == "" && len(sel.Regions) == 0 && len(sel.Exclude) == 0
 }
 
 // rank is how far down a region is in the wish; -1: it is not to be.
-func (w *Wish) rank(region hangar.Region) int {
-	for i, r := range w.Regions {
+func (sel *Selector) regionRank(region hangar.Region) int {
+	for i, r := range sel.Regions {
 		if r.Covers(region) {
 			return i
 		}
 	}
-	if w.OnlyRegions && len(w.Regions) > 0 {
+	if sel.OnlyRegions && len(sel.Regions) > 0 {
 		return -1
 	}
-	return len(w.Regions)
+	return len(sel.Regions)
 }
 
-func (w *Wish) excepts(s *slot) bool { return slices.Contains(w.Except, s.m.id) }
+func (sel *Selector) excludes(c *candidate) bool { return slices.Contains(sel.Exclude, c.machine.id) }
 
 // allows reports whether a slot may be what is wished for.
-func (w *Wish) allows(s *slot) bool {
-	return (w.Instance == "" || w.Instance == s.m.id) && w.rank(s.zone.region) >= 0 && !w.excepts(s)
+func (sel *Selector) allows(c *candidate) bool {
+	return (sel.Instance == "" || sel.Instance == c.machine.id) && sel.regionRank(c.index.region) >= 0 && !sel.excludes(c)
 }
 
 // slotOf is where a Machine serves a segment, or nil.
-func (a *app) slotOf(id hangar.MachineID, g *segment) *slot {
+func (a *app) candidateOf(id hangar.MachineID, e *entry) *candidate {
 	if m := a.machines[id]; m != nil {
-		for _, s := range m.slots {
-			if g.source(s.crowd) != nil {
-				return s
+		for _, c := range m.candidates {
+			if e.portOf(c.group) != nil {
+				return c
 			}
 		}
 	}
@@ -58,38 +58,38 @@ func (a *app) slotOf(id hangar.MachineID, g *segment) *slot {
 
 // pick is the open slot that a request is to have, or nil. A region is left for the next
 // only if none of its slots is open, and slots whose connections failed come last of all.
-func (a *app) pick(g *segment, w *Wish) *slot {
-	if w.Instance != "" {
-		if s := a.slotOf(w.Instance, g); s != nil && s.place.class == open && w.allows(s) {
-			return s
+func (a *app) pick(e *entry, sel *Selector) *candidate {
+	if sel.Instance != "" {
+		if c := a.candidateOf(sel.Instance, e); c != nil && c.pos.availability == available && sel.allows(c) {
+			return c
 		}
 		return nil
 	}
-	if w.Prefer != "" {
-		if s := a.slotOf(w.Prefer, g); s != nil && s.place.class == open && s.place.tier != avoided && w.allows(s) {
-			return s
+	if sel.Prefer != "" {
+		if c := a.candidateOf(sel.Prefer, e); c != nil && c.pos.availability == available && c.pos.tier != coolingDown && sel.allows(c) {
+			return c
 		}
 	}
-	for rank := 0; rank <= len(w.Regions); rank++ {
-		for i := range g.regions {
-			r := &g.regions[i]
-			if w.rank(r.region) != rank {
+	for rank := 0; rank <= len(sel.Regions); rank++ {
+		for i := range e.regions {
+			r := &e.regions[i]
+			if sel.regionRank(r.region) != rank {
 				continue
 			}
-			for _, t := range [...]tier{below, above} {
-				if s := least(r.zones, t, w); s != nil {
-					return s
+			for _, t := range [...]tier{belowSoft, aboveSoft} {
+				if c := leastLoaded(r.indexes, t, sel); c != nil {
+					return c
 				}
 			}
 		}
 	}
-	for rank := 0; rank <= len(w.Regions); rank++ {
-		for i := range g.regions {
-			if w.rank(g.regions[i].region) != rank {
+	for rank := 0; rank <= len(sel.Regions); rank++ {
+		for i := range e.regions {
+			if sel.regionRank(e.regions[i].region) != rank {
 				continue
 			}
-			if s := least(g.regions[i].zones, avoided, w); s != nil {
-				return s
+			if c := leastLoaded(e.regions[i].indexes, coolingDown, sel); c != nil {
+				return c
 			}
 		}
 	}
@@ -97,21 +97,21 @@ func (a *app) pick(g *segment, w *Wish) *slot {
 }
 
 // least is one of the least loaded slots of a tier, in any of the zones.
-func least(zones []*zone, t tier, w *Wish) *slot {
-	var best *slot
+func leastLoaded(indexes []*index, t tier, sel *Selector) *candidate {
+	var best *candidate
 	total := 0
-	for _, z := range zones {
-		s := z.open[t].least(w)
-		if s == nil {
+	for _, ix := range indexes {
+		c := ix.available[t].leastLoaded(sel)
+		if c == nil {
 			continue
 		}
-		size := len(z.open[t].lists[s.place.level])
+		size := len(ix.available[t].lists[c.pos.bucket])
 		switch {
-		case best == nil || s.place.level < best.place.level:
-			best, total = s, size
-		case s.place.level == best.place.level:
+		case best == nil || c.pos.bucket < best.pos.bucket:
+			best, total = c, size
+		case c.pos.bucket == best.pos.bucket:
 			if total += size; rand.IntN(total) < size { //nolint:gosec // a tie is broken, no secret made
-				best = s
+				best = c
 			}
 		}
 	}
@@ -119,35 +119,35 @@ func least(zones []*zone, t tier, w *Wish) *slot {
 }
 
 // hope counts the slots that a request may get now or later, by class.
-func (a *app) hope(g *segment, w *Wish) (n [classes]int) {
-	if w.Instance != "" {
-		if s := a.slotOf(w.Instance, g); s != nil && w.allows(s) {
-			n[s.place.class]++
+func (a *app) countCandidates(e *entry, sel *Selector) (n [availabilities]int) {
+	if sel.Instance != "" {
+		if c := a.candidateOf(sel.Instance, e); c != nil && sel.allows(c) {
+			n[c.pos.availability]++
 		}
 		return n
 	}
-	for i := range g.regions {
-		if w.rank(g.regions[i].region) < 0 {
+	for i := range e.regions {
+		if sel.regionRank(e.regions[i].region) < 0 {
 			continue
 		}
-		for _, z := range g.regions[i].zones {
-			for c, count := range z.count {
+		for _, ix := range e.regions[i].indexes {
+			for c, count := range ix.counts {
 				n[c] += count
 			}
 		}
 	}
-	for i, id := range w.Except {
-		if s := a.slotOf(id, g); s != nil && w.rank(s.zone.region) >= 0 && !slices.Contains(w.Except[:i], id) {
-			n[s.place.class]--
+	for i, id := range sel.Exclude {
+		if c := a.candidateOf(id, e); c != nil && sel.regionRank(c.index.region) >= 0 && !slices.Contains(sel.Exclude[:i], id) {
+			n[c.pos.availability]--
 		}
 	}
 	return n
 }
 
 // none reports whether waiting is in vain.
-func none(n [classes]int) bool {
+func none(n [availabilities]int) bool {
 	for c, count := range n {
-		if class(c) != dead && count > 0 {
+		if availability(c) != unavailable && count > 0 {
 			return false
 		}
 	}

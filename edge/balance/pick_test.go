@@ -43,9 +43,9 @@ func TestPick(t *testing.T) {
 					w.put(i+1, options...)
 				}
 				for range tc.seats {
-					defer w.sit().Leave()
+					defer w.acquire().Release()
 				}
-				w.wantLoads(t, tc.want...)
+				w.wantInFlight(t, tc.want...)
 			})
 		})
 	}
@@ -60,9 +60,9 @@ func TestTies(t *testing.T) {
 		}
 		w.put(5, services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}}))) // of another shape
 		for range 1000 {
-			seat := w.sit()
-			got[seat.Row.Machine.ID]++
-			seat.Leave()
+			permit := w.acquire()
+			got[permit.Row.Machine.ID]++
+			permit.Release()
 		}
 		for n := range 5 {
 			if got[id(n+1)] < 120 {
@@ -82,43 +82,43 @@ func TestWishes(t *testing.T) {
 		w.put(6, services())
 		for _, tc := range []struct {
 			name   string
-			wish   balance.Wish
+			wish   balance.Selector
 			want   int // 0: an error
 			missed bool
 			code   hangar.EdgeCode
 			status int
 		}{
 			{name: "none", want: 1},
-			{name: "prefer", wish: balance.Wish{Prefer: id(3)}, want: 3},
-			{name: "prefer a stopped one", wish: balance.Wish{Prefer: id(4)}, want: 1, missed: true},
-			{name: "prefer nobody", wish: balance.Wish{Prefer: id(99)}, want: 1, missed: true},
-			{name: "prefer a region", wish: balance.Wish{Regions: []hangar.Region{"fra"}}, want: 2},
-			{name: "the first of regions", wish: balance.Wish{Regions: []hangar.Region{"syd", "ord", "fra"}}, want: 3},
-			{name: "a word for regions", wish: balance.Wish{Regions: []hangar.Region{"us"}, OnlyRegions: true}, want: 3},
-			{name: "any region", wish: balance.Wish{Regions: []hangar.Region{"any"}, OnlyRegions: true}, want: 1},
-			{name: "prefer a region without", wish: balance.Wish{Regions: []hangar.Region{"syd"}}, want: 1},
-			{name: "only a region without", wish: balance.Wish{Regions: []hangar.Region{"syd"}, OnlyRegions: true}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "except", wish: balance.Wish{Except: []hangar.MachineID{id(1), id(2)}}, want: 3},
-			{name: "except all", wish: balance.Wish{Except: []hangar.MachineID{id(1), id(2), id(3), id(4), id(5)}}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "except prefer", wish: balance.Wish{Prefer: id(3), Except: []hangar.MachineID{id(3)}}, want: 1, missed: true},
-			{name: "instance", wish: balance.Wish{Instance: id(2)}, want: 2},
-			{name: "instance that is not", wish: balance.Wish{Instance: id(99)}, code: hangar.EdgeNoMachine, status: 404},
-			{name: "instance without the port", wish: balance.Wish{Instance: id(6)}, code: hangar.EdgeNoMachine, status: 404},
-			{name: "instance that is cordoned", wish: balance.Wish{Instance: id(5)}, code: hangar.EdgeNoMachine, status: 503},
-			{name: "instance that is excepted", wish: balance.Wish{Instance: id(2), Except: []hangar.MachineID{id(2)}}, code: hangar.EdgeNoMachine, status: 503},
-			{name: "instance, not waiting", wish: balance.Wish{Instance: id(4), NoWait: true}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "instance that is woken", wish: balance.Wish{Instance: id(4)}, want: 4},
+			{name: "prefer", wish: balance.Selector{Prefer: id(3)}, want: 3},
+			{name: "prefer a stopped one", wish: balance.Selector{Prefer: id(4)}, want: 1, missed: true},
+			{name: "prefer nobody", wish: balance.Selector{Prefer: id(99)}, want: 1, missed: true},
+			{name: "prefer a region", wish: balance.Selector{Regions: []hangar.Region{"fra"}}, want: 2},
+			{name: "the first of regions", wish: balance.Selector{Regions: []hangar.Region{"syd", "ord", "fra"}}, want: 3},
+			{name: "a word for regions", wish: balance.Selector{Regions: []hangar.Region{"us"}, OnlyRegions: true}, want: 3},
+			{name: "any region", wish: balance.Selector{Regions: []hangar.Region{"any"}, OnlyRegions: true}, want: 1},
+			{name: "prefer a region without", wish: balance.Selector{Regions: []hangar.Region{"syd"}}, want: 1},
+			{name: "only a region without", wish: balance.Selector{Regions: []hangar.Region{"syd"}, OnlyRegions: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "except", wish: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2)}}, want: 3},
+			{name: "except all", wish: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2), id(3), id(4), id(5)}}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "except prefer", wish: balance.Selector{Prefer: id(3), Exclude: []hangar.MachineID{id(3)}}, want: 1, missed: true},
+			{name: "instance", wish: balance.Selector{Instance: id(2)}, want: 2},
+			{name: "instance that is not", wish: balance.Selector{Instance: id(99)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance without the port", wish: balance.Selector{Instance: id(6)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance that is cordoned", wish: balance.Selector{Instance: id(5)}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance that is excepted", wish: balance.Selector{Instance: id(2), Exclude: []hangar.MachineID{id(2)}}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance, not waiting", wish: balance.Selector{Instance: id(4), NoWait: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "instance that is woken", wish: balance.Selector{Instance: id(4)}, want: 4},
 		} {
-			seat, err := w.wish(tc.wish)
+			permit, err := w.tryAcquire(tc.wish)
 			if tc.want == 0 {
 				wantCode(t, err, tc.code, tc.status)
 				continue
 			}
-			if err != nil || seat.Row.Machine.ID != id(tc.want) || seat.PreferredMissed != tc.missed {
-				t.Errorf("%s: got %+v, %v; want machine %d", tc.name, seat, err, tc.want)
+			if err != nil || permit.Row.Machine.ID != id(tc.want) || permit.PreferredMissed != tc.missed {
+				t.Errorf("%s: got %+v, %v; want machine %d", tc.name, permit, err, tc.want)
 				continue
 			}
-			seat.Leave()
+			permit.Release()
 		}
 		w.wantWoken(t, 4)
 	})
@@ -131,7 +131,7 @@ func TestPorts(t *testing.T) {
 		if _, ok := w.b.Endpoint(w.route, false, 80); ok || w.b.Ports(w.route) != nil {
 			t.Error("an app without machines serves a port")
 		}
-		changed := w.b.Changed()
+		changed := w.b.PortsChanged()
 		expect := func(name string, want ...balance.PortRange) {
 			t.Helper()
 			synctest.Wait()
@@ -144,15 +144,15 @@ func TestPorts(t *testing.T) {
 			default:
 				t.Errorf("%s: nobody was told", name)
 			}
-			changed = w.b.Changed()
+			changed = w.b.PortsChanged()
 		}
 		asHTTP, raw := hangar.Handling{HTTP: true}, hangar.Handling{}
 		dns := hangar.Service{Protocol: "udp", InternalPort: 53, Ports: []hangar.ServicePort{{Port: 53, Handlers: []string{"tls"}}}}
 		w.put(1, services(web(http, hangar.ServicePort{StartPort: 5000, EndPort: 5999}), dns))
 		expect("one machine", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5999}, balance.PortRange{UDP: true, First: 53, Last: 53})
 		ep := w.endpoint(5432)
-		if seat, err := w.b.Seat(t.Context(), ep, balance.Wish{}); err != nil || seat.Port != 8080 || seat.Options.StartPort != 5000 || seat.Service.InternalPort != 8080 {
-			t.Errorf("a seat of a range: %+v, %v", seat, err)
+		if permit, err := w.b.Acquire(t.Context(), ep, balance.Selector{}); err != nil || permit.Port != 8080 || permit.Options.StartPort != 5000 || permit.Service.InternalPort != 8080 {
+			t.Errorf("a seat of a range: %+v, %v", permit, err)
 		}
 		w.put(2, version("2"), services(web(hangar.ServicePort{StartPort: 5500, EndPort: 6500, Handlers: []string{"tls"}})))
 		expect("another that overlaps", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5499},
@@ -166,7 +166,7 @@ func TestPorts(t *testing.T) {
 		expect("none")
 		w.put(3, services(web(http)))
 		expect("back again", balance.PortRange{First: 80, Last: 80, Handling: asHTTP})
-		_, err := w.b.Seat(t.Context(), ep, balance.Wish{})
+		_, err := w.b.Acquire(t.Context(), ep, balance.Selector{})
 		wantCode(t, err, hangar.EdgeNoneHealthy, 503)
 	})
 }
@@ -175,11 +175,11 @@ func TestPorts(t *testing.T) {
 func TestGone(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		var gone []hangar.MachineID
-		w.b.Gone(func(id hangar.MachineID) { gone = append(gone, id) })
+		w.b.OnStale(func(id hangar.MachineID) { gone = append(gone, id) })
 		for n := 1; n <= 4; n++ {
 			w.put(n)
 		}
-		w.sit().Leave()
+		w.acquire().Release()
 		w.put(1, cordoned(true))
 		w.put(2, state(hangar.MachineSuspending))
 		w.put(2, state(hangar.MachineSuspended))
@@ -195,22 +195,22 @@ func TestGone(t *testing.T) {
 
 // TestEnded: a program has ended when nothing will answer any more; one that is asked to stop
 // or suspended has not, and who was let in ahead of the rows is not of the one before.
-func TestEnded(t *testing.T) {
+func TestExit(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
-		var last balance.Ending
+		var last balance.Exit
 		expect := func(what string, want int, change ...option) {
 			t.Helper()
 			before := last
 			w.put(1, change...)
 			synctest.Wait()
-			if last = w.b.LastEnding(testApp, id(1)); (last != before) != (want == 1) {
+			if last = w.b.LastExit(testApp, id(1)); (last != before) != (want == 1) {
 				t.Errorf("%s: ended: %t, want %d", what, last != before, want)
 			}
 		}
 		w.put(1)
-		seat := w.sit()
-		first := seat.Row
-		seat.Leave()
+		permit := w.acquire()
+		first := permit.Row
+		permit.Release()
 		expect("cordoned", 0, cordoned(true))
 		expect("uncordoned", 0, cordoned(false))
 		expect("suspending", 0, state(hangar.MachineSuspending))
@@ -220,22 +220,22 @@ func TestEnded(t *testing.T) {
 		expect("stopping", 0, state(hangar.MachineStopping))
 		ahead := *w.rows[id(1)]
 		expect("stopped", 1, state(hangar.MachineStopped))
-		if !last.Ends(first) || last.Ends(&ahead) || last.Ends(w.rows[id(1)]) {
+		if !last.Covers(first) || last.Covers(&ahead) || last.Covers(w.rows[id(1)]) {
 			t.Error("the wrong seats have ended")
 		}
 		expect("starting", 0, state(hangar.MachineStarting))
 		expect("started", 0, state(hangar.MachineStarted))
 		expect("crashed", 0, state(hangar.MachineRestarting))
 		expect("starting again", 1, state(hangar.MachineStarting))
-		if !last.Ends(&ahead) {
+		if !last.Covers(&ahead) {
 			t.Error("a seat that was given ahead of the rows has not ended")
 		}
 		expect("started again", 0, state(hangar.MachineStarted))
 		expect("another version", 1, version("2"))
-		seat = w.sit()
-		defer seat.Leave()
+		permit = w.acquire()
+		defer permit.Release()
 		ends := 0
-		seat.OnEnd(func() { ends++ })
+		permit.OnExit(func() { ends++ })
 		w.forget(1)
 		synctest.Wait()
 		if ends != 1 {
@@ -251,21 +251,21 @@ func TestFailed(t *testing.T) {
 		w.put(2, region("fra"))
 		fail := func() {
 			t.Helper()
-			seat, err := w.wish(balance.Wish{Instance: id(1)})
+			permit, err := w.tryAcquire(balance.Selector{Instance: id(1)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			seat.Failed(errors.New("reset"))
-			seat.Failed(errors.New("reset again"))
-			seat.Leave()
+			permit.Failed(errors.New("reset"))
+			permit.Failed(errors.New("reset again"))
+			permit.Release()
 		}
 		expect := func(n int) {
 			t.Helper()
-			seat := w.sit()
-			if seat.Row.Machine.ID != id(n) {
-				t.Errorf("got machine %s, want %d", seat.Row.Machine.ID, n)
+			permit := w.acquire()
+			if permit.Row.Machine.ID != id(n) {
+				t.Errorf("got machine %s, want %d", permit.Row.Machine.ID, n)
 			}
-			seat.Leave()
+			permit.Release()
 		}
 		expect(1)
 		for _, pause := range []time.Duration{1, 2, 4, 8, 10, 10} {
@@ -289,8 +289,8 @@ func TestFailed(t *testing.T) {
 func TestDial(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
-		seat := w.sit()
-		conn, err := seat.Dial(t.Context())
+		permit := w.acquire()
+		conn, err := permit.Dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,15 +305,15 @@ func TestDial(t *testing.T) {
 			{errors.New("odd"), hangar.EdgeIO},
 		} {
 			w.gate.set(id(1), func(g *guest) { g.dialErr = tc.err })
-			_, err := seat.Dial(t.Context())
+			_, err := permit.Dial(t.Context())
 			wantCode(t, err, tc.code, 502)
 			if !errors.Is(err, tc.err) {
 				t.Errorf("%v does not tell its cause", err)
 			}
 		}
-		seat.Leave()
-		seat.Leave()
-		w.wantLoads(t, 0)
+		permit.Release()
+		permit.Release()
+		w.wantInFlight(t, 0)
 	})
 }
 
@@ -324,11 +324,11 @@ func TestRefusals(t *testing.T) {
 		w.put(2, region("fra"))
 		expect := func(n int) {
 			t.Helper()
-			seat := w.sit()
-			if seat.Row.Machine.ID != id(n) {
-				t.Errorf("got machine %s, want %d", seat.Row.Machine.ID, n)
+			permit := w.acquire()
+			if permit.Row.Machine.ID != id(n) {
+				t.Errorf("got machine %s, want %d", permit.Row.Machine.ID, n)
 			}
-			seat.Leave()
+			permit.Release()
 		}
 		w.gate.set(id(1), func(g *guest) { g.draining = true })
 		expect(2)
@@ -353,20 +353,20 @@ func TestRefusals(t *testing.T) {
 func TestBlame(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
-		first := w.sit()
+		first := w.acquire()
 		if !first.Alone() {
 			t.Error("the first is not alone")
 		}
-		second := w.sit()
+		second := w.acquire()
 		if first.Alone() || second.Alone() {
 			t.Error("two are alone")
 		}
-		first.Leave()
+		first.Release()
 		if second.Alone() {
 			t.Error("who was there is forgotten")
 		}
-		third := w.sit()
-		second.Leave()
+		third := w.acquire()
+		second.Release()
 		w.put(1, state(hangar.MachineStopping))
 		w.put(1, state(stopped))
 		synctest.Wait()
@@ -378,12 +378,12 @@ func TestBlame(t *testing.T) {
 		if crashed, known := third.Crashed(); !crashed || !known {
 			t.Errorf("a crash is none: %t, %t", crashed, known)
 		}
-		third.Leave()
+		third.Release()
 		w.put(1, state(hangar.MachineStarted))
-		fourth := w.sit()
+		fourth := w.acquire()
 		if crashed, known := fourth.Crashed(); !fourth.Alone() || crashed || known {
 			t.Errorf("the next is blamed for the crash before: %t, %t, %t", fourth.Alone(), crashed, known)
 		}
-		fourth.Leave()
+		fourth.Release()
 	})
 }

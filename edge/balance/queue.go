@@ -9,24 +9,24 @@ import (
 // queue is who waits for a slot of an App, in the order in which they came.
 type queue struct {
 	first, last *waiter
-	n           int
+	length      int
 	seq         uint64
 	// doubt: since the last review, a slot has become worth less, or worth waking.
-	doubt bool
+	needsReview bool
 }
 
 // waiter is a request that waits. app.mu guards what is not said otherwise.
 type waiter struct {
 	ep         *Endpoint
-	wish       Wish
-	seg        *segment // of the topology of now; nil: there is none
-	seq        uint64   // 0: it has not been in the queue
+	selector   Selector
+	entry      *entry // of the topology of now; nil: there is none
+	seq        uint64 // 0: it has not been in the queue
 	queued     bool
 	prev, next *waiter
 
-	slot  *slot             // what it was given; its load is counted
-	err   *hangar.EdgeError // or why it waits in vain
-	ready chan struct{}     // receives a value with either
+	candidate *candidate        // what it was given; its load is counted
+	err       *hangar.EdgeError // or why it waits in vain
+	ready     chan struct{}     // receives a value with either
 
 	since int64       // only its goroutine's: when the request came
 	timer *time.Timer // likewise: ends the waiting
@@ -56,8 +56,8 @@ func (a *app) enqueue(w *waiter) {
 		w.next.prev = w
 	}
 	w.queued = true
-	q.n++
-	w.count(1)
+	q.length++
+	w.countWaiter(1)
 }
 
 func (a *app) dequeue(w *waiter) {
@@ -73,34 +73,34 @@ func (a *app) dequeue(w *waiter) {
 		w.next.prev = w.prev
 	}
 	w.prev, w.next, w.queued = nil, nil, false
-	q.n--
-	w.count(-1)
+	q.length--
+	w.countWaiter(-1)
 }
 
 // count tells the crowds that could serve a waiter.
-func (w *waiter) count(n int) {
-	if w.seg != nil {
-		for i := range w.seg.sources {
-			w.seg.sources[i].crowd.waiting += n
+func (w *waiter) countWaiter(n int) {
+	if w.entry != nil {
+		for i := range w.entry.ports {
+			w.entry.ports[i].group.waiters += n
 		}
 	}
 }
 
 // takes reports whether a slot is one that the waiter waits for.
-func (w *waiter) takes(s *slot) bool {
-	return w.seg != nil && w.seg.source(s.crowd) != nil && w.wish.allows(s)
+func (w *waiter) accepts(c *candidate) bool {
+	return w.entry != nil && w.entry.portOf(c.group) != nil && w.selector.allows(c)
 }
 
 // hand gives a waiter a slot.
-func (a *app) hand(w *waiter, s *slot, now int64) {
+func (a *app) grant(w *waiter, c *candidate, now int64) {
 	a.dequeue(w)
-	a.grab(s, now)
-	w.slot = s
+	a.reserve(c, now)
+	w.candidate = c
 	w.ready <- struct{}{}
 }
 
 // dismiss ends the waiting of one who waits in vain.
-func (a *app) dismiss(w *waiter, err *hangar.EdgeError) {
+func (a *app) reject(w *waiter, err *hangar.EdgeError) {
 	a.dequeue(w)
 	w.err = err
 	w.ready <- struct{}{}
@@ -108,56 +108,56 @@ func (a *app) dismiss(w *waiter, err *hangar.EdgeError) {
 
 // offer gives an open slot to those who have waited longest for such a one, as many as may
 // have it.
-func (a *app) offer(s *slot, now int64) {
-	for w := a.queue.first; w != nil && s.place.class == open; {
+func (a *app) offer(c *candidate, now int64) {
+	for w := a.queue.first; w != nil && c.pos.availability == available; {
 		next := w.next
-		if w.takes(s) {
-			a.hand(w, s, now)
+		if w.accepts(c) {
+			a.grant(w, c, now)
 		}
 		w = next
 	}
 }
 
 // requeue finds out anew what everybody waits for, after the topology changed.
-func (a *app) requeue(now int64) {
-	top := a.top.Load()
+func (a *app) rematch(now int64) {
+	top := a.ports.Load()
 	for w := a.queue.first; w != nil; w = w.next {
-		w.count(-1)
-		w.seg = w.ep.segment(top)
-		w.count(1)
+		w.countWaiter(-1)
+		w.entry = w.ep.entry(top)
+		w.countWaiter(1)
 	}
 	for w := a.queue.first; w != nil; {
 		next := w.next
-		if w.seg != nil {
-			if s := a.pick(w.seg, &w.wish); s != nil {
-				a.hand(w, s, now)
+		if w.entry != nil {
+			if c := a.pick(w.entry, &w.selector); c != nil {
+				a.grant(w, c, now)
 			}
 		}
 		w = next
 	}
-	a.queue.doubt = true
+	a.queue.needsReview = true
 }
 
 // review looks at everybody who waits: who waits in vain is told so, and Machines are woken
 // as need be.
-func (a *app) review(now int64) {
-	if !a.queue.doubt {
+func (a *app) reviewQueue(now int64) {
+	if !a.queue.needsReview {
 		return
 	}
-	a.queue.doubt = false
+	a.queue.needsReview = false
 	// Those who wish nothing of their own have the same prospects if they wait for the same.
-	verdicts := map[*segment]*hangar.EdgeError{}
+	verdicts := map[*entry]*hangar.EdgeError{}
 	for w := a.queue.first; w != nil; {
 		next := w.next
-		verdict, known := verdicts[w.seg]
-		if !known || !w.wish.plain() {
-			verdict = a.prospects(w.ep, w.seg, &w.wish, now)
+		verdict, known := verdicts[w.entry]
+		if !known || !w.selector.unrestricted() {
+			verdict = a.wakeOrFail(w.ep, w.entry, &w.selector, now)
 		}
-		if w.seg != nil && w.wish.plain() {
-			verdicts[w.seg] = verdict
+		if w.entry != nil && w.selector.unrestricted() {
+			verdicts[w.entry] = verdict
 		}
 		if verdict != nil {
-			a.dismiss(w, verdict)
+			a.reject(w, verdict)
 		}
 		w = next
 	}
@@ -165,13 +165,13 @@ func (a *app) review(now int64) {
 
 // prospects wakes what has to be woken for those who wait, of whom one has a wish, and says
 // why there is nothing to wait for, if so.
-func (a *app) prospects(ep *Endpoint, g *segment, w *Wish, now int64) *hangar.EdgeError {
-	if g == nil {
-		return ep.unserved()
+func (a *app) wakeOrFail(ep *Endpoint, e *entry, sel *Selector, now int64) *hangar.EdgeError {
+	if e == nil {
+		return ep.notServed()
 	}
-	a.wakeFor(g, w, now)
-	if none(a.hope(g, w)) {
-		return a.hopeless(ep, g, w, now)
+	a.wakeForWaiters(e, sel, now)
+	if none(a.countCandidates(e, sel)) {
+		return a.noCandidateError(ep, e, sel, now)
 	}
 	return nil
 }

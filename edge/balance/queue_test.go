@@ -15,10 +15,10 @@ import (
 func TestQueue(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 2), autostart(false))
-		seats := []*balance.Seat{w.sit(), w.sit()}
+		permits := []*balance.Permit{w.acquire(), w.acquire()}
 		var waiting []*outcome
 		for range 5 {
-			waiting = append(waiting, w.ask(balance.Wish{}))
+			waiting = append(waiting, w.ask(balance.Selector{}))
 		}
 		waiting[1].cancel() // it leaves the queue
 		synctest.Wait()
@@ -34,29 +34,29 @@ func TestQueue(t *testing.T) {
 					t.Error("a request got in before its turn")
 				}
 			}
-			seats[0].Leave()
-			seats = append(seats[1:], waiting[n].got(t))
+			permits[0].Release()
+			permits = append(permits[1:], waiting[n].got(t))
 		}
-		for _, s := range seats {
-			s.Leave()
+		for _, p := range permits {
+			p.Release()
 		}
-		w.wantLoads(t, 0)
-		w.sit().Leave()
+		w.wantInFlight(t, 0)
+		w.acquire().Release()
 	})
 }
 
 // TestQueueWakers: everything that makes a seat free lets in who waits, at once.
-func TestQueueWakers(t *testing.T) {
+func TestQueueGrants(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		free func(w *world, seat *balance.Seat)
+		free func(w *world, permit *balance.Permit)
 	}{
-		{"leave", func(_ *world, seat *balance.Seat) { seat.Leave() }},
-		{"another machine", func(w *world, _ *balance.Seat) { w.put(2) }},
-		{"uncordon", func(w *world, _ *balance.Seat) { w.put(3, cordoned(false)) }},
-		{"checks pass", func(w *world, _ *balance.Seat) { w.put(4, checked(hangar.CheckPassing)) }},
-		{"a higher limit", func(w *world, _ *balance.Seat) { w.put(1, version("2"), limits(1, 2)) }},
-		{"another service", func(w *world, _ *balance.Seat) {
+		{"leave", func(_ *world, permit *balance.Permit) { permit.Release() }},
+		{"another machine", func(w *world, _ *balance.Permit) { w.put(2) }},
+		{"uncordon", func(w *world, _ *balance.Permit) { w.put(3, cordoned(false)) }},
+		{"checks pass", func(w *world, _ *balance.Permit) { w.put(4, checked(hangar.CheckPassing)) }},
+		{"a higher limit", func(w *world, _ *balance.Permit) { w.put(1, version("2"), limits(1, 2)) }},
+		{"another service", func(w *world, _ *balance.Permit) {
 			w.put(5, version("2"), services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}})))
 		}},
 	} {
@@ -66,18 +66,18 @@ func TestQueueWakers(t *testing.T) {
 				w.put(3, cordoned(true), autostart(false))
 				w.put(4, checked(hangar.CheckCritical), autostart(false))
 				w.put(5, services())
-				seat := w.sit()
-				o := w.ask(balance.Wish{})
+				permit := w.acquire()
+				o := w.ask(balance.Selector{})
 				if !o.waits() {
 					t.Fatal("there was a seat")
 				}
 				start := time.Now()
-				tc.free(w, seat)
-				o.got(t).Leave()
+				tc.free(w, permit)
+				o.got(t).Release()
 				if took := time.Since(start); took > 0 {
 					t.Errorf("it took %s", took)
 				}
-				seat.Leave()
+				permit.Release()
 			})
 		})
 	}
@@ -87,11 +87,11 @@ func TestQueueWakers(t *testing.T) {
 func TestQueueEnds(t *testing.T) {
 	within(t, func(o *balance.Options) { o.QueueLimit = 2 }, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 1), autostart(false))
-		seat := w.sit()
-		_, err := w.wish(balance.Wish{NoWait: true})
+		permit := w.acquire()
+		_, err := w.tryAcquire(balance.Selector{NoWait: true})
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
-		first, second := w.ask(balance.Wish{}), w.ask(balance.Wish{Instance: id(1)})
-		_, err = w.wish(balance.Wish{})
+		first, second := w.ask(balance.Selector{}), w.ask(balance.Selector{Instance: id(1)})
+		_, err = w.tryAcquire(balance.Selector{})
 		wantCode(t, err, hangar.EdgeQueueFull, 503)
 		<-first.done
 		wantCode(t, first.err, hangar.EdgeNoCandidate, 503)
@@ -100,21 +100,21 @@ func TestQueueEnds(t *testing.T) {
 		if first.took != 5*time.Second {
 			t.Errorf("it waited %s", first.took)
 		}
-		third := w.ask(balance.Wish{})
+		third := w.ask(balance.Selector{})
 		w.put(1, state(hangar.MachineStopped))
 		<-third.done
 		wantCode(t, third.err, hangar.EdgeNoCandidate, 503)
 		if third.took != 0 {
 			t.Errorf("it waited %s in vain", third.took)
 		}
-		_, err = w.wish(balance.Wish{}) // nothing runs, and nothing may be started
+		_, err = w.tryAcquire(balance.Selector{}) // nothing runs, and nothing may be started
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
 		w.put(1, state(hangar.MachineStarting))
-		fourth := w.ask(balance.Wish{})
+		fourth := w.ask(balance.Selector{})
 		time.Sleep(time.Second)
 		w.put(1, state(hangar.MachineStarted))
-		seat.Leave()
-		fourth.got(t).Leave()
+		permit.Release()
+		fourth.got(t).Release()
 	})
 }
 
@@ -122,7 +122,7 @@ func TestQueueEnds(t *testing.T) {
 func TestQueueTCP(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, services(web(hangar.ServicePort{Port: 80})), state(hangar.MachineStopped), autostart(false))
-		_, err := w.wish(balance.Wish{})
+		_, err := w.tryAcquire(balance.Selector{})
 		wantCode(t, err, hangar.EdgeNoneHealthy, 503)
 	})
 }
@@ -131,20 +131,20 @@ func TestQueueTCP(t *testing.T) {
 func TestQueueRefused(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 1), autostart(false))
-		seat := w.sit()
-		first, second := w.ask(balance.Wish{}), w.ask(balance.Wish{})
+		permit := w.acquire()
+		first, second := w.ask(balance.Selector{}), w.ask(balance.Selector{})
 		w.gate.set(id(1), func(g *guest) { g.in++ }) // by another edge
-		seat.Leave()
+		permit.Release()
 		if !first.waits() || !second.waits() {
 			t.Error("a request got in beside another")
 		}
 		time.Sleep(200 * time.Millisecond)
 		w.gate.set(id(1), func(g *guest) { g.in-- })
-		s := first.got(t)
+		p := first.got(t)
 		if first.took > 300*time.Millisecond || !second.waits() {
 			t.Errorf("the first waited %s", first.took)
 		}
-		s.Leave()
-		second.got(t).Leave()
+		p.Release()
+		second.got(t).Release()
 	})
 }

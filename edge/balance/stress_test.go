@@ -42,14 +42,14 @@ func TestStress(t *testing.T) {
 		all.Go(func() {
 			for range requests {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(300))*time.Microsecond)
-				seat, err := w.b.Seat(ctx, ep, balance.Wish{})
+				permit, err := w.b.Acquire(ctx, ep, balance.Selector{})
 				if err == nil {
 					if rand.IntN(50) == 0 {
-						seat.Failed(context.DeadlineExceeded)
+						permit.Failed(context.DeadlineExceeded)
 					}
 					var twice sync.WaitGroup
-					twice.Go(seat.Leave)
-					seat.Leave()
+					twice.Go(permit.Release)
+					permit.Release()
 					twice.Wait()
 				}
 				cancel()
@@ -106,9 +106,9 @@ func TestFirstUse(t *testing.T) {
 	}
 	w.put(3, cordoned(false), state(hangar.MachineStarted))
 	for {
-		seat, err := w.b.Seat(t.Context(), w.endpoint(80), balance.Wish{Instance: id(3)})
+		permit, err := w.b.Acquire(t.Context(), w.endpoint(80), balance.Selector{Instance: id(3)})
 		if err == nil {
-			seat.Leave()
+			permit.Release()
 			break
 		}
 		time.Sleep(time.Millisecond) // the last rows are on their way

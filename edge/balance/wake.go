@@ -18,84 +18,84 @@ const StartGrace = 20 * time.Second
 // Bounds of the pause before a Machine that could not be woken is tried again. It doubles
 // with each failure in a row.
 const (
-	MinWakePause = time.Second
-	MaxWakePause = 10 * time.Second
+	MinWakeBackoff = time.Second
+	MaxWakeBackoff = 10 * time.Second
 )
 
 // proveWait bounds how long a Machine that somebody else started gets no requests while its
 // port takes no connections, and provePause the pauses between attempts.
 const (
-	proveWait     = 5 * time.Second
-	minProvePause = 5 * time.Millisecond
-	maxProvePause = 250 * time.Millisecond
+	probeTimeout    = 5 * time.Second
+	minProbeBackoff = 5 * time.Millisecond
+	maxProbeBackoff = 250 * time.Millisecond
 	// proveDial bounds one attempt: a Machine that has just begun, or has just ended, answers
 	// to nothing.
-	proveDial = 100 * time.Millisecond
+	probeDialTimeout = 100 * time.Millisecond
 )
 
 // wakeFor wakes as many Machines as those who wait for a segment need, beyond those that are
 // on their way.
-func (a *app) wakeFor(g *segment, w *Wish, now int64) {
-	n := a.hope(g, w)
-	if n[open] > 0 || n[wakeable] == 0 {
+func (a *app) wakeForWaiters(e *entry, sel *Selector, now int64) {
+	n := a.countCandidates(e, sel)
+	if n[available] > 0 || n[wakeable] == 0 {
 		return
 	}
 	demand := 1
-	if w.Instance == "" {
-		for i := range g.sources {
-			demand = max(demand, g.sources[i].crowd.waiting)
+	if sel.Instance == "" {
+		for i := range e.ports {
+			demand = max(demand, e.ports[i].group.waiters)
 		}
 	}
 	for coming := n[waking] + n[starting]; ; coming++ {
-		s := a.pickWake(g, w)
-		if s == nil || coming*s.capacity() >= demand {
+		c := a.pickWakeable(e, sel)
+		if c == nil || coming*c.capacity() >= demand {
 			return
 		}
-		a.wake(s, now)
+		a.wake(c, now)
 	}
 }
 
 // capacity is for how many requests a Machine is woken.
-func (s *slot) capacity() int {
-	if s.hard > 0 {
-		return s.hard
+func (c *candidate) capacity() int {
+	if c.hardLimit > 0 {
+		return c.hardLimit
 	}
-	return s.soft
+	return c.softLimit
 }
 
 // pickWake is the slot of the Machine that is to be woken next, or nil: of the nearest region,
 // and rather a suspended than a stopped one.
-func (a *app) pickWake(g *segment, w *Wish) *slot {
-	for _, id := range [...]hangar.MachineID{w.Instance, w.Prefer} {
+func (a *app) pickWakeable(e *entry, sel *Selector) *candidate {
+	for _, id := range [...]hangar.MachineID{sel.Instance, sel.Prefer} {
 		if id == "" {
 			continue
 		}
-		if s := a.slotOf(id, g); s != nil && s.place.class == wakeable && w.allows(s) {
-			return s
+		if c := a.candidateOf(id, e); c != nil && c.pos.availability == wakeable && sel.allows(c) {
+			return c
 		}
-		if id == w.Instance {
+		if id == sel.Instance {
 			return nil
 		}
 	}
-	for rank := 0; rank <= len(w.Regions); rank++ {
-		for i := range g.regions {
-			if w.rank(g.regions[i].region) != rank {
+	for rank := 0; rank <= len(sel.Regions); rank++ {
+		for i := range e.regions {
+			if sel.regionRank(e.regions[i].region) != rank {
 				continue
 			}
-			if s := atRest(g.regions[i].zones, w); s != nil {
-				return s
+			if c := firstAtRest(e.regions[i].indexes, sel); c != nil {
+				return c
 			}
 		}
 	}
 	return nil
 }
 
-func atRest(zones []*zone, w *Wish) *slot {
+func firstAtRest(indexes []*index, sel *Selector) *candidate {
 	for i := range [2]int{} {
-		for _, z := range zones {
-			for _, s := range slices.Backward(z.rest[i]) {
-				if !w.excepts(s) {
-					return s
+		for _, ix := range indexes {
+			for _, c := range slices.Backward(ix.atRest[i]) {
+				if !sel.excludes(c) {
+					return c
 				}
 			}
 		}
@@ -105,40 +105,40 @@ func atRest(zones []*zone, w *Wish) *slot {
 
 // relieve wakes one more Machine of the region of a slot that is entered although it is at
 // its soft limit, if all others there are, too.
-func (a *app) relieve(g *segment, s *slot, now int64) {
-	for i := range g.regions {
-		if g.regions[i].region != s.zone.region {
+func (a *app) wakeForLoad(e *entry, c *candidate, now int64) {
+	for i := range e.regions {
+		if e.regions[i].region != c.index.region {
 			continue
 		}
-		zones := g.regions[i].zones
+		indexes := e.regions[i].indexes
 		some := 0
-		for _, z := range zones {
-			if z.count[waking]+z.count[starting] > 0 || z.open[below].some != 0 {
+		for _, ix := range indexes {
+			if ix.counts[waking]+ix.counts[starting] > 0 || ix.available[belowSoft].nonEmpty != 0 {
 				return
 			}
-			some += z.count[wakeable]
+			some += ix.counts[wakeable]
 		}
 		if some == 0 {
 			return
 		}
-		for n := range g.sources {
-			if at := g.sources[n].crowd.lastStart; at != 0 && now-at < int64(StartGrace) {
+		for n := range e.ports {
+			if at := e.ports[n].group.lastStart; at != 0 && now-at < int64(StartGrace) {
 				return
 			}
 		}
-		a.wake(atRest(zones, &Wish{}), now)
+		a.wake(firstAtRest(indexes, &Selector{}), now)
 		return
 	}
 }
 
 // wake starts the Machine of a wakeable slot.
-func (a *app) wake(s *slot, now int64) {
-	row, port := s.m.row, s.crowd.port
-	if s.crowd.udp {
+func (a *app) wake(c *candidate, now int64) {
+	row, port := c.machine.row, c.group.port
+	if c.group.udp {
 		port = 0
 	}
-	s.waking = true
-	a.move(s, now)
+	c.waking = true
+	a.reindex(c, now)
 	ref := row.Machine.Ref()
 	bound := 2 * a.b.o.WakeWait
 	if !a.b.submit(func(ctx context.Context) {
@@ -151,92 +151,92 @@ func (a *app) wake(s *slot, now int64) {
 		if err != nil {
 			a.b.log.Info("machine was not woken", "app", string(ref.App), "machine", string(ref.ID), "error", err)
 		}
-		a.woken(s, err)
+		a.noteWake(c, err)
 	}) {
-		s.waking = false
-		a.wakeFailed(s, context.Canceled, now)
-		a.move(s, now)
+		c.waking = false
+		a.noteWakeFailure(c, context.Canceled, now)
+		a.reindex(c, now)
 	}
 }
 
 // wakeFailed notes why a Machine was not woken, and that it is not to be for a while.
-func (a *app) wakeFailed(s *slot, err error, now int64) {
-	s.wakeFailures++
-	s.wakeAfter = now + int64(min(MinWakePause<<min(s.wakeFailures-1, 10), MaxWakePause))
-	s.wakeErr = wakeError(s.m.row, err)
-	a.alarms.add(s.wakeAfter, s)
-	s.crowd.failing = append(slices.DeleteFunc(s.crowd.failing, func(other *slot) bool { return other == s || other.wakeAfter <= now }), s)
+func (a *app) noteWakeFailure(c *candidate, err error, now int64) {
+	c.wakeFailures++
+	c.wakeBackoffUntil = now + int64(min(MinWakeBackoff<<min(c.wakeFailures-1, 10), MaxWakeBackoff))
+	c.wakeErr = wakeError(c.machine.row, err)
+	a.deadlines.add(c.wakeBackoffUntil, c)
+	c.group.wakeFailed = append(slices.DeleteFunc(c.group.wakeFailed, func(other *candidate) bool { return other == c || other.wakeBackoffUntil <= now }), c)
 }
 
 // woken takes note of how waking ended.
-func (a *app) woken(s *slot, err error) {
+func (a *app) noteWake(c *candidate, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.b.now()
-	s.waking = false
-	if s.crowd == nil {
+	c.waking = false
+	if c.group == nil {
 		return // its service is gone
 	}
 	if err == nil {
-		s.rise(now)
-		a.alarms.add(s.graceUntil, s)
+		c.noteWoken(now)
+		a.deadlines.add(c.graceUntil, c)
 	} else {
-		a.wakeFailed(s, err, now)
-		if s.m.row.Machine.State == hangar.MachineStarted {
-			s.refusedUntil = s.wakeAfter // its port takes no connections
+		a.noteWakeFailure(c, err, now)
+		if c.machine.row.Machine.State == hangar.MachineStarted {
+			c.refusedUntil = c.wakeBackoffUntil // its port takes no connections
 		}
 	}
-	a.settle(s, now)
-	a.queue.doubt = true
-	a.review(now)
-	a.setTimer(now)
+	a.recheck(c, now)
+	a.queue.needsReview = true
+	a.reviewQueue(now)
+	a.armTimer(now)
 }
 
 // rise notes that the Machine is up, and its port takes connections.
-func (s *slot) rise(now int64) {
-	s.wakeFailures, s.wakeErr, s.wakeAfter = 0, nil, 0
-	s.limitUntil, s.refusedUntil, s.avoidUntil, s.failures = 0, 0, 0, 0
-	s.refusals = min(s.refusals, 1) // if it still lets nobody in, the start is not why
-	s.wokenAt, s.crowd.lastStart, s.graceUntil = now, now, now+int64(StartGrace)
-	switch s.m.row.Machine.State {
+func (c *candidate) noteWoken(now int64) {
+	c.wakeFailures, c.wakeErr, c.wakeBackoffUntil = 0, nil, 0
+	c.atLimitUntil, c.refusedUntil, c.cooldownUntil, c.connFailures = 0, 0, 0, 0
+	c.refusals = min(c.refusals, 1) // if it still lets nobody in, the start is not why
+	c.wokenAt, c.group.lastStart, c.graceUntil = now, now, now+int64(StartGrace)
+	switch c.machine.row.Machine.State {
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineStarting:
-		s.up, s.upRow = true, s.m.row
-		s.byRow = s.prospect(&s.m.row.Machine)
+		c.up, c.upRow = true, c.machine.row
+		c.byRow = c.availabilityByRow(&c.machine.row.Machine)
 	default:
 	}
 }
 
 // prove keeps requests from a slot whose Machine has just been started until its port takes
 // connections.
-func (a *app) prove(s *slot) {
-	ref, host, port := s.m.row.Machine.Ref(), s.m.row.Machine.Host, s.crowd.port
+func (a *app) probe(c *candidate) {
+	ref, host, port := c.machine.row.Machine.Ref(), c.machine.row.Machine.Host, c.group.port
 	ended := make(chan struct{})
-	s.proving = ended
-	s.waking = a.b.submit(func(ctx context.Context) {
-		a.b.accepts(ctx, ended, host, ref, port)
+	c.probing = ended
+	c.waking = a.b.submit(func(ctx context.Context) {
+		a.b.awaitPort(ctx, ended, host, ref, port)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		now := a.b.now()
-		s.waking = false
-		if s.crowd != nil {
-			a.settle(s, now)
-			a.review(now)
-			a.setTimer(now)
+		c.waking = false
+		if c.group != nil {
+			a.recheck(c, now)
+			a.reviewQueue(now)
+			a.armTimer(now)
 		}
 	})
 }
 
 // accepts returns when a port of a Machine takes connections, or it is futile to wait for that,
 // as when the Machine has ended.
-func (b *Balancer) accepts(ctx context.Context, ended <-chan struct{}, host hangar.HostID, ref hangar.MachineRef, port int) {
-	ctx, cancel := context.WithTimeout(ctx, proveWait)
+func (b *Balancer) awaitPort(ctx context.Context, ended <-chan struct{}, host hangar.HostID, ref hangar.MachineRef, port int) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	gate, err := b.o.Gates.Gate(host)
 	if err != nil {
 		return
 	}
-	for pause := minProvePause; ; pause = min(2*pause, maxProvePause) {
-		attempt, cancel := context.WithTimeout(ctx, proveDial)
+	for pause := minProbeBackoff; ; pause = min(2*pause, maxProbeBackoff) {
+		attempt, cancel := context.WithTimeout(ctx, probeDialTimeout)
 		conn, err := gate.DialService(attempt, ref, port)
 		cancel()
 		if err == nil {

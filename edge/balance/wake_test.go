@@ -30,17 +30,17 @@ func TestWakeFromZero(t *testing.T) {
 			w.slow(2, 300*time.Millisecond, nil)
 			var held []*outcome
 			for range 50 {
-				held = append(held, w.ask(balance.Wish{}))
+				held = append(held, w.ask(balance.Selector{}))
 			}
 			for _, o := range held {
-				seat := o.got(t)
-				if o.took != 300*time.Millisecond || seat.Woken != o.took || seat.Row.Machine.ID != id(2) {
-					t.Errorf("machine %s after %s, of which %s waking", seat.Row.Machine.ID, o.took, seat.Woken)
+				permit := o.got(t)
+				if o.took != 300*time.Millisecond || permit.Woken != o.took || permit.Row.Machine.ID != id(2) {
+					t.Errorf("machine %s after %s, of which %s waking", permit.Row.Machine.ID, o.took, permit.Woken)
 				}
-				defer seat.Leave()
+				defer permit.Release()
 			}
 			w.wantWoken(t, 2)
-			if seat := w.sit(); seat.Woken != 0 {
+			if permit := w.acquire(); permit.Woken != 0 {
 				t.Error("who did not wait says it did")
 			}
 		})
@@ -56,14 +56,14 @@ func TestWakeAsMany(t *testing.T) {
 		}
 		var held []*outcome
 		for range 9 {
-			held = append(held, w.ask(balance.Wish{}))
+			held = append(held, w.ask(balance.Selector{}))
 		}
 		synctest.Wait()
 		if n := len(w.gate.woken()); n != 3 {
 			t.Errorf("%d are woken, want 3", n)
 		}
 		for _, o := range held {
-			defer o.got(t).Leave()
+			defer o.got(t).Release()
 		}
 	})
 }
@@ -89,15 +89,15 @@ func TestWakeCodes(t *testing.T) {
 				w.put(2, state(stopped))
 				w.slow(1, 0, tc.err)
 				w.slow(2, 0, tc.err)
-				_, err := w.wish(balance.Wish{})
+				_, err := w.tryAcquire(balance.Selector{})
 				wantCode(t, err, tc.code, 503)
 				w.wantWoken(t, 1, 2)
-				_, err = w.wish(balance.Wish{Instance: id(1)}) // not tried again at once
+				_, err = w.tryAcquire(balance.Selector{Instance: id(1)}) // not tried again at once
 				wantCode(t, err, tc.code, 503)
 				w.wantWoken(t, 1, 2)
 				w.slow(1, 0, nil)
 				time.Sleep(1100 * time.Millisecond)
-				w.sit().Leave()
+				w.acquire().Release()
 			})
 		})
 	}
@@ -109,8 +109,8 @@ func TestWakeAnother(t *testing.T) {
 		w.put(1, state(stopped), region("fra"))
 		w.put(2, state(suspended))
 		w.slow(2, 0, hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"))
-		if seat := w.sit(); seat.Row.Machine.ID != id(1) {
-			t.Errorf("got machine %s", seat.Row.Machine.ID)
+		if permit := w.acquire(); permit.Row.Machine.ID != id(1) {
+			t.Errorf("got machine %s", permit.Row.Machine.ID)
 		}
 		w.wantWoken(t, 1, 2)
 	})
@@ -121,14 +121,14 @@ func TestWakeTimeout(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
 		w.slow(1, 15*time.Second, nil)
-		first := w.ask(balance.Wish{})
+		first := w.ask(balance.Selector{})
 		time.Sleep(7 * time.Second)
-		second := w.ask(balance.Wish{})
+		second := w.ask(balance.Selector{})
 		<-first.done
 		if wantCode(t, first.err, hangar.EdgeWakeTimeout, 503); first.took != 10*time.Second {
 			t.Errorf("it waited %s", first.took)
 		}
-		second.got(t).Leave()
+		second.got(t).Release()
 		w.wantWoken(t, 1)
 	})
 }
@@ -138,11 +138,11 @@ func TestWakeGivenUp(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
 		w.slow(1, time.Second, nil)
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		o.cancel()
 		<-o.done
 		time.Sleep(2 * time.Second)
-		if seat := w.sit(); seat.Woken != 0 {
+		if permit := w.acquire(); permit.Woken != 0 {
 			t.Error("it was woken again")
 		}
 		w.wantWoken(t, 1)
@@ -151,7 +151,7 @@ func TestWakeGivenUp(t *testing.T) {
 
 // TestRelieve: with running Machines, one more is started when all are at their soft limits,
 // nobody waits for it, and a start is given time to bring relief.
-func TestRelieve(t *testing.T) {
+func TestWakeForLoad(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(2, 100))
 		w.put(2, state(stopped), limits(2, 100), region("fra")) // soft limits push nobody far away
@@ -161,23 +161,23 @@ func TestRelieve(t *testing.T) {
 		for n := 3; n <= 5; n++ {
 			w.slow(n, 500*time.Millisecond, nil)
 		}
-		w.sit()
-		w.sit()
+		w.acquire()
+		w.acquire()
 		w.wantWoken(t)
 		for range 10 {
-			if seat := w.sit(); seat.Row.Machine.ID != id(1) {
-				t.Errorf("got machine %s", seat.Row.Machine.ID)
+			if permit := w.acquire(); permit.Row.Machine.ID != id(1) {
+				t.Errorf("got machine %s", permit.Row.Machine.ID)
 			}
 		}
 		w.wantWoken(t, 5)
 		time.Sleep(time.Second)
 		for range 10 {
-			w.sit()
+			w.acquire()
 		}
-		w.wantLoads(t, 12, 0, 0, 0, 10)
+		w.wantInFlight(t, 12, 0, 0, 0, 10)
 		w.wantWoken(t, 5)
 		time.Sleep(balance.StartGrace)
-		w.sit()
+		w.acquire()
 		synctest.Wait()
 		if n := len(w.gate.woken()); n != 2 {
 			t.Errorf("%d were woken, want 2", n)
@@ -193,8 +193,8 @@ func TestWakeAtHardLimits(t *testing.T) {
 			w.slow(n, 100*time.Millisecond, nil)
 		}
 		for range 3 {
-			if seat := w.sit(); seat.Woken != 100*time.Millisecond {
-				t.Errorf("waited %s", seat.Woken)
+			if permit := w.acquire(); permit.Woken != 100*time.Millisecond {
+				t.Errorf("waited %s", permit.Woken)
 			}
 		}
 		w.wantWoken(t, 1, 2, 3)
@@ -208,7 +208,7 @@ func TestWakeUnready(t *testing.T) {
 		w.put(1, checked(hangar.CheckCritical))
 		w.put(2, state(stopped), checked(hangar.CheckWarning))
 		w.put(3, state(stopped), checked(hangar.CheckWarning))
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		synctest.Wait()
 		if n := len(w.gate.woken()); n != 1 {
 			t.Fatalf("%d are woken", n)
@@ -223,8 +223,8 @@ func TestWakeUnready(t *testing.T) {
 			n = 3
 		}
 		w.put(n, state(hangar.MachineStarted), checked(hangar.CheckPassing))
-		if seat := o.got(t); seat.Row.Machine.ID != up || seat.Woken != 2*time.Second {
-			t.Errorf("got machine %s, woken %s", seat.Row.Machine.ID, seat.Woken)
+		if permit := o.got(t); permit.Row.Machine.ID != up || permit.Woken != 2*time.Second {
+			t.Errorf("got machine %s, woken %s", permit.Row.Machine.ID, permit.Woken)
 		}
 	})
 }
@@ -234,9 +234,9 @@ func TestWakeUnready(t *testing.T) {
 func TestWakeAfterStopping(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
-		w.sit().Leave()
+		w.acquire().Release()
 		w.gate.set(id(1), func(g *guest) { g.draining = true }) // the host has decided, rows say nothing yet
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		time.Sleep(10 * time.Millisecond)
 		w.put(1, state(hangar.MachineSuspending))
 		time.Sleep(100 * time.Millisecond)
@@ -262,7 +262,7 @@ func TestWakeNot(t *testing.T) {
 	} {
 		within(t, nil, func(t *testing.T, w *world) {
 			w.put(1, options...)
-			_, err := w.wish(balance.Wish{})
+			_, err := w.tryAcquire(balance.Selector{})
 			if wantCode(t, err, hangar.EdgeNoCandidate, 503); t.Failed() {
 				t.Error(name)
 			}
@@ -276,25 +276,25 @@ func TestWakeNot(t *testing.T) {
 func TestWakeOnly(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped), autostartAbsent)
-		w.sit().Leave()
+		w.acquire().Release()
 		w.wantWoken(t, 1)
 		w.put(1, state(suspended))
 		w.put(2, state(stopped), services())
-		_, err := w.wish(balance.Wish{})
+		_, err := w.tryAcquire(balance.Selector{})
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
 		w.forget(2)
-		w.sit().Leave()
+		w.acquire().Release()
 		w.wantWoken(t, 1, 1)
 		w.put(1, state(hangar.MachineStopping))
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		w.put(1, state(stopped))
-		o.got(t).Leave()
+		o.got(t).Release()
 		w.wantWoken(t, 1, 1, 1)
 	})
 	within(t, nil, func(t *testing.T, w *world) {
 		disabled := true
 		w.put(1, state(stopped), autostartAbsent, func(r *hangar.MachineRow) { r.Machine.Config.DisableMachineAutostart = &disabled })
-		_, err := w.wish(balance.Wish{})
+		_, err := w.tryAcquire(balance.Selector{})
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
 		w.wantWoken(t)
 	})
@@ -308,11 +308,11 @@ func TestWakeEnded(t *testing.T) {
 		w.put(1, state(stopped))
 		w.put(2, state(stopped), region("fra"))
 		w.slow(1, time.Hour, nil)
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		stop()
 		<-o.done // it is being started, whoever waits
 		wantCode(t, o.err, hangar.EdgeWakeTimeout, 503)
-		_, err := w.wish(balance.Wish{Instance: id(2)})
+		_, err := w.tryAcquire(balance.Selector{Instance: id(2)})
 		wantCode(t, err, hangar.EdgeStartCancelled, 503)
 	})
 }
@@ -321,7 +321,7 @@ func TestWakeEnded(t *testing.T) {
 func TestStartedByOthers(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(hangar.MachineStarting), autostart(false))
-		o := w.ask(balance.Wish{})
+		o := w.ask(balance.Selector{})
 		w.gate.set(id(1), func(g *guest) {
 			g.dialErr = hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonConnectionRefused, "refused")
 		})
@@ -348,7 +348,7 @@ func TestStoppedBeforeItServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			within(t, nil, func(t *testing.T, w *world) {
 				w.put(1, state(hangar.MachineStarting))
-				o := w.ask(balance.Wish{})
+				o := w.ask(balance.Selector{})
 				w.gate.set(id(1), func(g *guest) { g.dialErr = dialErr })
 				w.put(1, state(hangar.MachineStarted))
 				time.Sleep(time.Second)
@@ -368,15 +368,15 @@ func TestWakeOldRow(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.lag = time.Hour
 		w.put(1)
-		w.sit().Leave()
+		w.acquire().Release()
 		w.gate.set(id(1), func(g *guest) { g.state = stopped })
-		seat := w.sit()
-		if w.wantWoken(t, 1); seat.Woken == 0 || seat.Woken > time.Second {
-			t.Errorf("woken after %s", seat.Woken)
+		permit := w.acquire()
+		if w.wantWoken(t, 1); permit.Woken == 0 || permit.Woken > time.Second {
+			t.Errorf("woken after %s", permit.Woken)
 		}
-		seat.Leave()
+		permit.Release()
 		w.gate.set(id(1), func(g *guest) { g.cordoned = true })
-		_, err := w.wish(balance.Wish{})
+		_, err := w.tryAcquire(balance.Selector{})
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
 		w.wantWoken(t, 1)
 	})
@@ -388,9 +388,9 @@ func TestPreferWakes(t *testing.T) {
 		for n := 1; n <= 4; n++ {
 			w.put(n, state(stopped))
 		}
-		seat, err := w.wish(balance.Wish{Prefer: id(2)})
-		if err != nil || seat.PreferredMissed || seat.Row.Machine.ID != id(2) {
-			t.Errorf("got %+v, %v", seat, err)
+		permit, err := w.tryAcquire(balance.Selector{Prefer: id(2)})
+		if err != nil || permit.PreferredMissed || permit.Row.Machine.ID != id(2) {
+			t.Errorf("got %+v, %v", permit, err)
 		}
 		w.wantWoken(t, 2)
 	})

@@ -222,33 +222,33 @@ func (w *world) endpoint(port int) *balance.Endpoint {
 }
 
 // wish is a Seat at port 80 that is not waited for.
-func (w *world) wish(wish balance.Wish) (*balance.Seat, error) {
+func (w *world) tryAcquire(sel balance.Selector) (*balance.Permit, error) {
 	w.t.Helper()
 	synctest.Wait()
-	return w.b.Seat(w.t.Context(), w.endpoint(80), wish)
+	return w.b.Acquire(w.t.Context(), w.endpoint(80), sel)
 }
 
 // sit takes a Seat at port 80.
-func (w *world) sit() *balance.Seat {
+func (w *world) acquire() *balance.Permit {
 	w.t.Helper()
-	seat, err := w.wish(balance.Wish{})
+	permit, err := w.tryAcquire(balance.Selector{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return seat
+	return permit
 }
 
 // outcome is how a Seat that was asked for in the background ended.
 type outcome struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when what follows is known
-	seat   *balance.Seat
+	permit *balance.Permit
 	err    error
 	took   time.Duration
 }
 
 // ask asks for a Seat at port 80 in the background.
-func (w *world) ask(wish balance.Wish) *outcome {
+func (w *world) ask(sel balance.Selector) *outcome {
 	w.t.Helper()
 	synctest.Wait()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -257,7 +257,7 @@ func (w *world) ask(wish balance.Wish) *outcome {
 	go func() {
 		defer close(o.done)
 		start := time.Now()
-		o.seat, o.err = w.b.Seat(ctx, ep, wish)
+		o.permit, o.err = w.b.Acquire(ctx, ep, sel)
 		o.took = time.Since(start)
 	}()
 	synctest.Wait()
@@ -275,13 +275,13 @@ func (o *outcome) waits() bool {
 }
 
 // got waits for the Seat.
-func (o *outcome) got(tb testing.TB) *balance.Seat {
+func (o *outcome) got(tb testing.TB) *balance.Permit {
 	tb.Helper()
 	<-o.done
 	if o.err != nil {
 		tb.Fatal(o.err)
 	}
-	return o.seat
+	return o.permit
 }
 
 // wantCode checks an error of the edge.
@@ -294,7 +294,7 @@ func wantCode(tb testing.TB, err error, code hangar.EdgeCode, status int) {
 }
 
 // wantLoads checks how many are in Machines 1, 2, ….
-func (w *world) wantLoads(tb testing.TB, want ...int) {
+func (w *world) wantInFlight(tb testing.TB, want ...int) {
 	tb.Helper()
 	var got []int
 	for n := range want {

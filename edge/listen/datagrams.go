@@ -167,18 +167,18 @@ func (l *Listeners) forgetPending(s *session) {
 // exchange finds a Machine for a session and returns what it answers until there is nothing
 // to be said any more.
 func (d *datagrams) exchange(ctx context.Context, s *session) {
-	seat, machine, err := d.connect(ctx)
+	permit, machine, err := d.connect(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.tell(s.remote, err)
 		}
 		return
 	}
-	defer seat.Leave()
+	defer permit.Release()
 	defer machine.Close()
 	stop := context.AfterFunc(ctx, func() { _ = machine.Close() })
 	defer stop()
-	defer seat.OnEnd(func() { _ = machine.Close() })()
+	defer permit.OnExit(func() { _ = machine.Close() })()
 	d.l.begin(s, machine)
 	d.answer(s, machine)
 }
@@ -191,7 +191,7 @@ func (d *datagrams) tell(remote netip.AddrPort, err error) {
 }
 
 // connect finds a Machine that takes datagrams.
-func (d *datagrams) connect(ctx context.Context) (*balance.Seat, net.Conn, error) {
+func (d *datagrams) connect(ctx context.Context) (*balance.Permit, net.Conn, error) {
 	none := &hangar.EdgeError{Code: hangar.EdgeNoneHealthy, Message: fmt.Sprintf("the app has no service for datagrams on port %d", d.local.Port())}
 	route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr())
 	if !ok {
@@ -205,12 +205,12 @@ func (d *datagrams) connect(ctx context.Context) (*balance.Seat, net.Conn, error
 }
 
 // dialDatagrams connects a socket with the Machine of a seat.
-func (l *Listeners) dialDatagrams(s *balance.Seat, ctx context.Context) (net.Conn, error) { //nolint:revive // as a method expression has it
-	gate, err := l.o.Gates.Gate(s.Row.Machine.Host)
+func (l *Listeners) dialDatagrams(p *balance.Permit, ctx context.Context) (net.Conn, error) { //nolint:revive // as a method expression has it
+	gate, err := l.o.Gates.Gate(p.Row.Machine.Host)
 	if err != nil {
 		return nil, err
 	}
-	return gate.DialDatagrams(ctx, s.Row.Machine.Ref(), s.Port)
+	return gate.DialDatagrams(ctx, p.Row.Machine.Ref(), p.Port)
 }
 
 // begin sends what has waited for the Machine.

@@ -67,7 +67,7 @@ func (f *follower) follow(ctx context.Context) {
 	soon := time.NewTimer(early)
 	defer soon.Stop()
 	for began := time.Now(); ctx.Err() == nil; {
-		routes, ports := f.o.Routes.Changed(), f.o.Balancer.Changed()
+		routes, ports := f.o.Routes.Changed(), f.o.Balancer.PortsChanged()
 		round := time.Now()
 		f.keys.rotate(round, f.log, f.configs.clear)
 		f.progress.begin()

@@ -27,17 +27,17 @@ const (
 // gets first what was read already. After an error the client's connection is still open.
 func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read []byte) error {
 	a.hand(&l.arrivals)
-	seat, machine, err := l.connect(ctx, a.endpoint, (*balance.Seat).Dial)
+	permit, machine, err := l.connect(ctx, a.endpoint, (*balance.Permit).Dial)
 	if err != nil {
 		return err
 	}
-	defer seat.Leave()
+	defer permit.Release()
 	defer machine.Close()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer seat.OnEnd(func() { end(errMachineEnded) })()
+	defer permit.OnExit(func() { end(errMachineEnded) })()
 	if a.endpoint.Handling.ProxyProto {
-		if err := introduce(machine, a, seat.Options); err != nil {
+		if err := introduce(machine, a, permit.Options); err != nil {
 			return &hangar.EdgeError{Code: hangar.EdgeIO, Message: "the machine does not take the PROXY header", Err: err}
 		}
 	}
@@ -53,11 +53,11 @@ func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read 
 
 // connect gets a seat in a Machine and connects to it. While nothing was sent another
 // Machine is as good.
-func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(*balance.Seat, context.Context) (net.Conn, error)) (*balance.Seat, net.Conn, error) {
-	var wish balance.Wish
+func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(*balance.Permit, context.Context) (net.Conn, error)) (*balance.Permit, net.Conn, error) {
+	var sel balance.Selector
 	var latest *hangar.EdgeError // of a Machine
 	for range maxAttempts {
-		seat, err := l.o.Balancer.Seat(ctx, e, wish)
+		permit, err := l.o.Balancer.Acquire(ctx, e, sel)
 		if err != nil {
 			if latest == nil {
 				return nil, nil, err
@@ -65,20 +65,20 @@ func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(
 			if pause.For(ctx, attemptPause) != nil {
 				return nil, nil, latest
 			}
-			wish.Except = nil // there is no other
+			sel.Exclude = nil // there is no other
 			continue
 		}
-		conn, err := dial(seat, ctx)
+		conn, err := dial(permit, ctx)
 		if err == nil {
-			return seat, conn, nil
+			return permit, conn, nil
 		}
-		seat.Failed(err)
-		seat.Leave()
-		latest = dialError(err, seat)
+		permit.Failed(err)
+		permit.Release()
+		latest = dialError(err, permit)
 		if ctx.Err() != nil {
 			return nil, nil, latest
 		}
-		wish.Except = append(wish.Except, seat.Row.Machine.ID)
+		sel.Exclude = append(sel.Exclude, permit.Row.Machine.ID)
 	}
 	return nil, nil, latest
 }
@@ -87,15 +87,15 @@ func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(
 var errMachineEnded = errors.New("the machine has ended")
 
 // dialError says why a Machine could not be connected to.
-func dialError(err error, s *balance.Seat) *hangar.EdgeError {
+func dialError(err error, p *balance.Permit) *hangar.EdgeError {
 	if e, ok := errors.AsType[*hangar.EdgeError](err); ok {
 		return e
 	}
-	e := &hangar.EdgeError{Code: hangar.EdgeIO, Message: fmt.Sprintf("machine %s cannot be connected to on port %d", s.Row.Machine.ID, s.Port), Err: err}
+	e := &hangar.EdgeError{Code: hangar.EdgeIO, Message: fmt.Sprintf("machine %s cannot be connected to on port %d", p.Row.Machine.ID, p.Port), Err: err}
 	switch {
 	case hangar.ReasonOf(err) == hangar.ReasonConnectionRefused, errors.Is(err, syscall.ECONNREFUSED):
 		e.Code = hangar.EdgeRefusedPort
-		e.Message = fmt.Sprintf("nothing listens on port %d of machine %s; a program has to listen on 0.0.0.0 or [::], not on 127.0.0.1", s.Port, s.Row.Machine.ID)
+		e.Message = fmt.Sprintf("nothing listens on port %d of machine %s; a program has to listen on 0.0.0.0 or [::], not on 127.0.0.1", p.Port, p.Row.Machine.ID)
 		e.Err = nil
 	case hangar.CodeOf(err) == hangar.CodeTimeout:
 		e.Code = hangar.EdgeConnectTimeout

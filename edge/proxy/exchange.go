@@ -17,30 +17,30 @@ import (
 // exchange is a request of a client on its way to a Machine, and the answer on its way back.
 // One goroutine owns it.
 type exchange struct {
-	p       *Proxy
-	visitor *visitor
-	w       http.ResponseWriter
-	sent    *http.Request // as the client sent it, with the headers of identify
-	r       *http.Request // as it is passed on now: sent, or sent transformed
-	id      string
-	start   time.Time
-	route   *hangar.AppRoute // of ep
-	ep      *balance.Endpoint
-	home    origin       // where the client's request came to
-	wishes  balance.Wish // the client's
-	wish    balance.Wish // that holds now
-	body    *body        // nil: none
-	upgrade string       // the protocol that the client asks to switch to
-	replays replays
-	stay    stay              // in the Machine that is being asked
-	machine hangar.MachineRef // the one tried last
-	host    hangar.HostID     // of machine
-	charged bool              // it counts for the organization of home
-	done    bool              // machine may have done what the request says, and it must not be done twice
-	breaks  int               // how often its connection broke off after it was sent
-	status  int               // of the answer; 0: none
-	bytes   int64             // of its body that were taken over from the Machine, or from a file
-	code    hangar.EdgeCode   // of what the edge answered by itself
+	p              *Proxy
+	visitor        *visitor
+	w              http.ResponseWriter
+	sent           *http.Request // as the client sent it, with the headers of identify
+	r              *http.Request // as it is passed on now: sent, or sent transformed
+	id             string
+	start          time.Time
+	route          *hangar.AppRoute // of ep
+	ep             *balance.Endpoint
+	home           origin           // where the client's request came to
+	clientSelector balance.Selector // the client's
+	selector       balance.Selector // that holds now
+	body           *body            // nil: none
+	upgrade        string           // the protocol that the client asks to switch to
+	replays        replays
+	stay           stay              // in the Machine that is being asked
+	machine        hangar.MachineRef // the one tried last
+	host           hangar.HostID     // of machine
+	charged        bool              // it counts for the organization of home
+	done           bool              // machine may have done what the request says, and it must not be done twice
+	breaks         int               // how often its connection broke off after it was sent
+	status         int               // of the answer; 0: none
+	bytes          int64             // of its body that were taken over from the Machine, or from a file
+	code           hangar.EdgeCode   // of what the edge answered by itself
 
 	values [12]string // that headers consist of; see value
 	used   int
@@ -139,7 +139,7 @@ func (x *exchange) admit() *hangar.EdgeError {
 	if r.ProtoMajor == 1 {
 		v.serves(ep)
 	}
-	if x.wishes, e = wished(r.Header); e != nil {
+	if x.clientSelector, e = selectorOf(r.Header); e != nil {
 		return e
 	}
 	if x.charged = p.orgs.Take(x.route.Org); !x.charged {
@@ -248,19 +248,19 @@ const (
 func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.done, x.breaks = false, 0
 	ctx, stop, heard := x.replays.bound(ctx)
-	wish, delay := x.wish, minPause
-	wish.Except = slices.Clip(wish.Except)
-	given := len(wish.Except)
+	sel, delay := x.selector, minPause
+	sel.Exclude = slices.Clip(sel.Exclude)
+	given := len(sel.Exclude)
 	var first time.Time // when the first attempt failed
 	var last *hangar.EdgeError
 	for attempt := 1; ; attempt++ {
-		seat, err := x.p.balancer.Seat(ctx, x.ep, wish)
+		permit, err := x.p.balancer.Acquire(ctx, x.ep, sel)
 		if err != nil {
 			if x.renewed() {
 				continue // the service has been changed under the request
 			}
-			if ctx.Err() == nil && last != nil && len(wish.Except) > given && x.patient(first, attempt) && pause.For(ctx, delay) == nil {
-				wish.Except, delay = wish.Except[:given:given], min(2*delay, maxPause)
+			if ctx.Err() == nil && last != nil && len(sel.Exclude) > given && x.patient(first, attempt) && pause.For(ctx, delay) == nil {
+				sel.Exclude, delay = sel.Exclude[:given:given], min(2*delay, maxPause)
 				continue // there is nobody but those that failed
 			}
 			stop()
@@ -269,10 +269,10 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 			}
 			return nil, last
 		}
-		x.machine, x.host = seat.Row.Machine.Ref(), seat.Row.Machine.Host
-		x.stay.enter(seat)
-		x.target(seat)
-		a, f := x.try(ctx, seat)
+		x.machine, x.host = permit.Row.Machine.Ref(), permit.Row.Machine.Host
+		x.stay.enter(permit)
+		x.target(permit)
+		a, f := x.try(ctx, permit)
 		if f == nil {
 			heard()
 			before := a.stop
@@ -283,7 +283,7 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 		if last = f.err; first.IsZero() {
 			first = time.Now()
 		}
-		if !x.again(ctx, seat, f) || !x.patient(first, attempt) {
+		if !x.again(ctx, permit, f) || !x.patient(first, attempt) {
 			stop()
 			if attempt >= x.p.limits.MaxAttempts {
 				last = &hangar.EdgeError{Code: hangar.EdgeRetries, Status: last.Status, Message: "connections to machines failed too often: " + last.Message, Err: last.Err}
@@ -291,8 +291,8 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 			return nil, last
 		}
 		x.p.stats.retries.Add(1)
-		if wish.Instance == "" {
-			wish.Except = append(wish.Except, seat.Row.Machine.ID)
+		if sel.Instance == "" {
+			sel.Exclude = append(sel.Exclude, permit.Row.Machine.ID)
 		} else if pause.For(ctx, delay) != nil {
 			stop()
 			return nil, last
@@ -319,9 +319,9 @@ func (x *exchange) patient(first time.Time, attempt int) bool {
 }
 
 // target tells the Machine of a seat what it has to know of how it was chosen.
-func (x *exchange) target(seat *balance.Seat) {
-	if seat.PreferredMissed {
-		preferredUnavailable.set(x.r.Header, []string{string(x.wish.Prefer)})
+func (x *exchange) target(permit *balance.Permit) {
+	if permit.PreferredMissed {
+		preferredUnavailable.set(x.r.Header, []string{string(x.selector.Prefer)})
 	} else if x.r.Header[preferredUnavailable.neutral] != nil {
 		preferredUnavailable.remove(x.r.Header)
 	}
@@ -354,21 +354,21 @@ func (x *exchange) http2() bool {
 }
 
 // wished reads where the client wants the request to go.
-func wished(h http.Header) (w balance.Wish, e *hangar.EdgeError) {
-	w.Instance = hangar.MachineID(forceInstance.get(h))
-	w.Prefer = hangar.MachineID(preferInstance.get(h))
+func selectorOf(h http.Header) (sel balance.Selector, e *hangar.EdgeError) {
+	sel.Instance = hangar.MachineID(forceInstance.get(h))
+	sel.Prefer = hangar.MachineID(preferInstance.get(h))
 	if list := preferRegion.get(h); list != "" {
-		w.Regions, _, _ = replay.Regions(list) // a preference that makes no sense is none
+		sel.Regions, _, _ = replay.Regions(list) // a preference that makes no sense is none
 	}
 	if list := forceRegion.get(h); list != "" {
 		regions, anywhere, err := replay.Regions(list)
 		if err != nil || len(regions) == 0 && !anywhere {
-			return w, &hangar.EdgeError{
+			return sel, &hangar.EdgeError{
 				Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest,
 				Message: "the header " + hangar.HeaderForceRegion.Neutral + " is not a list of regions", Err: err,
 			}
 		}
-		w.Regions, w.OnlyRegions = regions, !anywhere
+		sel.Regions, sel.OnlyRegions = regions, !anywhere
 	}
-	return w, nil
+	return sel, nil
 }

@@ -97,12 +97,12 @@ func (x *exchange) statics() bool {
 // machineFile answers with a file of a Machine, in which the request is meanwhile.
 func (x *exchange) machineFile(w http.ResponseWriter) error {
 	ctx := x.sent.Context()
-	seat, err := x.p.balancer.Seat(ctx, x.ep, x.wishes)
+	permit, err := x.p.balancer.Acquire(ctx, x.ep, x.clientSelector)
 	if err != nil {
 		return edgeError(ctx, err)
 	}
-	defer seat.Leave()
-	m := &seat.Row.Machine
+	defer permit.Release()
+	m := &permit.Row.Machine
 	rule, rest, ok := statics.Match(m.Config.Statics, x.sent.URL.EscapedPath())
 	if !ok || rule.TigrisBucket != "" {
 		return statics.ErrNoFile // it is of another version

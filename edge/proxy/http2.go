@@ -183,8 +183,8 @@ func (p *multiplexes) drop(id hangar.MachineID) {
 }
 
 // tryHTTP2 is try over HTTP/2.
-func (x *exchange) tryHTTP2(ctx context.Context, seat *balance.Seat) (*answer, *failure) {
-	to := destination{seat.Row.Machine.ID, seat.Row.Machine.InstanceID, seat.Port}
+func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answer, *failure) {
+	to := destination{permit.Row.Machine.ID, permit.Row.Machine.InstanceID, permit.Port}
 	shared := &to
 	if x.ep.Handling.ProxyProto {
 		shared = nil
@@ -196,7 +196,7 @@ func (x *exchange) tryHTTP2(ctx context.Context, seat *balance.Seat) (*answer, *
 		}
 		if m == nil {
 			var err error
-			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dial(ctx, seat) }); err != nil {
+			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dial(ctx, permit) }); err != nil {
 				x.stay.leave()
 				return nil, &failure{err: dialError(err), unsent: true}
 			}
@@ -210,7 +210,7 @@ func (x *exchange) tryHTTP2(ctx context.Context, seat *balance.Seat) (*answer, *
 		if f.unsent || f.stale {
 			m.retire()
 		}
-		if !f.stale || !x.again(ctx, seat, f) {
+		if !f.stale || !x.again(ctx, permit, f) {
 			x.stay.leave()
 			return nil, f
 		}

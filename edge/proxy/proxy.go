@@ -203,7 +203,7 @@ func New(o Options) *Proxy {
 		Handler: p.handler, HeaderTimeout: p.limits.HeaderTimeout, IdleTimeout: p.limits.IdleTimeout, BodyTimeout: p.limits.BodyTimeout,
 		MaxHeaderBytes: p.limits.MaxHeaderBytes, Timeouts: timeouts, Refuse: p.refuse, HTTP2: p.priorKnowledge, Taken: taken, Log: o.Log,
 	}
-	o.Balancer.Gone(p.gone)
+	o.Balancer.OnStale(p.gone)
 	return p
 }
 

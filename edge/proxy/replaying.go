@@ -65,7 +65,7 @@ func (x *exchange) begin() {
 		replayCacheState.set(h, []string{string(status)})
 	case replay.CacheMiss:
 	}
-	x.wish = x.wishes
+	x.selector = x.clientSelector
 }
 
 // follow makes the wish of an instruction that a Machine gave.
@@ -78,12 +78,12 @@ func (x *exchange) follow(in *replay.Instruction, from hangar.MachineID) *hangar
 		}
 	}
 	x.route, x.ep = route, ep
-	x.wish = balance.Wish{
+	x.selector = balance.Selector{
 		Instance: in.Instance, Prefer: in.PreferInstance,
 		Regions: in.Regions, OnlyRegions: len(in.Regions) > 0 && !in.AnyRegion,
 	}
 	if in.Elsewhere && from != "" {
-		x.wish.Except = []hangar.MachineID{from}
+		x.selector.Exclude = []hangar.MachineID{from}
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 		if x.done {
 			return false
 		}
-		x.route, x.ep, x.wish = x.home.route, x.home.ep, x.wishes
+		x.route, x.ep, x.selector = x.home.route, x.home.ep, x.clientSelector
 		s.last, s.cached = nil, false
 		replayCacheState.remove(x.sent.Header)
 		return true
@@ -200,9 +200,9 @@ func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 		Reason: failReason(e), Elapsed: time.Since(s.since).Milliseconds(),
 	}
 	x.route, x.ep, s.fallen = s.from.route, s.from.ep, true
-	x.wish = balance.Wish{Prefer: s.from.machine}
+	x.selector = balance.Selector{Prefer: s.from.machine}
 	if s.last.Fallback == replay.FallbackForce {
-		x.wish = balance.Wish{Instance: s.from.machine}
+		x.selector = balance.Selector{Instance: s.from.machine}
 	}
 	x.r = x.sent
 	replaySource.remove(x.r.Header)

@@ -67,11 +67,11 @@ type failure struct {
 
 // try sends the request to the Machine of a seat and returns the beginning of its answer.
 // The stay ends if there is none.
-func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failure) {
+func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *failure) {
 	if x.upgrade == "" && x.http2() {
-		return x.tryHTTP2(ctx, seat)
+		return x.tryHTTP2(ctx, permit)
 	}
-	to := destination{seat.Row.Machine.ID, seat.Row.Machine.InstanceID, seat.Port}
+	to := destination{permit.Row.Machine.ID, permit.Row.Machine.InstanceID, permit.Port}
 	shared := !x.ep.Handling.ProxyProto // a connection says whose it is, then
 	for {
 		var u *upstream
@@ -80,7 +80,7 @@ func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failu
 			u, at = x.p.pool.take(to, time.Now())
 		}
 		if u == nil {
-			conn, err := x.dial(ctx, seat)
+			conn, err := x.dial(ctx, permit)
 			if err != nil {
 				x.stay.leave()
 				return nil, &failure{err: dialError(err), unsent: true}
@@ -94,7 +94,7 @@ func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failu
 			return res, nil
 		}
 		_ = u.Close()
-		if !f.stale || !x.again(ctx, seat, f) {
+		if !f.stale || !x.again(ctx, permit, f) {
 			x.stay.leave()
 			return nil, f
 		}
@@ -103,15 +103,15 @@ func (x *exchange) try(ctx context.Context, seat *balance.Seat) (*answer, *failu
 }
 
 // dial connects to the Machine, and says who the client is if the service wants that.
-func (x *exchange) dial(ctx context.Context, seat *balance.Seat) (net.Conn, error) {
+func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, error) {
 	x.p.stats.dials.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
 	defer cancel()
 	ctx, stop := x.stay.during(ctx)
 	defer stop()
-	conn, err := seat.Dial(ctx)
+	conn, err := permit.Dial(ctx)
 	if err != nil {
-		seat.Failed(err)
+		permit.Failed(err)
 		return nil, err
 	}
 	if !x.ep.Handling.ProxyProto {
@@ -124,7 +124,7 @@ func (x *exchange) dial(ctx context.Context, seat *balance.Seat) (net.Conn, erro
 	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(x.visitor.Remote), net.TCPAddrFromAddrPort(x.visitor.Local))
 	if _, err := header.WriteTo(conn); err != nil {
 		_ = conn.Close()
-		seat.Failed(err)
+		permit.Failed(err)
 		return nil, err
 	}
 	return conn, nil
@@ -160,7 +160,7 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 }
 
 // again reports whether the request may be sent once more after a failure in a Machine.
-func (x *exchange) again(ctx context.Context, seat *balance.Seat, f *failure) bool {
+func (x *exchange) again(ctx context.Context, permit *balance.Permit, f *failure) bool {
 	switch {
 	case f.final || ctx.Err() != nil:
 		return false
@@ -168,7 +168,7 @@ func (x *exchange) again(ctx context.Context, seat *balance.Seat, f *failure) bo
 		return true
 	case !idempotent(x.r) || x.body != nil && !x.body.repeatable():
 		return false
-	case x.fatal(ctx, seat):
+	case x.fatal(ctx, permit):
 		f.final = true
 		f.err.Message = "the machine's program has ended over the request, which is therefore not sent again"
 		return false
@@ -178,12 +178,12 @@ func (x *exchange) again(ctx context.Context, seat *balance.Seat, f *failure) bo
 
 // fatal reports whether the request, whose connection broke off, is taken to have crashed the
 // Machine's program: if it was alone there, or if this is not the first time.
-func (x *exchange) fatal(ctx context.Context, seat *balance.Seat) bool {
-	if x.breaks++; x.breaks == 1 && !seat.Alone() {
+func (x *exchange) fatal(ctx context.Context, permit *balance.Permit) bool {
+	if x.breaks++; x.breaks == 1 && !permit.Alone() {
 		return false
 	}
 	for deadline := time.Now().Add(x.p.limits.CrashWait); ; {
-		crashed, known := seat.Crashed()
+		crashed, known := permit.Crashed()
 		if known || time.Now().After(deadline) || pause.For(ctx, minPause) != nil {
 			return crashed
 		}

@@ -11,7 +11,7 @@ import (
 
 // What runs in a Machine ends when it is stopped, crashes or gets another version, and not
 // while it is suspended or may still serve who is in.
-func TestOnEnd(t *testing.T) {
+func TestOnExit(t *testing.T) {
 	const (
 		started    = hangar.MachineStarted
 		starting   = hangar.MachineStarting
@@ -45,10 +45,10 @@ func TestOnEnd(t *testing.T) {
 	} {
 		within(t, nil, func(t *testing.T, w *world) {
 			w.put(1)
-			seat, taken, late := w.sit(), w.sit(), w.sit()
+			permit, taken, late := w.acquire(), w.acquire(), w.acquire()
 			ends := 0
-			stop := seat.OnEnd(func() { ends++ })
-			taken.OnEnd(func() { t.Errorf("%s: called although it was taken back", tt.name) })()
+			stop := permit.OnExit(func() { ends++ })
+			taken.OnExit(func() { t.Errorf("%s: called although it was taken back", tt.name) })()
 			for i, step := range tt.steps {
 				if ends > 0 {
 					t.Errorf("%s: ended before step %d", tt.name, i)
@@ -65,15 +65,15 @@ func TestOnEnd(t *testing.T) {
 			}
 			// Who asks only now learns of it, too.
 			afterwards := false
-			stopLate := late.OnEnd(func() { afterwards = true })
+			stopLate := late.OnExit(func() { afterwards = true })
 			synctest.Wait()
 			if afterwards != tt.ends {
 				t.Errorf("%s: told afterwards: %t", tt.name, afterwards)
 			}
 			stop()
 			stopLate()
-			for _, s := range []*balance.Seat{seat, taken, late} {
-				s.Leave()
+			for _, p := range []*balance.Permit{permit, taken, late} {
+				p.Release()
 			}
 		})
 	}
@@ -86,35 +86,35 @@ func TestPendingMachineHoldsUpNobody(t *testing.T) {
 		within(t, nil, func(t *testing.T, w *world) {
 			w.put(1, state(s))
 			w.put(2, state(hangar.MachineStopped))
-			seat := w.sit()
-			if seat.Row.Machine.ID != id(2) {
-				t.Errorf("%s: got machine %s", s, seat.Row.Machine.ID)
+			permit := w.acquire()
+			if permit.Row.Machine.ID != id(2) {
+				t.Errorf("%s: got machine %s", s, permit.Row.Machine.ID)
 			}
 			w.wantWoken(t, 2)
-			seat.Leave()
+			permit.Release()
 		})
 		within(t, nil, func(t *testing.T, w *world) { // but alone it is waited for
 			w.put(1, state(s))
-			o := w.ask(balance.Wish{})
+			o := w.ask(balance.Selector{})
 			if !o.waits() {
 				t.Fatalf("%s: %v", s, o.err)
 			}
 			w.put(1, state(hangar.MachineStarting))
 			w.put(1, state(hangar.MachineStarted))
-			o.got(t).Leave()
+			o.got(t).Release()
 		})
 	}
 }
 
 // Who was let in ahead of the rows, which still say that the Machine is at rest, is not of the
 // program that they say has ended.
-func TestOnEndOfAWokenMachine(t *testing.T) {
+func TestOnExitOfAWokenMachine(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.lag = time.Second
 		w.put(1, state(hangar.MachineStopped))
-		seat := w.sit()
+		permit := w.acquire()
 		ended := false
-		defer seat.OnEnd(func() { ended = true })()
+		defer permit.OnExit(func() { ended = true })()
 		w.put(1, state(hangar.MachineStopped), cordoned(false))
 		for _, s := range []hangar.MachineState{hangar.MachineStarting, hangar.MachineStarted} {
 			w.put(1, state(s))
@@ -128,6 +128,6 @@ func TestOnEndOfAWokenMachine(t *testing.T) {
 		if !ended {
 			t.Error("it has not ended")
 		}
-		seat.Leave()
+		permit.Release()
 	})
 }
