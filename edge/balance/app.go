@@ -9,43 +9,43 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// app is what is known of the Machines of one App.
+// app holds the candidates, the port table and the queue of one App.
 type app struct {
 	b      *Balancer
 	id     hangar.AppID
 	ports  atomic.Pointer[portTable] // written with mu held
-	loaded chan struct{}             // closed when there is a top
-	// evicted: it has no Machines, and another one may have taken its place.
+	loaded chan struct{}             // closed when there are ports
+	// evicted: it had no Machines left; Balancer.apps may have a new one.
 	evicted atomic.Bool
 
-	mu          sync.Mutex // guards what follows, and what hangs on it
+	mu          sync.Mutex // guards the fields below, and what they refer to
 	machines    map[hangar.MachineID]*machine
 	serviceSets map[string]*serviceSet
 	deadlines   deadlines
 	queue       queue
 
-	portsStale   bool  // top is to be compiled anew
+	portsStale   bool  // ports is to be compiled again
 	compileAfter int64 // not before
 }
 
-// machine is one Machine.
+// machine is one Machine of an App.
 type machine struct {
 	id         hangar.MachineID
 	row        *hangar.MachineRow // nil: gone
-	shape      *serviceSet
-	candidates []*candidate // one for each crowd of shape, in that order
-	weight     int          // see rankOf
-	admitted   uint64       // seats, ever
+	set        *serviceSet
+	candidates []*candidate // one for each group of set, in that order
+	weight     int          // see weightOf
+	admitted   uint64       // permits, ever
 
 	runningSince uint64             // Seq of the first row that showed the program running; 0: none runs
 	version      hangar.InstanceID  // of that program
 	losses       uint64             // of the Machine, before that program was started
-	lastExit     exit               // of the one before it
-	onExit       map[*Permit]func() // for whose seats something is called when it ends, see Seat.OnEnd
+	lastExit     exit               // of an earlier one
+	onExit       map[*Permit]func() // see Permit.OnExit
 }
 
-// rankOf says how much the config of a Machine counts for what the App serves: 2 if it is
-// started, 1 if it might be, 0 if not.
+// weightOf is how much a Machine's services count when serviceSets conflict: 2 if it is started,
+// 1 if it may be, 0 if not.
 func weightOf(m *hangar.Machine) int {
 	switch {
 	case m.Cordoned:
@@ -61,9 +61,9 @@ func weightOf(m *hangar.Machine) int {
 	}
 }
 
-// apply takes a row over, or (nil) that a Machine is gone, and reports whether connections to
-// the Machine that were made before are void.
-func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (void bool) {
+// applyRow takes a new row of a Machine, nil if the Machine is gone, and reports whether
+// connections that were made to the Machine before are stale.
+func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (stale bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[id]
@@ -79,7 +79,7 @@ func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (void bool) 
 	}
 	old := m.row
 	if old != nil && old.Machine.State == hangar.MachineStarted {
-		void = row == nil || row.Machine.State != hangar.MachineStarted || row.Machine.InstanceID != old.Machine.InstanceID || row.Losses != old.Losses
+		stale = row == nil || row.Machine.State != hangar.MachineStarted || row.Machine.InstanceID != old.Machine.InstanceID || row.Losses != old.Losses
 	}
 	if e, ended := m.observeProgram(row); ended {
 		m.noteExit(e)
@@ -95,7 +95,7 @@ func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (void bool) 
 	}
 	started := old != nil && old.Machine.State != hangar.MachineStarted && row != nil && row.Machine.State == hangar.MachineStarted
 	for _, c := range m.candidates {
-		woken := c.up || c.waking
+		woken := c.wokenRow != nil || c.waking
 		c.applyRow(row, len(a.machines) == 1)
 		c.refusedUntil, c.refusals = 0, 0
 		if c.probing != nil && (row == nil || row.Machine.State != hangar.MachineStarted) {
@@ -119,10 +119,11 @@ func (a *app) applyRow(id hangar.MachineID, row *hangar.MachineRow) (void bool) 
 	}
 	a.reviewQueue(now)
 	a.armTimer(now)
-	return void
+	return stale
 }
 
-// recount tells the other Machine of an App that it has company, or that it is alone again.
+// updateOther updates the only other Machine of an App after one came or went: whether requests
+// start a Machine may depend on whether the App has another.
 func (a *app) updateOther(changed *machine, now int64) {
 	if len(a.machines) > 2 {
 		return
@@ -138,7 +139,7 @@ func (a *app) updateOther(changed *machine, now int64) {
 	}
 }
 
-// load takes over the rows that there are at first.
+// loadRows takes the rows at the time when the App is first asked for.
 func (a *app) loadRows(rows []*hangar.MachineRow) {
 	for _, row := range rows {
 		if row.Machine.State != hangar.MachineDestroyed {
@@ -159,14 +160,21 @@ func (a *app) loadRows(rows []*hangar.MachineRow) {
 	a.portsStale = false
 }
 
-// install gives a Machine its row.
+// setRow gives a Machine its row; the caller updates its candidates.
 func (a *app) setRow(m *machine, row *hangar.MachineRow) {
 	a.assignServices(m, row)
 	m.row = row
-	a.updateWeight(m, row)
+	if row == nil {
+		return
+	}
+	if weight := weightOf(&row.Machine); weight != m.weight {
+		a.addWeight(m.set, m.weight, -1)
+		m.weight = weight
+		a.addWeight(m.set, m.weight, 1)
+	}
 }
 
-// begun notes that the Machine of a slot has been started; woken: this edge asked for that.
+// noteStart records that the Machine of a candidate has started; woken: at this edge's request.
 func (a *app) noteStart(c *candidate, woken bool, now int64) {
 	c.graceUntil = now + int64(StartGrace)
 	c.group.lastStart = now
@@ -177,12 +185,12 @@ func (a *app) noteStart(c *candidate, woken bool, now int64) {
 	}
 }
 
-// reshape puts a Machine where its services belong.
+// assignServices moves a Machine to the serviceSet of its row, and its candidates to their groups.
 func (a *app) assignServices(m *machine, row *hangar.MachineRow) {
 	var next *serviceSet
 	if row != nil {
 		if m.row != nil && row.Machine.InstanceID != "" && row.Machine.InstanceID == m.row.Machine.InstanceID {
-			return // the same version has the same services
+			return // one version always has the same services
 		}
 		services := row.Machine.Config.Services
 		key := serviceSetKey(services)
@@ -192,7 +200,7 @@ func (a *app) assignServices(m *machine, row *hangar.MachineRow) {
 			a.portsStale = true
 		}
 	}
-	if was := m.shape; was != nil {
+	if was := m.set; was != nil {
 		was.remove(m)
 		a.portsStale = a.portsStale || was.contested
 		a.addWeight(was, m.weight, -1)
@@ -202,7 +210,7 @@ func (a *app) assignServices(m *machine, row *hangar.MachineRow) {
 		}
 	}
 	held := m.candidates
-	m.shape, m.candidates, m.weight = next, nil, 0
+	m.set, m.candidates, m.weight = next, nil, 0
 	if next != nil {
 		next.add(m, row.Machine.InstanceID)
 		a.portsStale = a.portsStale || next.contested
@@ -238,24 +246,13 @@ func (a *app) index(g *group, region hangar.Region) *index {
 	return ix
 }
 
-// rerank keeps account of how many members of a shape run.
-func (a *app) updateWeight(m *machine, row *hangar.MachineRow) {
-	if row == nil {
-		return // reshape did
-	}
-	if rank := weightOf(&row.Machine); rank != m.weight {
-		a.addWeight(m.shape, m.weight, -1)
-		m.weight = rank
-		a.addWeight(m.shape, m.weight, 1)
-	}
-}
-
-func (a *app) addWeight(set *serviceSet, rank, n int) {
+// addWeight counts n members of a serviceSet with a weight.
+func (a *app) addWeight(set *serviceSet, weight, n int) {
 	before := [2]bool{set.started > 0, set.usable > 0}
-	if rank >= 2 {
+	if weight >= 2 {
 		set.started += n
 	}
-	if rank >= 1 {
+	if weight >= 1 {
 		set.usable += n
 	}
 	if set.contested && before != [2]bool{set.started > 0, set.usable > 0} {
@@ -263,7 +260,7 @@ func (a *app) addWeight(set *serviceSet, rank, n int) {
 	}
 }
 
-// move puts a slot where it belongs in its zone, and returns what it was and is.
+// reindex moves a candidate to its position in its index, and returns its availability before and now.
 func (a *app) reindex(c *candidate, now int64) (was, is availability) {
 	if c.index == nil {
 		return unavailable, unavailable
@@ -293,7 +290,7 @@ func (a *app) reindex(c *candidate, now int64) (was, is availability) {
 	return was, next.availability
 }
 
-// settle is move, and lets in whoever waits for such a slot.
+// recheck is reindex, and offers the candidate to waiters.
 func (a *app) recheck(c *candidate, now int64) {
 	was, is := a.reindex(c, now)
 	if is == available {
@@ -301,11 +298,11 @@ func (a *app) recheck(c *candidate, now int64) {
 		is = c.pos.availability
 	}
 	if is != was && is != available {
-		a.queue.needsReview = true // who still waits cannot count on it any more
+		a.queue.needsReview = true // waiters can no longer count on this candidate
 	}
 }
 
-// compileSoon compiles the topology if it is dirty: at once, unless that was done just now
+// compileSoon compiles the port table if it is stale: at once, unless that was done just now
 // and takes long.
 func (a *app) compileSoon(now int64) {
 	if !a.portsStale {
@@ -315,25 +312,25 @@ func (a *app) compileSoon(now int64) {
 		a.deadlines.add(a.compileAfter, nil)
 		return
 	}
-	top := compilePorts(a.serviceSets, a.b.o.Region)
-	old := a.ports.Swap(top)
+	ports := compilePorts(a.serviceSets, a.b.o.Region)
+	old := a.ports.Swap(ports)
 	a.portsStale = false
 	done := a.b.now()
 	a.compileAfter = done + min(compileShare*(done-now), int64(maxCompileDelay))
-	if old == nil || !slices.Equal(old.ranges, top.ranges) {
+	if old == nil || !slices.Equal(old.ranges, ports.ranges) {
 		a.b.signalPortsChanged()
 	}
 	a.rematch(done)
 }
 
-// The table is compiled during at most one part in compileShare of the time, but never later
-// than maxCompileDelay after a change.
+// Compiling takes at most one part in compileShare of the time, but never delays a change by more
+// than maxCompileDelay.
 const (
 	compileShare    = 10
 	maxCompileDelay = 100 * time.Millisecond
 )
 
-// alarm does what has become due.
+// onDeadline rechecks the candidates whose deadlines have passed.
 func (a *app) onDeadline() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -353,7 +350,7 @@ func (a *app) onDeadline() {
 	a.armTimer(now)
 }
 
-// setTimer sees to it that alarm is called in time.
+// armTimer has onDeadline called at the next deadline.
 func (a *app) armTimer(now int64) {
 	at, ok := a.deadlines.next()
 	if !ok || a.deadlines.timer != nil && a.deadlines.set <= at && a.deadlines.set > now {

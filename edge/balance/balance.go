@@ -1,22 +1,3 @@
-// Package balance decides which Machine serves a request, and wakes one when none runs.
-//
-// It follows the rows of edge/catalog and keeps, for each App that is asked for, a table of
-// its public ports and, behind each port, the Machines that serve it, by what they are good
-// for: to be entered, to be woken, to be waited for. A request takes a Seat: in the nearest
-// region that has room, in a Machine below its soft limit rather than one above, in the
-// least loaded of them. A Seat counts until it is left.
-//
-// The host of a Machine has the last word (hangar.MachineGate). What it refuses is tried
-// elsewhere, and what the rows say is believed again when they change or a short while has
-// passed. A request is never sent to a Machine that is cordoned or whose checks keep requests
-// away, and, as far as this edge alone knows, never to one at its hard limit. Nobody waits
-// while a seat that would do is free, and those who wait for the same are served in the order
-// in which they came; no poll is needed for that.
-//
-// All methods may be called by any goroutine. One lock for each App is held for a time that
-// does not grow with the number of its Machines; a change of one row costs as little. What
-// runs in the background (starting a Machine goes on when nobody waits for it any more)
-// belongs to Run. It opens no connection but by Seat.Dial, and reads no request.
 package balance
 
 import (
@@ -29,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// What Options leave out.
+// Defaults of Options.
 const (
 	DefaultQueueLimit = 1000
 	DefaultQueueWait  = 30 * time.Second
@@ -41,32 +22,32 @@ type Options struct {
 	Catalog *catalog.Catalog
 	Gates   hangar.MachineGates
 	Region  hangar.Region // of this edge: its Machines are the nearest
-	// QueueLimit is how many requests may wait for one App, QueueWait for how long while all
-	// that run are at their hard limits, and WakeWait for how long for a Machine to be started.
+	// QueueLimit is how many requests may wait for one App, QueueWait how long they wait while all
+	// started Machines are at their hard limits, and WakeWait how long for a Machine to start.
 	// 0: the defaults.
 	QueueLimit          int
 	QueueWait, WakeWait time.Duration
 	Log                 *slog.Logger
 }
 
-// Balancer chooses Machines. Use New.
+// Balancer picks Machines for requests. Use New.
 type Balancer struct {
 	o     Options
 	log   *slog.Logger
 	epoch time.Time
 
-	mu      sync.RWMutex // guards what follows; taken before that of an app
+	mu      sync.RWMutex // guards apps and onStale; locked before app.mu
 	apps    map[hangar.AppID]*app
-	onStale []func(hangar.MachineID) // replaced, never altered
+	onStale []func(hangar.MachineID) // replaced, never modified
 
 	portsChanged struct {
-		sync.Mutex               // taken after that of an app
+		sync.Mutex               // locked after app.mu
 		next       chan struct{} // closed at the next change of public ports, then replaced
 	}
 	jobs jobs
 }
 
-// New returns a Balancer that follows the catalog. Machines are woken while Run runs.
+// New returns a Balancer that follows the catalog. It wakes Machines while Run runs.
 func New(o Options) *Balancer {
 	if o.QueueLimit == 0 {
 		o.QueueLimit = DefaultQueueLimit
@@ -90,8 +71,8 @@ func New(o Options) *Balancer {
 // now is the time since the Balancer was made, in nanoseconds from 1.
 func (b *Balancer) now() int64 { return int64(time.Since(b.epoch)) + 1 }
 
-// Endpoint is a public port of an App. It never changes: after a change, another one is
-// returned, and one whose Handling is no longer that of the port finds no Machine.
+// Endpoint is a public port of an App. It never changes: after a change of the port, Endpoint
+// returns another one, and Acquire finds no Machine for one with a stale Handling.
 type Endpoint struct {
 	Route    *hangar.AppRoute
 	UDP      bool
@@ -104,7 +85,7 @@ type Endpoint struct {
 }
 
 // Endpoint returns a public port of an App; false if none of its Machines serves it. When
-// they disagree on how it is handled, those that run outvote the others, and among them the
+// Machines disagree on how it is handled, started ones go before others, and among them the
 // newest version decides.
 func (b *Balancer) Endpoint(route *hangar.AppRoute, udp bool, port int) (*Endpoint, bool) {
 	a := b.app(route.ID)
@@ -118,20 +99,20 @@ func (b *Balancer) Endpoint(route *hangar.AppRoute, udp bool, port int) (*Endpoi
 	if ep := e.endpoint.Load(); ep != nil && ep.Route == route && ep.Port == port && ep.app == a {
 		return ep, true
 	}
-	ep := &Endpoint{Route: route, UDP: udp, Port: port, Handling: e.handling, Options: e.options, app: a}
+	ep := &Endpoint{Route: route, UDP: udp, Port: port, Handling: e.Handling, Options: e.options, app: a}
 	e.endpoint.Store(ep)
 	return ep, true
 }
 
-// segment is what serves the endpoint now, or nil.
+// entry is what serves the endpoint now, or nil.
 func (ep *Endpoint) entry(t *portTable) *entry {
-	if e := t.find(ep.UDP, ep.Port); e != nil && e.handling == ep.Handling {
+	if e := t.find(ep.UDP, ep.Port); e != nil && e.Handling == ep.Handling {
 		return e
 	}
 	return nil
 }
 
-// PortRange is public ports that are handled alike.
+// PortRange is a range of public ports that are handled alike.
 type PortRange struct {
 	UDP         bool
 	First, Last int
@@ -148,8 +129,8 @@ func (b *Balancer) Ports(route *hangar.AppRoute) []PortRange {
 	return a.ports.Load().ranges
 }
 
-// Changed returns a channel that is closed when Ports of some App may be others than at the
-// time of the call.
+// PortsChanged returns a channel that is closed when Ports of any App may have changed since the
+// call.
 func (b *Balancer) PortsChanged() <-chan struct{} {
 	b.portsChanged.Lock()
 	defer b.portsChanged.Unlock()
@@ -163,16 +144,17 @@ func (b *Balancer) signalPortsChanged() {
 	b.portsChanged.next = make(chan struct{})
 }
 
-// Gone adds a function that is called when a Machine leaves the state started, has got
-// another version or has lost its connections: those that were made before are void. It is called with rows being held up, and asks
-// nothing of the Balancer but Leave and Failed of seats.
+// OnStale adds a function that is called when the connections to a Machine that were made before
+// are stale: it left the state started, has another version, or lost its connections. The
+// function holds up rows, and may call nothing of the Balancer but Permit.Release and
+// Permit.Failed.
 func (b *Balancer) OnStale(fn func(id hangar.MachineID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.onStale = append(slices.Clip(b.onStale), fn)
 }
 
-// app returns what is known of an App, or nil if it has no Machines.
+// app returns the app of an App, or nil if that has no Machines.
 func (b *Balancer) app(id hangar.AppID) *app {
 	b.mu.RLock()
 	a := b.apps[id]
@@ -186,7 +168,7 @@ func (b *Balancer) app(id hangar.AppID) *app {
 	return a
 }
 
-// current is the app of an endpoint, also after it was taken up anew.
+// current is the app of an endpoint, also if that was evicted and followed again.
 func (b *Balancer) current(ep *Endpoint) *app {
 	if ep.app.evicted.Load() {
 		if a := b.app(ep.Route.ID); a != nil {
@@ -196,7 +178,7 @@ func (b *Balancer) current(ep *Endpoint) *app {
 	return ep.app
 }
 
-// follow takes up an App.
+// follow starts to follow an App.
 func (b *Balancer) follow(id hangar.AppID) *app {
 	if len(b.o.Catalog.AppMachines(id)) == 0 {
 		return nil
@@ -205,7 +187,7 @@ func (b *Balancer) follow(id hangar.AppID) *app {
 		b: b, id: id, loaded: make(chan struct{}), deadlines: newDeadlines(),
 		machines: make(map[hangar.MachineID]*machine), serviceSets: make(map[string]*serviceSet),
 	}
-	a.mu.Lock() // rows that change from here on wait in observe
+	a.mu.Lock() // observe waits with rows that change from here on
 	b.mu.Lock()
 	if other := b.apps[id]; other != nil {
 		b.mu.Unlock()
@@ -221,7 +203,7 @@ func (b *Balancer) follow(id hangar.AppID) *app {
 	return a
 }
 
-// observe takes over a row of which the catalog tells.
+// observe takes a changed row from the catalog.
 func (b *Balancer) observe(old, row *hangar.MachineRow) {
 	known := row
 	if row == nil {
@@ -230,15 +212,15 @@ func (b *Balancer) observe(old, row *hangar.MachineRow) {
 	id := known.Machine.ID
 	b.mu.RLock()
 	a := b.apps[known.Machine.AppID]
-	gone := b.onStale
+	onStale := b.onStale
 	b.mu.RUnlock()
 	switch {
 	case a == nil && old == nil:
-		b.signalPortsChanged() // there was nothing to follow when somebody asked
+		b.signalPortsChanged() // the App had no ports when a caller asked
 	case a == nil:
 	default:
 		if a.applyRow(id, row) {
-			for _, fn := range gone {
+			for _, fn := range onStale {
 				fn(id)
 			}
 		}
@@ -248,7 +230,7 @@ func (b *Balancer) observe(old, row *hangar.MachineRow) {
 	}
 }
 
-// evict forgets an App that has no Machines.
+// evict drops an App that has no Machines.
 func (b *Balancer) evict(a *app) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// openGate lets everybody in.
+// openGate admits every request.
 type openGate struct{ gate }
 
 func (g *openGate) Gate(hangar.HostID) (hangar.MachineGate, error) { return g, nil }
@@ -54,7 +54,7 @@ func visit(ctx context.Context, b *testing.B, w *world) {
 	permit.Release()
 }
 
-// BenchmarkSeat is one request: Endpoint, Seat and Leave.
+// BenchmarkAcquire is one request: Endpoint, Acquire and Release.
 func BenchmarkAcquire(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("machines=%d", n), func(b *testing.B) {
@@ -76,7 +76,7 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 }
 
-// BenchmarkSeatLoaded has 15 requests in each Machine all the time.
+// BenchmarkAcquireLoaded has 15 requests in flight in each Machine.
 func BenchmarkAcquireLoaded(b *testing.B) {
 	w, ctx := populated(b, 10_000), b.Context()
 	ep := w.endpoint(80)
@@ -91,7 +91,7 @@ func BenchmarkAcquireLoaded(b *testing.B) {
 	}
 }
 
-// BenchmarkSeatChurn has rows of 10,000 Machines change all the time.
+// BenchmarkAcquireChurn has rows of 10,000 Machines change all the time.
 func BenchmarkAcquireChurn(b *testing.B) {
 	w, ctx := populated(b, 10_000), b.Context()
 	stop, ended := make(chan struct{}), make(chan struct{})
@@ -125,7 +125,7 @@ func BenchmarkAcquireChurn(b *testing.B) {
 	<-ended
 }
 
-// BenchmarkShapes is a new version of one of 10,000 Machines that have a public port each.
+// BenchmarkServiceSets is a new version of one of 10,000 Machines that have a public port each.
 func BenchmarkServiceSets(b *testing.B) {
 	const n = 10_000
 	own := func(i int) option { return services(web(hangar.ServicePort{Port: 10_000 + i})) }

@@ -2,44 +2,42 @@ package balance
 
 import "github.com/hangar-platform/hangar"
 
-// slot is a service of a Machine: what a request takes a seat in. Times are those of
+// candidate is one service of one Machine: what a request may be sent to. Times are those of
 // Balancer.now; 0: none.
 type candidate struct {
-	// What every request reads stands together.
+	// Every request reads these fields; they share cache lines.
 	pos       position
-	byRow     availability // see prospect
-	waking    bool         // it is being started, or its port not proven
-	inFlight  int          // seats taken
+	byRow     availability // see availabilityByRow
+	waking    bool         // this edge is starting or probing the Machine
+	inFlight  int          // permits that are not released
 	hardLimit int          // 0: none
 	softLimit int
-	index     *index // nil: the Machine has no such service any more
+	index     *index // nil: the Machine no longer has the service
 	group     *group
 	machine   *machine
 
-	// proving is closed when the Machine does not run any more whose port is being proven; nil:
-	// none is.
+	// probing is closed when the Machine stops running during a probe; nil: no probe runs.
 	probing chan struct{}
 
-	refusedUntil  int64 // the host said that it lets nobody in
+	refusedUntil  int64 // cooldown after the host refused a request
 	refusals      int   // in a row, without a change of the row
-	atLimitUntil  int64 // the host said that it is full
-	cooldownUntil int64 // connections failed
-	graceUntil    int64 // it was started a short while ago
-	connFailures  int   // in a row, of connections
+	atLimitUntil  int64 // cooldown after the host reported its hard limit
+	cooldownUntil int64 // cooldown after failed connections
+	graceUntil    int64 // grace period after a start
+	connFailures  int   // failed connections in a row
 	failureEpoch  int   // grows with each of them
-	wokenAt       int64 // when a wake that this edge asked for ended well
+	wokenAt       int64 // when the last wake of this edge succeeded
 
-	wakeBackoffUntil int64 // waking it failed
+	wakeBackoffUntil int64 // after a failed wake
 	wakeFailures     int   // in a row
 	wakeErr          *hangar.EdgeError
-	service          *hangar.Service
 	autostarts       bool // a request may start the Machine
-	// up is that it was woken and its row does not say so yet: upRow is the row of then.
-	up    bool
-	upRow *hangar.MachineRow
+	// wokenRow is the row at the end of a successful wake, until a newer one replaces it: the
+	// Machine runs although that row is stale. nil: the row is current.
+	wokenRow *hangar.MachineRow
 }
 
-// adopt takes what the slot has to know from the row. only: the App has no other Machine.
+// applyRow copies the fields of a row that balancing reads. only: the App has no other Machine.
 func (c *candidate) applyRow(row *hangar.MachineRow, only bool) {
 	if row == nil {
 		return
@@ -47,22 +45,21 @@ func (c *candidate) applyRow(row *hangar.MachineRow, only bool) {
 	m := &row.Machine
 	for i := range m.Config.Services {
 		if sv := &m.Config.Services[i]; sv.InternalPort == c.group.port && sv.UDP() == c.group.udp {
-			c.service, c.hardLimit, c.softLimit = sv, sv.HardLimit(), sv.SoftLimit()
+			c.hardLimit, c.softLimit = sv.HardLimit(), sv.SoftLimit()
 			c.autostarts = m.Config.Autostarts(sv, only)
 			break
 		}
 	}
-	if c.up && m.State != hangar.MachineStarting && row != c.upRow {
-		c.up = false
+	if m.State != hangar.MachineStarting && row != c.wokenRow {
+		c.wokenRow = nil
 	}
 	c.byRow = c.availabilityByRow(m)
 }
 
-// prospect says what a slot is good for by the row of its Machine alone: open, if requests
-// may be sent there.
+// availabilityByRow derives the availability from the row alone, without limits and cooldowns.
 func (c *candidate) availabilityByRow(m *hangar.Machine) availability {
 	state := m.State
-	if c.up {
+	if c.wokenRow != nil {
 		state = hangar.MachineStarted
 	}
 	if m.Cordoned || m.HostStatus == "unreachable" {
@@ -82,7 +79,7 @@ func (c *candidate) availabilityByRow(m *hangar.Machine) availability {
 	case hangar.MachineStarting:
 		return starting
 	case hangar.MachineCreated, hangar.MachineRestarting, hangar.MachineReplacing:
-		return pending // an image may have to be fetched, or the Machine crashes again and again
+		return pending // the host may have to fetch an image, or the Machine crashes in a loop
 	case hangar.MachineStopping, hangar.MachineSuspending:
 		if c.autostarts {
 			return transitioning
@@ -93,7 +90,7 @@ func (c *candidate) availabilityByRow(m *hangar.Machine) availability {
 	}
 }
 
-// classify says what a slot is good for at a moment.
+// availabilityAt is the availability at a moment.
 func (c *candidate) availabilityAt(now int64) availability {
 	if c.waking && c.byRow != unavailable {
 		return waking
@@ -108,10 +105,23 @@ func (c *candidate) availabilityAt(now int64) availability {
 	case now < c.refusedUntil:
 		return transitioning
 	case c.refusals > 1 && c.autostarts:
-		return wakeable // its row may be old: the host knows whether it runs
+		return wakeable // the row may be stale: the host knows whether the Machine runs
 	case c.hardLimit > 0 && c.inFlight >= c.hardLimit || now < c.atLimitUntil:
 		return atLimit
 	default:
 		return available
 	}
+}
+
+// wakeCapacity is how many waiters one woken Machine serves.
+func (c *candidate) wakeCapacity() int {
+	if c.hardLimit > 0 {
+		return c.hardLimit
+	}
+	return c.softLimit
+}
+
+// wokenSince reports whether this edge woke the Machine after a moment. The caller holds app.mu.
+func (c *candidate) wokenSince(since int64) bool {
+	return c.wokenAt >= since && c.wokenAt != 0
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
-// alarms are the moments at which a slot is to be looked at again, or, without a slot, the
-// topology. The same slot may be in it more than once.
+// deadlines are the times at which cooldowns, backoffs and grace periods end, or (without a
+// candidate) at which the port table may be compiled. One candidate may have several.
 type deadlines struct {
 	queue *pqueue.Queue[deadline] // the earliest first
 	timer *time.Timer
@@ -30,7 +30,7 @@ func (d *deadlines) next() (at int64, ok bool) {
 	return first.at, ok
 }
 
-// due takes one out that is due.
+// due removes and returns a deadline that has passed.
 func (d *deadlines) due(now int64) (*candidate, bool) {
 	if at, ok := d.next(); !ok || at > now {
 		return nil, false

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// giveUp is the answer that no Machine was found.
+// noCandidate is the error of a request for which no Machine was found.
 func (ep *Endpoint) noCandidate(why string) *hangar.EdgeError {
 	code := hangar.EdgeNoCandidate
 	if !ep.Handling.HTTP {
@@ -17,13 +17,13 @@ func (ep *Endpoint) noCandidate(why string) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: code, Status: http.StatusServiceUnavailable, Message: why}
 }
 
-// unserved is the answer when the port is no longer served, or otherwise than the endpoint
-// says.
+// notServed is the error when the port is no longer served, or is handled in another way than
+// the endpoint says.
 func (ep *Endpoint) notServed() *hangar.EdgeError {
 	return ep.noCandidate(fmt.Sprintf("no machine of the app serves port %d any more as it did", ep.Port))
 }
 
-// hopeless says why no slot is worth waiting for.
+// noCandidateError says why there is no candidate to wait for.
 func (a *app) noCandidateError(ep *Endpoint, e *entry, sel *Selector, now int64) *hangar.EdgeError {
 	if sel.Instance != "" {
 		c := a.candidateOf(sel.Instance, e)
@@ -54,7 +54,7 @@ func (a *app) noCandidateError(ep *Endpoint, e *entry, sel *Selector, now int64)
 	}
 }
 
-// wakeFailure is why a Machine could not be woken a moment ago, or nil.
+// latestWakeError is why a Machine that is in wake backoff was not woken, or nil.
 func (a *app) latestWakeError(e *entry, sel *Selector, now int64) *hangar.EdgeError {
 	var err *hangar.EdgeError
 	latest := int64(0)
@@ -68,7 +68,7 @@ func (a *app) latestWakeError(e *entry, sel *Selector, now int64) *hangar.EdgeEr
 	return err
 }
 
-// plight says in words why a slot is dead.
+// whyUnavailable says in words why a candidate is unavailable.
 func (c *candidate) whyUnavailable() string {
 	m := &c.machine.row.Machine
 	switch {
@@ -87,7 +87,7 @@ func noMachine(status int, why string) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeNoMachine, Status: status, Message: why}
 }
 
-// expired says why a request waited in vain.
+// waitTimeout says why a request found no candidate in its time.
 func (a *app) waitTimeout(w *waiter, now int64) *hangar.EdgeError {
 	waited := time.Duration(now - w.since).Round(time.Millisecond)
 	if w.entry == nil {

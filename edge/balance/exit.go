@@ -6,23 +6,22 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// ending says that the program which a Machine ran is no more: what was under way there will
-// not go on, although nobody may ever say so on its connections.
+// exit is the end of the program in a Machine, other than by a suspend. Requests that were in
+// flight there will get no answer, although their connections may stay silent instead of failing.
 type exit struct {
 	since uint64 // Seq of the first row that showed the program running
-	until uint64 // Seq of the row that showed its end; 0: none has ended
+	until uint64 // Seq of the row that showed its end; 0: no program has ended
 }
 
-// ends reports whether a seat that was given by a row of the Machine was one of the program
-// that is no more, or of one before. One whose row did not show a started Machine was woken
-// ahead of its rows.
+// covers reports whether a permit that was given by a row belonged to the program that ended, or
+// to an earlier one. A row that does not show a started Machine is stale: its permit belongs to
+// the program that a wake has just started.
 func (e exit) covers(row *hangar.MachineRow) bool {
 	return row.Seq < e.until && (row.Machine.State == hangar.MachineStarted || row.Seq < e.since)
 }
 
-// outlived takes note of what a row says of the program of a Machine, before the Machine has
-// the row, and returns its end if it is one. While a Machine is asked to stop, its program may
-// still answer.
+// observeProgram updates what is known of the Machine's program, before the Machine has the row,
+// and returns its exit if the row shows one. A program that is asked to stop may still answer.
 func (m *machine) observeProgram(row *hangar.MachineRow) (e exit, ended bool) {
 	was := m.runningSince
 	e = exit{since: m.runningSince, until: math.MaxUint64}
@@ -39,18 +38,18 @@ func (m *machine) observeProgram(row *hangar.MachineRow) (e exit, ended bool) {
 		m.runningSince, m.version, m.losses = row.Seq, row.Machine.InstanceID, row.Losses
 	case hangar.MachineStarting:
 		if m.row != nil && (m.row.Machine.State == hangar.MachineSuspended || m.row.Machine.State == hangar.MachineStarting) {
-			return e, false // it is resumed
+			return e, false // a resume
 		}
 		m.runningSince = 0
 	case hangar.MachineCreated, hangar.MachineStopped, hangar.MachineFailed, hangar.MachineDestroying, hangar.MachineDestroyed:
 		m.runningSince = 0
-	default: // on the way to or from rest
+	default: // stopping, suspending, suspended, …: the program may go on
 		return e, false
 	}
 	return e, was != 0
 }
 
-// load is how many seats of the Machine are taken.
+// inFlight is how many permits of the Machine are not released.
 func (m *machine) inFlight() (n int) {
 	for _, c := range m.candidates {
 		n += c.inFlight
@@ -58,7 +57,7 @@ func (m *machine) inFlight() (n int) {
 	return n
 }
 
-// end notes that the program of the Machine has ended, and tells whose seats were of it.
+// noteExit records an exit, and calls what its permits have registered.
 func (m *machine) noteExit(e exit) {
 	m.lastExit = e
 	for permit, f := range m.onExit {
@@ -69,15 +68,16 @@ func (m *machine) noteExit(e exit) {
 	}
 }
 
-// Alone reports whether nobody else has had a seat in the Machine since this one was taken.
+// Alone reports whether no other request has been in flight in the Machine since this permit
+// was given.
 func (p *Permit) Alone() bool {
 	p.app.mu.Lock()
 	defer p.app.mu.Unlock()
 	return !p.shared && p.candidate.machine.admitted == p.admitted
 }
 
-// Crashed reports whether the Machine's program has ended by itself since the seat was taken. It
-// is not known as long as the rows of the Machine say nothing of an end.
+// Crashed reports whether the Machine's program has crashed since the permit was given. It is not
+// known until a row shows that the program has ended.
 func (p *Permit) Crashed() (crashed, known bool) {
 	p.app.mu.Lock()
 	defer p.app.mu.Unlock()
@@ -94,10 +94,9 @@ func (p *Permit) Crashed() (crashed, known bool) {
 	}
 }
 
-// OnEnd has f called, by a goroutine of its own, when the program has ended of which the seat
-// is, other than by a suspend, which its connections survive; also if that was just before.
-// Connections to it are void then, and nobody may ever say so on them. Asked again, the last f
-// counts; stop takes it back, and so does Leave.
+// OnExit calls f, in a goroutine of its own, when the program that the permit is for exits, or at
+// once if it has. A suspend is no exit: connections survive it. After an exit they are stale,
+// but may stay silent instead of failing. Another call replaces f; stop and Release remove it.
 func (p *Permit) OnExit(f func()) (stop func()) {
 	a, m := p.app, p.candidate.machine
 	a.mu.Lock()

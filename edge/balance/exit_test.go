@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// What runs in a Machine ends when it is stopped, crashes or gets another version, and not
-// while it is suspended or may still serve who is in.
+// A program exits when its Machine is stopped, crashes or gets another version, not while the
+// Machine is suspended or the program may still answer.
 func TestOnExit(t *testing.T) {
 	const (
 		started    = hangar.MachineStarted
@@ -63,7 +63,7 @@ func TestOnExit(t *testing.T) {
 			if (ends == 1) != tt.ends {
 				t.Errorf("%s: %d ends", tt.name, ends)
 			}
-			// Who asks only now learns of it, too.
+			// A call after the exit is called at once.
 			afterwards := false
 			stopLate := late.OnExit(func() { afterwards = true })
 			synctest.Wait()
@@ -79,9 +79,9 @@ func TestOnExit(t *testing.T) {
 	}
 }
 
-// One Machine that crashes again and again, or whose image is being fetched, does not keep
-// another one at rest.
-func TestPendingMachineHoldsUpNobody(t *testing.T) {
+// A Machine that crashes in a loop, or whose image is being fetched, does not keep requests from
+// waking another.
+func TestPendingMachineHoldsUpNoOther(t *testing.T) {
 	for _, s := range []hangar.MachineState{hangar.MachineRestarting, hangar.MachineCreated, hangar.MachineReplacing} {
 		within(t, nil, func(t *testing.T, w *world) {
 			w.put(1, state(s))
@@ -106,8 +106,8 @@ func TestPendingMachineHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// Who was let in ahead of the rows, which still say that the Machine is at rest, is not of the
-// program that they say has ended.
+// A permit that was given by a stale row, which still shows the Machine at rest, does not belong to
+// the program that the row says has ended.
 func TestOnExitOfAWokenMachine(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.lag = time.Second

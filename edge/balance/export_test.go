@@ -6,40 +6,40 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Verify checks what is known of an App against itself, and returns how many seats are taken
+// Verify checks the invariants of an App, and returns how many requests are in flight
 // in each Machine.
 func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
-	loads := map[hangar.MachineID]int{}
+	inFlight := map[hangar.MachineID]int{}
 	b.mu.RLock()
 	a := b.apps[name]
 	b.mu.RUnlock()
 	if a == nil {
-		return loads, nil
+		return inFlight, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := b.now()
 	counts := map[*index]*[availabilities]int{}
 	for id, m := range a.machines {
-		if m.id != id || m.row == nil || a.serviceSets[m.shape.key] != m.shape {
+		if m.id != id || m.row == nil || a.serviceSets[m.set.key] != m.set {
 			return nil, fmt.Errorf("machine %s is not itself", id)
 		}
 		for _, c := range m.candidates {
-			loads[id] += c.inFlight
+			inFlight[id] += c.inFlight
 			p := c.pos
 			if counts[c.index] == nil {
 				counts[c.index] = new([availabilities]int)
 			}
 			counts[c.index][p.availability]++
 			if is := c.availabilityAt(now); is != p.availability {
-				return nil, fmt.Errorf("machine %s is of class %d and not %d", id, is, p.availability)
+				return nil, fmt.Errorf("machine %s has availability %d and not %d", id, is, p.availability)
 			}
 			switch {
 			case c.inFlight < 0:
-				return nil, fmt.Errorf("machine %s has a load of %d", id, c.inFlight)
+				return nil, fmt.Errorf("machine %s has %d in flight", id, c.inFlight)
 			case p.availability == available && (c.index.available[p.tier].lists[p.bucket][p.at] != c || p.bucket != bucketOf(c.inFlight)),
 				p.availability == wakeable && c.index.atRest[p.atRest][p.at] != c:
-				return nil, fmt.Errorf("machine %s is not in its place %+v", id, p)
+				return nil, fmt.Errorf("machine %s is not at its position %+v", id, p)
 			}
 		}
 	}
@@ -68,16 +68,16 @@ func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
 			}
 		}
 	}
-	return loads, nil
+	return inFlight, nil
 }
 
-// Ending says what has ended last in a Machine.
+// Exit is the last exit in a Machine.
 type Exit struct{ exit }
 
-// Ends reports whether a seat that was given by a row of the Machine was of what has ended.
+// Covers reports whether a permit that was given by a row belonged to the program that ended.
 func (e Exit) Covers(row *hangar.MachineRow) bool { return e.covers(row) }
 
-// LastEnding is that of a Machine which is there.
+// LastExit is that of a Machine that exists.
 func (b *Balancer) LastExit(app hangar.AppID, id hangar.MachineID) Exit {
 	b.mu.RLock()
 	a := b.apps[app]

@@ -17,7 +17,7 @@ type gate struct {
 	mu       sync.Mutex
 	machines map[hangar.MachineID]*guest
 	wakes    []hangar.MachineID
-	// Called with mu held: after somebody got in, did not, and a Machine was woken in vain.
+	// Called with mu held: after a request was admitted, after one was refused, and after a wake failed.
 	entered func(hangar.MachineID)
 	refused func(hangar.MachineID, error)
 	failed  func(hangar.MachineID)
@@ -133,7 +133,7 @@ func (g *gate) WakeMachine(ctx context.Context, ref hangar.MachineRef, _ int) er
 	return m.wakeErr
 }
 
-// begin starts a guest, which goes on whoever waits for it.
+// begin starts a guest; the start goes on without a waiter.
 func (g *gate) begin(m *guest) {
 	from, done := m.state, make(chan struct{})
 	m.waking = done

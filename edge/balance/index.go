@@ -7,64 +7,77 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// class says what a slot is good for.
+// availability is whether a candidate can take a request, or when it may.
 type availability uint8
 
 const (
-	unavailable   availability = iota // for nothing, until its row changes
-	available                         // may be entered
-	atLimit                           // at its hard limit, or the host said so
-	transitioning                     // neither running nor at rest, or the host said so
-	unhealthy                         // started, and its checks keep requests away
-	pending                           // may be open without anybody's doing; nobody knows when
+	unavailable   availability = iota // until its row changes or its wake backoff ends
+	available                         // can take a request
+	atLimit                           // at its hard limit, by our count or by the host's
+	transitioning                     // stopping or suspending, or the host refused a request
+	unhealthy                         // started, and its health checks fail
+	pending                           // may become available without a request; unknown when
 	starting                          // likewise, and soon
 	wakeable                          // at rest, and a request may start it
-	waking                            // being started by this edge
+	waking                            // this edge is starting or probing it
 	availabilities
 )
 
-// tier orders the open slots of a zone.
+// counts is how many candidates have each availability.
+type counts [availabilities]int
+
+// allUnavailable reports whether no candidate is available now or may become so.
+func (n *counts) allUnavailable() bool {
+	for av, count := range n {
+		if availability(av) != unavailable && count > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// tier orders the available candidates of an index.
 type tier uint8
 
 const (
-	belowSoft   tier = iota // below its soft limit
-	aboveSoft               // at its soft limit or above
-	coolingDown             // connections to it failed
+	belowSoft   tier = iota // below the soft limit
+	aboveSoft               // at the soft limit or above
+	coolingDown             // connections failed
 	tiers
 )
 
-// crowd is the slots of one service of all Machines whose services are the same: they serve
-// the same public ports in the same way.
+// group is the candidates for one service of all Machines in a serviceSet: they serve the same
+// public ports in the same way.
 type group struct {
 	set     *serviceSet
 	udp     bool
 	port    int // internal
 	indexes []*index
-	waiters int // waiters that could enter one of its slots
-	// lastStart is when a Machine was last started, in the time of Balancer.now; 0: never.
+	waiters int // in the queue, for a candidate of this group
+	// lastStart is when a Machine last started, in the time of Balancer.now; 0: never.
 	lastStart  int64
-	wakeFailed []*candidate // those that could not be woken a short while ago
+	wakeFailed []*candidate // in wake backoff, or were recently
 }
 
-// zone is the slots of a crowd in one region, by what they are good for. Every step is of
-// constant time, however many there are.
+// index holds the candidates of a group in one region, by availability, tier and requests in
+// flight. Every operation takes constant time, however many candidates there are.
 type index struct {
 	region    hangar.Region
 	available [tiers]buckets
 	atRest    [2][]*candidate // wakeable: suspended ones, stopped ones
-	counts    [availabilities]int
+	counts    counts
 }
 
-// place is where a slot is in its zone.
+// position is where a candidate is in its index.
 type position struct {
 	availability availability
-	tier         tier // of open
+	tier         tier // of available
 	bucket       uint8
-	atRest       uint8 // of wakeable: the index of zone.rest
-	at           int   // in its level or rest
+	atRest       uint8 // of wakeable: which list of index.atRest
+	at           int   // in its bucket or list
 }
 
-// put adds a slot, whose place says where to; at is filled in.
+// add inserts a candidate at a position, and completes that.
 func (ix *index) add(c *candidate, p position) {
 	ix.counts[p.availability]++
 	switch p.availability {
@@ -78,7 +91,7 @@ func (ix *index) add(c *candidate, p position) {
 	c.pos = p
 }
 
-// take removes a slot.
+// remove takes a candidate out.
 func (ix *index) remove(c *candidate) {
 	p := c.pos
 	ix.counts[p.availability]--
@@ -91,7 +104,7 @@ func (ix *index) remove(c *candidate) {
 	}
 }
 
-// without removes one slot of a list, in whose place the last one comes.
+// swapRemove removes one candidate and moves the last one to its position.
 func swapRemove(list []*candidate, at int) []*candidate {
 	last := len(list) - 1
 	list[at] = list[last]
@@ -100,8 +113,8 @@ func swapRemove(list []*candidate, at int) []*candidate {
 	return list[:last]
 }
 
-// levels are slots by their load: one list for each load below exact, then for loads that
-// differ by less than a quarter.
+// buckets sorts candidates by requests in flight: one bucket for each number below
+// exactBuckets, then for numbers that differ by less than a quarter.
 type buckets struct {
 	nonEmpty uint64 // bit i: lists[i] is not empty
 	lists    [][]*candidate
@@ -112,40 +125,40 @@ const (
 	maxBuckets   = 64
 )
 
-// levelOf is the list of a load.
-func bucketOf(load int) uint8 {
-	if load < exactBuckets {
-		return uint8(load)
+// bucketOf is the bucket for a number of requests in flight.
+func bucketOf(inFlight int) uint8 {
+	if inFlight < exactBuckets {
+		return uint8(inFlight)
 	}
-	n := bits.Len(uint(load)) // at least 6
-	return uint8(min(exactBuckets+4*(n-6)+load>>(n-3)&3, maxBuckets-1))
+	n := bits.Len(uint(inFlight)) // at least 6
+	return uint8(min(exactBuckets+4*(n-6)+inFlight>>(n-3)&3, maxBuckets-1))
 }
 
-func (b *buckets) add(c *candidate, level uint8) int {
-	for len(b.lists) <= int(level) {
+func (b *buckets) add(c *candidate, bucket uint8) int {
+	for len(b.lists) <= int(bucket) {
 		b.lists = append(b.lists, nil)
 	}
-	at := len(b.lists[level])
-	b.lists[level] = append(b.lists[level], c)
-	b.nonEmpty |= 1 << level
+	at := len(b.lists[bucket])
+	b.lists[bucket] = append(b.lists[bucket], c)
+	b.nonEmpty |= 1 << bucket
 	return at
 }
 
-func (b *buckets) remove(level uint8, at int) {
-	b.lists[level] = swapRemove(b.lists[level], at)
-	if len(b.lists[level]) == 0 {
-		b.nonEmpty &^= 1 << level
+func (b *buckets) remove(bucket uint8, at int) {
+	b.lists[bucket] = swapRemove(b.lists[bucket], at)
+	if len(b.lists[bucket]) == 0 {
+		b.nonEmpty &^= 1 << bucket
 	}
 }
 
-// least returns one of the slots with the least load that the wish does not except, any of
-// them being as likely, or nil.
+// leastLoaded returns a random one of the candidates with the fewest requests in flight that
+// the selector does not exclude, or nil.
 func (b *buckets) leastLoaded(sel *Selector) *candidate {
-	for some := b.nonEmpty; some != 0; some &= some - 1 {
-		list := b.lists[bits.TrailingZeros64(some)]
+	for nonEmpty := b.nonEmpty; nonEmpty != 0; nonEmpty &= nonEmpty - 1 {
+		list := b.lists[bits.TrailingZeros64(nonEmpty)]
 		start := 0
 		if len(list) > 1 {
-			start = rand.IntN(len(list)) //nolint:gosec // a tie is broken, no secret made
+			start = rand.IntN(len(list)) //nolint:gosec // breaks a tie, makes no secret
 		}
 		if len(sel.Exclude) > 0 {
 			for i := range list {

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// jobs are what Run does for others.
+// jobs are the wakes and probes that Run runs, each in a goroutine of its own.
 type jobs struct {
-	ready chan struct{} // has a value when list is not empty
+	ready chan struct{} // has a value while list is not empty
 
-	mu    sync.Mutex // guards what follows; taken after that of an app
+	mu    sync.Mutex // guards the fields below; locked after app.mu
 	list  []func(context.Context)
-	ended bool // Run has, and takes no more
+	ended bool // Run has ended, and takes no more
 }
 
-// submit has Run call a function; false if it has ended.
+// submit queues a job for Run; false if Run has ended.
 func (b *Balancer) submit(job func(context.Context)) bool {
 	b.jobs.mu.Lock()
 	defer b.jobs.mu.Unlock()
@@ -29,7 +29,7 @@ func (b *Balancer) submit(job func(context.Context)) bool {
 	return true
 }
 
-// take returns all jobs that there are; last: there will be no more.
+// take removes and returns all jobs; last: Run takes no more.
 func (j *jobs) take(last bool) []func(context.Context) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -38,8 +38,8 @@ func (j *jobs) take(last bool) []func(context.Context) {
 	return list
 }
 
-// Run wakes Machines, until ctx ends and all that began has ended. It returns the error of
-// ctx.
+// Run runs wakes and probes until ctx ends, then waits for those that began. It returns the
+// error of ctx.
 func (b *Balancer) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

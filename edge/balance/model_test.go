@@ -28,26 +28,26 @@ var steps = []string{
 	"cordon", "check", "stop", "suspend", "start", "limits", "autostart", "forget", "reshape", "drain", "others", "wake fails", "sleep", "sleep",
 }
 
-// model plays steps in a world, and knows what has to hold.
+// model plays steps in a world, and checks the invariants.
 type model struct {
 	*world
 	asked    []*request
 	refused  map[hangar.MachineID]time.Time // when the gate last did
 	refusals int
 	failedAt map[hangar.MachineID]time.Time // when waking last did
-	wrong    error                          // what was seen by the gate
+	wrong    error                          // what the gate saw
 }
 
 type request struct {
 	*outcome
 	sel   balance.Selector
 	as    hangar.Handling
-	ended bool // it has left, or got no seat
-	seen  bool // it has been found to have got one
+	ended bool // it was released, or got no permit
+	seen  bool // check has seen its permit
 }
 
-// TestModel: whatever happens, nobody gets where it may not, nobody waits while there is
-// room, nor while nobody does anything about it, and who comes first is served first.
+// TestModel: after every step, no request is admitted where it may not be, none waits while a
+// candidate is available, or could be woken and is not, and waiters are served first come, first served.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		script := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
@@ -227,30 +227,30 @@ func (m *model) step(s step) {
 	}
 }
 
-// check says what does not hold now.
+// check returns the invariant that does not hold.
 func (m *model) check(orderly bool) error {
-	loads, err := m.b.Verify(testApp)
+	inFlight, err := m.b.Verify(testApp)
 	if err != nil {
 		return err
 	}
 	if m.wrong != nil {
 		return m.wrong
 	}
-	late := false // a plain request has got a seat just now
+	late := false // an unrestricted request was admitted in this step
 	for _, r := range slices.Backward(m.asked) {
 		switch {
 		case r.waits():
 			plain := r.sel.Instance == "" && r.sel.Regions == nil && r.sel.Exclude == nil
 			if plain && late && orderly {
-				return errors.New("who came later got a seat first")
+				return errors.New("a later request was admitted first")
 			}
-			if err := m.wrongWait(r, loads); err != nil {
+			if err := m.wrongWait(r, inFlight); err != nil {
 				return err
 			}
 		case r.err == nil && !r.seen:
 			r.seen = true
 			late = late || r.sel.Instance == "" && r.sel.Regions == nil && r.sel.Exclude == nil
-			if loads := r.sel.Exclude; slices.Contains(loads, r.permit.Row.Machine.ID) || r.sel.Instance != "" && r.sel.Instance != r.permit.Row.Machine.ID ||
+			if excluded := r.sel.Exclude; slices.Contains(excluded, r.permit.Row.Machine.ID) || r.sel.Instance != "" && r.sel.Instance != r.permit.Row.Machine.ID ||
 				r.sel.OnlyRegions && !r.sel.Regions[len(r.sel.Regions)-1].Covers(r.permit.Row.Machine.Region) {
 				return fmt.Errorf("%+v got %s", r.sel, r.permit.Row.Machine.ID)
 			}
@@ -259,8 +259,8 @@ func (m *model) check(orderly bool) error {
 	return nil
 }
 
-// waitsInVain says why a request that waits should not.
-func (m *model) wrongWait(r *request, loads map[hangar.MachineID]int) error {
+// wrongWait says why a request should not be waiting.
+func (m *model) wrongWait(r *request, inFlight map[hangar.MachineID]int) error {
 	now, coming := time.Now(), false
 	var toWake []hangar.MachineID
 	ep, ok := m.b.Endpoint(m.route, false, 80)
@@ -286,7 +286,7 @@ func (m *model) wrongWait(r *request, loads map[hangar.MachineID]int) error {
 		case g.waking != nil || !mach.Ready(8080) && mach.State == hangar.MachineStarted || mach.State == hangar.MachineStarting:
 			coming = true
 		case mach.State == hangar.MachineStarted:
-			if !g.draining && (g.hard == 0 || g.in < g.hard && loads[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
+			if !g.draining && (g.hard == 0 || g.in < g.hard && inFlight[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
 				return fmt.Errorf("waits although %s has room: %+v", mach.ID, g)
 			}
 		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.rows) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakeBackoff:
@@ -301,8 +301,7 @@ func (m *model) wrongWait(r *request, loads map[hangar.MachineID]int) error {
 
 const refusal = 260 * time.Millisecond
 
-// settleDown lets everybody leave, and everybody who waits must get in or be told that
-// nothing is to be had.
+// drain releases all permits; every waiter must then be admitted or get an error.
 func (m *model) drain() error {
 	for n := range modelMachines {
 		m.gate.set(id(n+1), func(g *guest) { g.draining, g.wakeErr, g.in, g.others = false, nil, g.in-g.others, 0 })
@@ -330,21 +329,21 @@ func (m *model) drain() error {
 		var e *hangar.EdgeError
 		switch {
 		case r.waits():
-			return errors.New("somebody waits for ever")
+			return errors.New("a request waits without end")
 		case r.err != nil && !errors.As(r.err, &e):
 			return fmt.Errorf("not an error of the edge: %w", r.err)
 		}
 	}
-	loads, err := m.b.Verify(testApp)
-	for id, load := range loads {
-		if load != 0 || m.gate.in(id) != 0 {
-			return fmt.Errorf("%d and %d are left in %s", load, m.gate.in(id), id)
+	inFlight, err := m.b.Verify(testApp)
+	for id, n := range inFlight {
+		if n != 0 || m.gate.in(id) != 0 {
+			return fmt.Errorf("%d and %d are left in %s", n, m.gate.in(id), id)
 		}
 	}
 	return err
 }
 
-// end ends everything that goes on.
+// end cancels all requests.
 func (m *model) end() {
 	for _, r := range m.asked {
 		r.cancel()

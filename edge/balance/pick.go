@@ -7,24 +7,24 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Wish narrows down which Machine a request gets.
+// Selector restricts and orders the Machines that may get a request.
 type Selector struct {
-	Instance hangar.MachineID // that Machine or none; it is woken if it may be
-	Prefer   hangar.MachineID // that one, if it may be entered at once
-	// Regions are preferred in this order over what is near. Words for several regions are
-	// known, see hangar.Region.Covers.
+	Instance hangar.MachineID // this Machine or none; it is woken if autostart allows
+	Prefer   hangar.MachineID // this Machine, if it is available at once
+	// Regions go before nearer ones, in this order. Names of several regions are known, see
+	// hangar.Region.Covers.
 	Regions     []hangar.Region
 	OnlyRegions bool               // no others than Regions
-	Exclude     []hangar.MachineID // those never, even if there is no other
+	Exclude     []hangar.MachineID // never these, even if there is no other
 	NoWait      bool               // neither wait nor wake
 }
 
-// plain reports whether all who have such a wish get the same.
+// unrestricted reports whether the selector allows every candidate.
 func (sel *Selector) unrestricted() bool {
 	return sel.Instance == "" && len(sel.Regions) == 0 && len(sel.Exclude) == 0
 }
 
-// rank is how far down a region is in the wish; -1: it is not to be.
+// regionRank is the position of a region in the order of preference; -1: not allowed.
 func (sel *Selector) regionRank(region hangar.Region) int {
 	for i, r := range sel.Regions {
 		if r.Covers(region) {
@@ -39,12 +39,27 @@ func (sel *Selector) regionRank(region hangar.Region) int {
 
 func (sel *Selector) excludes(c *candidate) bool { return slices.Contains(sel.Exclude, c.machine.id) }
 
-// allows reports whether a slot may be what is wished for.
+// allows reports whether the request may go to a candidate.
 func (sel *Selector) allows(c *candidate) bool {
 	return (sel.Instance == "" || sel.Instance == c.machine.id) && sel.regionRank(c.index.region) >= 0 && !sel.excludes(c)
 }
 
-// slotOf is where a Machine serves a segment, or nil.
+// inRegions returns the first candidate that find returns for the regions of an entry, which it
+// tries in the order of preference.
+func (sel *Selector) inRegions(e *entry, find func([]*index) *candidate) *candidate {
+	for rank := 0; rank <= len(sel.Regions); rank++ {
+		for i := range e.regions {
+			if sel.regionRank(e.regions[i].region) == rank {
+				if c := find(e.regions[i].indexes); c != nil {
+					return c
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// candidateOf is the candidate by which a Machine serves an entry, or nil.
 func (a *app) candidateOf(id hangar.MachineID, e *entry) *candidate {
 	if m := a.machines[id]; m != nil {
 		for _, c := range m.candidates {
@@ -56,8 +71,8 @@ func (a *app) candidateOf(id hangar.MachineID, e *entry) *candidate {
 	return nil
 }
 
-// pick is the open slot that a request is to have, or nil. A region is left for the next
-// only if none of its slots is open, and slots whose connections failed come last of all.
+// pick chooses an available candidate for a request, or nil. It leaves a region for the next
+// only if no candidate there is available; candidates that are cooling down come last of all.
 func (a *app) pick(e *entry, sel *Selector) *candidate {
 	if sel.Instance != "" {
 		if c := a.candidateOf(sel.Instance, e); c != nil && c.pos.availability == available && sel.allows(c) {
@@ -70,33 +85,19 @@ func (a *app) pick(e *entry, sel *Selector) *candidate {
 			return c
 		}
 	}
-	for rank := 0; rank <= len(sel.Regions); rank++ {
-		for i := range e.regions {
-			r := &e.regions[i]
-			if sel.regionRank(r.region) != rank {
-				continue
-			}
-			for _, t := range [...]tier{belowSoft, aboveSoft} {
-				if c := leastLoaded(r.indexes, t, sel); c != nil {
-					return c
-				}
-			}
+	c := sel.inRegions(e, func(indexes []*index) *candidate {
+		if c := leastLoaded(indexes, belowSoft, sel); c != nil {
+			return c
 		}
+		return leastLoaded(indexes, aboveSoft, sel)
+	})
+	if c != nil {
+		return c
 	}
-	for rank := 0; rank <= len(sel.Regions); rank++ {
-		for i := range e.regions {
-			if sel.regionRank(e.regions[i].region) != rank {
-				continue
-			}
-			if c := leastLoaded(e.regions[i].indexes, coolingDown, sel); c != nil {
-				return c
-			}
-		}
-	}
-	return nil
+	return sel.inRegions(e, func(indexes []*index) *candidate { return leastLoaded(indexes, coolingDown, sel) })
 }
 
-// least is one of the least loaded slots of a tier, in any of the zones.
+// leastLoaded is a random one of the candidates of a tier with the fewest requests in flight.
 func leastLoaded(indexes []*index, t tier, sel *Selector) *candidate {
 	var best *candidate
 	total := 0
@@ -110,7 +111,7 @@ func leastLoaded(indexes []*index, t tier, sel *Selector) *candidate {
 		case best == nil || c.pos.bucket < best.pos.bucket:
 			best, total = c, size
 		case c.pos.bucket == best.pos.bucket:
-			if total += size; rand.IntN(total) < size { //nolint:gosec // a tie is broken, no secret made
+			if total += size; rand.IntN(total) < size { //nolint:gosec // breaks a tie, makes no secret
 				best = c
 			}
 		}
@@ -118,8 +119,8 @@ func leastLoaded(indexes []*index, t tier, sel *Selector) *candidate {
 	return best
 }
 
-// hope counts the slots that a request may get now or later, by class.
-func (a *app) countCandidates(e *entry, sel *Selector) (n [availabilities]int) {
+// countCandidates counts the candidates that a selector allows, by availability.
+func (a *app) countCandidates(e *entry, sel *Selector) (n counts) {
 	if sel.Instance != "" {
 		if c := a.candidateOf(sel.Instance, e); c != nil && sel.allows(c) {
 			n[c.pos.availability]++
@@ -131,8 +132,8 @@ func (a *app) countCandidates(e *entry, sel *Selector) (n [availabilities]int) {
 			continue
 		}
 		for _, ix := range e.regions[i].indexes {
-			for c, count := range ix.counts {
-				n[c] += count
+			for av, count := range ix.counts {
+				n[av] += count
 			}
 		}
 	}
@@ -142,14 +143,4 @@ func (a *app) countCandidates(e *entry, sel *Selector) (n [availabilities]int) {
 		}
 	}
 	return n
-}
-
-// none reports whether waiting is in vain.
-func none(n [availabilities]int) bool {
-	for c, count := range n {
-		if availability(c) != unavailable && count > 0 {
-			return false
-		}
-	}
-	return true
 }

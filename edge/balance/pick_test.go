@@ -11,13 +11,13 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// TestPick: after so many Seats, this is how many are in each Machine.
+// TestPick: after so many requests, this is how many are in flight in each Machine.
 func TestPick(t *testing.T) {
 	type m = []option
 	for _, tc := range []struct {
 		name     string
 		machines []m
-		seats    int
+		requests int
 		want     []int
 	}{
 		{"least loaded first", []m{{limits(10, 20)}, {limits(10, 20)}, {limits(10, 20)}}, 9, []int{3, 3, 3}},
@@ -42,7 +42,7 @@ func TestPick(t *testing.T) {
 				for i, options := range tc.machines {
 					w.put(i+1, options...)
 				}
-				for range tc.seats {
+				for range tc.requests {
 					defer w.acquire().Release()
 				}
 				w.wantInFlight(t, tc.want...)
@@ -51,7 +51,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestTies: of Machines that are as good as one another, each gets its share.
+// TestTies: equally loaded Machines share requests evenly.
 func TestTies(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		got := map[hangar.MachineID]int{}
@@ -72,7 +72,7 @@ func TestTies(t *testing.T) {
 	})
 }
 
-func TestWishes(t *testing.T) {
+func TestSelector(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
 		w.put(2, region("fra"))
@@ -82,34 +82,34 @@ func TestWishes(t *testing.T) {
 		w.put(6, services())
 		for _, tc := range []struct {
 			name   string
-			wish   balance.Selector
+			sel    balance.Selector
 			want   int // 0: an error
 			missed bool
 			code   hangar.EdgeCode
 			status int
 		}{
 			{name: "none", want: 1},
-			{name: "prefer", wish: balance.Selector{Prefer: id(3)}, want: 3},
-			{name: "prefer a stopped one", wish: balance.Selector{Prefer: id(4)}, want: 1, missed: true},
-			{name: "prefer nobody", wish: balance.Selector{Prefer: id(99)}, want: 1, missed: true},
-			{name: "prefer a region", wish: balance.Selector{Regions: []hangar.Region{"fra"}}, want: 2},
-			{name: "the first of regions", wish: balance.Selector{Regions: []hangar.Region{"syd", "ord", "fra"}}, want: 3},
-			{name: "a word for regions", wish: balance.Selector{Regions: []hangar.Region{"us"}, OnlyRegions: true}, want: 3},
-			{name: "any region", wish: balance.Selector{Regions: []hangar.Region{"any"}, OnlyRegions: true}, want: 1},
-			{name: "prefer a region without", wish: balance.Selector{Regions: []hangar.Region{"syd"}}, want: 1},
-			{name: "only a region without", wish: balance.Selector{Regions: []hangar.Region{"syd"}, OnlyRegions: true}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "except", wish: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2)}}, want: 3},
-			{name: "except all", wish: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2), id(3), id(4), id(5)}}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "except prefer", wish: balance.Selector{Prefer: id(3), Exclude: []hangar.MachineID{id(3)}}, want: 1, missed: true},
-			{name: "instance", wish: balance.Selector{Instance: id(2)}, want: 2},
-			{name: "instance that is not", wish: balance.Selector{Instance: id(99)}, code: hangar.EdgeNoMachine, status: 404},
-			{name: "instance without the port", wish: balance.Selector{Instance: id(6)}, code: hangar.EdgeNoMachine, status: 404},
-			{name: "instance that is cordoned", wish: balance.Selector{Instance: id(5)}, code: hangar.EdgeNoMachine, status: 503},
-			{name: "instance that is excepted", wish: balance.Selector{Instance: id(2), Exclude: []hangar.MachineID{id(2)}}, code: hangar.EdgeNoMachine, status: 503},
-			{name: "instance, not waiting", wish: balance.Selector{Instance: id(4), NoWait: true}, code: hangar.EdgeNoCandidate, status: 503},
-			{name: "instance that is woken", wish: balance.Selector{Instance: id(4)}, want: 4},
+			{name: "prefer", sel: balance.Selector{Prefer: id(3)}, want: 3},
+			{name: "prefer a stopped one", sel: balance.Selector{Prefer: id(4)}, want: 1, missed: true},
+			{name: "prefer one that is not", sel: balance.Selector{Prefer: id(99)}, want: 1, missed: true},
+			{name: "prefer a region", sel: balance.Selector{Regions: []hangar.Region{"fra"}}, want: 2},
+			{name: "the first of regions", sel: balance.Selector{Regions: []hangar.Region{"syd", "ord", "fra"}}, want: 3},
+			{name: "a word for regions", sel: balance.Selector{Regions: []hangar.Region{"us"}, OnlyRegions: true}, want: 3},
+			{name: "any region", sel: balance.Selector{Regions: []hangar.Region{"any"}, OnlyRegions: true}, want: 1},
+			{name: "prefer a region without", sel: balance.Selector{Regions: []hangar.Region{"syd"}}, want: 1},
+			{name: "only a region without", sel: balance.Selector{Regions: []hangar.Region{"syd"}, OnlyRegions: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "exclude", sel: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2)}}, want: 3},
+			{name: "exclude all", sel: balance.Selector{Exclude: []hangar.MachineID{id(1), id(2), id(3), id(4), id(5)}}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "exclude prefer", sel: balance.Selector{Prefer: id(3), Exclude: []hangar.MachineID{id(3)}}, want: 1, missed: true},
+			{name: "instance", sel: balance.Selector{Instance: id(2)}, want: 2},
+			{name: "instance that is not", sel: balance.Selector{Instance: id(99)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance without the port", sel: balance.Selector{Instance: id(6)}, code: hangar.EdgeNoMachine, status: 404},
+			{name: "instance that is cordoned", sel: balance.Selector{Instance: id(5)}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance that is excluded", sel: balance.Selector{Instance: id(2), Exclude: []hangar.MachineID{id(2)}}, code: hangar.EdgeNoMachine, status: 503},
+			{name: "instance, not waiting", sel: balance.Selector{Instance: id(4), NoWait: true}, code: hangar.EdgeNoCandidate, status: 503},
+			{name: "instance that is woken", sel: balance.Selector{Instance: id(4)}, want: 4},
 		} {
-			permit, err := w.tryAcquire(tc.wish)
+			permit, err := w.tryAcquire(tc.sel)
 			if tc.want == 0 {
 				wantCode(t, err, tc.code, tc.status)
 				continue
@@ -124,7 +124,7 @@ func TestWishes(t *testing.T) {
 	})
 }
 
-// TestPorts: what is served follows the rows, and the newest version decides how.
+// TestPorts: ports follow the rows, and the newest version decides how they are handled.
 func TestPorts(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		http := hangar.ServicePort{Port: 80, Handlers: []string{"http"}}
@@ -142,7 +142,7 @@ func TestPorts(t *testing.T) {
 			select {
 			case <-changed:
 			default:
-				t.Errorf("%s: nobody was told", name)
+				t.Errorf("%s: PortsChanged was not closed", name)
 			}
 			changed = w.b.PortsChanged()
 		}
@@ -152,7 +152,7 @@ func TestPorts(t *testing.T) {
 		expect("one machine", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5999}, balance.PortRange{UDP: true, First: 53, Last: 53})
 		ep := w.endpoint(5432)
 		if permit, err := w.b.Acquire(t.Context(), ep, balance.Selector{}); err != nil || permit.Port != 8080 || permit.Options.StartPort != 5000 || permit.Service.InternalPort != 8080 {
-			t.Errorf("a seat of a range: %+v, %v", permit, err)
+			t.Errorf("a permit of a range: %+v, %v", permit, err)
 		}
 		w.put(2, version("2"), services(web(hangar.ServicePort{StartPort: 5500, EndPort: 6500, Handlers: []string{"tls"}})))
 		expect("another that overlaps", balance.PortRange{First: 80, Last: 80, Handling: asHTTP}, balance.PortRange{First: 5000, Last: 5499},
@@ -171,8 +171,8 @@ func TestPorts(t *testing.T) {
 	})
 }
 
-// TestGone: who keeps connections to Machines learns when they are void.
-func TestGone(t *testing.T) {
+// TestOnStale: observers learn when connections to Machines are stale.
+func TestOnStale(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		var gone []hangar.MachineID
 		w.b.OnStale(func(id hangar.MachineID) { gone = append(gone, id) })
@@ -193,8 +193,8 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// TestEnded: a program has ended when nothing will answer any more; one that is asked to stop
-// or suspended has not, and who was let in ahead of the rows is not of the one before.
+// TestExit: a program has exited when it can no longer answer, not when it is asked to stop or is
+// suspended, and an exit does not cover permits that were given by stale rows.
 func TestExit(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		var last balance.Exit
@@ -221,14 +221,14 @@ func TestExit(t *testing.T) {
 		ahead := *w.rows[id(1)]
 		expect("stopped", 1, state(hangar.MachineStopped))
 		if !last.Covers(first) || last.Covers(&ahead) || last.Covers(w.rows[id(1)]) {
-			t.Error("the wrong seats have ended")
+			t.Error("the exit covers the wrong permits")
 		}
 		expect("starting", 0, state(hangar.MachineStarting))
 		expect("started", 0, state(hangar.MachineStarted))
 		expect("crashed", 0, state(hangar.MachineRestarting))
 		expect("starting again", 1, state(hangar.MachineStarting))
 		if !last.Covers(&ahead) {
-			t.Error("a seat that was given ahead of the rows has not ended")
+			t.Error("the exit does not cover a permit that was given by a stale row")
 		}
 		expect("started again", 0, state(hangar.MachineStarted))
 		expect("another version", 1, version("2"))
@@ -244,7 +244,7 @@ func TestExit(t *testing.T) {
 	})
 }
 
-// TestFailed: a Machine whose connections fail is avoided while there is another one.
+// TestFailed: during the cooldown after a failed connection, requests go to another Machine.
 func TestFailed(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
@@ -317,7 +317,7 @@ func TestDial(t *testing.T) {
 	})
 }
 
-// TestRefusals: the host has the last word, and rows are believed again after a while.
+// TestRefusals: the host has the last word, and a refused Machine is tried again after a cooldown.
 func TestRefusals(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)
@@ -349,7 +349,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestBlame: who else has been in a Machine, and whether its program has crashed meanwhile.
+// TestBlame: whether a request was alone in its Machine, and whether the program has crashed since.
 func TestBlame(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1)

@@ -12,24 +12,23 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// shape is what the services of Machines look like from outside: thousands of Machines of
-// an App have one or two. It is what the table of public ports is made of.
+// serviceSet is the services that some Machines of an App have in common. Thousands of Machines
+// have one or two sets, so the port table is compiled from sets and not from Machines.
 type serviceSet struct {
 	key     string
-	sample  *machine // one of members
+	sample  *machine // one of members; its config counts for all
 	ports   []setPort
 	groups  []*group
 	members map[*machine]struct{}
-	newest  hangar.InstanceID // of members; see refresh
-	stale   bool              // newest is of one that left
+	newest  hangar.InstanceID // of members; see refreshNewest
+	stale   bool              // the newest member has left
 	started int               // members that are started and not cordoned
 	usable  int               // members that are started or at rest, and not cordoned
-	// contested: another shape has some of its public ports, so that the two have to be
-	// weighed against one another.
+	// contested: another set has some of its public ports, so that their weights decide.
 	contested bool
 }
 
-// shapePort is a range of public ports.
+// setPort is a range of public ports of a serviceSet.
 type setPort struct {
 	group         *group
 	service, port int // in Config.Services and its Ports
@@ -37,7 +36,7 @@ type setPort struct {
 	handling      hangar.Handling
 }
 
-// shapeKey is equal for services that are equal in all that shapes are about.
+// serviceSetKey is equal for services that are balanced alike.
 func serviceSetKey(services []hangar.Service) string {
 	var key strings.Builder
 	for i := range services {
@@ -47,7 +46,7 @@ func serviceSetKey(services []hangar.Service) string {
 		}
 		key.WriteString(strconv.Itoa(s.InternalPort))
 		ports, err := json.Marshal(s.Ports)
-		if err != nil { // what came from JSON goes back to it
+		if err != nil { // cannot happen: it came from JSON
 			ports = []byte(err.Error())
 		}
 		key.Write(ports)
@@ -98,7 +97,7 @@ func (set *serviceSet) remove(m *machine) {
 	set.stale = set.stale || m.row.Machine.InstanceID == set.newest
 }
 
-// refresh makes sure of newest.
+// refreshNewest finds the newest member if it is not known.
 func (set *serviceSet) refreshNewest() {
 	if !set.stale {
 		return
@@ -111,8 +110,8 @@ func (set *serviceSet) refreshNewest() {
 	}
 }
 
-// outranks orders shapes that have the same public port: what runs goes before what might
-// run, and then the newest version decides.
+// outranks orders sets that have the same public port: one with started Machines goes before one
+// without, one that may be started before others, then the newest version decides.
 func (set *serviceSet) outranks(other *serviceSet) bool {
 	if a, b := set.started > 0, other.started > 0; a != b {
 		return a
@@ -128,24 +127,22 @@ func (set *serviceSet) outranks(other *serviceSet) bool {
 	return set.key > other.key
 }
 
-// topology is the table of the public ports of an App. It never changes; what is in the
-// crowds does.
+// portTable maps the public ports of an App to groups. It never changes; the groups do.
 type portTable struct {
 	tcp, udp []*entry // sorted, without overlaps
 	ranges   []PortRange
 }
 
-// segment is public ports that are served alike.
+// entry is a range of public ports that are served alike.
 type entry struct {
-	first, last int
-	handling    hangar.Handling
-	options     *hangar.ServicePort
-	ports       []setPort // of each crowd, the port that decides
-	regions     []entryRegion
-	endpoint    atomic.Pointer[Endpoint] // the one that was last asked for
+	PortRange
+	options  *hangar.ServicePort
+	ports    []setPort // of each group, the port that decides
+	regions  []entryRegion
+	endpoint atomic.Pointer[Endpoint] // the last one that was returned
 }
 
-// segmentRegion is the zones of a segment in one region.
+// entryRegion is the indexes of an entry in one region.
 type entryRegion struct {
 	region  hangar.Region
 	indexes []*index
@@ -156,14 +153,14 @@ func (t *portTable) find(udp bool, port int) *entry {
 	if udp {
 		list = t.udp
 	}
-	i := sort.Search(len(list), func(i int) bool { return list[i].last >= port })
-	if i == len(list) || list[i].first > port {
+	i := sort.Search(len(list), func(i int) bool { return list[i].Last >= port })
+	if i == len(list) || list[i].First > port {
 		return nil
 	}
 	return list[i]
 }
 
-// source is the port by which a crowd belongs to the segment, or nil.
+// portOf is the port by which a group belongs to the entry, or nil.
 func (e *entry) portOf(g *group) *setPort {
 	for i := range e.ports {
 		if e.ports[i].group == g {
@@ -173,7 +170,7 @@ func (e *entry) portOf(g *group) *setPort {
 	return nil
 }
 
-// compile makes the table of all shapes. Regions are sorted, that of the edge first.
+// compilePorts makes the port table of all sets. Regions are sorted, that of the edge first.
 func compilePorts(shapes map[string]*serviceSet, home hangar.Region) *portTable {
 	t := &portTable{}
 	for _, set := range shapes {
@@ -181,12 +178,12 @@ func compilePorts(shapes map[string]*serviceSet, home hangar.Region) *portTable 
 	}
 	t.tcp = compileEntries(shapes, false, home)
 	t.udp = compileEntries(shapes, true, home)
-	t.ranges = append(ranges(t.tcp, false), ranges(t.udp, true)...)
+	t.ranges = append(joinRanges(t.tcp), joinRanges(t.udp)...)
 	return t
 }
 
 func compileEntries(shapes map[string]*serviceSet, udp bool, home hangar.Region) []*entry {
-	var edges []int // where something begins, or has ended
+	var edges []int // where a range begins, or the port after its end
 	var all []setPort
 	for _, set := range shapes {
 		for _, p := range set.ports {
@@ -208,20 +205,21 @@ func compileEntries(shapes map[string]*serviceSet, udp bool, home hangar.Region)
 	var list []*entry
 	for i, ports := range covering {
 		if len(ports) > 0 {
-			list = append(list, newEntry(edges[i], edges[i+1]-1, ports, home))
+			list = append(list, newEntry(PortRange{UDP: udp, First: edges[i], Last: edges[i+1] - 1}, ports, home))
 		}
 	}
 	return list
 }
 
-func newEntry(first, last int, ports []setPort, home hangar.Region) *entry {
+func newEntry(r PortRange, ports []setPort, home hangar.Region) *entry {
 	winner := ports[0]
 	for _, p := range ports[1:] {
 		if p.group.set != winner.group.set && p.group.set.outranks(winner.group.set) {
 			winner = p
 		}
 	}
-	e := &entry{first: first, last: last, handling: winner.handling}
+	r.Handling = winner.handling
+	e := &entry{PortRange: r}
 	e.options = &winner.group.set.sample.row.Machine.Config.Services[winner.service].Ports[winner.port]
 	for _, p := range ports {
 		set := p.group.set
@@ -254,15 +252,15 @@ func newEntry(first, last int, ports []setPort, home hangar.Region) *entry {
 	return e
 }
 
-// ranges joins segments beside one another that are handled alike.
-func ranges(list []*entry, udp bool) []PortRange {
+// joinRanges joins adjacent entries that are handled alike.
+func joinRanges(list []*entry) []PortRange {
 	var joined []PortRange
 	for _, e := range list {
-		if n := len(joined) - 1; n >= 0 && joined[n].Last == e.first-1 && joined[n].Handling == e.handling {
-			joined[n].Last = e.last
+		if n := len(joined) - 1; n >= 0 && joined[n].Last == e.First-1 && joined[n].Handling == e.Handling {
+			joined[n].Last = e.Last
 			continue
 		}
-		joined = append(joined, PortRange{UDP: udp, First: e.first, Last: e.last, Handling: e.handling})
+		joined = append(joined, e.PortRange)
 	}
 	return joined
 }

@@ -1,39 +1,112 @@
 package balance
 
 import (
+	"context"
+	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 )
 
-// queue is who waits for a slot of an App, in the order in which they came.
+// queue is the waiters of an App, first come, first served.
 type queue struct {
 	first, last *waiter
 	length      int
 	seq         uint64
-	// doubt: since the last review, a slot has become worth less, or worth waking.
+	// needsReview: since the last review, a candidate became less available, or wakeable.
 	needsReview bool
 }
 
-// waiter is a request that waits. app.mu guards what is not said otherwise.
+// waiter is a request that waits for a candidate. app.mu guards the fields without a comment
+// on their owner. It is in the queue until it has a candidate or an error.
 type waiter struct {
 	ep         *Endpoint
 	selector   Selector
-	entry      *entry // of the topology of now; nil: there is none
+	entry      *entry // of the current port table; nil: the port is no longer served
 	seq        uint64 // 0: it has not been in the queue
-	queued     bool
 	prev, next *waiter
 
-	candidate *candidate        // what it was given; its load is counted
-	err       *hangar.EdgeError // or why it waits in vain
+	candidate *candidate        // granted, and counted in flight
+	err       *hangar.EdgeError // why there is nothing to wait for
 	ready     chan struct{}     // receives a value with either
 
-	since int64       // only its goroutine's: when the request came
-	timer *time.Timer // likewise: ends the waiting
+	since int64       // owned by the request's goroutine: when the request came
+	timer *time.Timer // likewise: ends the wait
 	until int64       // likewise: when timer fires
 }
 
-// enqueue puts a waiter in its place: one that was here before, before those that came after.
+// wait puts a request in the queue, unless there is nothing to wait for. A waiter that was in
+// the queue before, and was granted a candidate that the host refused, keeps its place.
+func (a *app) wait(w *waiter, ep *Endpoint, e *entry, sel *Selector, now int64) (*waiter, *hangar.EdgeError) {
+	if e == nil {
+		return nil, ep.notServed()
+	}
+	n := a.countCandidates(e, sel)
+	switch {
+	case n.allUnavailable():
+		return nil, a.noCandidateError(ep, e, sel, now)
+	case w != nil && now >= w.until:
+		w.entry = e
+		return nil, a.waitTimeout(w, now)
+	case sel.NoWait:
+		return nil, ep.noCandidate("no machine can take the request at once")
+	case w == nil && a.queue.length >= a.b.o.QueueLimit:
+		return nil, &hangar.EdgeError{
+			Code: hangar.EdgeQueueFull, Status: http.StatusServiceUnavailable,
+			Message: fmt.Sprintf("all machines are busy, and %d requests wait already", a.queue.length),
+		}
+	}
+	fresh := w == nil
+	if fresh {
+		w = &waiter{ep: ep, selector: *sel, ready: make(chan struct{}, 1), since: now}
+	}
+	w.entry = e
+	a.enqueue(w)
+	a.wakeForWaiters(e, sel, now)
+	if fresh {
+		bound := a.b.o.WakeWait
+		if n = a.countCandidates(e, sel); n[atLimit] > 0 && n[waking]+n[starting]+n[pending] == 0 {
+			bound = a.b.o.QueueWait
+		}
+		w.timer, w.until = time.NewTimer(bound), now+int64(bound)
+	}
+	a.armTimer(now)
+	return w, nil
+}
+
+// await returns once the waiter has a candidate, or an error.
+func (w *waiter) await(ctx context.Context, a *app) *hangar.EdgeError {
+	select {
+	case <-w.ready:
+		return w.err
+	case <-w.timer.C:
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.b.now()
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.candidate == nil:
+		a.dequeue(w)
+	case ctx.Err() == nil:
+		<-w.ready // granted just before the timer fired
+		return nil
+	default:
+		a.release(w.candidate, now)
+		a.armTimer(now)
+	}
+	if err := ctx.Err(); err != nil {
+		e := w.ep.noCandidate("the client gave up")
+		e.Err = err
+		return e
+	}
+	return a.waitTimeout(w, now)
+}
+
+// enqueue inserts a waiter: one that was in the queue before, at its old place.
 func (a *app) enqueue(w *waiter) {
 	q := &a.queue
 	if w.seq == 0 {
@@ -55,9 +128,8 @@ func (a *app) enqueue(w *waiter) {
 	} else {
 		w.next.prev = w
 	}
-	w.queued = true
 	q.length++
-	w.countWaiter(1)
+	w.addToGroups(1)
 }
 
 func (a *app) dequeue(w *waiter) {
@@ -72,13 +144,13 @@ func (a *app) dequeue(w *waiter) {
 	} else {
 		w.next.prev = w.prev
 	}
-	w.prev, w.next, w.queued = nil, nil, false
+	w.prev, w.next = nil, nil
 	q.length--
-	w.countWaiter(-1)
+	w.addToGroups(-1)
 }
 
-// count tells the crowds that could serve a waiter.
-func (w *waiter) countWaiter(n int) {
+// addToGroups changes the number of waiters of the groups that could serve this one.
+func (w *waiter) addToGroups(n int) {
 	if w.entry != nil {
 		for i := range w.entry.ports {
 			w.entry.ports[i].group.waiters += n
@@ -86,12 +158,12 @@ func (w *waiter) countWaiter(n int) {
 	}
 }
 
-// takes reports whether a slot is one that the waiter waits for.
+// accepts reports whether a candidate serves the waiter's port and its selector allows it.
 func (w *waiter) accepts(c *candidate) bool {
 	return w.entry != nil && w.entry.portOf(c.group) != nil && w.selector.allows(c)
 }
 
-// hand gives a waiter a slot.
+// grant gives a waiter a candidate.
 func (a *app) grant(w *waiter, c *candidate, now int64) {
 	a.dequeue(w)
 	a.reserve(c, now)
@@ -99,15 +171,15 @@ func (a *app) grant(w *waiter, c *candidate, now int64) {
 	w.ready <- struct{}{}
 }
 
-// dismiss ends the waiting of one who waits in vain.
+// reject ends a wait with an error.
 func (a *app) reject(w *waiter, err *hangar.EdgeError) {
 	a.dequeue(w)
 	w.err = err
 	w.ready <- struct{}{}
 }
 
-// offer gives an open slot to those who have waited longest for such a one, as many as may
-// have it.
+// offer grants an available candidate to the oldest waiters that accept it, until it is at its
+// limit.
 func (a *app) offer(c *candidate, now int64) {
 	for w := a.queue.first; w != nil && c.pos.availability == available; {
 		next := w.next
@@ -118,13 +190,13 @@ func (a *app) offer(c *candidate, now int64) {
 	}
 }
 
-// requeue finds out anew what everybody waits for, after the topology changed.
+// rematch finds the waiters' entries in a new port table, and grants what is available there.
 func (a *app) rematch(now int64) {
-	top := a.ports.Load()
+	t := a.ports.Load()
 	for w := a.queue.first; w != nil; w = w.next {
-		w.countWaiter(-1)
-		w.entry = w.ep.entry(top)
-		w.countWaiter(1)
+		w.addToGroups(-1)
+		w.entry = w.ep.entry(t)
+		w.addToGroups(1)
 	}
 	for w := a.queue.first; w != nil; {
 		next := w.next
@@ -138,14 +210,14 @@ func (a *app) rematch(now int64) {
 	a.queue.needsReview = true
 }
 
-// review looks at everybody who waits: who waits in vain is told so, and Machines are woken
-// as need be.
+// reviewQueue wakes as many Machines as the waiters need, and rejects waiters for whom all
+// candidates became unavailable.
 func (a *app) reviewQueue(now int64) {
 	if !a.queue.needsReview {
 		return
 	}
 	a.queue.needsReview = false
-	// Those who wish nothing of their own have the same prospects if they wait for the same.
+	// Unrestricted waiters for the same entry get the same verdict.
 	verdicts := map[*entry]*hangar.EdgeError{}
 	for w := a.queue.first; w != nil; {
 		next := w.next
@@ -163,14 +235,13 @@ func (a *app) reviewQueue(now int64) {
 	}
 }
 
-// prospects wakes what has to be woken for those who wait, of whom one has a wish, and says
-// why there is nothing to wait for, if so.
+// wakeOrFail wakes Machines for waiters with a selector, or says why there is nothing to wait for.
 func (a *app) wakeOrFail(ep *Endpoint, e *entry, sel *Selector, now int64) *hangar.EdgeError {
 	if e == nil {
 		return ep.notServed()
 	}
 	a.wakeForWaiters(e, sel, now)
-	if none(a.countCandidates(e, sel)) {
+	if n := a.countCandidates(e, sel); n.allUnavailable() {
 		return a.noCandidateError(ep, e, sel, now)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// TestQueue: who comes first is served first.
+// TestQueue: first come, first served.
 func TestQueue(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 2), autostart(false))
@@ -45,7 +45,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestQueueWakers: everything that makes a seat free lets in who waits, at once.
+// TestQueueGrants: everything that makes a candidate available admits a waiter at once.
 func TestQueueGrants(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -69,7 +69,7 @@ func TestQueueGrants(t *testing.T) {
 				permit := w.acquire()
 				o := w.ask(balance.Selector{})
 				if !o.waits() {
-					t.Fatal("there was a seat")
+					t.Fatal("a candidate was available")
 				}
 				start := time.Now()
 				tc.free(w, permit)
@@ -83,7 +83,7 @@ func TestQueueGrants(t *testing.T) {
 	}
 }
 
-// TestQueueEnds: nobody waits for ever, nor in vain.
+// TestQueueEnds: every wait ends, and one without a prospect at once.
 func TestQueueEnds(t *testing.T) {
 	within(t, func(o *balance.Options) { o.QueueLimit = 2 }, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 1), autostart(false))
@@ -105,7 +105,7 @@ func TestQueueEnds(t *testing.T) {
 		<-third.done
 		wantCode(t, third.err, hangar.EdgeNoCandidate, 503)
 		if third.took != 0 {
-			t.Errorf("it waited %s in vain", third.took)
+			t.Errorf("it waited %s without a prospect", third.took)
 		}
 		_, err = w.tryAcquire(balance.Selector{}) // nothing runs, and nothing may be started
 		wantCode(t, err, hangar.EdgeNoCandidate, 503)
@@ -127,7 +127,7 @@ func TestQueueTCP(t *testing.T) {
 	})
 }
 
-// TestQueueRefused: who was given a seat that the host refuses is still the first.
+// TestQueueRefused: a waiter whose candidate the host refuses keeps its place.
 func TestQueueRefused(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(1, 1), autostart(false))

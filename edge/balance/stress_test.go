@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// TestStress has many requests come, give up and leave at once while rows change: in the end,
-// nothing is left of them, and nobody was above a hard limit.
+// TestStress has many requests come, give up and end at once while rows change: in the end,
+// none is in flight, and no hard limit was exceeded.
 func TestStress(t *testing.T) {
 	const machines, clients, requests, hard = 4, 32, 300, 3
 	w := newWorld(t, nil)
@@ -59,17 +59,17 @@ func TestStress(t *testing.T) {
 	all.Wait()
 	close(done)
 	rows.Wait()
-	loads, err := w.b.Verify(testApp)
+	inFlight, err := w.b.Verify(testApp)
 	for err == nil && len(w.changes) > 0 {
 		time.Sleep(time.Millisecond)
-		loads, err = w.b.Verify(testApp)
+		inFlight, err = w.b.Verify(testApp)
 	}
 	if err != nil {
 		t.Error(err)
 	}
-	for id, load := range loads {
-		if in := w.gate.in(id); load != 0 || in != 0 {
-			t.Errorf("%d and %d are left in %s", load, in, id)
+	for id, n := range inFlight {
+		if in := w.gate.in(id); n != 0 || in != 0 {
+			t.Errorf("%d and %d are left in %s", n, in, id)
 		}
 		if most := w.gate.machines[id].most; most > hard {
 			t.Errorf("%d were in %s at once", most, id)

@@ -11,30 +11,29 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// StartGrace is for how long after a start of a Machine load above the soft limits does not
-// start another one.
+// StartGrace is how long after the start of a Machine load above the soft limits starts no
+// other.
 const StartGrace = 20 * time.Second
 
-// Bounds of the pause before a Machine that could not be woken is tried again. It doubles
-// with each failure in a row.
+// Bounds of the backoff after a failed wake. It doubles with each failure in a row.
 const (
 	MinWakeBackoff = time.Second
 	MaxWakeBackoff = 10 * time.Second
 )
 
-// proveWait bounds how long a Machine that somebody else started gets no requests while its
-// port takes no connections, and provePause the pauses between attempts.
+// A probe keeps requests from a Machine that another caller started until its port accepts
+// connections.
 const (
 	probeTimeout    = 5 * time.Second
 	minProbeBackoff = 5 * time.Millisecond
 	maxProbeBackoff = 250 * time.Millisecond
-	// proveDial bounds one attempt: a Machine that has just begun, or has just ended, answers
-	// to nothing.
+	// probeDialTimeout bounds one attempt: a Machine that is just starting or ending may not
+	// answer at all.
 	probeDialTimeout = 100 * time.Millisecond
 )
 
-// wakeFor wakes as many Machines as those who wait for a segment need, beyond those that are
-// on their way.
+// wakeForWaiters wakes as many Machines as the waiters for an entry need, beyond those that are
+// already starting.
 func (a *app) wakeForWaiters(e *entry, sel *Selector, now int64) {
 	n := a.countCandidates(e, sel)
 	if n[available] > 0 || n[wakeable] == 0 {
@@ -48,23 +47,15 @@ func (a *app) wakeForWaiters(e *entry, sel *Selector, now int64) {
 	}
 	for coming := n[waking] + n[starting]; ; coming++ {
 		c := a.pickWakeable(e, sel)
-		if c == nil || coming*c.capacity() >= demand {
+		if c == nil || coming*c.wakeCapacity() >= demand {
 			return
 		}
 		a.wake(c, now)
 	}
 }
 
-// capacity is for how many requests a Machine is woken.
-func (c *candidate) capacity() int {
-	if c.hardLimit > 0 {
-		return c.hardLimit
-	}
-	return c.softLimit
-}
-
-// pickWake is the slot of the Machine that is to be woken next, or nil: of the nearest region,
-// and rather a suspended than a stopped one.
+// pickWakeable chooses the candidate to wake next, or nil: in the nearest region, and a suspended
+// one before a stopped one.
 func (a *app) pickWakeable(e *entry, sel *Selector) *candidate {
 	for _, id := range [...]hangar.MachineID{sel.Instance, sel.Prefer} {
 		if id == "" {
@@ -77,17 +68,7 @@ func (a *app) pickWakeable(e *entry, sel *Selector) *candidate {
 			return nil
 		}
 	}
-	for rank := 0; rank <= len(sel.Regions); rank++ {
-		for i := range e.regions {
-			if sel.regionRank(e.regions[i].region) != rank {
-				continue
-			}
-			if c := firstAtRest(e.regions[i].indexes, sel); c != nil {
-				return c
-			}
-		}
-	}
-	return nil
+	return sel.inRegions(e, func(indexes []*index) *candidate { return firstAtRest(indexes, sel) })
 }
 
 func firstAtRest(indexes []*index, sel *Selector) *candidate {
@@ -103,8 +84,8 @@ func firstAtRest(indexes []*index, sel *Selector) *candidate {
 	return nil
 }
 
-// relieve wakes one more Machine of the region of a slot that is entered although it is at
-// its soft limit, if all others there are, too.
+// wakeForLoad wakes one more Machine in the region of a candidate that gets a request at or above
+// its soft limit, if no other there is below its own, none is starting and none started just now.
 func (a *app) wakeForLoad(e *entry, c *candidate, now int64) {
 	for i := range e.regions {
 		if e.regions[i].region != c.index.region {
@@ -131,7 +112,7 @@ func (a *app) wakeForLoad(e *entry, c *candidate, now int64) {
 	}
 }
 
-// wake starts the Machine of a wakeable slot.
+// wake has Run start the Machine of a wakeable candidate.
 func (a *app) wake(c *candidate, now int64) {
 	row, port := c.machine.row, c.group.port
 	if c.group.udp {
@@ -159,7 +140,7 @@ func (a *app) wake(c *candidate, now int64) {
 	}
 }
 
-// wakeFailed notes why a Machine was not woken, and that it is not to be for a while.
+// noteWakeFailure records why a wake failed, and starts the backoff.
 func (a *app) noteWakeFailure(c *candidate, err error, now int64) {
 	c.wakeFailures++
 	c.wakeBackoffUntil = now + int64(min(MinWakeBackoff<<min(c.wakeFailures-1, 10), MaxWakeBackoff))
@@ -168,14 +149,14 @@ func (a *app) noteWakeFailure(c *candidate, err error, now int64) {
 	c.group.wakeFailed = append(slices.DeleteFunc(c.group.wakeFailed, func(other *candidate) bool { return other == c || other.wakeBackoffUntil <= now }), c)
 }
 
-// woken takes note of how waking ended.
+// noteWake takes the result of a wake.
 func (a *app) noteWake(c *candidate, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.b.now()
 	c.waking = false
 	if c.group == nil {
-		return // its service is gone
+		return // the Machine no longer has the service
 	}
 	if err == nil {
 		c.noteWoken(now)
@@ -183,7 +164,7 @@ func (a *app) noteWake(c *candidate, err error) {
 	} else {
 		a.noteWakeFailure(c, err, now)
 		if c.machine.row.Machine.State == hangar.MachineStarted {
-			c.refusedUntil = c.wakeBackoffUntil // its port takes no connections
+			c.refusedUntil = c.wakeBackoffUntil // its port accepts no connections
 		}
 	}
 	a.recheck(c, now)
@@ -192,21 +173,21 @@ func (a *app) noteWake(c *candidate, err error) {
 	a.armTimer(now)
 }
 
-// rise notes that the Machine is up, and its port takes connections.
+// noteWoken records that the Machine runs and its port accepts connections.
 func (c *candidate) noteWoken(now int64) {
 	c.wakeFailures, c.wakeErr, c.wakeBackoffUntil = 0, nil, 0
 	c.atLimitUntil, c.refusedUntil, c.cooldownUntil, c.connFailures = 0, 0, 0, 0
-	c.refusals = min(c.refusals, 1) // if it still lets nobody in, the start is not why
+	c.refusals = min(c.refusals, 1) // another refusal then has another reason than the start
 	c.wokenAt, c.group.lastStart, c.graceUntil = now, now, now+int64(StartGrace)
 	switch c.machine.row.Machine.State {
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineStarting:
-		c.up, c.upRow = true, c.machine.row
+		c.wokenRow = c.machine.row
 		c.byRow = c.availabilityByRow(&c.machine.row.Machine)
 	default:
 	}
 }
 
-// prove keeps requests from a slot whose Machine has just been started until its port takes
+// probe keeps requests from a candidate whose Machine has just started until its port accepts
 // connections.
 func (a *app) probe(c *candidate) {
 	ref, host, port := c.machine.row.Machine.Ref(), c.machine.row.Machine.Host, c.group.port
@@ -226,8 +207,8 @@ func (a *app) probe(c *candidate) {
 	})
 }
 
-// accepts returns when a port of a Machine takes connections, or it is futile to wait for that,
-// as when the Machine has ended.
+// awaitPort returns when a port of a Machine accepts connections, when ended is closed, or when
+// an attempt fails in a way that waiting cannot cure.
 func (b *Balancer) awaitPort(ctx context.Context, ended <-chan struct{}, host hangar.HostID, ref hangar.MachineRef, port int) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

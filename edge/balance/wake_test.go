@@ -47,7 +47,7 @@ func TestWakeFromZero(t *testing.T) {
 	}
 }
 
-// TestWakeAsMany: more are woken when more wait than one may have, and no more than that.
+// TestWakeAsMany: as many are woken as the waiters need by the hard limits, and no more.
 func TestWakeAsMany(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		for n := 1; n <= 5; n++ {
@@ -68,7 +68,7 @@ func TestWakeAsMany(t *testing.T) {
 	})
 }
 
-// TestWakeCodes: how a failure to wake is told, after another Machine was tried.
+// TestWakeCodes: the errors of failed wakes, after another Machine was tried.
 func TestWakeCodes(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -103,7 +103,7 @@ func TestWakeCodes(t *testing.T) {
 	}
 }
 
-// TestWakeAnother: one that cannot be started is not the last word.
+// TestWakeAnother: if one cannot be started, another is.
 func TestWakeAnother(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped), region("fra"))
@@ -116,7 +116,7 @@ func TestWakeAnother(t *testing.T) {
 	})
 }
 
-// TestWakeTimeout: a hung start is waited for so long, and goes on.
+// TestWakeTimeout: a request waits WakeWait for a start that hangs, and the start goes on.
 func TestWakeTimeout(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
@@ -133,7 +133,7 @@ func TestWakeTimeout(t *testing.T) {
 	})
 }
 
-// TestWakeGivenUp: a start goes on when nobody waits for it any more.
+// TestWakeGivenUp: a start goes on when its waiters give up.
 func TestWakeGivenUp(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
@@ -149,12 +149,12 @@ func TestWakeGivenUp(t *testing.T) {
 	})
 }
 
-// TestRelieve: with running Machines, one more is started when all are at their soft limits,
-// nobody waits for it, and a start is given time to bring relief.
+// TestWakeForLoad: with running Machines, one more is started when all are at their soft limits,
+// no request waits for it, and no other is started for a while.
 func TestWakeForLoad(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, limits(2, 100))
-		w.put(2, state(stopped), limits(2, 100), region("fra")) // soft limits push nobody far away
+		w.put(2, state(stopped), limits(2, 100), region("fra")) // soft limits send no request far away
 		w.put(3, state(stopped), limits(2, 100))
 		w.put(4, state(stopped), limits(2, 100))
 		w.put(5, state(suspended), limits(2, 100))
@@ -185,7 +185,7 @@ func TestWakeForLoad(t *testing.T) {
 	})
 }
 
-// TestWakeAtHardLimits: the grace after a start does not hold when nobody gets in.
+// TestWakeAtHardLimits: the grace period after a start does not hold at hard limits.
 func TestWakeAtHardLimits(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		for n := 1; n <= 3; n++ {
@@ -201,7 +201,7 @@ func TestWakeAtHardLimits(t *testing.T) {
 	})
 }
 
-// TestWakeUnready: Machines whose checks fail are as good as none; one that was just started
+// TestWakeUnready: Machines whose checks fail are passed over; one that was just started
 // is given time to pass them.
 func TestWakeUnready(t *testing.T) {
 	within(t, func(o *balance.Options) { o.WakeWait = 30 * time.Second }, func(t *testing.T, w *world) {
@@ -310,7 +310,7 @@ func TestWakeEnded(t *testing.T) {
 		w.slow(1, time.Hour, nil)
 		o := w.ask(balance.Selector{})
 		stop()
-		<-o.done // it is being started, whoever waits
+		<-o.done // the start goes on
 		wantCode(t, o.err, hangar.EdgeWakeTimeout, 503)
 		_, err := w.tryAcquire(balance.Selector{Instance: id(2)})
 		wantCode(t, err, hangar.EdgeStartCancelled, 503)
@@ -338,7 +338,7 @@ func TestStartedByOthers(t *testing.T) {
 	})
 }
 
-// TestStoppedBeforeItServed: nobody waits for the port of a Machine that was stopped again
+// TestStoppedBeforeItServed: no request waits for the port of a Machine that was stopped again
 // before it took connections; it is woken.
 func TestStoppedBeforeItServed(t *testing.T) {
 	for name, dialErr := range map[string]error{
@@ -382,7 +382,7 @@ func TestWakeOldRow(t *testing.T) {
 	})
 }
 
-// TestPreferWakes: when somebody has to be woken, it is who was preferred.
+// TestPreferWakes: if a Machine has to be woken, it is the preferred one.
 func TestPreferWakes(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		for n := 1; n <= 4; n++ {

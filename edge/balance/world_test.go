@@ -221,14 +221,14 @@ func (w *world) endpoint(port int) *balance.Endpoint {
 	return ep
 }
 
-// wish is a Seat at port 80 that is not waited for.
+// tryAcquire acquires a permit at port 80.
 func (w *world) tryAcquire(sel balance.Selector) (*balance.Permit, error) {
 	w.t.Helper()
 	synctest.Wait()
 	return w.b.Acquire(w.t.Context(), w.endpoint(80), sel)
 }
 
-// sit takes a Seat at port 80.
+// acquire acquires a permit at port 80 without a selector.
 func (w *world) acquire() *balance.Permit {
 	w.t.Helper()
 	permit, err := w.tryAcquire(balance.Selector{})
@@ -238,7 +238,7 @@ func (w *world) acquire() *balance.Permit {
 	return permit
 }
 
-// outcome is how a Seat that was asked for in the background ended.
+// outcome is the result of an Acquire in the background.
 type outcome struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when what follows is known
@@ -247,7 +247,7 @@ type outcome struct {
 	took   time.Duration
 }
 
-// ask asks for a Seat at port 80 in the background.
+// ask acquires a permit at port 80 in the background.
 func (w *world) ask(sel balance.Selector) *outcome {
 	w.t.Helper()
 	synctest.Wait()
@@ -274,7 +274,7 @@ func (o *outcome) waits() bool {
 	}
 }
 
-// got waits for the Seat.
+// got waits for the permit.
 func (o *outcome) got(tb testing.TB) *balance.Permit {
 	tb.Helper()
 	<-o.done
@@ -293,7 +293,7 @@ func wantCode(tb testing.TB, err error, code hangar.EdgeCode, status int) {
 	}
 }
 
-// wantLoads checks how many are in Machines 1, 2, ….
+// wantInFlight checks how many requests are in flight in Machines 1, 2, ….
 func (w *world) wantInFlight(tb testing.TB, want ...int) {
 	tb.Helper()
 	var got []int
@@ -301,7 +301,7 @@ func (w *world) wantInFlight(tb testing.TB, want ...int) {
 		got = append(got, w.gate.in(id(n+1)))
 	}
 	if !slices.Equal(got, want) {
-		tb.Errorf("loads are %v, want %v", got, want)
+		tb.Errorf("in flight are %v, want %v", got, want)
 	}
 }
 
