@@ -204,7 +204,7 @@ func (d *datagrams) connect(ctx context.Context) (*balance.Permit, net.Conn, err
 	return d.l.connect(ctx, endpoint, d.l.dialDatagrams)
 }
 
-// dialDatagrams connects a socket with the Machine of a seat.
+// dialDatagrams connects a socket with the Machine of a permit.
 func (l *Listeners) dialDatagrams(p *balance.Permit, ctx context.Context) (net.Conn, error) { //nolint:revive // as a method expression has it
 	gate, err := l.o.Gates.Gate(p.Row.Machine.Host)
 	if err != nil {

@@ -51,7 +51,7 @@ func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read 
 	return nil
 }
 
-// connect gets a seat in a Machine and connects to it. While nothing was sent another
+// connect acquires a permit for a Machine and connects to it. While nothing was sent another
 // Machine is as good.
 func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(*balance.Permit, context.Context) (net.Conn, error)) (*balance.Permit, net.Conn, error) {
 	var sel balance.Selector

@@ -18,7 +18,7 @@ import (
 // One goroutine owns it.
 type exchange struct {
 	p              *Proxy
-	visitor        *visitor
+	client         *clientConn
 	w              http.ResponseWriter
 	sent           *http.Request // as the client sent it, with the headers of identify
 	r              *http.Request // as it is passed on now: sent, or sent transformed
@@ -27,17 +27,17 @@ type exchange struct {
 	route          *hangar.AppRoute // of ep
 	ep             *balance.Endpoint
 	home           origin           // where the client's request came to
-	clientSelector balance.Selector // the client's
-	selector       balance.Selector // that holds now
+	clientSelector balance.Selector // from the client's headers
+	selector       balance.Selector // the current one: the client's, or a replay's
 	body           *body            // nil: none
 	upgrade        string           // the protocol that the client asks to switch to
 	replays        replays
-	stay           stay              // in the Machine that is being asked
+	admission      admission         // to the Machine that has the request
 	machine        hangar.MachineRef // the one tried last
 	host           hangar.HostID     // of machine
 	charged        bool              // it counts for the organization of home
-	done           bool              // machine may have done what the request says, and it must not be done twice
-	breaks         int               // how often its connection broke off after it was sent
+	mayHaveRun     bool              // a Machine may have run the request, and it is not idempotent
+	brokenOff      int               // connections that broke off after it was sent
 	status         int               // of the answer; 0: none
 	bytes          int64             // of its body that were taken over from the Machine, or from a file
 	code           hangar.EdgeCode   // of what the edge answered by itself
@@ -57,14 +57,14 @@ func (x *exchange) value(s string) []string {
 }
 
 // serve answers one request.
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *visitor) {
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *clientConn) {
 	p.stats.requests.Add(1)
 	p.stats.inFlight.Add(1)
 	now := time.Now()
-	w = p.patiently(w, r)
-	x := &exchange{p: p, visitor: v, w: w, sent: r, r: r, start: now, id: requestID(now, p.options.Region)}
+	w = p.withStallTimeouts(w, r)
+	x := &exchange{p: p, client: v, w: w, sent: r, r: r, start: now, id: requestID(now, p.options.Region)}
 	defer x.finish()
-	if e := x.admit(); e != nil {
+	if e := x.resolve(); e != nil {
 		x.fail(e)
 		return
 	}
@@ -80,13 +80,13 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *visitor) {
 	if x.statics() {
 		return
 	}
-	x.begin()
+	x.chooseTarget()
 	x.forward()
 }
 
 // finish ends an exchange, however it went.
 func (x *exchange) finish() {
-	x.stay.abandon()
+	x.admission.abort()
 	if x.body != nil {
 		x.body.close()
 	}
@@ -97,9 +97,10 @@ func (x *exchange) finish() {
 	x.p.stats.inFlight.Add(-1)
 }
 
-// admit finds out whose the request is. Without an endpoint it has been answered.
-func (x *exchange) admit() *hangar.EdgeError {
-	p, v, r := x.p, x.visitor, x.sent
+// resolve finds the App of the request and its endpoint. Without an endpoint, the request has been
+// answered.
+func (x *exchange) resolve() *hangar.EdgeError {
+	p, v, r := x.p, x.client, x.sent
 	if v.TLS == nil && v.Port == 80 && p.challenged(x.w, r) {
 		x.status = http.StatusOK
 		return nil
@@ -137,7 +138,7 @@ func (x *exchange) admit() *hangar.EdgeError {
 	}
 	x.ep, x.home = ep, origin{route: x.route, ep: ep}
 	if r.ProtoMajor == 1 {
-		v.serves(ep)
+		v.setTimeouts(ep)
 	}
 	if x.clientSelector, e = selectorOf(r.Header); e != nil {
 		return e
@@ -152,7 +153,7 @@ func (x *exchange) admit() *hangar.EdgeError {
 	return nil
 }
 
-func scheme(v *visitor) string {
+func scheme(v *clientConn) string {
 	if v.TLS != nil {
 		return "https"
 	}
@@ -164,7 +165,7 @@ func tooLarge() *hangar.EdgeError {
 }
 
 // nameOf is the name that a request is for; empty: none.
-func nameOf(v *visitor, r *http.Request) hangar.Hostname {
+func nameOf(v *clientConn, r *http.Request) hangar.Hostname {
 	if r.Host == "" {
 		return v.ServerName
 	}
@@ -179,7 +180,7 @@ func misdirected() *hangar.EdgeError {
 }
 
 // routeOf finds the App that a request is for.
-func (p *Proxy) routeOf(v *visitor, r *http.Request) (*hangar.AppRoute, *hangar.EdgeError) {
+func (p *Proxy) routeOf(v *clientConn, r *http.Request) (*hangar.AppRoute, *hangar.EdgeError) {
 	if v.Route != nil {
 		return v.Route, nil
 	}
@@ -201,12 +202,12 @@ func (p *Proxy) routeOf(v *visitor, r *http.Request) (*hangar.AppRoute, *hangar.
 func (x *exchange) forward() {
 	ctx := x.sent.Context()
 	for {
-		a, e := x.ask(ctx)
+		a, e := x.send(ctx)
 		if ctx.Err() != nil {
 			if a != nil {
 				a.drop()
 			}
-			x.gone()
+			x.clientGone()
 		}
 		if e != nil {
 			if x.fallBack(e) {
@@ -227,27 +228,26 @@ func (x *exchange) forward() {
 	}
 }
 
-// gone ends an exchange whose client is no longer there.
-func (x *exchange) gone() {
-	x.status = statusGone
+// clientGone ends an exchange whose client has disconnected.
+func (x *exchange) clientGone() {
+	x.status = statusClientGone
 	panic(http.ErrAbortHandler)
 }
 
-// statusGone is what the access log says of a request whose client did not wait for the
-// answer.
-const statusGone = 499
+// statusClientGone is the status in the access log if the client disconnected before the answer.
+const statusClientGone = 499
 
-// The pauses before all Machines are tried again that have failed.
+// Bounds of the backoff before Machines that have failed are tried again.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = 250 * time.Millisecond
 )
 
-// ask brings the request to a Machine that the wish allows, and to one after the other as
-// long as it can be repeated, and returns the first answer.
-func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
-	x.done, x.breaks = false, 0
-	ctx, stop, heard := x.replays.bound(ctx)
+// send sends the request to a Machine that the selector allows, and to others as long as it may
+// be resent, and returns the first answer.
+func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
+	x.mayHaveRun, x.brokenOff = false, 0
+	ctx, stop, answered := x.replays.withTimeout(ctx)
 	sel, delay := x.selector, minPause
 	sel.Exclude = slices.Clip(sel.Exclude)
 	given := len(sel.Exclude)
@@ -256,12 +256,12 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 	for attempt := 1; ; attempt++ {
 		permit, err := x.p.balancer.Acquire(ctx, x.ep, sel)
 		if err != nil {
-			if x.renewed() {
+			if x.refreshEndpoint() {
 				continue // the service has been changed under the request
 			}
-			if ctx.Err() == nil && last != nil && len(sel.Exclude) > given && x.patient(first, attempt) && pause.For(ctx, delay) == nil {
+			if ctx.Err() == nil && last != nil && len(sel.Exclude) > given && x.mayRetry(first, attempt) && pause.For(ctx, delay) == nil {
 				sel.Exclude, delay = sel.Exclude[:given:given], min(2*delay, maxPause)
-				continue // there is nobody but those that failed
+				continue // all that are left have failed
 			}
 			stop()
 			if last == nil {
@@ -270,20 +270,20 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 			return nil, last
 		}
 		x.machine, x.host = permit.Row.Machine.Ref(), permit.Row.Machine.Host
-		x.stay.enter(permit)
-		x.target(permit)
+		x.admission.begin(permit)
+		x.reportPreference(permit)
 		a, f := x.try(ctx, permit)
 		if f == nil {
-			heard()
+			answered()
 			before := a.stop
 			a.stop = func() { before(); stop() }
 			return a, nil
 		}
-		x.done = !f.unsent && !idempotent(x.r)
+		x.mayHaveRun = !f.unsent && !idempotent(x.r)
 		if last = f.err; first.IsZero() {
 			first = time.Now()
 		}
-		if !x.again(ctx, permit, f) || !x.patient(first, attempt) {
+		if !x.mayResend(ctx, permit, f) || !x.mayRetry(first, attempt) {
 			stop()
 			if attempt >= x.p.limits.MaxAttempts {
 				last = &hangar.EdgeError{Code: hangar.EdgeRetries, Status: last.Status, Message: "connections to machines failed too often: " + last.Message, Err: last.Err}
@@ -302,9 +302,9 @@ func (x *exchange) ask(ctx context.Context) (*answer, *hangar.EdgeError) {
 	}
 }
 
-// renewed looks whether the port is served in another way than when the request came, and
-// goes on with that.
-func (x *exchange) renewed() bool {
+// refreshEndpoint replaces the endpoint if the port is handled in another way since the request
+// came, and reports whether it did.
+func (x *exchange) refreshEndpoint() bool {
 	ep, ok := x.p.balancer.Endpoint(x.route, false, x.ep.Port)
 	if !ok || ep.Handling == x.ep.Handling || !ep.Handling.HTTP || ep.Handling.TLS != x.ep.Handling.TLS {
 		return false
@@ -313,13 +313,13 @@ func (x *exchange) renewed() bool {
 	return true
 }
 
-// patient reports whether a request that has failed may be tried once more.
-func (x *exchange) patient(first time.Time, attempt int) bool {
+// mayRetry reports whether a failed request has time and attempts left.
+func (x *exchange) mayRetry(first time.Time, attempt int) bool {
 	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
 }
 
-// target tells the Machine of a seat what it has to know of how it was chosen.
-func (x *exchange) target(permit *balance.Permit) {
+// reportPreference tells the Machine if the client preferred another that was not available.
+func (x *exchange) reportPreference(permit *balance.Permit) {
 	if permit.PreferredMissed {
 		preferredUnavailable.set(x.r.Header, []string{string(x.selector.Prefer)})
 	} else if x.r.Header[preferredUnavailable.neutral] != nil {
@@ -333,7 +333,7 @@ func edgeError(ctx context.Context, err error) *hangar.EdgeError {
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.Is(context.Cause(ctx), errSilent):
+	case errors.Is(context.Cause(ctx), errTimeout):
 		return &hangar.EdgeError{Code: hangar.EdgeNoCandidate, Status: http.StatusGatewayTimeout, Message: "no machine was found in time", Err: err}
 	}
 	return &hangar.EdgeError{Code: hangar.EdgeInternal, Status: http.StatusInternalServerError, Message: "the edge has failed", Err: err}
@@ -353,7 +353,7 @@ func (x *exchange) http2() bool {
 	return o != nil && o.H2Backend != nil && *o.H2Backend
 }
 
-// wished reads where the client wants the request to go.
+// selectorOf reads which Machines the client's headers ask for.
 func selectorOf(h http.Header) (sel balance.Selector, e *hangar.EdgeError) {
 	sel.Instance = hangar.MachineID(forceInstance.get(h))
 	sel.Prefer = hangar.MachineID(preferInstance.get(h))

@@ -61,7 +61,7 @@ func (x *exchange) statics() bool {
 	if !ok {
 		return false
 	}
-	w := &shown{ResponseWriter: x.w, x: x}
+	w := &edgeAnswer{ResponseWriter: x.w, x: x}
 	var to http.ResponseWriter = w
 	closing := func() error { return nil }
 	if o := x.ep.Options.HTTP; o != nil && o.Compress != nil && *o.Compress {
@@ -117,24 +117,24 @@ func (x *exchange) machineFile(w http.ResponseWriter) error {
 	}, rule, rest)
 }
 
-// shown gives an answer that is not a Machine's the headers that one has.
-type shown struct {
+// edgeAnswer adds the edge's headers to an answer that no Machine gave.
+type edgeAnswer struct {
 	http.ResponseWriter
 	x *exchange
 }
 
 // Unwrap lets http.ResponseController through.
-func (w *shown) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *edgeAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *shown) WriteHeader(status int) {
+func (w *edgeAnswer) WriteHeader(status int) {
 	if w.x.status == 0 && status >= 200 {
 		w.x.status = status
-		w.x.dress(w.Header(), nil)
+		w.x.setEdgeHeaders(w.Header(), nil)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *shown) Write(p []byte) (int, error) {
+func (w *edgeAnswer) Write(p []byte) (int, error) {
 	if w.x.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}

@@ -221,7 +221,7 @@ func appendVia(h http.Header, via []string) {
 // identify makes the headers of a request those that the Machine gets: the client's without
 // those that are not its to set, and the edge's own.
 func (x *exchange) identify(now time.Time) {
-	v, upgrade := x.visitor, upgradeOf(x.sent)
+	v, upgrade := x.client, upgradeOf(x.sent)
 	h := cleaned(x.sent.Header)
 	x.sent.Header = h
 	x.sent.Close = false // that is about the client's connection
@@ -273,8 +273,8 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// withhold takes out of the trailers of an answer what is not for the client.
-func withhold(trailers http.Header) {
+// cleanTrailers removes from the trailers of an answer what the client must not get.
+func cleanTrailers(trailers http.Header) {
 	for key := range trailers {
 		if hopByHop(key) {
 			delete(trailers, key)
@@ -285,8 +285,8 @@ func withhold(trailers http.Header) {
 	}
 }
 
-// present makes the headers of a Machine's answer those that the client gets.
-func (x *exchange) present(h http.Header, answer *http.Response) {
+// setAnswerHeaders sets the headers that the client gets from those of a Machine's answer.
+func (x *exchange) setAnswerHeaders(h http.Header, answer *http.Response) {
 	from := answer.Header
 	if from["Connection"] != nil {
 		dropNominated(from)
@@ -302,12 +302,12 @@ func (x *exchange) present(h http.Header, answer *http.Response) {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // or the server guesses
 	}
-	x.dress(h, viaOf(answer.ProtoMajor, answer.ProtoMinor))
+	x.setEdgeHeaders(h, viaOf(answer.ProtoMajor, answer.ProtoMinor))
 }
 
-// dress gives an answer the headers of the edge's own, and those that the service wants.
-// Via says by which protocol it came; nil: from nobody.
-func (x *exchange) dress(h http.Header, via []string) {
+// setEdgeHeaders sets the edge's own headers of an answer, and those that the service configures.
+// via is the protocol of the Machine's answer; nil: the answer is the edge's own.
+func (x *exchange) setEdgeHeaders(h http.Header, via []string) {
 	o := x.ep.Options.HTTP
 	pristine := o != nil && o.Response != nil && o.Response.Pristine != nil && *o.Response.Pristine
 	if !pristine {
@@ -317,17 +317,17 @@ func (x *exchange) dress(h http.Header, via []string) {
 		}
 		requestIDs.set(h, x.value(x.id))
 	}
-	if alt := x.visitor.alt; alt != nil && h["Alt-Svc"] == nil {
+	if alt := x.client.alt; alt != nil && h["Alt-Svc"] == nil {
 		h["Alt-Svc"] = alt
 	}
 	if o != nil && o.Response != nil {
-		dictate(h, o.Response.Headers)
+		setServiceHeaders(h, o.Response.Headers)
 	}
 }
 
-// dictate sets and removes headers of an answer as the service wants them. Those that frame
-// the answer are left alone.
-func dictate(h http.Header, headers map[string]any) {
+// setServiceHeaders sets and removes headers of an answer as the service configures, except those
+// that frame the answer.
+func setServiceHeaders(h http.Header, headers map[string]any) {
 	for name, value := range headers {
 		key := http.CanonicalHeaderKey(name)
 		if hopByHop(key) || key == "Content-Length" || !httpguts.ValidHeaderFieldName(name) {

@@ -197,21 +197,21 @@ func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answe
 		if m == nil {
 			var err error
 			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dial(ctx, permit) }); err != nil {
-				x.stay.leave()
+				x.admission.end()
 				return nil, &failure{err: dialError(err), unsent: true}
 			}
 		}
 		a, f := x.roundTripHTTP2(ctx, m)
 		if f == nil {
-			a.stay = &x.stay
+			a.admission = &x.admission
 			return a, nil
 		}
 		m.leave()
 		if f.unsent || f.stale {
 			m.retire()
 		}
-		if !f.stale || !x.again(ctx, permit, f) {
-			x.stay.leave()
+		if !f.stale || !x.mayResend(ctx, permit, f) {
+			x.admission.end()
 			return nil, f
 		}
 		x.p.stats.retries.Add(1)
@@ -222,10 +222,10 @@ func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answe
 func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer, *failure) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &answer{h2: m, stop: func() { cancel(nil) }}
-	x.stay.attach(func() { cancel(errEnded) })
-	if a.silence = x.idleTimeout(); a.silence > 0 {
-		a.patience = time.AfterFunc(a.silence, func() { cancel(errSilent) })
-		a.stop = func() { a.patience.Stop(); cancel(nil) }
+	x.admission.onExit(func() { cancel(errExited) })
+	if a.stallTimeout = x.idleTimeout(); a.stallTimeout > 0 {
+		a.stallTimer = time.AfterFunc(a.stallTimeout, func() { cancel(errTimeout) })
+		a.stop = func() { a.stallTimer.Stop(); cancel(nil) }
 	}
 	var wrote, read atomic.Bool
 	var interim struct { // the connection calls while its answer is waited for, and a moment longer

@@ -53,8 +53,8 @@ func (x *exchange) pass(a *answer) {
 		w, closing = compress.Writer(w, x.sent)
 	}
 	h := w.Header()
-	x.present(h, a.Response)
-	withhold(a.Trailer)
+	x.setAnswerHeaders(h, a.Response)
+	cleanTrailers(a.Trailer)
 	announced := len(a.Trailer)
 	if announced > 0 {
 		names := make([]string, 0, announced)
@@ -70,7 +70,7 @@ func (x *exchange) pass(a *answer) {
 	x.status = a.StatusCode
 	w.WriteHeader(a.StatusCode)
 	if end = x.stream(w, a); end == nil {
-		withhold(a.Trailer)
+		cleanTrailers(a.Trailer)
 		trail(h, a.Trailer, announced)
 		end = closing()
 	}
@@ -162,8 +162,8 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 
 // touch says that an answer over HTTP/2 goes on.
 func (a *answer) touch() {
-	if a.patience != nil {
-		a.patience.Reset(a.silence)
+	if a.stallTimer != nil {
+		a.stallTimer.Reset(a.stallTimeout)
 	}
 }
 
@@ -176,7 +176,7 @@ func (x *exchange) redirectHTTPS() {
 		host = hostOnly(host)
 	}
 	port := 443
-	if x.visitor.Route == nil && x.p.options.HTTPSPort != 0 {
+	if x.client.Route == nil && x.p.options.HTTPSPort != 0 {
 		port = x.p.options.HTTPSPort
 	}
 	if port != 443 {

@@ -11,7 +11,7 @@ import (
 // A request for such a name never reaches an App, and one on a connection whose TLS is for such
 // a name is never answered as another: what came by an address or a port of an App's own, or
 // with TLS for another name, is misdirected (RFC 9110, section 15.5.20).
-func (p *Proxy) platformOf(v *visitor, r *http.Request) (http.Handler, *hangar.EdgeError) {
+func (p *Proxy) platformOf(v *clientConn, r *http.Request) (http.Handler, *hangar.EdgeError) {
 	if len(p.options.Platform) == 0 {
 		return nil, nil //nolint:nilnil // it is for an App
 	}
@@ -31,7 +31,7 @@ func (p *Proxy) platformOf(v *visitor, r *http.Request) (http.Handler, *hangar.E
 // that has sent one has to know.
 func (x *exchange) servePlatform(own http.Handler) *hangar.EdgeError {
 	r := x.sent
-	if x.visitor.TLS == nil {
+	if x.client.TLS == nil {
 		_, token := r.Header["Authorization"]
 		if token || r.Method != http.MethodGet && r.Method != http.MethodHead {
 			e := &hangar.EdgeError{
@@ -46,7 +46,7 @@ func (x *exchange) servePlatform(own http.Handler) *hangar.EdgeError {
 		x.redirectHTTPS()
 		return nil
 	}
-	client := x.visitor.Client
+	client := x.client.Client
 	if !x.p.callers.Take(client) {
 		return &hangar.EdgeError{Code: hangar.EdgeTooMany, Status: http.StatusTooManyRequests, Message: "too many requests of this client are in flight"}
 	}

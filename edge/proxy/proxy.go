@@ -203,12 +203,12 @@ func New(o Options) *Proxy {
 		Handler: p.handler, HeaderTimeout: p.limits.HeaderTimeout, IdleTimeout: p.limits.IdleTimeout, BodyTimeout: p.limits.BodyTimeout,
 		MaxHeaderBytes: p.limits.MaxHeaderBytes, Timeouts: timeouts, Refuse: p.refuse, HTTP2: p.priorKnowledge, Taken: taken, Log: o.Log,
 	}
-	o.Balancer.OnStale(p.gone)
+	o.Balancer.OnStale(p.dropStale)
 	return p
 }
 
-// gone is called when a Machine has ended or restarts.
-func (p *Proxy) gone(id hangar.MachineID) {
+// dropStale closes the idle connections to a Machine that has stopped or restarts.
+func (p *Proxy) dropStale(id hangar.MachineID) {
 	p.pool.drop(id)
 	p.streams.drop(id)
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
 )
 
-// replays is what has become of a request through the instructions of Machines.
+// replays is the replays of a request: Machines answered it with instructions to send it elsewhere.
 type replays struct {
-	count  int
-	last   *replay.Instruction // by which it goes where it goes now; nil: by the client's wish
-	cached bool                // last was remembered
-	from   origin              // who gave last
-	since  time.Time           // when
-	fallen bool                // it has come back to from, and goes nowhere else
+	count    int
+	last     *replay.Instruction // the current one; nil: none, the client's selector counts
+	cached   bool                // last is from the replay cache
+	from     origin              // the Machine that gave last
+	since    time.Time           // when
+	fellBack bool                // it was sent back to from, and is not replayed again
 }
 
 // origin is the Machine that gave an instruction, and how the request had come to it.
@@ -29,14 +29,14 @@ type origin struct {
 	ep      *balance.Endpoint
 }
 
-// bound makes a context that ends when the request has not been answered as soon as its
-// instruction wants; heard says that it has.
-func (s *replays) bound(ctx context.Context) (bounded context.Context, stop, heard func()) {
-	if s.last == nil || s.last.Timeout == 0 || s.fallen {
+// withTimeout bounds a context by the timeout of the instruction, if it has one; answered ends
+// the timeout.
+func (s *replays) withTimeout(ctx context.Context) (bounded context.Context, stop, answered func()) {
+	if s.last == nil || s.last.Timeout == 0 || s.fellBack {
 		return ctx, nothing, nothing
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(s.last.Timeout, func() { cancel(errSilent) })
+	timer := time.AfterFunc(s.last.Timeout, func() { cancel(errTimeout) })
 	return ctx, func() { timer.Stop(); cancel(nil) }, func() { timer.Stop() }
 }
 
@@ -48,14 +48,14 @@ func (o *origin) cacheRules() []hangar.ReplayCache {
 	return nil
 }
 
-// begin decides where a request goes first: where earlier ones like it were sent, or where
-// the client wants it.
-func (x *exchange) begin() {
+// chooseTarget decides where a request goes first: by the replay cache, or else by the client's
+// selector.
+func (x *exchange) chooseTarget() {
 	in, status := x.p.memory.Lookup(x.home.route.ID, x.sent, x.home.cacheRules())
 	h := x.sent.Header
 	switch status {
 	case replay.CacheHit:
-		if e := x.follow(in, ""); e == nil {
+		if e := x.applyInstruction(in, ""); e == nil {
 			x.replays.last, x.replays.cached = in, true
 			replayCacheState.set(h, []string{string(status)})
 			return
@@ -68,12 +68,12 @@ func (x *exchange) begin() {
 	x.selector = x.clientSelector
 }
 
-// follow makes the wish of an instruction that a Machine gave.
-func (x *exchange) follow(in *replay.Instruction, from hangar.MachineID) *hangar.EdgeError {
+// applyInstruction sets the App and the selector of a replay.
+func (x *exchange) applyInstruction(in *replay.Instruction, from hangar.MachineID) *hangar.EdgeError {
 	route, ep := x.route, x.ep
 	if in.App != "" && in.App != route.App {
 		var e *hangar.EdgeError
-		if route, ep, e = x.sibling(in.App); e != nil {
+		if route, ep, e = x.siblingApp(in.App); e != nil {
 			return e
 		}
 	}
@@ -88,9 +88,9 @@ func (x *exchange) follow(in *replay.Instruction, from hangar.MachineID) *hangar
 	return nil
 }
 
-// sibling finds another App of the same organization by the public port that the request
+// siblingApp finds another App of the same organization by the public port that the request
 // came to. It needs no address, and its network does not matter.
-func (x *exchange) sibling(app hangar.AppName) (*hangar.AppRoute, *balance.Endpoint, *hangar.EdgeError) {
+func (x *exchange) siblingApp(app hangar.AppName) (*hangar.AppRoute, *balance.Endpoint, *hangar.EdgeError) {
 	route, ok := x.p.routes.ByName(app)
 	if !ok {
 		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayApp, Status: http.StatusBadGateway, Message: "the request was to be replayed in an app that there is not"}
@@ -98,15 +98,15 @@ func (x *exchange) sibling(app hangar.AppName) (*hangar.AppRoute, *balance.Endpo
 	if route.Org != x.route.Org {
 		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayForbidden, Status: http.StatusBadGateway, Message: "the request was to be replayed in an app of another organization"}
 	}
-	ep, ok := x.p.balancer.Endpoint(route, false, x.visitor.Port)
+	ep, ok := x.p.balancer.Endpoint(route, false, x.client.Port)
 	if !ok || !ep.Handling.HTTP {
 		return nil, nil, &hangar.EdgeError{Code: hangar.EdgeReplayApp, Status: http.StatusBadGateway, Message: "the app " + string(app) + " has no service for HTTP on the port that the request came to"}
 	}
 	return route, ep, nil
 }
 
-// replayed reads whether the answer of a Machine sends the request somewhere else: then the
-// answer has been given up, and next time ask goes there.
+// replayed reports whether the answer of a Machine is a replay. Then the answer was dropped, and
+// the next send goes where the instruction says.
 func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	if !replay.Asked(a.Header) {
 		if forgets(a.Header) {
@@ -120,7 +120,7 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	if err != nil {
 		return false, edgeError(x.sent.Context(), err)
 	}
-	if x.replays.fallen || x.replays.count >= hangar.MaxReplays {
+	if x.replays.fellBack || x.replays.count >= hangar.MaxReplays {
 		return false, &hangar.EdgeError{Code: hangar.EdgeReplayLoop, Status: http.StatusBadGateway, Message: "the request was replayed too often"}
 	}
 	if x.body != nil && !x.body.repeatable() {
@@ -138,7 +138,7 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	}
 	switch {
 	case in.Cache != nil && in.Cache.Invalidate:
-		// Whoever gets a request by memory says that it is wrong, too.
+		// Also from a Machine that got the request by the cache.
 		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 	case first:
 		x.p.memory.Learn(x.home.route.ID, x.sent, x.home.cacheRules(), in)
@@ -146,7 +146,7 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	if x.r.Header[replayCacheState.neutral] == nil {
 		replayCacheState.set(x.r.Header, []string{string(replay.CacheMiss)})
 	}
-	if e := x.follow(in, from.machine); e != nil {
+	if e := x.applyInstruction(in, from.machine); e != nil {
 		return false, e
 	}
 	now := time.Now()
@@ -173,18 +173,17 @@ func instruction(a *answer) (*replay.Instruction, error) {
 	return replay.ParseJSON(text)
 }
 
-// fallBack sends a request that could not be replayed, or not where earlier ones went, to
-// where it would have gone; false: that is not wanted. A Machine that asked for a fallback
-// knows that the request may have been done before it comes back; of one that was sent by
-// memory nobody knows.
+// fallBack prepares a request whose replay failed to go where it would have gone without, and
+// reports whether it may. A Machine that asked for a fallback accepts that the request may have
+// run elsewhere; after a hit of the cache no Machine has, so such a request is not run twice.
 func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 	s := &x.replays
-	if s.last == nil || s.fallen || x.body != nil && !x.body.repeatable() {
+	if s.last == nil || s.fellBack || x.body != nil && !x.body.repeatable() {
 		return false
 	}
 	if s.cached {
 		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
-		if x.done {
+		if x.mayHaveRun {
 			return false
 		}
 		x.route, x.ep, x.selector = x.home.route, x.home.ep, x.clientSelector
@@ -199,7 +198,7 @@ func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 		Instance: s.last.Instance, App: x.route.App, Regions: s.last.Regions, Source: s.from.machine,
 		Reason: failReason(e), Elapsed: time.Since(s.since).Milliseconds(),
 	}
-	x.route, x.ep, s.fallen = s.from.route, s.from.ep, true
+	x.route, x.ep, s.fellBack = s.from.route, s.from.ep, true
 	x.selector = balance.Selector{Prefer: s.from.machine}
 	if s.last.Fallback == replay.FallbackForce {
 		x.selector = balance.Selector{Instance: s.from.machine}

@@ -38,7 +38,7 @@ func (x *exchange) report(e *hangar.EdgeError) {
 		return
 	}
 	if e.Err != nil {
-		x.p.log.DebugContext(x.visitor.ctx, "a request to an app failed", "app", x.route.App, "machine", x.machine.ID, "code", e.Code, "error", e.Err)
+		x.p.log.DebugContext(x.client.ctx, "a request to an app failed", "app", x.route.App, "machine", x.machine.ID, "code", e.Code, "error", e.Err)
 	}
 	more, ok := x.p.lines.allow(line{x.route.ID, e.Code}, time.Now())
 	if !ok {
@@ -99,7 +99,7 @@ func (x *exchange) record() {
 		region = ""
 	}
 	x.p.access.Publish(x.route.ID, hangar.EdgeRequest{
-		Client: x.visitor.Remote.Addr().Unmap().WithZone(""), Method: x.sent.Method, Host: x.sent.Host, Path: printable(x.sent.URL.RequestURI()),
+		Client: x.client.Remote.Addr().Unmap().WithZone(""), Method: x.sent.Method, Host: x.sent.Host, Path: printable(x.sent.URL.RequestURI()),
 		Proto: x.sent.Proto, Status: x.status, Bytes: x.bytes, Millis: float64(now.Sub(x.start).Microseconds()) / 1000,
 		UserAgent: x.sent.UserAgent(), RequestID: x.id, Replays: x.replays.count, Code: x.code,
 	}.Entry(now, x.machine.ID, region))

@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/http1"
 )
 
-// visitor is what is known of the other end of a client's connection.
-type visitor struct {
+// clientConn is what the edge knows of a client's connection.
+type clientConn struct {
 	Entry
 	ctx  context.Context //nolint:containedctx // the connection's, not a request's
 	idle time.Duration   // how long it may wait between requests at most
@@ -34,8 +34,8 @@ type visitor struct {
 	timeouts http1.Timeouts
 }
 
-// serves takes over what a service says of the connection on which its requests come.
-func (v *visitor) serves(ep *balance.Endpoint) {
+// setTimeouts takes the timeouts that a service configures for the connection.
+func (v *clientConn) setTimeouts(ep *balance.Endpoint) {
 	v.timeouts = http1.Timeouts{}
 	o := ep.Options.HTTP
 	if o == nil {
@@ -51,19 +51,19 @@ func (v *visitor) serves(ep *balance.Endpoint) {
 
 // timeouts are those of a client's connection.
 func timeouts(ctx context.Context) *http1.Timeouts {
-	return &ctx.Value(visitorKey{}).(*visitor).timeouts
+	return &ctx.Value(clientConnKey{}).(*clientConn).timeouts
 }
 
 // taken notes that Drain waits for a client's connection.
 func taken(ctx context.Context) {
-	if f := ctx.Value(visitorKey{}).(*visitor).Taken; f != nil {
+	if f := ctx.Value(clientConnKey{}).(*clientConn).Taken; f != nil {
 		f()
 	}
 }
 
-func (p *Proxy) visitor(ctx context.Context, e Entry) *visitor {
+func (p *Proxy) newClientConn(ctx context.Context, e Entry) *clientConn {
 	ip := e.Remote.Addr().Unmap().WithZone("").String()
-	v := &visitor{
+	v := &clientConn{
 		Entry: e, ctx: ctx, idle: p.limits.IdleTimeout,
 		ip:        []string{ip},
 		forwarded: []string{ip + ", " + e.Local.Addr().Unmap().WithZone("").String()},
@@ -75,22 +75,22 @@ func (p *Proxy) visitor(ctx context.Context, e Entry) *visitor {
 	return v
 }
 
-// visitorKey is where the context of a request has its visitor.
-type visitorKey struct{}
+// clientConnKey is the key of the clientConn in the context of a request.
+type clientConnKey struct{}
 
 // ServeConn serves the requests of a connection until it has ended, and closes it. Deadlines
 // of the connection are the proxy's to set.
 func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn, e Entry) {
 	defer conn.Close()
-	v := p.visitor(ctx, e)
-	ctx = context.WithValue(ctx, visitorKey{}, v)
+	v := p.newClientConn(ctx, e)
+	ctx = context.WithValue(ctx, clientConnKey{}, v)
 	route := e.Route
 	if route == nil && e.TLS != nil {
 		route, _ = p.routes.ByHostname(e.ServerName)
 	}
 	if route != nil {
 		if ep, ok := p.balancer.Endpoint(route, false, e.Port); ok {
-			v.serves(ep)
+			v.setTimeouts(ep)
 		}
 	}
 	if alpn(e.TLS, http2Protocol) {
@@ -104,14 +104,14 @@ const http2Protocol = "h2"
 
 // ServeRequest answers one request of a client that speaks HTTP/3.
 func (p *Proxy) ServeRequest(w http.ResponseWriter, r *http.Request, e Entry) {
-	v := p.visitor(r.Context(), e)
+	v := p.newClientConn(r.Context(), e)
 	v.alt = nil // it knows
 	p.serve(w, r, v)
 }
 
 // handle is the http.Handler of both servers.
 func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
-	p.serve(w, r, r.Context().Value(visitorKey{}).(*visitor))
+	p.serve(w, r, r.Context().Value(clientConnKey{}).(*clientConn))
 }
 
 // priorKnowledge serves a connection whose client speaks HTTP/2 without having been asked,

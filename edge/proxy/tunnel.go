@@ -25,7 +25,7 @@ func (x *exchange) tunnel(a *answer) {
 	}
 	to := a.Header["Upgrade"]
 	h := http.Header{}
-	x.present(h, a.Response)
+	x.setAnswerHeaders(h, a.Response)
 	delete(h, "Content-Length")
 	h["Connection"], h["Upgrade"] = upgradeOnly, to
 	client, rw, err := hijacker.Hijack()
@@ -48,7 +48,7 @@ func (x *exchange) tunnel(a *answer) {
 	}
 	machine, early := a.conn.Detach()
 	defer machine.Close()
-	x.stay.attach(func() { _ = machine.Close() })
+	x.admission.onExit(func() { _ = machine.Close() })
 	// What one side was quick to send is behind its request or answer, in a buffer.
 	if _, err := client.Write(early); err != nil {
 		return
@@ -61,78 +61,78 @@ func (x *exchange) tunnel(a *answer) {
 	}
 	x.p.stats.tunnels.Add(1)
 	defer x.p.stats.tunnels.Add(-1)
-	j := &joint{client: client, machine: machine, idle: x.idleTimeout()}
-	j.run(x.visitor.ctx)
+	r := &relay{client: client, machine: machine, idle: x.idleTimeout()}
+	r.run(x.client.ctx)
 }
 
-// halfClosed is for how long a tunnel whose one side has ended may be silent.
+// halfClosed is the idle timeout of a tunnel of which one side has ended.
 const halfClosed = 5 * time.Minute
 
-// joint passes bytes between a client and a Machine.
-type joint struct {
+// relay passes bytes between a client and a Machine.
+type relay struct {
 	client, machine net.Conn
-	idle            time.Duration // 0: for ever
+	idle            time.Duration // 0: no limit
 	moved           atomic.Int64  // bytes, as far as they have been counted
 	ended           atomic.Int32  // directions
 }
 
 // run returns when both directions have ended, one has failed, or ctx has ended.
-func (j *joint) run(ctx context.Context) {
-	defer context.AfterFunc(ctx, j.cut)()
+func (r *relay) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, r.close)()
 	var other sync.WaitGroup
-	other.Go(func() { j.direction(j.machine, j.client) })
-	j.direction(j.client, j.machine)
+	other.Go(func() { r.copyOneWay(r.machine, r.client) })
+	r.copyOneWay(r.client, r.machine)
 	other.Wait()
 }
 
-// cut ends both directions.
-func (j *joint) cut() {
-	_ = j.client.Close()
-	_ = j.machine.Close()
+// close ends both directions.
+func (r *relay) close() {
+	_ = r.client.Close()
+	_ = r.machine.Close()
 }
 
-// direction passes bytes one way until their source ends, which it tells the other end.
+// copyOneWay passes bytes one way until their source ends, then closes the other side for writing.
 // Between two sockets, the kernel moves them.
 //
-// What the other direction has moved is counted when that has waited in vain or ended, at
-// most half of the patience ago: so a tunnel is silent when it was found so twice.
-func (j *joint) direction(to, from net.Conn) {
+// The other direction counts its bytes only when a read times out or it ends, up to half an idle
+// timeout late: so a tunnel is idle only after several timeouts in a row without any bytes.
+func (r *relay) copyOneWay(to, from net.Conn) {
 	for quiet := 0; ; {
 		deadline := time.Time{}
-		if patience := j.patience(); patience > 0 {
-			deadline = time.Now().Add(patience / 2)
+		if timeout := r.idleTimeout(); timeout > 0 {
+			deadline = time.Now().Add(timeout / 2)
 		}
 		_ = from.SetReadDeadline(deadline)
-		before := j.moved.Load()
+		before := r.moved.Load()
 		n, err := io.Copy(to, from)
-		j.moved.Add(n)
+		r.moved.Add(n)
 		switch {
 		case err == nil:
 			half, ok := to.(interface{ CloseWrite() error })
-			if j.ended.Add(1) == 2 || !ok || half.CloseWrite() != nil {
-				j.cut()
+			if r.ended.Add(1) == 2 || !ok || half.CloseWrite() != nil {
+				r.close()
 			} else {
-				_ = to.SetReadDeadline(time.Now()) // it waits with another patience from now on
+				_ = to.SetReadDeadline(time.Now()) // its timeout is another one from now on
 			}
 			return
 		case !errors.Is(err, os.ErrDeadlineExceeded):
-			j.cut()
+			r.close()
 			return
-		case j.moved.Load() != before:
+		case r.moved.Load() != before:
 			quiet = 0
 		default:
 			if quiet++; quiet > 2 {
-				j.cut()
+				r.close()
 				return
 			}
 		}
 	}
 }
 
-// patience is for how long both sides may send nothing; 0: for ever.
-func (j *joint) patience() time.Duration {
-	if j.idle == 0 && j.ended.Load() > 0 {
+// idleTimeout is how long both sides may send nothing; 0: no limit.
+func (r *relay) idleTimeout() time.Duration {
+	if r.idle == 0 && r.ended.Load() > 0 {
 		return halfClosed
 	}
-	return j.idle
+	return r.idle
 }

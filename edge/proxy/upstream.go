@@ -21,16 +21,16 @@ import (
 // answer is what a Machine answers, with the way to give back what it came by.
 type answer struct {
 	*http.Response
-	stay *stay
-	conn *upstream    // HTTP/1.1
-	h2   *multiplexed // HTTP/2
-	stop func()       // ends the request to the Machine
-	// patience ends an answer over HTTP/2 after a silence; nil: nothing does.
-	patience *time.Timer
-	silence  time.Duration
+	admission *admission
+	conn      *upstream    // HTTP/1.1
+	h2        *multiplexed // HTTP/2
+	stop      func()       // ends the request to the Machine
+	// stallTimer ends an answer over HTTP/2 that makes no progress; nil: nothing does.
+	stallTimer   *time.Timer
+	stallTimeout time.Duration
 }
 
-// drop gives up what is left of the answer, and the seat.
+// drop gives up the rest of the answer, and releases the permit.
 func (a *answer) drop() {
 	a.stop()
 	if a.conn != nil {
@@ -40,10 +40,10 @@ func (a *answer) drop() {
 	if a.h2 != nil {
 		a.h2.leave()
 	}
-	a.stay.leave()
+	a.admission.end()
 }
 
-// done gives back the connection of an answer that was read to its end, and the seat.
+// done returns the connection of an answer that was read to its end, and releases the permit.
 func (a *answer) done(p *pool) {
 	_ = a.Body.Close()
 	if a.conn != nil {
@@ -53,7 +53,7 @@ func (a *answer) done(p *pool) {
 		a.h2.leave()
 	}
 	a.stop()
-	a.stay.leave()
+	a.admission.end()
 }
 
 // failure is why an attempt brought no answer.
@@ -65,8 +65,8 @@ type failure struct {
 	final   bool // it would be the same elsewhere
 }
 
-// try sends the request to the Machine of a seat and returns the beginning of its answer.
-// The stay ends if there is none.
+// try sends the request to the Machine of a permit and returns the beginning of its answer.
+// Without an answer, it ends the admission.
 func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *failure) {
 	if x.upgrade == "" && x.http2() {
 		return x.tryHTTP2(ctx, permit)
@@ -82,20 +82,20 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 		if u == nil {
 			conn, err := x.dial(ctx, permit)
 			if err != nil {
-				x.stay.leave()
+				x.admission.end()
 				return nil, &failure{err: dialError(err), unsent: true}
 			}
 			u = &upstream{Conn: http1.NewConn(conn), at: at}
 		}
-		x.stay.attach(u.end)
+		x.admission.onExit(u.end)
 		res, f := x.roundTrip(ctx, u)
 		if f == nil {
-			res.stay = &x.stay
+			res.admission = &x.admission
 			return res, nil
 		}
 		_ = u.Close()
-		if !f.stale || !x.again(ctx, permit, f) {
-			x.stay.leave()
+		if !f.stale || !x.mayResend(ctx, permit, f) {
+			x.admission.end()
 			return nil, f
 		}
 		x.p.stats.retries.Add(1)
@@ -107,7 +107,7 @@ func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, 
 	x.p.stats.dials.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
 	defer cancel()
-	ctx, stop := x.stay.during(ctx)
+	ctx, stop := x.admission.withExit(ctx)
 	defer stop()
 	conn, err := permit.Dial(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, 
 	if o := x.ep.Options.ProxyProto; o != nil && o.Version == "v2" {
 		version = 2
 	}
-	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(x.visitor.Remote), net.TCPAddrFromAddrPort(x.visitor.Local))
+	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(x.client.Remote), net.TCPAddrFromAddrPort(x.client.Local))
 	if _, err := header.WriteTo(conn); err != nil {
 		_ = conn.Close()
 		permit.Failed(err)
@@ -159,8 +159,8 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	return nil, f
 }
 
-// again reports whether the request may be sent once more after a failure in a Machine.
-func (x *exchange) again(ctx context.Context, permit *balance.Permit, f *failure) bool {
+// mayResend reports whether the request may be sent again after a failed attempt.
+func (x *exchange) mayResend(ctx context.Context, permit *balance.Permit, f *failure) bool {
 	switch {
 	case f.final || ctx.Err() != nil:
 		return false
@@ -168,7 +168,7 @@ func (x *exchange) again(ctx context.Context, permit *balance.Permit, f *failure
 		return true
 	case !idempotent(x.r) || x.body != nil && !x.body.repeatable():
 		return false
-	case x.fatal(ctx, permit):
+	case x.blamedForCrash(ctx, permit):
 		f.final = true
 		f.err.Message = "the machine's program has ended over the request, which is therefore not sent again"
 		return false
@@ -176,10 +176,10 @@ func (x *exchange) again(ctx context.Context, permit *balance.Permit, f *failure
 	return true
 }
 
-// fatal reports whether the request, whose connection broke off, is taken to have crashed the
-// Machine's program: if it was alone there, or if this is not the first time.
-func (x *exchange) fatal(ctx context.Context, permit *balance.Permit) bool {
-	if x.breaks++; x.breaks == 1 && !permit.Alone() {
+// blamedForCrash reports whether the program crashed, and the request, whose connection broke off,
+// takes the blame: if it was alone in the Machine, or if this is not its first one.
+func (x *exchange) blamedForCrash(ctx context.Context, permit *balance.Permit) bool {
+	if x.brokenOff++; x.brokenOff == 1 && !permit.Alone() {
 		return false
 	}
 	for deadline := time.Now().Add(x.p.limits.CrashWait); ; {
@@ -249,8 +249,8 @@ func bodyLost(b *body) *hangar.EdgeError {
 }
 
 var (
-	errSilent = errors.New("the Machine has not answered in time")
-	errEnded  = errors.New("the Machine has ended")
+	errTimeout = errors.New("the Machine has not answered in time")
+	errExited  = errors.New("the Machine has ended")
 )
 
 // dialError says why a Machine cannot be connected to.
@@ -266,9 +266,9 @@ func exchangeError(ctx context.Context, err error) *hangar.EdgeError {
 	e := &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 	var network net.Error
 	switch {
-	case errors.Is(context.Cause(ctx), errSilent), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(context.Cause(ctx), errTimeout), errors.Is(err, os.ErrDeadlineExceeded):
 		e.Code, e.Status, e.Message = hangar.EdgeIncomplete, http.StatusGatewayTimeout, "the machine has not answered in time"
-	case errors.Is(context.Cause(ctx), errEnded), errors.Is(err, net.ErrClosed):
+	case errors.Is(context.Cause(ctx), errExited), errors.Is(err, net.ErrClosed):
 		e.Code, e.Message = hangar.EdgeAborted, "the machine has ended before it answered"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		e.Code, e.Message = hangar.EdgeReset, "the machine reset the connection"

@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar/edge/balance"
+)
+
+// admission is the time of a request in a Machine. The connections to a Machine that was killed
+// may stay silent, so the end of its program cancels what waits for them.
+type admission struct {
+	permit *balance.Permit // nil: none is held
+	cancel func()          // ends what waits for the Machine; nil: nothing waits
+}
+
+// begin holds a permit. The one before has ended.
+func (ad *admission) begin(permit *balance.Permit) { *ad = admission{permit: permit} }
+
+// onExit has cancel called when the Machine's program exits, or at once if it has, instead of
+// an earlier one.
+func (ad *admission) onExit(cancel func()) {
+	ad.cancel = cancel
+	ad.permit.OnExit(cancel)
+}
+
+// end releases the permit. It may be repeated.
+func (ad *admission) end() {
+	if ad.permit == nil {
+		return
+	}
+	ad.permit.Release()
+	ad.permit, ad.cancel = nil, nil
+}
+
+// abort is end for a request that was given up before its answer was complete.
+func (ad *admission) abort() {
+	if ad.permit != nil && ad.cancel != nil {
+		ad.cancel()
+	}
+	ad.end()
+}
+
+// withExit returns a context that also ends when the Machine's program exits.
+func (ad *admission) withExit(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ad.onExit(func() { cancel(errExited) })
+	return ctx, func() { cancel(nil) }
+}
