@@ -1,7 +1,7 @@
 // Package balance decides which Machine serves a request, and wakes one when none runs.
 //
 // It follows the rows of edge/catalog. A request names a public port of an App (Endpoint) and may
-// restrict the Machines (Selector). Acquire answers with a Permit, which counts as in flight until
+// restrict the Machines (Selector). Acquire returns a Permit, which counts as in flight until
 // Release:
 //
 //	Acquire(endpoint, selector)
@@ -27,23 +27,23 @@
 //
 //   - A candidate is one service of one Machine. Its availability says whether it can take a
 //     request now, may be able to later, or has to be woken first.
-//   - A serviceSet is what many Machines have in common: all of one version. Its groups, one for
-//     each internal port, hold the candidates, in one index for each region.
+//   - A serviceSet is the services that Machines have in common, as all of one version do. Its
+//     groups, one for each internal port, hold the candidates, in one index for each region.
 //   - An index keeps every candidate in exactly one list: by availability and, if available, by
 //     tier and by requests in flight. A bit mask finds the least loaded.
 //   - The soft limit orders candidates and wakes one more Machine when all have reached it. The
-//     hard limit is never exceeded: as far as this edge knows by the index, in truth by the host.
-//   - A waiter is a request in the queue of its App. Waiters for the same are served first come,
-//     first served, and never wait while a candidate is available to them. The queue, and the time
-//     in it, are bounded.
+//     hard limit is never exceeded: this edge sends nothing above it by its own count, and the
+//     host refuses what several edges send together.
+//   - A waiter is a request in the queue of its App: first come, first served, and never while a
+//     candidate is available to it. The length of the queue and the time in it are bounded.
 //   - A cooldown is a time during which a candidate is passed over: after the host refused a
 //     request, or (then the candidate only comes last) after a connection failed.
 //   - A backoff is a growing pause before a Machine that could not be woken is tried again.
 //   - A deadline is the end of a cooldown, backoff or grace period. One timer for each App
 //     rechecks candidates then; nothing polls.
 //
-// The host has the last word (hangar.MachineGate): rows are stale by nature. A request is never
-// sent to a Machine that is cordoned or whose health checks fail.
+// Rows may be stale, so the host has the last word (hangar.MachineGate). A request is never sent
+// to a Machine whose row says that it is cordoned or that its health checks fail.
 //
 // All methods may be called by any goroutine. One mutex for each App, app.mu, guards its
 // candidates, its queue and its deadlines; it is held for a time that does not grow with the

@@ -339,7 +339,7 @@ func edgeError(ctx context.Context, err error) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeInternal, Status: http.StatusInternalServerError, Message: "the edge has failed", Err: err}
 }
 
-// idleTimeout is for how long the client or the Machine may be silent; 0: for ever.
+// idleTimeout is how long the client or the Machine may be silent; 0: no limit.
 func (x *exchange) idleTimeout() time.Duration {
 	if o := x.ep.Options.HTTP; o != nil && o.IdleTimeout != nil {
 		return time.Duration(*o.IdleTimeout) * time.Second

@@ -46,7 +46,7 @@ var answerOnly = []pair{
 	canonical(hangar.HeaderReplayCacheTTL), canonical(hangar.HeaderReplayCacheAllowBypass),
 }
 
-// edgeOnly are the headers of requests that a Machine can trust, because nobody but the
+// edgeOnly are the headers of requests that a Machine can trust, because only the
 // edge sets them.
 var edgeOnly = func() map[string]bool {
 	set := map[string]bool{}
@@ -182,7 +182,7 @@ func cleaned(sent http.Header) http.Header {
 // ownHeaders is how many headers identify sets.
 const ownHeaders = 24
 
-// Values that many headers share; nobody changes them.
+// Values that many headers share. They are never modified.
 var (
 	trailersAccepted = []string{"trailers"}
 	protoHTTP        = []string{"http"}
