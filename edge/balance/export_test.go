@@ -63,7 +63,7 @@ func (b *Balancer) Verify(name hangar.AppID) (map[hangar.MachineID]int, error) {
 			}
 			for _, ix := range g.indexes {
 				if want := counts[ix]; want == nil && ix.counts != [availabilities]int{} || want != nil && ix.counts != *want {
-					return nil, fmt.Errorf("zone %s has %v and not %v", ix.region, ix.counts, want)
+					return nil, fmt.Errorf("index of %s has %v and not %v", ix.region, ix.counts, want)
 				}
 			}
 		}

@@ -24,8 +24,8 @@ type step struct {
 const modelMachines = 4
 
 var steps = []string{
-	"ask", "ask", "ask", "ask", "ask elsewhere", "ask for", "ask in", "leave", "leave", "leave", "cancel", "leave and cancel", "fail",
-	"cordon", "check", "stop", "suspend", "start", "limits", "autostart", "forget", "reshape", "drain", "others", "wake fails", "sleep", "sleep",
+	"ask", "ask", "ask", "ask", "ask with exclusions", "ask for instance", "ask in regions", "release", "release", "release", "cancel", "release and cancel", "fail",
+	"cordon", "check", "stop", "suspend", "start", "limits", "autostart", "forget", "services", "drain", "others", "wake fails", "sleep", "sleep",
 }
 
 // model plays steps in a world, and checks the invariants.
@@ -138,7 +138,7 @@ func (m *model) row(n int) *hangar.MachineRow {
 
 func (m *model) step(s step) {
 	row := m.row(s.N)
-	if row == nil && !slices.Contains([]string{"ask", "ask elsewhere", "ask for", "ask in", "leave", "cancel", "leave and cancel", "fail", "sleep"}, s.What) {
+	if row == nil && !slices.Contains([]string{"ask", "ask with exclusions", "ask for instance", "ask in regions", "release", "cancel", "release and cancel", "fail", "sleep"}, s.What) {
 		m.put(s.N, region([]hangar.Region{"ams", "fra"}[s.A%2]), limits(1, 2))
 		m.slow(s.N, 100*time.Millisecond, nil)
 		return
@@ -146,13 +146,13 @@ func (m *model) step(s step) {
 	switch s.What {
 	case "ask":
 		m.ask(balance.Selector{})
-	case "ask elsewhere":
+	case "ask with exclusions":
 		m.ask(balance.Selector{Exclude: []hangar.MachineID{id(s.N), id(s.A)}, Prefer: id(s.B)})
-	case "ask for":
+	case "ask for instance":
 		m.ask(balance.Selector{Instance: id(s.N)})
-	case "ask in":
+	case "ask in regions":
 		m.ask(balance.Selector{Regions: []hangar.Region{"fra", "eu"}[s.A%2:], OnlyRegions: s.B%2 == 0})
-	case "leave":
+	case "release":
 		if r := m.request(s.N+s.A, admitted); r != nil {
 			r.permit.Release()
 			r.permit.Release()
@@ -162,7 +162,7 @@ func (m *model) step(s step) {
 		if r := m.request(s.N+s.A, admitted); r != nil {
 			r.permit.Failed(errors.New("reset"))
 		}
-	case "leave and cancel":
+	case "release and cancel":
 		r, waiting := m.request(s.N+s.A, admitted), m.request(s.B, func(r *request) bool { return r.waits() })
 		if r != nil && waiting != nil {
 			r.permit.Release()
@@ -202,7 +202,7 @@ func (m *model) step(s step) {
 	case "forget":
 		m.gate.set(id(s.N), func(g *guest) { g.state, g.lost = stopped, true })
 		m.forget(s.N)
-	case "reshape":
+	case "services":
 		m.put(s.N, version(fmt.Sprint(m.seq+10)), func(r *hangar.MachineRow) {
 			r.Machine.Config.Services[0].Ports = [][]hangar.ServicePort{
 				{{Port: 80, Handlers: []string{"http"}}}, {{StartPort: 70, EndPort: 90, Handlers: []string{"http"}}}, {{Port: 81}}, {{Port: 80, Handlers: []string{"tls"}}},

@@ -58,7 +58,7 @@ func TestTies(t *testing.T) {
 		for n := range 4 {
 			w.put(n + 1)
 		}
-		w.put(5, services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}}))) // of another shape
+		w.put(5, services(web(hangar.ServicePort{Port: 80, Handlers: []string{"http"}}))) // of another serviceSet
 		for range 1000 {
 			permit := w.acquire()
 			got[permit.Row.Machine.ID]++
@@ -273,7 +273,7 @@ func TestFailed(t *testing.T) {
 			time.Sleep(pause*time.Second - time.Millisecond)
 			expect(2)
 			time.Sleep(2 * time.Millisecond)
-			synctest.Wait() // a visit that goes well would end the avoidance
+			synctest.Wait() // a request that succeeds would end the cooldown
 		}
 		expect(1)
 		fail()

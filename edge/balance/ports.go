@@ -171,21 +171,21 @@ func (e *entry) portOf(g *group) *setPort {
 }
 
 // compilePorts makes the port table of all sets. Regions are sorted, that of the edge first.
-func compilePorts(shapes map[string]*serviceSet, home hangar.Region) *portTable {
+func compilePorts(sets map[string]*serviceSet, home hangar.Region) *portTable {
 	t := &portTable{}
-	for _, set := range shapes {
+	for _, set := range sets {
 		set.contested = false
 	}
-	t.tcp = compileEntries(shapes, false, home)
-	t.udp = compileEntries(shapes, true, home)
+	t.tcp = compileEntries(sets, false, home)
+	t.udp = compileEntries(sets, true, home)
 	t.ranges = append(joinRanges(t.tcp), joinRanges(t.udp)...)
 	return t
 }
 
-func compileEntries(shapes map[string]*serviceSet, udp bool, home hangar.Region) []*entry {
+func compileEntries(sets map[string]*serviceSet, udp bool, home hangar.Region) []*entry {
 	var edges []int // where a range begins, or the port after its end
 	var all []setPort
-	for _, set := range shapes {
+	for _, set := range sets {
 		for _, p := range set.ports {
 			if p.group.udp == udp {
 				all = append(all, p)

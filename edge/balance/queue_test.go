@@ -51,7 +51,7 @@ func TestQueueGrants(t *testing.T) {
 		name string
 		free func(w *world, permit *balance.Permit)
 	}{
-		{"leave", func(_ *world, permit *balance.Permit) { permit.Release() }},
+		{"release", func(_ *world, permit *balance.Permit) { permit.Release() }},
 		{"another machine", func(w *world, _ *balance.Permit) { w.put(2) }},
 		{"uncordon", func(w *world, _ *balance.Permit) { w.put(3, cordoned(false)) }},
 		{"checks pass", func(w *world, _ *balance.Permit) { w.put(4, checked(hangar.CheckPassing)) }},
