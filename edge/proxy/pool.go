@@ -40,7 +40,7 @@ func (u *upstream) end() { _ = u.Close() }
 
 // idle are the unused connections to a destination.
 type idle struct {
-	void    bool        // the Machine has restarted: nothing comes back
+	stale   bool        // the Machine has restarted: nothing comes back
 	conns   []*upstream // the one used last is the last
 	touched time.Time   // when one was last taken or came back
 }
@@ -89,7 +89,7 @@ func (p *pool) put(u *upstream, now time.Time) {
 		return
 	}
 	p.mu.Lock()
-	if u.at.void || len(u.at.conns) >= maxIdle || p.count >= maxIdleAll {
+	if u.at.stale || len(u.at.conns) >= maxIdle || p.count >= maxIdleAll {
 		p.mu.Unlock()
 		_ = u.Close()
 		return
@@ -138,7 +138,7 @@ func (p *pool) sweep(since time.Time) {
 
 // voidLocked forgets a destination and returns its connections. p.mu is held.
 func (p *pool) voidLocked(d destination, at *idle) []*upstream {
-	at.void = true
+	at.stale = true
 	delete(p.all, d)
 	p.count -= len(at.conns)
 	conns := at.conns
