@@ -25,13 +25,14 @@ type rule struct {
 
 var (
 	language   = []string{"", "internal/..."}
-	everything = []string{"", "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "replica/...", "internal/...", "test/..."}
+	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "replica/...")
+	everything = plus(planes, "daemon", "test/...")
 )
 
 func plus(base []string, more ...string) []string { return slices.Concat(base, more) }
 
 // rules is the map of the module: which folder may know which. Planes never know
-// one another, children of a plane are strangers, and only cmd and test see all. A
+// one another, children of a plane are strangers, daemon joins them, and only cmd, test and bench see that. A
 // folder without a rule fails, so that none is added without a thought.
 var rules = map[string]rule{
 	"":             {},
@@ -79,6 +80,7 @@ var rules = map[string]rule{
 	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/...")},
 	"edge/proxy/...": {imports: language},
 
+	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
 	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},

@@ -207,14 +207,19 @@ func (f *upFlags) load(c *cli, cmd *cobra.Command) error {
 
 // validate checks what flags and the file say.
 func (f *upFlags) validate(c *cli) error {
-	if err := f.config.validate(); err != nil {
-		return err
-	}
-	if _, err := f.config.acmeRoots(); err != nil {
+	if err := wrongUse(f.config.Validate()); err != nil {
 		return err
 	}
 	_, err := newLogger(c, f.logLevel, f.logFormat)
 	return err
+}
+
+// wrongUse marks what the daemon refuses of its config, other than a file that it cannot read.
+func wrongUse(err error) error {
+	if _, unreadable := errors.AsType[*fs.PathError](err); err == nil || unreadable {
+		return err
+	}
+	return usageError{err}
 }
 
 // configuredDir is the data directory that the configuration file names, or empty. A file

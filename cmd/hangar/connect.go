@@ -14,12 +14,12 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/daemon"
 )
 
 // The files by which commands find the local daemon, in its data directory.
 const (
 	defaultDir    = "/var/lib/hangar"
-	addressFile   = "api.addr"    // host:port of the API, written by the daemon once it serves
 	tokenFile     = "admin.token" // mode 0600, written on the first start
 	unixURLPrefix = "unix://"
 )
@@ -214,7 +214,7 @@ func checkURL(text string) error {
 
 // localURL is where the daemon of a data directory serves, or empty.
 func localURL(dir string) string {
-	b, err := os.ReadFile(filepath.Join(dir, addressFile))
+	b, err := os.ReadFile(filepath.Join(dir, daemon.AddressFile))
 	if err != nil {
 		return ""
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"github.com/hangar-platform/hangar/internal/pidfd"
+	"github.com/hangar-platform/hangar/daemon"
 )
 
 // signals are what scripts send to daemons.
@@ -55,7 +55,7 @@ func TestDaemon(t *testing.T) {
 					endDaemon(t, dir)
 					// A script that failed may have left volumes open.
 					down := cli{stdout: io.Discard, stderr: io.Discard, stdin: strings.NewReader(""), getenv: func(string) string { return "" }}
-					if _, err := os.Stat(filepath.Join(dir, configFile)); err == nil && down.run(context.Background(), []string{"down", "--yes", "--dir", dir}) != exitOK {
+					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && down.run(context.Background(), []string{"down", "--yes", "--dir", dir}) != exitOK {
 						t.Errorf("%s is not taken down", dir)
 					}
 				}
@@ -72,11 +72,11 @@ func TestDaemon(t *testing.T) {
 			"code":     expectCode,
 			"tlsfront": tlsFront,
 			"signal": func(ts *testscript.TestScript, _ bool, args []string) {
-				d, err := findDaemon(ts.MkAbs(args[1]))
+				d, err := daemon.Find(ts.MkAbs(args[1]))
 				ts.Check(err)
-				defer d.close()
-				ts.Check(pidfd.Signal(d.pidfd, signals[args[0]]))
-				ended, err := d.ended(context.Background(), time.Minute)
+				defer d.Close()
+				ts.Check(d.Signal(signals[args[0]]))
+				ended, err := d.Ended(context.Background(), time.Minute)
 				ts.Check(err)
 				if !ended {
 					ts.Fatalf("the daemon survived %s", args[0])
@@ -92,7 +92,7 @@ func tlsFront(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: tlsfront DIR")
 	}
-	address := strings.TrimSpace(ts.ReadFile(filepath.Join(args[0], addressFile)))
+	address := strings.TrimSpace(ts.ReadFile(filepath.Join(args[0], daemon.AddressFile)))
 	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}))
 	front.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients give up
 	front.StartTLS()
@@ -139,12 +139,12 @@ func newPrivateRegistry(t *testing.T) string {
 // endDaemon ends a daemon that a failed script left behind.
 func endDaemon(t *testing.T, dir string) {
 	t.Helper()
-	d, err := findDaemon(dir)
+	d, err := daemon.Find(dir)
 	if err != nil {
 		return
 	}
-	defer d.close()
-	if err := d.stop(context.Background(), time.Minute); err != nil {
+	defer d.Close()
+	if err := d.Stop(context.Background(), time.Minute); err != nil {
 		t.Error(err)
 	}
 }

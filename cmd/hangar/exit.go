@@ -15,6 +15,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/flagfile"
+	"github.com/hangar-platform/hangar/internal/hint"
 )
 
 // The exit codes, as the help of the root command documents them.
@@ -97,21 +98,8 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// hintedError is an error with the next step to take.
-type hintedError struct {
-	error
-	hint string
-}
-
-func (e hintedError) Unwrap() error { return e.error }
-
 // withHint attaches the next step to an error; nil stays nil.
-func withHint(err error, hint string) error {
-	if err == nil {
-		return nil
-	}
-	return hintedError{err, hint}
-}
+func withHint(err error, text string) error { return hint.With(err, text) }
 
 // exitStatus ends the program with a code and no message.
 type exitStatus int
@@ -136,15 +124,15 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(c.stderr, "Interrupted.")
-		if hinted, ok := errors.AsType[hintedError](err); ok {
-			fmt.Fprintf(c.stderr, "Next: %s\n", hinted.hint)
+		if next := hint.Of(err); next != "" {
+			fmt.Fprintf(c.stderr, "Next: %s\n", next)
 		}
 		return exitInterrupted
 	case isUsage:
 		fmt.Fprintf(c.stderr, "Error: %v\n", err)
 		fmt.Fprintf(c.stderr, "Usage: %s\n", cmd.UseLine())
-		if hint := hintFor(err); hint != "" {
-			fmt.Fprintf(c.stderr, "Next: %s\n", hint)
+		if next := hintFor(err); next != "" {
+			fmt.Fprintf(c.stderr, "Next: %s\n", next)
 		}
 		return exitUsage
 	}
@@ -152,8 +140,8 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 	if c.used.context != "" {
 		fmt.Fprintf(c.stderr, "Context: %s, %s\n", c.used.context, c.used.url)
 	}
-	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(c.stderr, "Next: %s\n", hint)
+	if next := hintFor(err); next != "" {
+		fmt.Fprintf(c.stderr, "Next: %s\n", next)
 	}
 	return codeFor(err)
 }
@@ -181,14 +169,14 @@ func codeFor(err error) int {
 }
 
 func hintFor(err error) string {
-	if hinted, ok := errors.AsType[hintedError](err); ok {
-		return hinted.hint
+	if next := hint.Of(err); next != "" {
+		return next
 	}
-	if hint, ok := hints[hangar.ReasonOf(err)]; ok {
-		return hint
+	if next, ok := hints[hangar.ReasonOf(err)]; ok {
+		return next
 	}
-	if hint := tlsHint(err); hint != "" {
-		return hint
+	if next := tlsHint(err); next != "" {
+		return next
 	}
 	if unreachable(err) {
 		return "is the daemon running? Start it with `hangar up`, or name another with --url or --context"

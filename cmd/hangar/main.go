@@ -1,9 +1,9 @@
 // Command hangar is the platform and its command line in one binary: `hangar up`
 // runs the daemon, every other command speaks to one over its REST API.
 //
-// The package holds configuration and wiring only: flags, the environment, the
-// files of a local daemon, and how answers look to a person or a script. What the
-// platform does lives in the planes; serve.go joins them.
+// The package holds flags, the environment, where a local daemon is found, and how
+// answers look to a person or a script. What the platform does lives in the planes,
+// which package daemon joins.
 //
 // Commands work on the service interfaces of package hangar through package
 // client. Each returns an error and leaves printing it, the advice that follows

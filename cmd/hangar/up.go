@@ -5,24 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"github.com/hangar-platform/hangar/daemon"
 	"github.com/hangar-platform/hangar/internal/flagfile"
-	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
 const upLong = `Run the platform on this server, in the foreground. Needs root.
@@ -49,7 +48,7 @@ const startPatience = time.Minute
 
 // upFlags are the flags of `up`: the daemon's config and what is about this start.
 type upFlags struct {
-	config     config
+	config     daemon.Config
 	configPath string         // as the flag names it
 	file       *flagfile.File // nil: there is none
 	logLevel   string
@@ -61,7 +60,8 @@ type upFlags struct {
 // register makes the flags of `up`, all but the data directory. The configuration file can
 // set those that are not about one start.
 func (f *upFlags) register(cmd *cobra.Command) {
-	f.config.flags(cmd)
+	f.config = daemon.DefaultConfig()
+	daemonFlags(cmd, &f.config)
 	set := cmd.Flags()
 	set.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
 	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
@@ -87,13 +87,10 @@ func newUpCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if os.Geteuid() != 0 && f.config.Driver != driverFake {
-				return withHint(errors.New("running Machines needs root"), "sudo hangar up; or look around with --driver fake")
-			}
-			if err := f.config.makeDir(cmd.Context()); err != nil {
-				return err
-			}
 			if f.detach {
+				if err := f.config.Prepare(cmd.Context()); err != nil {
+					return err
+				}
 				return c.upDetached(cmd.Context(), f.config, f.file.Name())
 			}
 			return c.up(cmd.Context(), &f, log)
@@ -119,83 +116,9 @@ func newLogger(c *cli, level, format string) (*slog.Logger, error) {
 	return nil, usageErrorf("--log-format %q: must be text or json", format)
 }
 
-// makeDir makes the data directory, unless the daemon could not start there.
-func (c config) makeDir(ctx context.Context) error {
-	if _, err := os.Stat(c.Dir); errors.Is(err, fs.ErrNotExist) { // so that no daemon runs there
-		listener, err := listenAPI(ctx, c.API)
-		if err != nil {
-			return err
-		}
-		if err := listener.Close(); err != nil {
-			return err
-		}
-	}
-	return badDir(os.MkdirAll(c.Dir, 0o700))
-}
-
-// badDir says what to do about a data directory that cannot be used.
-func badDir(err error) error {
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("--dir: %w", err)
-	if errors.Is(err, fs.ErrPermission) {
-		return withHint(err, "name a directory that you may write to")
-	}
-	return err
-}
-
-// listenAPI opens the socket of the API.
-func listenAPI(ctx context.Context, addr string) (net.Listener, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err == nil {
-		return listener, nil
-	}
-	err = fmt.Errorf("--api: %w", err)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, withHint(err, "another program, or another daemon, listens there: name another address")
-	case errors.Is(err, fs.ErrPermission):
-		return nil, withHint(err, "name a port from 1024 on, or run as root")
-	default:
-		return nil, err
-	}
-}
-
-// up is the daemon: it owns the data directory from here to its end.
+// up runs the daemon until a signal ends it.
 func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	began := time.Now()
-	dir := f.config.Dir
-	lock, err := lockDir(dir)
-	if errors.Is(err, errLocked) {
-		return withHint(fmt.Errorf("a daemon already runs in %s", dir),
-			"use it as it is, stop it with SIGTERM, or give this one another --dir and other addresses")
-	}
-	if err != nil {
-		return badDir(err)
-	}
-	defer lock.release()
-	listener, err := listenAPI(ctx, f.config.API)
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	space := newSpace(f.config, log)
-	if err := space.Open(); err != nil { // before anything is written
-		return err
-	}
-	if err := f.config.save(); err != nil {
-		return err
-	}
-	if f.config.Driver != driverFake {
-		if err := oomscore.Set(oomscore.Platform); err != nil {
-			log.Warn("the kernel may end this daemon when memory runs out", "error", err)
-		}
-	}
-
-	// A daemon that cannot tell where it is, is of no use: announcing fails serving.
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
 	// After the first signal the default comes back, so that a second one ends a
 	// daemon that hangs.
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -205,20 +128,33 @@ func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 		notify(log, stopping(f.config.Drain))
 	})()
 
-	var late error // written before serve returns
-	err = serve(ctx, f.config, listener, space, log, func(addr string) {
-		if late = c.announce(f, addr, time.Since(began)); late != nil {
-			fail(late)
-			return
-		}
-		notify(log, daemon.SdNotifyReady)
-		log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit, "config", f.file.Name())
+	err := daemon.Run(ctx, f.config, daemon.Options{
+		Version: version, DockerConfig: dockerConfig(), Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
+		Ready: func(addr string) error {
+			if err := c.announce(f, addr, time.Since(began)); err != nil {
+				return err
+			}
+			notify(log, systemd.SdNotifyReady)
+			// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
+			go debug.FreeOSMemory()
+			log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit, "config", f.file.Name())
+			return nil
+		},
 	})
-	if err = errors.Join(err, late); err != nil {
+	if err != nil {
 		return err
 	}
 	log.Info("stopped; Machines keep running")
 	return nil
+}
+
+// dockerConfig is where `docker login` keeps what it was told.
+func dockerConfig() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".docker", "config.json")
 }
 
 // endTime is how long the end of a daemon may take beside --drain. It is TimeoutStopSec of
@@ -227,27 +163,23 @@ const endTime = 30 * time.Second
 
 // stopping tells systemd that the daemon ends, and until when it is not to be killed.
 func stopping(drain time.Duration) string {
-	return fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, (drain + endTime).Microseconds())
+	return fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", systemd.SdNotifyStopping, (drain + endTime).Microseconds())
 }
 
 // notify tells systemd, where there is one.
 func notify(log *slog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
+	if _, err := systemd.SdNotify(false, state); err != nil {
 		log.Warn("notify systemd", "error", err)
 	}
 }
 
-// announce prints one line per thing that a person needs and tells commands on
-// this server where the API is.
+// announce prints one line per thing that a person needs.
 func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
 	dir := f.config.Dir
-	if err := writeAddress(filepath.Join(dir, addressFile), addr); err != nil {
-		return err
-	}
 	fmt.Fprintf(c.stdout, "hangar %s is ready after %s\n", version, brief(took))
 	err := printFields(c.stdout, []field{
 		{"api", "http://" + reachable(addr)},
-		{"public api", f.config.publicAPI()},
+		{"public api", f.config.PublicAPI()},
 		{"token", filepath.Join(dir, tokenFile)},
 		{"apps domain", f.config.Domain},
 		{"data", dir},
@@ -263,7 +195,7 @@ func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
 
 // upDetached starts the daemon as a process of its own session and returns once
 // it is ready or has failed.
-func (c *cli) upDetached(ctx context.Context, cfg config, file string) error {
+func (c *cli) upDetached(ctx context.Context, cfg daemon.Config, file string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -307,7 +239,7 @@ func (c *cli) upDetached(ctx context.Context, cfg config, file string) error {
 	fmt.Fprintf(c.stdout, "hangar %s runs in the background, process %d\n", version, cmd.Process.Pid)
 	return printFields(c.stdout, []field{
 		{"api", "http://" + reachable(strings.TrimSpace(addr))},
-		{"public api", cfg.publicAPI()},
+		{"public api", cfg.PublicAPI()},
 		{"token", filepath.Join(cfg.Dir, tokenFile)},
 		{"apps domain", cfg.Domain},
 		{"data", cfg.Dir},

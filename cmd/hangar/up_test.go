@@ -1,11 +1,15 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/daemon"
 )
 
 // TestStoppingTakesAsLongAsDrain: systemd, which kills what does not end in time, is told that a
@@ -24,5 +28,50 @@ func TestStoppingTakesAsLongAsDrain(t *testing.T) {
 	n, err := socket.Read(got)
 	if want := "STOPPING=1\nEXTEND_TIMEOUT_USEC=3630000000"; err != nil || string(got[:n]) != want {
 		t.Errorf("told %q, %v", got[:n], err)
+	}
+}
+
+func TestDetachedArgs(t *testing.T) {
+	t.Parallel()
+	got := detachedArgs([]string{"--dir", "/d", "up", "-d", "--detach", "--api", "x"})
+	if want := "--dir /d up --api x --signal-ready"; strings.Join(got, " ") != want {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestReachable(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"127.0.0.1:1": "127.0.0.1:1", "0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", ":1": "127.0.0.1:1", "example.com:1": "example.com:1",
+	} {
+		if got := reachable(addr); got != want {
+			t.Errorf("%s: got %s", addr, got)
+		}
+	}
+}
+
+// TestRefusedConfigIsWrongUse: a file that cannot be read is another failure.
+func TestRefusedConfigIsWrongUse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(*daemon.Config)
+		wrong bool
+	}{
+		"--region":         {func(c *daemon.Config) { c.Region = "Local" }, true},
+		"--api :4280":      {func(c *daemon.Config) { c.API = ":4280" }, true},
+		"--allow-registry": {func(c *daemon.Config) { c.AllowRegistry = []string{"http://x"} }, true},
+		`"/dev/null"`:      {func(c *daemon.Config) { c.ACMERoot = "/dev/null" }, true},
+		"--acme-root":      {func(c *daemon.Config) { c.ACMERoot = "/nowhere/roots.pem" }, false},
+	} {
+		cfg := daemon.DefaultConfig()
+		c.spoil(&cfg)
+		err := wrongUse(cfg.Validate())
+		if _, wrong := errors.AsType[usageError](err); err == nil || wrong != c.wrong || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	cfg := daemon.DefaultConfig()
+	if err := wrongUse(cfg.Validate()); err != nil {
+		t.Errorf("the defaults: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -24,15 +24,14 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
-	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/ippool"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
 // openEngine opens the driver that cfg names, and the network that goes with it: nil if
 // its Machines have none.
-func openEngine(ctx context.Context, cfg config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, *network.Network, error) {
-	if cfg.Driver == driverFake {
+func openEngine(ctx context.Context, cfg Config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, *network.Network, error) {
+	if cfg.Driver == DriverFake {
 		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), nil, nil
 	}
 	egress, err := cfg.egress()
@@ -64,9 +63,9 @@ func hostNetwork(wires *network.Network) host.Networks {
 }
 
 // runDir is where a daemon keeps what a reboot may forget.
-func runDir(cfg config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
+func runDir(cfg Config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
 
-func newNetwork(cfg config, id hangar.HostID, egress []netip.Prefix, log *slog.Logger) *network.Network {
+func newNetwork(cfg Config, id hangar.HostID, egress []netip.Prefix, log *slog.Logger) *network.Network {
 	o := network.Options{
 		Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns"), AllowEgress: egress,
 	}
@@ -77,10 +76,10 @@ func newNetwork(cfg config, id hangar.HostID, egress []netip.Prefix, log *slog.L
 }
 
 // keeperSocket is in a directory of its own, which is for root alone.
-func keeperSocket(cfg config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
+func keeperSocket(cfg Config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
 
 // openLogs opens what keeps the output of Machines.
-func openLogs(ctx context.Context, cfg config, held *keeper.Client, log *slog.Logger, opened *closers) (*logs.Store, error) {
+func openLogs(ctx context.Context, cfg Config, held *keeper.Client, log *slog.Logger, opened *closers) (*logs.Store, error) {
 	lines := logs.New(logs.Options{
 		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: held, Log: log, Now: time.Now,
 	})
@@ -93,8 +92,8 @@ func openLogs(ctx context.Context, cfg config, held *keeper.Client, log *slog.Lo
 
 // openKeeper finds or starts the process that holds the output of Machines and the sockets
 // of the edge while no daemon runs. With the fake driver there is none.
-func openKeeper(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*keeper.Client, error) {
-	if cfg.Driver == driverFake {
+func openKeeper(ctx context.Context, cfg Config, log *slog.Logger, opened *closers) (*keeper.Client, error) {
+	if cfg.Driver == DriverFake {
 		return nil, nil //nolint:nilnil // package logs takes it for none
 	}
 	c := keeper.New(keeper.Options{Socket: keeperSocket(cfg), Log: log, Start: func(listener *os.File) (*os.Process, error) {
@@ -109,7 +108,7 @@ func openKeeper(ctx context.Context, cfg config, log *slog.Logger, opened *close
 
 // startKeeper starts a process that has nothing of the daemon's but the listener, and
 // that no signal reaches which is meant for the daemon.
-func startKeeper(cfg config, listener *os.File) (*os.Process, error) {
+func startKeeper(cfg Config, listener *os.File) (*os.Process, error) {
 	path, err := enginePath(cfg)
 	if err != nil {
 		return nil, err
@@ -128,14 +127,14 @@ func startKeeper(cfg config, listener *os.File) (*os.Process, error) {
 }
 
 // enginePath finds the program that runs sandboxes.
-func enginePath(cfg config) (string, error) {
+func enginePath(cfg Config) (string, error) {
 	if cfg.Engine != "" {
 		return cfg.Engine, nil
 	}
 	return engine.Locate(cfg.Dir)
 }
 
-func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
+func newGvisor(cfg Config, log *slog.Logger) (*gvisor.Driver, error) {
 	path, err := enginePath(cfg)
 	if err != nil {
 		return nil, err
@@ -148,73 +147,6 @@ func newGvisor(cfg config, log *slog.Logger) (*gvisor.Driver, error) {
 		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
 		MemoryLimit: memory - memoryReserve(memory),
 	}), nil
-}
-
-// releaseWithin bounds how long the end of one sandbox or volume takes, which an interrupt of the
-// command does not cut short.
-const releaseWithin = 2 * time.Minute
-
-// uninstall removes from the host everything that the daemon of cfg made there, but
-// its data directory. No daemon may run.
-func uninstall(ctx context.Context, cfg config, log *slog.Logger) error {
-	if cfg.Driver == driverFake {
-		return errors.Join(releaseDevices(ctx, cfg, log), os.RemoveAll(runDir(cfg)))
-	}
-	sandboxes, err := newGvisor(cfg, log)
-	if err != nil {
-		return err
-	}
-	if err := sandboxes.Open(ctx); err != nil {
-		return err
-	}
-	defer sandboxes.Close()
-	ids, err := sandboxes.List(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, id := range ids {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error {
-			return sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id))
-		}))
-	}
-	id, err := recordedHost(cfg, log)
-	if err != nil {
-		// A journal that cannot be read must not keep the rest from being removed.
-		log.Warn("the address of this server may stay behind", "error", err)
-	}
-	errs = append(errs, removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
-		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
-	return errors.Join(errs...)
-}
-
-// noHost stands for a server whose daemon never came as far as to choose an id, and
-// then has given it no address either.
-const noHost hangar.HostID = "00000000"
-
-// recordedHost returns the id that the daemon of cfg chose for this server, from which
-// the address derives that it gave it.
-func recordedHost(cfg config, log *slog.Logger) (_ hangar.HostID, err error) {
-	path := filepath.Join(cfg.Dir, "journal.db")
-	if !exists(path) {
-		return noHost, nil
-	}
-	records, err := journal.Open(path, journal.Options{Log: log})
-	if err != nil {
-		return noHost, err
-	}
-	defer func() { err = errors.Join(err, records.Close()) }()
-	id, err := records.Setting(settingHostID)
-	if err != nil {
-		if errors.Is(err, journal.ErrNotFound) {
-			err = nil
-		}
-		return noHost, err
-	}
-	return hangar.HostID(id), nil
 }
 
 // settingHostID is where the journal keeps the server's id.

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bufio"
@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/dns"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/wireguard"
+	"github.com/hangar-platform/hangar/internal/hint"
 )
 
 // resolvConf says which resolvers this server has, and resolvedConf those behind
@@ -26,7 +27,7 @@ const (
 
 // openDNS opens the name server of Machines, at the addresses that their network
 // redirects them to. Without a network there is none.
-func openDNS(ctx context.Context, cfg config, wires *network.Network, view *catalog.Catalog, routes *catalog.Routes, gateway *wireguard.Gateway, log *slog.Logger, opened *closers) (*dns.Server, error) {
+func openDNS(ctx context.Context, cfg Config, wires *network.Network, view *catalog.Catalog, routes *catalog.Routes, gateway *wireguard.Gateway, log *slog.Logger, opened *closers) (*dns.Server, error) {
 	if wires == nil {
 		return nil, nil //nolint:nilnil // it is asked for once
 	}
@@ -39,7 +40,7 @@ func openDNS(ctx context.Context, cfg config, wires *network.Network, view *cata
 		Listen: listen, Catalog: view, Routes: routes, Region: cfg.Region, Owner: wires.Owner, Peers: peersOf(gateway), Resolvers: known.list, Log: log,
 	})
 	if err := names.Open(ctx); err != nil {
-		return nil, withHint(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
+		return nil, hint.With(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
 	}
 	opened.add(names.Close)
 	return names, nil

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -14,6 +14,12 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// The usual ports, which addresses of the web leave out.
+const (
+	portHTTP  = 80
+	portHTTPS = 443
 )
 
 // platformGrace is how long a request at a name of the platform goes on when the daemon ends,
@@ -81,8 +87,8 @@ func endingWith(ctx context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// publicAPI is where other computers reach the API of the daemon that serves, or served last.
-func (c *config) publicAPI() string {
+// PublicAPI is where other computers reach the API of the daemon that serves, or served last.
+func (c *Config) PublicAPI() string {
 	raw, err := os.ReadFile(filepath.Join(c.Dir, httpsFile))
 	if err != nil {
 		return err.Error()
@@ -95,12 +101,12 @@ func (c *config) publicAPI() string {
 }
 
 // platformURL is where clients reach a name of the platform.
-func (c *config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
+func (c *Config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
 	return "https://" + c.platformHost(name, https)
 }
 
 // platformHost is the same without the scheme: a name, and a port if clients have to say it.
-func (c *config) platformHost(name hangar.PlatformName, https netip.AddrPort) string {
+func (c *Config) platformHost(name hangar.PlatformName, https netip.AddrPort) string {
 	host := string(name.Hostname(hangar.Hostname(c.Domain)))
 	if port := https.Port(); port != portHTTPS {
 		host = net.JoinHostPort(host, strconv.Itoa(int(port)))

@@ -1,15 +1,14 @@
-package main
+package daemon
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/host"
@@ -19,35 +18,23 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// guardCommand is by which the daemon starts this program as the guard of a file system
-// that it has frozen.
-const guardCommand = "guard-volume"
-
-// newGuardCommand is for the daemon alone.
-func newGuardCommand(c *cli) *cobra.Command {
-	return &cobra.Command{
-		Use: guardCommand + " DIR", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return volume.Guard(args[0], os.Stdin, c.stdout) },
-	}
-}
-
 // newDevices returns the volumes below the data directory.
-func newDevices(cfg config, log *slog.Logger) *volume.Volumes {
+func newDevices(cfg Config, guard []string, log *slog.Logger) *volume.Volumes {
 	return volume.New(volume.Options{
 		Dir: filepath.Join(cfg.Dir, "volumes"), Run: filepath.Join(runDir(cfg), "volumes"), Instance: instance(cfg.Dir),
-		Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
+		Guard: guard, Log: log,
 	})
 }
 
 // newSpace returns the room on the disk of the data directory.
-func newSpace(cfg config, log *slog.Logger) *diskspace.Space {
+func newSpace(cfg Config, log *slog.Logger) *diskspace.Space {
 	return diskspace.New(diskspace.Options{Dir: cfg.Dir, Reserve: cfg.DiskReserve << 20, Log: log, Now: time.Now})
 }
 
 // openDevices opens the volumes of this server. One that lacks what they need serves
 // everything else.
-func openDevices(ctx context.Context, cfg config, log *slog.Logger, opened *closers) host.Devices {
-	devices := newDevices(cfg, log)
+func openDevices(ctx context.Context, cfg Config, guard []string, log *slog.Logger, opened *closers) host.Devices {
+	devices := newDevices(cfg, guard, log)
 	if err := devices.Open(ctx); err != nil {
 		log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)
 		return host.NoVolumes{Why: err.Error()}
@@ -62,7 +49,7 @@ func openDevices(ctx context.Context, cfg config, log *slog.Logger, opened *clos
 
 // newArchive returns the store of snapshots. The agent opens it when it is first needed,
 // and closes it: it may be on another server, and its password is in the cluster state.
-func newArchive(cfg config, password *control.ArchivePassword, log *slog.Logger) *archive.Archive {
+func newArchive(cfg Config, password *control.ArchivePassword, log *slog.Logger) *archive.Archive {
 	where := cfg.Snapshots
 	if where == "" {
 		where = (&url.URL{Scheme: "file", Path: filepath.Join(cfg.Dir, "snapshots")}).String()
@@ -73,8 +60,8 @@ func newArchive(cfg config, password *control.ArchivePassword, log *slog.Logger)
 }
 
 // releaseDevices ends what is open of volumes. No daemon may run, and no Machine.
-func releaseDevices(ctx context.Context, cfg config, log *slog.Logger) error {
-	devices := newDevices(cfg, log)
+func releaseDevices(ctx context.Context, cfg Config, log *slog.Logger) error {
+	devices := newDevices(cfg, nil, log)
 	if err := devices.Open(ctx); err != nil {
 		log.Warn("volumes that are open stay so", "error", err)
 		return nil
@@ -97,21 +84,21 @@ const (
 	maxOvercommit = 1000
 )
 
-func (c *config) validateVolumes() error {
+func (c *Config) validateVolumes() error {
 	if !(c.VolumeOvercommit > 0 && c.VolumeOvercommit <= maxOvercommit) { // so that NaN is neither
-		return usageErrorf("--volume-overcommit %g: must be above 0 and at most %d", c.VolumeOvercommit, maxOvercommit)
+		return fmt.Errorf("--volume-overcommit %g: must be above 0 and at most %d", c.VolumeOvercommit, maxOvercommit)
 	}
 	if c.DiskReserve < 0 {
-		return usageErrorf("--disk-reserve %d: must not be negative", c.DiskReserve)
+		return fmt.Errorf("--disk-reserve %d: must not be negative", c.DiskReserve)
 	}
 	if c.VolumesPerMachine < 1 || c.VolumesPerMachine > maxVolumes {
-		return usageErrorf("--volumes-per-machine %d: must be from 1 to %d", c.VolumesPerMachine, maxVolumes)
+		return fmt.Errorf("--volumes-per-machine %d: must be from 1 to %d", c.VolumesPerMachine, maxVolumes)
 	}
 	if c.Snapshots == "" {
 		return nil
 	}
 	if err := archive.CheckURL(c.Snapshots); err != nil { // which does not repeat what may be a password
-		return usageErrorf("--snapshots: %w; it must be like file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME", err)
+		return fmt.Errorf("--snapshots: %w; it must be like file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -38,20 +38,5 @@ func TestRegistryAccess(t *testing.T) {
 		if (err == nil) != valid || valid && (at.Path() != "orgs/id/app" || asked.subject != "me") || !valid && asked.subject != "" {
 			t.Errorf("%q: %+v for %q, %v", header, at, asked.subject, err)
 		}
-	}
-}
-
-func TestImageFlags(t *testing.T) {
-	t.Parallel()
-	for _, c := range []config{
-		{AllowRegistry: []string{"http://x"}}, {AllowRegistry: []string{"10.0.0.1/8"}}, {ImageSizeGB: -1}, {ImageRatio: 1 << 30}, {PullRate: -1}, {PullTimeout: 1},
-	} {
-		if c.validateImages() == nil {
-			t.Errorf("%+v is accepted", c)
-		}
-	}
-	good := config{AllowRegistry: []string{"registry.corp:5000", "10.0.0.0/8", "[fd00::1]:5000"}, ImageSizeGB: 1}
-	if err := good.validateImages(); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,10 +1,8 @@
-package main
+package daemon
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +11,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -53,8 +50,9 @@ const (
 )
 
 // serve runs the platform until ctx ends: it opens the planes in the order in which
-// they need each other, calls ready, and closes them in reverse. Machines outlive it.
-func serve(ctx context.Context, cfg config, listener net.Listener, space *diskspace.Space, log *slog.Logger, ready func(addr string)) (err error) {
+// they need each other, calls o.Ready, and closes them in reverse. Machines outlive it.
+func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, space *diskspace.Space) (err error) {
+	log := o.Log
 	// Made below, and used when all is: the edge serves the API, and the API shows the edge.
 	var public *edge.Edge
 	var handler *api.Handler
@@ -115,7 +113,7 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 		return err
 	}
 	var agent *host.Agent
-	images, err := openImages(ctx, cfg, ownAddresses(pools), image.Options{
+	images, err := openImages(ctx, cfg, o.DockerConfig, ownAddresses(pools), image.Options{
 		Local: registryNames(cfg, listener.Addr()), Credentials: control.NewLogins(known, keys, log).Credentials,
 		Quota: rows.AdmitImages,
 		InUse: func() map[string]bool { return agent.ImagesInUse() }, Space: space, Log: log,
@@ -141,7 +139,7 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 		Dir: cfg.Dir, Host: self, Driver: engine, Images: images, Network: hostNetwork(wires), Layers: layers, Logs: lines,
 		Journal: records, Space: space, Publisher: rows, View: view, Local: sockets, Identity: identities, Keys: keys,
 		Nameservers: nameservers(wires), PublicIP: publicAddress(ctx), Log: log, Now: time.Now,
-		Devices: openDevices(ctx, cfg, log, &opened), VolumePublisher: rows, VolumeOvercommit: cfg.VolumeOvercommit,
+		Devices: openDevices(ctx, cfg, o.Guard, log, &opened), VolumePublisher: rows, VolumeOvercommit: cfg.VolumeOvercommit,
 		MemoryOvercommit: cfg.MemoryOvercommit, CPUOvercommit: cfg.CPUOvercommit, MemoryReserve: memoryReserve(self.Memory),
 		VolumesPerMachine: cfg.VolumesPerMachine, Archive: kept, Metrics: counts, AutostopAfter: cfg.AutostopAfter,
 	})
@@ -194,7 +192,7 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 		return err
 	}
 	identities.set(decide.Identity())
-	handler, err = newHandler(cfg, decide, tokens, images, counts, cfg.platformHost(hangar.PlatformRegistry, https), within.appURL, log)
+	handler, err = newHandler(cfg, o.Version, decide, tokens, images, counts, cfg.platformHost(hangar.PlatformRegistry, https), within.appURL, log)
 	if err != nil {
 		return err
 	}
@@ -206,6 +204,12 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 	outside := connlimit.New(comesFromElsewhere, maxClientConns, maxConns).Listener(private.Listener(listener))
 	if secure != nil {
 		outside = tlsBeyond{outside, secure}
+	}
+
+	// Connections wait already: who is answered finds the address written.
+	address := listener.Addr().String()
+	if err := writeAddress(filepath.Join(cfg.Dir, AddressFile), address); err != nil {
+		return err
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -234,12 +238,9 @@ func serve(ctx context.Context, cfg config, listener net.Listener, space *disksp
 	if inside != nil {
 		group.Go(func() error { return serveHTTP(ctx, private.Listener(inside), handler, drainTime) })
 	}
-	// Connections wait already: whoever is answered finds written where the API is.
-	ready(listener.Addr().String())
-	// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
-	go debug.FreeOSMemory()
 	group.Go(func() error { return sockets.Run(lasting, api.Server(handler)) })
 	group.Go(func() error { return serveHTTP(ctx, outside, handler, drainTime) })
+	group.Go(func() error { return o.Ready(address) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -256,7 +257,7 @@ func privateRanges(wires *network.Network) []netip.Prefix {
 
 // openState opens the cluster state and what remembers it, which reads nothing before
 // its own Open.
-func openState(ctx context.Context, cfg config, space *diskspace.Space, log *slog.Logger, opened *closers) (*state.Mirror, error) {
+func openState(ctx context.Context, cfg Config, space *diskspace.Space, log *slog.Logger, opened *closers) (*state.Mirror, error) {
 	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(cfg.Dir, "state"), Endpoints: cfg.Etcd, Space: space, Log: log})
 	if err != nil {
 		return nil, err
@@ -276,7 +277,7 @@ func goCollector() prometheus.Collector {
 
 // newHandler returns the API of a platform.
 func newHandler(
-	cfg config, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer,
+	cfg Config, version string, decide *control.Control, tokens *auth.Tokens, images *image.Store, counts prometheus.Gatherer,
 	registryName string, appURL func(hangar.AppName) string, log *slog.Logger,
 ) (*api.Handler, error) {
 	limits, err := cfg.rateLimits()
@@ -339,11 +340,4 @@ func (c *closers) close() error {
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
-}
-
-// instance tells daemons on one server apart: everything that a daemon makes on its
-// host carries it.
-func instance(dir string) string {
-	sum := sha256.Sum256([]byte(dir))
-	return hex.EncodeToString(sum[:3])
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -12,13 +12,14 @@ import (
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // openKeyset opens the keys of a data directory. It makes them only where nothing is
 // that other keys have encrypted, or where that shall be forgotten: with new ones, it
 // would be lost without a word.
-func openKeyset(ctx context.Context, cfg config, store state.Store, records *journal.Journal, log *slog.Logger) (*keyset.Keyset, error) {
+func openKeyset(ctx context.Context, cfg Config, store state.Store, records *journal.Journal, log *slog.Logger) (*keyset.Keyset, error) {
 	path := filepath.Join(cfg.Dir, keyset.File)
 	keys, err := keyset.Open(path)
 	lost := errors.Is(err, fs.ErrNotExist)
@@ -38,7 +39,7 @@ func openKeyset(ctx context.Context, cfg config, store state.Store, records *jou
 		}
 		return keyset.Create(path)
 	case damaged:
-		return nil, withHint(err, restoreKeyset)
+		return nil, hint.With(err, restoreKeyset)
 	}
 	encrypted, err := records.HasSecrets()
 	if err == nil && !encrypted {
@@ -48,7 +49,7 @@ func openKeyset(ctx context.Context, cfg config, store state.Store, records *jou
 		return nil, fmt.Errorf("find out whether secrets are encrypted: %w", err)
 	}
 	if encrypted {
-		return nil, withHint(fmt.Errorf("%s is missing, and there are secrets that were encrypted with it", path), restoreKeyset)
+		return nil, hint.With(fmt.Errorf("%s is missing, and there are secrets that were encrypted with it", path), restoreKeyset)
 	}
 	return keyset.Create(path)
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -7,37 +7,31 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/spf13/pflag"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/internal/hint"
 )
 
-func (c *config) layerFlags(flags *pflag.FlagSet) {
-	flags.IntVar(&c.RootfsSize, "rootfs-size", rootfs.DefaultSize>>30, "how many GB a Machine may write to its root file system if its config does not say")
-	flags.BoolVar(&c.RootfsUnbounded, "rootfs-unbounded", false, "let every Machine fill the disk of this server: for servers without loop devices")
-}
-
-func (c *config) validateLayers() error {
+func (c *Config) validateLayers() error {
 	if c.RootfsSize < 1 || c.RootfsSize > hangar.MaxRootfsGB {
-		return usageErrorf("--rootfs-size %d: must be from 1 to %d", c.RootfsSize, hangar.MaxRootfsGB)
+		return fmt.Errorf("--rootfs-size %d: must be from 1 to %d", c.RootfsSize, hangar.MaxRootfsGB)
 	}
 	return nil
 }
 
 // newLayers returns what keeps the writable layers of Machines. Those of the fake driver
 // write nothing.
-func newLayers(cfg config, log *slog.Logger) *rootfs.Layers {
+func newLayers(cfg Config, log *slog.Logger) *rootfs.Layers {
 	return rootfs.New(rootfs.Options{
 		Dir: filepath.Join(cfg.Dir, "layers"), Size: int64(cfg.RootfsSize) << 30,
-		Unbounded: cfg.RootfsUnbounded || cfg.Driver == driverFake, Log: log,
+		Unbounded: cfg.RootfsUnbounded || cfg.Driver == DriverFake, Log: log,
 	})
 }
 
-func openLayers(ctx context.Context, cfg config, log *slog.Logger, opened *closers) (*rootfs.Layers, error) {
+func openLayers(ctx context.Context, cfg Config, log *slog.Logger, opened *closers) (*rootfs.Layers, error) {
 	layers := newLayers(cfg, log)
 	if err := layers.Open(ctx); err != nil {
-		return nil, withHint(err, "see `hangar doctor`; `hangar up --rootfs-unbounded` does without, and lets every Machine fill the disk")
+		return nil, hint.With(err, "see `hangar doctor`; `hangar up --rootfs-unbounded` does without, and lets every Machine fill the disk")
 	}
 	opened.add(layers.Close)
 	if cfg.RootfsUnbounded {
@@ -47,7 +41,7 @@ func openLayers(ctx context.Context, cfg config, log *slog.Logger, opened *close
 }
 
 // removeLayers removes all that Machines wrote to their root file systems.
-func removeLayers(cfg config, log *slog.Logger) error {
+func removeLayers(cfg Config, log *slog.Logger) error {
 	layers := newLayers(cfg, log)
 	ids, err := layers.List()
 	if err != nil {

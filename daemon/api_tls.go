@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"crypto/tls"
@@ -12,21 +12,22 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/hint"
 )
 
 // validateAPI refuses an API that would speak plain HTTP with other computers unless the
 // operator says so: requests carry tokens.
-func (c *config) validateAPI() error {
+func (c *Config) validateAPI() error {
 	files := c.TLSCert != "" || c.TLSKey != ""
 	switch {
 	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return usageErrorf("--api-cert and --api-key: each needs the other")
+		return fmt.Errorf("--api-cert and --api-key: each needs the other")
 	case files && c.APITLS:
-		return usageErrorf("--api-tls: --api-cert names another certificate already")
+		return fmt.Errorf("--api-tls: --api-cert names another certificate already")
 	case c.APIInsecure && (files || c.APITLS):
-		return usageErrorf("--api-insecure: the API speaks TLS")
+		return fmt.Errorf("--api-insecure: the API speaks TLS")
 	case !c.APIInsecure && !files && !c.APITLS && !onLoopback(c.API):
-		return withHint(usageErrorf("--api %s: other computers would send their tokens in plain HTTP", c.API),
+		return hint.With(fmt.Errorf("--api %s: other computers would send their tokens in plain HTTP", c.API),
 			"they reach the API at https://api."+c.Domain+" already; or give it --api-tls, or --api-cert and --api-key, or --api-insecure if the network is trusted")
 	}
 	return nil
@@ -41,7 +42,7 @@ func onLoopback(address string) bool {
 
 // apiTLS returns how the API speaks TLS, or nil if it does not. public finds the certificate of
 // its public name, and is not called before requests are served.
-func (c *config) apiTLS(public func(*tls.ClientHelloInfo) (*tls.Certificate, error), log *slog.Logger) (*tls.Config, error) {
+func (c *Config) apiTLS(public func(*tls.ClientHelloInfo) (*tls.Certificate, error), log *slog.Logger) (*tls.Config, error) {
 	find := public
 	switch {
 	case c.TLSCert != "":

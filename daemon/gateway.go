@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"log/slog"
@@ -10,7 +10,7 @@ import (
 
 // newGateway returns what lets WireGuard peers into the networks of wires; without any
 // it lets nobody in.
-func newGateway(cfg config, id hangar.HostID, wires *network.Network, feed hangar.PeerFeed, log *slog.Logger) (*wireguard.Gateway, error) {
+func newGateway(cfg Config, id hangar.HostID, wires *network.Network, feed hangar.PeerFeed, log *slog.Logger) (*wireguard.Gateway, error) {
 	port, on, err := cfg.wireguardPort()
 	if err != nil {
 		return nil, err

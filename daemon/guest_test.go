@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bufio"
@@ -71,22 +71,14 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 			ended <- err
 			return
 		}
-		cfg := config{
-			Dir: dir, API: "[::]:0", Region: defaultRegion, Domain: defaultDomain, Driver: driverFake, Limits: limitsOff,
+		cfg := Config{
+			Dir: dir, API: "[::]:0", Region: "loc", Domain: "hangar.localhost", Driver: DriverFake, Limits: limitsOff,
 			Peers: wireguardOff, OIDCPeriod: oidc.DefaultPeriod,
 		}
-		space := newSpace(cfg, slog.New(slog.DiscardHandler))
-		if err := space.Open(); err != nil {
-			ended <- err
-			return
-		}
-		listener, err := listenAPI(ctx, cfg.API)
-		if err != nil {
-			ended <- err
-			return
-		}
-		defer listener.Close()
-		ended <- serve(ctx, cfg, listener, space, slog.New(slog.DiscardHandler), func(at string) { address <- at })
+		ended <- Run(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler), Ready: func(at string) error {
+			address <- at
+			return nil
+		}})
 	}()
 	var port string
 	select {

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -25,38 +25,6 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-func TestAPIBeyondLoopback(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		config config
-		want   string // of the error; empty: none
-	}{
-		{"the default", config{API: defaultAPI}, ""},
-		{"localhost", config{API: "localhost:1"}, ""},
-		{"IPv6", config{API: "[::1]:1"}, ""},
-		{"another of the loopback", config{API: "127.9.9.9:1"}, ""},
-		{"everywhere", config{API: ":4280"}, "--api :4280"},
-		{"everywhere by IPv4", config{API: "0.0.0.0:4280"}, "--api"},
-		{"everywhere by IPv6", config{API: "[::]:4280"}, "--api"},
-		{"an address", config{API: "10.0.0.5:4280"}, "--api"},
-		{"a name", config{API: "server.example.com:4280"}, "--api"},
-		{"insecure", config{API: ":4280", APIInsecure: true}, ""},
-		{"the public name's certificate", config{API: ":4280", APITLS: true}, ""},
-		{"files", config{API: ":4280", TLSCert: "c", TLSKey: "k"}, ""},
-		{"a certificate without a key", config{API: ":4280", TLSCert: "c"}, "--api-key"},
-		{"a key without a certificate", config{API: defaultAPI, TLSKey: "k"}, "--api-cert"},
-		{"two certificates", config{API: ":4280", TLSCert: "c", TLSKey: "k", APITLS: true}, "--api-tls"},
-		{"TLS or not", config{API: ":4280", APITLS: true, APIInsecure: true}, "--api-insecure"},
-	} {
-		err := c.config.validateAPI()
-		var usage usageError
-		if (err == nil) != (c.want == "") || err != nil && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-	}
-}
-
 // certificateFor makes a certificate that signs itself, in PEM.
 func certificateFor(t *testing.T, name string) (chain, key []byte) {
 	t.Helper()
@@ -81,7 +49,7 @@ func certificateFor(t *testing.T, name string) (chain, key []byte) {
 func TestAPIFilesAreReloaded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := config{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	c := Config{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
 	if _, err := c.apiTLS(nil, slog.New(slog.DiscardHandler)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without files: %v", err)
 	}
@@ -255,7 +223,7 @@ func TestPlatformRequestsEnd(t *testing.T) {
 
 func TestPlatformURL(t *testing.T) {
 	t.Parallel()
-	c := config{Domain: "example.com"}
+	c := Config{Domain: "example.com"}
 	for port, want := range map[uint16]string{443: "https://oidc.example.com", 8443: "https://oidc.example.com:8443"} {
 		at := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
 		if got := c.oidcURL(at); got != want {

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"encoding/json"
@@ -16,35 +16,34 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control/oidc"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/hint"
 )
 
-// The defaults of the daemon.
+// How Machines run.
 const (
-	defaultAPI    = "127.0.0.1:4280"
-	defaultHTTP   = ":80"
-	defaultHTTPS  = ":443"
-	defaultRegion = "loc"
-	defaultDomain = "hangar.localhost"
-	defaultPeers  = ":51820"
+	DriverGvisor = "gvisor"
+	DriverFake   = "fake" // pretends, and needs no root
+)
 
+// ConfigFile is in the data directory: what the daemon was last started with.
+const ConfigFile = "daemon.json"
+
+const (
+	defaultPeers = ":51820"
 	wireguardOff = "off"
 
 	limitsOff    = "off"
 	limitsPublic = "public"
 
-	driverGvisor = "gvisor"
-	driverFake   = "fake"
-
-	// configFile keeps what the daemon was started with, for `hangar down`.
-	configFile = "daemon.json"
 	// maxDirBytes leaves room for the names of sockets below the directory, whose
 	// whole path the kernel limits to 107 bytes.
 	maxDirBytes = 64
@@ -52,8 +51,8 @@ const (
 	maxRateLimits = 100_000
 )
 
-// config is what the daemon is started with.
-type config struct {
+// Config is what a daemon is started with. Its zero values are no defaults: see DefaultConfig.
+type Config struct {
 	Dir string `json:"dir"` // absolute; everything the daemon keeps
 	API string `json:"api"` // host:port to serve the API on; port 0 picks one
 	// TLSCert and TLSKey are files with which the API speaks TLS, APITLS says that it does with
@@ -66,7 +65,7 @@ type config struct {
 	HTTPS       string        `json:"https"`  // address of the public edge, for ports 443 of Apps
 	Region      hangar.Region `json:"region"` // of this server
 	Domain      string        `json:"domain"` // below which Apps get their public names
-	Driver      string        `json:"driver"` // how Machines run: driverGvisor or driverFake
+	Driver      string        `json:"driver"` // how Machines run: DriverGvisor or DriverFake
 	Etcd        []string      `json:"etcd,omitempty"`
 	Engine      string        `json:"engine,omitempty"`   // sandbox binary; empty: the one in this binary
 	Limits      string        `json:"rate_limits"`        // see rateLimits
@@ -107,7 +106,7 @@ type config struct {
 	ClientHandshakes int `json:"client_handshakes,omitempty"`
 
 	AllowRegistry    []string      `json:"allow_registry,omitempty"`            // see registries
-	HostRegistryAuth bool          `json:"host_registry_credentials,omitempty"` // all pulls may use root's Docker config
+	HostRegistryAuth bool          `json:"host_registry_credentials,omitempty"` // all pulls may use Options.DockerConfig
 	ImageSizeGB      int           `json:"image_size_gb,omitempty"`             // of an image, unpacked; 0: as usual
 	ImageRatio       int           `json:"image_ratio,omitempty"`               // see image.Limits; 0: as usual
 	PullTimeout      time.Duration `json:"pull_timeout,omitempty"`              // nanoseconds; 0: as usual
@@ -125,39 +124,19 @@ type config struct {
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
-func (c *config) flags(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&c.API, "api", defaultAPI, "address to serve the API on; port 0 picks a free one")
-	flags.StringVar(&c.TLSCert, "api-cert", "", "file with the certificate, and those that sign it, with which the API speaks TLS; read again when it changes")
-	flags.StringVar(&c.TLSKey, "api-key", "", "file with the private key of --api-cert")
-	flags.BoolVar(&c.APITLS, "api-tls", false, "let the API speak TLS with the certificate of its public name, api. below --domain")
-	flags.BoolVar(&c.APIInsecure, "api-insecure", false, "let the API speak plain HTTP beyond this server: everybody on the way can read the tokens")
-	flags.StringVar(&c.HTTP, "http", defaultHTTP, "public address for HTTP: Apps are served there on their port 80")
-	flags.StringVar(&c.HTTPS, "https", defaultHTTPS, "public address for HTTPS: Apps are served there on their port 443")
-	flags.StringVar((*string)(&c.Region), "region", defaultRegion, "three letters that name where this server is")
-	flags.StringVar(&c.Domain, "domain", defaultDomain, "domain below which Apps get public names")
-	flags.StringVar(&c.Driver, "driver", driverGvisor, "how Machines run: gvisor, or fake to pretend")
-	flags.StringSliceVar(&c.Etcd, "etcd", nil, "endpoints of an etcd cluster that keeps the cluster state (default: embedded)")
-	flags.StringVar(&c.Limits, "rate-limits", limitsOff, "how often callers may act: off, public for the limits of the public platform, or N times those")
-	flags.StringVar(&c.OIDC, "oidc-url", "", "public address below which each organization has its issuer of identity tokens (default: oidc. below --domain)")
-	flags.DurationVar(&c.OIDCPeriod, "oidc-rotate-every", oidc.DefaultPeriod, "for how long a key signs identity tokens")
-	flags.StringSliceVar(&c.AllowEgress, "allow-egress", nil, "networks beyond the internet that Machines may reach, like 10.1.0.0/16")
-	flags.StringVar(&c.Peers, "wireguard", defaultPeers, "UDP port for WireGuard peers, taken when there is one; :0 picks a free one, off lets nobody in")
-	flags.StringVar(&c.PeerEndpoint, "wireguard-endpoint", "", "name or address of this server that WireGuard peers call (default the one by which the API was called)")
-	flags.Float64Var(&c.MemoryOvercommit, "memory-overcommit", host.DefaultMemoryOvercommit, "how many times the memory of this server is promised to Machines that run")
-	flags.Float64Var(&c.CPUOvercommit, "cpu-overcommit", host.DefaultCPUOvercommit, "how many times the processors of this server are promised to Machines that run")
-	flags.StringSliceVar(&c.Quotas, "quota", nil, "what an organization may have unless it has a quota of its own, KEY=VALUE (default: a share of this server)")
-	flags.Int64Var(&c.DiskReserve, "disk-reserve", 0, "MiB of the disk that are kept for the platform (default 1/16 of it, from 256 to 1024)")
-	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", 1, "how many times what it holds the disk is promised to volumes")
-	flags.StringVar(&c.Snapshots, "snapshots", "", "where snapshots of volumes are kept, file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME (default: in the data directory)")
-	flags.IntVar(&c.VolumesPerMachine, "volumes-per-machine", 1, "how many volumes a Machine may mount")
-	c.layerFlags(flags)
-	c.edgeFlags(flags)
-	c.imageFlags(flags)
-	flags.StringVar(&c.Engine, "engine", "", "sandbox binary to use instead of the one built in")
-	flags.BoolVar(&c.ForgetSecrets, "forget-secrets", false, "start although keyset.json is lost or damaged: forget all that it encrypted")
-	_ = flags.MarkHidden("engine")
-	_ = cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{driverGvisor, driverFake}, cobra.ShellCompDirectiveNoFileComp))
+// DefaultConfig is the config of a daemon that serves one region on the usual ports. It lacks
+// the data directory.
+func DefaultConfig() Config {
+	conns := listen.DefaultLimits()
+	return Config{
+		API: "127.0.0.1:4280", HTTP: ":80", HTTPS: ":443", Region: "loc", Domain: "hangar.localhost", Driver: DriverGvisor,
+		Limits: limitsOff, OIDCPeriod: oidc.DefaultPeriod, Peers: defaultPeers,
+		MemoryOvercommit: host.DefaultMemoryOvercommit, CPUOvercommit: host.DefaultCPUOvercommit,
+		VolumeOvercommit: 1, VolumesPerMachine: 1, RootfsSize: rootfs.DefaultSize >> 30,
+		ACME: letsEncrypt, Drain: defaultDrain, ClientConns: conns.ClientConns, ClientHandshakes: conns.ClientRate,
+		ReplayBody: defaultReplayBody, AutostopAfter: hangar.DefaultAutostopAfter,
+		ImageSizeGB: image.DefaultUnpackedBytes >> 30, ImageRatio: image.DefaultRatio, PullTimeout: image.DefaultPullTime, PullRate: image.DefaultMinRate,
+	}
 }
 
 var (
@@ -165,30 +144,31 @@ var (
 	domainShape = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
-// validate checks everything that can be checked without touching the server.
-func (c *config) validate() error {
+// Validate checks everything that can be checked without touching the server. An error begins
+// with the flag of `hangar up` that sets what is wrong.
+func (c *Config) Validate() error {
 	if len(c.Dir) > maxDirBytes {
-		return usageErrorf("--dir %s: the path must not be longer than %d bytes, so that sockets fit below it", c.Dir, maxDirBytes)
+		return fmt.Errorf("--dir %s: the path must not be longer than %d bytes, so that sockets fit below it", c.Dir, maxDirBytes)
 	}
 	if c.Dir == "/" {
-		return usageErrorf("--dir must not be the root directory")
+		return fmt.Errorf("--dir must not be the root directory")
 	}
 	for flag, addr := range map[string]string{"--api": c.API, "--http": c.HTTP, "--https": c.HTTPS} {
 		if err := checkAddress(addr); err != nil {
-			return usageErrorf("%s %q: %w", flag, addr, err)
+			return fmt.Errorf("%s %q: %w", flag, addr, err)
 		}
 	}
 	if err := c.validateAPI(); err != nil {
 		return err
 	}
 	if !regionShape.MatchString(string(c.Region)) {
-		return usageErrorf("--region %q: must be three letters a-z", c.Region)
+		return fmt.Errorf("--region %q: must be three letters a-z", c.Region)
 	}
 	if len(c.Domain) > 253 || !domainShape.MatchString(c.Domain) {
-		return usageErrorf("--domain %q: must be a domain name in lowercase", c.Domain)
+		return fmt.Errorf("--domain %q: must be a domain name in lowercase", c.Domain)
 	}
-	if !slices.Contains([]string{driverGvisor, driverFake}, c.Driver) {
-		return usageErrorf("--driver %q: must be %s or %s", c.Driver, driverGvisor, driverFake)
+	if !slices.Contains([]string{DriverGvisor, DriverFake}, c.Driver) {
+		return fmt.Errorf("--driver %q: must be %s or %s", c.Driver, DriverGvisor, DriverFake)
 	}
 	if _, err := c.rateLimits(); err != nil {
 		return err
@@ -207,14 +187,14 @@ func (c *config) validate() error {
 	}
 	for flag, ratio := range map[string]float64{"--memory-overcommit": c.MemoryOvercommit, "--cpu-overcommit": c.CPUOvercommit} {
 		if !(ratio > 0 && ratio <= maxOvercommit) { // so that NaN is neither
-			return usageErrorf("%s %g: must be above 0 and at most %d", flag, ratio, maxOvercommit)
+			return fmt.Errorf("%s %g: must be above 0 and at most %d", flag, ratio, maxOvercommit)
 		}
 	}
 	if err := c.validateImages(); err != nil {
 		return err
 	}
 	if _, err := hangar.ParseQuotas(c.Quotas); err != nil {
-		return usageErrorf("--quota: %w", err)
+		return fmt.Errorf("--quota: %w", err)
 	}
 	if err := c.validateVolumes(); err != nil {
 		return err
@@ -223,36 +203,37 @@ func (c *config) validate() error {
 		return err
 	}
 	if !validEndpoint(c.PeerEndpoint) {
-		return usageErrorf("--wireguard-endpoint %q: must be a name or an address, without a port", c.PeerEndpoint)
+		return fmt.Errorf("--wireguard-endpoint %q: must be a name or an address, without a port", c.PeerEndpoint)
 	}
 	for _, e := range c.Etcd {
 		u, err := url.Parse(e)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return usageErrorf("--etcd %q: must be like http://HOST:2379", e)
+			return fmt.Errorf("--etcd %q: must be like http://HOST:2379", e)
 		}
 	}
-	return nil
+	_, err := c.acmeRoots()
+	return err
 }
 
 // maxOIDCPeriod is for as good as ever.
 const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
 
-func (c *config) validateOIDC() error {
+func (c *Config) validateOIDC() error {
 	if c.OIDCPeriod < oidc.MinPeriod || c.OIDCPeriod > maxOIDCPeriod {
-		return usageErrorf("--oidc-rotate-every %s: must be from %s to %s", c.OIDCPeriod, oidc.MinPeriod, maxOIDCPeriod)
+		return fmt.Errorf("--oidc-rotate-every %s: must be from %s to %s", c.OIDCPeriod, oidc.MinPeriod, maxOIDCPeriod)
 	}
 	if c.OIDC == "" {
 		return nil
 	}
 	u, err := url.Parse(c.OIDC)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || strings.ContainsAny(c.OIDC, "?# ") {
-		return usageErrorf("--oidc-url %q: must be like https://HOST or https://HOST/PATH", c.OIDC)
+		return fmt.Errorf("--oidc-url %q: must be like https://HOST or https://HOST/PATH", c.OIDC)
 	}
 	return nil
 }
 
 // oidcURL is the address below which the issuers are.
-func (c *config) oidcURL(https netip.AddrPort) string {
+func (c *Config) oidcURL(https netip.AddrPort) string {
 	if c.OIDC != "" {
 		return strings.TrimRight(c.OIDC, "/")
 	}
@@ -260,7 +241,7 @@ func (c *config) oidcURL(https netip.AddrPort) string {
 }
 
 // doors are the names of the platform that are not below its domain.
-func (c *config) doors() []hangar.Hostname {
+func (c *Config) doors() []hangar.Hostname {
 	u, err := url.Parse(c.OIDC)
 	if err != nil || u.Hostname() == "" {
 		return nil
@@ -272,14 +253,14 @@ func (c *config) doors() []hangar.Hostname {
 	return []hangar.Hostname{name}
 }
 
-func (c *config) oidcPolicy() oidc.Policy {
+func (c *Config) oidcPolicy() oidc.Policy {
 	p := oidc.DefaultPolicy()
 	p.Period = c.OIDCPeriod
 	return p
 }
 
 // rateLimits reads --rate-limits: off, public, or a multiple of public.
-func (c *config) rateLimits() (api.RateLimits, error) {
+func (c *Config) rateLimits() (api.RateLimits, error) {
 	switch c.Limits {
 	case limitsOff, "":
 		return 0, nil
@@ -288,25 +269,25 @@ func (c *config) rateLimits() (api.RateLimits, error) {
 	}
 	n, err := strconv.ParseFloat(c.Limits, 64)
 	if err != nil || !(n > 0 && n <= maxRateLimits) {
-		return 0, usageErrorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
+		return 0, fmt.Errorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
 	}
 	return api.RateLimits(n), nil
 }
 
 // egress reads --allow-egress.
-func (c *config) egress() ([]netip.Prefix, error) {
+func (c *Config) egress() ([]netip.Prefix, error) {
 	var allowed []netip.Prefix
 	for _, text := range c.AllowEgress {
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			return nil, usageErrorf("--allow-egress %q: must be an address and a length, like 10.1.0.0/16 or fd12:3456::/32", text)
+			return nil, fmt.Errorf("--allow-egress %q: must be an address and a length, like 10.1.0.0/16 or fd12:3456::/32", text)
 		case p != p.Masked():
-			return nil, usageErrorf("--allow-egress %s: the network is %s", text, p.Masked())
+			return nil, fmt.Errorf("--allow-egress %s: the network is %s", text, p.Masked())
 		case p.Addr().Is4In6():
-			return nil, usageErrorf("--allow-egress %s: must be written as an IPv4 network", text)
+			return nil, fmt.Errorf("--allow-egress %s: must be written as an IPv4 network", text)
 		case network.Private.Contains(p.Addr()) && p.Bits() >= network.Private.Bits():
-			return nil, usageErrorf("--allow-egress %s: the private networks of Machines, %s, are never opened", text, network.Private)
+			return nil, fmt.Errorf("--allow-egress %s: the private networks of Machines, %s, are never opened", text, network.Private)
 		}
 		allowed = append(allowed, p)
 	}
@@ -314,7 +295,7 @@ func (c *config) egress() ([]netip.Prefix, error) {
 }
 
 // wireguardPort reads --wireguard: off, or a port at all addresses of the server.
-func (c *config) wireguardPort() (port uint16, on bool, err error) {
+func (c *Config) wireguardPort() (port uint16, on bool, err error) {
 	switch c.Peers {
 	case wireguardOff:
 		return 0, false, nil
@@ -324,7 +305,7 @@ func (c *config) wireguardPort() (port uint16, on bool, err error) {
 	address, text, err := net.SplitHostPort(c.Peers)
 	n, failed := strconv.ParseUint(text, 10, 16)
 	if err != nil || failed != nil || address != "" {
-		return 0, false, usageErrorf("--wireguard %q: must be :PORT or off; it listens at all addresses", c.Peers)
+		return 0, false, fmt.Errorf("--wireguard %q: must be :PORT or off; it listens at all addresses", c.Peers)
 	}
 	return uint16(n), true, nil
 }
@@ -348,22 +329,22 @@ func checkAddress(addr string) error {
 
 // save records the config in its data directory. One that is recorded already needs no
 // room on the disk.
-func (c *config) save() error {
+func (c *Config) save() error {
 	b, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return err
 	}
-	return durable.WriteChanged(filepath.Join(c.Dir, configFile), append(b, '\n'), 0o600)
+	return durable.WriteChanged(filepath.Join(c.Dir, ConfigFile), append(b, '\n'), 0o600)
 }
 
-// loadConfig reads what the daemon of a data directory was last started with. A
+// LoadConfig reads what the daemon of a data directory was last started with. A
 // directory without one is no data directory.
-func loadConfig(dir string) (config, error) {
-	var c config
-	path := filepath.Join(dir, configFile)
+func LoadConfig(dir string) (Config, error) {
+	var c Config
+	path := filepath.Join(dir, ConfigFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, withHint(fmt.Errorf("%s is not the data directory of a daemon: %w", dir, err), "name the right one with --dir")
+		return c, hint.With(fmt.Errorf("%s is not the data directory of a daemon: %w", dir, err), "name the right one with --dir")
 	}
 	if err != nil {
 		return c, err

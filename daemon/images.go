@@ -1,16 +1,14 @@
-package main
+package daemon
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
@@ -26,16 +24,7 @@ const (
 	minPullTimeout = 10 * time.Second
 )
 
-func (c *config) imageFlags(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&c.AllowRegistry, "allow-registry", nil, "registries beyond the public internet that tenants may pull from: HOST, HOST:PORT, an address or a network")
-	flags.BoolVar(&c.HostRegistryAuth, "host-registry-credentials", false, "let the pulls of all tenants use what docker login has left on this server")
-	flags.IntVar(&c.ImageSizeGB, "image-size-gb", image.DefaultUnpackedBytes>>30, "how many GB an image may be when it is unpacked")
-	flags.IntVar(&c.ImageRatio, "image-ratio", image.DefaultRatio, "how many times its size a layer may unpack to, beyond 256 MB")
-	flags.DurationVar(&c.PullTimeout, "pull-timeout", image.DefaultPullTime, "how long the pull of an image may take")
-	flags.IntVar(&c.PullRate, "pull-min-rate", image.DefaultMinRate, "how many bytes a second a registry has to send, and a client of the built-in one to take")
-}
-
-func (c *config) validateImages() error {
+func (c *Config) validateImages() error {
 	if _, err := c.registries(); err != nil {
 		return err
 	}
@@ -44,22 +33,22 @@ func (c *config) validateImages() error {
 		n, atMax int
 	}{{"--image-size-gb", c.ImageSizeGB, maxImageSizeGB}, {"--image-ratio", c.ImageRatio, maxImageRatio}, {"--pull-min-rate", c.PullRate, maxPullRate}} {
 		if f.n < 0 || f.n > f.atMax {
-			return usageErrorf("%s %d: must be from 1 to %d", f.flag, f.n, f.atMax)
+			return fmt.Errorf("%s %d: must be from 1 to %d", f.flag, f.n, f.atMax)
 		}
 	}
 	if c.PullTimeout != 0 && (c.PullTimeout < minPullTimeout || c.PullTimeout > image.DefaultPullTime) {
-		return usageErrorf("--pull-timeout %s: must be from %s to %s", c.PullTimeout, minPullTimeout, image.DefaultPullTime)
+		return fmt.Errorf("--pull-timeout %s: must be from %s to %s", c.PullTimeout, minPullTimeout, image.DefaultPullTime)
 	}
 	return nil
 }
 
 // registries reads --allow-registry.
-func (c *config) registries() ([]publicdial.Allowed, error) {
+func (c *Config) registries() ([]publicdial.Allowed, error) {
 	var allowed []publicdial.Allowed
 	for _, text := range c.AllowRegistry {
 		a, err := publicdial.ParseAllowed(text)
 		if err != nil {
-			return nil, usageErrorf("--allow-registry: %w", err)
+			return nil, fmt.Errorf("--allow-registry: %w", err)
 		}
 		allowed = append(allowed, a)
 	}
@@ -67,10 +56,10 @@ func (c *config) registries() ([]publicdial.Allowed, error) {
 }
 
 // openImages opens the images of a data directory, with the built-in registry.
-func openImages(ctx context.Context, cfg config, own func(netip.Addr) bool, o image.Options, opened *closers) (*image.Store, error) {
+func openImages(ctx context.Context, cfg Config, dockerConfig string, own func(netip.Addr) bool, o image.Options, opened *closers) (*image.Store, error) {
 	o.Dir = filepath.Join(cfg.Dir, "images")
 	if cfg.HostRegistryAuth {
-		o.DockerConfig = dockerConfig()
+		o.DockerConfig = dockerConfig
 	}
 	o.Limits = image.Limits{
 		UnpackedBytes: int64(cfg.ImageSizeGB) << 30, Ratio: cfg.ImageRatio, PullTime: cfg.PullTimeout, MinRate: cfg.PullRate,
@@ -124,7 +113,7 @@ func (a registryAccess) Orgs(r *http.Request) ([]*hangar.Org, error) {
 }
 
 // registryNames are the hosts under which the built-in registry is reached.
-func registryNames(cfg config, served net.Addr) []string {
+func registryNames(cfg Config, served net.Addr) []string {
 	names := []string{"registry." + cfg.Domain}
 	_, port, err := net.SplitHostPort(served.String())
 	if err != nil {
@@ -149,13 +138,4 @@ func ownAddresses(pools control.AddressPools) func(netip.Addr) bool {
 			return ok && n.IP.Equal(a.AsSlice())
 		})
 	}
-}
-
-// dockerConfig is where `docker login` keeps what it was told.
-func dockerConfig() string {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".docker", "config.json")
 }

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/host/volume"
+)
+
+// guardCommand is by which the daemon starts this program as the guard of a file system
+// that it has frozen.
+const guardCommand = "guard-volume"
+
+// newGuardCommand is for the daemon alone.
+func newGuardCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: guardCommand + " DIR", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return volume.Guard(args[0], os.Stdin, c.stdout) },
+	}
+}

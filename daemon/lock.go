@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// lockFile is locked by the daemon as long as it lives, and holds its pid.
+const lockFile = "lock"
+
+// AddressFile is in the data directory: host:port of the API of the daemon that runs, or ran last.
+const AddressFile = "api.addr"
+
+// errLocked says that another process has the lock.
+var errLocked = errors.New("the data directory is in use")
+
+// dirLock is the exclusive right to a data directory. The kernel releases it when
+// the process ends, however it ends.
+type dirLock struct{ f *os.File }
+
+// A lock that no daemon holds is waited for: a child that a daemon was starting when it was killed
+// has it until it runs its own program. Attempts bound that, and not the time: a server that stood
+// still has not let the child go on, either.
+const (
+	lockAttempts = 500
+	lockPause    = 10 * time.Millisecond
+)
+
+// lockDir takes the lock of a data directory, or answers errLocked.
+func lockDir(ctx context.Context, dir string) (*dirLock, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if attempt == lockAttempts || anotherRuns(dir) {
+			_ = f.Close()
+			return nil, errLocked
+		}
+		if err := pause.For(ctx, lockPause); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+	}
+	if err := writeOver(f, strconv.Itoa(os.Getpid())); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &dirLock{f}, nil
+}
+
+// anotherRuns reports whether another process is the daemon of a data directory. This one may
+// have been given the pid of one that was killed.
+func anotherRuns(dir string) bool {
+	holder, err := Find(dir)
+	if err != nil {
+		return false
+	}
+	defer holder.Close()
+	return holder.pid != os.Getpid()
+}
+
+// writeOver writes a line over the content of a file. One that is emptied first may find its
+// block taken on a full disk.
+func writeOver(f *os.File, line string) error {
+	if _, err := f.WriteAt([]byte(line+"\n"), 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(line) + 1))
+}
+
+func (l *dirLock) release() { _ = l.f.Close() }
+
+// writeAddress writes a file that says where the daemon serves. On a full disk the address goes
+// over the old one, which takes no room.
+func writeAddress(path, addr string) error {
+	err := durable.WriteChanged(path, []byte(addr+"\n"), 0o644)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	f, failed := os.OpenFile(path, os.O_WRONLY, 0)
+	if failed != nil {
+		return err // there is no old one
+	}
+	return errors.Join(writeOver(f, addr), f.Close())
+}
+
+// exists reports whether there is something at path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
