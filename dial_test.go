@@ -18,7 +18,7 @@ var dialers = map[string]string{
 	"internal/publicdial/publicdial.go": "it is the guarded dialer",
 	"client/client.go":                  "the user's own program calls the server that he names, by his proxy",
 	"internal/ociimage/push.go":         "the user's own program pushes to the registry that he names, by his proxy",
-	"daemon/guest.go":                   "asks the kernel for the way to an address; nothing is sent",
+	"daemon/machines.go":                "asks the kernel for the way to an address; nothing is sent",
 	"edge/certs/issuer.go":              "the operator names the ACME server, and the proxy before it",
 	"edge/proxy/statics/bucket.go":      "the operator names the service of buckets; a tenant names one below it",
 	"edge/proxy/http2.go":               "connects by the gate of a Machine's host alone",

@@ -25,6 +25,11 @@ type AddressPools struct {
 	V4, V6 ippool.Pool
 }
 
+// Contains reports whether Apps may get an address.
+func (p AddressPools) Contains(a netip.Addr) bool {
+	return a == p.Shared || p.V4.Contains(a) || p.V6.Contains(a)
+}
+
 // Addresses implements hangar.AddressService. An address is two records that come and go
 // together: one below its App, with all there is to know, and, unless it is the shared one,
 // one by the address itself, so that no other App can get it.

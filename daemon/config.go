@@ -5,24 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/image"
-	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -36,6 +27,17 @@ const (
 
 // ConfigFile is in the data directory: what the daemon was last started with.
 const ConfigFile = "daemon.json"
+
+// The defaults and the bounds of the edge.
+const (
+	acmeOff     = "off"
+	letsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
+
+	defaultDrain      = 10 * time.Second
+	maxDrain          = time.Hour
+	defaultReplayBody = 1 << 20
+	maxReplayBody     = 64 << 20
+)
 
 const (
 	defaultPeers = ":51820"
@@ -137,194 +139,6 @@ func DefaultConfig() Config {
 		ReplayBody: defaultReplayBody, AutostopAfter: hangar.DefaultAutostopAfter,
 		ImageSizeGB: image.DefaultUnpackedBytes >> 30, ImageRatio: image.DefaultRatio, PullTimeout: image.DefaultPullTime, PullRate: image.DefaultMinRate,
 	}
-}
-
-var (
-	regionShape = regexp.MustCompile(`^[a-z]{3}$`)
-	domainShape = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-)
-
-// Validate checks everything that can be checked without touching the server. An error begins
-// with the flag of `hangar up` that sets what is wrong.
-func (c *Config) Validate() error {
-	if len(c.Dir) > maxDirBytes {
-		return fmt.Errorf("--dir %s: the path must not be longer than %d bytes, so that sockets fit below it", c.Dir, maxDirBytes)
-	}
-	if c.Dir == "/" {
-		return fmt.Errorf("--dir must not be the root directory")
-	}
-	for flag, addr := range map[string]string{"--api": c.API, "--http": c.HTTP, "--https": c.HTTPS} {
-		if err := checkAddress(addr); err != nil {
-			return fmt.Errorf("%s %q: %w", flag, addr, err)
-		}
-	}
-	if err := c.validateAPI(); err != nil {
-		return err
-	}
-	if !regionShape.MatchString(string(c.Region)) {
-		return fmt.Errorf("--region %q: must be three letters a-z", c.Region)
-	}
-	if len(c.Domain) > 253 || !domainShape.MatchString(c.Domain) {
-		return fmt.Errorf("--domain %q: must be a domain name in lowercase", c.Domain)
-	}
-	if !slices.Contains([]string{DriverGvisor, DriverFake}, c.Driver) {
-		return fmt.Errorf("--driver %q: must be %s or %s", c.Driver, DriverGvisor, DriverFake)
-	}
-	if _, err := c.rateLimits(); err != nil {
-		return err
-	}
-	if err := c.validateOIDC(); err != nil {
-		return err
-	}
-	if err := c.validateEdge(); err != nil {
-		return err
-	}
-	if err := c.validateLayers(); err != nil {
-		return err
-	}
-	if _, err := c.egress(); err != nil {
-		return err
-	}
-	for flag, ratio := range map[string]float64{"--memory-overcommit": c.MemoryOvercommit, "--cpu-overcommit": c.CPUOvercommit} {
-		if !(ratio > 0 && ratio <= maxOvercommit) { // so that NaN is neither
-			return fmt.Errorf("%s %g: must be above 0 and at most %d", flag, ratio, maxOvercommit)
-		}
-	}
-	if err := c.validateImages(); err != nil {
-		return err
-	}
-	if _, err := hangar.ParseQuotas(c.Quotas); err != nil {
-		return fmt.Errorf("--quota: %w", err)
-	}
-	if err := c.validateVolumes(); err != nil {
-		return err
-	}
-	if _, _, err := c.wireguardPort(); err != nil {
-		return err
-	}
-	if !validEndpoint(c.PeerEndpoint) {
-		return fmt.Errorf("--wireguard-endpoint %q: must be a name or an address, without a port", c.PeerEndpoint)
-	}
-	for _, e := range c.Etcd {
-		u, err := url.Parse(e)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("--etcd %q: must be like http://HOST:2379", e)
-		}
-	}
-	_, err := c.acmeRoots()
-	return err
-}
-
-// maxOIDCPeriod is for as good as ever.
-const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
-
-func (c *Config) validateOIDC() error {
-	if c.OIDCPeriod < oidc.MinPeriod || c.OIDCPeriod > maxOIDCPeriod {
-		return fmt.Errorf("--oidc-rotate-every %s: must be from %s to %s", c.OIDCPeriod, oidc.MinPeriod, maxOIDCPeriod)
-	}
-	if c.OIDC == "" {
-		return nil
-	}
-	u, err := url.Parse(c.OIDC)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || strings.ContainsAny(c.OIDC, "?# ") {
-		return fmt.Errorf("--oidc-url %q: must be like https://HOST or https://HOST/PATH", c.OIDC)
-	}
-	return nil
-}
-
-// oidcURL is the address below which the issuers are.
-func (c *Config) oidcURL(https netip.AddrPort) string {
-	if c.OIDC != "" {
-		return strings.TrimRight(c.OIDC, "/")
-	}
-	return c.platformURL(hangar.PlatformOIDC, https)
-}
-
-// doors are the names of the platform that are not below its domain.
-func (c *Config) doors() []hangar.Hostname {
-	u, err := url.Parse(c.OIDC)
-	if err != nil || u.Hostname() == "" {
-		return nil
-	}
-	name, err := hangar.ParseHostname(u.Hostname())
-	if err != nil { // an address, or localhost: no App can have it anyway
-		return nil
-	}
-	return []hangar.Hostname{name}
-}
-
-func (c *Config) oidcPolicy() oidc.Policy {
-	p := oidc.DefaultPolicy()
-	p.Period = c.OIDCPeriod
-	return p
-}
-
-// rateLimits reads --rate-limits: off, public, or a multiple of public.
-func (c *Config) rateLimits() (api.RateLimits, error) {
-	switch c.Limits {
-	case limitsOff, "":
-		return 0, nil
-	case limitsPublic:
-		return api.PublicRateLimits, nil
-	}
-	n, err := strconv.ParseFloat(c.Limits, 64)
-	if err != nil || !(n > 0 && n <= maxRateLimits) {
-		return 0, fmt.Errorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
-	}
-	return api.RateLimits(n), nil
-}
-
-// egress reads --allow-egress.
-func (c *Config) egress() ([]netip.Prefix, error) {
-	var allowed []netip.Prefix
-	for _, text := range c.AllowEgress {
-		p, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("--allow-egress %q: must be an address and a length, like 10.1.0.0/16 or fd12:3456::/32", text)
-		case p != p.Masked():
-			return nil, fmt.Errorf("--allow-egress %s: the network is %s", text, p.Masked())
-		case p.Addr().Is4In6():
-			return nil, fmt.Errorf("--allow-egress %s: must be written as an IPv4 network", text)
-		case network.Private.Contains(p.Addr()) && p.Bits() >= network.Private.Bits():
-			return nil, fmt.Errorf("--allow-egress %s: the private networks of Machines, %s, are never opened", text, network.Private)
-		}
-		allowed = append(allowed, p)
-	}
-	return allowed, nil
-}
-
-// wireguardPort reads --wireguard: off, or a port at all addresses of the server.
-func (c *Config) wireguardPort() (port uint16, on bool, err error) {
-	switch c.Peers {
-	case wireguardOff:
-		return 0, false, nil
-	case "": // of a daemon that knew no peers
-		c.Peers = defaultPeers
-	}
-	address, text, err := net.SplitHostPort(c.Peers)
-	n, failed := strconv.ParseUint(text, 10, 16)
-	if err != nil || failed != nil || address != "" {
-		return 0, false, fmt.Errorf("--wireguard %q: must be :PORT or off; it listens at all addresses", c.Peers)
-	}
-	return uint16(n), true, nil
-}
-
-// validEndpoint reports whether text can stand before a port, or is empty.
-func validEndpoint(text string) bool {
-	_, err := netip.ParseAddr(text)
-	return err == nil || text == "" || len(text) <= 253 && domainShape.MatchString(text)
-}
-
-func checkAddress(addr string) error {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return errors.New("must be HOST:PORT or :PORT")
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("no such port %q", port)
-	}
-	return nil
 }
 
 // save records the config in its data directory. One that is recorded already needs no

@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar"
 )
 
 func TestConfigIsValidated(t *testing.T) {
@@ -124,5 +127,23 @@ func TestImageFlags(t *testing.T) {
 	good := Config{AllowRegistry: []string{"registry.corp:5000", "10.0.0.0/8", "[fd00::1]:5000"}, ImageSizeGB: 1}
 	if err := good.validateImages(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestPlatformURL(t *testing.T) {
+	t.Parallel()
+	c := Config{Domain: "example.com"}
+	for port, want := range map[uint16]string{443: "https://oidc.example.com", 8443: "https://oidc.example.com:8443"} {
+		at := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+		if got := c.oidcURL(at); got != want {
+			t.Errorf("port %d: %s", port, got)
+		}
+		if got, want := c.platformHost(hangar.PlatformRegistry, at), strings.Replace(want, "https://oidc", "registry", 1); got != want {
+			t.Errorf("port %d: images begin with %s, want %s", port, got, want)
+		}
+	}
+	c.OIDC = "https://id.example.com/x/"
+	if got := c.oidcURL(netip.AddrPort{}); got != "https://id.example.com/x" {
+		t.Errorf("the one that was given: %s", got)
 	}
 }

@@ -150,3 +150,36 @@ func mountsBelow(dir string) ([]string, error) {
 	}
 	return found, nil
 }
+
+// removeLayers removes all that Machines wrote to their root file systems.
+func removeLayers(cfg Config, log *slog.Logger) error {
+	layers := newLayers(cfg, log)
+	ids, err := layers.List()
+	if err != nil {
+		return fmt.Errorf("list writable layers: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, layers.Remove(id))
+	}
+	return errors.Join(errs...)
+}
+
+// releaseDevices ends what is open of volumes. No daemon may run, and no Machine.
+func releaseDevices(ctx context.Context, cfg Config, log *slog.Logger) error {
+	devices := newDevices(cfg, nil, log)
+	if err := devices.Open(ctx); err != nil {
+		log.Warn("volumes that are open stay so", "error", err)
+		return nil
+	}
+	ids, err := devices.List(ctx)
+	errs := []error{err}
+	for _, id := range ids {
+		if ctx.Err() != nil {
+			errs = append(errs, ctx.Err())
+			break
+		}
+		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error { return devices.Release(ctx, id) }))
+	}
+	return errors.Join(append(errs, devices.Close())...)
+}

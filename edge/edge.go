@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -64,6 +65,7 @@ type Options struct {
 	Certificates hangar.CertificateFeed
 	Gates        hangar.MachineGates
 	Keeper       *keeper.Client // of listening sockets; nil: they end with the process
+	Ways         Ways           // nil: there are no private networks
 
 	ACME      string         // address of the directory of an ACME server; empty: there is none
 	ACMEEmail string         // for its operator to write to; may be empty
@@ -85,6 +87,8 @@ type Edge struct {
 	certs     *certs.Certs
 	listeners *listen.Listeners
 	buckets   *statics.Buckets // nil: there are none
+
+	leading sync.Mutex // so that what was read last is what is led here last
 }
 
 var (
@@ -173,7 +177,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
-	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run} {
+	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run, e.runWays} {
 		group.Go(func() error { return run(lasting) })
 	}
 	drained := make(chan struct{})
@@ -219,17 +223,17 @@ func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, i listen.Inf
 	e.proxy.ServeRequest(w, r, entry(&i))
 }
 
-// AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too.
+// AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too,
+// and its private addresses lead to them.
 func (e *Edge) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) error {
 	if err := e.routes.Await(ctx, app, seq); err != nil {
 		return err
 	}
-	return e.listeners.Await(ctx)
+	if err := e.listeners.Await(ctx); err != nil || e.o.Ways == nil {
+		return err
+	}
+	return e.lead(ctx)
 }
-
-// Sockets are those that clients are listened to on, once Run serves, and a channel that is
-// closed when they have changed.
-func (e *Edge) Sockets() ([]listen.Socket, <-chan struct{}) { return e.listeners.Sockets() }
 
 // Domain implements hangar.RouteHost.
 func (e *Edge) Domain() hangar.Hostname { return e.o.Domain }

@@ -26,6 +26,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -51,6 +52,15 @@ type Options struct {
 	Own func(netip.Addr) bool
 	// Resolver asks the DNS; nil: as the system does.
 	Resolver *net.Resolver
+}
+
+// OnThisServer reports whether an address is one that this server has.
+func OnThisServer(a netip.Addr) bool {
+	interfaces, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(interfaces, func(i net.Addr) bool {
+		n, ok := i.(*net.IPNet)
+		return ok && n.IP.Equal(a.AsSlice())
+	})
 }
 
 // Dialer connects to hosts that tenants name.

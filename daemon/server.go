@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/fake"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
@@ -28,38 +27,89 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// openEngine opens the driver that cfg names, and the network that goes with it: nil if
-// its Machines have none.
-func openEngine(ctx context.Context, cfg Config, id hangar.HostID, log *slog.Logger, opened *closers) (driver.Driver, *network.Network, error) {
-	if cfg.Driver == DriverFake {
-		return fake.New(fake.NewWorld(filepath.Join(cfg.Dir, "fake")), fake.Options{}), nil, nil
-	}
-	egress, err := cfg.egress()
-	if err != nil {
-		return nil, nil, err
-	}
-	wires := newNetwork(cfg, id, egress, log)
-	if err := wires.Open(ctx); err != nil {
-		return nil, nil, err
-	}
-	opened.add(wires.Close)
-	sandboxes, err := newGvisor(cfg, log)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := sandboxes.Open(ctx); err != nil {
-		return nil, nil, err
-	}
-	opened.add(sandboxes.Close)
-	return sandboxes, wires, nil
+// server is what Machines run on, and what this server knows of itself.
+type server struct {
+	records *journal.Journal
+	self    hangar.Host
+	keeper  *keeper.Client // nil with the fake driver
+	logs    *logs.Store
+	driver  driver.Driver
+	network *network.Network // nil with the fake driver, whose Machines have none
 }
 
-// hostNetwork is the network of a host, which may have none.
-func hostNetwork(wires *network.Network) host.Networks {
-	if wires == nil {
-		return host.NoNetwork{}
+// openServer opens the journal, and what Machines that run are connected with.
+func (d *opening) openServer(ctx context.Context) (*server, error) {
+	records, err := journal.Open(filepath.Join(d.cfg.Dir, "journal.db"), journal.Options{Log: d.log})
+	if err != nil {
+		return nil, err
 	}
-	return wires
+	d.opened.add(records.Close)
+	self, err := describeHost(records, d.cfg.Region)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{records: records, self: self}
+	if d.cfg.Driver != DriverFake {
+		if s.keeper, err = d.openKeeper(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.logs = logs.New(logs.Options{
+		Dir: filepath.Join(d.cfg.Dir, "logs"), Region: d.cfg.Region, Keeper: s.keeper, Log: d.log, Now: time.Now,
+	})
+	if err := s.logs.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.opened.add(s.logs.Close)
+	if d.cfg.Driver == DriverFake {
+		s.driver = fake.New(fake.NewWorld(filepath.Join(d.cfg.Dir, "fake")), fake.Options{})
+		return s, nil
+	}
+	if s.network, err = d.openNetwork(ctx, self.ID); err != nil {
+		return nil, err
+	}
+	s.driver, err = d.openGvisor(ctx)
+	return s, err
+}
+
+// openKeeper finds or starts the process that holds the output of Machines and the sockets
+// of the edge while no daemon runs.
+func (d *opening) openKeeper(ctx context.Context) (*keeper.Client, error) {
+	c := keeper.New(keeper.Options{Socket: keeperSocket(d.cfg), Log: d.log, Start: func(listener *os.File) (*os.Process, error) {
+		return startKeeper(d.cfg, listener)
+	}})
+	if err := c.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.opened.add(c.Close)
+	return c, nil
+}
+
+// openNetwork opens the private networks of Machines.
+func (d *opening) openNetwork(ctx context.Context, self hangar.HostID) (*network.Network, error) {
+	egress, err := d.cfg.egress()
+	if err != nil {
+		return nil, err
+	}
+	n := newNetwork(d.cfg, self, egress, d.log)
+	if err := n.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.opened.add(n.Close)
+	return n, nil
+}
+
+// openGvisor opens the driver of real Machines.
+func (d *opening) openGvisor(ctx context.Context) (*gvisor.Driver, error) {
+	g, err := newGvisor(d.cfg, d.log)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.opened.add(g.Close)
+	return g, nil
 }
 
 // runDir is where a daemon keeps what a reboot may forget.
@@ -77,34 +127,6 @@ func newNetwork(cfg Config, id hangar.HostID, egress []netip.Prefix, log *slog.L
 
 // keeperSocket is in a directory of its own, which is for root alone.
 func keeperSocket(cfg Config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
-
-// openLogs opens what keeps the output of Machines.
-func openLogs(ctx context.Context, cfg Config, held *keeper.Client, log *slog.Logger, opened *closers) (*logs.Store, error) {
-	lines := logs.New(logs.Options{
-		Dir: filepath.Join(cfg.Dir, "logs"), Region: cfg.Region, Keeper: held, Log: log, Now: time.Now,
-	})
-	if err := lines.Open(ctx); err != nil {
-		return nil, err
-	}
-	opened.add(lines.Close)
-	return lines, nil
-}
-
-// openKeeper finds or starts the process that holds the output of Machines and the sockets
-// of the edge while no daemon runs. With the fake driver there is none.
-func openKeeper(ctx context.Context, cfg Config, log *slog.Logger, opened *closers) (*keeper.Client, error) {
-	if cfg.Driver == DriverFake {
-		return nil, nil //nolint:nilnil // package logs takes it for none
-	}
-	c := keeper.New(keeper.Options{Socket: keeperSocket(cfg), Log: log, Start: func(listener *os.File) (*os.Process, error) {
-		return startKeeper(cfg, listener)
-	}})
-	if err := c.Open(ctx); err != nil {
-		return nil, err
-	}
-	opened.add(c.Close)
-	return c, nil
-}
 
 // startKeeper starts a process that has nothing of the daemon's but the listener, and
 // that no signal reaches which is meant for the daemon.
@@ -181,25 +203,3 @@ func serverMemory() (int64, error) {
 // memoryReserve is how many bytes of a server's memory are for the platform and the kernel:
 // an eighth, but no more than 1 GiB.
 func memoryReserve(memory int64) int64 { return min(memory/8, 1<<30) }
-
-// oneHost is the registry of hosts of a server that is alone.
-type oneHost struct{ agent *host.Agent }
-
-// Agent returns the one there is.
-func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
-	if id != h.agent.Host().ID {
-		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
-	}
-	return h.agent, nil
-}
-
-// Gate returns that of the one there is.
-func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
-	if id != h.agent.Host().ID {
-		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "unknown host %q", id)
-	}
-	return h.agent, nil
-}
-
-// Hosts lists it.
-func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }

@@ -1,14 +1,9 @@
-package daemon
+package api
 
 import (
 	"context"
-	"net"
 	"net/http"
-	"net/netip"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,19 +11,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The usual ports, which addresses of the web leave out.
-const (
-	portHTTP  = 80
-	portHTTPS = 443
-)
-
 // platformGrace is how long a request at a name of the platform goes on when the daemon ends,
 // before its context does: enough for all but streams and waits, which never end by themselves.
 const platformGrace = time.Second
 
-// platformHandlers are what the edge serves at names of the platform itself, all by the handler
+// PlatformHandlers are what an edge serves at names of the platform itself, all by the handler
 // of the API, which is behind other names in part. What they serve ends soon after ctx.
-func platformHandlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
+func PlatformHandlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
 	handlers := map[hangar.Hostname]http.Handler{}
 	for _, row := range []struct {
 		name    hangar.PlatformName
@@ -85,31 +74,4 @@ func endingWith(ctx context.Context, next http.Handler) http.Handler {
 		})()
 		next.ServeHTTP(w, r.WithContext(inner))
 	})
-}
-
-// PublicAPI is where other computers reach the API of the daemon that serves, or served last.
-func (c *Config) PublicAPI() string {
-	raw, err := os.ReadFile(filepath.Join(c.Dir, httpsFile))
-	if err != nil {
-		return err.Error()
-	}
-	https, err := netip.ParseAddrPort(strings.TrimSpace(string(raw)))
-	if err != nil {
-		return err.Error()
-	}
-	return c.platformURL(hangar.PlatformAPI, https)
-}
-
-// platformURL is where clients reach a name of the platform.
-func (c *Config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
-	return "https://" + c.platformHost(name, https)
-}
-
-// platformHost is the same without the scheme: a name, and a port if clients have to say it.
-func (c *Config) platformHost(name hangar.PlatformName, https netip.AddrPort) string {
-	host := string(name.Hostname(hangar.Hostname(c.Domain)))
-	if port := https.Port(); port != portHTTPS {
-		host = net.JoinHostPort(host, strconv.Itoa(int(port)))
-	}
-	return host
 }

@@ -1,4 +1,4 @@
-package daemon
+package registry_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )
 
@@ -18,12 +19,12 @@ func (w *whoAsks) Repository(ctx context.Context, name hangar.RepositoryName, _ 
 	return hangar.Repository{Org: "id", Name: name.Name()}, err
 }
 
-// TestRegistryAccess: clients of the registry are known by a token however they send it, and
+// TestTokenAccess: clients of the registry are known by a token however they send it, and
 // what they may do is asked of the control plane as them.
-func TestRegistryAccess(t *testing.T) {
+func TestTokenAccess(t *testing.T) {
 	t.Parallel()
 	asked := &whoAsks{}
-	access := registryAccess{tokens: fake.Tokens{"reader": {Subject: "me", Grants: []hangar.Grant{{Org: "acme", Actions: hangar.ActionRead}}}}, repositories: asked}
+	access := registry.NewTokenAccess(fake.Tokens{"reader": {Subject: "me", Grants: []hangar.Grant{{Org: "acme", Actions: hangar.ActionRead}}}}, asked, nil)
 	for header, valid := range map[string]bool{
 		"Bearer reader": true, "flyv1 FlyV1 reader": true, "Basic bWU6cmVhZGVy": true,
 		"Bearer void": false, "": false, "reader": false, "Basic cmVhZGVyOnZvaWQ=": false,

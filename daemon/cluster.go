@@ -5,29 +5,60 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
+// cluster is what all servers agree on, as this one knows it.
+type cluster struct {
+	mirror   *state.Mirror
+	keys     *keyset.Keyset
+	rows     *control.Rows // of Machines and volumes, as their hosts publish them
+	machines *catalog.Catalog
+	routes   *catalog.Routes
+}
+
+// openCluster opens the cluster state and the keys of what is encrypted in it. The mirror reads
+// nothing before its own Open.
+func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) {
+	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, Log: d.log})
+	if err != nil {
+		return nil, err
+	}
+	d.opened.add(store.Close)
+	mirror := control.NewMirror(store, d.log)
+	d.opened.add(mirror.Close)
+	keys, err := d.openKeyset(ctx, mirror, s.records)
+	if err != nil {
+		return nil, err
+	}
+	rows := control.NewRows(mirror, d.log)
+	return &cluster{
+		mirror: mirror, keys: keys, rows: rows, machines: catalog.New(rows, d.log),
+		routes: catalog.NewRoutes(control.NewRouteRecords(mirror, d.log), hangar.Hostname(d.cfg.Domain), d.log),
+	}, nil
+}
+
 // openKeyset opens the keys of a data directory. It makes them only where nothing is
 // that other keys have encrypted, or where that shall be forgotten: with new ones, it
 // would be lost without a word.
-func openKeyset(ctx context.Context, cfg Config, store state.Store, records *journal.Journal, log *slog.Logger) (*keyset.Keyset, error) {
-	path := filepath.Join(cfg.Dir, keyset.File)
+func (d *opening) openKeyset(ctx context.Context, store state.Store, records *journal.Journal) (*keyset.Keyset, error) {
+	path := filepath.Join(d.cfg.Dir, keyset.File)
 	keys, err := keyset.Open(path)
 	lost := errors.Is(err, fs.ErrNotExist)
 	switch damaged := errors.Is(err, keyset.ErrDamaged); {
 	case !lost && !damaged:
 		return keys, err
-	case cfg.ForgetSecrets:
-		log.Warn("secrets are forgotten, because the keys are lost", "path", path)
+	case d.cfg.ForgetSecrets:
+		d.log.Warn("secrets are forgotten, because the keys are lost", "path", path)
 		if err := control.ForgetSealed(ctx, store); err != nil {
 			return nil, err
 		}

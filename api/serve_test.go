@@ -1,4 +1,4 @@
-package daemon
+package api_test
 
 import (
 	"bufio"
@@ -36,7 +36,7 @@ func (s *idle) AwaitMachine(context.Context, hangar.MachineRef, hangar.MachineWa
 	return func() {}, nil
 }
 
-// TestEveryWaitIsToldOfTheEnd: also those that have no goroutine, before serveHTTP returns.
+// TestEveryWaitIsToldOfTheEnd: also those that have no goroutine, before Serve returns.
 func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const waits = 600 // more than have a goroutine
@@ -53,7 +53,7 @@ func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(ctx, listener, handler, patience) }()
+	go func() { ended <- api.Serve(ctx, listener, handler, patience) }()
 	conns := make([]net.Conn, waits)
 	for i := range conns {
 		c, err := net.Dial("tcp", listener.Addr().String())

@@ -1,4 +1,4 @@
-package daemon
+package dns
 
 import (
 	"os"
@@ -11,12 +11,12 @@ import (
 // TestResolversFollowTheirFile: what is written there counts a moment later.
 func TestResolversFollowTheirFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
-	r := resolvers{path: path}
+	r := NewResolvConf(path)
 	expect := func(want ...string) {
 		t.Helper()
 		r.checked = time.Time{}
 		var got []string
-		for _, a := range r.list() {
+		for _, a := range r.List() {
 			got = append(got, a.String())
 		}
 		if !slices.Equal(got, want) {
@@ -41,7 +41,7 @@ func TestResolversFollowTheirFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("192.0.2.1:53")
-	if list := readNameservers(path); list != nil {
+	if list := ReadNameservers(path); list != nil {
 		t.Error(list)
 	}
 }

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// TestPlatformHandlers: each name serves its part, and nothing else.
+func TestPlatformHandlers(t *testing.T) {
+	t.Parallel()
+	var path, token string
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path, token = r.URL.RequestURI(), r.Header.Get("Authorization")
+		if r.RequestURI != path {
+			t.Errorf("the target is %q, and the URL %q", r.RequestURI, path)
+		}
+		_, _ = io.WriteString(w, "ok")
+	})
+	handlers := PlatformHandlers(t.Context(), "example.com", api)
+	if len(handlers) != 3 {
+		t.Errorf("there are %d names", len(handlers))
+	}
+	for _, c := range []struct {
+		host, target string
+		want         string // what the API is asked; empty: nothing
+	}{
+		{"api.example.com", "/v1/apps?x=1", "/v1/apps?x=1"},
+		{"api.example.com", "/v2/", "/v2/"},
+		{"api.example.com", "/oidc/acme/.well-known/jwks", "/oidc/acme/.well-known/jwks"},
+		{"registry.example.com", "/v2", "/v2"},
+		{"registry.example.com", "/v2/acme/app/manifests/v1", "/v2/acme/app/manifests/v1"},
+		{"registry.example.com", "/v2x", ""},
+		{"registry.example.com", "/v1/apps", ""},
+		{"registry.example.com", "/", ""},
+		{"oidc.example.com", "/acme/.well-known/openid-configuration", "/oidc/acme/.well-known/openid-configuration"},
+		{"oidc.example.com", "/acme/.well-known/jwks?x=1", "/oidc/acme/.well-known/jwks?x=1"},
+		{"oidc.example.com", "/oidc/acme/.well-known/jwks", ""},
+		{"oidc.example.com", "/acme/.well-known/other", ""},
+		{"oidc.example.com", "/..%2fv1/.well-known/jwks", ""},
+		{"oidc.example.com", "/../v1/.well-known/jwks", ""},
+		{"oidc.example.com", "/v1/apps", ""},
+	} {
+		path, token = "", ""
+		r := httptest.NewRequest(http.MethodGet, "https://"+c.host+c.target, nil)
+		r.RequestURI = c.target
+		r.Header.Set("Authorization", "Bearer secret")
+		w := httptest.NewRecorder()
+		for name, handler := range handlers {
+			if string(name) == c.host {
+				handler.ServeHTTP(w, r)
+			}
+		}
+		if path != c.want || (w.Code == http.StatusOK) != (c.want != "") {
+			t.Errorf("%s%s: the API is asked for %q, want %q; answered %d", c.host, c.target, path, c.want, w.Code)
+		}
+		if c.host == "oidc.example.com" && token != "" {
+			t.Errorf("%s%s: the token goes on", c.host, c.target)
+		}
+	}
+}
+
+// TestPlatformRequestsEnd: what would never end by itself ends with the daemon, and what is
+// being answered gets its time.
+func TestPlatformRequestsEnd(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	entered := make(chan struct{})
+	ended := make(chan error, 1)
+	handler := endingWith(ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-ctx.Done()
+		if r.Context().Err() != nil {
+			t.Error("a request gets no time")
+		}
+		<-r.Context().Done()
+		ended <- context.Cause(r.Context())
+	}))
+	go handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	<-entered
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+}

@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/oidc"
+	"github.com/hangar-platform/hangar/edge"
+)
+
+// controlParts are what decides, and what knows who asks.
+type controlParts struct {
+	tokens *auth.Tokens
+	issuer *oidc.Issuer
+	decide *control.Control
+}
+
+// openControl opens what decides. From then on Machines get identity tokens.
+func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, public *edge.Edge) (*controlParts, error) {
+	pools, err := d.cfg.addressPools()
+	if err != nil {
+		return nil, err
+	}
+	tokens := auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Log: d.log})
+	if err := tokens.Open(ctx); err != nil {
+		return nil, err
+	}
+	limits, err := d.quotas(ctx, s, m, pools)
+	if err != nil {
+		return nil, err
+	}
+	c.rows.SetQuotas(limits)
+	_, https := public.Addrs()
+	issuer := oidc.New(oidc.Config{
+		Store: c.mirror, Vault: control.NewVault(c.mirror, c.keys, d.log), Issuer: d.cfg.oidcURL(https),
+		Audience: "https://" + d.cfg.Domain, Policy: d.cfg.oidcPolicy(), Log: d.log,
+	})
+	decide := control.New(control.Config{
+		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: n.gateway, Agents: oneHost{m.agent},
+		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
+		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
+		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(),
+	})
+	if err := decide.Open(ctx); err != nil {
+		return nil, err
+	}
+	if err := issuer.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.late.identities.set(decide.Identity())
+	return &controlParts{tokens, issuer, decide}, nil
+}
+
+// quotas are the limits of organizations that have none of their own: what the operator says,
+// or else a share of what the server has.
+func (d *opening) quotas(ctx context.Context, s *server, m *machines, pools control.AddressPools) (control.QuotaDefaults, error) {
+	given, err := hangar.ParseQuotas(d.cfg.Quotas)
+	if err != nil {
+		return control.QuotaDefaults{}, fmt.Errorf("--quota: %w", err)
+	}
+	now, err := m.agent.Room(ctx)
+	if err != nil {
+		return control.QuotaDefaults{}, err
+	}
+	const many = 1 << 40
+	size := hangar.ServerSize{
+		MemoryMB: now.Memory >> 20, CPUs: int64(float64(s.self.CPUs) * d.cfg.CPUOvercommit), VolumeGB: now.Volumes>>30 + now.VolumesPromised>>30,
+		IPv4: int64(min(pools.V4.Size(), many)), IPv6: int64(min(pools.V6.Size(), many)),
+	}
+	return control.QuotaDefaults{Org: hangar.DefaultQuotas(size).With(given), Personal: hangar.PersonalQuotas()}, nil
+}
+
+// lateIdentity issues identity tokens once there is who does: the host takes its
+// Machines up before control is there.
+type lateIdentity struct {
+	ready  chan struct{} // closed by set
+	issuer hangar.IdentityService
+}
+
+func newLateIdentity() *lateIdentity { return &lateIdentity{ready: make(chan struct{})} }
+
+func (l *lateIdentity) set(issuer hangar.IdentityService) {
+	l.issuer = issuer
+	close(l.ready)
+}
+
+// IssueIdentityToken implements hangar.IdentityService.
+func (l *lateIdentity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, in hangar.IdentityTokenRequest) (string, error) {
+	select {
+	case <-l.ready:
+		return l.issuer.IssueIdentityToken(ctx, ref, in)
+	case <-ctx.Done():
+		return "", hangar.Errorf(hangar.CodeUnavailable, "", "nobody issues identity tokens yet")
+	}
+}

@@ -1,0 +1,33 @@
+package daemon
+
+import (
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+)
+
+// newLayers returns what keeps the writable layers of Machines. Those of the fake driver
+// write nothing.
+func newLayers(cfg Config, log *slog.Logger) *rootfs.Layers {
+	return rootfs.New(rootfs.Options{
+		Dir: filepath.Join(cfg.Dir, "layers"), Size: int64(cfg.RootfsSize) << 30,
+		Unbounded: cfg.RootfsUnbounded || cfg.Driver == DriverFake, Log: log,
+	})
+}
+
+// newDevices returns the volumes below the data directory.
+func newDevices(cfg Config, guard []string, log *slog.Logger) *volume.Volumes {
+	return volume.New(volume.Options{
+		Dir: filepath.Join(cfg.Dir, "volumes"), Run: filepath.Join(runDir(cfg), "volumes"), Instance: instance(cfg.Dir),
+		Guard: guard, Log: log,
+	})
+}
+
+// newSpace returns the room on the disk of the data directory.
+func newSpace(cfg Config, log *slog.Logger) *diskspace.Space {
+	return diskspace.New(diskspace.Options{Dir: cfg.Dir, Reserve: cfg.DiskReserve << 20, Log: log, Now: time.Now})
+}

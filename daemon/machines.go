@@ -1,0 +1,189 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/localapi"
+	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/internal/hint"
+	"github.com/hangar-platform/hangar/internal/publicdial"
+)
+
+// machines is what does the work for Machines on this server.
+type machines struct {
+	agent   *host.Agent
+	images  *image.Store
+	sockets *localapi.Sockets
+}
+
+// openMachines takes back the Machines that run, and opens what they need.
+func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*machines, error) {
+	m := &machines{}
+	var err error
+	if m.images, err = d.openImages(ctx, c, func() map[string]bool { return m.agent.ImagesInUse() }); err != nil {
+		return nil, err
+	}
+	layers, err := d.openLayers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.sockets = localapi.New(d.log)
+	d.opened.add(m.sockets.End)
+	networks := host.Networks(host.NoNetwork{})
+	if s.network != nil {
+		networks = s.network
+	}
+	m.agent = host.New(host.Options{
+		Dir: d.cfg.Dir, Host: s.self, Driver: s.driver, Images: m.images, Network: networks, Layers: layers, Logs: s.logs,
+		Journal: s.records, Space: d.space, Publisher: c.rows, View: c.machines, Local: m.sockets, Identity: d.late.identities, Keys: c.keys,
+		Nameservers: s.nameservers(), PublicIP: publicAddress(ctx), Log: d.log, Now: time.Now,
+		Devices: d.openDevices(ctx), VolumePublisher: c.rows, VolumeOvercommit: d.cfg.VolumeOvercommit,
+		MemoryOvercommit: d.cfg.MemoryOvercommit, CPUOvercommit: d.cfg.CPUOvercommit, MemoryReserve: memoryReserve(s.self.Memory),
+		VolumesPerMachine: d.cfg.VolumesPerMachine, Archive: d.newArchive(c), Metrics: d.counts, AutostopAfter: d.cfg.AutostopAfter,
+	})
+	if err := m.agent.Open(ctx); err != nil {
+		return nil, fmt.Errorf("take up machines: %w", err)
+	}
+	d.opened.add(m.agent.Close)
+	return m, nil
+}
+
+// openImages opens the images of the data directory, with the built-in registry. Those in use
+// are kept.
+func (d *opening) openImages(ctx context.Context, c *cluster, inUse func() map[string]bool) (*image.Store, error) {
+	allowed, err := d.cfg.registries()
+	if err != nil {
+		return nil, err
+	}
+	pools, err := d.cfg.addressPools()
+	if err != nil {
+		return nil, err
+	}
+	o := image.Options{
+		Dir: filepath.Join(d.cfg.Dir, "images"), Local: registryNames(d.cfg.Domain, d.listener.Addr()),
+		Credentials: control.NewLogins(c.mirror, c.keys, d.log).Credentials, Quota: c.rows.AdmitImages, InUse: inUse, Space: d.space, Log: d.log,
+		Limits: image.Limits{
+			UnpackedBytes: int64(d.cfg.ImageSizeGB) << 30, Ratio: d.cfg.ImageRatio, PullTime: d.cfg.PullTimeout, MinRate: d.cfg.PullRate,
+		},
+		Dialer: publicdial.New(publicdial.Options{Allow: allowed, Own: func(a netip.Addr) bool {
+			return pools.Contains(a) || publicdial.OnThisServer(a)
+		}}),
+	}
+	if d.cfg.HostRegistryAuth {
+		o.DockerConfig = d.options.DockerConfig
+	}
+	images := image.New(o)
+	if err := images.Open(ctx); err != nil {
+		return nil, err
+	}
+	d.opened.add(images.Close)
+	return images, nil
+}
+
+// registryNames are the hosts under which the built-in registry is reached.
+func registryNames(domain string, served net.Addr) []string {
+	names := []string{"registry." + domain}
+	_, port, err := net.SplitHostPort(served.String())
+	if err != nil {
+		return names
+	}
+	for _, name := range []string{"127.0.0.1", "localhost", "[::1]", "registry." + domain} {
+		names = append(names, name+":"+port)
+	}
+	return names
+}
+
+func (d *opening) openLayers(ctx context.Context) (*rootfs.Layers, error) {
+	layers := newLayers(d.cfg, d.log)
+	if err := layers.Open(ctx); err != nil {
+		return nil, hint.With(err, "see `hangar doctor`; `hangar up --rootfs-unbounded` does without, and lets every Machine fill the disk")
+	}
+	d.opened.add(layers.Close)
+	if d.cfg.RootfsUnbounded {
+		d.log.Warn("every Machine may fill the disk of this server", "flag", "--rootfs-unbounded")
+	}
+	return layers, nil
+}
+
+// openDevices opens the volumes of this server. One that lacks what they need serves
+// everything else.
+func (d *opening) openDevices(ctx context.Context) host.Devices {
+	devices := newDevices(d.cfg, d.options.Guard, d.log)
+	if err := devices.Open(ctx); err != nil {
+		d.log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)
+		return host.NoVolumes{Why: err.Error()}
+	}
+	d.opened.add(func() error {
+		err := devices.Close()
+		_ = os.Remove(runDir(d.cfg)) // unless something of a Machine is in it
+		return err
+	})
+	return host.LocalDevices(devices)
+}
+
+// newArchive returns the store of snapshots. The agent opens it when it is first needed,
+// and closes it: it may be on another server, and its password is in the cluster state.
+func (d *opening) newArchive(c *cluster) *archive.Archive {
+	where := d.cfg.Snapshots
+	if where == "" {
+		where = (&url.URL{Scheme: "file", Path: filepath.Join(d.cfg.Dir, "snapshots")}).String()
+	}
+	return archive.New(archive.Options{
+		URL: where, Cache: filepath.Join(d.cfg.Dir, "snapshots-cache"), Password: control.NewArchivePassword(c.mirror, c.keys, d.log).Password, Log: d.log,
+	})
+}
+
+// somewhere is an address of the internet (RFC 9637). Nothing is sent to it.
+const somewhere = "[3fff::1]:9"
+
+// publicAddress is this server's address on the internet over IPv6, or the zero Addr.
+func publicAddress(ctx context.Context) netip.Addr {
+	c, err := (&net.Dialer{}).DialContext(ctx, "udp6", somewhere)
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer c.Close()
+	local, ok := c.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	addr := local.AddrPort().Addr().WithZone("")
+	if !addr.IsGlobalUnicast() || addr.IsPrivate() {
+		return netip.Addr{}
+	}
+	return addr
+}
+
+// oneHost is the registry of hosts of a server that is alone.
+type oneHost struct{ agent *host.Agent }
+
+// Agent returns the one there is.
+func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
+	if id != h.agent.Host().ID {
+		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
+	}
+	return h.agent, nil
+}
+
+// Gate returns that of the one there is.
+func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
+	if id != h.agent.Host().ID {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "unknown host %q", id)
+	}
+	return h.agent, nil
+}
+
+// Hosts lists it.
+func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }

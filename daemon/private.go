@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/edge/dns"
+	"github.com/hangar-platform/hangar/edge/listen"
+	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/wireguard"
+	"github.com/hangar-platform/hangar/internal/hint"
+)
+
+// resolvConf says which resolvers this server has, and resolvedConf those behind
+// systemd-resolved.
+const (
+	resolvConf   = "/etc/resolv.conf"
+	resolvedConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// private is what serves the private networks of Machines.
+type private struct {
+	gateway *wireguard.Gateway // of peers
+	names   *dns.Server        // nil: there are no private networks
+}
+
+// openPrivate opens the name server of Machines, at the addresses that their network redirects
+// them to, and makes the gateway, which lets nobody in where there is no network.
+func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*private, error) {
+	port, on, err := d.cfg.wireguardPort()
+	if err != nil {
+		return nil, err
+	}
+	o := wireguard.Options{
+		Dir: d.cfg.Dir, Device: network.PeerDevice(instance(d.cfg.Dir)), Host: s.self.ID, Port: port, Off: !on || s.network == nil,
+		Endpoint: d.cfg.PeerEndpoint, Feed: control.NewPeerRecords(c.mirror, d.log), Log: d.log,
+	}
+	if s.network == nil {
+		return &private{gateway: wireguard.New(o)}, nil
+	}
+	o.Members, o.Source = s.network, s.network.HostAddr6()
+	p := &private{gateway: wireguard.New(o)}
+	var listen []netip.AddrPort
+	for _, addr := range []netip.Addr{s.network.HostAddr6(), s.network.HostAddr4()} {
+		listen = append(listen, netip.AddrPortFrom(addr, hangar.ServicesDNSPort))
+	}
+	p.names = dns.New(dns.Config{
+		Listen: listen, Catalog: c.machines, Routes: c.routes, Region: d.cfg.Region, Owner: s.network.Owner,
+		Peers: p.peers, Resolvers: dns.NewResolvConf(resolvConf).List, Log: d.log,
+	})
+	if err := p.names.Open(ctx); err != nil {
+		return nil, hint.With(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
+	}
+	d.opened.add(p.names.Close)
+	return p, nil
+}
+
+func (p *private) runNames(ctx context.Context) error {
+	if p.names == nil {
+		return nil
+	}
+	return p.names.Run(ctx)
+}
+
+// peers tells the name server who came in through the gateway.
+func (p *private) peers(id hangar.NetworkID) []dns.Peer {
+	var peers []dns.Peer
+	for _, at := range p.gateway.NetworkPeers(id) {
+		peers = append(peers, dns.Peer{Name: at.Name, Addr: at.Address})
+	}
+	return peers
+}
+
+// nameservers are what Machines ask: the platform, where it is on their network, and
+// else those of this server that a Machine can reach, too: a resolver on a loopback
+// address it cannot, but systemd-resolved names those behind it.
+func (s *server) nameservers() []string {
+	if s.network != nil {
+		return []string{hangar.ServicesAddress.String()}
+	}
+	for _, path := range []string{resolvConf, resolvedConf} {
+		var list []string
+		for _, addr := range dns.ReadNameservers(path) {
+			if !addr.IsLoopback() {
+				list = append(list, addr.String())
+			}
+		}
+		if len(list) > 0 {
+			return list
+		}
+	}
+	return nil
+}
+
+// privateRanges are where connections from Machines and peers come from.
+func (s *server) privateRanges() []netip.Prefix {
+	if s.network == nil {
+		return []netip.Prefix{network.Private}
+	}
+	return s.network.Ranges()
+}
+
+// ways lead Machines and peers to the edge.
+type ways struct{ *network.Network }
+
+// OpenPorts implements edge.Ways.
+func (w ways) OpenPorts(ctx context.Context, sockets []listen.Socket) error {
+	ports := make([]network.OpenPort, 0, len(sockets))
+	for _, s := range sockets {
+		ports = append(ports, network.OpenPort(s))
+	}
+	return w.Network.OpenPorts(ctx, ports)
+}

@@ -1,0 +1,68 @@
+package dns
+
+import (
+	"bufio"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ResolvConf are the resolvers that a file in the format of resolv.conf names. They follow it. All
+// methods may be called from many goroutines.
+type ResolvConf struct {
+	path string
+
+	mu      sync.Mutex // guards what follows
+	all     []netip.AddrPort
+	written time.Time
+	checked time.Time
+}
+
+// checkInterval is how often the file is looked at, at most.
+const checkInterval = time.Second
+
+// NewResolvConf returns those of the file at path, which may not be there.
+func NewResolvConf(path string) *ResolvConf { return &ResolvConf{path: path} }
+
+// List returns the resolvers.
+func (r *ResolvConf) List() []netip.AddrPort {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if now.Sub(r.checked) < checkInterval {
+		return r.all
+	}
+	r.checked = now
+	// A file that is gone for a moment changes nothing.
+	if info, err := os.Stat(r.path); err == nil && !info.ModTime().Equal(r.written) {
+		r.written = info.ModTime()
+		r.all = nil
+		for _, addr := range ReadNameservers(r.path) {
+			const port = 53
+			r.all = append(r.all, netip.AddrPortFrom(addr, port))
+		}
+	}
+	return r.all
+}
+
+// ReadNameservers returns what a file in the format of resolv.conf names.
+func ReadNameservers(path string) []netip.Addr {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var list []netip.Addr
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil {
+			list = append(list, addr)
+		}
+	}
+	return list
+}

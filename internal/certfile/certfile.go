@@ -1,0 +1,73 @@
+// Package certfile has a TLS certificate that is in files, and reads them again when they change.
+package certfile
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// Pair is a certificate and its key in two files. What cannot be used leaves the one before in
+// place, as the files are rarely replaced at once. All methods may be called from many goroutines.
+type Pair struct {
+	cert, key string
+	log       *slog.Logger
+
+	mu   sync.Mutex // guards what follows
+	seen [2]fileVersion
+	pair *tls.Certificate
+}
+
+// fileVersion tells versions of a file apart.
+type fileVersion struct {
+	modified time.Time
+	bytes    int64
+}
+
+// Open reads the files of a certificate, with those that sign it, and of its key, both in PEM.
+func Open(cert, key string, log *slog.Logger) (*Pair, error) {
+	p := &Pair{cert: cert, key: key, log: log}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refresh(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Get implements tls.Config.GetCertificate.
+func (p *Pair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refresh(); err != nil {
+		p.log.Warn("a certificate stays as it was", "path", p.cert, "error", err)
+	}
+	return p.pair, nil
+}
+
+// refresh reads files that have changed. An error is told once for each version. p.mu is held.
+func (p *Pair) refresh() error {
+	var now [2]fileVersion
+	var errs [2]error
+	for i, path := range []string{p.cert, p.key} {
+		info, err := os.Stat(path)
+		if errs[i] = err; err == nil {
+			now[i] = fileVersion{info.ModTime(), info.Size()}
+		}
+	}
+	if now == p.seen && p.pair != nil {
+		return nil
+	}
+	p.seen = now
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(p.cert, p.key)
+	if err == nil {
+		p.pair = &pair
+	}
+	return err
+}
