@@ -29,11 +29,10 @@ type cluster struct {
 // openCluster opens the cluster state and the keys of what is encrypted in it. The mirror reads
 // nothing before its own Open.
 func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) {
-	store, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, Log: d.log})
+	store, err := d.openState(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d.opened.add(store.Close)
 	mirror := control.NewMirror(store, d.log)
 	d.opened.add(mirror.Close)
 	keys, err := d.openKeyset(ctx, mirror, s.records)
@@ -45,6 +44,20 @@ func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) 
 		mirror: mirror, keys: keys, rows: rows, machines: catalog.New(rows, d.log),
 		routes: catalog.NewRoutes(control.NewRouteRecords(mirror, d.log), hangar.Hostname(d.cfg.Domain), d.log),
 	}, nil
+}
+
+func (d *opening) openState(ctx context.Context) (state.Store, error) {
+	if d.options.State != nil {
+		return d.options.State, nil
+	}
+	store, err := state.OpenEtcd(ctx, state.EtcdConfig{
+		Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, NoSync: d.options.NoSync, Log: d.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.opened.add(store.Close)
+	return store, nil
 }
 
 // openKeyset opens the keys of a data directory. It makes them only where nothing is

@@ -25,6 +25,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/oomscore"
 )
@@ -35,6 +36,11 @@ type Options struct {
 	DockerConfig string   // see Config.HostRegistryAuth
 	Guard        []string // see volume.Options
 	Log          *slog.Logger
+
+	// State is the cluster state instead of that of Config; its owner closes it after Run. nil: there
+	// is none. NoSync leaves out every fsync. Both are for tests.
+	State  state.Store
+	NoSync bool
 
 	// Ready is called when connections to the API, at addr, are accepted and AddressFile is
 	// written. Its error ends the daemon.

@@ -156,7 +156,7 @@ func (d *opening) listenInside(ctx context.Context, s *server) (net.Listener, er
 	if s.network == nil {
 		return nil, nil //nolint:nilnil // it is asked for once
 	}
-	if api, err := netip.ParseAddrPort(d.listener.Addr().String()); err == nil && api.Addr() == netip.IPv6Unspecified() && api.Port() == hangar.ServicesAPIPort {
+	if at, err := netip.ParseAddrPort(d.listener.Addr().String()); err == nil && at.Addr() == netip.IPv6Unspecified() && at.Port() == hangar.ServicesAPIPort {
 		return nil, nil //nolint:nilnil // as above
 	}
 	addr := netip.AddrPortFrom(s.network.HostAddr6(), hangar.ServicesAPIPort)

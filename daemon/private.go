@@ -42,12 +42,12 @@ func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*priv
 	}
 	o.Members, o.Source = s.network, s.network.HostAddr6()
 	p := &private{gateway: wireguard.New(o)}
-	var listen []netip.AddrPort
+	var addresses []netip.AddrPort
 	for _, addr := range []netip.Addr{s.network.HostAddr6(), s.network.HostAddr4()} {
-		listen = append(listen, netip.AddrPortFrom(addr, hangar.ServicesDNSPort))
+		addresses = append(addresses, netip.AddrPortFrom(addr, hangar.ServicesDNSPort))
 	}
 	p.names = dns.New(dns.Config{
-		Listen: listen, Catalog: c.machines, Routes: c.routes, Region: d.cfg.Region, Owner: s.network.Owner,
+		Listen: addresses, Catalog: c.machines, Routes: c.routes, Region: d.cfg.Region, Owner: s.network.Owner,
 		Peers: p.peers, Resolvers: dns.NewResolvConf(resolvConf).List, Log: d.log,
 	})
 	if err := p.names.Open(ctx); err != nil {

@@ -65,6 +65,8 @@ type EtcdConfig struct {
 	// Space is the disk that Dir is on: writes are refused before the embedded member, which
 	// does not survive a full disk, meets one. nil: its room is not looked at.
 	Space *diskspace.Space
+	// NoSync leaves out every fsync of the embedded member. Only for tests.
+	NoSync bool
 }
 
 // ErrLocked says that another process has the directory open.
@@ -188,6 +190,7 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 	c.MaxWalFiles = keptLogs
 	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptForOthers
 	c.EnableGRPCGateway = false
+	c.UnsafeNoFsync = cfg.NoSync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(slogCore{log: cfg.Log}))
 	return c
 }
