@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newAppsCommand(c *cli) *cobra.Command {
@@ -17,95 +19,54 @@ func newAppsCommand(c *cli) *cobra.Command {
 }
 
 func newAppsListCommand(c *cli) *cobra.Command {
-	var (
-		f   listFlags
-		org string
-	)
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List Apps",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			apps, err := p.Apps(cmd.Context(), hangar.AppFilter{Org: hangar.OrgSlug(org)})
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			rows := [][]string{{"NAME", "ORG", "STATUS", "MACHINES", "NETWORK", "CREATED"}}
-			for _, a := range apps {
-				rows = append(rows, []string{
-					string(a.Name), string(a.Org.Slug), string(a.Status), strconv.Itoa(a.MachineCount), a.Network, ago(now, a.CreatedAt),
-				})
-			}
-			return c.printList(f, orEmpty(apps), rows, "No Apps yet. Make one: hangar apps create NAME")
-		},
-	}
+	var org string
+	cmd := &cobra.Command{Use: "list", Short: "List Apps", Args: cobra.NoArgs}
 	cmd.Flags().StringVar(&org, "org", "", "only Apps of this organization")
-	f.add(cmd, "names")
-	return cmd
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.App, error) {
+		return p.Apps(ctx, hangar.AppFilter{Org: hangar.OrgSlug(org)})
+	}), table[*hangar.App]{
+		head: []string{"NAME", "ORG", "STATUS", "MACHINES", "NETWORK", "CREATED"},
+		row: func(now time.Time, a *hangar.App) []string {
+			return []string{string(a.Name), string(a.Org.Slug), string(a.Status), strconv.Itoa(a.MachineCount), a.Network, ago(now, a.CreatedAt)}
+		},
+		names: "names", hint: "No Apps yet. Make one: hangar apps create NAME",
+	})
 }
 
 func newAppsCreateCommand(c *cli) *cobra.Command {
-	var (
-		asJSON       bool
-		org, network string
-	)
+	var org, network string
 	cmd := &cobra.Command{
 		Use:     "create NAME",
 		Short:   "Create an App",
 		Long:    "Create an App: a named group of Machines with a private network.\n\nNames have at most 63 characters of a-z, 0-9 and dash.",
 		Example: "  hangar apps create hello",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			app, err := p.CreateApp(cmd.Context(), hangar.AppCreate{
-				Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(firstOf(org, string(c.used.org))), Network: network,
-			})
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(app)
-			}
-			fmt.Fprintf(c.stdout, "App %s is there. Next: hangar machine run %s IMAGE\n", app.Name, app.Name)
-			return nil
-		},
 	}
 	cmd.Flags().StringVar(&org, "org", "", "organization that owns it (default that of the context, yours, or personal)")
 	cmd.Flags().StringVar(&network, "network", "", "name of its private network (default the organization's)")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answering(c, cmd, asked(c, func(ctx context.Context, p *client.Client, args []string) (*hangar.App, error) {
+		return p.CreateApp(ctx, hangar.AppCreate{
+			Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(firstOf(org, string(c.used.org))), Network: network,
+		})
+	}), func(app *hangar.App) error {
+		return c.sayf("App %s is there. Next: hangar machine run %s IMAGE", app.Name, app.Name)
+	})
 }
 
 func newAppsStatusCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "status NAME",
-		Aliases:           []string{"show"},
-		Short:             "Show an App and its Machines",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			app, err := p.App(cmd.Context(), hangar.AppName(args[0]))
+		Use: "status NAME", Aliases: []string{"show"}, Short: "Show an App and its Machines",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeApp,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			app, err := p.App(ctx, hangar.AppName(args[0]))
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return c.printJSON(app)
 			}
-			machines, err := p.Machines(cmd.Context(), app.Name, hangar.MachineFilter{})
+			machines, err := p.Machines(ctx, app.Name, hangar.MachineFilter{})
 			if err != nil {
 				return err
 			}
@@ -126,7 +87,7 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 			}
 			fmt.Fprintln(c.stdout)
 			return c.printTable(machineRows(machines, true))
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -135,38 +96,28 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 func newAppsDestroyCommand(c *cli) *cobra.Command {
 	var force, yes bool
 	cmd := &cobra.Command{
-		Use:               "destroy NAME",
-		Aliases:           []string{"rm", "delete"},
-		Short:             "Destroy an App with its Machines and volumes",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
+		Use: "destroy NAME", Aliases: []string{"rm", "delete"}, Short: "Destroy an App with its Machines and volumes",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeApp,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			app, err := p.App(ctx, hangar.AppName(args[0]))
 			if err != nil {
 				return err
 			}
-			app, err := p.App(cmd.Context(), hangar.AppName(args[0]))
-			if err != nil {
+			has := plural(app.MachineCount, "Machine", "Machines")
+			if app.VolumeCount > 0 {
+				has += " and " + plural(app.VolumeCount, "volume", "volumes")
+			}
+			if err := c.confirmUnless(yes, "Destroy App %s with %s for ever?", app.Name, has); err != nil {
 				return err
 			}
-			if !yes {
-				has := plural(app.MachineCount, "Machine", "Machines")
-				if app.VolumeCount > 0 {
-					has += " and " + plural(app.VolumeCount, "volume", "volumes")
-				}
-				if err := c.confirm("Destroy App %s with %s for ever?", app.Name, has); err != nil {
-					return err
-				}
-			}
-			if err := p.DestroyApp(cmd.Context(), app.Name, force); err != nil {
+			if err := p.DestroyApp(ctx, app.Name, force); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "App %s is destroyed.\n", app.Name)
-			return nil
-		},
+			return c.sayf("App %s is destroyed.", app.Name)
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also when Machines are running")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/edge/certs"
 )
 
@@ -28,33 +29,24 @@ func newCertsCommand(c *cli) *cobra.Command {
 }
 
 func newCertsListCommand(c *cli) *cobra.Command {
-	var f listFlags
-	cmd := &cobra.Command{
-		Use:               "list APP",
-		Aliases:           []string{"ls"},
-		Short:             "List the custom hostnames of an App",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			list, err := p.Certificates(cmd.Context(), hangar.AppName(args[0]))
-			if err != nil {
-				return err
-			}
-			out := []certificateOutput{}
-			rows := [][]string{{"HOSTNAME", "CERTIFICATE", "STATUS"}}
-			for _, cert := range list {
-				out = append(out, outputCertificate(cert))
-				rows = append(rows, []string{string(cert.Hostname), certificateSources(cert), certificateSummary(cert)})
-			}
-			return c.printList(f, out, rows, fmt.Sprintf("No hostnames yet. Add one: hangar certs add %s www.example.com", args[0]))
+	return listing(c, &cobra.Command{
+		Use: "list APP", Short: "List the custom hostnames of an App", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeApp,
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) ([]*hangar.Certificate, error) {
+		return p.Certificates(ctx, hangar.AppName(args[0]))
+	}), table[*hangar.Certificate]{
+		head: []string{"HOSTNAME", "CERTIFICATE", "STATUS"},
+		row: func(_ time.Time, cert *hangar.Certificate) []string {
+			return []string{string(cert.Hostname), certificateSources(cert), certificateSummary(cert)}
 		},
-	}
-	f.add(cmd, "hostnames")
-	return cmd
+		json:  func(cert *hangar.Certificate) any { return outputCertificate(cert) },
+		names: "hostnames", hint: "No hostnames yet. Add one: hangar certs add %s www.example.com",
+	})
+}
+
+// certificateCommand completes a command of APP HOSTNAME that prints the hostname.
+func (c *cli) certificateCommand(cmd *cobra.Command, get getter[*hangar.Certificate]) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(2)
+	return answeringAs(c, cmd, get, outputCertificate, c.printCertificate)
 }
 
 // certificateSources says where the certificates of a hostname come from.
@@ -150,100 +142,59 @@ daemon, see --acme of ` + "`hangar up`" + `. It is issued once the hostname lead
 prints which DNS records that takes. It is renewed by itself.`
 
 func newCertsAddCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return c.certificateCommand(&cobra.Command{
 		Use:               "add APP HOSTNAME",
 		Aliases:           []string{"create", "setup"},
 		Short:             "Give an App a hostname, and have a certificate issued",
 		Long:              certsAddLong,
 		Example:           "  hangar certs add hello www.example.com",
-		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			cert, err := p.RequestCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
-			if err != nil {
-				return err
-			}
-			return c.printCertificate(cert, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) (*hangar.Certificate, error) {
+		return p.RequestCertificate(ctx, hangar.AppName(args[0]), hangar.Hostname(args[1]))
+	}))
 }
 
 func newCertsImportCommand(c *cli) *cobra.Command {
-	var (
-		fullchain, key string
-		asJSON         bool
-	)
+	var fullchain, key string
 	cmd := &cobra.Command{
 		Use:   "import APP HOSTNAME --fullchain FILE --private-key FILE",
 		Short: "Give an App a hostname, and a certificate that you have",
 		Long: "Give an App a hostname with a certificate of your own, which goes before one that is issued. HOSTNAME may be\n" +
 			"*.example.com for all names one label below example.com, quoted from the shell. Import again to renew it.",
 		Example:           "  hangar certs import hello '*.example.com' --fullchain fullchain.pem --private-key privkey.pem",
-		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeHostname,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			chain, err := os.ReadFile(fullchain)
-			if err != nil {
-				return usageErrorf("--fullchain: %w", err)
-			}
-			private, err := os.ReadFile(key)
-			if err != nil {
-				return usageErrorf("--private-key: %w", err)
-			}
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			up := hangar.CertificateUpload{Fullchain: string(chain), PrivateKey: string(private)}
-			cert, err := p.UploadCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]), up)
-			if err != nil {
-				return err
-			}
-			return c.printCertificate(cert, asJSON)
-		},
 	}
 	cmd.Flags().StringVar(&fullchain, "fullchain", "", "file with the certificate and those that sign it, in PEM")
 	cmd.Flags().StringVar(&key, "private-key", "", "file with its private key, in PEM")
 	_, _ = cmd.MarkFlagRequired("fullchain"), cmd.MarkFlagRequired("private-key")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return c.certificateCommand(cmd, func(cmd *cobra.Command, args []string) (*hangar.Certificate, error) {
+		chain, err := os.ReadFile(fullchain)
+		if err != nil {
+			return nil, usageErrorf("--fullchain: %w", err)
+		}
+		private, err := os.ReadFile(key)
+		if err != nil {
+			return nil, usageErrorf("--private-key: %w", err)
+		}
+		p, err := c.connect()
+		if err != nil {
+			return nil, err
+		}
+		up := hangar.CertificateUpload{Fullchain: string(chain), PrivateKey: string(private)}
+		return p.UploadCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]), up)
+	})
 }
 
 func newCertsShowCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "show APP HOSTNAME",
-		Short:             "Show a hostname, its certificates and the DNS records it takes",
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: c.completeHostname,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			cert, err := p.Certificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
-			if err != nil {
-				return err
-			}
-			return c.printCertificate(cert, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return c.certificateCommand(&cobra.Command{
+		Use: "show APP HOSTNAME", Short: "Show a hostname, its certificates and the DNS records it takes", ValidArgsFunction: c.completeHostname,
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) (*hangar.Certificate, error) {
+		return p.Certificate(ctx, hangar.AppName(args[0]), hangar.Hostname(args[1]))
+	}))
 }
 
 // printCertificate describes a hostname.
-func (c *cli) printCertificate(cert *hangar.Certificate, asJSON bool) error {
-	if asJSON {
-		return c.printJSON(outputCertificate(cert))
-	}
+func (c *cli) printCertificate(cert *hangar.Certificate) error {
 	fields := []field{{"Hostname", string(cert.Hostname)}, {"App", string(cert.App)}, {"Status", certificateSummary(cert)}}
 	for _, i := range cert.Issued {
 		what := string(i.Status)
@@ -293,12 +244,8 @@ func newCertsCheckCommand(c *cli) *cobra.Command {
 			"is asked for again. It ends with 1 if the hostname does not lead to the App.",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeHostname,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			check, err := p.CheckCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]))
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			check, err := p.CheckCertificate(ctx, hangar.AppName(args[0]), hangar.Hostname(args[1]))
 			if err != nil {
 				return err
 			}
@@ -309,7 +256,7 @@ func newCertsCheckCommand(c *cli) *cobra.Command {
 				return exitStatus(exitFailed)
 			}
 			return nil
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -326,7 +273,7 @@ func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 			ResolvedCNAME []hangar.Hostname `json:"resolved_cname"`
 		}{outputCertificate(&check.Certificate), check.Configured, orEmpty(check.ResolvedA), orEmpty(check.ResolvedAAAA), orEmpty(check.ResolvedCNAME)})
 	}
-	if err := c.printCertificate(&check.Certificate, false); err != nil {
+	if err := c.printCertificate(&check.Certificate); err != nil {
 		return err
 	}
 	var found []string
@@ -352,12 +299,9 @@ func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 func newCertsRemoveCommand(c *cli) *cobra.Command {
 	var acme, uploaded bool
 	cmd := &cobra.Command{
-		Use:               "remove APP HOSTNAME",
-		Aliases:           []string{"rm", "delete"},
-		Short:             "Take a hostname and its certificates away from an App",
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: c.completeHostname,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "remove APP HOSTNAME", Aliases: []string{"rm", "delete"}, Short: "Take a hostname and its certificates away from an App",
+		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeHostname,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
 			var kind hangar.CertificateKind
 			switch {
 			case acme:
@@ -365,34 +309,23 @@ func newCertsRemoveCommand(c *cli) *cobra.Command {
 			case uploaded:
 				kind = hangar.CertificateCustom
 			}
-			return c.removeCertificate(cmd.Context(), hangar.AppName(args[0]), hangar.Hostname(args[1]), kind)
-		},
+			app, name := hangar.AppName(args[0]), hangar.Hostname(args[1])
+			left, err := p.RemoveCertificate(ctx, app, name, kind)
+			switch {
+			case err != nil:
+				return err
+			case left == nil:
+				return c.sayf("Hostname %s is no longer of App %s", name, app)
+			case !left.ACME && !left.Custom:
+				return c.sayf("Hostname %s stays without a certificate", name)
+			}
+			return c.sayf("Hostname %s stays with its other certificate (%s)", name, certificateSources(left))
+		}),
 	}
 	cmd.Flags().BoolVar(&acme, "acme", false, "only no longer have one issued")
 	cmd.Flags().BoolVar(&uploaded, "uploaded", false, "only the one that was imported")
 	cmd.MarkFlagsMutuallyExclusive("acme", "uploaded")
 	return cmd
-}
-
-func (c *cli) removeCertificate(ctx context.Context, app hangar.AppName, name hangar.Hostname, kind hangar.CertificateKind) error {
-	p, err := c.connect()
-	if err != nil {
-		return err
-	}
-	left, err := p.RemoveCertificate(ctx, app, name, kind)
-	if err != nil {
-		return err
-	}
-	if left != nil && !left.ACME && !left.Custom {
-		_, err = fmt.Fprintf(c.stdout, "Hostname %s stays without a certificate\n", name)
-		return err
-	}
-	if left != nil {
-		_, err = fmt.Fprintf(c.stdout, "Hostname %s stays with its other certificate (%s)\n", name, certificateSources(left))
-		return err
-	}
-	_, err = fmt.Fprintf(c.stdout, "Hostname %s is no longer of App %s\n", name, app)
-	return err
 }
 
 const certsCALong = `Print the certificate of the authority that this server has for itself, in PEM. It signs

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newChecksCommand(c *cli) *cobra.Command {
@@ -26,17 +28,10 @@ type machineChecks struct {
 func newChecksListCommand(c *cli) *cobra.Command {
 	var f listFlags
 	cmd := &cobra.Command{
-		Use:               "list APP [MACHINE]",
-		Aliases:           []string{"ls"},
-		Short:             "List the health checks of an App's Machines",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			machines, err := findAll(cmd.Context(), p, hangar.AppName(args[0]), args[1:], len(args) == 1)
+		Use: "list APP [MACHINE]", Aliases: []string{"ls"}, Short: "List the health checks of an App's Machines",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			machines, err := findAll(ctx, p, hangar.AppName(args[0]), args[1:], len(args) == 1)
 			if err != nil {
 				return err
 			}
@@ -45,7 +40,7 @@ func newChecksListCommand(c *cli) *cobra.Command {
 				list = append(list, machineChecks{m.ID, m.State, orEmpty(m.Checks)})
 			}
 			return c.printList(f, list, healthRows(machines), "No checks. A Machine has those of its config: checks and services[].checks")
-		},
+		}),
 	}
 	jsonFlag(cmd, &f.asJSON)
 	return cmd

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -66,39 +67,33 @@ func (c *cli) inUse(all contexts) string {
 }
 
 func newContextListCommand(c *cli) *cobra.Command {
-	f := listFlags{name: 1}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the contexts",
-		Example: "  hangar context list",
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			all, err := c.contexts()
-			if err != nil {
-				return err
+	return listing(c, &cobra.Command{
+		Use: "list", Short: "List the contexts", Example: "  hangar context list", Args: cobra.NoArgs,
+	}, func(*cobra.Command, []string) ([]contextView, error) {
+		all, err := c.contexts()
+		if err != nil {
+			return nil, err
+		}
+		current := c.inUse(all)
+		var views []contextView
+		if dir, err := c.dataDir(); err == nil && localURL(dir) != "" {
+			views = append(views, contextView{Name: localContext, URL: localURL(dir), InUse: current == localContext, SignedIn: true, TokenIn: "file"})
+		}
+		for _, x := range all.Contexts {
+			views = append(views, viewContext(x, x.Name == current))
+		}
+		return views, nil
+	}, table[contextView]{
+		head: []string{"IN USE", "NAME", "URL", "ORG", "TOKEN"},
+		row: func(_ time.Time, v contextView) []string {
+			mark := ""
+			if v.InUse {
+				mark = "*"
 			}
-			current := c.inUse(all)
-			views := []contextView{}
-			if dir, err := c.dataDir(); err == nil && localURL(dir) != "" {
-				views = append(views, contextView{Name: localContext, URL: localURL(dir), InUse: current == localContext, SignedIn: true, TokenIn: "file"})
-			}
-			for _, x := range all.Contexts {
-				views = append(views, viewContext(x, x.Name == current))
-			}
-			rows := [][]string{{"IN USE", "NAME", "URL", "ORG", "TOKEN"}}
-			for _, v := range views {
-				mark, token := "", firstOf(v.TokenIn, "signed out")
-				if v.InUse {
-					mark = "*"
-				}
-				rows = append(rows, []string{mark, v.Name, v.URL, string(v.Org), token})
-			}
-			return c.printList(f, views, rows, "No contexts yet. Sign in: hangar login https://api.example.com")
+			return []string{mark, v.Name, v.URL, string(v.Org), firstOf(v.TokenIn, "signed out")}
 		},
-	}
-	f.add(cmd, "names")
-	return cmd
+		names: "names", named: 1, hint: "No contexts yet. Sign in: hangar login https://api.example.com",
+	})
 }
 
 func newContextUseCommand(c *cli) *cobra.Command {
@@ -136,46 +131,37 @@ func newContextUseCommand(c *cli) *cobra.Command {
 }
 
 func newContextShowCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answering(c, &cobra.Command{
 		Use:               "show [CONTEXT]",
 		Short:             "Show a context, by default the one in use, without its token",
 		Example:           "  hangar context show\n  hangar context show lab --json",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeContext,
-		RunE: func(_ *cobra.Command, args []string) error {
-			all, err := c.contexts()
-			if err != nil {
-				return err
-			}
-			x, err := c.chosen(&all, args)
-			if err != nil {
-				return err
-			}
-			v := viewContext(*x, x.Name == c.inUse(all))
-			if asJSON {
-				return c.printJSON(v)
-			}
-			used, insecure := "no", ""
-			if v.InUse {
-				used = "yes"
-			}
-			if v.Insecure {
-				insecure = "plain HTTP is allowed"
-			}
-			return printFields(c.stdout, []field{
-				{"name", v.Name},
-				{"url", v.URL},
-				{"in use", used},
-				{"org", string(v.Org)},
-				{"token", firstOf(v.TokenIn, "signed out")},
-				{"authority", v.CA},
-				{"insecure", insecure},
-			})
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, func(_ *cobra.Command, args []string) (view contextView, err error) {
+		all, err := c.contexts()
+		if err != nil {
+			return view, err
+		}
+		x, err := c.chosen(&all, args)
+		if err != nil {
+			return view, err
+		}
+		return viewContext(*x, x.Name == c.inUse(all)), nil
+	}, func(v contextView) error {
+		insecure := ""
+		if v.Insecure {
+			insecure = "plain HTTP is allowed"
+		}
+		return printFields(c.stdout, []field{
+			{"name", v.Name},
+			{"url", v.URL},
+			{"in use", yesNo(v.InUse)},
+			{"org", string(v.Org)},
+			{"token", firstOf(v.TokenIn, "signed out")},
+			{"authority", v.CA},
+			{"insecure", insecure},
+		})
+	})
 }
 
 func newContextRemoveCommand(c *cli) *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -23,16 +24,9 @@ const digestWidth = 12
 func newImageListCommand(c *cli) *cobra.Command {
 	f := listFlags{name: 2}
 	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the images that the server holds unpacked",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			images, err := p.Images(cmd.Context())
+		Use: "list", Aliases: []string{"ls"}, Short: "List the images that the server holds unpacked", Args: cobra.NoArgs,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, _ []string) error {
+			images, err := p.Images(ctx)
 			if err != nil {
 				return err
 			}
@@ -49,7 +43,7 @@ func newImageListCommand(c *cli) *cobra.Command {
 				})
 			}
 			return c.printList(f, orEmpty(images), rows, "No images yet. A Machine pulls its own; push one: hangar image push DIR|BINARY|TAR NAME")
-		},
+		}),
 	}
 	f.add(cmd, "digests")
 	return cmd
@@ -62,12 +56,8 @@ func newImageRemoveCommand(c *cli) *cobra.Command {
 		Short:   "Free the space of images that no Machine uses",
 		Long:    "Free the space of images, named by digest, by its first digits or by reference as `hangar image list` shows them.",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			images, err := p.Images(cmd.Context())
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			images, err := p.Images(ctx)
 			if err != nil {
 				return err
 			}
@@ -76,22 +66,18 @@ func newImageRemoveCommand(c *cli) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := removeImage(cmd, p, image); err != nil {
+				err = p.RemoveImage(ctx, image.Ref.Digest)
+				if hangar.CodeOf(err) == hangar.CodeFailedPrecondition {
+					return withHint(err, "destroy the Machines that use it first; see `hangar machine list`")
+				}
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(c.stdout, "Image %s is removed (%s)\n", image.Ref, bytes(image.SizeBytes))
 			}
 			return nil
-		},
+		}),
 	}
-}
-
-func removeImage(cmd *cobra.Command, p *client.Client, image hangar.Image) error {
-	err := p.RemoveImage(cmd.Context(), image.Ref.Digest)
-	if hangar.CodeOf(err) == hangar.CodeFailedPrecondition {
-		return withHint(err, "destroy the Machines that use it first; see `hangar machine list`")
-	}
-	return err
 }
 
 // minDigestDigits keeps an abbreviation from meaning something by accident.

@@ -21,32 +21,17 @@ func newIPsCommand(c *cli) *cobra.Command {
 }
 
 func newIPsListCommand(c *cli) *cobra.Command {
-	var f listFlags
-	cmd := &cobra.Command{
-		Use:               "list APP",
-		Aliases:           []string{"ls"},
-		Short:             "List the addresses of an App",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			list, err := p.Addresses(cmd.Context(), hangar.AppName(args[0]))
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			rows := [][]string{{"ADDRESS", "TYPE", "REGION", "NETWORK", "ALLOCATED"}}
-			for _, a := range list {
-				rows = append(rows, []string{a.IP.String(), string(a.Kind), cmp.Or(string(a.Region), "all"), a.Network, ago(now, a.CreatedAt)})
-			}
-			return c.printList(f, orEmpty(list), rows, fmt.Sprintf("No addresses: the App is closed to the public. Open it: hangar ips allocate %s --shared", args[0]))
+	return listing(c, &cobra.Command{
+		Use: "list APP", Short: "List the addresses of an App", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeApp,
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) ([]hangar.Address, error) {
+		return p.Addresses(ctx, hangar.AppName(args[0]))
+	}), table[hangar.Address]{
+		head: []string{"ADDRESS", "TYPE", "REGION", "NETWORK", "ALLOCATED"},
+		row: func(now time.Time, a hangar.Address) []string {
+			return []string{a.IP.String(), string(a.Kind), cmp.Or(string(a.Region), "all"), a.Network, ago(now, a.CreatedAt)}
 		},
-	}
-	f.add(cmd, "addresses")
-	return cmd
+		names: "addresses", hint: "No addresses: the App is closed to the public. Open it: hangar ips allocate %s --shared",
+	})
 }
 
 const ipsAllocateLong = `Give an App an address, and print it. The App is served there at once.
@@ -96,27 +81,6 @@ func newIPsAllocateCommand(c *cli) *cobra.Command {
 		Example:           ipsAllocateExample,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, err := f.kind()
-			if err != nil {
-				return err
-			}
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			made, err := p.AllocateAddress(cmd.Context(), hangar.AppName(args[0]), hangar.AddressCreate{
-				Kind: kind, Region: hangar.Region(f.region), Network: f.network,
-			})
-			if err != nil {
-				return err
-			}
-			if f.asJSON {
-				return c.printJSON(made)
-			}
-			_, err = fmt.Fprintln(c.stdout, made.IP)
-			return err
-		},
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&f.shared, "shared", false, "the IPv4 address that Apps share")
@@ -125,17 +89,25 @@ func newIPsAllocateCommand(c *cli) *cobra.Command {
 	fs.BoolVar(&f.private, "private", false, "an address in a private network")
 	fs.StringVar(&f.network, "network", "", "the private network of the organization (default the App's own)")
 	fs.StringVar(&f.region, "region", "", "region to serve from (default all)")
-	jsonFlag(cmd, &f.asJSON)
-	return cmd
+	return answering(c, cmd, func(cmd *cobra.Command, args []string) (*hangar.Address, error) {
+		kind, err := f.kind()
+		if err != nil {
+			return nil, err
+		}
+		p, err := c.connect()
+		if err != nil {
+			return nil, err
+		}
+		return p.AllocateAddress(cmd.Context(), hangar.AppName(args[0]), hangar.AddressCreate{
+			Kind: kind, Region: hangar.Region(f.region), Network: f.network,
+		})
+	}, func(made *hangar.Address) error { return c.sayf("%s", made.IP) })
 }
 
 func newIPsReleaseCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:               "release APP ADDRESS…",
-		Aliases:           []string{"rm", "remove"},
-		Short:             "Take addresses from an App",
-		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: c.completeAddress,
+		Use: "release APP ADDRESS…", Aliases: []string{"rm", "remove"}, Short: "Take addresses from an App",
+		Args: cobra.MinimumNArgs(2), ValidArgsFunction: c.completeAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var ips []netip.Addr
 			for _, text := range args[1:] {

@@ -112,12 +112,12 @@ func (c *cli) oneMachine(ctx context.Context, args []string) (*client.Client, *h
 }
 
 // onMachine is the work of a command whose arguments name an App and a Machine.
-func (c *cli) onMachine(work func(*cobra.Command, *client.Client, *hangar.Machine) error) func(*cobra.Command, []string) error {
+func (c *cli) onMachine(work func(context.Context, *client.Client, *hangar.Machine) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		p, m, err := c.oneMachine(cmd.Context(), args)
 		if err != nil {
 			return err
 		}
-		return work(cmd, p, m)
+		return work(cmd.Context(), p, m)
 	}
 }

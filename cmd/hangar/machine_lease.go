@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -35,12 +36,10 @@ func newLeaseAcquireCommand(c *cli) *cobra.Command {
 		in     hangar.LeaseAcquire
 	)
 	cmd := &cobra.Command{
-		Use:               "acquire APP [MACHINE]",
-		Short:             "Lease a Machine and print the nonce; with its nonce, for longer",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			lease, err := p.AcquireLease(cmd.Context(), m.Ref(), in)
+		Use: "acquire APP [MACHINE]", Short: "Lease a Machine and print the nonce; with its nonce, for longer",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			lease, err := p.AcquireLease(ctx, m.Ref(), in)
 			if err != nil {
 				return err
 			}
@@ -48,8 +47,7 @@ func newLeaseAcquireCommand(c *cli) *cobra.Command {
 				return c.printJSON(lease)
 			}
 			fmt.Fprintf(c.stderr, "Machine %s is yours until %s\n", m.ID, lease.ExpiresAt.Local().Format(time.DateTime))
-			fmt.Fprintln(c.stdout, lease.Nonce)
-			return nil
+			return c.sayf("%s", lease.Nonce)
 		}),
 	}
 	cmd.Flags().DurationVar(&in.TTL, "ttl", 0, "for how long, at most 24h (default 30s)")
@@ -61,13 +59,10 @@ func newLeaseAcquireCommand(c *cli) *cobra.Command {
 func newLeaseViewCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "view APP [MACHINE]",
-		Aliases:           []string{"show"},
-		Short:             "Show who holds the lease of a Machine",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			lease, err := p.MachineLease(cmd.Context(), m.Ref())
+		Use: "view APP [MACHINE]", Aliases: []string{"show"}, Short: "Show who holds the lease of a Machine",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			lease, err := p.MachineLease(ctx, m.Ref())
 			if err != nil {
 				return err
 			}
@@ -90,10 +85,8 @@ func newLeaseViewCommand(c *cli) *cobra.Command {
 
 func newLeaseReleaseCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:               "release APP [MACHINE]",
-		Short:             "End the lease whose nonce is shown",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
+		Use: "release APP [MACHINE]", Short: "End the lease whose nonce is shown",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if hangar.LeaseNonceFrom(cmd.Context()) == "" {
 				return usageErrorf("say which lease, with --nonce or HANGAR_LEASE_NONCE")
@@ -105,28 +98,24 @@ func newLeaseReleaseCommand(c *cli) *cobra.Command {
 			if err := p.ReleaseLease(cmd.Context(), m.Ref()); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Machine %s is released\n", m.ID)
-			return nil
+			return c.sayf("Machine %s is released", m.ID)
 		},
 	}
 }
 
 func newLeaseClearCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:               "clear APP [MACHINE]",
-		Short:             "End the lease of a Machine, whoever holds it",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			lease, err := p.MachineLease(cmd.Context(), m.Ref())
+		Use: "clear APP [MACHINE]", Short: "End the lease of a Machine, whoever holds it",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			lease, err := p.MachineLease(ctx, m.Ref())
 			if err != nil {
 				return err
 			}
-			if err := p.ReleaseLease(hangar.WithLeaseNonce(cmd.Context(), lease.Nonce), m.Ref()); err != nil {
+			if err := p.ReleaseLease(hangar.WithLeaseNonce(ctx, lease.Nonce), m.Ref()); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Machine %s is released; %s held it\n", m.ID, lease.Owner)
-			return nil
+			return c.sayf("Machine %s is released; %s held it", m.ID, lease.Owner)
 		}),
 	}
 }

@@ -185,29 +185,15 @@ func imageText(ref hangar.ImageRef, asked string) string {
 }
 
 func newMachineStatusCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "status APP [MACHINE]",
-		Aliases:           []string{"show", "inspect"},
-		Short:             "Show a Machine and what happened to it",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			if len(m.Events) == 0 { // found in a listing, which has none
-				whole, err := p.Machine(cmd.Context(), m.Ref())
-				if err != nil {
-					return err
-				}
-				m = whole
-			}
-			if asJSON {
-				return c.printJSON(m)
-			}
-			return c.printStatus(m)
-		}),
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answering(c, &cobra.Command{
+		Use: "status APP [MACHINE]", Aliases: []string{"show", "inspect"}, Short: "Show a Machine and what happened to it",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+	}, askedOf(c, func(ctx context.Context, p *client.Client, m *hangar.Machine) (*hangar.Machine, error) {
+		if len(m.Events) > 0 {
+			return m, nil
+		}
+		return p.Machine(ctx, m.Ref()) // it was found in a listing, which has no events
+	}), c.printStatus)
 }
 
 func (c *cli) printStatus(m *hangar.Machine) error {
@@ -251,13 +237,11 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 		limit          int
 	)
 	cmd := &cobra.Command{
-		Use:               "events APP [MACHINE]",
-		Short:             "Show what happened to a Machine, newest first",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
+		Use: "events APP [MACHINE]", Short: "Show what happened to a Machine, newest first",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			if follow {
-				for change, err := range p.WatchMachine(cmd.Context(), m.Ref()) {
+				for change, err := range p.WatchMachine(ctx, m.Ref()) {
 					if err != nil {
 						return err
 					}
@@ -267,7 +251,7 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 					if asJSON {
 						err = c.printLine(change.Event)
 					} else {
-						_, err = fmt.Fprintln(c.stdout, strings.Join(eventRow(*change.Event), "  "))
+						err = c.sayf("%s", strings.Join(eventRow(*change.Event), "  "))
 					}
 					if err != nil {
 						return err
@@ -275,7 +259,7 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 				}
 				return nil
 			}
-			events, err := p.MachineEvents(cmd.Context(), m.Ref(), limit)
+			events, err := p.MachineEvents(ctx, m.Ref(), limit)
 			if err != nil {
 				return err
 			}
@@ -348,36 +332,24 @@ func eventDetail(r *hangar.EventRequest) string {
 }
 
 func newMachinePsCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "ps APP [MACHINE]",
-		Short:             "List the processes inside a Machine",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			processes, err := p.MachineProcesses(cmd.Context(), m.Ref())
-			if err != nil {
-				return err
+	return listing(c, &cobra.Command{
+		Use: "ps APP [MACHINE]", Short: "List the processes inside a Machine",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+	}, askedOf(c, func(ctx context.Context, p *client.Client, m *hangar.Machine) ([]hangar.Process, error) {
+		return p.MachineProcesses(ctx, m.Ref())
+	}), table[hangar.Process]{
+		head: []string{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"},
+		row: func(_ time.Time, x hangar.Process) []string {
+			var listens []string
+			for _, l := range x.ListenSockets {
+				listens = append(listens, l.Proto+" "+l.Address)
 			}
-			if asJSON {
-				return c.printJSON(orEmpty(processes))
+			return []string{
+				strconv.Itoa(x.PID), percent(x.CPU), bytes(x.RSS), (time.Duration(x.RunMS+x.StartedMS) * time.Millisecond).String(),
+				strings.Join(listens, ", "), short(x.Command, 60),
 			}
-			rows := [][]string{{"PID", "CPU", "MEMORY", "CPU TIME", "LISTENS", "COMMAND"}}
-			for _, x := range processes {
-				var listens []string
-				for _, l := range x.ListenSockets {
-					listens = append(listens, l.Proto+" "+l.Address)
-				}
-				rows = append(rows, []string{
-					strconv.Itoa(x.PID), percent(x.CPU), bytes(x.RSS), (time.Duration(x.RunMS+x.StartedMS) * time.Millisecond).String(),
-					strings.Join(listens, ", "), short(x.Command, 60),
-				})
-			}
-			return c.printTable(rows)
-		}),
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+		},
+	})
 }
 
 // parseStates reads the names of states, which may be separated by commas.

@@ -46,13 +46,10 @@ func newMachineMetadataCommand(c *cli) *cobra.Command {
 func newMetadataListCommand(c *cli) *cobra.Command {
 	var f listFlags
 	cmd := &cobra.Command{
-		Use:               "list APP [MACHINE]",
-		Aliases:           []string{"ls"},
-		Short:             "List the pairs",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			pairs, err := p.MachineMetadata(cmd.Context(), m.Ref())
+		Use: "list APP [MACHINE]", Aliases: []string{"ls"}, Short: "List the pairs",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.completeMachine,
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			pairs, err := p.MachineMetadata(ctx, m.Ref())
 			if err != nil {
 				return err
 			}

@@ -258,7 +258,7 @@ func newMachineDestroyCommand(c *cli) *cobra.Command {
 		reaches: []hangar.MachineState{hangar.MachineDestroyed},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVarP(&force, "force", "f", false, "also Machines that are not stopped")
-			cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+			yesFlag(cmd, &yes)
 		},
 		before: func(c *cli, machines []*hangar.Machine) error {
 			if yes || len(machines) == 0 {
@@ -301,15 +301,13 @@ func newMachineSignalCommand(c *cli) *cobra.Command {
 			if err := p.SignalMachine(cmd.Context(), m.Ref(), sig); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Machine %s got %s\n", m.ID, sig)
-			return nil
+			return c.sayf("Machine %s got %s", m.ID, sig)
 		},
 	}
 }
 
 func newMachineWaitCommand(c *cli) *cobra.Command {
 	var (
-		asJSON   bool
 		states   []string
 		version  string
 		patience time.Duration
@@ -321,30 +319,20 @@ func newMachineWaitCommand(c *cli) *cobra.Command {
 		Example:           "  hangar machine wait hello --state stopped,failed --timeout 10m",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			wished, err := parseStates(states)
-			if err != nil {
-				return err
-			}
-			p, m, err := c.oneMachine(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			reached, err := await(cmd.Context(), p, m.Ref(), hangar.MachineWait{States: wished, Instance: hangar.InstanceID(version)}, patience)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(reached)
-			}
-			fmt.Fprintln(c.stdout, reached.State)
-			return nil
-		},
 	}
 	cmd.Flags().StringSliceVar(&states, "state", []string{string(hangar.MachineStarted)}, "states to wait for, or settled")
 	cmd.Flags().StringVar(&version, "version", "", "wait for this version of the Machine, or a newer one")
 	cmd.Flags().DurationVar(&patience, "timeout", defaultPatience, "how long to wait")
-	jsonFlag(cmd, &asJSON)
 	_ = cmd.RegisterFlagCompletionFunc("state", completeState)
-	return cmd
+	return answering(c, cmd, func(cmd *cobra.Command, args []string) (reached hangar.MachineReached, err error) {
+		wished, err := parseStates(states)
+		if err != nil {
+			return reached, err
+		}
+		p, m, err := c.oneMachine(cmd.Context(), args)
+		if err != nil {
+			return reached, err
+		}
+		return await(cmd.Context(), p, m.Ref(), hangar.MachineWait{States: wished, Instance: hangar.InstanceID(version)}, patience)
+	}, func(reached hangar.MachineReached) error { return c.sayf("%s", reached.State) })
 }

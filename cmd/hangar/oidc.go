@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,13 +30,12 @@ func newOIDCTokenCommand(c *cli) *cobra.Command {
 		Example:           "  hangar oidc token shop web-1 --aud sts.amazonaws.com",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeMachine,
-		RunE: c.onMachine(func(cmd *cobra.Command, p *client.Client, m *hangar.Machine) error {
-			token, err := p.IssueIdentityToken(cmd.Context(), m.Ref(), in)
+		RunE: c.onMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			token, err := p.IssueIdentityToken(ctx, m.Ref(), in)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.stdout, token)
-			return nil
+			return c.sayf("%s", token)
 		}),
 	}
 	cmd.Flags().StringVar(&in.Audience, "aud", "", "who shall accept it (default: the address of the platform with the organization)")
@@ -76,32 +74,15 @@ func newOIDCRotateCommand(c *cli) *cobra.Command {
 
 // newSigningKeysCommand completes a command that prints the keys which do returns.
 func newSigningKeysCommand(c *cli, cmd *cobra.Command, do func(*client.Client, context.Context) ([]hangar.SigningKey, error)) *cobra.Command {
-	var asJSON bool
 	cmd.Args = cobra.NoArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p, err := c.connect()
-		if err != nil {
-			return err
-		}
-		keys, err := do(p, cmd.Context())
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return c.printJSON(orEmpty(keys))
-		}
-		return c.printSigningKeys(keys)
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
-}
-
-func (c *cli) printSigningKeys(keys []hangar.SigningKey) error {
-	rows := [][]string{{"KEY", "STATE", "SIGNS FROM", "UNTIL"}}
-	for _, k := range keys {
-		rows = append(rows, []string{k.ID, string(k.State), moment(k.NotBefore), moment(k.NotAfter)})
-	}
-	return c.printTable(rows)
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.SigningKey, error) {
+		return do(p, ctx)
+	}), table[hangar.SigningKey]{
+		head: []string{"KEY", "STATE", "SIGNS FROM", "UNTIL"},
+		row: func(_ time.Time, k hangar.SigningKey) []string {
+			return []string{k.ID, string(k.State), moment(k.NotBefore), moment(k.NotAfter)}
+		},
+	})
 }
 
 // moment is a time for people who compare it with others.

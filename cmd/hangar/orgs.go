@@ -1,12 +1,14 @@
 package main
 
 import (
-	"fmt"
+	"context"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newOrgsCommand(c *cli) *cobra.Command {
@@ -16,37 +18,20 @@ func newOrgsCommand(c *cli) *cobra.Command {
 }
 
 func newOrgsListCommand(c *cli) *cobra.Command {
-	var f listFlags
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List organizations",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			orgs, err := p.Orgs(cmd.Context())
-			if err != nil {
-				return err
-			}
-			rows := [][]string{{"SLUG", "NAME", "NUMBER"}}
-			for _, o := range orgs {
-				rows = append(rows, []string{string(o.Slug), o.Name, strconv.FormatUint(o.NumericID, 10)})
-			}
-			return c.printList(f, orEmpty(orgs), rows, "")
+	cmd := &cobra.Command{Use: "list", Short: "List organizations", Args: cobra.NoArgs}
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.Org, error) {
+		return p.Orgs(ctx)
+	}), table[*hangar.Org]{
+		head: []string{"SLUG", "NAME", "NUMBER"},
+		row: func(_ time.Time, o *hangar.Org) []string {
+			return []string{string(o.Slug), o.Name, strconv.FormatUint(o.NumericID, 10)}
 		},
-	}
-	f.add(cmd, "slugs")
-	return cmd
+		names: "slugs",
+	})
 }
 
 func newOrgsCreateCommand(c *cli) *cobra.Command {
-	var (
-		asJSON bool
-		name   string
-	)
+	var name string
 	cmd := &cobra.Command{
 		Use:   "create SLUG",
 		Short: "Create an organization",
@@ -57,48 +42,29 @@ different organizations do not see each other; a token made for one organization
 opens no other.`,
 		Example: "  hangar orgs create acme --name \"Acme Corporation\"\n  hangar apps create shop --org acme",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			org, err := p.CreateOrg(cmd.Context(), hangar.OrgCreate{Slug: hangar.OrgSlug(args[0]), Name: name})
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(org)
-			}
-			fmt.Fprintf(c.stdout, "Organization %s is there. Next: hangar apps create NAME --org %s\n", org.Slug, org.Slug)
-			return nil
-		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name for people (default the slug)")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answering(c, cmd, asked(c, func(ctx context.Context, p *client.Client, args []string) (*hangar.Org, error) {
+		return p.CreateOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgSlug(args[0]), Name: name})
+	}), func(org *hangar.Org) error {
+		return c.sayf("Organization %s is there. Next: hangar apps create NAME --org %s", org.Slug, org.Slug)
+	})
 }
 
 func newOrgsShowCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "show SLUG",
-		Aliases:           []string{"status"},
-		Short:             "Show an organization and its Apps",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeOrg,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			org, err := p.Org(cmd.Context(), hangar.OrgSlug(args[0]))
+		Use: "show SLUG", Aliases: []string{"status"}, Short: "Show an organization and its Apps",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeOrg,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			org, err := p.Org(ctx, hangar.OrgSlug(args[0]))
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return c.printJSON(org)
 			}
-			apps, err := p.Apps(cmd.Context(), hangar.AppFilter{Org: org.Slug})
+			apps, err := p.Apps(ctx, hangar.AppFilter{Org: org.Slug})
 			if err != nil {
 				return err
 			}
@@ -107,7 +73,7 @@ func newOrgsShowCommand(c *cli) *cobra.Command {
 				fields = append(fields, field{"", string(a.Name)})
 			}
 			return printFields(c.stdout, fields)
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -116,32 +82,22 @@ func newOrgsShowCommand(c *cli) *cobra.Command {
 func newOrgsDeleteCommand(c *cli) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use:               "delete SLUG",
-		Aliases:           []string{"rm", "destroy"},
-		Short:             "Delete an organization that has no Apps, with its tokens",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeOrg,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
+		Use: "delete SLUG", Aliases: []string{"rm", "destroy"}, Short: "Delete an organization that has no Apps, with its tokens",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeOrg,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			org, err := p.Org(ctx, hangar.OrgSlug(args[0]))
 			if err != nil {
 				return err
 			}
-			org, err := p.Org(cmd.Context(), hangar.OrgSlug(args[0]))
-			if err != nil {
+			if err := c.confirmUnless(yes, "Delete organization %s and all of its tokens for ever?", org.Slug); err != nil {
 				return err
 			}
-			if !yes {
-				if err := c.confirm("Delete organization %s and all of its tokens for ever?", org.Slug); err != nil {
-					return err
-				}
-			}
-			if err := p.DeleteOrg(cmd.Context(), org.Slug); err != nil {
+			if err := p.DeleteOrg(ctx, org.Slug); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Organization %s is deleted.\n", org.Slug)
-			return nil
-		},
+			return c.sayf("Organization %s is deleted.", org.Slug)
+		}),
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	return cmd
 }

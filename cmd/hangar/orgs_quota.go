@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newOrgsQuotaCommand(c *cli) *cobra.Command {
@@ -17,34 +19,20 @@ func newOrgsQuotaCommand(c *cli) *cobra.Command {
 }
 
 func newOrgsQuotaShowCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answering(c, &cobra.Command{
 		Use:   "show SLUG",
 		Short: "Show how much of everything an organization may have, and has",
 		Long: "Show how much of everything an organization may have, and has. What destroyed volumes take of it is in a column of its own,\n" +
 			"when there are any: see `hangar volumes list --destroyed` and `hangar volumes purge`.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeOrg,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			quotas, err := p.OrgQuotas(cmd.Context(), hangar.OrgSlug(args[0]))
-			if err != nil {
-				return err
-			}
-			return c.printQuotas(quotas, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) ([]hangar.QuotaStatus, error) {
+		quotas, err := p.OrgQuotas(ctx, hangar.OrgSlug(args[0]))
+		return orEmpty(quotas), err
+	}), c.printQuotas)
 }
 
-func (c *cli) printQuotas(quotas []hangar.QuotaStatus, asJSON bool) error {
-	if asJSON {
-		return c.printJSON(orEmpty(quotas))
-	}
+func (c *cli) printQuotas(quotas []hangar.QuotaStatus) error {
 	rows := [][]string{{"QUOTA", "USED", "LIMIT", "FROM"}}
 	destroyed := false
 	for _, q := range quotas {
@@ -76,8 +64,7 @@ func destroyedText(q hangar.QuotaStatus) string {
 }
 
 func newOrgsQuotaSetCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answering(c, &cobra.Command{
 		Use:   "set SLUG KEY=VALUE...",
 		Short: "Change what an organization may have",
 		Long: `Change what an organization may have. A value is a number, "unlimited", or "default"
@@ -87,37 +74,30 @@ What an organization has already beyond a lower limit stays, and it gets no more
 		Example:           "  hangar orgs quota set acme memory_mb=16384 addresses_v4=8\n  hangar orgs quota set acme memory_mb=default",
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.completeQuota,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var pairs []string
-			var reset []hangar.QuotaKey
-			for _, pair := range args[1:] {
-				if key, ok := strings.CutSuffix(pair, "=default"); ok {
-					reset = append(reset, hangar.QuotaKey(key))
-				} else {
-					pairs = append(pairs, pair)
-				}
+	}, func(cmd *cobra.Command, args []string) ([]hangar.QuotaStatus, error) {
+		var pairs []string
+		var reset []hangar.QuotaKey
+		for _, pair := range args[1:] {
+			if key, ok := strings.CutSuffix(pair, "=default"); ok {
+				reset = append(reset, hangar.QuotaKey(key))
+			} else {
+				pairs = append(pairs, pair)
 			}
-			limits, err := hangar.ParseQuotas(pairs)
-			if err != nil {
-				return usageErrorf("%w", err)
-			}
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			quotas, err := p.SetOrgQuotas(cmd.Context(), hangar.OrgSlug(args[0]), limits, reset)
-			if err != nil {
-				return err
-			}
-			changed := slices.DeleteFunc(quotas, func(q hangar.QuotaStatus) bool {
-				_, set := limits[q.Key]
-				return !set && !slices.Contains(reset, q.Key)
-			})
-			return c.printQuotas(changed, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+		}
+		limits, err := hangar.ParseQuotas(pairs)
+		if err != nil {
+			return nil, usageErrorf("%w", err)
+		}
+		p, err := c.connect()
+		if err != nil {
+			return nil, err
+		}
+		quotas, err := p.SetOrgQuotas(cmd.Context(), hangar.OrgSlug(args[0]), limits, reset)
+		return orEmpty(slices.DeleteFunc(quotas, func(q hangar.QuotaStatus) bool {
+			_, set := limits[q.Key]
+			return !set && !slices.Contains(reset, q.Key)
+		})), err
+	}, c.printQuotas)
 }
 
 // completeQuota completes the slug, and then the keys.

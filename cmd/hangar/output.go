@@ -90,6 +90,14 @@ func printFields(out io.Writer, fields []field) error {
 	return w.Flush()
 }
 
+// confirmUnless asks a person who has not said yes already, as confirm does.
+func (c *cli) confirmUnless(yes bool, format string, args ...any) error {
+	if yes {
+		return nil
+	}
+	return c.confirm(format, args...)
+}
+
 // confirm asks a person; where nobody can answer, the command line counts as the
 // answer.
 func (c *cli) confirm(format string, args ...any) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newRegistryCommand(c *cli) *cobra.Command {
@@ -28,8 +30,8 @@ const registryLoginExample = `  hangar registry login ghcr.io -u me --password-s
 
 func newRegistryLoginCommand(c *cli) *cobra.Command {
 	var (
-		user              string
-		fromStdin, asJSON bool
+		user      string
+		fromStdin bool
 	)
 	cmd := &cobra.Command{
 		Use:     "login HOST -u USER",
@@ -37,33 +39,21 @@ func newRegistryLoginCommand(c *cli) *cobra.Command {
 		Long:    registryLoginLong,
 		Example: registryLoginExample,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			if user == "" {
-				return usageErrorf("-u is missing: who signs in?")
-			}
-			password, err := c.readPassword(fromStdin, "Password of %s at %s: ", user, args[0])
-			if err != nil {
-				return err
-			}
-			made, err := p.SetRegistryCredential(cmd.Context(), args[0], hangar.RegistryLogin{Username: user, Password: password})
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(made)
-			}
-			fmt.Fprintf(c.stdout, "Images of %s are pulled as %s from now on. Whether the registry agrees shows with the next pull.\n", made.Registry, made.Username)
-			return nil
-		},
 	}
 	cmd.Flags().StringVarP(&user, "username", "u", "", "user name")
 	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password, or token, from standard input")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answering(c, cmd, asked(c, func(ctx context.Context, p *client.Client, args []string) (hangar.RegistryCredential, error) {
+		if user == "" {
+			return hangar.RegistryCredential{}, usageErrorf("-u is missing: who signs in?")
+		}
+		password, err := c.readPassword(fromStdin, "Password of %s at %s: ", user, args[0])
+		if err != nil {
+			return hangar.RegistryCredential{}, err
+		}
+		return p.SetRegistryCredential(ctx, args[0], hangar.RegistryLogin{Username: user, Password: password})
+	}), func(made hangar.RegistryCredential) error {
+		return c.sayf("Images of %s are pulled as %s from now on. Whether the registry agrees shows with the next pull.", made.Registry, made.Username)
+	})
 }
 
 // maxPasswordInput bounds what is read of standard input, in bytes.
@@ -102,52 +92,30 @@ func (c *cli) readSecret(fromStdin bool, what, pipe, format string, args ...any)
 }
 
 func newRegistryListCommand(c *cli) *cobra.Command {
-	var f listFlags
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the registries that the platform signs in at",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			list, err := p.RegistryCredentials(cmd.Context())
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			rows := [][]string{{"REGISTRY", "USER", "UPDATED"}}
-			for _, r := range list {
-				rows = append(rows, []string{r.Registry, r.Username, ago(now, r.UpdatedAt)})
-			}
-			return c.printList(f, orEmpty(list), rows, "No registries yet. Sign in: hangar registry login HOST -u USER")
+	cmd := &cobra.Command{Use: "list", Short: "List the registries that the platform signs in at", Args: cobra.NoArgs}
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.RegistryCredential, error) {
+		return p.RegistryCredentials(ctx)
+	}), table[hangar.RegistryCredential]{
+		head: []string{"REGISTRY", "USER", "UPDATED"},
+		row: func(now time.Time, r hangar.RegistryCredential) []string {
+			return []string{r.Registry, r.Username, ago(now, r.UpdatedAt)}
 		},
-	}
-	f.add(cmd, "registries")
-	return cmd
+		names: "registries", hint: "No registries yet. Sign in: hangar registry login HOST -u USER",
+	})
 }
 
 func newRegistryLogoutCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:   "logout HOST",
-		Short: "Forget the credentials for a registry",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			err = p.DeleteRegistryCredential(cmd.Context(), args[0])
+		Use: "logout HOST", Short: "Forget the credentials for a registry", Args: cobra.ExactArgs(1),
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			err := p.DeleteRegistryCredential(ctx, args[0])
 			if hangar.CodeOf(err) == hangar.CodeNotFound {
 				return withHint(err, "see `hangar registry list`")
 			}
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Signed out of %s.\n", args[0])
-			return nil
-		},
+			return c.sayf("Signed out of %s.", args[0])
+		}),
 	}
 }

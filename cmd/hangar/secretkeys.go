@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newSecretKeysCommand(c *cli) *cobra.Command {
@@ -19,56 +21,35 @@ func newSecretKeysCommand(c *cli) *cobra.Command {
 }
 
 func newSecretKeysListCommand(c *cli) *cobra.Command {
-	var (
-		f     listFlags
-		types []string
-	)
+	var types []string
 	cmd := &cobra.Command{
 		Use:               "list APP",
-		Aliases:           []string{"ls"},
 		Short:             "List secret keys",
 		Long:              "List the secret keys of an App. The public key is in base64; a symmetric key has none. The value is not shown.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			var q hangar.SecretKeyQuery
-			for _, t := range types {
-				q.Types = append(q.Types, hangar.SecretKeyType(t))
-			}
-			list, err := p.SecretKeys(cmd.Context(), hangar.AppName(args[0]), q)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			rows := [][]string{{"NAME", "TYPE", "UPDATED", "PUBLIC KEY"}}
-			for _, k := range list {
-				rows = append(rows, []string{k.Name, string(k.Type), ago(now, k.UpdatedAt), base64.StdEncoding.EncodeToString(k.PublicKey)})
-			}
-			return c.printList(f, orEmpty(list), rows, fmt.Sprintf("No secret keys. Make one: hangar secretkeys generate %s NAME TYPE", args[0]))
-		},
 	}
 	cmd.Flags().StringSliceVar(&types, "type", nil, "only keys of these types")
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(secretKeyTypes(), cobra.ShellCompDirectiveNoFileComp))
-	f.add(cmd, "names")
-	return cmd
-}
-
-func secretKeyTypes() []string {
-	var names []string
-	for _, t := range hangar.SecretKeyTypes() {
-		names = append(names, string(t))
-	}
-	return names
+	fixed(cmd, "type", texts(hangar.SecretKeyTypes())...)
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, args []string) ([]hangar.SecretKey, error) {
+		var q hangar.SecretKeyQuery
+		for _, t := range types {
+			q.Types = append(q.Types, hangar.SecretKeyType(t))
+		}
+		return p.SecretKeys(ctx, hangar.AppName(args[0]), q)
+	}), table[hangar.SecretKey]{
+		head: []string{"NAME", "TYPE", "UPDATED", "PUBLIC KEY"},
+		row: func(now time.Time, k hangar.SecretKey) []string {
+			return []string{k.Name, string(k.Type), ago(now, k.UpdatedAt), base64.StdEncoding.EncodeToString(k.PublicKey)}
+		},
+		names: "names", hint: "No secret keys. Make one: hangar secretkeys generate %s NAME TYPE",
+	})
 }
 
 // completeSecretKeyType completes APP NAME TYPE.
 func (c *cli) completeSecretKeyType(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 2 {
-		return secretKeyTypes(), cobra.ShellCompDirectiveNoFileComp
+		return texts(hangar.SecretKeyTypes()), cobra.ShellCompDirectiveNoFileComp
 	}
 	return c.completeApp(cmd, args, prefix)
 }
@@ -83,8 +64,7 @@ what only that one decrypts is lost.
   nacl_secretbox, xaes256gcm     encrypt and decrypt, the second with associated data`
 
 func newSecretKeysGenerateCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answering(c, &cobra.Command{
 		Use:               "generate APP NAME TYPE",
 		Aliases:           []string{"create"},
 		Short:             "Make a secret key",
@@ -92,20 +72,10 @@ func newSecretKeysGenerateCommand(c *cli) *cobra.Command {
 		Example:           "  hangar secretkeys generate hello sessions xaes256gcm",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: c.completeSecretKeyType,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			key, version, err := p.GenerateSecretKey(cmd.Context(), secretKeyArg(args), hangar.SecretKeyType(args[2]))
-			if err != nil {
-				return err
-			}
-			return c.printMadeKey(args[0], key, version, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, asked(c, func(ctx context.Context, p *client.Client, args []string) (madeKeyOutput, error) {
+		key, version, err := p.GenerateSecretKey(ctx, secretKeyArg(args), hangar.SecretKeyType(args[2]))
+		return madeKeyOutput{args[0], key, version}, err
+	}), c.printMadeKey)
 }
 
 func secretKeyArg(args []string) hangar.SecretKeyRef {
@@ -114,24 +84,21 @@ func secretKeyArg(args []string) hangar.SecretKeyRef {
 
 // madeKeyOutput is what --json prints.
 type madeKeyOutput struct {
+	app string
 	hangar.SecretKey
 	Version int `json:"version"`
 }
 
-func (c *cli) printMadeKey(app string, key hangar.SecretKey, version int, asJSON bool) error {
-	if asJSON {
-		return c.printJSON(madeKeyOutput{key, version})
+func (c *cli) printMadeKey(key madeKeyOutput) error {
+	fmt.Fprintf(c.stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
+	if key.PublicKey == nil {
+		return nil
 	}
-	fmt.Fprintf(c.stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, app, version)
-	if key.PublicKey != nil {
-		fmt.Fprintf(c.stdout, "Its public key: %s\n", base64.StdEncoding.EncodeToString(key.PublicKey))
-	}
-	return nil
+	return c.sayf("Its public key: %s", base64.StdEncoding.EncodeToString(key.PublicKey))
 }
 
 func newSecretKeysSetCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answering(c, &cobra.Command{
 		Use:   "set APP NAME TYPE < FILE",
 		Short: "Set a secret key to bytes of one's own",
 		Long: "Set a secret key of an App, or replace it. Standard input has its bytes in base64. Which there have to be\n" +
@@ -139,24 +106,18 @@ func newSecretKeysSetCommand(c *cli) *cobra.Command {
 		Example:           "  openssl rand -base64 32 | hangar secretkeys set hello tickets hs256",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: c.completeSecretKeyType,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			value, err := c.readKey()
-			if err != nil {
-				return err
-			}
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			key, version, err := p.SetSecretKey(cmd.Context(), secretKeyArg(args), hangar.SecretKeySet{Type: hangar.SecretKeyType(args[2]), Value: value})
-			if err != nil {
-				return err
-			}
-			return c.printMadeKey(args[0], key, version, asJSON)
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, func(cmd *cobra.Command, args []string) (made madeKeyOutput, err error) {
+		value, err := c.readKey()
+		if err != nil {
+			return made, err
+		}
+		p, err := c.connect()
+		if err != nil {
+			return made, err
+		}
+		key, version, err := p.SetSecretKey(cmd.Context(), secretKeyArg(args), hangar.SecretKeySet{Type: hangar.SecretKeyType(args[2]), Value: value})
+		return madeKeyOutput{args[0], key, version}, err
+	}, c.printMadeKey)
 }
 
 // readKey reads key material from standard input. Its errors do not repeat any of it.
@@ -180,17 +141,12 @@ func newSecretKeysDeleteCommand(c *cli) *cobra.Command {
 		Long:              "Take a secret key of an App away. What only it decrypts is lost.",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			version, err := p.DeleteSecretKey(ctx, secretKeyArg(args))
 			if err != nil {
 				return err
 			}
-			version, err := p.DeleteSecretKey(cmd.Context(), secretKeyArg(args))
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(c.stdout, "Secret key %s is gone; the secrets of App %s are at version %d.\n", args[1], args[0], version)
-			return nil
-		},
+			return c.sayf("Secret key %s is gone; the secrets of App %s are at version %d.", args[1], args[0], version)
+		}),
 	}
 }

@@ -297,18 +297,14 @@ func newSecretsDeployCommand(c *cli) *cobra.Command {
 			"A started Machine reboots; any other stays stopped. It ends at the first Machine that fails.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
 			app := hangar.AppName(args[0])
-			all, err := p.Secrets(cmd.Context(), app, hangar.SecretQuery{})
+			all, err := p.Secrets(ctx, app, hangar.SecretQuery{})
 			if err != nil {
 				return err
 			}
-			return c.deploySecrets(cmd.Context(), p, app, all.Version, patience, c.stdout)
-		},
+			return c.deploySecrets(ctx, p, app, all.Version, patience, c.stdout)
+		}),
 	}
 	cmd.Flags().DurationVar(&patience, "timeout", defaultPatience, "how long to wait for each Machine")
 	return cmd
@@ -323,12 +319,8 @@ func newSecretsListCommand(c *cli) *cobra.Command {
 		Long:              "List the names of secrets. The digest of a value is the same as long as the value is; the value is not shown.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			all, err := p.Secrets(cmd.Context(), hangar.AppName(args[0]), hangar.SecretQuery{})
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			all, err := p.Secrets(ctx, hangar.AppName(args[0]), hangar.SecretQuery{})
 			if err != nil {
 				return err
 			}
@@ -338,7 +330,7 @@ func newSecretsListCommand(c *cli) *cobra.Command {
 				rows = append(rows, []string{s.Name, s.Digest, ago(now, s.UpdatedAt)})
 			}
 			return c.printList(f, secretsOutput{orEmpty(all.List), all.Version}, rows, fmt.Sprintf("No secrets yet. Set one: hangar secrets set %s NAME=VALUE", args[0]))
-		},
+		}),
 	}
 	f.add(cmd, "names")
 	return cmd

@@ -1,8 +1,10 @@
 package main
 
 import (
-	"fmt"
+	"context"
 
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 	"github.com/spf13/cobra"
 )
 
@@ -14,28 +16,11 @@ When it is interrupted, both keys stay in use, and the next start of the daemon,
 the next run of this command, goes on. Only an administrator may do this.`
 
 func newSecretsRotateKeyCommand(c *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "rotate-key",
-		Short: "Replace the key that secrets are encrypted with",
-		Long:  rotateKeyLong,
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			done, err := p.RotateEncryptionKey(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(done)
-			}
-			fmt.Fprintf(c.stdout, "The key is replaced; %d values were encrypted anew. Back up keyset.json of the data directory.\n", done.Resealed)
-			return nil
-		},
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answering(c, &cobra.Command{
+		Use: "rotate-key", Short: "Replace the key that secrets are encrypted with", Long: rotateKeyLong, Args: cobra.NoArgs,
+	}, asked(c, func(ctx context.Context, p *client.Client, _ []string) (hangar.KeyRotation, error) {
+		return p.RotateEncryptionKey(ctx)
+	}), func(done hangar.KeyRotation) error {
+		return c.sayf("The key is replaced; %d values were encrypted anew. Back up keyset.json of the data directory.", done.Resealed)
+	})
 }

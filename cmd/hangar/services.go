@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newServicesCommand(c *cli) *cobra.Command {
@@ -107,21 +109,14 @@ func limitsText(l *hangar.ServiceConcurrency) string {
 func newServicesListCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "list APP",
-		Aliases:           []string{"ls"},
-		Short:             "List the public ports of an App, and where it is served",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeApp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
+		Use: "list APP", Aliases: []string{"ls"}, Short: "List the public ports of an App, and where it is served",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeApp,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			app, err := p.App(ctx, hangar.AppName(args[0]))
 			if err != nil {
 				return err
 			}
-			app, err := p.App(cmd.Context(), hangar.AppName(args[0]))
-			if err != nil {
-				return err
-			}
-			machines, err := p.Machines(cmd.Context(), app.Name, hangar.MachineFilter{})
+			machines, err := p.Machines(ctx, app.Name, hangar.MachineFilter{})
 			if err != nil {
 				return err
 			}
@@ -133,7 +128,7 @@ func newServicesListCommand(c *cli) *cobra.Command {
 				fmt.Fprintf(c.stderr, "No services. A Machine has those of its config, such as: hangar machine run %s IMAGE --port 80:8080\n", app.Name)
 				return nil
 			}
-			addresses, err := p.Addresses(cmd.Context(), app.Name)
+			addresses, err := p.Addresses(ctx, app.Name)
 			if err != nil {
 				return err
 			}
@@ -146,7 +141,7 @@ func newServicesListCommand(c *cli) *cobra.Command {
 			}
 			fmt.Fprintln(c.stdout)
 			return printFields(c.stdout, answersAt(app, addresses))
-		},
+		}),
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd

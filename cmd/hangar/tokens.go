@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
@@ -202,64 +204,39 @@ func expires(at time.Time) string {
 }
 
 func newTokensListCommand(c *cli) *cobra.Command {
-	var (
-		f        listFlags
-		org, app string
-	)
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List tokens, without their secrets",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
-			tokens, err := p.Tokens(cmd.Context(), hangar.TokenFilter{Org: hangar.OrgSlug(org), App: hangar.AppName(app)})
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			rows := [][]string{{"ID", "NAME", "KIND", "FOR", "USER", "EXPIRES", "USED"}}
-			for _, t := range tokens {
-				until := "never"
-				if at := t.Grant.Until; !at.IsZero() {
-					until = at.Format(time.DateOnly)
-					if !at.After(now) {
-						until = "expired"
-					}
-				}
-				rows = append(rows, []string{
-					string(t.ID), short(t.Name, 30), string(t.Kind), scopeOf(t.Grant), short(t.User, 30), until, ago(now, t.LastUsed),
-				})
-			}
-			return c.printList(f, orEmpty(tokens), rows, "No tokens yet. Make one: hangar tokens create --help")
-		},
-	}
+	var org, app string
+	cmd := &cobra.Command{Use: "list", Short: "List tokens, without their secrets", Args: cobra.NoArgs}
 	cmd.Flags().StringVar(&org, "org", "", "only tokens of this organization")
 	cmd.Flags().StringVar(&app, "app", "", "only tokens that are for this App")
-	f.add(cmd, "ids")
-	return cmd
+	return listing(c, cmd, asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.Token, error) {
+		return p.Tokens(ctx, hangar.TokenFilter{Org: hangar.OrgSlug(org), App: hangar.AppName(app)})
+	}), table[*hangar.Token]{
+		head: []string{"ID", "NAME", "KIND", "FOR", "USER", "EXPIRES", "USED"},
+		row: func(now time.Time, t *hangar.Token) []string {
+			until := "never"
+			if at := t.Grant.Until; !at.IsZero() {
+				until = at.Format(time.DateOnly)
+				if !at.After(now) {
+					until = "expired"
+				}
+			}
+			return []string{string(t.ID), short(t.Name, 30), string(t.Kind), scopeOf(t.Grant), short(t.User, 30), until, ago(now, t.LastUsed)}
+		},
+		names: "ids", hint: "No tokens yet. Make one: hangar tokens create --help",
+	})
 }
 
 func newTokensRevokeCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:   "revoke TOKEN...",
-		Short: "Void tokens, named by id or name, at once",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
+		Use: "revoke TOKEN...", Short: "Void tokens, named by id or name, at once", Args: cobra.MinimumNArgs(1),
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
 			for _, t := range args {
-				if err := p.RevokeToken(cmd.Context(), t); err != nil {
+				if err := p.RevokeToken(ctx, t); err != nil {
 					return err
 				}
 				fmt.Fprintf(c.stdout, "Token %s is revoked.\n", t)
 			}
 			return nil
-		},
+		}),
 	}
 }

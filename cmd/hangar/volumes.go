@@ -145,14 +145,14 @@ func (c *volumesCommand) oneVolume(ctx context.Context, args []string, meant fun
 
 // onVolume is the work of a command whose arguments name a volume.
 func (c *volumesCommand) onVolume(
-	meant func(*hangar.Volume) bool, work func(*cobra.Command, *client.Client, *hangar.Volume) error,
+	meant func(*hangar.Volume) bool, work func(context.Context, *client.Client, *hangar.Volume) error,
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		p, v, err := c.oneVolume(cmd.Context(), args, meant)
 		if err != nil {
 			return err
 		}
-		return work(cmd, p, v)
+		return work(cmd.Context(), p, v)
 	}
 }
 

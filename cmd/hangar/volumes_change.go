@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/client"
 )
 
 const volumesExtendLong = `Make a volume larger: to so many GB, or by so many with a plus sign.
@@ -19,8 +18,8 @@ that, when it starts next, and the command says so. A volume never gets smaller.
 
 func newVolumesExtendCommand(c *volumesCommand) *cobra.Command {
 	var (
-		asJSON, yes bool
-		size        string
+		yes  bool
+		size string
 	)
 	cmd := &cobra.Command{
 		Use:               "extend [APP] [VOLUME] --size GB",
@@ -29,40 +28,42 @@ func newVolumesExtendCommand(c *volumesCommand) *cobra.Command {
 		Example:           "  hangar volumes extend hello data --size 20\n  hangar volumes extend hello data --size +5",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
-		RunE: c.onVolume(kept, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
-			if size == "" {
-				return usageErrorf("say how large it shall be, with --size GB or --size +GB")
-			}
-			wanted, err := newSize(v.SizeGB, size)
-			if err != nil {
-				return err
-			}
-			extended, err := p.ExtendVolume(cmd.Context(), v.Ref(), wanted)
-			if hangar.ReasonOf(err) == hangar.ReasonWrongState {
-				err = withHint(err, fmt.Sprintf("see `hangar volumes show %s %s`", v.App, v.ID))
-			}
-			if err != nil {
-				return err
-			}
-			now := extended.Volume
-			if asJSON {
-				return c.printJSON(struct {
-					Volume       volumeOutput `json:"volume"`
-					NeedsRestart bool         `json:"needs_restart"`
-				}{volumeJSON(now), extended.NeedsRestart})
-			}
-			fmt.Fprintf(c.stdout, "Volume %s (%s) has %s.\n", now.ID, now.Name, gb(now.SizeGB))
-			if extended.NeedsRestart {
-				fmt.Fprintln(c.stdout, "Its Machine sees that when it starts next: hangar machine restart", now.App, now.AttachedMachine)
-			}
-			return nil
-		}),
 	}
 	cmd.Flags().StringVarP(&size, "size", "s", "", "new size in GB, or +GB to add")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "for scripts of other tools: nothing is asked")
 	_ = cmd.Flags().MarkHidden("yes")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answeringAs(c.cli, cmd, func(cmd *cobra.Command, args []string) (hangar.VolumeExtended, error) {
+		p, v, err := c.oneVolume(cmd.Context(), args, kept)
+		if err != nil {
+			return hangar.VolumeExtended{}, err
+		}
+		if size == "" {
+			return hangar.VolumeExtended{}, usageErrorf("say how large it shall be, with --size GB or --size +GB")
+		}
+		wanted, err := newSize(v.SizeGB, size)
+		if err != nil {
+			return hangar.VolumeExtended{}, err
+		}
+		extended, err := p.ExtendVolume(cmd.Context(), v.Ref(), wanted)
+		if hangar.ReasonOf(err) == hangar.ReasonWrongState {
+			err = withHint(err, fmt.Sprintf("see `hangar volumes show %s %s`", v.App, v.ID))
+		}
+		return extended, err
+	}, func(extended hangar.VolumeExtended) extendedOutput {
+		return extendedOutput{volumeJSON(extended.Volume), extended.NeedsRestart}
+	}, func(extended hangar.VolumeExtended) error {
+		now := extended.Volume
+		if extended.NeedsRestart {
+			defer fmt.Fprintln(c.stdout, "Its Machine sees that when it starts next: hangar machine restart", now.App, now.AttachedMachine)
+		}
+		return c.sayf("Volume %s (%s) has %s.", now.ID, now.Name, gb(now.SizeGB))
+	})
+}
+
+// extendedOutput is what --json prints of a volume that was made larger.
+type extendedOutput struct {
+	Volume       volumeOutput `json:"volume"`
+	NeedsRestart bool         `json:"needs_restart"`
 }
 
 // newSize is what a volume of so many GB shall have: text is a size or +GB.
@@ -82,8 +83,8 @@ func newSize(has int, text string) (int, error) {
 
 func newVolumesUpdateCommand(c *volumesCommand) *cobra.Command {
 	var (
-		asJSON, scheduled bool
-		retention         int
+		scheduled bool
+		retention int
 	)
 	cmd := &cobra.Command{
 		Use:               "update [APP] [VOLUME]",
@@ -92,38 +93,31 @@ func newVolumesUpdateCommand(c *volumesCommand) *cobra.Command {
 		Example:           "  hangar volumes update hello data --snapshot-retention 30\n  hangar volumes update hello data --scheduled-snapshots=false",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var in hangar.VolumeUpdate
-			if cmd.Flags().Changed("snapshot-retention") {
-				if err := checkRetention(retention); err != nil {
-					return err
-				}
-				in.SnapshotRetention = &retention
-			}
-			if cmd.Flags().Changed("scheduled-snapshots") {
-				in.AutoBackup = &scheduled
-			}
-			if in == (hangar.VolumeUpdate{}) {
-				return usageErrorf("say what to change: --snapshot-retention or --scheduled-snapshots")
-			}
-			p, v, err := c.oneVolume(cmd.Context(), args, kept)
-			if err != nil {
-				return err
-			}
-			if v, err = p.UpdateVolume(cmd.Context(), v.Ref(), in); err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(volumeJSON(v))
-			}
-			fmt.Fprintf(c.stdout, "Volume %s (%s) has snapshots %s.\n", v.ID, v.Name, snapshotPlan(v))
-			return nil
-		},
 	}
 	cmd.Flags().IntVar(&retention, "snapshot-retention", 0, "days that later snapshots are kept, from 1 to 60")
 	cmd.Flags().BoolVar(&scheduled, "scheduled-snapshots", true, "take a snapshot every day; =false: on demand only")
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answeringAs(c.cli, cmd, func(cmd *cobra.Command, args []string) (*hangar.Volume, error) {
+		var in hangar.VolumeUpdate
+		if cmd.Flags().Changed("snapshot-retention") {
+			if err := checkRetention(retention); err != nil {
+				return nil, err
+			}
+			in.SnapshotRetention = &retention
+		}
+		if cmd.Flags().Changed("scheduled-snapshots") {
+			in.AutoBackup = &scheduled
+		}
+		if in == (hangar.VolumeUpdate{}) {
+			return nil, usageErrorf("say what to change: --snapshot-retention or --scheduled-snapshots")
+		}
+		p, v, err := c.oneVolume(cmd.Context(), args, kept)
+		if err != nil {
+			return nil, err
+		}
+		return p.UpdateVolume(cmd.Context(), v.Ref(), in)
+	}, volumeJSON, func(v *hangar.Volume) error {
+		return c.sayf("Volume %s (%s) has snapshots %s.", v.ID, v.Name, snapshotPlan(v))
+	})
 }
 
 func snapshotPlan(v *hangar.Volume) string {
@@ -166,10 +160,8 @@ func newVolumesDestroyCommand(c *volumesCommand) *cobra.Command {
 					volumes = append(volumes, v)
 				}
 			}
-			if !yes {
-				if err := c.confirm("Destroy %s?", volumeNames(volumes)); err != nil {
-					return err
-				}
+			if err := c.confirmUnless(yes, "Destroy %s?", volumeNames(volumes)); err != nil {
+				return err
 			}
 			var failed []error
 			for _, v := range volumes {
@@ -187,7 +179,7 @@ func newVolumesDestroyCommand(c *volumesCommand) *cobra.Command {
 			return errors.Join(failed...)
 		},
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	return cmd
 }
 
@@ -200,30 +192,25 @@ func volumeNames(volumes []*hangar.Volume) string {
 }
 
 func newVolumesUndeleteCommand(c *volumesCommand) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return answeringAs(c.cli, &cobra.Command{
 		Use:               "undelete [APP] [VOLUME]",
 		Aliases:           []string{"undestroy"},
 		Short:             "Have a destroyed volume back, within 24 hours",
 		Long:              "Have a destroyed volume back as it was, within 24 hours and unless its room was needed for other volumes. `hangar volumes list --all` shows which there are.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
-		RunE: c.onVolume(undeletable, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
-			back, err := p.UndeleteVolume(cmd.Context(), v.Ref())
-			if hangar.ReasonOf(err) == hangar.ReasonWrongState {
-				return withHint(err, fmt.Sprintf("see `hangar volumes list %s --all`; what is gone can be restored of a snapshot: hangar volumes snapshots list %s %s",
-					v.App, v.App, v.ID))
-			}
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(volumeJSON(back))
-			}
-			fmt.Fprintf(c.stdout, "Volume %s (%s) is back.\n", back.ID, back.Name)
-			return nil
-		}),
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	}, func(cmd *cobra.Command, args []string) (*hangar.Volume, error) {
+		p, v, err := c.oneVolume(cmd.Context(), args, undeletable)
+		if err != nil {
+			return nil, err
+		}
+		back, err := p.UndeleteVolume(cmd.Context(), v.Ref())
+		if hangar.ReasonOf(err) == hangar.ReasonWrongState {
+			err = withHint(err, fmt.Sprintf("see `hangar volumes list %s --all`; what is gone can be restored of a snapshot: hangar volumes snapshots list %s %s",
+				v.App, v.App, v.ID))
+		}
+		return back, err
+	}, volumeJSON, func(v *hangar.Volume) error {
+		return c.sayf("Volume %s (%s) is back.", v.ID, v.Name)
+	})
 }

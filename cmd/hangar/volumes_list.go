@@ -184,22 +184,13 @@ func yesNo(b bool) string {
 }
 
 func newVolumesShowCommand(c *volumesCommand) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "show [APP] [VOLUME]",
-		Aliases:           []string{"status", "inspect"},
-		Short:             "Show a volume",
-		Args:              cobra.MaximumNArgs(2),
-		ValidArgsFunction: c.completeVolume,
-		RunE: c.onVolume(kept, func(_ *cobra.Command, _ *client.Client, v *hangar.Volume) error {
-			if asJSON {
-				return c.printJSON(volumeJSON(v))
-			}
-			return c.printVolume(v)
-		}),
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+	return answeringAs(c.cli, &cobra.Command{
+		Use: "show [APP] [VOLUME]", Aliases: []string{"status", "inspect"}, Short: "Show a volume",
+		Args: cobra.MaximumNArgs(2), ValidArgsFunction: c.completeVolume,
+	}, func(cmd *cobra.Command, args []string) (*hangar.Volume, error) {
+		_, v, err := c.oneVolume(cmd.Context(), args, kept)
+		return v, err
+	}, volumeJSON, c.printVolume)
 }
 
 func (c *cli) printVolume(v *hangar.Volume) error {
@@ -246,34 +237,26 @@ func (c *cli) printVolume(v *hangar.Volume) error {
 }
 
 func newVolumesEventsCommand(c *volumesCommand) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "events [APP] [VOLUME]",
-		Short:             "Show what happened to a volume, newest first",
-		Args:              cobra.MaximumNArgs(2),
-		ValidArgsFunction: c.completeVolume,
-		RunE: c.onVolume(kept, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
-			events, err := p.VolumeEvents(cmd.Context(), v.Ref())
-			if err != nil {
-				return err
+	return listing(c.cli, &cobra.Command{
+		Use: "events [APP] [VOLUME]", Short: "Show what happened to a volume, newest first",
+		Args: cobra.MaximumNArgs(2), ValidArgsFunction: c.completeVolume,
+	}, func(cmd *cobra.Command, args []string) ([]hangar.VolumeEvent, error) {
+		p, v, err := c.oneVolume(cmd.Context(), args, kept)
+		if err != nil {
+			return nil, err
+		}
+		return p.VolumeEvents(cmd.Context(), v.Ref())
+	}, table[hangar.VolumeEvent]{
+		head: []string{"TIME", "EVENT", "RESULT", "SOURCE", "OF", "DETAIL"},
+		row: func(_ time.Time, e hangar.VolumeEvent) []string {
+			result := "ok"
+			if e.Fault != "" {
+				result = "FAILED"
 			}
-			if asJSON {
-				return c.printJSON(orEmpty(events))
+			return []string{
+				time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Type), result, string(e.Source),
+				firstOf(string(e.Machine), string(e.Snapshot)), firstOf(e.Fault, e.Text),
 			}
-			rows := [][]string{{"TIME", "EVENT", "RESULT", "SOURCE", "OF", "DETAIL"}}
-			for _, e := range events {
-				result := "ok"
-				if e.Fault != "" {
-					result = "FAILED"
-				}
-				rows = append(rows, []string{
-					time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Type), result, string(e.Source),
-					firstOf(string(e.Machine), string(e.Snapshot)), firstOf(e.Fault, e.Text),
-				})
-			}
-			return c.printTable(rows)
-		}),
-	}
-	jsonFlag(cmd, &asJSON)
-	return cmd
+		},
+	})
 }

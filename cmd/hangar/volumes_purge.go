@@ -52,10 +52,8 @@ func newVolumesPurgeCommand(c *volumesCommand) *cobra.Command {
 				fmt.Fprintln(c.stderr, "No destroyed volumes.")
 				return nil
 			}
-			if !yes {
-				if err := c.confirm("Remove %s of organization %s for good?", plural(len(ids), "destroyed volume", "destroyed volumes"), org); err != nil {
-					return err
-				}
+			if err := c.confirmUnless(yes, "Remove %s of organization %s for good?", plural(len(ids), "destroyed volume", "destroyed volumes"), org); err != nil {
+				return err
 			}
 			var failed []error
 			for _, id := range ids {
@@ -71,6 +69,6 @@ func newVolumesPurgeCommand(c *volumesCommand) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all destroyed volumes of the organization")
 	cmd.Flags().StringVar(&org, "org", "", "organization of the volumes (default that of the context, or personal)")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd, &yes)
 	return cmd
 }

@@ -126,15 +126,15 @@ func newSnapshotsCreateCommand(c *volumesCommand) *cobra.Command {
 		Long:              "Take a snapshot of a volume, also while a Machine writes to it. Ctrl-C ends the watching, not the snapshot.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
-		RunE: c.onVolume(kept, func(cmd *cobra.Command, p *client.Client, v *hangar.Volume) error {
+		RunE: c.onVolume(kept, func(ctx context.Context, p *client.Client, v *hangar.Volume) error {
 			began := time.Now()
-			s, err := p.CreateSnapshot(cmd.Context(), v.Ref())
+			s, err := p.CreateSnapshot(ctx, v.Ref())
 			see := fmt.Sprintf("hangar volumes snapshots list %s %s", v.App, v.ID)
 			if hangar.ReasonOf(err) == hangar.ReasonSnapshotRunning {
 				err = withHint(err, "wait for its end; see `"+see+"`")
 			}
 			if err == nil && !detach {
-				s, err = followSnapshot(cmd.Context(), p, v.Ref(), s, c.workProgress(asJSON || quiet))
+				s, err = followSnapshot(ctx, p, v.Ref(), s, c.workProgress(asJSON || quiet))
 			}
 			switch {
 			case err != nil:

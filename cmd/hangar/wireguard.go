@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 )
 
 func newWireguardCommand(c *cli) *cobra.Command {
@@ -182,18 +183,11 @@ func quickConfig(p *hangar.NewPeer, private string) string {
 func newWireguardListCommand(c *cli) *cobra.Command {
 	var f listFlags
 	cmd := &cobra.Command{
-		Use:               "list [ORG]",
-		Aliases:           []string{"ls"},
-		Short:             "List the computers that may connect, and when they did last",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: c.completeOrg,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
-				return err
-			}
+		Use: "list [ORG]", Aliases: []string{"ls"}, Short: "List the computers that may connect, and when they did last",
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.completeOrg,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
 			org := orgArgument(args)
-			list, err := p.Peers(cmd.Context(), org)
+			list, err := p.Peers(ctx, org)
 			if err != nil {
 				return err
 			}
@@ -206,7 +200,7 @@ func newWireguardListCommand(c *cli) *cobra.Command {
 				})
 			}
 			return c.printList(f, orEmpty(list), rows, fmt.Sprintf("No peers yet. Let a computer in: hangar wireguard create %s NAME", org))
-		},
+		}),
 	}
 	f.add(cmd, "names")
 	return cmd
@@ -214,21 +208,13 @@ func newWireguardListCommand(c *cli) *cobra.Command {
 
 func newWireguardRemoveCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:               "remove ORG NAME",
-		Aliases:           []string{"rm", "delete"},
-		Short:             "Cut a computer off, at once",
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: c.completePeer,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := c.connect()
-			if err != nil {
+		Use: "remove ORG NAME", Aliases: []string{"rm", "delete"}, Short: "Cut a computer off, at once",
+		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completePeer,
+		RunE: c.connected(func(ctx context.Context, p *client.Client, args []string) error {
+			if err := p.RemovePeer(ctx, orgArgument(args), args[1]); err != nil {
 				return err
 			}
-			if err := p.RemovePeer(cmd.Context(), orgArgument(args), args[1]); err != nil {
-				return err
-			}
-			fmt.Fprintf(c.stdout, "Peer %s of %s is cut off.\n", args[1], args[0])
-			return nil
-		},
+			return c.sayf("Peer %s of %s is cut off.", args[1], args[0])
+		}),
 	}
 }
