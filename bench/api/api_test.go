@@ -21,7 +21,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.out != "" || !slices.Equal(o.machines, []int{10}) || !o.skips(partPodman) || o.skips(partNginx) {
+	if o.out != "" || !slices.Equal(o.machines, []int{10}) || !o.skip.Has(partPodman) || o.skip.Has(partNginx) {
 		t.Errorf("a quick run is %+v", o)
 	}
 }

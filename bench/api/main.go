@@ -18,12 +18,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // options say what is measured.
@@ -34,7 +34,7 @@ type options struct {
 	clients  int
 	waiters  int
 	span     time.Duration // of one measurement
-	skip     []string
+	skip     harness.Parts
 	churn    int // how many Machines come and go, instead of all else; 0: none
 	bare     int // not to measure, but to be the bare program for so many; see bare
 }
@@ -46,21 +46,13 @@ const (
 	partWaiters = "waiters"
 )
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/api:", err)
-		os.Exit(1)
-	}
-}
+func main() { harness.Main("api", run) }
 
-func run() error {
+func run(ctx context.Context) error {
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	if o.bare > 0 {
 		return serveBare(ctx, o.bare, os.Stdin, os.Stdout)
 	}
@@ -108,11 +100,9 @@ func parse(args []string) (options, error) {
 		}
 		o.machines = append(o.machines, n)
 	}
-	o.skip = strings.FieldsFunc(skip, func(r rune) bool { return r == ',' || r == ' ' })
-	for _, s := range o.skip {
-		if !slices.Contains([]string{partPodman, partNginx, partWaiters}, s) {
-			return o, fmt.Errorf("-skip %s: no such part", s)
-		}
+	var err error
+	if o.skip, err = harness.ParseParts("skip", skip, partPodman, partNginx, partWaiters); err != nil {
+		return o, err
 	}
 	if o.clients < 1 || o.waiters < 1 || o.churn < 0 || o.span <= 0 || f.NArg() > 0 || !slices.IsSorted(o.machines) {
 		return o, errors.New("numbers must be positive, -machines ascending, and nothing may follow the flags")
@@ -126,8 +116,6 @@ func usualMachines() []int { return []int{100, 1000, 10_000} }
 func commas(numbers []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]")
 }
-
-func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
 
 // String is the flags that make the same run.
 func (o options) String() string {

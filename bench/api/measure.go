@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -71,10 +70,8 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	b.guest = filepath.Join(dir, "guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.guest, "./bench/guest")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the guest: %w\n%s", err, said)
+	if err := harness.Build(ctx, b.guest, "-trimpath", "-ldflags=-s -w", "./bench/guest"); err != nil {
+		return err
 	}
 	if b.options.churn > 0 {
 		return b.measureChurn(ctx)
@@ -96,13 +93,13 @@ func (b *bench) measure(ctx context.Context) error {
 		if err := b.compare(ctx, p); err != nil {
 			return err
 		}
-		if !b.options.skips(partWaiters) {
+		if !b.options.skip.Has(partWaiters) {
 			if err := b.fan(ctx, d, p); err != nil {
 				return fmt.Errorf("%d waiters: %w", b.options.waiters, err)
 			}
 		}
 	}
-	if !b.options.skips(partWaiters) {
+	if !b.options.skip.Has(partWaiters) {
 		if err := b.scatter(ctx, d, p); err != nil {
 			return fmt.Errorf("%d scattered waiters: %w", b.options.waiters, err)
 		}

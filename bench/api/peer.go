@@ -168,7 +168,7 @@ func (b *bench) compare(ctx context.Context, p *platform) error {
 		partNginx:  func() (*peer, error) { return nginx(ctx, b.dir, body) },
 		partPodman: func() (*peer, error) { return podman(ctx, b.dir) },
 	} {
-		if b.options.skips(name) {
+		if b.options.skip.Has(name) {
 			continue
 		}
 		other, err := make()

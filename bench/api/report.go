@@ -43,12 +43,7 @@ func (o options) heading() string {
 
 // report prints what was measured, and puts it into the file of results.
 func (b *bench) report(ctx context.Context) error {
-	text := b.markdown(ctx)
-	fmt.Print(text)
-	if b.options.out == "" {
-		return nil
-	}
-	return publish.Section(b.options.out, text)
+	return publish.Section(b.options.out, b.markdown(ctx))
 }
 
 func (b *bench) markdown(ctx context.Context) string {

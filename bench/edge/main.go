@@ -18,12 +18,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -38,7 +34,7 @@ const settle = 3 * time.Second
 type options struct {
 	bin     string
 	out     string
-	skip    string
+	skip    harness.Parts
 	rounds  int
 	seconds time.Duration
 	clients int
@@ -47,18 +43,14 @@ type options struct {
 	wakes   int
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/edge:", err)
-		os.Exit(1)
-	}
-}
+func main() { harness.Main("edge", run) }
 
-func run() (err error) {
+func run(ctx context.Context) (err error) {
 	var o options
+	var skip string
 	flag.StringVar(&o.bin, "bin", "bin", "directory of hangar, as `make build` leaves it")
 	flag.StringVar(&o.out, "out", "bench/RESULTS.md", "file to put the results into; empty: print them only")
-	flag.StringVar(&o.skip, "skip", "", "what to leave out, separated by commas: nginx, haproxy, caddy, load, idle, wake")
+	flag.StringVar(&skip, "skip", "", "what to leave out, separated by commas: nginx, haproxy, caddy, load, idle, wake")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured")
 	flag.DurationVar(&o.seconds, "for", 3*time.Second, "how long each load lasts")
 	flag.IntVar(&o.clients, "clients", 32, "how many connections ask at once")
@@ -66,12 +58,12 @@ func run() (err error) {
 	flag.Int64Var(&o.body, "body", 1<<30, "how many bytes are fetched in one body")
 	flag.IntVar(&o.wakes, "wakes", 50, "how many Machines are woken at once, at most")
 	flag.Parse()
-	if os.Geteuid() != 0 {
-		return errors.New("running Machines needs root")
+	if o.skip, err = harness.ParseParts("skip", skip, "nginx", "haproxy", "caddy", "load", "idle", "wake"); err != nil {
+		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	if err := harness.NeedRoot(); err != nil {
+		return err
+	}
 	var undo harness.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
 
@@ -81,10 +73,7 @@ func run() (err error) {
 	}
 	undo.Add(func() error { return os.RemoveAll(dir) })
 	guest := filepath.Join(dir, "guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", guest, "./bench/edge/guest")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
+	if err := harness.Build(ctx, guest, "./bench/edge/guest"); err != nil {
 		return err
 	}
 	p, err := startPlatform(ctx, o.bin, guest, &undo)
@@ -92,25 +81,19 @@ func run() (err error) {
 		return err
 	}
 	r := newReport(o)
-	if !o.skips("load") {
+	if !o.skip.Has("load") {
 		if err := r.proxies(ctx, p, dir, &undo); err != nil {
 			return err
 		}
 	}
-	if !o.skips("wake") {
+	if !o.skip.Has("wake") {
 		if err := r.wakes(ctx, p); err != nil {
 			return err
 		}
 	}
 	section := r.section(publish.Server())
-	fmt.Println(section)
-	if o.out == "" {
-		return nil
-	}
 	return publish.Section(o.out, section)
 }
-
-func (o *options) skips(what string) bool { return slices.Contains(strings.Split(o.skip, ","), what) }
 
 // proxies measures all proxies in front of one Machine.
 func (r *report) proxies(ctx context.Context, p *platform, dir string, undo *harness.Undo) error {
@@ -123,7 +106,7 @@ func (r *report) proxies(ctx context.Context, p *platform, dir string, undo *har
 		return err
 	}
 	for _, plan := range plans {
-		if r.o.skips(plan.name) {
+		if r.o.skip.Has(plan.name) {
 			continue
 		}
 		f, err := startPeer(ctx, plan, dir, to, undo)
@@ -133,7 +116,7 @@ func (r *report) proxies(ctx context.Context, p *platform, dir string, undo *har
 		r.fronts = append(r.fronts, f)
 	}
 	// First, while none of them has memory left over from a load.
-	if !r.o.skips("idle") {
+	if !r.o.skip.Has("idle") {
 		for _, f := range r.fronts[1:] {
 			if err := r.resting(ctx, f); err != nil {
 				return err

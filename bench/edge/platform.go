@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,83 +15,68 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/bench/harness"
-	"github.com/hangar-platform/hangar/client"
 )
 
 const (
 	app = hangar.AppName("edge")
 	// rawPort passes through to the guest's port 9090.
 	rawPort = 9090
-	// readyWithin bounds how long a daemon may take to serve.
-	readyWithin = time.Minute
 )
 
 // platform is a daemon with its edge.
 type platform struct {
-	d     *harness.Daemon
-	c     *client.Client
-	image string // of the guest
+	*harness.Platform
 	http  string // where its edge serves, host:port
 	https string
 }
 
 func startPlatform(ctx context.Context, bin, guest string, undo *harness.Undo) (*platform, error) {
-	d, err := harness.Start(ctx, harness.Options{
+	started, err := harness.StartPlatform(ctx, harness.Options{
 		// All load comes from one client here.
-		Program: filepath.Join(bin, "hangar"), Args: []string{"--client-connections", "20000", "--client-handshakes", "1000000"}, Ready: readyWithin,
-	})
+		Program: filepath.Join(bin, "hangar"), Args: []string{"--client-connections", "20000", "--client-handshakes", "1000000"},
+	}, guest, undo)
 	if err != nil {
 		return nil, err
 	}
-	undo.Add(d.Down)
-	p := &platform{d: d}
-	if p.image, err = d.Push(ctx, guest, "guest:1"); err != nil {
-		return nil, err
-	}
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
+	p := &platform{Platform: started}
 	for name, to := range map[string]*string{"http.addr": &p.http, "https.addr": &p.https} {
-		raw, err := os.ReadFile(filepath.Join(d.Dir(), name))
+		raw, err := os.ReadFile(filepath.Join(p.Dir(), name))
 		if err != nil {
 			return nil, err
 		}
 		*to = strings.TrimSpace(string(raw))
 	}
-	p.c = client.New("http://"+d.Addr, token, client.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))
-	undo.Add(func() error { p.c.Close(); return nil })
 	return p, nil
 }
 
 // app makes an App with addresses and one Machine, and waits until that is started.
 func (p *platform) app(ctx context.Context, name hangar.AppName, config hangar.MachineConfig, kinds ...hangar.AddressKind) (*hangar.Machine, []hangar.Address, error) {
-	if _, err := p.c.CreateApp(ctx, hangar.AppCreate{Name: name, Org: hangar.OrgPersonal}); err != nil {
+	if _, err := p.Client.CreateApp(ctx, hangar.AppCreate{Name: name, Org: hangar.OrgPersonal}); err != nil {
 		return nil, nil, err
 	}
 	var addresses []hangar.Address
 	for _, kind := range kinds {
-		a, err := p.c.AllocateAddress(ctx, name, hangar.AddressCreate{Kind: kind})
+		a, err := p.Client.AllocateAddress(ctx, name, hangar.AddressCreate{Kind: kind})
 		if err != nil {
 			return nil, nil, err
 		}
 		addresses = append(addresses, *a)
 	}
-	m, err := p.c.CreateMachine(ctx, name, hangar.MachineCreate{Config: config})
+	m, err := p.Client.CreateMachine(ctx, name, hangar.MachineCreate{Config: config})
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err = p.c.WaitMachine(ctx, m.Ref(), hangar.MachineWait{}); err != nil {
+	if _, err = p.Client.WaitMachine(ctx, m.Ref(), hangar.MachineWait{}); err != nil {
 		return nil, nil, err
 	}
-	m, err = p.c.Machine(ctx, m.Ref())
+	m, err = p.Client.Machine(ctx, m.Ref())
 	return m, addresses, err
 }
 
 // config runs the guest behind services.
 func (p *platform) config(memory int, services ...hangar.Service) hangar.MachineConfig {
 	return hangar.MachineConfig{
-		Image: p.image, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: memory}, Services: services,
+		Image: p.Image, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: memory}, Services: services,
 	}
 }
 
@@ -118,7 +102,7 @@ func (p *platform) front(ctx context.Context) (direct, edge *front, to netip.Add
 	}
 	at := func(ip netip.Addr, port int) string { return netip.AddrPortFrom(ip, uint16(port)).String() }
 	direct = &front{name: nameDirect, http: at(m.PrivateIP, 8080), tcp: at(m.PrivateIP, rawPort)}
-	edge = &front{name: nameHangar, version: "this tree", pids: func() []int { return []int{p.d.PID()} }, http: p.http, https: p.https, tcp: at(addresses[1].IP, rawPort)}
+	edge = &front{name: nameHangar, version: "this tree", pids: func() []int { return []int{p.PID()} }, http: p.http, https: p.https, tcp: at(addresses[1].IP, rawPort)}
 	return direct, edge, m.PrivateIP, errors.Join(started(ctx, direct.http), started(ctx, edge.tcp))
 }
 
@@ -157,14 +141,14 @@ func (p *platform) rest(ctx context.Context, all []sleeper, state hangar.Machine
 		group.Go(func() error {
 			var err error
 			if state == hangar.MachineSuspended {
-				err = p.c.SuspendMachine(ctx, s.ref)
+				err = p.Client.SuspendMachine(ctx, s.ref)
 			} else {
-				err = p.c.StopMachine(ctx, s.ref, hangar.MachineStop{})
+				err = p.Client.StopMachine(ctx, s.ref, hangar.MachineStop{})
 			}
 			if err != nil {
 				return err
 			}
-			_, err = p.c.WaitMachine(ctx, s.ref, hangar.MachineWait{States: []hangar.MachineState{state}})
+			_, err = p.Client.WaitMachine(ctx, s.ref, hangar.MachineWait{States: []hangar.MachineState{state}})
 			return err
 		})
 	}
@@ -192,10 +176,10 @@ func (p *platform) wake(ctx context.Context, all []sleeper, edge bool) ([]time.D
 }
 
 func (p *platform) byAPI(ctx context.Context, s sleeper) error {
-	if _, err := p.c.StartMachine(ctx, s.ref); err != nil {
+	if _, err := p.Client.StartMachine(ctx, s.ref); err != nil {
 		return err
 	}
-	if _, err := p.c.WaitMachine(ctx, s.ref, hangar.MachineWait{}); err != nil {
+	if _, err := p.Client.WaitMachine(ctx, s.ref, hangar.MachineWait{}); err != nil {
 		return err
 	}
 	address := netip.AddrPortFrom(s.ip, 8080).String()

@@ -18,15 +18,12 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"runtime"
-	"slices"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
 )
 
 // options say what is measured, and how often.
@@ -36,7 +33,7 @@ type options struct {
 	json   string
 	runs   int
 	quick  bool
-	skip   []string
+	skip   harness.Parts
 	cpus   int
 	seed   uint64
 	busyOK bool
@@ -49,24 +46,16 @@ const (
 	partFootprint = "footprint"
 )
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/machine:", err)
-		os.Exit(1)
-	}
-}
+func main() { harness.Main("machine", run) }
 
-func run() error {
+func run(ctx context.Context) error {
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("running Machines needs root")
+	if err := harness.NeedRoot(); err != nil {
+		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	b := &bench{options: o, results: newResults(), rng: rand.New(rand.NewPCG(o.seed, 0))} //nolint:gosec // an order of measuring is no secret
 	err = b.measure(ctx)
 	if err == nil {
@@ -101,16 +90,12 @@ func parse(args []string) (options, error) {
 			o.out = ""
 		}
 	}
-	o.skip = strings.FieldsFunc(skip, func(r rune) bool { return r == ',' || r == ' ' })
-	for _, s := range o.skip {
-		if !slices.Contains([]string{nameRunsc, namePodman, partMemory, partCrowd, partFootprint}, s) {
-			return o, fmt.Errorf("-skip %s: no such part", s)
-		}
+	var err error
+	if o.skip, err = harness.ParseParts("skip", skip, nameRunsc, namePodman, partMemory, partCrowd, partFootprint); err != nil {
+		return o, err
 	}
 	if o.runs < 1 || o.cpus < 1 || f.NArg() > 0 {
 		return o, errors.New("-runs and -cpus must be positive, and nothing may follow the flags")
 	}
 	return o, nil
 }
-
-func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }

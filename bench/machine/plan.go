@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -88,7 +87,7 @@ func (b *bench) measure(ctx context.Context) error {
 		}
 		fmt.Fprintf(os.Stderr, "run %d of %d done after %s\n", round+1, b.options.runs, time.Since(began).Round(time.Second))
 	}
-	if b.options.skips(partFootprint) {
+	if b.options.skip.Has(partFootprint) {
 		return nil
 	}
 	return b.footprint(ctx)
@@ -103,7 +102,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	b.dir = dir
 	b.cleanup.Add(func() error { return os.RemoveAll(dir) })
 	b.program = filepath.Join(dir, "rootfs", "guest")
-	if err := b.build(ctx, b.program, "./bench/guest"); err != nil {
+	if err := harness.Build(ctx, b.program, "-ldflags=-s -w", "-trimpath", "./bench/guest"); err != nil {
 		return err
 	}
 	if err := os.Chmod(filepath.Dir(b.program), 0o755); err != nil { //nolint:gosec // a root directory
@@ -125,7 +124,7 @@ func (b *bench) prepare(ctx context.Context) error {
 
 // prepareOthers makes the systems that Machines are compared with.
 func (b *bench) prepareOthers(ctx context.Context) error {
-	if b.options.skips(nameRunsc) && b.options.skips(namePodman) {
+	if b.options.skip.Has(nameRunsc) && b.options.skip.Has(namePodman) {
 		return nil
 	}
 	wires, err := makeWires(ctx, max(crowdFew, b.most()))
@@ -145,9 +144,9 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 			return err
 		}
 	}
-	if !b.options.skips(nameRunsc) {
+	if !b.options.skip.Has(nameRunsc) {
 		b.stock = filepath.Join(b.dir, "runsc")
-		if err := b.build(ctx, b.stock, "-tags=runsc", "./bench/runsc"); err != nil {
+		if err := harness.Build(ctx, b.stock, "-ldflags=-s -w", "-trimpath", "-tags=runsc", "./bench/runsc"); err != nil {
 			return err
 		}
 		r := &runsc{program: b.stock, dir: filepath.Join(b.dir, "sandboxes"), rootfs: rootfs, wires: wires}
@@ -157,7 +156,7 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 		b.cleanup.Add(r.remove)
 		b.systems = append(b.systems, r)
 	}
-	if b.options.skips(namePodman) {
+	if b.options.skip.Has(namePodman) {
 		b.podman = "left out"
 		return nil
 	}
@@ -179,7 +178,7 @@ func (b *bench) prepareOthers(ctx context.Context) error {
 // most is how many instances of a system there are at once.
 func (b *bench) most() int {
 	switch {
-	case b.options.skips(partCrowd):
+	case b.options.skip.Has(partCrowd):
 		return 1
 	case b.options.quick:
 		return crowdFew
@@ -188,23 +187,12 @@ func (b *bench) most() int {
 	}
 }
 
-// build makes a program of this module.
-func (b *bench) build(ctx context.Context, target string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", target}, args...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build %s: %w", args[len(args)-1], err)
-	}
-	return nil
-}
-
 // round is what is done in one run, before it is shuffled.
 func (b *bench) round(n int) []func(context.Context) error {
 	var jobs []func(context.Context) error
 	for _, s := range b.systems {
 		crowds := []int{1}
-		if !b.options.skips(partCrowd) {
+		if !b.options.skip.Has(partCrowd) {
 			crowds = append(crowds, crowdFew)
 			if !b.options.quick && n%everyCrowd == 0 {
 				crowds = append(crowds, crowdMost)
@@ -213,7 +201,7 @@ func (b *bench) round(n int) []func(context.Context) error {
 		for _, crowd := range crowds {
 			jobs = append(jobs, func(ctx context.Context) error { return b.life(ctx, s, crowd) })
 		}
-		if !s.Suspends() || b.options.skips(partMemory) {
+		if !s.Suspends() || b.options.skip.Has(partMemory) {
 			continue
 		}
 		for _, mb := range []int{256, 1024} {
@@ -288,7 +276,7 @@ func (b *bench) life(ctx context.Context, s system, n int) (err error) {
 			return err
 		}
 	}
-	if s.Suspends() && !b.options.skips(partMemory) {
+	if s.Suspends() && !b.options.skip.Has(partMemory) {
 		before := make([]int, n)
 		if err := each(ctx, n, func(ctx context.Context, i int) (err error) {
 			before[i], err = touch(ctx, in[i], smallMB)

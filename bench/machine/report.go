@@ -48,17 +48,12 @@ const heading = "## Machines: `make bench-machine`"
 
 // report writes what was measured.
 func (b *bench) report() error {
-	text := b.markdown(context.Background())
-	fmt.Print(text)
 	if b.options.json != "" {
 		if err := b.writeJSON(); err != nil {
 			return err
 		}
 	}
-	if b.options.out == "" {
-		return nil
-	}
-	return publish.Section(b.options.out, text)
+	return publish.Section(b.options.out, b.markdown(context.Background()))
 }
 
 func (b *bench) markdown(ctx context.Context) string {

@@ -44,7 +44,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.out != "" || o.runs >= 30 || !o.skips(namePodman) || !o.skips(partCrowd) || o.skips(nameRunsc) {
+	if o.out != "" || o.runs >= 30 || !o.skip.Has(namePodman) || !o.skip.Has(partCrowd) || o.skip.Has(nameRunsc) {
 		t.Errorf("a quick run is %+v", o)
 	}
 }

@@ -78,7 +78,7 @@ func measureDNS(ctx context.Context, o options) (_ string, err error) {
 		name  string
 		start func(ctx context.Context, dir string) (*dnsServer, error)
 	}{{"hangar", startHangarDNS}, {peerDnsmasq, startDnsmasq}, {peerUnbound, startUnbound}} {
-		if _, err := exec.LookPath(begin.name); o.skips(begin.name) || begin.name != "hangar" && err != nil {
+		if _, err := exec.LookPath(begin.name); o.skip.Has(begin.name) || begin.name != "hangar" && err != nil {
 			continue
 		}
 		server, err := begin.start(ctx, dir)

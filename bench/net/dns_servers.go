@@ -58,8 +58,8 @@ func startHangarDNS(ctx context.Context, _ string) (*dnsServer, error) {
 }
 
 // runDNSServer is hangar's name server with the Machines of the benchmark.
-func runDNSServer() error {
-	ctx, cancel := context.WithCancel(context.Background())
+func runDNSServer(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	view := catalog.New(machines{}, nil)
 	server := dns.New(dns.Config{

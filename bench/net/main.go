@@ -13,12 +13,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
 )
 
@@ -27,8 +25,8 @@ type options struct {
 	out    string
 	span   time.Duration // of one measurement of the name server in a round
 	rounds int
-	only   []string // parts
-	skip   []string // peers
+	only   harness.Parts
+	skip   harness.Parts // peers
 }
 
 // part is one thing to measure, with a section of its own in the results.
@@ -52,31 +50,21 @@ func main() {
 			run = runDNSServer
 		}
 	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/net:", err)
-		os.Exit(1)
-	}
+	harness.Main("net", run)
 }
 
-func run() error {
+func run(ctx context.Context) error {
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	for _, p := range parts {
-		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
+		if len(o.only) > 0 && !o.only.Has(p.name) {
 			continue
 		}
 		section, err := p.measure(ctx, o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		fmt.Print(section)
-		if o.out == "" {
-			continue
 		}
 		if err := publish.Section(o.out, section); err != nil {
 			return err
@@ -102,28 +90,18 @@ func parse(args []string) (options, error) {
 	if quick {
 		o.out, o.span, o.rounds = "", time.Second, 1
 	}
-	o.only, o.skip = list(only), list(skip)
-	for _, name := range o.only {
-		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			return o, fmt.Errorf("-only %s: no such part", name)
-		}
+	var err error
+	if o.only, err = harness.ParseParts("only", only, partRules, partDNS); err != nil {
+		return o, err
 	}
-	for _, name := range o.skip {
-		if name != peerDnsmasq && name != peerUnbound {
-			return o, fmt.Errorf("-skip %s: no such peer", name)
-		}
+	if o.skip, err = harness.ParseParts("skip", skip, peerDnsmasq, peerUnbound); err != nil {
+		return o, err
 	}
 	if o.span <= 0 || o.rounds < 1 || f.NArg() > 0 {
 		return o, errors.New("-span and -rounds must be positive, and nothing may follow the flags")
 	}
 	return o, nil
 }
-
-func list(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-func (o *options) skips(peer string) bool { return slices.Contains(o.skip, peer) }
 
 // String is the flags that make the same run.
 func (o options) String() string {

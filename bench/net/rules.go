@@ -84,12 +84,11 @@ func measureRules(ctx context.Context, o options) (string, error) {
 }
 
 // runRules is the process that measures.
-func runRules() (err error) {
+func runRules(ctx context.Context) (err error) {
 	var rounds int
 	if _, err := fmt.Sscan(os.Args[2], &rounds); err != nil {
 		return err
 	}
-	ctx := context.Background()
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return err
 	}

@@ -18,9 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Section writes a section, which begins with its heading, into a file: in the place of
-// the one with the same heading, or at the end.
+// Section prints a section, which begins with its heading, and writes it into a file, if one is
+// named: in the place of the one with the same heading, or at the end.
 func Section(file, section string) error {
+	fmt.Println(strings.TrimRight(section, "\n"))
+	if file == "" {
+		return nil
+	}
 	old, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

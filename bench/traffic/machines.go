@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -13,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// readyWithin bounds how long a daemon may take to serve, and a sandbox to listen.
+// readyWithin bounds how long a sandbox may take to listen.
 const readyWithin = time.Minute
 
 // machines are two Machines of one network.
@@ -23,28 +22,18 @@ type machines struct {
 }
 
 func startMachines(ctx context.Context, program, guest string, undo *harness.Undo) (*machines, error) {
-	d, err := harness.Start(ctx, harness.Options{Program: program, Ready: readyWithin})
+	p, err := harness.StartPlatform(ctx, harness.Options{Program: program}, guest, undo)
 	if err != nil {
 		return nil, err
 	}
-	undo.Add(d.Down)
-	ref, err := d.Push(ctx, guest, "guest:1")
-	if err != nil {
-		return nil, err
-	}
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	m := &machines{c: client.New("http://"+d.Addr, token, client.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))}
-	undo.Add(func() error { m.c.Close(); return nil })
+	m := &machines{c: p.Client}
 	const app = "traffic"
 	if _, err := m.c.CreateApp(ctx, hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
 		return nil, err
 	}
 	for _, at := range []**hangar.Machine{&m.from, &m.to} {
 		*at, err = m.c.CreateMachine(ctx, app, hangar.MachineCreate{Config: hangar.MachineConfig{
-			Image: ref, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: 512},
+			Image: p.Image, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: 512},
 		}})
 		if err != nil {
 			return nil, err

@@ -18,13 +18,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
@@ -46,14 +43,9 @@ type system interface {
 	run(ctx context.Context, command string, n int) (string, error)
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/traffic:", err)
-		os.Exit(1)
-	}
-}
+func main() { harness.Main("traffic", run) }
 
-func run() (err error) {
+func run(ctx context.Context) (err error) {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory of hangar, as `make build` leaves it")
 	flag.StringVar(&o.out, "out", "bench/RESULTS.md", "file to put the results into; empty: print them only")
@@ -61,12 +53,9 @@ func run() (err error) {
 	flag.IntVar(&o.seconds, "seconds", 3, "how long is sent each time")
 	flag.IntVar(&o.pings, "pings", 3000, "how many bytes go there and back each time")
 	flag.Parse()
-	if os.Geteuid() != 0 {
-		return errors.New("running Machines needs root")
+	if err := harness.NeedRoot(); err != nil {
+		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var undo harness.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
 
@@ -96,10 +85,6 @@ func run() (err error) {
 		fmt.Fprintf(os.Stderr, "round %d of %d: %.0f and %.0f MB/s\n", i+1, o.rounds, r.rates[0][i]/1e6, r.rates[1][i]/1e6)
 	}
 	section := r.section(o, publish.Server())
-	fmt.Println(section)
-	if o.out == "" {
-		return nil
-	}
 	return publish.Section(o.out, section)
 }
 
@@ -113,18 +98,10 @@ func build(ctx context.Context, undo *harness.Undo) (programs, error) {
 	}
 	undo.Add(func() error { return os.RemoveAll(dir) })
 	p := programs{guest: filepath.Join(dir, "guest"), runsc: filepath.Join(dir, "runsc")}
-	for _, args := range [][]string{
-		{"build", "-o", p.guest, "./bench/traffic/guest"},
-		{"build", "-tags", "runsc", "-o", p.runsc, "./bench/runsc"},
-	} {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stderr = os.Stderr
-		if err := cmd.Run(); err != nil {
-			return p, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
-		}
+	if err := harness.Build(ctx, p.guest, "./bench/traffic/guest"); err != nil {
+		return p, err
 	}
-	return p, nil
+	return p, harness.Build(ctx, p.runsc, "-tags", "runsc", "./bench/runsc")
 }
 
 // results are by system: Machines, and plain sandboxes.

@@ -64,7 +64,7 @@ func (b *bench) places(ctx context.Context, undo *harness.Undo) ([]*place, error
 		return nil, err
 	}
 	all := []*place{{name: placeHost, run: b.onHost(hostDir), forget: dropCaches}}
-	if !b.skips(placeRunsc) {
+	if !b.skip.Has(placeRunsc) {
 		p, err := b.startRunsc(ctx, undo)
 		if err != nil {
 			return nil, err

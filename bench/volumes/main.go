@@ -19,11 +19,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
@@ -37,7 +34,7 @@ type options struct {
 	seconds   int
 	mb        int
 	snapshots int
-	skip      []string
+	skip      harness.Parts
 }
 
 // The parts that can be skipped, beside the peers.
@@ -47,12 +44,7 @@ const (
 	partFreeze    = "freeze"
 )
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/volumes:", err)
-		os.Exit(1)
-	}
-}
+func main() { harness.Main("volumes", run) }
 
 func parse() (o options, err error) {
 	var skip string
@@ -64,11 +56,8 @@ func parse() (o options, err error) {
 	flag.IntVar(&o.snapshots, "snapshots", 30, "how many snapshots are taken while a Machine writes")
 	flag.StringVar(&skip, "skip", "", "what to leave out, separated by commas: io, snapshots, freeze, runsc, kopia, restic, qemu-img")
 	flag.Parse()
-	o.skip = strings.FieldsFunc(skip, func(r rune) bool { return r == ',' || r == ' ' })
-	for _, s := range o.skip {
-		if !slices.Contains([]string{partIO, partSnapshots, partFreeze, placeRunsc, peerKopia, peerRestic, peerQEMU}, s) {
-			return o, fmt.Errorf("-skip %s: no such part", s)
-		}
+	if o.skip, err = harness.ParseParts("skip", skip, partIO, partSnapshots, partFreeze, placeRunsc, peerKopia, peerRestic, peerQEMU); err != nil {
+		return o, err
 	}
 	if o.rounds < 1 || o.seconds < 1 || o.mb < 64 || o.snapshots < 1 || flag.NArg() > 0 {
 		return o, errors.New("the numbers must be positive, -mb at least 64, and nothing may follow the flags")
@@ -76,19 +65,14 @@ func parse() (o options, err error) {
 	return o, nil
 }
 
-func (o *options) skips(part string) bool { return slices.Contains(o.skip, part) }
-
-func run() (err error) {
+func run(ctx context.Context) (err error) {
 	o, err := parse()
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("running Machines needs root")
+	if err := harness.NeedRoot(); err != nil {
+		return err
 	}
-	// The first signal ends the measuring and lets it clean up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var undo harness.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
 
@@ -98,33 +82,29 @@ func run() (err error) {
 	}
 	undo.Add(func() error { return os.RemoveAll(dir) })
 	b := &bench{options: o, dir: dir, guest: filepath.Join(dir, "guest")}
-	if err := build(ctx, b.guest, "./bench/volumes/guest"); err != nil {
+	if err := harness.Build(ctx, b.guest, "./bench/volumes/guest"); err != nil {
 		return err
 	}
 	if b.platform, err = startPlatform(ctx, o, b.guest, &undo); err != nil {
 		return err
 	}
 	var r results
-	if !o.skips(partIO) {
+	if !o.skip.Has(partIO) {
 		if r.places, err = b.measureIO(ctx, &undo); err != nil {
 			return err
 		}
 	}
-	if !o.skips(partSnapshots) {
+	if !o.skip.Has(partSnapshots) {
 		if r.stores, err = b.measureSnapshots(ctx); err != nil {
 			return err
 		}
 	}
-	if !o.skips(partFreeze) {
+	if !o.skip.Has(partFreeze) {
 		if r.frozen, err = b.measureFreeze(ctx); err != nil {
 			return err
 		}
 	}
 	section := r.section(ctx, &b.options, b.notes)
-	fmt.Println(section)
-	if o.out == "" {
-		return nil
-	}
 	return publish.Section(o.out, section)
 }
 
@@ -139,11 +119,6 @@ type bench struct {
 
 func (b *bench) note(format string, args ...any) {
 	b.notes = append(b.notes, fmt.Sprintf(format, args...))
-}
-
-// build builds a program of this module.
-func build(ctx context.Context, to string, args ...string) error {
-	return command(ctx, append([]string{"CGO_ENABLED=0"}, os.Environ()...), "go", append([]string{"build", "-o", to}, args...)...)
 }
 
 // command runs a program, whose output is of interest only when it fails.

@@ -48,7 +48,7 @@ func (b *bench) peers(ctx context.Context) ([]peer, error) {
 		{peerRestic, fetchRestic, restic},
 		{peerQEMU, nil, qemu},
 	} {
-		if b.skips(p.name) {
+		if b.skip.Has(p.name) {
 			continue
 		}
 		program, err := exec.LookPath(p.name)

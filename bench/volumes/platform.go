@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,13 +12,10 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/bench/harness"
-	"github.com/hangar-platform/hangar/client"
 )
 
 const (
 	app = hangar.AppName("volumes")
-	// readyWithin bounds how long a daemon may take to serve.
-	readyWithin = time.Minute
 	// snapshotWithin bounds a snapshot or a restore.
 	snapshotWithin = 10 * time.Minute
 	// look is how often a volume is asked for whether it is done.
@@ -29,30 +25,15 @@ const (
 )
 
 // platform is a daemon with one App.
-type platform struct {
-	d     *harness.Daemon
-	c     *client.Client
-	image string // of the guest
-}
+type platform struct{ *harness.Platform }
 
 func startPlatform(ctx context.Context, o options, guest string, undo *harness.Undo) (*platform, error) {
-	d, err := harness.Start(ctx, harness.Options{Program: filepath.Join(o.bin, "hangar"), Ready: readyWithin})
+	p, err := harness.StartPlatform(ctx, harness.Options{Program: filepath.Join(o.bin, "hangar")}, guest, undo)
 	if err != nil {
 		return nil, err
 	}
-	undo.Add(d.Down)
-	p := &platform{d: d}
-	if p.image, err = d.Push(ctx, guest, "guest:1"); err != nil {
-		return nil, err
-	}
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	p.c = client.New("http://"+d.Addr, token, client.WithHTTPClient(&http.Client{Transport: &http.Transport{}}))
-	undo.Add(func() error { p.c.Close(); return nil })
-	_, err = p.c.CreateApp(ctx, hangar.AppCreate{Name: app, Org: hangar.OrgPersonal})
-	return p, err
+	_, err = p.Client.CreateApp(ctx, hangar.AppCreate{Name: app, Org: hangar.OrgPersonal})
+	return &platform{p}, err
 }
 
 // machine is a Machine with a volume.
@@ -67,14 +48,14 @@ func (p *platform) volume(ctx context.Context, in hangar.VolumeCreate) (hangar.V
 	in.Name = "bench"
 	off := false
 	in.AutoBackup = &off
-	v, err := p.c.CreateVolume(ctx, app, in)
+	v, err := p.Client.CreateVolume(ctx, app, in)
 	if err != nil {
 		return hangar.VolumeRef{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
 	defer cancel()
 	for {
-		now, err := p.c.Volume(ctx, v.Ref())
+		now, err := p.Client.Volume(ctx, v.Ref())
 		switch {
 		case err != nil:
 			return v.Ref(), err
@@ -93,22 +74,22 @@ func (p *platform) machine(ctx context.Context, in hangar.VolumeCreate) (*machin
 	if err != nil {
 		return nil, err
 	}
-	made, err := p.c.CreateMachine(ctx, app, hangar.MachineCreate{Config: hangar.MachineConfig{
-		Image: p.image, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: 512},
+	made, err := p.Client.CreateMachine(ctx, app, hangar.MachineCreate{Config: hangar.MachineConfig{
+		Image: p.Image, Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 2, MemoryMB: 512},
 		Mounts: []hangar.Mount{{Volume: string(volume.ID), Path: onVolume}},
 	}})
 	if err != nil {
 		return nil, err
 	}
 	m := &machine{p: p, ref: made.Ref(), volume: volume}
-	_, err = p.c.WaitMachine(ctx, m.ref, hangar.MachineWait{})
+	_, err = p.Client.WaitMachine(ctx, m.ref, hangar.MachineWait{})
 	return m, err
 }
 
 // run executes the guest in the Machine.
 func (m *machine) run(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	result, err := m.p.c.ExecMachine(ctx, m.ref, hangar.ExecRequest{Command: append([]string{"/guest"}, args...)},
+	result, err := m.p.Client.ExecMachine(ctx, m.ref, hangar.ExecRequest{Command: append([]string{"/guest"}, args...)},
 		hangar.ExecStreams{Stdout: &stdout, Stderr: &stderr})
 	if err == nil && result.ExitCode != 0 {
 		err = fmt.Errorf("guest %s ended with %d: %s", strings.Join(args, " "), result.ExitCode, stderr.String())
@@ -117,31 +98,31 @@ func (m *machine) run(ctx context.Context, args ...string) (string, error) {
 }
 
 func (m *machine) stop(ctx context.Context) error {
-	if err := m.p.c.StopMachine(ctx, m.ref, hangar.MachineStop{Timeout: 10 * time.Second}); err != nil {
+	if err := m.p.Client.StopMachine(ctx, m.ref, hangar.MachineStop{Timeout: 10 * time.Second}); err != nil {
 		return err
 	}
-	_, err := m.p.c.WaitMachine(ctx, m.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}})
+	_, err := m.p.Client.WaitMachine(ctx, m.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}})
 	return err
 }
 
 func (m *machine) start(ctx context.Context) error {
-	if _, err := m.p.c.StartMachine(ctx, m.ref); err != nil {
+	if _, err := m.p.Client.StartMachine(ctx, m.ref); err != nil {
 		return err
 	}
-	_, err := m.p.c.WaitMachine(ctx, m.ref, hangar.MachineWait{})
+	_, err := m.p.Client.WaitMachine(ctx, m.ref, hangar.MachineWait{})
 	return err
 }
 
 // remove destroys the Machine and the volume.
 func (m *machine) remove(ctx context.Context) error {
-	err := m.p.c.DestroyMachine(ctx, m.ref, hangar.MachineDestroy{Force: true})
+	err := m.p.Client.DestroyMachine(ctx, m.ref, hangar.MachineDestroy{Force: true})
 	if err == nil {
-		_, err = m.p.c.WaitMachine(ctx, m.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}})
+		_, err = m.p.Client.WaitMachine(ctx, m.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}})
 	}
 	if err != nil {
 		return err
 	}
-	_, err = m.p.c.DestroyVolume(ctx, m.volume)
+	_, err = m.p.Client.DestroyVolume(ctx, m.volume)
 	return err
 }
 
@@ -149,12 +130,12 @@ func (m *machine) remove(ctx context.Context) error {
 func (p *platform) snapshot(ctx context.Context, volume hangar.VolumeRef) (*hangar.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
 	defer cancel()
-	asked, err := p.c.CreateSnapshot(ctx, volume)
+	asked, err := p.Client.CreateSnapshot(ctx, volume)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		all, err := p.c.Snapshots(ctx, volume)
+		all, err := p.Client.Snapshots(ctx, volume)
 		if err != nil {
 			return nil, err
 		}
@@ -173,7 +154,7 @@ func (p *platform) snapshot(ctx context.Context, volume hangar.VolumeRef) (*hang
 
 // imageOf is the file of a volume.
 func (p *platform) imageOf(volume hangar.VolumeRef) string {
-	return filepath.Join(p.d.Dir(), "volumes", string(volume.ID), "image")
+	return filepath.Join(p.Dir(), "volumes", string(volume.ID), "image")
 }
 
 // mountOf is where this host has mounted a volume that a Machine uses, or nothing.

@@ -18,7 +18,7 @@ const sandboxName = "volumes"
 // host.
 func (b *bench) startRunsc(ctx context.Context, undo *harness.Undo) (*place, error) {
 	r := &harness.Runsc{Program: filepath.Join(b.dir, "runsc"), Dir: filepath.Join(b.dir, "sandbox"), Network: "none"}
-	if err := build(ctx, r.Program, "-tags", "runsc", "./bench/runsc"); err != nil {
+	if err := harness.Build(ctx, r.Program, "-tags", "runsc", "./bench/runsc"); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{"rootfs" + onVolume, "data"} {

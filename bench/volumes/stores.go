@@ -71,7 +71,7 @@ func (b *bench) newSubject(ctx context.Context, name string, encrypted bool) (*s
 	}
 	s := &subject{machine: m}
 	s.store = &store{
-		name: name, holds: filepath.Join(b.platform.d.Dir(), "snapshots"),
+		name: name, holds: filepath.Join(b.platform.Dir(), "snapshots"),
 		begin: func(context.Context) error { return nil },
 		save: func(ctx context.Context) (_ *hangar.Snapshot, err error) {
 			s.last, err = b.platform.snapshot(ctx, m.volume)
@@ -84,7 +84,7 @@ func (b *bench) newSubject(ctx context.Context, name string, encrypted bool) (*s
 		end: func(ctx context.Context) error {
 			err := m.remove(ctx)
 			if s.back.ID != "" {
-				_, destroyed := b.platform.c.DestroyVolume(ctx, s.back)
+				_, destroyed := b.platform.Client.DestroyVolume(ctx, s.back)
 				err = errors.Join(err, destroyed)
 			}
 			return err
