@@ -1,6 +1,7 @@
 package hangar
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -78,9 +79,7 @@ func (c *MachineConfig) NamedChecks() []NamedCheck {
 	for i := range c.Services {
 		s := &c.Services[i]
 		for n, k := range s.Checks {
-			if k.Port == 0 {
-				k.Port = s.InternalPort
-			}
+			k.Port = cmp.Or(k.Port, s.InternalPort)
 			name := serviceCheckName(n, &k)
 			for more := n + 1; taken[name]; more++ { // services may share a port
 				name = serviceCheckName(more, &k)
@@ -107,12 +106,8 @@ func (k Check) named(name string) NamedCheck {
 		Readiness: k.Kind == "readiness",
 		TLS:       k.Protocol == "https", ServerName: k.TLSServerName, SkipVerify: k.TLSSkipVerify,
 	}
-	if n.Method == "" {
-		n.Method = "GET"
-	}
-	if n.Path == "" {
-		n.Path = "/"
-	}
+	n.Method = cmp.Or(n.Method, "GET")
+	n.Path = cmp.Or(n.Path, "/")
 	return n
 }
 

@@ -1,6 +1,7 @@
 package hangar
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,9 +32,7 @@ func (in *VolumeCreate) Complete() error {
 	case in.Source != "" && !in.Source.Valid():
 		return badVolume("source_volume_id", "%.40q is not the id of a volume", in.Source)
 	}
-	if in.SnapshotRetention == 0 {
-		in.SnapshotRetention = DefaultSnapshotRetain
-	}
+	in.SnapshotRetention = cmp.Or(in.SnapshotRetention, DefaultSnapshotRetain)
 	if err := checkRetention(in.SnapshotRetention); err != nil {
 		return err
 	}
@@ -47,12 +46,8 @@ func (in *VolumeCreate) Complete() error {
 	if in.Snapshot != "" || in.Source != "" {
 		return nil
 	}
-	if in.SizeGB == 0 {
-		in.SizeGB = DefaultVolumeGB
-	}
-	if in.FSType == "" {
-		in.FSType = FSExt4
-	}
+	in.SizeGB = cmp.Or(in.SizeGB, DefaultVolumeGB)
+	in.FSType = cmp.Or(in.FSType, FSExt4)
 	return nil
 }
 

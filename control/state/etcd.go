@@ -91,12 +91,8 @@ type Etcd struct {
 // ErrLocked if another process has the directory. ctx bounds the start only.
 func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	s := &Etcd{prefix: cfg.Prefix, limit: cfg.Timeout, log: cfg.Log}
-	if s.prefix == "" {
-		s.prefix = DefaultPrefix
-	}
-	if s.limit == 0 {
-		s.limit = DefaultTimeout
-	}
+	s.prefix = cmp.Or(s.prefix, DefaultPrefix)
+	s.limit = cmp.Or(s.limit, DefaultTimeout)
 	if len(cfg.Endpoints) > 0 {
 		client, err := clientv3.New(clientv3.Config{
 			Endpoints:            cfg.Endpoints,
@@ -183,9 +179,7 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
 	c.QuotaBackendBytes = cfg.QuotaBytes
-	if c.QuotaBackendBytes == 0 {
-		c.QuotaBackendBytes = DefaultQuotaBytes
-	}
+	c.QuotaBackendBytes = cmp.Or(c.QuotaBackendBytes, DefaultQuotaBytes)
 	c.MaxRequestBytes = maxRequestBytes
 	c.MaxWalFiles = keptLogs
 	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptForOthers

@@ -19,6 +19,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"hash/fnv"
 	"net"
@@ -121,12 +122,8 @@ type probe struct {
 
 // New returns a Checker that watches nothing yet.
 func New(o Options) *Checker {
-	if o.AtOnce == 0 {
-		o.AtOnce = DefaultAtOnce
-	}
-	if o.PerMachine == 0 {
-		o.PerMachine = DefaultPerMachine
-	}
+	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
+	o.PerMachine = cmp.Or(o.PerMachine, DefaultPerMachine)
 	return &Checker{
 		o: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.AtOnce), machines: make(map[hangar.MachineID]*machine),
 		queue: pqueue.New(

@@ -12,6 +12,7 @@
 package ociimage
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ func FromBinary(name string, c Config) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if c.Platform.Architecture == "" {
-		c.Platform.Architecture = arch
-	}
+	c.Platform.Architecture = cmp.Or(c.Platform.Architecture, arch)
 	if c.Platform.Architecture != arch {
 		return nil, fmt.Errorf("%s is made for %s, not for %s", name, arch, c.Platform.Architecture)
 	}
@@ -178,12 +177,8 @@ func build(c Config, fill func(*layerWriter) error) (_ *Image, err error) {
 
 func (c Config) platform() v1.Platform {
 	p := c.Platform
-	if p.OS == "" {
-		p.OS = "linux"
-	}
-	if p.Architecture == "" {
-		p.Architecture = runtime.GOARCH
-	}
+	p.OS = cmp.Or(p.OS, "linux")
+	p.Architecture = cmp.Or(p.Architecture, runtime.GOARCH)
 	return p
 }
 

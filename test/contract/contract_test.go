@@ -75,8 +75,9 @@ func TestTokenEnds(t *testing.T) {
 	testTokenEnds(t, address, serve(t, l, address))
 }
 
-func TestOverTCP(t *testing.T) {
-	h := serve(t, nil, "")
+// services runs the contract of every service but that of peers, which needs a network.
+func services(t *testing.T, h contract.Harness) {
+	t.Helper()
 	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
 	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
@@ -86,10 +87,15 @@ func TestOverTCP(t *testing.T) {
 	t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
 	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
 	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
-	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 	t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
 	t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
+}
+
+func TestOverTCP(t *testing.T) {
+	h := serve(t, nil, "")
+	services(t, h)
+	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
@@ -99,19 +105,8 @@ func TestOverUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := serve(t, l, "unix://"+path)
-	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
-	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
-	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
-	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
-	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
-	t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
-	t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
-	t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
-	t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
+	services(t, h)
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
-	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
-	t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
-	t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
 }
 
 func TestWrongToken(t *testing.T) {

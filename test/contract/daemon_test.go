@@ -34,19 +34,8 @@ func TestDaemon(t *testing.T) {
 				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 				Sleep: []string{"sleep", "1000"},
 			})
-			t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
-			t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
-			t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
-			t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
-			t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })
-			t.Run("secrets", func(t *testing.T) { contract.SecretService(t, h) })
-			t.Run("secret keys", func(t *testing.T) { contract.SecretKeyService(t, h) })
-			t.Run("registries", func(t *testing.T) { contract.RegistryService(t, h) })
+			services(t, h)
 			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
-			t.Run("identity", func(t *testing.T) { contract.IdentityService(t, h) })
-			t.Run("certificates", func(t *testing.T) { contract.CertificateService(t, h) })
-			t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
-			t.Run("addresses", func(t *testing.T) { contract.AddressService(t, h) })
 			if driver != "fake" { // whose Machines are on no network
 				t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 			}

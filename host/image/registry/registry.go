@@ -21,6 +21,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -95,27 +96,13 @@ type Registry struct {
 
 // New returns a Registry that does nothing before Open.
 func New(opts Options) *Registry {
-	if opts.ManifestBytes == 0 {
-		opts.ManifestBytes = DefaultManifestBytes
-	}
-	if opts.BlobBytes == 0 {
-		opts.BlobBytes = DefaultBlobBytes
-	}
-	if opts.UploadAge == 0 {
-		opts.UploadAge = DefaultUploadAge
-	}
-	if opts.OrgUploads == 0 {
-		opts.OrgUploads = DefaultOrgUploads
-	}
-	if opts.UploadBytes == 0 {
-		opts.UploadBytes = DefaultUploadBytes
-	}
-	if opts.MinRate == 0 {
-		opts.MinRate = DefaultMinRate
-	}
-	if opts.MaxStall == 0 {
-		opts.MaxStall = DefaultMaxStall
-	}
+	opts.ManifestBytes = cmp.Or(opts.ManifestBytes, DefaultManifestBytes)
+	opts.BlobBytes = cmp.Or(opts.BlobBytes, DefaultBlobBytes)
+	opts.UploadAge = cmp.Or(opts.UploadAge, DefaultUploadAge)
+	opts.OrgUploads = cmp.Or(opts.OrgUploads, DefaultOrgUploads)
+	opts.UploadBytes = cmp.Or(opts.UploadBytes, DefaultUploadBytes)
+	opts.MinRate = cmp.Or(opts.MinRate, DefaultMinRate)
+	opts.MaxStall = cmp.Or(opts.MaxStall, DefaultMaxStall)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
