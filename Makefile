@@ -78,7 +78,7 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # These have code, or tests, that are not there under the race detector.
-NORACE = ./internal/http1 ./edge/proxy ./host/archive
+NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive
 
 # Everything but the end-to-end tests, which take longer. Tests use bin/hangar.
 test: build s3-server acme-server h2spec ## vet and run every test with the race detector (root: real Machines)

@@ -38,8 +38,9 @@ var rules = map[string]rule{
 	"":             {},
 	"internal/...": {imports: language},
 
-	"api":    {imports: language, tests: []string{"test/contract/..."}},
-	"client": {imports: language, tests: []string{"api", "test/contract/..."}},
+	"api":     {imports: plus(language, "api/..."), tests: []string{"test/contract/..."}},
+	"api/...": {imports: plus(language, "api/openapi/...")},
+	"client":  {imports: language, tests: []string{"api", "test/contract/..."}},
 
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract/..."}},
 	"control/auth":            {imports: plus(language, "control/state")},
@@ -81,7 +82,7 @@ var rules = map[string]rule{
 	"edge/proxy/...": {imports: language},
 
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
-	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
+	"cmd/...":      {imports: plus(everything, "cmd/hangar/...", "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
 	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
 	"examples/...": {},

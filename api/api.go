@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
-	"github.com/hangar-platform/hangar/internal/openapi/reference"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/openapi/reference"
 )
 
 // The bounds of a request; see the package comment.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 const (

@@ -19,9 +19,9 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
-	"github.com/hangar-platform/hangar/internal/openapi/reference"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/reference"
 )
 
 func mounted() *server {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 )
 
 // described is an operation of the document, as those who attack it need it.

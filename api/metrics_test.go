@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 )
 
 // Administrators read the counters, others do not, and a server without any has no

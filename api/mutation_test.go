@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 )
 
 var seed = flag.Uint64("seed", 1, "what the random mutations of TestMutatedConfigs follow from")

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 // operation says of a route what the OpenAPI document says of it. Body and Answer

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 // documentPath is where the document of the API is.

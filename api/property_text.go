@@ -4,7 +4,7 @@ import (
 	"reflect"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 // texts say of properties what their names do not.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 // newSchemas knows the types that read and write their JSON themselves, and those

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hangar-platform/hangar/internal/hostcheck"
+	"github.com/hangar-platform/hangar/cmd/hangar/hostcheck"
 )
 
 const doctorLong = `Check whether this server can run the platform, and say how to mend what is missing.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/http1"
+	"github.com/hangar-platform/hangar/edge/proxy/http1"
 )
 
 var (

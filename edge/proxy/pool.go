@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/http1"
+	"github.com/hangar-platform/hangar/edge/proxy/http1"
 )
 
 const (

@@ -37,10 +37,10 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/proxy/access"
+	"github.com/hangar-platform/hangar/edge/proxy/http1"
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
 	"github.com/hangar-platform/hangar/internal/connlimit"
-	"github.com/hangar-platform/hangar/internal/http1"
 )
 
 // Entry is how a connection of a client came in.

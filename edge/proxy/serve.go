@@ -13,7 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
-	"github.com/hangar-platform/hangar/internal/http1"
+	"github.com/hangar-platform/hangar/edge/proxy/http1"
 )
 
 // clientConn is what the edge knows of a client's connection.

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/client"
-	"github.com/hangar-platform/hangar/internal/openapi"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 

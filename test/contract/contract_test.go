@@ -14,8 +14,8 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/client"
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 	"github.com/hangar-platform/hangar/test/contract"
 	"github.com/hangar-platform/hangar/test/contract/fake"
 )

@@ -26,9 +26,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/internal/freeport"
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
 )
 
 // Options say how a daemon is run.

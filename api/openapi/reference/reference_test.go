@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hangar-platform/hangar/internal/openapi"
-	"github.com/hangar-platform/hangar/internal/openapi/reference"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/openapi/reference"
 )
 
 // hostile stands in every text: none may be taken for HTML.

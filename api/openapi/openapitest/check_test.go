@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hangar-platform/hangar/internal/openapi/openapitest"
+	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 )
 
 const document = `{"openapi":"3.1.0","info":{"title":"t","version":"1"},"paths":{

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hangar-platform/hangar/internal/openapi"
+	"github.com/hangar-platform/hangar/api/openapi"
 )
 
 type inner struct {
