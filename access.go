@@ -8,12 +8,12 @@ type Authorization string
 // Access is what somebody may want to do: actions on one thing, and perhaps a command to
 // execute in it.
 type Access struct {
-	Actions Action    // ActionControl alone, with a Command
-	Org     OrgSlug   // empty: that of the App
-	App     AppName   // empty: the organization itself
-	Machine MachineID // empty: the App itself
-	Volume  VolumeID  // empty: the App itself; not beside a Machine
-	Command []string  // empty: none
+	Actions Action    `json:"action"`               // ActionControl alone, with a Command
+	Org     OrgSlug   `json:"org_slug,omitempty"`   // empty: that of the App
+	App     AppName   `json:"app_name,omitempty"`   // empty: the organization itself
+	Machine MachineID `json:"machine_id,omitempty"` // empty: the App itself
+	Volume  VolumeID  `json:"volume_id,omitempty"`  // empty: the App itself; not beside a Machine
+	Command []string  `json:"command,omitempty"`    // empty: none
 }
 
 // Validate checks the shape of an access. It answers CodeInvalid, naming the field.

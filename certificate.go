@@ -34,12 +34,12 @@ const (
 
 // IssuedCertificate is a certificate that the edge has.
 type IssuedCertificate struct {
-	Kind      CertificateKind
-	Status    CertificateStatus
-	KeyType   string // "ecdsa" or "rsa"
-	Issuer    string // its common name
-	CreatedAt time.Time
-	ExpiresAt time.Time
+	Kind      CertificateKind   `json:"kind"`
+	Status    CertificateStatus `json:"status"`
+	KeyType   string            `json:"key_type,omitempty"` // "ecdsa" or "rsa"
+	Issuer    string            `json:"issuer,omitempty"`   // its common name
+	CreatedAt time.Time         `json:"created_at,omitzero"`
+	ExpiresAt time.Time         `json:"expires_at,omitzero"`
 }
 
 // CertificateError is why a certificate was not issued.

@@ -31,8 +31,9 @@ const ownershipLabel = "_hangar-ownership."
 // which either is enough. The values hold ids, which are never given to another App or
 // organization.
 type HostnameOwnership struct {
-	Name               Hostname
-	AppValue, OrgValue string
+	Name     Hostname `json:"name"`
+	AppValue string   `json:"app_value"`
+	OrgValue string   `json:"org_value"`
 }
 
 // Ownership is the record that proves the Hostname for an App and its organization. A

@@ -16,9 +16,9 @@ const MaxAudience = 1 << 10
 
 // IdentityTokenRequest is the wish for an identity token.
 type IdentityTokenRequest struct {
-	Audience string // who shall accept the token; empty: the address of the platform and, as its path, the organization
+	Audience string `json:"aud,omitempty"` // who shall accept the token; empty: the address of the platform and, as its path, the organization
 	// AWSPrincipalTags adds the tags by which policies of AWS tell Machines apart.
-	AWSPrincipalTags bool
+	AWSPrincipalTags bool `json:"aws_principal_tags,omitempty"`
 }
 
 // Validate answers CodeInvalid and names the field that is wrong.

@@ -15,10 +15,10 @@ const MaxPlacements = 1000
 
 // RegionRoom says what a region has room for.
 type RegionRoom struct {
-	Region Region
+	Region Region `json:"code"`
 	// Capacity is how many more Machines find memory that no other has been promised.
 	// Hosts promise more than they have, so that 0 does not mean that none can be made.
-	Capacity int
+	Capacity int `json:"capacity"`
 }
 
 // PlacementQuery asks where new Machines would go.

@@ -20,8 +20,8 @@ type Secret struct {
 
 // Secrets are all of an App at one time.
 type Secrets struct {
-	List    []Secret // sorted by name
-	Version int      // grows with every change of the App's secrets; 0: there was none
+	List    []Secret `json:"secrets"` // sorted by name
+	Version int      `json:"version"` // grows with every change of the App's secrets; 0: there was none
 }
 
 // SecretQuery says how secrets are read.

@@ -50,15 +50,15 @@ type NewToken struct {
 
 // TokenCreate is the wish for a new token.
 type TokenCreate struct {
-	Kind     TokenKind
-	Name     string  // at most 100 characters; empty: made of the kind. Tokens may share one
-	User     string  // at most 100 characters; empty: the subject of who makes it; only who may write to the organization names others
-	Org      OrgSlug // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal
-	Apps     []AppName
-	Machines []MachineID
-	Actions  Action // of TokenCustom
-	Commands []CommandRule
-	Expiry   string // see ParseExpiry; empty: also no later than the token that makes it
+	Kind     TokenKind     `json:"kind"`
+	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: made of the kind. Tokens may share one
+	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of who makes it; only who may write to the organization names others
+	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal
+	Apps     []AppName     `json:"apps,omitempty"`
+	Machines []MachineID   `json:"machines,omitempty"`
+	Actions  Action        `json:"actions,omitzero"` // of TokenCustom
+	Commands []CommandRule `json:"commands,omitempty"`
+	Expiry   string        `json:"expiry,omitempty"` // see ParseExpiry; empty: also no later than the token that makes it
 }
 
 // The lifetimes of tokens.

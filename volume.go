@@ -179,24 +179,24 @@ func (u VolumeUsage) Total() int64 { return u.Blocks * u.BlockSize }
 
 // VolumeCreate is the wish for a new volume.
 type VolumeCreate struct {
-	Name              string
-	Region            Region     // empty: the server's
-	SizeGB            int        // 0: DefaultVolumeGB, or the size of what it is made from
-	Encrypted         *bool      // nil: true
-	FSType            FSType     // empty: FSExt4
-	SnapshotRetention int        // days; 0: DefaultSnapshotRetain
-	AutoBackup        *bool      // nil: true
-	Snapshot          SnapshotID // to restore; empty: none
-	Source            VolumeID   // to fork; empty: none
-	UniqueZone        *bool      // nil: true; every volume of one host has a zone of its own
-	UniqueZoneAppWide bool
-	Compute           *Guest // of the Machine that will mount it: a host without room for that is not chosen
+	Name              string     `json:"name"`
+	Region            Region     `json:"region,omitempty"`              // empty: the server's
+	SizeGB            int        `json:"size_gb,omitempty"`             // 0: DefaultVolumeGB, or the size of what it is made from
+	Encrypted         *bool      `json:"encrypted,omitempty"`           // nil: true
+	FSType            FSType     `json:"fstype,omitempty"`              // empty: FSExt4
+	SnapshotRetention int        `json:"snapshot_retention,omitempty"`  // days; 0: DefaultSnapshotRetain
+	AutoBackup        *bool      `json:"auto_backup_enabled,omitempty"` // nil: true
+	Snapshot          SnapshotID `json:"snapshot_id,omitempty"`         // to restore; empty: none
+	Source            VolumeID   `json:"source_volume_id,omitempty"`    // to fork; empty: none
+	UniqueZone        *bool      `json:"require_unique_zone,omitempty"` // nil: true; every volume of one host has a zone of its own
+	UniqueZoneAppWide bool       `json:"unique_zone_app_wide,omitempty"`
+	Compute           *Guest     `json:"compute,omitempty"` // of the Machine that will mount it: a host without room for that is not chosen
 }
 
 // VolumeUpdate changes settings of a volume; nil leaves one as it is.
 type VolumeUpdate struct {
-	SnapshotRetention *int // days; of later snapshots
-	AutoBackup        *bool
+	SnapshotRetention *int  `json:"snapshot_retention,omitempty"` // days; of later snapshots
+	AutoBackup        *bool `json:"auto_backup_enabled,omitempty"`
 }
 
 // VolumeExtended answers an extension.

@@ -38,11 +38,7 @@ type certificateAnswer struct {
 		AAAA  []netip.Addr    `json:"aaaa"`
 		CNAME hangar.Hostname `json:"cname"`
 
-		Ownership struct {
-			Name     hangar.Hostname `json:"name"`
-			AppValue string          `json:"app_value"`
-			OrgValue string          `json:"org_value"`
-		} `json:"ownership"`
+		Ownership hangar.HostnameOwnership `json:"ownership"`
 	} `json:"dns_requirements"`
 	Proof       hangar.HostnameProof `json:"proof"`
 	ClaimEndsAt time.Time            `json:"claim_ends_at"`
@@ -54,7 +50,7 @@ func (a *certificateAnswer) certificate(app hangar.AppName) *hangar.Certificate 
 	c := &hangar.Certificate{
 		Hostname: a.Hostname, App: app, ACME: a.ACME, Custom: a.Custom, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 		CertificateState: hangar.CertificateState{Errors: a.Errors, RateLimitedUntil: a.RateLimitedUntil},
-		Proof:            a.Proof, ClaimEndsAt: a.ClaimEndsAt, Ownership: hangar.HostnameOwnership(a.Requirements.Ownership),
+		Proof:            a.Proof, ClaimEndsAt: a.ClaimEndsAt, Ownership: a.Requirements.Ownership,
 		A: a.Requirements.A, AAAA: a.Requirements.AAAA, CNAME: a.Requirements.CNAME,
 	}
 	for _, i := range a.Certificates {

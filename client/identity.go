@@ -17,10 +17,7 @@ func (c *Client) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, 
 	if ref != (hangar.MachineRef{}) {
 		to = post(machinePath(ref, "oidc_token"))
 	}
-	to.in = struct {
-		Audience         string `json:"aud,omitempty"`
-		AWSPrincipalTags bool   `json:"aws_principal_tags,omitempty"`
-	}{in.Audience, in.AWSPrincipalTags}
+	to.in = in
 	res, err := c.send(ctx, to)
 	if err != nil {
 		return "", err

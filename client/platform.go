@@ -24,19 +24,10 @@ func (c *Client) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.Regi
 		in.query.Set("memory_mb", strconv.Itoa(guest.MemoryMB))
 	}
 	var out struct {
-		Regions []struct {
-			Code     hangar.Region `json:"code"`
-			Capacity int           `json:"capacity"`
-		} `json:"Regions"`
+		Regions []hangar.RegionRoom `json:"Regions"`
 	}
-	if err := c.do(ctx, in, &out); err != nil {
-		return nil, err
-	}
-	rooms := make([]hangar.RegionRoom, len(out.Regions))
-	for i, r := range out.Regions {
-		rooms[i] = hangar.RegionRoom{Region: r.Code, Capacity: r.Capacity}
-	}
-	return rooms, nil
+	err := c.do(ctx, in, &out)
+	return out.Regions, err
 }
 
 // Health is what a server says of itself to anyone.

@@ -8,12 +8,6 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// secretsAnswer are the secrets of an App.
-type secretsAnswer struct {
-	Secrets []hangar.Secret `json:"secrets"`
-	Version int             `json:"version"`
-}
-
 // Secrets implements hangar.SecretService.
 func (c *Client) Secrets(ctx context.Context, app hangar.AppName, q hangar.SecretQuery) (hangar.Secrets, error) {
 	in := get(appPath(app, "secrets"))
@@ -22,9 +16,9 @@ func (c *Client) Secrets(ctx context.Context, app hangar.AppName, q hangar.Secre
 }
 
 func (c *Client) secrets(ctx context.Context, in call) (hangar.Secrets, error) {
-	var out secretsAnswer
+	var out hangar.Secrets
 	err := c.do(ctx, in, &out)
-	return hangar.Secrets{List: out.Secrets, Version: out.Version}, err
+	return out, err
 }
 
 // Secret implements hangar.SecretService.
@@ -53,7 +47,7 @@ func (c *Client) SetSecrets(ctx context.Context, app hangar.AppName, values map[
 
 // DeleteSecret implements hangar.SecretService.
 func (c *Client) DeleteSecret(ctx context.Context, app hangar.AppName, name string) (int, error) {
-	var out secretsAnswer
+	var out hangar.Secrets
 	err := c.do(ctx, call{method: http.MethodDelete, path: appPath(app, "secrets", name)}, &out)
 	return out.Version, err
 }

@@ -11,17 +11,7 @@ import (
 // CreateToken implements hangar.TokenService.
 func (c *Client) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hangar.NewToken, error) {
 	to := post("/v1/tokens")
-	to.in = struct {
-		Kind     hangar.TokenKind     `json:"kind"`
-		Name     string               `json:"name,omitempty"`
-		User     string               `json:"user,omitempty"`
-		Org      hangar.OrgSlug       `json:"org_slug,omitempty"`
-		Apps     []hangar.AppName     `json:"apps,omitempty"`
-		Machines []hangar.MachineID   `json:"machines,omitempty"`
-		Actions  hangar.Action        `json:"actions,omitzero"`
-		Commands []hangar.CommandRule `json:"commands,omitempty"`
-		Expiry   string               `json:"expiry,omitempty"`
-	}{in.Kind, in.Name, in.User, in.Org, in.Apps, in.Machines, in.Actions, in.Commands, in.Expiry}
+	to.in = in
 	var made struct {
 		Text string `json:"token"`
 		hangar.Token
@@ -87,26 +77,16 @@ func (c *Client) presented(ctx context.Context, in call) ([]*hangar.Token, error
 	return tokens, nil
 }
 
-// access is how the API reads and writes an access.
-type access struct {
-	Actions hangar.Action    `json:"action"`
-	Org     hangar.OrgSlug   `json:"org_slug,omitempty"`
-	App     hangar.AppName   `json:"app_name,omitempty"`
-	Machine hangar.MachineID `json:"machine_id,omitempty"`
-	Volume  hangar.VolumeID  `json:"volume_id,omitempty"`
-	Command []string         `json:"command,omitempty"`
-}
-
 // Authorize implements hangar.TokenService.
 func (c *Client) Authorize(ctx context.Context, header hangar.Authorization, in hangar.Access) (hangar.Access, error) {
 	to := post("/v1/tokens/authorize")
 	to.in = struct {
 		Header hangar.Authorization `json:"header"`
-		Access access               `json:"access"`
-	}{header, access(in)}
+		Access hangar.Access        `json:"access"`
+	}{header, in}
 	var out struct {
-		Access access `json:"access"`
+		Access hangar.Access `json:"access"`
 	}
 	err := c.do(ctx, to, &out)
-	return hangar.Access(out.Access), err
+	return out.Access, err
 }

@@ -12,46 +12,19 @@ import (
 
 // volumeAnswer is a volume as the API writes it.
 type volumeAnswer struct {
-	ID                hangar.VolumeID    `json:"id"`
-	Name              string             `json:"name"`
-	App               hangar.AppName     `json:"app_name"`
-	State             hangar.VolumeState `json:"state"`
-	SizeGB            int                `json:"size_gb"`
-	Region            hangar.Region      `json:"region"`
-	Zone              string             `json:"zone"`
-	Host              hangar.HostID      `json:"host_id"`
-	Encrypted         bool               `json:"encrypted"`
-	AttachedMachine   hangar.MachineID   `json:"attached_machine_id"`
-	CreatedAt         time.Time          `json:"created_at"`
-	UpdatedAt         time.Time          `json:"updated_at"`
-	Blocks            int64              `json:"blocks"`
-	BlockSize         int64              `json:"block_size"`
-	BlocksFree        int64              `json:"blocks_free"`
-	BlocksAvail       int64              `json:"blocks_avail"`
-	FSType            hangar.FSType      `json:"fstype"`
-	SnapshotRetention int                `json:"snapshot_retention"`
-	AutoBackup        bool               `json:"auto_backup_enabled"`
-	HostStatus        string             `json:"host_status"`
-	Wanted            hangar.FSType      `json:"wanted_fstype"`
-	NeedsRestart      bool               `json:"needs_restart"`
-	Filling           hangar.Filling     `json:"filling"`
-	DestroyedAt       time.Time          `json:"destroyed_at"`
-	UndeleteUntil     time.Time          `json:"undelete_until"`
+	hangar.Volume
+	hangar.VolumeUsage
+	AttachedTo    hangar.MachineID `json:"attached_machine_id"`
+	UndeleteUntil time.Time        `json:"undelete_until"`
 }
 
 func (a volumeAnswer) volume() *hangar.Volume {
-	v := &hangar.Volume{
-		ID: a.ID, Name: a.Name, App: a.App, State: a.State, SizeGB: a.SizeGB, Region: a.Region, Zone: a.Zone, Host: a.Host, Encrypted: a.Encrypted,
-		AttachedMachine: a.AttachedMachine, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt, SnapshotRetention: a.SnapshotRetention,
-		AutoBackup: a.AutoBackup, HostStatus: a.HostStatus, Wanted: a.Wanted, NeedsRestart: a.NeedsRestart, Filling: a.Filling, DestroyedAt: a.DestroyedAt,
-		Usage: hangar.VolumeUsage{
-			FSType: a.FSType, Blocks: a.Blocks, BlockSize: a.BlockSize, BlocksFree: a.BlocksFree, BlocksAvail: a.BlocksAvail,
-		},
-	}
+	v := a.Volume
+	v.Usage, v.AttachedMachine = a.VolumeUsage, a.AttachedTo
 	if !a.UndeleteUntil.IsZero() { // what is told to clients who do not know the state
 		v.State = hangar.VolumePendingDestroy
 	}
-	return v
+	return &v
 }
 
 func volumesOf(answers []volumeAnswer) []*hangar.Volume {
@@ -62,26 +35,10 @@ func volumesOf(answers []volumeAnswer) []*hangar.Volume {
 	return list
 }
 
-// volumeWish is the body of create.
-type volumeWish struct {
-	Name              string            `json:"name"`
-	Region            hangar.Region     `json:"region,omitempty"`
-	SizeGB            int               `json:"size_gb,omitempty"`
-	Encrypted         *bool             `json:"encrypted,omitempty"`
-	FSType            hangar.FSType     `json:"fstype,omitempty"`
-	SnapshotRetention int               `json:"snapshot_retention,omitempty"`
-	AutoBackup        *bool             `json:"auto_backup_enabled,omitempty"`
-	Snapshot          hangar.SnapshotID `json:"snapshot_id,omitempty"`
-	Source            hangar.VolumeID   `json:"source_volume_id,omitempty"`
-	UniqueZone        *bool             `json:"require_unique_zone,omitempty"`
-	UniqueZoneAppWide bool              `json:"unique_zone_app_wide,omitempty"`
-	Compute           *hangar.Guest     `json:"compute,omitempty"`
-}
-
 // CreateVolume implements hangar.VolumeService.
 func (c *Client) CreateVolume(ctx context.Context, app hangar.AppName, in hangar.VolumeCreate) (*hangar.Volume, error) {
 	to := post(appPath(app, "volumes"))
-	to.in = volumeWish(in)
+	to.in = in
 	return c.volume(ctx, to)
 }
 
@@ -136,10 +93,7 @@ func (c *Client) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hanga
 
 // UpdateVolume implements hangar.VolumeService.
 func (c *Client) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hangar.VolumeUpdate) (*hangar.Volume, error) {
-	return c.volume(ctx, call{method: http.MethodPut, path: volumePath(ref), in: struct {
-		SnapshotRetention *int  `json:"snapshot_retention,omitempty"`
-		AutoBackup        *bool `json:"auto_backup_enabled,omitempty"`
-	}(in)})
+	return c.volume(ctx, call{method: http.MethodPut, path: volumePath(ref), in: in})
 }
 
 // ExtendVolume implements hangar.VolumeService.
@@ -188,30 +142,14 @@ func (c *Client) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]hang
 
 // snapshotAnswer is a snapshot as the API writes it.
 type snapshotAnswer struct {
-	ID            hangar.SnapshotID    `json:"id"`
-	Volume        hangar.VolumeID      `json:"volume_id"`
-	State         hangar.SnapshotState `json:"status"`
-	Size          int64                `json:"size"`
-	VolumeSize    int64                `json:"volume_size"`
-	Digest        string               `json:"digest"`
-	CreatedAt     time.Time            `json:"created_at"`
-	FinishedAt    time.Time            `json:"finished_at"`
-	RetentionDays int                  `json:"retention_days"`
-	Daily         bool                 `json:"daily"`
-	FrozenMS      int64                `json:"frozen_ms"`
-	Fault         string               `json:"fault"`
-	Progress      hangar.Progress      `json:"progress"`
+	hangar.Snapshot
+	FrozenMS int64 `json:"frozen_ms"`
 }
 
 func (a snapshotAnswer) snapshot() *hangar.Snapshot {
-	s := &hangar.Snapshot{
-		ID: a.ID, Volume: a.Volume, State: a.State, Size: a.Size, VolumeSize: a.VolumeSize, Digest: a.Digest, CreatedAt: a.CreatedAt.UTC(),
-		RetentionDays: a.RetentionDays, Daily: a.Daily, Frozen: time.Duration(a.FrozenMS) * time.Millisecond, Fault: a.Fault, Progress: a.Progress,
-	}
-	if !a.FinishedAt.IsZero() {
-		s.FinishedAt = a.FinishedAt.UTC()
-	}
-	return s
+	s := a.Snapshot
+	s.CreatedAt, s.FinishedAt, s.Frozen = s.CreatedAt.UTC(), s.FinishedAt.UTC(), time.Duration(a.FrozenMS)*time.Millisecond
+	return &s
 }
 
 // Snapshots implements hangar.SnapshotService.

@@ -91,50 +91,30 @@ func certificateSummary(cert *hangar.Certificate) string {
 
 // certificateOutput is what --json prints of a hostname.
 type certificateOutput struct {
-	Hostname         hangar.Hostname           `json:"hostname"`
-	App              hangar.AppName            `json:"app"`
-	Active           bool                      `json:"active"`
-	ACME             bool                      `json:"acme"`
-	Custom           bool                      `json:"custom"`
-	Certificates     []issuedOutput            `json:"certificates"`
-	Errors           []hangar.CertificateError `json:"errors"`
-	RateLimitedUntil time.Time                 `json:"rate_limited_until,omitzero"`
-	A                []netip.Addr              `json:"a"`
-	AAAA             []netip.Addr              `json:"aaaa"`
-	CNAME            hangar.Hostname           `json:"cname"`
-	Proof            hangar.HostnameProof      `json:"proof"`
-	ClaimEndsAt      time.Time                 `json:"claim_ends_at,omitzero"`
-	Ownership        ownershipOutput           `json:"ownership"`
-	CreatedAt        time.Time                 `json:"created_at"`
-	UpdatedAt        time.Time                 `json:"updated_at"`
-}
-
-// ownershipOutput is the TXT record that proves a hostname.
-type ownershipOutput struct {
-	Name     hangar.Hostname `json:"name"`
-	AppValue string          `json:"app_value"`
-	OrgValue string          `json:"org_value"`
-}
-
-type issuedOutput struct {
-	Kind      hangar.CertificateKind   `json:"kind"`
-	Status    hangar.CertificateStatus `json:"status"`
-	KeyType   string                   `json:"key_type,omitempty"`
-	Issuer    string                   `json:"issuer,omitempty"`
-	CreatedAt time.Time                `json:"created_at,omitzero"`
-	ExpiresAt time.Time                `json:"expires_at,omitzero"`
+	Hostname         hangar.Hostname            `json:"hostname"`
+	App              hangar.AppName             `json:"app"`
+	Active           bool                       `json:"active"`
+	ACME             bool                       `json:"acme"`
+	Custom           bool                       `json:"custom"`
+	Certificates     []hangar.IssuedCertificate `json:"certificates"`
+	Errors           []hangar.CertificateError  `json:"errors"`
+	RateLimitedUntil time.Time                  `json:"rate_limited_until,omitzero"`
+	A                []netip.Addr               `json:"a"`
+	AAAA             []netip.Addr               `json:"aaaa"`
+	CNAME            hangar.Hostname            `json:"cname"`
+	Proof            hangar.HostnameProof       `json:"proof"`
+	ClaimEndsAt      time.Time                  `json:"claim_ends_at,omitzero"`
+	Ownership        hangar.HostnameOwnership   `json:"ownership"`
+	CreatedAt        time.Time                  `json:"created_at"`
+	UpdatedAt        time.Time                  `json:"updated_at"`
 }
 
 func outputCertificate(cert *hangar.Certificate) certificateOutput {
-	out := certificateOutput{
-		Hostname: cert.Hostname, App: cert.App, Active: cert.Active(), ACME: cert.ACME, Custom: cert.Custom, Certificates: []issuedOutput{},
+	return certificateOutput{
+		Hostname: cert.Hostname, App: cert.App, Active: cert.Active(), ACME: cert.ACME, Custom: cert.Custom, Certificates: orEmpty(cert.Issued),
 		Errors: orEmpty(cert.Errors), RateLimitedUntil: cert.RateLimitedUntil, A: orEmpty(cert.A), AAAA: orEmpty(cert.AAAA), CNAME: cert.CNAME,
-		Proof: cert.Proof, ClaimEndsAt: cert.ClaimEndsAt, Ownership: ownershipOutput(cert.Ownership), CreatedAt: cert.CreatedAt, UpdatedAt: cert.UpdatedAt,
+		Proof: cert.Proof, ClaimEndsAt: cert.ClaimEndsAt, Ownership: cert.Ownership, CreatedAt: cert.CreatedAt, UpdatedAt: cert.UpdatedAt,
 	}
-	for _, i := range cert.Issued {
-		out.Certificates = append(out.Certificates, issuedOutput(i))
-	}
-	return out
 }
 
 const certsAddLong = `Give an App a hostname, and have a certificate issued for it by the ACME server of the

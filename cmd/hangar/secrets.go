@@ -202,7 +202,7 @@ func (c *cli) changeSecrets(ctx context.Context, app hangar.AppName, values map[
 		if err != nil {
 			return err
 		}
-		return c.printJSON(secretsOutput{all.List, all.Version})
+		return c.printJSON(all)
 	}
 	fmt.Fprintf(c.stdout, "The secrets of App %s are at version %d.\n", app, all.Version)
 	switch {
@@ -218,12 +218,6 @@ func (c *cli) changeSecrets(ctx context.Context, app hangar.AppName, values map[
 	fmt.Fprintf(c.stdout, "%s without them until the next update: %s\nTo update now: hangar secrets deploy %s\n",
 		plural(len(lagging), "Machine is", "Machines are"), strings.Join(ids(lagging), " "), app)
 	return nil
-}
-
-// secretsOutput is what --json prints.
-type secretsOutput struct {
-	Secrets []hangar.Secret `json:"secrets"`
-	Version int             `json:"version"`
 }
 
 func plural(n int, one, many string) string {
@@ -329,7 +323,7 @@ func newSecretsListCommand(c *cli) *cobra.Command {
 			for _, s := range all.List {
 				rows = append(rows, []string{s.Name, s.Digest, ago(now, s.UpdatedAt)})
 			}
-			return c.printList(f, secretsOutput{orEmpty(all.List), all.Version}, rows, fmt.Sprintf("No secrets yet. Set one: hangar secrets set %s NAME=VALUE", args[0]))
+			return c.printList(f, hangar.Secrets{List: orEmpty(all.List), Version: all.Version}, rows, fmt.Sprintf("No secrets yet. Set one: hangar secrets set %s NAME=VALUE", args[0]))
 		}),
 	}
 	f.add(cmd, "names")
