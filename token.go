@@ -50,7 +50,7 @@ type NewToken struct {
 
 // TokenCreate is the wish for a new token.
 type TokenCreate struct {
-	Kind     TokenKind     `json:"kind"`
+	Kind     TokenKind     `json:"kind" schema:"required"`
 	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: made of the kind. Tokens may share one
 	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of who makes it; only who may write to the organization names others
 	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal

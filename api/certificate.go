@@ -159,22 +159,16 @@ type validationView struct {
 // requirementsView says what the DNS has to say of a hostname. What is not needed here is
 // empty.
 type requirementsView struct {
-	A         []netip.Addr    `json:"a"`
-	AAAA      []netip.Addr    `json:"aaaa"`
-	CNAME     hangar.Hostname `json:"cname"`
-	Challenge challengeView   `json:"acme_challenge"`
-	Ownership ownershipView   `json:"ownership"`
+	A         []netip.Addr             `json:"a"`
+	AAAA      []netip.Addr             `json:"aaaa"`
+	CNAME     hangar.Hostname          `json:"cname"`
+	Challenge challengeView            `json:"acme_challenge"`
+	Ownership hangar.HostnameOwnership `json:"ownership"`
 }
 
 type challengeView struct {
 	Name   string `json:"name"`
 	Target string `json:"target"`
-}
-
-type ownershipView struct {
-	Name     hangar.Hostname `json:"name"`
-	AppValue string          `json:"app_value"`
-	OrgValue string          `json:"org_value"`
 }
 
 // certificateCheckView is a hostname with what the DNS says.
@@ -201,7 +195,7 @@ func viewCertificate(c *hangar.Certificate) certificateView {
 		RateLimitedUntil: timeOrNull(c.RateLimitedUntil), Certificates: []issuedView{}, Errors: append([]hangar.CertificateError{}, c.Errors...),
 		Requirements: requirementsView{
 			A: append([]netip.Addr{}, c.A...), AAAA: append([]netip.Addr{}, c.AAAA...), CNAME: c.CNAME,
-			Ownership: ownershipView{c.Ownership.Name, c.Ownership.AppValue, c.Ownership.OrgValue},
+			Ownership: c.Ownership,
 		},
 		Proof: c.Proof, ClaimEndsAt: timeOrNull(c.ClaimEndsAt), OwnershipTXT: c.Proof == hangar.ProofTXT,
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,

@@ -18,6 +18,9 @@ func newSchemas() *openapi.Schemas {
 	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
 	s.Name(reflect.TypeFor[checkView](), "CheckResult")
 	s.Name(reflect.TypeFor[errorBody](), "Error")
+	s.Name(reflect.TypeFor[hangar.HostnameOwnership](), "Ownership")
+	s.Name(reflect.TypeFor[hangar.TokenCreate](), "TokenRequest")
+	s.Name(reflect.TypeFor[hangar.VolumeUpdate](), "VolumeUpdateRequest")
 	s.Name(reflect.TypeFor[orgView](), "ConsoleOrg")
 	s.Name(reflect.TypeFor[snapshotAnswer](), "SnapshotBegun")
 

@@ -132,7 +132,7 @@ func (allow) Authenticate(context.Context, string) (hangar.Principal, error) {
 // TestUnknownProperties: the path of one names it, and similar ones are not taken for it.
 func TestUnknownProperties(t *testing.T) {
 	type wish struct {
-		tokenWish
+		hangar.TokenCreate
 		Access  *accessWish               `json:"access"`
 		ByName  map[string]hangar.Grant   `json:"by_name"`
 		Hidden  string                    `json:"-"`

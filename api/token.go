@@ -18,7 +18,7 @@ func (s *server) tokenRoutes() {
 			"`kind` is a preset: `deploy` allows everything in `apps`, `org` everything in the organization, `readonly` to see it or some `apps` or `machines`, " +
 			"`machine-exec` the same and to execute `commands`, `metrics` to query metrics, `custom` the `actions` that are named. " +
 			"`expiry` is a duration such as `720h`, a time as in RFC 3339, or `never`; the default is 90 days.",
-		Body: tokenWish{
+		Body: hangar.TokenCreate{
 			Kind: hangar.TokenMachineExec, Name: "ci", User: "ci@example.com", Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"},
 			Commands: []hangar.CommandRule{{Args: []string{"rails", "runner"}}}, Expiry: "720h",
 		},
@@ -65,19 +65,6 @@ type deployToken struct {
 	Token string `json:"token"`
 }
 
-// tokenWish is the body of create.
-type tokenWish struct {
-	Kind     hangar.TokenKind     `json:"kind" schema:"required"`
-	Name     string               `json:"name"`
-	User     string               `json:"user"`
-	Org      hangar.OrgSlug       `json:"org_slug"`
-	Apps     []hangar.AppName     `json:"apps"`
-	Machines []hangar.MachineID   `json:"machines"`
-	Actions  hangar.Action        `json:"actions"`
-	Commands []hangar.CommandRule `json:"commands"`
-	Expiry   string               `json:"expiry"`
-}
-
 // newTokenView is a token just made: the only answer that ever holds its text.
 type newTokenView struct {
 	Text string `json:"token"`
@@ -87,7 +74,7 @@ type newTokenView struct {
 // createToken takes any token. Everything about what may be in it is decided by the
 // service.
 func (s *server) createToken(r *http.Request) (answer, error) {
-	in, err := decode[tokenWish](r)
+	in, err := decode[hangar.TokenCreate](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -106,10 +93,7 @@ func (s *server) createToken(r *http.Request) (answer, error) {
 			return answer{}, invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
 		}
 	}
-	made, err := s.Tokens.CreateToken(r.Context(), hangar.TokenCreate{
-		Kind: in.Kind, Name: in.Name, User: in.User, Org: in.Org, Apps: in.Apps, Machines: in.Machines,
-		Actions: in.Actions, Commands: in.Commands, Expiry: in.Expiry,
-	})
+	made, err := s.Tokens.CreateToken(r.Context(), in)
 	if err != nil {
 		return answer{}, err
 	}

@@ -35,7 +35,7 @@ func (s *server) volumeRoutes() {
 	})
 	update := operation{
 		ID: "updateVolume", Tag: "Volumes", Summary: "Change the settings of a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
-		Lenient: true, Body: volumeUpdateWish{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
+		Lenient: true, Body: hangar.VolumeUpdate{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
 	s.handle("PUT "+volume, s.updateVolume, update)
 	update.ID, update.Summary = "postVolume", "Change the settings of a volume, as some clients do"
@@ -112,12 +112,6 @@ type volumeWish struct {
 	// What follows is read and makes no difference.
 	ComputeImage string `json:"compute_image"`
 	MachinesOnly bool   `json:"machines_only"`
-}
-
-// volumeUpdateWish is the body of update.
-type volumeUpdateWish struct {
-	SnapshotRetention *int  `json:"snapshot_retention"`
-	AutoBackup        *bool `json:"auto_backup_enabled"`
 }
 
 // extendWish is the body of extend.
@@ -200,11 +194,11 @@ func (s *server) updateVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[volumeUpdateWish](r)
+	in, err := decode[hangar.VolumeUpdate](r)
 	if err != nil {
 		return answer{}, err
 	}
-	return oneVolume(s.Volumes.UpdateVolume(r.Context(), ref, hangar.VolumeUpdate(in)))
+	return oneVolume(s.Volumes.UpdateVolume(r.Context(), ref, in))
 }
 
 func (s *server) extendVolume(r *http.Request) (answer, error) {
