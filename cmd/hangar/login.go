@@ -233,8 +233,7 @@ func newLogoutCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Signed out of %s. Sign in again: hangar login --context %s\n", name, name)
-			return nil
+			return c.sayf("Signed out of %s. Sign in again: hangar login --context %s", name, name)
 		},
 	}
 }

@@ -89,8 +89,7 @@ func newMetadataGetCommand(c *cli) *cobra.Command {
 			if asJSON {
 				return c.printJSON(map[string]string{"value": value})
 			}
-			fmt.Fprintln(c.stdout, value)
-			return nil
+			return c.sayf("%s", value)
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -124,8 +123,7 @@ func newMetadataSetCommand(c *cli) *cobra.Command {
 			if err := setMetadata(cmd.Context(), p, m.Ref(), set); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Machine %s has %s\n", m.ID, strings.Join(pairs, ", "))
-			return nil
+			return c.sayf("Machine %s has %s", m.ID, strings.Join(pairs, ", "))
 		},
 	}
 }
@@ -160,8 +158,7 @@ func newMetadataRemoveCommand(c *cli) *cobra.Command {
 			if err := p.RemoveMachineMetadata(cmd.Context(), m.Ref(), args[last]); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "Machine %s is without %s\n", m.ID, args[last])
-			return nil
+			return c.sayf("Machine %s is without %s", m.ID, args[last])
 		},
 	}
 }

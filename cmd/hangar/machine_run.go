@@ -315,8 +315,7 @@ func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duratio
 		return err
 	}
 	if f.detach {
-		fmt.Fprintf(c.stdout, "Machine %s (%s) is recorded and boots by itself.\n", m.ID, m.Name)
-		return nil
+		return c.sayf("Machine %s (%s) is recorded and boots by itself.", m.ID, m.Name)
 	}
 	fmt.Fprintf(c.stdout, "Machine %s (%s) is %s after %s.\n", m.ID, m.Name, m.State, brief(took))
 	return printFields(c.stdout, append(public, reach(m)...))

@@ -53,10 +53,11 @@ func newVolumesExtendCommand(c *volumesCommand) *cobra.Command {
 		return extendedOutput{volumeJSON(extended.Volume), extended.NeedsRestart}
 	}, func(extended hangar.VolumeExtended) error {
 		now := extended.Volume
-		if extended.NeedsRestart {
-			defer fmt.Fprintln(c.stdout, "Its Machine sees that when it starts next: hangar machine restart", now.App, now.AttachedMachine)
+		err := c.sayf("Volume %s (%s) has %s.", now.ID, now.Name, gb(now.SizeGB))
+		if err != nil || !extended.NeedsRestart {
+			return err
 		}
-		return c.sayf("Volume %s (%s) has %s.", now.ID, now.Name, gb(now.SizeGB))
+		return c.sayf("Its Machine sees that when it starts next: hangar machine restart %s %s", now.App, now.AttachedMachine)
 	})
 }
 
