@@ -2,8 +2,8 @@ package host_test
 
 import (
 	"path/filepath"
-	"slices"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"

@@ -215,9 +215,7 @@ func echoes(ctx context.Context, f *front, clients int, d time.Duration) (int64,
 	group, ctx := errgroup.WithContext(ctx)
 	for range clients {
 		group.Go(func() error {
-			c, _, err := websocket.Dial( //nolint:bodyclose // there is none
-				ctx, "ws://"+f.http+"/", &websocket.DialOptions{Host: f.hostHeader()},
-			)
+			c, _, err := websocket.Dial(ctx, "ws://"+f.http+"/", &websocket.DialOptions{Host: f.hostHeader()})
 			if err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}

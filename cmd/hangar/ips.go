@@ -50,7 +50,6 @@ type allocateFlags struct {
 	shared, v4, v6, private bool
 	network                 string
 	region                  string
-	asJSON                  bool
 }
 
 // kind is the one that is wanted.

@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 
+	"github.com/spf13/cobra"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
-	"github.com/spf13/cobra"
 )
 
 const rotateKeyLong = `Replace the key with which the platform encrypts secrets, while it runs: make a new

@@ -80,8 +80,8 @@ func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]
 			return nil, err
 		}
 		for _, e := range entries {
-			id, time, _ := strings.Cut(e.Name(), retiredMark)
-			last, err := strconv.ParseInt(time, 10, 64)
+			id, newest, _ := strings.Cut(e.Name(), retiredMark)
+			last, err := strconv.ParseInt(newest, 10, 64)
 			if err == nil && last > after && (only == "" || only == hangar.MachineID(id)) {
 				found = append(found, retiredLog{dir: filepath.Join(g.dir, e.Name()), id: hangar.MachineID(id), last: last})
 			}

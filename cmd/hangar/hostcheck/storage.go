@@ -74,7 +74,7 @@ func tryLayer(dir string) (err error) {
 	if err := image.Truncate(size); err != nil {
 		return err
 	}
-	if err := ext4.MakeCompact(context.Background(), image.Name()); err != nil { //nolint:forbidigo // a check takes no context, this one milliseconds
+	if err := ext4.MakeCompact(context.Background(), image.Name()); err != nil {
 		return err
 	}
 	device, err := loopdev.Open(image, loopdev.Config{BlockSize: 4096, Direct: true, AutoClear: true})
