@@ -38,11 +38,11 @@ type Options struct {
 	Log          *slog.Logger
 
 	// State is the cluster state instead of that of Config; its owner closes it after Run. nil: there
-	// is none. NoSync leaves out every fsync. Both are for tests.
+	// is none. NoSync leaves out the syncs of journal and cluster state. Both are for tests.
 	State  state.Store
 	NoSync bool
 
-	// Ready is called when connections to the API, at addr, are accepted and AddressFile is
+	// Ready, which is required, is called when connections to the API, at addr, are accepted and AddressFile is
 	// written. Its error ends the daemon.
 	Ready func(addr string) error
 }

@@ -94,7 +94,7 @@ func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 	var errs []error
 	for _, id := range ids {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return errors.Join(append(errs, ctx.Err())...)
 		}
 		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error {
 			return sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -48,12 +49,11 @@ const heading = "## Machines: `make bench-machine`"
 
 // report writes what was measured.
 func (b *bench) report() error {
+	err := publish.Section(b.options.out, b.markdown(context.Background()))
 	if b.options.json != "" {
-		if err := b.writeJSON(); err != nil {
-			return err
-		}
+		err = errors.Join(err, b.writeJSON())
 	}
-	return publish.Section(b.options.out, b.markdown(context.Background()))
+	return err
 }
 
 func (b *bench) markdown(ctx context.Context) string {

@@ -163,9 +163,12 @@ func (s *Store) load(ctx context.Context) error {
 		}
 		for _, machine := range machines {
 			ref := hangar.MachineRef{AppID: hangar.AppID(app.Name()), ID: hangar.MachineID(machine.Name())}
-			if machine.Name() == retiredDir {
+			switch {
+			case machine.Name() == retiredDir:
 				err = s.loadRetired(s.app(ref.AppID))
-			} else {
+			case strings.Contains(machine.Name(), retiredMark):
+				err = s.regroup(s.app(ref.AppID), machine.Name())
+			default:
 				_, err = s.machine(ref)
 			}
 			if err != nil {

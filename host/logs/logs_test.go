@@ -1193,3 +1193,36 @@ func TestRetiredOverTime(t *testing.T) {
 	must(s.Forget(now.Add(time.Hour)))
 	wantMessages(t, page(hangar.LogQuery{}), "later")
 }
+
+// TestRetiredWhileRead: a page that is being read while a Machine is destroyed has its lines once.
+func TestRetiredWhileRead(t *testing.T) {
+	s := open(t, Options{})
+	s.Append(ref, hangar.LogRunner, "info", "last words")
+	a := s.apps[ref.AppID]
+	v, err := a.view(s, hangar.LogQuery{}, 0, 10)
+	must(err)
+	must(s.Retire(ref.ID))
+	if entries, err := v.newest(10); err != nil || len(entries) != 0 || !v.moved {
+		t.Errorf("%v, %v, moved %t", entries, err, v.moved)
+	}
+	page, err := s.Read(ref.AppID, hangar.LogQuery{})
+	must(err)
+	wantMessages(t, page.Entries, "last words")
+}
+
+// TestRegroup: what an earlier version retired is read, and forgotten after its time.
+func TestRegroup(t *testing.T) {
+	s := open(t, Options{})
+	s.Append(ref, hangar.LogRunner, "info", "long ago")
+	m := s.machines[ref.ID]
+	must(s.Close())
+	must(os.Rename(m.dir, m.dir+retiredMark+strconv.FormatInt(m.last, 10)))
+	must(s.Open(t.Context()))
+	page, err := s.Read(ref.AppID, hangar.LogQuery{})
+	must(err)
+	wantMessages(t, page.Entries, "long ago")
+	must(s.Forget(time.Now().Add(time.Duration(retireSpan))))
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -20,6 +20,12 @@ import (
 // maxPageBytes bounds the messages of one page, of which there is at least one.
 const maxPageBytes = 4 << 20
 
+// maxViews bounds how often a page is read again because a Machine was destroyed meanwhile.
+const maxViews = 8
+
+// errMoved says that a log is not where it was: its Machine was destroyed.
+var errMoved = errors.New("the log has moved")
+
 // Read returns lines of the Machines of an App: the oldest after the token or, without a token,
 // the newest. It answers CodeInvalid for a token that is none.
 func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
@@ -38,20 +44,22 @@ func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error
 	if limit <= 0 {
 		limit = hangar.DefaultLogLimit
 	}
-	v, err := a.view(s, q, after, limit)
-	if err != nil {
-		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInternal, "", "read logs of app %s: %w", app, err)
-	}
-	if q.Token == "" {
-		page.Entries, err = v.newest(limit)
-		if v.horizon > 0 {
-			page.Next = formatToken(v.horizon)
+	for range maxViews {
+		v, err := a.view(s, q, after, limit)
+		if err == nil && q.Token == "" {
+			page.Entries, err = v.newest(limit)
+			if v.horizon > 0 {
+				page.Next = formatToken(v.horizon)
+			}
+		} else if err == nil {
+			page.Entries, err = v.after(after, limit)
 		}
-	} else {
-		page.Entries, err = v.after(after, limit)
-	}
-	if err != nil {
-		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInternal, "", "read logs of app %s: %w", app, err)
+		if err != nil {
+			return hangar.LogPage{}, hangar.Errorf(hangar.CodeInternal, "", "read logs of app %s: %w", app, err)
+		}
+		if !v.moved {
+			break
+		}
 	}
 	if n := len(page.Entries); n > 0 {
 		page.Next = formatToken(page.Entries[n-1].Time.UnixNano())
@@ -141,6 +149,7 @@ func (a *appLog) change() <-chan struct{} {
 type view struct {
 	horizon  int64
 	machines []machineView
+	moved    bool // a log moved before it was read, and its lines are missing
 }
 
 type machineView struct {
@@ -149,22 +158,24 @@ type machineView struct {
 	last        int64
 }
 
-// view is of the Machines that may have lines of a page.
-func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (view, error) {
+// view is of the Machines that may have lines of a page. Destroyed ones are looked for after the
+// others, so that one that is destroyed meanwhile is among either, or among both and moved.
+func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*view, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	retired, err := a.retiredViews(s, q, after, limit)
-	v := view{horizon: a.last, machines: retired}
+	v := &view{horizon: a.last}
 	for id, m := range a.machines {
 		if q.Instance == "" || q.Instance == id {
 			v.machines = append(v.machines, machineView{machineLog: m, files: slices.Clone(m.files), last: m.last})
 		}
 	}
+	a.mu.Unlock()
+	retired, err := a.retiredViews(s, q, after, limit)
+	v.machines = append(v.machines, retired...)
 	return v, err
 }
 
 // after returns the oldest lines after a time.
-func (v view) after(t int64, limit int) ([]hangar.LogEntry, error) {
+func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 	var all []hangar.LogEntry
 	end := v.horizon // what is after it may be missing in all
 	for _, m := range v.machines {
@@ -188,7 +199,7 @@ func (v view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 			end = min(end, r.time)
 			return false
 		})
-		if err != nil {
+		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
 	}
@@ -196,8 +207,17 @@ func (v view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 	return fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() <= end }), nil
 }
 
+// unlessMoved notes that a log has moved, which is no error of the page.
+func (v *view) unlessMoved(err error) error {
+	if errors.Is(err, errMoved) {
+		v.moved = true
+		return nil
+	}
+	return err
+}
+
 // newest returns the newest lines.
-func (v view) newest(limit int) ([]hangar.LogEntry, error) {
+func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
 	var all []hangar.LogEntry
 	start := int64(0) // what is before it may be missing in all
 	for _, m := range v.machines {
@@ -215,7 +235,7 @@ func (v view) newest(limit int) ([]hangar.LogEntry, error) {
 			start = max(start, r.time)
 			return false
 		})
-		if err != nil {
+		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
 	}
@@ -245,8 +265,20 @@ func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []ha
 //nolint:gochecknoglobals // followers read often and little
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxRecord) }}
 
+// open opens a file of the log; nil: it was rotated away. It answers errMoved.
+func (m *machineLog) open(start int64) (*os.File, error) {
+	file, err := os.Open(m.path(start))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return file, err
+	}
+	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, errMoved
+	}
+	return nil, nil //nolint:nilnil // said above
+}
+
 // forward calls f with every record after a time, until f returns false. files may
-// be gone meanwhile.
+// be gone meanwhile. It answers errMoved.
 func (m *machineLog) forward(files []int64, after int64, f func(record) bool) error {
 	first, found := slices.BinarySearch(files, after)
 	if !found && first > 0 {
@@ -262,12 +294,9 @@ func (m *machineLog) forward(files []int64, after int64, f func(record) bool) er
 }
 
 func (m *machineLog) forwardFile(start, after int64, f func(record) bool) (more bool, err error) {
-	file, err := os.Open(m.path(start))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
+	file, err := m.open(start)
+	if file == nil {
+		return err == nil, err
 	}
 	defer func() { _ = file.Close() }()
 	r := readers.Get().(*bufio.Reader)
@@ -356,7 +385,7 @@ func skipLine(r *bufio.Reader) (length int, err error) {
 }
 
 // reverse calls f with every record, the newest first, until f returns false. files
-// may be gone meanwhile.
+// may be gone meanwhile. It answers errMoved.
 func (m *machineLog) reverse(files []int64, f func(record) bool) error {
 	for _, start := range slices.Backward(files) {
 		more, err := m.reverseFile(start, f)
@@ -368,12 +397,9 @@ func (m *machineLog) reverse(files []int64, f func(record) bool) error {
 }
 
 func (m *machineLog) reverseFile(start int64, f func(record) bool) (more bool, err error) {
-	file, err := os.Open(m.path(start))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
+	file, err := m.open(start)
+	if file == nil {
+		return err == nil, err
 	}
 	defer func() { _ = file.Close() }()
 	info, err := file.Stat()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -14,12 +15,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hangar-platform/hangar"
 )
 
 // The logs of an App's destroyed Machines are in a directory of their own, grouped by when they
 // were retired. The name of each has the time of its newest record. Nothing about them is in
-// memory, and a start reads the newest group only: a busy App leaves 100,000 in a day.
+// memory, and a start reads the newest groups only: a busy App leaves 100,000 in a day.
 const (
 	retiredDir  = ".retired"
 	retireSpan  = int64(10 * time.Minute) // of one group
@@ -29,7 +32,7 @@ const (
 // retiredGroup is the directory of logs that were retired within one retireSpan.
 type retiredGroup struct {
 	dir string
-	end int64 // every record in it is older
+	end int64 // every record in it is older, unless the clock was set back
 }
 
 // retiredLog is the log of a destroyed Machine.
@@ -91,6 +94,20 @@ func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]
 	return found[:min(limit, len(found))], nil
 }
 
+// regroup retires a log anew that an earlier version left beside the others as ID.TIME. The caller
+// holds s.mu.
+func (s *Store) regroup(a *appLog, name string) error {
+	id, newest, _ := strings.Cut(name, retiredMark)
+	last, err := strconv.ParseInt(newest, 10, 64)
+	if err != nil {
+		return fmt.Errorf("no log is named %q", name)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.retired, a.lastRetired, a.last = true, max(a.lastRetired, last), max(a.last, last)
+	return s.moveToGroup(a, filepath.Join(s.dir, string(a.id), name), hangar.MachineID(id), last)
+}
+
 // loadRetired finds out whether an App has logs of destroyed Machines. The caller holds s.mu.
 func (s *Store) loadRetired(a *appLog) error {
 	newest, err := retiredLogs(s.retiredRoot(a), 0, "", 1)
@@ -98,7 +115,8 @@ func (s *Store) loadRetired(a *appLog) error {
 	defer a.mu.Unlock()
 	a.retired = true
 	if len(newest) > 0 {
-		a.last = max(a.last, newest[0].last)
+		a.lastRetired = max(a.lastRetired, newest[0].last)
+		a.last = max(a.last, a.lastRetired)
 	}
 	return err
 }
@@ -129,16 +147,29 @@ func (s *Store) Retire(id hangar.MachineID) error {
 }
 
 // putAway moves the directory of a log, if anything was ever written to it, to the group of now.
-// The caller holds s.mu and the App's mu.
+// Where the disk has no room for that the log is lost: destroying a Machine makes room. The caller
+// holds s.mu and the App's mu.
 func (s *Store) putAway(m *machineLog) error {
 	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	group := max(s.now().UnixNano(), m.last) / retireSpan
-	dir := filepath.Join(s.retiredRoot(m.app), strconv.FormatInt(group, 10))
 	m.app.retired = true
-	return errors.Join(os.MkdirAll(dir, 0o700),
-		os.Rename(m.dir, filepath.Join(dir, string(m.id)+retiredMark+strconv.FormatInt(m.last, 10))))
+	m.app.lastRetired = max(m.app.lastRetired, m.last)
+	err := s.moveToGroup(m.app, m.dir, m.id, m.last)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		s.log.Error("log of a destroyed machine is lost", slog.String("machine", string(m.id)), slog.Any("error", err))
+		return os.RemoveAll(m.dir)
+	}
+	return err
+}
+
+// moveToGroup moves a directory with the log of a Machine to the group of now.
+func (s *Store) moveToGroup(a *appLog, dir string, id hangar.MachineID, last int64) error {
+	group := filepath.Join(s.retiredRoot(a), strconv.FormatInt(s.now().UnixNano()/retireSpan, 10))
+	if err := os.MkdirAll(group, 0o700); err != nil {
+		return err
+	}
+	return os.Rename(dir, filepath.Join(group, string(id)+retiredMark+strconv.FormatInt(last, 10)))
 }
 
 // Forget removes the logs that were retired before a time, some of them up to ten minutes later
@@ -172,7 +203,7 @@ func (s *Store) forgetOf(a *appLog, before int64) error {
 	defer s.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if os.Remove(s.retiredRoot(a)) == nil { // it fails while there is a group
+	if err := os.Remove(s.retiredRoot(a)); err == nil || errors.Is(err, fs.ErrNotExist) { // it fails while there is a group
 		a.retired = false
 		_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails while there are other logs, rightly
 		s.dropAppLocked(a)
@@ -181,9 +212,12 @@ func (s *Store) forgetOf(a *appLog, before int64) error {
 }
 
 // retiredViews are the logs of destroyed Machines that may have lines of a page: those with a
-// record after a time, or as many as the page has lines, the newest. The caller holds a.mu.
+// record after a time, or as many as the page has lines, the newest.
 func (a *appLog) retiredViews(s *Store, q hangar.LogQuery, after int64, limit int) ([]machineView, error) {
-	if !a.retired {
+	a.mu.Lock()
+	none := !a.retired || a.lastRetired <= after
+	a.mu.Unlock()
+	if none {
 		return nil, nil
 	}
 	if q.Token != "" {

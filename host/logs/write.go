@@ -22,12 +22,13 @@ type appLog struct {
 	id   hangar.AppID
 	rate *rate.Limiter // of the bytes that its Machines write
 
-	mu        sync.Mutex
-	last      int64 // time of the newest record; all up to it are in the files
-	machines  map[hangar.MachineID]*machineLog
-	retired   bool          // there are logs of destroyed Machines
-	changed   chan struct{} // closed, and replaced, when records were written
-	followers int           // guarded by the Store's mu
+	mu          sync.Mutex
+	last        int64 // time of the newest record; all up to it are in the files
+	machines    map[hangar.MachineID]*machineLog
+	retired     bool          // there are logs of destroyed Machines
+	lastRetired int64         // time of the newest record in them, or later
+	changed     chan struct{} // closed, and replaced, when records were written
+	followers   int           // guarded by the Store's mu
 }
 
 // next returns the time of the next record. The caller holds a.mu.
