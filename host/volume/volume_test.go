@@ -151,7 +151,8 @@ func TestUnfinishedFiles(t *testing.T) {
 		left := filepath.Join(w.options.Run, string(spec.ID), "changes.tmp123")
 		leave := func() {
 			t.Helper()
-			if err := os.WriteFile(left, []byte("half"), 0o600); err != nil {
+			err := os.MkdirAll(filepath.Dir(left), 0o700) // the kernel's backend has none yet
+			if err := errors.Join(err, os.WriteFile(left, []byte("half"), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
