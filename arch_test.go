@@ -68,6 +68,7 @@ var rules = map[string]rule{
 	"host/network":           {imports: language},
 	"host/volume":            {imports: plus(language, "host/volume/..."), tests: []string{"host/volume/..."}},
 	"host/volume/...":        {imports: language},
+	"host/volumes":           {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume")},
 	"host/rootfs":            {imports: language},
 	"host/wireguard":         {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":     {imports: language},

@@ -155,3 +155,12 @@ func ReasonOf(err error) string {
 	}
 	return ""
 }
+
+// MessageOf returns what of err may be shown to a user: the message of the outermost *Error in
+// its tree, and the text of any other, which must not be about things of others.
+func MessageOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
@@ -119,18 +120,18 @@ func (d *opening) openLayers(ctx context.Context) (*rootfs.Layers, error) {
 
 // openDevices opens the volumes of this server. One that lacks what they need serves
 // everything else.
-func (d *opening) openDevices(ctx context.Context) host.Devices {
+func (d *opening) openDevices(ctx context.Context) volumes.Devices {
 	devices := newDevices(d.cfg, d.options.Guard, d.log)
 	if err := devices.Open(ctx); err != nil {
 		d.log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)
-		return host.NoVolumes{Why: err.Error()}
+		return volumes.None{Why: err.Error()}
 	}
 	d.opened.add(func() error {
 		err := devices.Close()
 		_ = os.Remove(runDir(d.cfg)) // unless something of a Machine is in it
 		return err
 	})
-	return host.LocalDevices(devices)
+	return volumes.LocalDevices(devices)
 }
 
 // newArchive returns the store of snapshots. The agent opens it when it is first needed,

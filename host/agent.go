@@ -19,11 +19,8 @@
 // annotates a Machine, such as metadata or a cordon, is committed in the same way and
 // does not disturb a step that is under way.
 //
-// A volume is a record of its own, which says whose Machine has it: that is decided
-// together with the life of the Machine, in the same commit. It is open on the host while
-// that Machine runs or somebody reads it, and closed with everything on the disk before
-// the Machine is at rest. One that is lost under a running Machine ends it; one that is
-// damaged is never mounted.
+// Volumes are records of their own, which package volumes owns. That a Machine has one, or
+// has it no more, is decided together with the life of the Machine, in the same commit.
 //
 // The agent does not authorise, place or name; that is control's part. How a
 // Machine runs is the driver's.
@@ -45,7 +42,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
@@ -58,8 +54,9 @@ import (
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/host/volumes"
+	"github.com/hangar-platform/hangar/internal/background"
 	"github.com/hangar-platform/hangar/internal/diskspace"
-	"github.com/hangar-platform/hangar/internal/fairsem"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -110,9 +107,9 @@ type Options struct {
 	Log         *slog.Logger
 	Now         func() time.Time
 
-	Devices         Devices // of volumes
+	Devices         volumes.Devices
 	VolumePublisher hangar.VolumePublisher
-	Archive         Archive               // of snapshots; nil: there are none
+	Archive         volumes.Archive       // of snapshots; nil: there are none
 	Metrics         prometheus.Registerer // nil: nobody reads them
 	// VolumeOvercommit is how many times what it holds the disk is promised to volumes;
 	// 0: once.
@@ -124,6 +121,8 @@ type Options struct {
 	MemoryReserve int64
 	// VolumesPerMachine is how many volumes a Machine may mount; 0: one.
 	VolumesPerMachine int
+	// ArchivePatience and FillPatience are those of volumes.Options.
+	ArchivePatience, FillPatience time.Duration
 	// AutostopAfter is how long a Machine has to be idle before it is stopped, where its
 	// services do not say; 0: hangar.DefaultAutostopAfter.
 	AutostopAfter time.Duration
@@ -131,27 +130,19 @@ type Options struct {
 
 // Agent implements hangar.Agent for the server it runs on.
 type Agent struct {
+	hangar.VolumeAgent // volumes
+
 	o       Options
 	creates singleflight.Group
 	checks  *check.Checker
 	news    unhealthy // statuses of checks that are not in the journal yet
 	roles   roles
-	volumes volumes
-	store   store
-	drills  drills
+	volumes *volumes.Store
 	gates   *gate.Keeper
 	room    *admission.Ledger
 	edge    edgeLog
-	metrics volumeMetrics
-
-	// What competes with Machines for the disk takes turns, by the ids of organizations.
-	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
-	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
-	trials    *fairsem.Semaphore[hangar.OrgID] // drills
 
 	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
-	rounds    chan struct{} // buffered 1: something may be due for snapshots before its time
-	round     sync.Mutex    // held by a round that looks at all volumes
 
 	mu       sync.RWMutex
 	machines map[hangar.MachineID]*machine                  // guarded by mu
@@ -160,14 +151,11 @@ type Agent struct {
 
 	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
 
-	lifetime context.Context    //nolint:containedctx // of the workers, which outlive every request
-	stop     context.CancelFunc // ends lifetime
-	effects  context.Context    //nolint:containedctx // of what is better finished; ends a while after lifetime
-	abandon  context.CancelFunc // ends effects
+	work    *background.Group  // the workers, which outlive every request; set by Open
+	effects context.Context    //nolint:containedctx // of what is better finished; ends a while after work
+	abandon context.CancelFunc // ends effects
 
-	starting sync.Mutex // held while a worker is started, and while Close rules that none will be
-	workers  sync.WaitGroup
-	limits   limits
+	limits limits
 }
 
 // limits bound the steps of Machines. What takes longer is given up or forced.
@@ -180,14 +168,12 @@ type limits struct {
 	role    time.Duration // for an identity token, while a Machine waits for it
 	release time.Duration // to release a sandbox that has ended, or to end it by force
 	close   time.Duration // what Close waits for effects under way
-	archive time.Duration // until an archive that cannot be opened fails who waits for it
-	fill    time.Duration // until a volume that cannot be filled is given up
 }
 
 func defaultLimits() limits {
 	return limits{
 		recover: 30 * time.Second, boot: 2 * time.Minute, repair: 30 * time.Minute, suspend: 5 * time.Minute, stop: 20 * time.Second,
-		role: 2 * time.Second, release: time.Minute, close: 10 * time.Second, archive: time.Minute, fill: 10 * time.Minute,
+		role: 2 * time.Second, release: time.Minute, close: 10 * time.Second,
 	}
 }
 
@@ -200,15 +186,15 @@ var (
 func New(o Options) *Agent {
 	a := &Agent{
 		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppID]map[hangar.MachineID]*machine),
-		schedules: make(chan struct{}, 1), rounds: make(chan struct{}, 1), limits: defaultLimits(),
-		metrics: newVolumeMetrics(o.Metrics), snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce),
-		fills: fairsem.New[hangar.OrgID](fillsAtOnce), trials: fairsem.New[hangar.OrgID](1),
+		schedules: make(chan struct{}, 1), limits: defaultLimits(),
 	}
 	a.room = admission.NewLedger(o.capacity())
-	a.store.init()
-	a.drills.init()
-	a.volumes.byID = make(map[hangar.VolumeID]*volume)
-	a.volumes.purging = semaphore.NewWeighted(1)
+	a.volumes = volumes.New(volumes.Options{
+		Host: o.Host.ID, Driver: o.Driver.Capabilities().Name, Machines: mounters{a}, Devices: o.Devices, Journal: o.Journal, Logs: o.Logs, Keys: o.Keys,
+		Publisher: o.VolumePublisher, Archive: o.Archive, Space: o.Space, Metrics: o.Metrics, Log: o.Log, Now: o.Now,
+		Overcommit: o.VolumeOvercommit, PerMachine: o.VolumesPerMachine, ArchivePatience: o.ArchivePatience, FillPatience: o.FillPatience,
+	})
+	a.VolumeAgent = a.volumes
 	a.news.init()
 	a.roles.init()
 	a.edge.init()
@@ -226,29 +212,26 @@ func (a *Agent) Open(ctx context.Context) error {
 	if err := errors.Join(os.MkdirAll(machines, 0o700), os.Chmod(machines, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
 	}
-	a.lifetime, a.stop = finish.Lifetime(ctx)
+	a.work = background.New(ctx)
 	a.effects, a.abandon = finish.Lifetime(ctx)
 	err := a.recover(ctx)
 	if err == nil {
-		err = a.takeUpSnapshots()
+		err = a.volumes.Run()
 	}
 	if err != nil {
-		a.stop()
+		a.work.Stop()
+		a.volumes.Stop()
 		a.abandon()
 		return err
 	}
-	a.start(func() { a.publish(a.lifetime) })
-	a.start(func() { a.keepHouse(a.lifetime) })
-	a.start(func() { a.checks.Run(a.lifetime) })
-	a.start(func() { a.keepHealth(a.lifetime) })
-	a.start(func() { a.keepSchedules(a.lifetime) })
-	a.start(func() { a.keepRoles(a.lifetime) })
-	left := a.allVolumes() // none of those that are made from here on
-	a.start(func() { a.keepVolumes(a.lifetime, left) })
-	a.start(func() { a.keepSnapshots(a.lifetime) })
-	a.start(func() { a.keepArchive(a.lifetime) })
-	a.start(func() { a.gates.Run(a.lifetime) })
-	a.start(func() { a.writeEdgeLog(a.lifetime) })
+	a.work.Go(func() { a.publish(a.work.Context) })
+	a.work.Go(func() { a.keepHouse(a.work.Context) })
+	a.work.Go(func() { a.checks.Run(a.work.Context) })
+	a.work.Go(func() { a.keepHealth(a.work.Context) })
+	a.work.Go(func() { a.keepSchedules(a.work.Context) })
+	a.work.Go(func() { a.keepRoles(a.work.Context) })
+	a.work.Go(func() { a.gates.Run(a.work.Context) })
+	a.work.Go(func() { a.writeEdgeLog(a.work.Context) })
 	return nil
 }
 
@@ -256,29 +239,20 @@ func (a *Agent) Open(ctx context.Context) error {
 // that is under way may take a moment to end, so that nobody's memory is lost to a
 // restart of the daemon. It may be repeated.
 func (a *Agent) Close() error {
-	if a.stop == nil {
+	if a.work == nil {
 		return nil
 	}
-	a.starting.Lock()
-	a.stop()
-	a.starting.Unlock()
+	a.work.Stop()
+	a.volumes.Stop()
 	impatience := time.AfterFunc(a.limits.close, a.abandon)
-	a.workers.Wait()
+	a.work.Wait()
 	impatience.Stop()
 	a.abandon()
-	return a.closeArchive()
+	return a.volumes.Close()
 }
 
-// start runs work until Close. It reports false once that has been called.
-func (a *Agent) start(work func()) bool {
-	a.starting.Lock()
-	defer a.starting.Unlock()
-	if a.lifetime.Err() != nil {
-		return false
-	}
-	a.workers.Go(work)
-	return true
-}
+// TryArchive opens the archive of snapshots before it is needed; see volumes.Store.
+func (a *Agent) TryArchive(ctx context.Context) { a.volumes.TryArchive(ctx) }
 
 // Host returns the server's own description.
 func (a *Agent) Host() hangar.Host { return a.o.Host }
@@ -433,8 +407,8 @@ func byID(x, y *machine) int { return strings.Compare(string(x.id), string(y.id)
 // rest. A host that cannot tell of its disk has no room for volumes.
 func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
 	room := hangar.HostRoom{Region: a.o.Host.Region, Memory: a.room.Capacity().Memory, Free: a.room.Left().Memory}
-	if disk, err := a.volumeRoom(ctx); err == nil {
-		room.Volumes, room.VolumesPromised = disk.left(), int64(disk.promised)<<30
+	if left, promised, err := a.volumes.Room(ctx); err == nil {
+		room.Volumes, room.VolumesPromised = left, promised
 	}
 	return room, nil
 }
@@ -463,6 +437,7 @@ func SandboxDir(dir string, id hangar.MachineID) string {
 const (
 	keyMachine = "machine"
 	keyApp     = "app"
+	keyVolume  = "volume"
 	keyState   = "state"
 	keyError   = "error"
 )

@@ -24,7 +24,7 @@ func (a *Agent) stopIdle(ctx context.Context, s gate.Stopping) {
 	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
 		// It stays: a stop would lose its memory, and nothing is started on a full disk.
 		if !m.noRoom.Swap(true) {
-			a.o.Logs.Append(s.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+userText(err))
+			a.o.Logs.Append(s.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
 		}
 		return
 	}

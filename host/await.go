@@ -45,7 +45,7 @@ func (a *Agent) AwaitMachine(
 		return func() {}, nil
 	}
 	w.deadline = time.AfterFunc(in.Timeout, func() { w.end(hangar.MachineReached{}, m.tooLate(in.States)) })
-	w.detach = context.AfterFunc(a.lifetime, func() { w.end(hangar.MachineReached{}, errShutDown()) })
+	w.detach = context.AfterFunc(a.work.Context, func() { w.end(hangar.MachineReached{}, errShutDown()) })
 	return w.forget, nil
 }
 
@@ -68,7 +68,7 @@ func (w *awaiting) forget() {
 // judged takes the verdict of whoever has changed the Machine, whose lock is held.
 func (w *awaiting) judged(v *verdict) {
 	if v.look {
-		w.m.agent.start(w.lookAgain)
+		w.m.agent.work.Go(w.lookAgain)
 		return
 	}
 	w.end(v.reached, v.err)

@@ -53,7 +53,7 @@ func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
 
 // notBooted records that a boot or a resume failed, and what follows it.
 func (m *machine) notBooted(rec *journal.Record, cause error) error {
-	m.note("error", "Machine failed to start: %s", userText(cause))
+	m.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
 	r := nextRestart(rec, true, m.agent.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
@@ -61,7 +61,7 @@ func (m *machine) notBooted(rec *journal.Record, cause error) error {
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		if next.Resuming {
-			forgetMemory(next, m.agent.withoutDir(userText(cause)))
+			forgetMemory(next, m.agent.withoutDir(hangar.MessageOf(cause)))
 		}
 		next.Machine.State = hangar.MachineFailed
 		next.Handle, next.Ended = nil, false
@@ -84,7 +84,7 @@ func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
 	if err := m.agent.release(ctx, m.id); err != nil {
 		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
 	}
-	if err := errors.Join(m.closeVolumes(ctx, rec), m.unmountLayer()); err != nil {
+	if err := errors.Join(m.agent.volumes.Unmount(ctx, m.id, &rec.Machine.Config), m.unmountLayer()); err != nil {
 		return err
 	}
 	m.clean, m.kept = true, false

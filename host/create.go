@@ -8,13 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/admission"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/flight"
 )
 
 // resolveTimeout bounds how long a request waits for a registry to name an image.
@@ -24,7 +23,7 @@ const resolveTimeout = 10 * time.Second
 // CreateMachine implements hangar.Agent. Repeated with an id that is known, it
 // returns the Machine as it is.
 func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
-	m, err := once(ctx, &a.creates, string(spec.ID), func() (*machine, error) { return a.create(ctx, spec) })
+	m, err := flight.Do(ctx, &a.creates, string(spec.ID), func() (*machine, error) { return a.create(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
@@ -36,22 +35,6 @@ func (a *Agent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*ha
 		got.Nonce = m.nonce()
 	}
 	return got, nil
-}
-
-// once runs do for the first of those that call it with a key at the same time, and gives its
-// result to all, but for the end of that one's context: then the next one runs its own.
-func once[T any](ctx context.Context, group *singleflight.Group, key string, do func() (T, error)) (T, error) {
-	for {
-		mine := false
-		got, err, _ := group.Do(key, func() (any, error) {
-			mine = true
-			return do()
-		})
-		cut := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-		if mine || !cut || ctx.Err() != nil {
-			return got.(T), err
-		}
-	}
 }
 
 func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, error) {
@@ -66,13 +49,13 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		return nil, err
 	}
 	for _, m := range spec.Config.Mounts {
-		a.awaitRelease(ctx, hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: hangar.VolumeID(m.Volume)})
+		a.volumes.AwaitRelease(ctx, hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: hangar.VolumeID(m.Volume)})
 	}
-	claims, err := a.claimVolumes(&spec)
+	claims, err := a.volumes.Claim(&spec)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { claims.done() }()
+	defer func() { claims.Done() }()
 	now := a.o.Now()
 	rec := &journal.Record{
 		Org: spec.Org, OrgID: spec.OrgID, AnyRegistry: spec.AnyRegistry, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
@@ -109,16 +92,16 @@ func (a *Agent) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			rec.Machine.PrivateIP = network.Address(spec.Network, a.o.Host.ID, number)
 			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
 			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
-				appendEvents(tx, spec.ID, launched), claims.put(tx))
+				appendEvents(tx, spec.ID, launched), claims.Put(tx))
 		})
 	})
 	if err != nil {
 		a.room.Set(spec.ID, admission.Load{})
 		return nil, notRecorded(spec.ID, err)
 	}
-	claims.settle()
+	claims.Settle()
 	// Before others can meet the Machine: its lock is taken before those of volumes.
-	claims.done()
+	claims.Done()
 	claims = nil
 	m := a.newMachine(rec, lease, true)
 	m.recent.Store(&launched)
@@ -190,16 +173,7 @@ func (m *machine) makeDirs() error {
 
 // failure is an event that says why something did not come true.
 func failure(typ hangar.EventType, err error) hangar.Event {
-	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: userText(err)}}
-}
-
-// userText is what of an error may be shown: the message of a *hangar.Error, and
-// of any other its text, which names things of this Machine only.
-func userText(err error) string {
-	if e, ok := errors.AsType[*hangar.Error](err); ok {
-		return e.Message
-	}
-	return err.Error()
+	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: hangar.MessageOf(err)}}
 }
 
 // pull returns the image of the record's current version. Once the version has had its

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ func (a *Agent) keepHouse(ctx context.Context) {
 			a.o.Log.Error("forget destroyed machines", keyError, err)
 		}
 		a.collectImages(ctx)
-		a.purgeVolumes(ctx)
+		a.volumes.Purge(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -99,7 +100,7 @@ func (a *Agent) forgetDestroyed() error {
 		some = slices.DeleteFunc(some, func(id hangar.MachineID) bool {
 			err := a.o.Logs.Remove(id)
 			if err != nil {
-				failed = firstError(failed, fmt.Errorf("machine %s: %w", id, err))
+				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
 			}
 			return err != nil
 		})
@@ -108,7 +109,7 @@ func (a *Agent) forgetDestroyed() error {
 		}
 		for _, id := range some { // one of which keeps none of the others
 			if err := a.forget(id); err != nil {
-				failed = firstError(failed, fmt.Errorf("machine %s: %w", id, err))
+				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
 			}
 		}
 	}

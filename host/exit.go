@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -19,17 +20,17 @@ func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
 	if err := m.attached(ctx, rec); err != nil {
 		return err
 	}
-	if err := m.retake(ctx, rec); err != nil {
+	if err := m.agent.volumes.Retake(ctx, m.id, &rec.Machine.Config); err != nil {
 		return m.withoutVolume(ctx, rec, err)
 	}
-	watched, end := m.withVolumes(ctx, rec)
+	watched, end := m.agent.volumes.Watch(ctx, m.id, &rec.Machine.Config)
 	exit, err := m.agent.o.Driver.Wait(watched, rec.Handle)
 	lostVolume := context.Cause(watched)
 	end()
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
-	if err != nil && errors.As(lostVolume, new(volumeLost)) {
+	if err != nil && errors.As(lostVolume, new(volumes.Lost)) {
 		return m.withoutVolume(ctx, rec, lostVolume)
 	}
 	if errors.Is(err, driver.ErrNotFound) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 )
@@ -37,19 +35,19 @@ func RunSchedules(ctx context.Context, a *Agent) error {
 }
 
 // Limits are the limits of an Agent.
-type Limits struct{ Recover, Boot, Suspend, Stop, Release, Close, Archive, Fill time.Duration }
+type Limits struct{ Recover, Boot, Suspend, Stop, Release, Close time.Duration }
 
 // SetLimits changes the limits of an Agent that is not open yet.
 func SetLimits(a *Agent, change func(*Limits)) {
 	l := a.limits.exported()
 	change(&l)
 	a.limits.recover, a.limits.boot, a.limits.suspend, a.limits.stop = l.Recover, l.Boot, l.Suspend, l.Stop
-	a.limits.release, a.limits.close, a.limits.archive, a.limits.fill = l.Release, l.Close, l.Archive, l.Fill
+	a.limits.release, a.limits.close = l.Release, l.Close
 }
 
 func (l limits) exported() Limits {
 	return Limits{
-		Recover: l.recover, Boot: l.boot, Suspend: l.suspend, Stop: l.stop, Release: l.release, Close: l.close, Archive: l.archive, Fill: l.fill,
+		Recover: l.recover, Boot: l.boot, Suspend: l.suspend, Stop: l.stop, Release: l.release, Close: l.close,
 	}
 }
 
@@ -67,17 +65,17 @@ func (a *Agent) Waiting(ref hangar.MachineRef) int {
 // TendVolumes measures the volumes of running Machines once, and extends those that are
 // too full. told is why some could not be.
 func TendVolumes(ctx context.Context, a *Agent, told map[hangar.VolumeID]string) {
-	a.tendVolumes(ctx, told)
+	a.volumes.Tend(ctx, told)
 }
 
 // PurgeVolumes removes what is left of destroyed volumes.
-func PurgeVolumes(ctx context.Context, a *Agent) { a.purgeVolumes(ctx) }
+func PurgeVolumes(ctx context.Context, a *Agent) { a.volumes.Purge(ctx) }
 
 // SnapshotRound takes the snapshots and drills that are due, and removes what has expired.
-func SnapshotRound(ctx context.Context, a *Agent) { a.snapshotRound(ctx) }
+func SnapshotRound(ctx context.Context, a *Agent) { a.volumes.Round(ctx) }
 
 // CollectArchive gives back what removed snapshots took.
-func CollectArchive(ctx context.Context, a *Agent) error { return a.collectOnce(ctx) }
+func CollectArchive(ctx context.Context, a *Agent) error { return a.volumes.Collect(ctx) }
 
 // Probed reports whether somebody waits for a port of a Machine.
 func Probed(a *Agent, ref hangar.MachineRef) bool {
@@ -88,11 +86,6 @@ func Probed(a *Agent, ref hangar.MachineRef) bool {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()
 	return len(m.probes.waiting) > 0
-}
-
-// Once runs do for one of the concurrent callers of a key.
-func Once(ctx context.Context, group *singleflight.Group, do func() (int, error)) (int, error) {
-	return once(ctx, group, "key", do)
 }
 
 // RestartAt is when a Machine is to be started again by its policy; zero: it waits for no such time.

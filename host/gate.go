@@ -70,9 +70,7 @@ func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 
 // lookAtGate has a Machine looked at again whose checks have changed.
 func (a *Agent) lookAtGate(id hangar.MachineID) {
-	a.mu.RLock()
-	m := a.machines[id]
-	a.mu.RUnlock()
+	m := a.find(id)
 	if m != nil {
 		a.gates.Look(m.rec.Load().Machine.Ref())
 	}

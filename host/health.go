@@ -123,9 +123,7 @@ func (a *Agent) healthChanged(id hangar.MachineID, c check.Change) {
 	if c.Before != c.After.Status {
 		a.news.add(id)
 	}
-	a.mu.RLock()
-	m := a.machines[id]
-	a.mu.RUnlock()
+	m := a.find(id)
 	if m == nil || !c.Tell {
 		return
 	}
@@ -166,9 +164,7 @@ func (a *Agent) keepHealth(ctx context.Context) {
 func (a *Agent) recordHealth(ids []hangar.MachineID) error {
 	found := make(map[*machine]*journal.Health, len(ids))
 	for _, id := range ids {
-		a.mu.RLock()
-		m := a.machines[id]
-		a.mu.RUnlock()
+		m := a.find(id)
 		if m == nil {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -131,10 +132,10 @@ func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets
 	if err != nil {
 		return nil, err
 	}
-	var freed volumeClaims
+	var freed volumes.Claims
 	if destroyed {
-		freed = m.disclaimVolumes(current)
-		defer freed.done()
+		freed = m.agent.volumes.Release(m.id, &current.Machine.Config)
+		defer freed.Done()
 	}
 	if next.Machine.State != hangar.MachineStarted {
 		m.gate.Shut() // before it is told to stop, so that nobody is let in meanwhile
@@ -144,7 +145,7 @@ func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets
 	fewerVersions := current.Previous != nil && next.Previous == nil
 	err = m.agent.o.Journal.Commit(func(tx *journal.Tx) error {
 		if destroyed {
-			return errors.Join(tx.PutDestroyed(&next), freed.put(tx), appendEvents(tx, m.id, events))
+			return errors.Join(tx.PutDestroyed(&next), freed.Put(tx), appendEvents(tx, m.id, events))
 		}
 		if err := errors.Join(tx.PutMachine(&next), putSecrets(tx, secrets)); err != nil {
 			return err
@@ -178,7 +179,7 @@ func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets
 		return nil, notRecorded(m.id, err)
 	}
 	m.agent.room.Set(m.id, loadOf(&next))
-	freed.settle()
+	freed.Settle()
 	m.lease, m.busy = lease, busy
 	m.rec.Store(&next)
 	m.remember(events)
@@ -265,7 +266,7 @@ func (m *machine) wake() {
 		m.interrupt(errOvertaken)
 	}
 	if !m.working {
-		m.working = m.agent.start(m.work)
+		m.working = m.agent.work.Go(m.work)
 	}
 }
 
@@ -323,13 +324,13 @@ func (m *machine) begin() (*journal.Record, context.Context) {
 		m.interrupt = nil
 	}
 	rec := m.rec.Load()
-	if m.agent.lifetime.Err() != nil || !m.dirty && m.idle(rec) {
+	if m.agent.work.Context.Err() != nil || !m.dirty && m.idle(rec) {
 		m.working = false
 		return nil, nil
 	}
 	m.dirty = false
 	m.began = rec
-	ctx, cancel := context.WithCancelCause(m.agent.lifetime)
+	ctx, cancel := context.WithCancelCause(m.agent.work.Context)
 	m.interrupt = cancel
 	return rec, ctx
 }

@@ -119,7 +119,7 @@ func (m *machine) rootOf(ctx context.Context, rec *journal.Record, name string) 
 		return -1, "", noFile(name, nil)
 	}
 	if volume != "" {
-		root, err = m.agent.openMounted(volume)
+		root, err = m.agent.volumes.OpenRoot(volume)
 		return root, rest, err
 	}
 	holder, ok := m.agent.o.Driver.(driver.RootHolder)
@@ -132,20 +132,6 @@ func (m *machine) rootOf(ctx context.Context, rec *journal.Record, name string) 
 	}
 	root, err = openDir(dir)
 	return root, rest, err
-}
-
-// openMounted opens the root of a volume that a Machine has mounted.
-func (a *Agent) openMounted(id hangar.VolumeID) (int, error) {
-	v := a.volumeByID(id)
-	if v == nil {
-		return -1, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "volume not found: %s", id)
-	}
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	if v.open.mounted == nil {
-		return -1, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "volume %s is not mounted", id)
-	}
-	return openDir(v.open.mounted.Dir)
 }
 
 func openDir(dir string) (int, error) {

@@ -25,7 +25,7 @@ const (
 func (a *Agent) publish(ctx context.Context) {
 	delay := minPublishPause
 	next := func(ctx context.Context) (int, error) {
-		return 1, errors.Join(a.republish(ctx), a.republishVolumes(ctx))
+		return 1, errors.Join(a.republish(ctx), a.volumes.Republish(ctx))
 	}
 	for ctx.Err() == nil {
 		sent, err := next(ctx)
@@ -74,7 +74,7 @@ func (a *Agent) awaitView(ctx context.Context, ref hangar.MachineRef) {
 // publishSome sends some of what waits of either kind, and returns how much that was.
 func (a *Agent) publishSome(ctx context.Context) (int, error) {
 	machines, err := a.publishOnce(ctx)
-	volumes, verr := a.publishVolumesOnce(ctx)
+	volumes, verr := a.volumes.PublishSome(ctx)
 	return machines + volumes, errors.Join(err, verr)
 }
 

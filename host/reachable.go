@@ -74,9 +74,9 @@ func (m *machine) probe(port int) *probe {
 		p.waiters++
 		return p
 	}
-	ctx, cancel := context.WithCancel(m.agent.lifetime)
+	ctx, cancel := context.WithCancel(m.agent.work.Context)
 	p := &probe{waiters: 1, cancel: cancel, done: make(chan struct{})}
-	if !m.agent.start(func() { m.dialUntil(ctx, port, p) }) {
+	if !m.agent.work.Go(func() { m.dialUntil(ctx, port, p) }) {
 		cancel()
 		return nil
 	}

@@ -26,7 +26,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(a.readJournal(sandboxes), a.readVolumes()); err != nil {
+	if err := errors.Join(a.readJournal(sandboxes), a.volumes.Open(ctx)); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -38,7 +38,7 @@ func (a *Agent) recover(ctx context.Context) error {
 		})
 	}
 	_ = group.Wait() // no error is returned to it
-	if err := errors.Join(a.sweep(ctx, sandboxes), a.sweepVolumes(ctx)); err != nil {
+	if err := errors.Join(a.sweep(ctx, sandboxes), a.volumes.Sweep(ctx)); err != nil {
 		return err
 	}
 	for _, m := range a.all() {

@@ -78,7 +78,7 @@ func (m *machine) replaced(rec *journal.Record, img *image.Image) error {
 
 // rollBack returns to the version before an update that failed.
 func (m *machine) rollBack(rec *journal.Record, cause error) error {
-	m.note("error", "Failed to update, keeping the version before: %s", userText(cause))
+	m.note("error", "Failed to update, keeping the version before: %s", hangar.MessageOf(cause))
 	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		before := next.Previous
 		next.Previous = nil

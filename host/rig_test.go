@@ -64,6 +64,8 @@ type rig struct {
 	close func()
 	crash func() // as close, but as a kill does it
 
+	archivePatience time.Duration // set before open
+
 	overcommit float64 // of memory and processors; set before open
 }
 
@@ -142,7 +144,7 @@ func (r *rig) open() {
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
 		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Layers: layers, Logs: l, Journal: j, Publisher: r.rows, View: r.view, Keys: r.openKeys(), Log: log,
-		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, Metrics: r.counts,
+		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, ArchivePatience: r.archivePatience, Metrics: r.counts,
 		Space:            r.space,
 		MemoryOvercommit: r.overcommit, CPUOvercommit: r.overcommit,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },

@@ -119,9 +119,7 @@ func (a *Agent) keepRoles(ctx context.Context) {
 
 // renewRole replaces the token of a Machine, unless that has come to rest.
 func (a *Agent) renewRole(ctx context.Context, id hangar.MachineID, due roleDue) {
-	a.mu.RLock()
-	m := a.machines[id]
-	a.mu.RUnlock()
+	m := a.find(id)
 	if m == nil {
 		a.roles.forget(id)
 		return
@@ -149,7 +147,7 @@ func (a *Agent) renewRole(ctx context.Context, id hangar.MachineID, due roleDue)
 	}
 	again := due.retry(a.o.Now())
 	if !again.told && again.failures >= roleFailures {
-		m.note("warn", "Cannot renew the identity token in %s, trying on: %s", rolePath(), userText(err))
+		m.note("warn", "Cannot renew the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 		again.told = true
 	}
 	a.roles.set(id, again)
@@ -175,7 +173,7 @@ func (m *machine) giveRole(ctx context.Context, rec *journal.Record, processes [
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	m.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), userText(err))
+	m.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 	m.agent.roles.set(m.id, roleDue{told: true}.retry(m.agent.o.Now()))
 	if rec.Snapshot {
 		return nil // what it had when it was suspended is its own

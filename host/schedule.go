@@ -132,7 +132,7 @@ func (m *machine) runSchedule() (time.Time, error) {
 	}
 	if hangar.NoRoom(err) {
 		if !m.crowded {
-			m.note("warn", "The %s run of %s waits for room on the server: %s", schedule, run.Due.Format(time.RFC3339), userText(err))
+			m.note("warn", "The %s run of %s waits for room on the server: %s", schedule, run.Due.Format(time.RFC3339), hangar.MessageOf(err))
 		}
 		m.crowded = true
 		return now.Add(scheduleRetry), nil

@@ -100,7 +100,7 @@ func (a *Agent) Reseal(ctx context.Context) (resealed int, err error) {
 	if err != nil {
 		return resealed, err
 	}
-	keys, err := a.resealVolumes(ctx)
+	keys, err := a.volumes.Reseal(ctx)
 	return resealed + keys, err
 }
 

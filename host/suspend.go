@@ -46,7 +46,7 @@ func (m *machine) suspend(ctx context.Context, rec *journal.Record) error {
 // suspended records that memory is on the disk. So is what it knows of the volumes and of
 // the writable layer by then: else it is of no use.
 func (m *machine) suspended(ctx context.Context, rec *journal.Record) error {
-	if err := errors.Join(m.closeVolumes(ctx, rec), m.syncLayer()); err != nil {
+	if err := errors.Join(m.agent.volumes.Unmount(ctx, m.id, &rec.Machine.Config), m.syncLayer()); err != nil {
 		return err
 	}
 	m.noRoom.Store(false)
@@ -71,12 +71,12 @@ func (m *machine) notSuspended(ctx context.Context, rec *journal.Record, cause e
 		case exit.Suspended: // what a daemon before this one asked for has come true
 			return m.suspended(ctx, rec)
 		}
-		m.note("error", "Failed to suspend: %s", userText(cause))
+		m.note("error", "Failed to suspend: %s", hangar.MessageOf(cause))
 		return m.exited(rec, exit)
 	}
 	cause = diskspace.Explain(cause)
 	m.noRoom.Store(hangar.ReasonOf(cause) == hangar.ReasonDiskFull)
-	m.note("error", "Failed to suspend: %s", userText(cause))
+	m.note("error", "Failed to suspend: %s", hangar.MessageOf(cause))
 	return m.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		return []hangar.Event{failure(hangar.EventSuspend, cause)}

@@ -55,7 +55,7 @@ func (a *Agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 		return nil, errors.Join(err, conn.Close())
 	}
 	t := &tunnel{Conn: conn, tcp: tcp, closed: make(chan struct{})}
-	if !a.start(func() { m.bound(t, losses) }) {
+	if !a.work.Go(func() { m.bound(t, losses) }) {
 		err := hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 		return nil, errors.Join(err, t.Close())
 	}
@@ -97,7 +97,7 @@ func (m *machine) bound(t *tunnel, losses uint64) {
 		case <-changed:
 		case <-t.closed:
 			return
-		case <-m.agent.lifetime.Done():
+		case <-m.agent.work.Context.Done():
 			t.end(hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down"))
 			return
 		}

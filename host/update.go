@@ -20,7 +20,7 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 		if err := m.updatable(in); err != nil {
 			return err
 		}
-		return m.keepsVolumes(&in.Config)
+		return a.volumes.Keep(m.id, &rec.Machine.Config, &in.Config)
 	})
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (a *Agent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 		if err := m.updatable(in); err != nil {
 			return err
 		}
-		if err := m.keepsVolumes(&in.Config); err != nil {
+		if err := a.volumes.Keep(m.id, &m.rec.Load().Machine.Config, &in.Config); err != nil {
 			return err
 		}
 		updated, err = m.update(ctx, in, img)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/extent"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
@@ -70,7 +70,7 @@ func readBlocks(blocks map[int64][]byte, b []byte, at int64) {
 	}
 }
 
-func (d *pretendDevice) Freeze(_ context.Context, mark string) (host.Frozen, error) {
+func (d *pretendDevice) Freeze(_ context.Context, mark string) (volumes.Frozen, error) {
 	if err := d.enter("freeze"); err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (f *pretendFrozen) Close(finish.Context) error {
 	return nil
 }
 
-func (d *pretendDevice) Fill(context.Context) (host.Target, error) {
+func (d *pretendDevice) Fill(context.Context) (volumes.Target, error) {
 	if err := d.enter("fill"); err != nil {
 		return nil, err
 	}

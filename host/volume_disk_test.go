@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -117,7 +117,7 @@ func (s *session) verify(spec devices.Spec) error {
 	}
 }
 
-func (s *session) Attach(_ context.Context, spec devices.Spec) (host.Device, error) {
+func (s *session) Attach(_ context.Context, spec devices.Spec) (volumes.Device, error) {
 	if err := s.enter("attach", spec.ID); err != nil {
 		return nil, err
 	}
@@ -173,12 +173,12 @@ func (s *session) Remove(_ finish.Context, id hangar.VolumeID) error {
 	return nil
 }
 
-func (s *session) Room(context.Context) (host.DiskRoom, error) {
+func (s *session) Room(context.Context) (volumes.DiskRoom, error) {
 	if err := s.enter("room", ""); err != nil {
-		return host.DiskRoom{}, err
+		return volumes.DiskRoom{}, err
 	}
 	defer s.leave()
-	room := host.DiskRoom{Free: s.free, Taken: make(map[hangar.VolumeID]int64)}
+	room := volumes.DiskRoom{Free: s.free, Taken: make(map[hangar.VolumeID]int64)}
 	for id, im := range s.images {
 		room.Taken[id] = im.used
 		room.Free -= im.used
@@ -261,18 +261,18 @@ func (d *pretendDevice) Format(context.Context) error {
 	return nil
 }
 
-func (d *pretendDevice) Mount(context.Context) (host.MountedVolume, error) {
+func (d *pretendDevice) Mount(context.Context) (volumes.MountedVolume, error) {
 	if err := d.enter("mount"); err != nil {
-		return host.MountedVolume{}, err
+		return volumes.MountedVolume{}, err
 	}
 	defer d.s.leave()
 	switch {
 	case errors.Is(d.im.broken, devices.ErrUnrepairable):
-		return host.MountedVolume{}, d.im.broken
+		return volumes.MountedVolume{}, d.im.broken
 	case !d.im.formatted:
 		d.s.misuse("mount %s, which is blank", d.im.spec.ID)
 	}
-	m := host.MountedVolume{
+	m := volumes.MountedVolume{
 		Dir: filepath.Join(d.s.dir, string(d.im.spec.ID)), Replayed: d.im.dirty && !d.im.mounted, Grown: d.im.fsSize < d.im.spec.Size,
 	}
 	if m.Replayed {

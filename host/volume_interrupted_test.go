@@ -166,7 +166,8 @@ func TestFailedSnapshotsAreFew(t *testing.T) {
 // An archive that cannot be used is told of before it is needed, and breaks nothing else.
 func TestTryArchive(t *testing.T) {
 	r := newRig(t)
-	r.reopenWith(func(l *host.Limits) { l.Archive = 600 * time.Millisecond })
+	r.archivePatience = 600 * time.Millisecond
+	r.restart()
 	r.store.setAway(errors.New("access denied"))
 	r.TryArchive(t.Context())
 	r.store.setAway(nil)

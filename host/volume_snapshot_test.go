@@ -401,7 +401,8 @@ func TestWaitingSnapshotsGoOn(t *testing.T) {
 func TestArchiveAway(t *testing.T) {
 	r := newRig(t)
 	r.store.setAway(errors.New("no route to host"))
-	r.reopenWith(func(l *host.Limits) { l.Archive = 50 * time.Millisecond })
+	r.archivePatience = 50 * time.Millisecond
+	r.restart()
 	ref := r.volume(raw)
 	s := r.snapshot(ref)
 	if s.State != hangar.SnapshotFailed || !strings.Contains(s.Fault, "archive") {

@@ -54,7 +54,7 @@ func (a *Agent) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 		case <-ctx.Done():
 			m.watchers.strike(w)
 			return hangar.MachineReached{}, ctx.Err()
-		case <-a.lifetime.Done():
+		case <-a.work.Context.Done():
 			m.watchers.strike(w)
 			return hangar.MachineReached{}, errShutDown()
 		}

@@ -115,7 +115,7 @@ func (m *machine) enterStarted(ctx context.Context) (release func(), err error) 
 		return nil, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-m.agent.lifetime.Done():
+	case <-m.agent.work.Context.Done():
 		return nil, errShutDown()
 	}
 }
@@ -135,7 +135,7 @@ func (m *machine) settled(ctx context.Context) (hangar.MachineState, error) {
 			case <-ctx.Done():
 				m.watchers.strike(w)
 				return "", ctx.Err()
-			case <-m.agent.lifetime.Done():
+			case <-m.agent.work.Context.Done():
 				m.watchers.strike(w)
 				return "", errShutDown()
 			}

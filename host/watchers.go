@@ -157,7 +157,7 @@ func (a *Agent) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Se
 			case <-changed:
 			case <-ctx.Done():
 				return
-			case <-a.lifetime.Done():
+			case <-a.work.Context.Done():
 				return
 			}
 		}

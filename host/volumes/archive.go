@@ -1,0 +1,243 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It
+// is opened when it is first needed, so that a store that is away keeps nothing else
+// from being served.
+type Archive interface {
+	Open(ctx context.Context) error
+	Close() error
+	Write(ctx context.Context, meta archive.Meta, src archive.Source, data extent.List, base *archive.Base, progress func(hangar.Progress)) (archive.Entry, error)
+	Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (archive.Entry, error)
+	Digest(ctx context.Context, src archive.Source, data extent.List) (string, error)
+	Entry(ctx context.Context, id hangar.SnapshotID) (archive.Entry, error)
+	Remove(ctx context.Context, ids ...hangar.SnapshotID) error
+	Collect(ctx context.Context) (freed int64, err error)
+}
+
+const (
+	// archiveOpening bounds an attempt to open the archive.
+	archiveOpening = time.Minute
+	// archiveTries is how often it is tried to open it for somebody who waits.
+	archiveTries = 12
+	// The pauses between collections. While snapshots were removed lately there are more
+	// of them: a store that others write to, too, gives back nothing before it is safe.
+	collectDaily = day
+	collectOften = time.Hour
+	collectSoon  = time.Minute // after a removal
+)
+
+// archiver is the archive as the Store uses it.
+type archiver struct {
+	opening *semaphore.Weighted // held while the archive is opened
+	open    bool                // guarded by opening
+	failed  time.Time           // of the last attempt; guarded by opening
+	fault   error               // of the last attempt; guarded by opening
+
+	collect chan struct{} // buffered 1: something was removed
+
+	mu   sync.Mutex
+	pins map[hangar.SnapshotID]int // new ones are made on them; guarded by mu
+}
+
+func (a *archiver) init() {
+	a.opening = semaphore.NewWeighted(1)
+	a.collect = make(chan struct{}, 1)
+	a.pins = make(map[hangar.SnapshotID]int)
+}
+
+// archive returns the archive, open.
+func (s *Store) archive(ctx context.Context) (Archive, error) {
+	if s.o.Archive == nil {
+		return nil, errNoArchive()
+	}
+	a := &s.archiver
+	if err := a.opening.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer a.opening.Release(1)
+	if a.open {
+		return s.o.Archive, nil
+	}
+	if s.work.Context.Err() != nil {
+		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down"}
+	}
+	if a.fault == nil || time.Since(a.failed) >= s.o.ArchivePatience/archiveTries {
+		bounded, cancel := context.WithTimeout(ctx, archiveOpening)
+		defer cancel()
+		if a.fault = s.o.Archive.Open(bounded); a.fault == nil {
+			a.open = true
+			return s.o.Archive, nil
+		}
+		if ctx.Err() != nil {
+			a.fault = nil // says nothing of the archive
+			return nil, ctx.Err()
+		}
+		a.failed = time.Now()
+		s.o.Log.Error("open the archive of snapshots", keyError, a.fault)
+	}
+	return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be used", Err: a.fault}
+}
+
+// TryArchive opens the archive of snapshots before anybody needs it, so that the log tells at
+// once of one that cannot be used. It is tried again when it is needed.
+func (s *Store) TryArchive(ctx context.Context) {
+	if _, err := s.archive(ctx); err != nil && ctx.Err() == nil {
+		s.o.Log.Warn("no snapshots can be taken or restored until that is mended; see --snapshots")
+	}
+}
+
+// archiveSoon is archive for those who can wait until it is back.
+func (s *Store) archiveSoon(ctx context.Context) (Archive, error) {
+	pause := time.NewTicker(s.o.ArchivePatience / archiveTries)
+	defer pause.Stop()
+	for began := time.Now(); ; {
+		store, err := s.archive(ctx)
+		if err == nil || time.Since(began) >= s.o.ArchivePatience {
+			return store, err
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// closeArchive releases the archive, if it was opened, once the lifetime has ended. It is
+// not opened again.
+func (s *Store) closeArchive() error {
+	a := &s.archiver
+	if err := finish.Do(s.work.Context, archiveOpening, func(ctx finish.Context) error { return a.opening.Acquire(ctx, 1) }); err != nil {
+		return err
+	}
+	defer a.opening.Release(1)
+	if !a.open {
+		return nil
+	}
+	a.open = false
+	return s.o.Archive.Close()
+}
+
+// pin keeps a snapshot in the archive until the function that it returns is called,
+// also when it is discarded meanwhile.
+func (a *archiver) pin(id hangar.SnapshotID) (unpin func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pins[id]++
+	return sync.OnceFunc(func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.pins[id]--; a.pins[id] == 0 {
+			delete(a.pins, id)
+		}
+	})
+}
+
+func (a *archiver) pinned(id hangar.SnapshotID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pins[id] > 0
+}
+
+// unneeded returns those of the snapshots that nobody reads, or is about to.
+func (s *Store) unneeded(ids []hangar.SnapshotID) []hangar.SnapshotID {
+	if len(ids) == 0 {
+		return nil
+	}
+	filling := make(map[hangar.SnapshotID]bool)
+	for _, v := range s.all() {
+		if rec := v.rec.Load(); rec.Volume.State == hangar.VolumeCreating || rec.Volume.State == hangar.VolumeRestoring {
+			filling[rec.Volume.Filling.Snapshot] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id hangar.SnapshotID) bool { return filling[id] || s.archiver.pinned(id) || s.drilled(id) })
+}
+
+func errNoArchive() error {
+	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "snapshots are not offered by this server")
+}
+
+// removeDiscarded removes from the archive what was taken off the volume's list.
+func (v *volume) removeDiscarded(ctx context.Context) error {
+	ids := v.store.unneeded(v.rec.Load().Discarded)
+	if len(ids) == 0 {
+		return nil
+	}
+	store, err := v.store.archive(ctx)
+	if err != nil {
+		return err
+	}
+	if err := store.Remove(ctx, ids...); err != nil && !errors.Is(err, archive.ErrNotFound) {
+		return err
+	}
+	select {
+	case v.store.archiver.collect <- struct{}{}:
+	default:
+	}
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Discarded = slices.DeleteFunc(slices.Clone(next.Discarded), func(id hangar.SnapshotID) bool { return slices.Contains(ids, id) })
+		return nil
+	})
+	return err
+}
+
+// keepArchive gives back the room that removed snapshots took: once a day, soon after
+// some were removed, and every hour for a day from then on.
+func (s *Store) keepArchive(ctx context.Context) {
+	if s.o.Archive == nil {
+		return
+	}
+	next := time.NewTimer(collectDaily)
+	defer next.Stop()
+	var often time.Time // until when it is every hour
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.archiver.collect:
+			often = time.Now().Add(collectDaily)
+			next.Reset(collectSoon)
+			continue
+		case <-next.C:
+		}
+		err := s.Collect(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.o.Log.Warn("collect what removed snapshots took", keyError, err)
+		}
+		if err != nil || time.Now().Before(often) {
+			next.Reset(collectOften)
+		} else {
+			next.Reset(collectDaily)
+		}
+	}
+}
+
+// Collect gives back the room that removed snapshots took.
+func (s *Store) Collect(ctx context.Context) error {
+	store, err := s.archive(ctx)
+	if err != nil {
+		return err
+	}
+	freed, err := store.Collect(ctx)
+	if err == nil && freed > 0 {
+		s.o.Log.Info("collected what removed snapshots took", "bytes", freed)
+	}
+	return err
+}

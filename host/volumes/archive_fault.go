@@ -1,0 +1,84 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/internal/extent"
+)
+
+// archiveFault puts what the archive could not do into words for users: where it is, and how
+// it is reached, is the operator's business, and in the log.
+func archiveFault(doing string, err error) error {
+	if _, told := errors.AsType[*hangar.Error](err); err == nil || told {
+		return err
+	}
+	switch {
+	case errors.Is(err, archive.ErrNotFound):
+		return &hangar.Error{Code: hangar.CodeInternal, Message: "the snapshot is not in the archive", Err: err}
+	case errors.Is(err, archive.ErrCorrupt):
+		return &hangar.Error{Code: hangar.CodeInternal, Message: "the snapshot is damaged in the archive", Err: err}
+	default:
+		return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be " + doing, Err: err}
+	}
+}
+
+// fault keeps the first error of a device, to tell it from one of the archive that it is
+// read for, or filled from.
+type fault struct{ first atomic.Pointer[error] }
+
+func (f *fault) keep(err error) {
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.first.CompareAndSwap(nil, &err)
+	}
+}
+
+// of returns err, or why it came about.
+func (f *fault) of(doing string, err error) error {
+	if first := f.first.Load(); err != nil && first != nil {
+		return *first
+	}
+	return archiveFault(doing, err)
+}
+
+// watchedSource is a view that keeps why it could not be read.
+type watchedSource struct {
+	archive.Source
+	fault
+}
+
+func (s *watchedSource) ReadAt(b []byte, at int64) (int, error) {
+	n, err := s.Source.ReadAt(b, at)
+	s.keep(err)
+	return n, err
+}
+
+// writeArchive stores a view as a snapshot.
+func writeArchive(
+	ctx context.Context, store Archive, meta archive.Meta, src archive.Source, data extent.List, base *archive.Base, progress func(hangar.Progress),
+) (archive.Entry, error) {
+	watched := &watchedSource{Source: src}
+	entry, err := store.Write(ctx, meta, watched, data, base, progress)
+	if errors.Is(err, archive.ErrExists) {
+		// It was complete when the daemon ended, which did not learn of that. Changes are
+		// counted from now on, so that it has to be of now.
+		if err = store.Remove(ctx, meta.ID); err == nil {
+			entry, err = store.Write(ctx, meta, watched, data, base, progress)
+		}
+	}
+	if base != nil && errors.Is(err, archive.ErrNotFound) {
+		// The one before is not in the archive any more: all is read.
+		entry, err = store.Write(ctx, meta, watched, data, nil, progress)
+	}
+	return entry, watched.of("written", err)
+}
+
+// readArchive writes a snapshot to a target.
+func readArchive(ctx context.Context, store Archive, id hangar.SnapshotID, target *roomy, progress func(hangar.Progress)) (archive.Entry, error) {
+	entry, err := store.Read(ctx, id, target, progress)
+	return entry, target.of("read", err)
+}

@@ -1,0 +1,72 @@
+package volumes
+
+import (
+	"hash/fnv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+const (
+	day  = 24 * time.Hour
+	week = 7 * day
+	// dailyRetry is how long after a daily snapshot has failed it is tried again.
+	dailyRetry = time.Hour
+	// clockError is what a clock may be set back by without anything's being done twice.
+	// What is further ahead was recorded by a clock that was wrong.
+	clockError = time.Hour
+)
+
+// ahead reports whether a time of the past cannot be right.
+func ahead(t, now time.Time) bool { return t.After(now.Add(clockError)) }
+
+// turn is when in a period something has its turn: each at a minute of its own, as far
+// as there are enough, so that not all of them want the disk at once.
+func turn(id string, period time.Duration) time.Duration {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id)) // never fails
+	return time.Duration(h.Sum64()%uint64(period/time.Minute)) * time.Minute
+}
+
+// latestTurn is the newest turn that is not after now. Days begin at midnight and weeks
+// on Monday, UTC.
+func latestTurn(id string, period time.Duration, now time.Time) time.Time {
+	at := turn(id, period)
+	return now.Add(-at).Truncate(period).Add(at)
+}
+
+// dueDaily reports whether it is time for the daily snapshot of a volume. Turns that were
+// missed, because the server was down, are made up for by one. A volume that nobody has
+// used yet has nothing to keep, and one that is damaged had better not replace what was
+// kept of it.
+func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
+	v := &rec.Volume
+	if !v.AutoBackup || !v.State.Usable() || !used(rec) || rec.Damaged != "" {
+		return false
+	}
+	due := latestTurn(string(v.ID), day, now)
+	if v.CreatedAt.After(due) && !ahead(v.CreatedAt, now) {
+		return false
+	}
+	for i := range rec.Snapshots {
+		s := &rec.Snapshots[i]
+		switch {
+		case underWay(s):
+			return false
+		case !s.Daily || s.CreatedAt.Before(due) || ahead(s.CreatedAt, now):
+		case s.State == hangar.SnapshotCreated, now.Before(s.FinishedAt.Add(dailyRetry)):
+			return false
+		}
+	}
+	return true
+}
+
+// used reports whether there is anything of its user's on a volume.
+func used(rec *journal.VolumeRecord) bool {
+	return rec.Formatted || rec.Volume.Wanted == hangar.FSRaw
+}
+
+func underWay(s *hangar.Snapshot) bool {
+	return s.State == hangar.SnapshotWaiting || s.State == hangar.SnapshotRunning
+}

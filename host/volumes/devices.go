@@ -1,0 +1,128 @@
+package volumes
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// Devices is what a Store needs of the volumes' images; LocalDevices has it. Errors
+// are those of package volume.
+type Devices interface {
+	Create(ctx context.Context, spec devices.Spec) error
+	Verify(ctx context.Context, spec devices.Spec) error
+	// Attach opens an image as a block device, or takes back what an earlier daemon opened.
+	Attach(ctx context.Context, spec devices.Spec) (Device, error)
+	Release(ctx finish.Context, id hangar.VolumeID) error
+	// List returns those of which anything is open on the host.
+	List(ctx context.Context) ([]hangar.VolumeID, error)
+	Remove(ctx finish.Context, id hangar.VolumeID) error
+	Room(ctx context.Context) (DiskRoom, error)
+}
+
+// DiskRoom is what the disk of the images has, in bytes.
+type DiskRoom struct {
+	Free int64
+	// Taken is what the images take of the disk already.
+	Taken map[hangar.VolumeID]int64
+}
+
+// Device is an open volume.
+type Device interface {
+	Path() string
+	// Format makes a file system on a blank device; ErrNotBlank: there is something. What
+	// an interrupted Format left is nothing.
+	Format(ctx context.Context) error
+	// Mount mounts the file system, after what it needs of repair and growth.
+	Mount(ctx context.Context) (MountedVolume, error)
+	Usage(ctx context.Context) (hangar.VolumeUsage, error)
+	// Extend makes it size bytes large. online: so is the file system, if it is mounted.
+	Extend(ctx finish.Context, size int64) (online bool, err error)
+	// Freeze begins a view of the device as it is at one moment.
+	Freeze(ctx context.Context, mark string) (Frozen, error)
+	// Fill gives access to the content of a device that is not mounted.
+	Fill(ctx context.Context) (Target, error)
+	// Check looks for damage of a file system that is not mounted, and changes nothing.
+	Check(ctx context.Context) error
+	// Lost is closed when the device went away by itself; Err says why.
+	Lost() <-chan struct{}
+	Err() error
+	// Close unmounts and detaches it. Without an error, everything is durable.
+	Close(ctx finish.Context) error
+}
+
+// MountedVolume says where a file system is, and what was done for that.
+type MountedVolume struct {
+	Dir      string
+	Replayed bool   // it had not been unmounted: its journal was replayed
+	Repaired bool   // more than that was wrong, and is right now
+	Grown    bool   // it is larger than it was
+	Report   string // of the repair, for people
+}
+
+// Frozen is a volume as it was at one moment.
+type Frozen interface {
+	io.ReaderAt
+	Size() int64
+	// Data is what was ever written.
+	Data(ctx context.Context) (extent.List, error)
+	// Changed is what was written since mark; false: not known.
+	Changed(ctx context.Context, mark string) (extent.List, bool, error)
+	// Took is how long writers waited.
+	Took() time.Duration
+	Close(ctx finish.Context) error
+}
+
+// Target is the content of a volume that is being filled.
+type Target interface {
+	io.ReaderAt
+	io.WriterAt
+	Flush() error
+	Close() error
+}
+
+// LocalDevices are the volumes of this server as a Store uses them.
+func LocalDevices(v *devices.Volumes) Devices { return localDevices{v} }
+
+type localDevices struct{ *devices.Volumes }
+
+func (l localDevices) Attach(ctx context.Context, spec devices.Spec) (Device, error) {
+	d, err := l.Volumes.Attach(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return localDevice{d}, nil
+}
+
+func (l localDevices) Room(ctx context.Context) (DiskRoom, error) {
+	room, err := l.Volumes.Room(ctx)
+	return DiskRoom{Free: room.Free, Taken: room.Images}, err
+}
+
+type localDevice struct{ *devices.Device }
+
+func (d localDevice) Mount(ctx context.Context) (MountedVolume, error) {
+	m, err := d.Device.Mount(ctx)
+	return MountedVolume(m), err
+}
+
+func (d localDevice) Freeze(ctx context.Context, mark string) (Frozen, error) {
+	f, err := d.Device.Freeze(ctx, mark)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d localDevice) Fill(ctx context.Context) (Target, error) {
+	t, err := d.Device.Fill(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}

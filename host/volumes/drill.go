@@ -1,0 +1,235 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// settingDrills keeps what is known of drills in the journal.
+const settingDrills = "volume-drills"
+
+// drillRecord is what is known of the drills of one App.
+type drillRecord struct {
+	Latest hangar.VolumeDrill `json:"latest"`
+	// Scratch is the volume that the latest restores to, until that has been removed.
+	Scratch hangar.VolumeID `json:"scratch,omitempty"`
+	// Passed is when a drill passed last.
+	Passed time.Time `json:"passed,omitzero"`
+	// Postponed: the disk had no room for it, and it is tried again before its time.
+	Postponed bool `json:"postponed,omitempty"`
+}
+
+// drills are those of a Store.
+type drills struct {
+	mu       sync.Mutex                                        // held while a change is committed
+	byApp    map[hangar.AppID]*drillRecord                     // replaced, never changed in place; guarded by mu
+	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
+}
+
+func (d *drills) init() {
+	d.byApp = make(map[hangar.AppID]*drillRecord)
+	d.progress = make(map[hangar.AppID]*atomic.Pointer[hangar.Progress])
+}
+
+// of reports whether drills of an App of a name are known. mu is held.
+func (d *drills) of(app hangar.AppName) bool {
+	for _, rec := range d.byApp {
+		if rec.Latest.App == app {
+			return true
+		}
+	}
+	return false
+}
+
+// VolumeDrill implements hangar.VolumeAgent.
+func (s *Store) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	rec := s.drills.byApp[of]
+	if rec == nil {
+		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of the App was tried out yet")
+	}
+	drill := rec.Latest
+	if at := s.drills.progress[of]; at != nil {
+		if p := at.Load(); p != nil {
+			drill.Progress = *p
+		}
+	}
+	return &drill, nil
+}
+
+// DrillVolumes implements hangar.VolumeAgent.
+func (s *Store) DrillVolumes(ctx context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
+	if s.o.Archive == nil {
+		return nil, errNoArchive()
+	}
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	before := s.drills.byApp[of]
+	if before != nil && before.Latest.FinishedAt.IsZero() {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
+			"failed_precondition: a drill of App %q is under way since %s", before.Latest.App, before.Latest.StartedAt.Format(time.RFC3339))
+	}
+	records := s.recordsOf(of)
+	volume, snapshot, ok := pickDrill(records, rand.IntN)
+	if !ok {
+		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound,
+			"failed_precondition: the App has no snapshot that could be tried out")
+	}
+	next := drillRecord{Scratch: hangar.NewVolumeID(), Latest: hangar.VolumeDrill{
+		App: records[0].Volume.App, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(s.o.Now()),
+	}}
+	if before != nil {
+		next.Passed = before.Passed
+		if before.Scratch != "" {
+			next.Scratch = before.Scratch // what is left of it goes first
+		}
+	}
+	if err := s.putDrill(of, &next); err != nil {
+		return nil, err
+	}
+	s.work.Go(func() { s.drill(s.work.Context, of) })
+	return &next.Latest, nil
+}
+
+// pickDrill draws a snapshot that is complete: each is as likely as any other.
+func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.VolumeID, hangar.SnapshotID, bool) {
+	var complete []*hangar.Snapshot
+	for _, rec := range records {
+		for i := range rec.Snapshots {
+			if s := &rec.Snapshots[i]; s.State == hangar.SnapshotCreated {
+				complete = append(complete, s)
+			}
+		}
+	}
+	if len(complete) == 0 {
+		return "", "", false
+	}
+	s := complete[intn(len(complete))]
+	return s.Volume, s.ID, true
+}
+
+func (s *Store) recordsOf(of hangar.AppID) []*journal.VolumeRecord {
+	var list []*journal.VolumeRecord
+	for _, v := range s.all() {
+		if rec := v.rec.Load(); rec.Volume.AppID == of {
+			list = append(list, rec)
+		}
+	}
+	return list
+}
+
+// putDrill makes durable what is known of the drills of an App; nil: nothing. s.drills.mu
+// is held.
+func (s *Store) putDrill(of hangar.AppID, rec *drillRecord) error {
+	all := maps.Clone(s.drills.byApp)
+	if rec == nil {
+		delete(all, of)
+	} else {
+		all[of] = rec
+	}
+	value, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("encode drills: %w", err)
+	}
+	err = s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
+	if err != nil {
+		return fmt.Errorf("commit drill of app %s: %w", of, err)
+	}
+	s.drills.byApp = all
+	return nil
+}
+
+// changeDrill is putDrill for the drill that is under way.
+func (s *Store) changeDrill(of hangar.AppID, alter func(next *drillRecord)) error {
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	next := *s.drills.byApp[of]
+	alter(&next)
+	return s.putDrill(of, &next)
+}
+
+// readDrills takes up what the journal knows of drills.
+func (s *Store) readDrills() error {
+	value, err := s.o.Journal.Setting(settingDrills)
+	if errors.Is(err, journal.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	if err := json.Unmarshal(value, &s.drills.byApp); err != nil {
+		// They begin anew; what scratch there is, is nobody's.
+		s.o.Log.Error("what is known of drills cannot be read", keyError, err)
+		s.drills.byApp = make(map[hangar.AppID]*drillRecord)
+	}
+	for _, rec := range s.drills.byApp {
+		if !rec.Passed.IsZero() {
+			s.metrics.passed(rec.Latest.App, rec.Passed)
+		}
+	}
+	return nil
+}
+
+// resumeDrills begins again what an earlier daemon left under way.
+func (s *Store) resumeDrills() {
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	for of, rec := range s.drills.byApp {
+		if rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
+			s.work.Go(func() { s.drill(s.work.Context, of) })
+		}
+	}
+}
+
+// drilled reports whether a drill is about to read a snapshot.
+func (s *Store) drilled(id hangar.SnapshotID) bool {
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	for _, rec := range s.drills.byApp {
+		if rec.Latest.FinishedAt.IsZero() && rec.Latest.Snapshot == id {
+			return true
+		}
+	}
+	return false
+}
+
+// drillPostponement is how long after the disk had no room for a drill it is tried again.
+const drillPostponement = day
+
+// dueDrill reports whether an App is to have a drill now: once a week, at its own
+// minute, of snapshots that there were then.
+func dueDrill(app hangar.AppID, rec *drillRecord, records []*journal.VolumeRecord, now time.Time) bool {
+	due := latestTurn(string(app), week, now)
+	if rec != nil {
+		switch last := &rec.Latest; {
+		case last.FinishedAt.IsZero():
+			return false
+		case ahead(last.StartedAt, now):
+		case rec.Postponed:
+			return !now.Before(last.FinishedAt.Add(drillPostponement))
+		case !last.StartedAt.Before(due):
+			return false
+		}
+	}
+	for _, r := range records {
+		for i := range r.Snapshots {
+			if s := &r.Snapshots[i]; s.State == hangar.SnapshotCreated && !s.FinishedAt.After(due) {
+				return true
+			}
+		}
+	}
+	return false
+}

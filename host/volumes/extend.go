@@ -1,0 +1,126 @@
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// extendDeadline bounds how long a volume grows, which is a matter of its metadata.
+const extendDeadline = 2 * time.Minute
+
+// ExtendVolume implements hangar.VolumeAgent.
+func (s *Store) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (*hangar.VolumeRow, error) {
+	v, err := s.volume(ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.extend(ctx, sizeGB, hangar.VolumeEvent{Source: hangar.EventSourceFrom(ctx)}); err != nil {
+		return nil, err
+	}
+	return v.row(ctx), nil
+}
+
+// extend makes the volume sizeGB large, which event tells.
+func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEvent) error {
+	if begun, err := v.beginExtending(ctx, sizeGB); err != nil || !begun {
+		return err
+	}
+	return v.finishExtending(ctx, event)
+}
+
+// beginExtending has the size counted and the room promised, unless the volume is that large
+// already.
+func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, err error) {
+	err = v.claiming(ctx, func(rec *journal.VolumeRecord) (*hangar.VolumeRow, error) {
+		switch size := rec.Volume.SizeGB; {
+		case rec.Volume.State != hangar.VolumeCreated:
+			return nil, wrongState("extend", rec)
+		case sizeGB == size:
+			return nil, nil //nolint:nilnil // there is nothing to do
+		case sizeGB < size:
+			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: size_gb must be greater than current: %d asked, the volume has %d", sizeGB, size)
+		case sizeGB > hangar.MaxVolumeGB:
+			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid size_gb: %d is more than the %d that are allowed", sizeGB, hangar.MaxVolumeGB)
+		}
+		wanted := rowOf(rec)
+		wanted.Volume.SizeGB = sizeGB
+		return &wanted, nil
+	}, func(rec *journal.VolumeRecord) error {
+		return v.store.promise(ctx, rec.OrgID, sizeGB-rec.Volume.SizeGB, func() error {
+			begun = true
+			return v.commitTo(rec, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+				next.Volume.State, next.Growing = hangar.VolumeExtending, sizeGB
+				return nil
+			})
+		})
+	})
+	return begun && err == nil, err
+}
+
+// finishExtending grows a volume that is extending. It may be repeated.
+func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) error {
+	to := v.rec.Load().Growing
+	extending, cancel := finish.Within(ctx, extendDeadline)
+	defer cancel()
+	online, mounted, failure := v.grow(extending, int64(to)<<30)
+	event.Type = hangar.VolumeEventExtend
+	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
+		if failure != nil {
+			event.Fault = hangar.MessageOf(failure)
+			return []hangar.VolumeEvent{event}
+		}
+		if event.Text == "" {
+			event.Text = fmt.Sprintf("extended from %d to %d GB", next.Volume.SizeGB, to)
+		}
+		next.Volume.SizeGB = to
+		next.Volume.NeedsRestart = mounted && !online
+		return []hangar.VolumeEvent{event}
+	})
+	if err != nil || failure != nil {
+		return cmp.Or(failure, err)
+	}
+	return v.store.o.Machines.Describe(&rec.Volume)
+}
+
+// grow makes the image and the device size bytes large. online: so is the file system,
+// if it is mounted; otherwise it is when it is mounted next.
+func (v *volume) grow(ctx finish.Context, size int64) (online, mounted bool, err error) {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	device, err := v.attach(ctx)
+	if err != nil {
+		return false, false, v.unlessGone(err)
+	}
+	mounted = v.open.machine
+	online, err = device.Extend(ctx, size)
+	switch {
+	case errors.Is(err, devices.ErrFrozen):
+		err = hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotRunning,
+			"volume %s cannot be extended while a snapshot of it is being taken", v.id)
+	case err != nil:
+		err = v.unlessGone(fmt.Errorf("extend volume %s: %w", v.id, err))
+	}
+	return online, mounted, cmp.Or(err, v.closeUnused(ctx))
+}
+
+// unlessGone asks for another try after the process behind the volume ended meanwhile.
+func (v *volume) unlessGone(err error) error {
+	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE} {
+		if errors.Is(err, gone) {
+			return &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("volume %s was lost meanwhile: try again", v.id), Err: err}
+		}
+	}
+	return err
+}

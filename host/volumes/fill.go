@@ -1,0 +1,302 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+const (
+	// fillsAtOnce bounds the volumes of a host that are being filled. One organization has at
+	// most all but one of them.
+	fillsAtOnce  = 3
+	minFillPause = time.Second
+	maxFillPause = time.Minute
+	// fillReserve is what the filling of volumes leaves free of the disk, in bytes.
+	fillReserve = 256 << 20
+)
+
+// fillingOf says from what a new volume is to be filled, and completes the size that it
+// gets by that of what it is made from. Until release is called, that is kept as it is; the
+// record of a volume that is being filled keeps it from then on.
+func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, release func(), err error) {
+	release = func() {}
+	var (
+		size int64
+		from string
+	)
+	switch {
+	case spec.Snapshot != "" && spec.Source != "":
+		return filling, release, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+			"invalid source_volume_id: a volume is made from a snapshot or from another volume, not from both")
+	case spec.Snapshot != "":
+		filling.Snapshot, from = spec.Snapshot, "snapshot "+string(spec.Snapshot)
+		release = s.archiver.pin(spec.Snapshot) // before it is looked for: afterwards it might be removed
+		size, err = s.restorable(ctx, spec)
+	case spec.Source != "":
+		filling.Source, from = spec.Source, "volume "+string(spec.Source)
+		size, release, err = s.forkable(spec)
+	default:
+		return filling, release, nil
+	}
+	if err != nil {
+		release()
+		return filling, func() {}, err
+	}
+	least := int((size + 1<<30 - 1) >> 30)
+	if spec.SizeGB == 0 {
+		spec.SizeGB = least
+	}
+	if spec.SizeGB < least {
+		release()
+		return filling, func() {}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+			"invalid size_gb: %d is less than the %d GB of %s", spec.SizeGB, least, from)
+	}
+	return filling, release, nil
+}
+
+// beginFilling starts to fill a volume in hangar.VolumeRestoring: after it was made, and
+// again after a restart of the daemon.
+func (v *volume) beginFilling() { v.store.work.Go(func() { v.fill(v.store.work.Context) }) }
+
+// fill brings a volume from restoring to created, or to failed when that is out of
+// reach, unless its user destroys it meanwhile. When ctx ends first, the next daemon begins
+// again.
+func (v *volume) fill(ctx context.Context) {
+	filling, end := context.WithCancel(ctx)
+	defer end()
+	v.endFilling.Store(&end)
+	v.fillUntil(filling)
+	v.abandonImage(ctx)
+}
+
+// abandonImage removes the image of a volume that was destroyed while it was being filled.
+// What fails is made up for when the volume is purged.
+func (v *volume) abandonImage(ctx context.Context) {
+	if !v.rec.Load().Unfilled {
+		return
+	}
+	if err := v.removeImage(ctx); err != nil && ctx.Err() == nil {
+		v.store.o.Log.Error("remove the image of a volume that was destroyed while it was filled", keyVolume, v.id, keyError, err)
+	}
+}
+
+// removeImage closes the device and removes the image.
+func (v *volume) removeImage(ctx context.Context) error {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	return finish.Do(ctx, closing, v.discard)
+}
+
+// discard closes the device, if it is open, and removes the image. v.open.mu is held.
+func (v *volume) discard(ctx finish.Context) error {
+	if err := v.detach(ctx); err != nil {
+		return err
+	}
+	return v.store.o.Devices.Remove(ctx, v.id)
+}
+
+// fillUntil is fill until ctx ends, which it does when the volume is destroyed.
+func (v *volume) fillUntil(ctx context.Context) {
+	release, err := v.store.fills.Acquire(ctx, v.rec.Load().OrgID)
+	if err != nil {
+		return
+	}
+	defer release()
+	if v.rec.Load().Volume.State != hangar.VolumeRestoring {
+		return // it was destroyed before there was anything to end
+	}
+	began := time.Now()
+	told := ""
+	for delay := minFillPause; ; delay = min(2*delay, maxFillPause) {
+		err := v.fillOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		v.store.o.Log.Error("fill a volume", keyVolume, v.id, keyError, err)
+		if inVain(err) || time.Since(began) >= v.store.o.FillPatience {
+			if err := v.notFilled(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
+				v.store.o.Log.Error("give up a volume that was not filled", keyVolume, v.id, keyError, err)
+			}
+			return
+		}
+		if why := hangar.MessageOf(err); why != told {
+			v.failed("record why a volume is not filled yet", v.tell(hangar.VolumeEvent{
+				Type: hangar.VolumeEventRestore, Snapshot: v.rec.Load().Volume.Filling.Snapshot,
+				Text: "The volume could not be filled yet, and it is tried again", Fault: why,
+			}))
+			told = why
+		}
+		if pause.For(ctx, delay) != nil {
+			return
+		}
+	}
+}
+
+// inVain reports whether nothing gets better by waiting.
+func inVain(err error) bool {
+	switch hangar.CodeOf(err) {
+	case hangar.CodeInternal, hangar.CodeUnavailable, hangar.CodeTimeout:
+		return errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound)
+	default:
+		return true
+	}
+}
+
+// fillOnce makes the image anew and fills it.
+func (v *volume) fillOnce(ctx context.Context) error {
+	if err := v.blank(ctx); err != nil {
+		return err
+	}
+	filling := v.rec.Load().Volume.Filling
+	content, err := v.pour(ctx, filling)
+	if err != nil {
+		return err
+	}
+	_, err = v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		if next.Volume.State != hangar.VolumeRestoring {
+			return nil
+		}
+		next.Volume.State, next.Volume.Filling = hangar.VolumeCreated, hangar.Filling{}
+		if content != "" {
+			next.Volume.Wanted = content
+			next.Formatted = content != hangar.FSRaw
+		}
+		e := hangar.VolumeEvent{Type: hangar.VolumeEventRestore, Snapshot: filling.Snapshot, Text: "Restored from snapshot " + string(filling.Snapshot)}
+		if filling.Source != "" {
+			e.Text = "Made as a fork of volume " + string(filling.Source)
+		}
+		return []hangar.VolumeEvent{e}
+	})
+	return err
+}
+
+// blank makes the image of a volume as if it were new.
+func (v *volume) blank(ctx context.Context) error {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	spec, err := v.store.spec(v.rec.Load())
+	if err != nil {
+		return err
+	}
+	if err := finish.Do(ctx, closing, v.discard); err != nil {
+		return err
+	}
+	return v.store.o.Devices.Create(ctx, spec)
+}
+
+// pour fills the image, and says what is on it when everything is durable.
+func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
+	defer v.filling.Store(nil)
+	device, release, err := v.hold(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, release(ctx)) }()
+	return content, fillDevice(ctx, device, func(target Target) (err error) {
+		if filling.Snapshot != "" {
+			content, err = v.restore(ctx, target, filling.Snapshot)
+		} else {
+			content, err = v.fork(ctx, target, filling.Source)
+		}
+		return err
+	})
+}
+
+// fillDevice has write fill a device.
+func fillDevice(ctx context.Context, device Device, write func(Target) error) error {
+	target, err := device.Fill(ctx)
+	if err != nil {
+		return err
+	}
+	err = write(target)
+	if err == nil {
+		err = target.Flush()
+	}
+	return errors.Join(err, target.Close())
+}
+
+// notFilled ends a volume for good; its user may destroy it.
+func (v *volume) notFilled(ctx context.Context, fault string) error {
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		if next.Volume.State != hangar.VolumeRestoring {
+			return nil
+		}
+		next.Volume.State = hangar.VolumeFailed
+		return []hangar.VolumeEvent{{Type: hangar.VolumeEventRestore, Snapshot: next.Volume.Filling.Snapshot, Text: "The volume could not be filled", Fault: fault}}
+	})
+	if err != nil {
+		return err
+	}
+	return v.eraseImage(ctx)
+}
+
+// roomy is a target that takes no more than the disk has room for.
+type roomy struct {
+	Target
+
+	space *diskspace.Space
+	what  string       // the target is filled for, in the words of space
+	taken atomic.Int64 // bytes that the image has taken of the disk already, and not filled
+	left  atomic.Int64 // bytes
+	free  int64
+	fault
+}
+
+// roomy returns a target that leaves some of the disk free, beside what the image of the
+// volume has taken of it already.
+func (s *Store) roomy(ctx context.Context, target Target, what string, id hangar.VolumeID, reserve int64) (*roomy, error) {
+	room, err := s.o.Devices.Room(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("measure the disk of volumes: %w", err)
+	}
+	reserve = max(reserve, s.o.Space.Reserved())
+	r := &roomy{Target: target, space: s.o.Space, what: what, free: max(0, room.Free-reserve) + room.Taken[id]}
+	r.left.Store(r.free)
+	r.taken.Store(room.Taken[id])
+	return r, nil
+}
+
+// WriteAt refuses what there is no room for.
+func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
+	err := r.admit(int64(len(b)))
+	n := 0
+	if err == nil {
+		n, err = r.Target.WriteAt(b, at)
+		err = diskspace.Explain(err)
+	}
+	r.keep(err)
+	return n, err
+}
+
+// expect refuses what there is no room for before any of it is written.
+func (r *roomy) expect(bytes int64) error {
+	if r.left.Load() < bytes {
+		return r.full()
+	}
+	return r.space.Admit(r.what, max(0, bytes-r.taken.Load()))
+}
+
+func (r *roomy) full() error {
+	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonDiskFull,
+		"cannot %s: the disk has %d bytes for what is to be written, which is more", r.what, r.free)
+}
+
+func (r *roomy) admit(bytes int64) error {
+	if r.left.Add(-bytes) < 0 {
+		return r.full()
+	}
+	if r.taken.Add(-bytes) < 0 {
+		return r.space.Admit(r.what, bytes)
+	}
+	return nil
+}

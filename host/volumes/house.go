@@ -1,0 +1,128 @@
+package volumes
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// roundEvery is how often a Store looks for what is due. Everything is due at a whole
+// minute.
+const roundEvery = time.Minute
+
+// lookSoon makes the Store look at once.
+func (s *Store) lookSoon() {
+	select {
+	case s.rounds <- struct{}{}:
+	default:
+	}
+}
+
+// keepSnapshots takes daily snapshots, removes those that have expired, and has snapshots
+// tried out.
+func (s *Store) keepSnapshots(ctx context.Context) {
+	if s.o.Archive == nil {
+		return
+	}
+	round := time.NewTicker(roundEvery)
+	defer round.Stop()
+	for {
+		s.Round(ctx)
+		select {
+		case <-round.C:
+		case <-s.rounds:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Round does what is due. What fails is tried again in the next round.
+func (s *Store) Round(ctx context.Context) {
+	s.round.Lock() // two at once would pass over what the other one looks at
+	defer s.round.Unlock()
+	now := s.o.Now()
+	apps := make(map[hangar.AppID][]*journal.VolumeRecord)
+	for _, v := range s.all() {
+		if ctx.Err() != nil {
+			return
+		}
+		if dueDaily(v.rec.Load(), now) && v.claimable() {
+			v.failed("take the daily one", v.takeDaily(ctx))
+		}
+		v.failed("take expired ones off the list", v.expire(now))
+		v.failed("remove discarded ones from the archive", v.removeDiscarded(ctx))
+		rec := v.rec.Load()
+		apps[rec.Volume.AppID] = append(apps[rec.Volume.AppID], rec)
+	}
+	for of, records := range apps {
+		s.drills.mu.Lock()
+		due := dueDrill(of, s.drills.byApp[of], records, now)
+		s.drills.mu.Unlock()
+		if due {
+			if _, err := s.DrillVolumes(ctx, of); err != nil && ctx.Err() == nil {
+				s.o.Log.Error("begin a drill", keyApp, records[0].Volume.App, keyError, err)
+			}
+		}
+	}
+	s.forgetDrills(apps)
+}
+
+// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
+// which the volume tells once.
+func (v *volume) takeDaily(ctx context.Context) error {
+	refusal := v.store.o.Space.Admit(snapshotting, 0)
+	switch {
+	case hangar.ReasonOf(refusal) != hangar.ReasonDiskFull:
+		v.dailyWaits.Store(false)
+		if refusal != nil {
+			return refusal
+		}
+		return v.dailySnapshot(ctx)
+	case v.dailyWaits.Swap(true):
+		return nil
+	}
+	v.store.o.Log.Warn("the daily snapshot of a volume waits", keyVolume, v.id, keyError, refusal)
+	return v.tell(hangar.VolumeEvent{
+		Type: hangar.VolumeEventSnapshot, Text: "The daily snapshot waits until the disk has room", Fault: hangar.MessageOf(refusal),
+	})
+}
+
+// failed logs what went wrong.
+func (v *volume) failed(what string, err error) {
+	if err != nil && v.store.work.Context.Err() == nil {
+		v.store.o.Log.Error("look after the snapshots of a volume", keyStep, what, keyVolume, v.id, keyError, err)
+	}
+}
+
+// expire takes those snapshots off the list whose time is over.
+func (v *volume) expire(now time.Time) error {
+	if len(dispensable(v.rec.Load().Snapshots, now)) == 0 {
+		return nil
+	}
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		discard(next, dispensable(next.Snapshots, now)...)
+		return nil
+	})
+	return err
+}
+
+// forgetDrills drops what is known of drills of Apps that have no volumes any more.
+func (s *Store) forgetDrills(apps map[hangar.AppID][]*journal.VolumeRecord) {
+	s.drills.mu.Lock()
+	defer s.drills.mu.Unlock()
+	for of, rec := range s.drills.byApp {
+		if len(apps[of]) > 0 || rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
+			continue
+		}
+		if err := s.putDrill(of, nil); err != nil {
+			s.o.Log.Error("forget drills", keyApp, of, keyError, err)
+			return
+		}
+		if app := rec.Latest.App; !s.drills.of(app) {
+			s.metrics.forget(app)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package volumes
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// keySize is the size of the key of a volume, in bytes.
+const keySize = 32
+
+// labelOfVolume binds a key to the volume that it opens.
+func labelOfVolume(id hangar.VolumeID) []string { return []string{"volume", string(id)} }
+
+// sealingKey runs commit with a new key for a volume, encrypted as the journal keeps it;
+// nil for one that is not encrypted.
+func (s *Store) sealingKey(id hangar.VolumeID, encrypted bool, commit func(sealed []byte) error) error {
+	if !encrypted {
+		return commit(nil)
+	}
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails: crypto/rand.Read aborts the program instead
+	return s.o.Keys.Use(func(keys keyset.Keys) error {
+		sealed, err := keys.Seal(key, labelOfVolume(id)...)
+		if err != nil {
+			return fmt.Errorf("encrypt the key of volume %s: %w", id, err)
+		}
+		return commit(sealed)
+	})
+}
+
+// spec is what the image of a record's volume is.
+func (s *Store) spec(rec *journal.VolumeRecord) (devices.Spec, error) {
+	id := rec.Volume.ID
+	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30, Allocate: s.overcommit() <= 1}
+	if !rec.Volume.Encrypted {
+		return spec, nil
+	}
+	err := s.o.Keys.Use(func(keys keyset.Keys) (err error) {
+		spec.Key, err = keys.Open(rec.Key, labelOfVolume(id)...)
+		return err
+	})
+	if err != nil {
+		return spec, &hangar.Error{
+			Code: hangar.CodeInternal, Reason: hangar.ReasonVolumeDamaged, Err: fmt.Errorf("key of volume %s: %w", id, err),
+			Message: "the key of volume " + string(id) + " cannot be read on its host",
+		}
+	}
+	return spec, nil
+}
+
+// Reseal implements hangar.Resealer for the keys of volumes.
+func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
+	for _, v := range s.all() {
+		if err := ctx.Err(); err != nil {
+			return resealed, err
+		}
+		done, err := s.reseal(v)
+		if err != nil {
+			return resealed, err
+		}
+		if done {
+			resealed++
+		}
+	}
+	if len(s.unread) > 0 {
+		// Whoever mends the record needs the key that opens what is in it.
+		return resealed, errors.New("the record of a volume cannot be read, so the key of that is not encrypted anew")
+	}
+	return resealed, nil
+}
+
+func (s *Store) reseal(v *volume) (done bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.rec.Load().Key
+	if len(before) == 0 {
+		return false, nil
+	}
+	err = s.o.Keys.Use(func(keys keyset.Keys) error {
+		if keys.Current(before) {
+			return nil
+		}
+		key, err := keys.Open(before, labelOfVolume(v.id)...)
+		if err != nil {
+			s.o.Log.Error("key of a volume skipped", keyVolume, v.id, keyError, err)
+			return nil
+		}
+		sealed, err := keys.Seal(key, labelOfVolume(v.id)...)
+		if err != nil {
+			return err
+		}
+		_, err = v.commit(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+			next.Key = sealed
+			return nil
+		})
+		done = err == nil
+		return err
+	})
+	return done, err
+}

@@ -1,0 +1,219 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+)
+
+// Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns
+// where it is on the host. repaired: its file system had not been closed, so that what the
+// Machine's memory knows of it is wrong. It may be repeated.
+func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error) {
+	name := config.Mounts[i].Volume
+	v := s.byID(hangar.VolumeID(name))
+	if v == nil || v.rec.Load().Volume.AttachedMachine != id {
+		return "", false, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonVolumeNotFound, "volume not found: %s is %q", mountField(i), name)
+	}
+	dir, repaired, err = v.mount(ctx, id)
+	if err != nil {
+		return "", false, fmt.Errorf("mount volume %s: %w", v.id, err)
+	}
+	return dir, repaired, nil
+}
+
+// mount is Mount for a Machine.
+func (v *volume) mount(ctx context.Context, id hangar.MachineID) (dir string, repaired bool, err error) {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	device, err := v.attach(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	v.open.machine = true
+	if v.open.mounted != nil {
+		return v.open.mounted.Dir, false, nil
+	}
+	if err := v.formatOnce(ctx, id, device); err != nil {
+		return "", false, err
+	}
+	mounted, err := device.Mount(ctx)
+	if err != nil {
+		return "", false, v.damaged(err)
+	}
+	v.open.mounted = &mounted
+	repaired = mounted.Replayed || mounted.Repaired
+	if repaired {
+		v.note(id, "warn", "The file system of volume %s was not closed properly and has been checked", v.id)
+	}
+	return mounted.Dir, repaired, v.mounted(ctx, mounted)
+}
+
+// mounted records what mounting has found out. v.open.mu is held.
+func (v *volume) mounted(ctx context.Context, mounted MountedVolume) error {
+	usage, ok := v.measure(ctx)
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Damaged, next.Volume.NeedsRestart = "", false
+		if ok {
+			next.Volume.Usage = usage
+		}
+		if !mounted.Replayed && !mounted.Repaired {
+			return nil
+		}
+		return []hangar.VolumeEvent{{Type: hangar.VolumeEventRepair, Machine: next.Volume.AttachedMachine, Text: mounted.Report}}
+	})
+	return err
+}
+
+// formatOnce makes the file system of a volume that is used for the first time, by a Machine.
+// v.open.mu is held.
+func (v *volume) formatOnce(ctx context.Context, id hangar.MachineID, device Device) error {
+	rec := v.rec.Load()
+	if rec.Formatted {
+		return nil
+	}
+	v.note(id, "info", "Uninitialized volume '%s', initializing...", rec.Volume.Name)
+	if rec.Volume.Encrypted {
+		v.note(id, "info", "Encrypting volume")
+	}
+	v.note(id, "info", "Formatting volume")
+	// What is there already was made by a daemon that was killed before it said so.
+	if err := device.Format(ctx); err != nil && !errors.Is(err, devices.ErrNotBlank) {
+		return err
+	}
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Formatted = true
+		return []hangar.VolumeEvent{{Type: hangar.VolumeEventFormat, Machine: id}}
+	})
+	return err
+}
+
+// Unmount closes what a Machine has mounted, once its sandbox has ended. It may be repeated.
+func (s *Store) Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
+	var errs []error
+	for _, v := range s.of(id, config) {
+		errs = append(errs, v.letGo(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// OpenRoot opens the root directory of a volume that a Machine has mounted.
+func (s *Store) OpenRoot(id hangar.VolumeID) (fd int, err error) {
+	v := s.byID(id)
+	if v == nil {
+		return -1, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "volume not found: %s", id)
+	}
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	if v.open.mounted == nil {
+		return -1, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "volume %s is not mounted", id)
+	}
+	return unix.Open(v.open.mounted.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+}
+
+// Lost is the end of a device under a running Machine.
+type Lost struct {
+	v     *volume
+	cause error
+}
+
+func (e Lost) Error() string { return fmt.Sprintf("volume %s was lost: %s", e.v.id, e.why()) }
+
+// why is what of the cause may be shown.
+func (e Lost) why() string {
+	if errors.Is(e.cause, devices.ErrLost) {
+		return devices.ErrLost.Error()
+	}
+	if why := damage(e.cause); why != "" {
+		return why
+	}
+	return hangar.MessageOf(e.cause)
+}
+
+func (e Lost) Unwrap() error { return e.cause }
+
+// Volume is the one that was lost.
+func (e Lost) Volume() hangar.VolumeID { return e.v.id }
+
+// Record has the volume tell of its loss, by a Machine.
+func (e Lost) Record(by hangar.MachineID) error {
+	return e.v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
+}
+
+// errNotMounted: a Machine has been using a volume of which nothing is mounted any more.
+var errNotMounted = errors.New("it is not mounted any more")
+
+// Retake takes back the volumes of a Machine that has run on without this daemon. It
+// answers Lost for one that has not lasted as long, and the cause of ctx when that ends.
+func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
+	for _, v := range s.of(id, config) {
+		if err := v.retake(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *volume) retake(ctx context.Context) error {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	if v.open.machine && v.open.device != nil {
+		return nil
+	}
+	device, err := v.attach(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case damage(err) != "":
+		return Lost{v, err}
+	case err != nil:
+		return err
+	}
+	v.open.machine = true
+	usage, err := device.Usage(ctx)
+	if err == nil && usage.Blocks == 0 { // it was opened just now, and serves nobody
+		return Lost{v, errNotMounted}
+	}
+	var mounted MountedVolume
+	if err == nil {
+		mounted, err = device.Mount(ctx) // says where it is
+	}
+	if isLost(device) {
+		return Lost{v, device.Err()}
+	}
+	if err != nil {
+		return err
+	}
+	v.open.mounted = &mounted
+	return nil
+}
+
+// Watch returns a context that ends with Lost when a Machine loses a volume, and with ctx. end
+// must be called.
+func (s *Store) Watch(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) (watched context.Context, end func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	for _, v := range s.of(id, config) {
+		v.open.mu.Lock()
+		device := v.open.device
+		v.open.mu.Unlock()
+		if device == nil {
+			continue
+		}
+		watching.Go(func() {
+			select {
+			case <-device.Lost():
+				cancel(Lost{v, device.Err()})
+			case <-watched.Done():
+			}
+		})
+	}
+	return watched, func() { cancel(nil); watching.Wait() }
+}

@@ -1,0 +1,37 @@
+package volumes
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// None is for servers that can keep no volumes. Those of before stay as they are.
+type None struct{ Why string }
+
+// Create makes nothing.
+func (n None) Create(context.Context, devices.Spec) error { return n.err() }
+
+// Verify finds nothing.
+func (n None) Verify(context.Context, devices.Spec) error { return n.err() }
+
+// Attach opens nothing.
+func (n None) Attach(context.Context, devices.Spec) (Device, error) { return nil, n.err() }
+
+// Release has nothing to end.
+func (None) Release(finish.Context, hangar.VolumeID) error { return nil }
+
+// List is empty.
+func (None) List(context.Context) ([]hangar.VolumeID, error) { return nil, nil }
+
+// Remove removes nothing.
+func (n None) Remove(finish.Context, hangar.VolumeID) error { return n.err() }
+
+// Room is none.
+func (n None) Room(context.Context) (DiskRoom, error) { return DiskRoom{}, n.err() }
+
+func (n None) err() error {
+	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "this server cannot keep volumes: %s", n.Why)
+}

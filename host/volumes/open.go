@@ -1,0 +1,242 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// opened is what is open of a volume on the host. It is open while a Machine runs that
+// mounts it, and while somebody reads it.
+type opened struct {
+	mu      sync.Mutex // held while the device is opened, closed or extended; guards what follows
+	device  Device     // nil: this daemon has not opened it
+	mounted *MountedVolume
+	machine bool // for a Machine
+	readers int
+}
+
+// closing bounds the end of a device, with a view of it, and the removal of an image.
+const closing = 2 * time.Minute
+
+// hold opens the device of a volume, if it is not open, and keeps it so until release
+// is called.
+func (v *volume) hold(ctx context.Context) (device Device, release func(context.Context) error, err error) {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	if device, err = v.attach(ctx); err != nil {
+		return nil, nil, err
+	}
+	v.open.readers++
+	var once sync.Once
+	return device, func(ctx context.Context) (err error) {
+		once.Do(func() { err = v.unhold(ctx) })
+		return err
+	}, nil
+}
+
+// attach returns the open device. v.open.mu is held.
+func (v *volume) attach(ctx context.Context) (Device, error) {
+	if v.open.device != nil && !isLost(v.open.device) {
+		return v.open.device, nil
+	}
+	if v.open.device != nil {
+		if err := finish.Do(ctx, closing, v.detach); err != nil && v.open.device != nil {
+			return nil, err
+		}
+	}
+	spec, err := v.store.spec(v.rec.Load())
+	if err != nil {
+		return nil, v.damaged(err)
+	}
+	device, err := v.store.o.Devices.Attach(ctx, spec)
+	if err != nil {
+		return nil, v.damaged(err)
+	}
+	v.open.device, v.open.mounted = device, nil
+	return device, nil
+}
+
+func isLost(d Device) bool {
+	select {
+	case <-d.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+// detach closes the device, or whatever an earlier daemon left of it. What was open is
+// closed afterwards if there is no error, or if the device was lost: then not all that
+// was written may be on the disk. v.open.mu is held.
+func (v *volume) detach(ctx finish.Context) error {
+	device, err := v.openDevice(ctx)
+	if device == nil || err != nil {
+		return err
+	}
+	usage, ok := v.measure(ctx)
+	if err = device.Close(ctx); err != nil {
+		err = fmt.Errorf("close volume %s: %w", v.id, err)
+		if !isLost(device) {
+			return err
+		}
+		if released := v.store.o.Devices.Release(ctx, v.id); released != nil {
+			return errors.Join(err, released)
+		}
+	}
+	v.open.device, v.open.mounted = nil, nil
+	if !ok {
+		return err
+	}
+	return errors.Join(err, v.remember(usage))
+}
+
+// openDevice returns what is open of the volume, which an earlier daemon may have opened,
+// or nil. v.open.mu is held.
+func (v *volume) openDevice(ctx finish.Context) (Device, error) {
+	if v.open.device != nil {
+		return v.open.device, nil
+	}
+	open, err := v.store.o.Devices.List(ctx)
+	if err != nil || !slices.Contains(open, v.id) {
+		return nil, err
+	}
+	device, err := v.attach(ctx)
+	if err != nil && damage(err) != "" {
+		// What is left can never be closed with all that was written.
+		return nil, v.store.o.Devices.Release(ctx, v.id)
+	}
+	return device, err
+}
+
+// unhold is the inverse of hold.
+func (v *volume) unhold(ctx context.Context) error {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	v.open.readers--
+	return finish.Do(ctx, closing, v.closeUnused)
+}
+
+// closeUnused closes the device unless somebody needs it. v.open.mu is held.
+func (v *volume) closeUnused(ctx finish.Context) error {
+	switch {
+	case v.open.machine:
+		return nil
+	case v.open.readers == 0:
+		return v.detach(ctx)
+	case v.open.mounted != nil:
+		// Whoever reads goes on; what the Machine has written is made durable.
+		return syncFileSystem(v.open.mounted.Dir)
+	default:
+		return nil
+	}
+}
+
+func syncFileSystem(dir string) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
+}
+
+// letGo closes the device when the Machine that had it has ended.
+func (v *volume) letGo(ctx context.Context) error {
+	v.open.mu.Lock()
+	defer v.open.mu.Unlock()
+	v.open.machine = false
+	return finish.Do(ctx, closing, v.closeUnused)
+}
+
+// measure asks the file system how full it is; ok is false if it is not mounted.
+// v.open.mu is held.
+func (v *volume) measure(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
+	if v.open.device == nil || isLost(v.open.device) {
+		return usage, false
+	}
+	usage, err := v.open.device.Usage(ctx)
+	if err != nil && ctx.Err() == nil {
+		v.store.o.Log.Warn("measure volume", keyVolume, v.id, keyError, err)
+	}
+	return usage, err == nil && usage.Blocks > 0
+}
+
+// usagePatience bounds how long those wait who want to see volumes: somebody may be at work
+// on the device, and for long if that does not answer.
+const usagePatience = 100 * time.Millisecond
+
+// usage is measure for those who do not wait while the volume is being opened or closed.
+func (v *volume) usage(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, usagePatience)
+	defer cancel()
+	if !v.open.mu.TryLock() {
+		return usage, false
+	}
+	defer v.open.mu.Unlock()
+	return v.measure(ctx)
+}
+
+// remember records how full a volume is.
+func (v *volume) remember(usage hangar.VolumeUsage) error {
+	if v.rec.Load().Volume.Usage == usage {
+		return nil
+	}
+	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+		next.Volume.Usage = usage
+		return nil
+	})
+	return err
+}
+
+// damaged records that a volume cannot be opened or repaired, if err says so, and
+// returns what to answer.
+func (v *volume) damaged(err error) error {
+	why := damage(err)
+	if why == "" {
+		return err
+	}
+	if v.rec.Load().Damaged != why {
+		_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+			next.Damaged = why
+			return []hangar.VolumeEvent{{Type: hangar.VolumeEventDamaged, Machine: next.Volume.AttachedMachine, Fault: why}}
+		})
+		if recorded != nil {
+			return recorded
+		}
+		v.store.o.Log.Error("volume is damaged", keyVolume, v.id, keyError, err)
+	}
+	return &hangar.Error{
+		Code: hangar.CodeFailedPrecondition, Reason: hangar.ReasonVolumeDamaged, Err: err,
+		Message: fmt.Sprintf("volume %s cannot be opened: %s", v.id, why),
+	}
+}
+
+// damage says what is wrong with a volume, as its user may read it; empty: nothing that
+// lasts.
+func damage(err error) string {
+	if e, ok := errors.AsType[*hangar.Error](err); ok && e.Reason == hangar.ReasonVolumeDamaged {
+		return e.Message
+	}
+	for _, known := range []error{
+		devices.ErrWrongKey, devices.ErrForeign, devices.ErrTruncated, devices.ErrDamaged, devices.ErrUnrepairable,
+	} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "its image is missing"
+	}
+	return ""
+}

@@ -1,0 +1,86 @@
+package volumes
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// failedKept is how long a snapshot that failed is told of, and maxFailedKept of how many.
+const (
+	failedKept    = day
+	maxFailedKept = 20
+)
+
+// expired reports whether a snapshot is to be removed.
+func expired(s *hangar.Snapshot, now time.Time) bool {
+	switch s.State {
+	case hangar.SnapshotCreated:
+		return !now.Before(s.Expires())
+	case hangar.SnapshotFailed:
+		return !now.Before(s.FinishedAt.Add(failedKept))
+	default:
+		return false
+	}
+}
+
+// dispensable returns the snapshots of a volume that are to be removed: those that have
+// expired, of more that failed than are told of the oldest and, of more than
+// hangar.MaxSnapshots, the oldest daily ones. snapshots are newest first.
+func dispensable(snapshots []hangar.Snapshot, now time.Time) []hangar.SnapshotID {
+	var ids []hangar.SnapshotID
+	kept, faulty := 0, 0
+	for i := range snapshots {
+		s := &snapshots[i]
+		if s.State == hangar.SnapshotFailed {
+			faulty++
+		}
+		switch {
+		case expired(s, now), s.State == hangar.SnapshotFailed && faulty > maxFailedKept:
+			ids = append(ids, s.ID)
+		case s.State != hangar.SnapshotFailed:
+			kept++
+		}
+	}
+	for i := len(snapshots) - 1; i >= 0 && kept > hangar.MaxSnapshots; i-- {
+		if s := &snapshots[i]; s.Daily && s.State == hangar.SnapshotCreated && !expired(s, now) {
+			ids = append(ids, s.ID)
+			kept--
+		}
+	}
+	return ids
+}
+
+// roomForSnapshot reports whether a volume may have another snapshot: a daily one also
+// if it can replace an older daily one.
+func roomForSnapshot(snapshots []hangar.Snapshot, daily bool) bool {
+	kept, replaceable := 0, false
+	for i := range snapshots {
+		s := &snapshots[i]
+		if s.State != hangar.SnapshotFailed {
+			kept++
+		}
+		replaceable = replaceable || s.Daily && s.State == hangar.SnapshotCreated
+	}
+	return kept < hangar.MaxSnapshots || daily && replaceable
+}
+
+// discard takes snapshots off the list of a volume. What the archive has of them is
+// removed afterwards, however often the daemon is killed meanwhile: nothing is listed
+// that cannot be restored, and nothing stays stored for ever.
+func discard(next *journal.VolumeRecord, ids ...hangar.SnapshotID) {
+	if len(ids) == 0 {
+		return
+	}
+	next.Snapshots = slices.DeleteFunc(slices.Clone(next.Snapshots), func(s hangar.Snapshot) bool {
+		return slices.Contains(ids, s.ID)
+	})
+	next.Discarded = slices.Clone(next.Discarded)
+	for _, id := range ids {
+		if !slices.Contains(next.Discarded, id) {
+			next.Discarded = append(next.Discarded, id)
+		}
+	}
+}

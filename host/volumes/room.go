@@ -1,0 +1,117 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// promised is how much of the disk a volume may take in the end, in GiB.
+func (v *volume) promised() int {
+	rec := v.rec.Load()
+	switch state := rec.Volume.State; {
+	case state == hangar.VolumeDestroyed, state == hangar.VolumeFailed, state.Gone() && rec.Unfilled:
+		return 0
+	default:
+	}
+	return max(rec.Volume.SizeGB, rec.Growing)
+}
+
+// promise has commit record that volumes of an organization take so many GiB more of the disk,
+// if it can hold that beside what is promised already: what is free and what volumes take,
+// times the operator's ratio. Before it is refused, destroyed volumes that could still be
+// undeleted are removed: those of the same organization first, and then those of others.
+func (s *Store) promise(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
+	lacking, err := s.tryPromise(ctx, more, commit)
+	if lacking == 0 {
+		return err
+	}
+	if err := s.purging.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.purging.Release(1)
+	for {
+		if lacking, err = s.tryPromise(ctx, more, commit); lacking == 0 {
+			return err
+		}
+		if !s.reclaim(ctx, org, lacking) {
+			return err
+		}
+	}
+}
+
+// tryPromise is promise without a reclaim. lacking is how many bytes there are too few; then
+// nothing was committed.
+func (s *Store) tryPromise(ctx context.Context, more int, commit func() error) (lacking int64, err error) {
+	s.promising.Lock()
+	defer s.promising.Unlock()
+	disk, err := s.diskRoom(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if lacking = int64(more)<<30 - disk.left(); more > 0 && lacking > 0 {
+		return lacking, hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+			"no capacity: %d GB asked, %d GB promised to volumes already, and the disk holds %.1f GB for them (over-commit ratio %g)",
+			more, disk.promised, float64(disk.holds)/(1<<30), disk.ratio)
+	}
+	return 0, commit()
+}
+
+// diskRoom is what the disk has to promise to volumes.
+type diskRoom struct {
+	promised int   // GiB
+	holds    int64 // bytes that are free, or taken by volumes
+	ratio    float64
+}
+
+// left is how many bytes more may be promised.
+func (r diskRoom) left() int64 { return int64(float64(r.holds)*r.ratio) - int64(r.promised)<<30 }
+
+func (s *Store) diskRoom(ctx context.Context) (diskRoom, error) {
+	disk, err := s.o.Devices.Room(ctx)
+	if err != nil {
+		return diskRoom{}, fmt.Errorf("measure the disk of volumes: %w", err)
+	}
+	room := diskRoom{holds: disk.Free - s.o.Space.Reserved(), ratio: s.overcommit()}
+	for _, v := range s.all() {
+		room.promised += v.promised()
+	}
+	for _, taken := range disk.Taken {
+		room.holds += taken
+	}
+	return room, nil
+}
+
+// Room is how many bytes of the disk are left for volumes, and how many they were promised.
+func (s *Store) Room(ctx context.Context) (left, promised int64, err error) {
+	room, err := s.diskRoom(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	return room.left(), int64(room.promised) << 30, nil
+}
+
+// overcommit is how many times its size the disk is promised to volumes.
+func (s *Store) overcommit() float64 {
+	if s.o.Overcommit <= 0 {
+		return 1
+	}
+	return s.o.Overcommit
+}
+
+// perMachine is how many volumes a Machine may mount.
+func (s *Store) perMachine() int { return max(1, s.o.PerMachine) }
+
+// hasComputeRoom refuses a volume for a Machine that the host has no room at this moment.
+func (s *Store) hasComputeRoom(guest *hangar.Guest) error {
+	if guest == nil {
+		return nil
+	}
+	free := s.o.Machines.FreeMemory()
+	if need := int64(guest.Memory()) << 20; need > free {
+		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
+			"no capacity: compute.guest asks for %d MB of memory, the host has %d MB left", guest.Memory(), max(0, free)>>20)
+	}
+	return nil
+}

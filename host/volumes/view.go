@@ -1,0 +1,70 @@
+package volumes
+
+import (
+	"context"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// view is a volume as it was at one moment.
+type view struct {
+	Frozen
+
+	space   *diskspace.Space
+	what    string // is the view for, in the words of space
+	of      *journal.VolumeRecord
+	content hangar.FSType // empty: nothing of anybody's
+	data    extent.List   // what was ever written
+}
+
+// ReadAt reads the volume as it was, as long as the disk has room: what is read is about to
+// be written, and what the Machine overwrites meanwhile takes room until the view ends.
+func (v view) ReadAt(b []byte, at int64) (int, error) {
+	if err := v.space.Admit(v.what, int64(len(b))); err != nil {
+		return 0, err
+	}
+	return v.Frozen.ReadAt(b, at)
+}
+
+// frozen has work read the volume as it is at one moment, from which on changes are
+// counted for mark, unless that is empty. The volume is opened for that if it is closed,
+// and stays open as long as its Machine or the work needs it.
+func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) error) (err error) {
+	if err := v.still.Acquire(ctx, 1); err != nil { // a device has one view at a time
+		return err
+	}
+	defer v.still.Release(1)
+	device, release, err := v.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { v.ended("close the device", release(ctx)) }()
+	seen := view{space: v.store.o.Space, what: what, of: v.rec.Load()}
+	if used(seen.of) {
+		seen.content = seen.of.Volume.Wanted
+	} else {
+		mark = "" // what is there of an unfinished file system is not kept, and must not count as known
+	}
+	if seen.Frozen, err = device.Freeze(ctx, mark); err != nil {
+		return err
+	}
+	defer func() { v.ended("end the view", finish.Do(ctx, closing, seen.Close)) }()
+	v.store.metrics.freeze.Observe(seen.Took().Seconds())
+	if seen.content != "" {
+		if seen.data, err = seen.Data(ctx); err != nil {
+			return err
+		}
+	}
+	return work(seen)
+}
+
+// ended says what reading the volume has left.
+func (v *volume) ended(what string, err error) {
+	if err != nil {
+		v.store.o.Log.Error("leftovers of reading a volume", keyStep, what, keyVolume, v.id, keyError, err)
+	}
+}

@@ -1,0 +1,244 @@
+// Package volumes owns the volumes of a host: what they are, what is done to them, their
+// snapshots and what becomes of these.
+//
+// A volume is a record of the journal, which says whose Machine has it: that is decided
+// together with the life of the Machine, in the same commit (Claim, Release). It is open on
+// the host while that Machine runs or somebody reads it, and closed with everything on the
+// disk before the Machine is at rest (Mount, Unmount). One that is lost under a running
+// Machine ends it; one that is damaged is never mounted. A change is recorded before it is
+// made, so that a kill at any moment leaves a record from which the next start finishes or
+// undoes what was under way.
+//
+// All methods of a Store may be called from many goroutines. A Machine's lock is taken before
+// those of volumes, and those of several volumes in the order of their ids.
+//
+// The package does not know how a volume is stored or opened, which is package volume's part,
+// and nothing of Machines but what the interface Machines tells.
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
+	"github.com/hangar-platform/hangar/internal/background"
+	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// Machines is what a Store needs of the Machines that have its volumes.
+type Machines interface {
+	// Mount says how a Machine mounts a volume; false: there is no such Machine, or it does not.
+	Mount(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool)
+	// Describe has the Machine that a volume is attached to show what the volume is now.
+	Describe(volume *hangar.Volume) error
+	// AwaitEnd waits, within limits, for the end of a Machine that is being destroyed, and
+	// for no other.
+	AwaitEnd(ctx context.Context, ref hangar.MachineRef)
+	// Owns reports whether a Machine may own things on the host, because there is a record of it.
+	Owns(id hangar.MachineID) bool
+	// Uses reports whether the sandbox of a Machine may still be there and use its volumes.
+	Uses(id hangar.MachineID) bool
+	// First returns the first Machine of an App; empty: it has none.
+	First(app hangar.AppID) hangar.MachineID
+	// FreeMemory is how many bytes of memory the host has left for Machines.
+	FreeMemory() int64
+}
+
+// Options are what a Store is made of. All fields are required, but those of which is said what
+// their zero value means.
+type Options struct {
+	Host      hangar.HostID
+	Driver    string // the name of the driver of Machines, for those who ask for what it cannot do
+	Machines  Machines
+	Devices   Devices
+	Journal   *journal.Journal
+	Logs      *logs.Store
+	Keys      *keyset.Keyset // encrypts the keys of volumes in the journal
+	Publisher hangar.VolumePublisher
+	Archive   Archive               // of snapshots; nil: there are none
+	Space     *diskspace.Space      // of the disk of the volumes; nil: its room is not looked at
+	Metrics   prometheus.Registerer // nil: nobody reads them
+	Log       *slog.Logger
+	Now       func() time.Time
+	// Overcommit is how many times what it holds the disk is promised to volumes; 0: once.
+	Overcommit float64
+	// PerMachine is how many volumes a Machine may mount; 0: one.
+	PerMachine int
+	// ArchivePatience is how long an archive that cannot be opened is tried, until it fails who
+	// waits for it, and FillPatience until a volume that cannot be filled is given up.
+	// 0: DefaultArchivePatience, DefaultFillPatience.
+	ArchivePatience, FillPatience time.Duration
+}
+
+// The patience of a Store whose Options say nothing.
+const (
+	DefaultArchivePatience = time.Minute
+	DefaultFillPatience    = 10 * time.Minute
+)
+
+// Store implements hangar.VolumeAgent.
+type Store struct {
+	o        Options
+	creates  singleflight.Group
+	archiver archiver
+	drills   drills
+	metrics  metrics
+
+	// What competes with Machines for the disk takes turns, by the ids of organizations.
+	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
+	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
+	trials    *fairsem.Semaphore[hangar.OrgID] // drills
+
+	rounds chan struct{} // buffered 1: something may be due for snapshots before its time
+	round  sync.Mutex    // held by a round that looks at all volumes
+
+	// promising is held while it is decided that the disk has room for more, and that is
+	// committed. It is taken before any volume's mu.
+	promising sync.Mutex
+	// purging is held while destroyed volumes are removed. It is taken before promising.
+	purging *semaphore.Weighted
+
+	mu     sync.RWMutex
+	known  map[hangar.VolumeID]*volume // guarded by mu
+	unread map[hangar.VolumeID]bool    // have a record that does not parse; set by Open
+
+	work *background.Group // set by Open
+}
+
+var _ hangar.VolumeAgent = (*Store)(nil)
+
+// New returns a Store that knows no volumes yet.
+func New(o Options) *Store {
+	if o.ArchivePatience == 0 {
+		o.ArchivePatience = DefaultArchivePatience
+	}
+	if o.FillPatience == 0 {
+		o.FillPatience = DefaultFillPatience
+	}
+	s := &Store{
+		o: o, metrics: newMetrics(o.Metrics), rounds: make(chan struct{}, 1), known: make(map[hangar.VolumeID]*volume),
+		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),
+		trials: fairsem.New[hangar.OrgID](1), purging: semaphore.NewWeighted(1),
+	}
+	s.archiver.init()
+	s.drills.init()
+	return s
+}
+
+// Open makes the volumes of the journal known. Sweep and Run follow, once the Machines are
+// known, too.
+func (s *Store) Open(ctx context.Context) error {
+	s.work = background.New(ctx)
+	return s.load()
+}
+
+// Run goes on with what an earlier daemon left under way, and begins to look after the
+// volumes, until Stop.
+func (s *Store) Run() error {
+	if err := s.takeUpSnapshots(); err != nil {
+		return err
+	}
+	left := s.all() // none of those that are made from here on
+	s.work.Go(func() { s.keepUsage(s.work.Context, left) })
+	s.work.Go(func() { s.keepSnapshots(s.work.Context) })
+	s.work.Go(func() { s.keepArchive(s.work.Context) })
+	return nil
+}
+
+// Stop ends what Run began and what was asked for since, without waiting for that. What
+// Machines ask for is still done. It may be repeated.
+func (s *Store) Stop() {
+	if s.work != nil {
+		s.work.Stop()
+	}
+}
+
+// Close waits for the end of what Stop ends, and releases the archive. It may be repeated.
+func (s *Store) Close() error {
+	if s.work == nil {
+		return nil
+	}
+	s.Stop()
+	s.work.Wait()
+	return s.closeArchive()
+}
+
+func (s *Store) newVolume(rec *journal.VolumeRecord) *volume {
+	v := &volume{store: s, id: rec.Volume.ID, claims: semaphore.NewWeighted(1), still: semaphore.NewWeighted(1)}
+	v.rec.Store(rec)
+	return v
+}
+
+// volume returns the volume that ref names.
+func (s *Store) volume(ref hangar.VolumeRef) (*volume, error) {
+	v := s.byID(ref.ID)
+	if v == nil || v.rec.Load().Volume.AppID != ref.AppID {
+		return nil, hangar.VolumeNotFound(ref.ID)
+	}
+	return v, nil
+}
+
+// byID returns nil for one that is not known.
+func (s *Store) byID(id hangar.VolumeID) *volume {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.known[id]
+}
+
+func (s *Store) add(v *volume) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[v.id] = v
+}
+
+// all returns every volume, sorted by id.
+func (s *Store) all() []*volume {
+	s.mu.RLock()
+	list := slices.Collect(maps.Values(s.known))
+	s.mu.RUnlock()
+	slices.SortFunc(list, func(x, y *volume) int { return strings.Compare(string(x.id), string(y.id)) })
+	return list
+}
+
+// forget removes the record of a volume that is gone.
+func (s *Store) forget(v *volume) error {
+	ref := v.rec.Load().Volume.Ref()
+	err := s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.DeleteVolume(ref) })
+	if err != nil {
+		return notRecorded(v.id, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, v.id)
+	return nil
+}
+
+// note writes a line of the platform's own into the log of a Machine of the volume's App.
+func (v *volume) note(id hangar.MachineID, level, format string, args ...any) {
+	of := &v.rec.Load().Volume
+	v.store.o.Logs.Append(hangar.MachineRef{App: of.App, AppID: of.AppID, ID: id}, hangar.LogRunner, level, fmt.Sprintf(format, args...))
+}
+
+// Keys of log lines.
+const (
+	keyApp      = "app"
+	keyVolume   = "volume"
+	keySnapshot = "snapshot"
+	keyStep     = "step"
+	keyState    = "state"
+	keyError    = "error"
+)
