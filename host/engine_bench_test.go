@@ -22,6 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // newEngineRig is an agent with real sandboxes in a real network. It needs root, and what
@@ -37,7 +38,7 @@ func newEngineRig(b *testing.B) *rig {
 	}
 	ctx := context.Background()
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{TB: b, dir: b.TempDir(), images: newImages(b), disk: newDisk(b.TempDir()), store: newFakeArchive(), vols: &volumeRows{}}
+	r := &rig{TB: b, dir: b.TempDir(), images: newImages(b), disk: volumestest.NewDisk(b.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
 	build := exec.Command("go", "build", "-o", filepath.Join(r.images.layer, "bin", "sleep"), "./testdata/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
@@ -60,7 +61,7 @@ func newEngineRig(b *testing.B) *rig {
 	r.Agent = host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv, Images: r.images, Network: net,
 		Local: sockets, Identity: &r.issuer, Layers: layers, Logs: l, Journal: j, Publisher: &rows{}, Keys: r.openKeys(), Log: log, Now: time.Now,
-		Devices: &session{disk: r.disk}, VolumePublisher: r.vols,
+		Devices: r.disk.Session(), VolumePublisher: r.vols,
 	})
 	r.must(r.Open(ctx))
 	b.Cleanup(func() {

@@ -65,7 +65,7 @@ func TestFullDisk(t *testing.T) {
 	r.suspend(suspended)
 	r.wait(stopped, hangar.MachineStopped)
 	source := r.volume(raw, onDemand)
-	r.disk.write(source.ID, 0, "data")
+	r.disk.Write(source.ID, 0, "data")
 	taken := r.snapshot(source)
 
 	verbs := map[string]func() error{
@@ -196,7 +196,7 @@ func TestScheduleWaitsForTheDisk(t *testing.T) {
 func TestDailySnapshotWaits(t *testing.T) {
 	r := newFullRig(t)
 	ref := r.volume(raw)
-	r.disk.write(ref.ID, 0, "data")
+	r.disk.Write(ref.ID, 0, "data")
 	r.fill(32 << 20)
 	r.ahead.Add(int64(25 * time.Hour))
 	for range 3 {
@@ -228,12 +228,12 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	var ids []hangar.SnapshotID
 	for range 3 { // of which the archive takes two at once
 		ref := r.volume(raw, onDemand)
-		r.disk.write(ref.ID, 0, "data")
+		r.disk.Write(ref.ID, 0, "data")
 		s, err := r.CreateSnapshot(t.Context(), ref)
 		r.must(err)
 		refs, ids = append(refs, ref), append(ids, s.ID)
 	}
-	r.until(func() bool { r.store.mu.Lock(); defer r.store.mu.Unlock(); return r.store.writing == 2 })
+	r.until(func() bool { return r.store.Writing() == 2 })
 	r.fill(0)
 	close(g.open)
 	failed := 0
@@ -261,7 +261,7 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 func TestRestoreOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	from := r.volume(raw, onDemand)
-	r.disk.write(from.ID, 0, "data")
+	r.disk.Write(from.ID, 0, "data")
 	s := r.snapshot(from)
 	g := r.gate("read")
 	restored := r.restored(s.ID, onDemand)
@@ -275,7 +275,7 @@ func TestRestoreOnAFullDisk(t *testing.T) {
 		t.Errorf("event %+v", events[0])
 	}
 	r.makeRoom()
-	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.read(restored.ID, 0, 4) != "data" {
+	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 4) != "data" {
 		t.Errorf("volume %+v", v)
 	}
 }

@@ -62,8 +62,8 @@ func TestMachineFiles(t *testing.T) {
 	volume := r.volume()
 	ref := r.create(nil, mounting(volume))
 	r.wait(ref, hangar.MachineStarted)
-	write(t, filepath.Join(r.disk.dir, string(volume.ID), "www/page"), "of the volume")
-	r.must(os.Symlink(outside, filepath.Join(r.disk.dir, string(volume.ID), "out")))
+	write(t, filepath.Join(r.disk.Dir, string(volume.ID), "www/page"), "of the volume")
+	r.must(os.Symlink(outside, filepath.Join(r.disk.Dir, string(volume.ID), "out")))
 
 	for path, want := range map[string]string{
 		"/srv/page.html": "page", "/srv/./../srv//page.html": "page", "/../../srv/page.html": "page",
@@ -120,7 +120,7 @@ func TestMachineFilesEnd(t *testing.T) {
 	volume := r.volume()
 	ref := r.create(nil, mounting(volume))
 	r.wait(ref, hangar.MachineStarted)
-	write(t, filepath.Join(r.disk.dir, string(volume.ID), "page"), "page")
+	write(t, filepath.Join(r.disk.Dir, string(volume.ID), "page"), "page")
 	var files []hangar.MachineFile
 	for {
 		f, err := r.OpenMachineFile(t.Context(), ref, "/data0/page")

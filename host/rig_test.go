@@ -28,6 +28,7 @@ import (
 	"github.com/hangar-platform/hangar/host/localapi"
 	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/host/rootfs"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -49,11 +50,11 @@ type rig struct {
 	pace    func(*host.Limits)
 	ahead   atomic.Int64 // nanoseconds by which the agent's clock is
 	net     host.Networks
-	disk    *disk
-	store   *fakeArchive
+	disk    *volumestest.Disk
+	store   *volumestest.Archive
 	counts  *prometheus.Registry // of the agent that runs
-	vols    *volumeRows
-	session *session // of the disk, the agent's
+	vols    *volumestest.Rows
+	session *volumestest.Session // of the disk, the agent's
 	issuer  identities
 
 	space *diskspace.Space // of the disk of the agent; nil: its room is not looked at; set before open
@@ -71,7 +72,7 @@ type rig struct {
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: host.NoNetwork{}, disk: newDisk(tb.TempDir()), store: newFakeArchive(), vols: &volumeRows{}}
+	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: host.NoNetwork{}, disk: volumestest.NewDisk(tb.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
 	r.open()
 	tb.Cleanup(func() {
 		r.close()
@@ -79,8 +80,8 @@ func newRig(tb testing.TB) *rig {
 		if err != nil || len(misuses) > 0 {
 			tb.Errorf("the agent misused the driver: %v %v", misuses, err)
 		}
-		if len(r.disk.misuses) > 0 {
-			tb.Errorf("the agent misused its volumes: %v", r.disk.misuses)
+		if len(r.disk.Misuses()) > 0 {
+			tb.Errorf("the agent misused its volumes: %v", r.disk.Misuses())
 		}
 	})
 	return r
@@ -127,7 +128,7 @@ func (r *rig) open() {
 	if err := layers.Open(ctx); err != nil {
 		r.Fatal(err)
 	}
-	images := &session{disk: r.disk}
+	images := r.disk.Session()
 	r.counts = prometheus.NewRegistry()
 	world := fake.NewWorld(filepath.Join(r.dir, "world"))
 	dead := make(chan struct{})
@@ -169,7 +170,7 @@ func (r *rig) open() {
 	}
 	r.crash = func() {
 		once.Do(func() {
-			images.dead.Store(true)
+			images.Kill()
 			world.Die() // nothing is done to the host from now on, and nothing recorded
 			for _, err := range []error{j.Close(), l.Close()} {
 				if err != nil {

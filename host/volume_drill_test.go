@@ -1,14 +1,11 @@
 package host_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
@@ -54,70 +51,17 @@ func (r *rig) counted(name string, labels ...string) float64 {
 	return 0
 }
 
-// images counts those on the disk.
-func (d *disk) count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.images)
-}
-
-func TestDrillPasses(t *testing.T) {
-	r := newRig(t)
-	_, err := r.VolumeDrill(t.Context(), "web")
-	r.declined(err, hangar.CodeNotFound, "")
-	ref := r.volume(raw)
-	_, err = r.DrillVolumes(t.Context(), "web")
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound)
-	r.disk.write(ref.ID, 1<<20, "data")
-	s := r.snapshot(ref)
-	g := r.gate("read")
-	begun, err := r.DrillVolumes(t.Context(), "web")
-	r.must(err)
-	<-g.reached
-	if drill, err := r.VolumeDrill(t.Context(), "web"); err != nil || drill.Progress.Total != 4096 {
-		t.Errorf("the drill under way is %+v, %v", drill, err)
-	}
-	_, err = r.DrillVolumes(t.Context(), "web")
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
-	if r.disk.count() != 2 {
-		t.Errorf("there are %d images", r.disk.count())
-	}
-	close(g.open)
-	drill := r.drillEnd()
-	if !drill.Passed || drill.Fault != "" || drill.Snapshot != s.ID || drill.Volume != ref.ID || !drill.StartedAt.Equal(begun.StartedAt) {
-		t.Errorf("drill %+v", drill)
-	}
-	if r.disk.count() != 1 {
-		t.Errorf("%d images are left", r.disk.count())
-	}
-	r.until(func() bool { return r.story(ref) == "create snapshot drill" })
-	if r.counted("hangar_volume_drills_total", "web", "passed") != 1 || r.counted("hangar_volume_snapshots_total", "created") != 1 ||
-		r.counted("hangar_volume_freeze_seconds") != 1 {
-		t.Error("it was not counted")
-	}
-	last := r.counted("hangar_volume_drill_last_success_timestamp_seconds", "web")
-	if last != float64(drill.FinishedAt.Unix()) {
-		t.Errorf("the last success was at %f", last)
-	}
-	r.restart()
-	if again := r.counted("hangar_volume_drill_last_success_timestamp_seconds", "web"); again != last {
-		t.Errorf("after a restart the last success was at %f", again)
-	}
-}
-
 // Whatever is wrong with a snapshot, its drill says so in the event, the metric and the
 // log of the App, and leaves nothing behind.
 func TestDrillFails(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig, id hangar.SnapshotID){
-		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.spoil(id) },
+		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.Spoil(id) },
 		"a lost snapshot":   func(r *rig, id hangar.SnapshotID) { r.must(r.store.Remove(finishtest.Context(r), id)) },
 		"another digest": func(r *rig, id hangar.SnapshotID) {
-			r.store.mu.Lock()
-			defer r.store.mu.Unlock()
-			r.store.lies = true
+			r.store.Lie()
 		},
 		"a full disk": func(r *rig, _ hangar.SnapshotID) {
-			r.disk.inject(func(op string, id hangar.VolumeID) error {
+			r.disk.Inject(func(op string, id hangar.VolumeID) error {
 				if op == "fill write" {
 					return errors.New("no space left on device")
 				}
@@ -130,14 +74,14 @@ func TestDrillFails(t *testing.T) {
 			ref := r.volume(raw)
 			m := r.create(nil)
 			r.wait(m, hangar.MachineStarted)
-			r.disk.write(ref.ID, 0, "data")
+			r.disk.Write(ref.ID, 0, "data")
 			spoil(r, r.snapshot(ref).ID)
 			drill := r.drilled()
 			if drill.Passed || drill.Fault == "" {
 				t.Errorf("drill %+v", drill)
 			}
-			if r.disk.count() != 1 {
-				t.Errorf("%d images are left", r.disk.count())
+			if r.disk.Count() != 1 {
+				t.Errorf("%d images are left", r.disk.Count())
 			}
 			r.until(func() bool { return r.story(ref) == "create snapshot drill!" })
 			if r.counted("hangar_volume_drills_total", "web", "failed") != 1 || r.counted("hangar_volume_drills_total", "web", "passed") != 0 {
@@ -156,9 +100,9 @@ func TestDrillChecksTheFileSystem(t *testing.T) {
 	ref := r.volume()
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
-	r.disk.write(ref.ID, 0, "data")
+	r.disk.Write(ref.ID, 0, "data")
 	r.snapshot(ref)
-	r.disk.inject(func(op string, id hangar.VolumeID) error {
+	r.disk.Inject(func(op string, id hangar.VolumeID) error {
 		if op == "check" {
 			return errors.New("inode 12 has a bad mode")
 		}
@@ -167,120 +111,9 @@ func TestDrillChecksTheFileSystem(t *testing.T) {
 	if drill := r.drilled(); drill.Passed || !strings.Contains(drill.Fault, "file system of the snapshot is damaged: inode 12") {
 		t.Errorf("drill %+v", drill)
 	}
-	r.disk.inject(nil)
+	r.disk.Inject(nil)
 	if drill := r.drilled(); !drill.Passed {
 		t.Errorf("drill %+v", drill)
-	}
-}
-
-// A disk without room postpones a drill, which is no failure, and it is tried again.
-func TestDrillPostponed(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume(raw, onDemand, func(s *hangar.VolumeSpec) { s.SnapshotRetention = 60 })
-	r.disk.write(ref.ID, 0, "data")
-	r.snapshot(ref)
-	r.disk.mu.Lock()
-	r.disk.free = 1 << 30
-	r.disk.mu.Unlock()
-	r.ahead.Add(int64(8 * 24 * time.Hour))
-	host.SnapshotRound(t.Context(), r.Agent)
-	drill := r.drillEnd()
-	if drill.Passed || !strings.Contains(drill.Fault, "postponed: cannot try a snapshot out: the disk has") {
-		t.Errorf("drill %+v", drill)
-	}
-	r.until(func() bool { return r.counted("hangar_volume_drills_total", "web", "postponed") > 0 })
-	r.disk.mu.Lock()
-	r.disk.free = 100 << 30
-	r.disk.mu.Unlock()
-	host.SnapshotRound(t.Context(), r.Agent)
-	if again := r.drillEnd(); again.Passed {
-		t.Errorf("it was tried again at once: %+v", again)
-	}
-	r.ahead.Add(int64(25 * time.Hour))
-	host.SnapshotRound(t.Context(), r.Agent)
-	if drill := r.drillEnd(); !drill.Passed {
-		t.Errorf("drill %+v", drill)
-	}
-}
-
-// A drill that a kill interrupts leaves no scratch and begins again.
-func TestDrillKilled(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume(raw)
-	r.disk.write(ref.ID, 0, "data")
-	s := r.snapshot(ref)
-	g := r.gate("read")
-	_, err := r.DrillVolumes(t.Context(), "web")
-	r.must(err)
-	<-g.reached
-	r.crash()
-	if r.disk.count() != 2 {
-		t.Errorf("there are %d images", r.disk.count())
-	}
-	r.store.intercept(nil)
-	r.open()
-	if drill := r.drillEnd(); !drill.Passed || drill.Snapshot != s.ID {
-		t.Errorf("drill %+v", drill)
-	}
-	if r.disk.count() != 1 {
-		t.Errorf("%d images are left", r.disk.count())
-	}
-}
-
-// Every App with a snapshot has a drill a week, whatever else it had; what is known of
-// an App is forgotten with its volumes.
-func TestDrillsAreWeekly(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume(raw, onDemand, func(s *hangar.VolumeSpec) { s.SnapshotRetention = 60 })
-	r.disk.write(ref.ID, 0, "data")
-	r.snapshot(ref)
-	passed := func() float64 { return r.counted("hangar_volume_drills_total", "web", "passed") }
-	for week := range 3 {
-		r.ahead.Add(int64(7 * 24 * time.Hour))
-		for range 3 {
-			host.SnapshotRound(t.Context(), r.Agent)
-			r.drillEnd()
-			if got := passed(); got != float64(week+1) {
-				t.Fatalf("in week %d there were %v drills", week, got)
-			}
-		}
-	}
-	_, err := r.DestroyVolume(t.Context(), ref)
-	r.must(err)
-	r.ahead.Add(int64(61 * 24 * time.Hour))
-	host.PurgeVolumes(t.Context(), r.Agent)
-	host.SnapshotRound(t.Context(), r.Agent)
-	host.PurgeVolumes(t.Context(), r.Agent)
-	r.until(func() bool {
-		host.SnapshotRound(t.Context(), r.Agent)
-		_, err := r.VolumeDrill(context.WithoutCancel(t.Context()), "web")
-		return hangar.CodeOf(err) == hangar.CodeNotFound
-	})
-	if passed() != 0 {
-		t.Error("what was counted of an App is there without it")
-	}
-}
-
-// What another App of the same name had is neither tried nor told of.
-func TestDrillsOfAnAppOfTheSameName(t *testing.T) {
-	r := newRig(t)
-	theirs := r.volume(raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })
-	r.snapshot(theirs)
-	_, err := r.DrillVolumes(t.Context(), "web")
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound)
-	begun, err := r.DrillVolumes(t.Context(), "another")
-	r.must(err)
-	_, err = r.VolumeDrill(t.Context(), "web")
-	r.declined(err, hangar.CodeNotFound, "")
-	ours := r.volume(raw)
-	r.snapshot(ours)
-	for range 10 {
-		if drill := r.drilled(); drill.Volume != ours.ID || !drill.Passed {
-			t.Fatalf("drill %+v, want one of %s", drill, ours.ID)
-		}
-	}
-	if drill, err := r.VolumeDrill(t.Context(), "another"); err != nil || drill.Snapshot != begun.Snapshot {
-		t.Errorf("drill %+v, %v", drill, err)
 	}
 }
 
@@ -289,13 +122,13 @@ func TestDrillsOfAnAppOfTheSameName(t *testing.T) {
 func TestFailedDrillOfLeftovers(t *testing.T) {
 	r := newRig(t)
 	theirs := r.volume(raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })
-	r.disk.write(theirs.ID, 0, "data")
+	r.disk.Write(theirs.ID, 0, "data")
 	s := r.snapshot(theirs)
 	_, err := r.DestroyVolume(t.Context(), theirs)
 	r.must(err)
 	m := r.create(nil)
 	r.wait(m, hangar.MachineStarted)
-	r.store.spoil(s.ID)
+	r.store.Spoil(s.ID)
 	_, err = r.DrillVolumes(t.Context(), "another")
 	r.must(err)
 	r.until(func() bool {

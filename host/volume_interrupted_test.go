@@ -2,118 +2,11 @@ package host_test
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
-	"github.com/hangar-platform/hangar/host/archive"
 )
-
-// A snapshot that is under way when the daemon is restarted is taken by the next one,
-// whatever the archive has of it, and the one after builds on it.
-func TestSnapshotPutOff(t *testing.T) {
-	for name, left := range map[string]bool{"nothing was stored": false, "all was stored": true} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			ref := r.volume(raw)
-			r.disk.write(ref.ID, 0, "before")
-			g := r.gate("write")
-			s, err := r.CreateSnapshot(t.Context(), ref)
-			r.must(err)
-			<-g.reached
-			r.close()
-			if left {
-				r.store.has[s.ID] = &archived{entry: archive.Entry{Meta: archive.Meta{ID: s.ID, Volume: ref.ID}, VolumeSize: 1 << 30}}
-			}
-			r.disk.write(ref.ID, 0, "after!")
-			r.store.intercept(nil)
-			r.open()
-			if got := r.finished(ref, s.ID); got.State != hangar.SnapshotCreated || got.Fault != "" {
-				t.Errorf("snapshot %+v", got)
-			}
-			if got := r.story(ref); got != "create snapshot" {
-				t.Errorf("events: %s", got)
-			}
-			copied := r.restored(s.ID)
-			r.usable(copied)
-			if got := r.disk.read(copied.ID, 0, 6); got != "after!" {
-				t.Errorf("the snapshot has %q", got)
-			}
-			next := r.snapshot(ref)
-			if base := r.store.bases[next.ID]; base == nil || base.ID != s.ID || base.Changed.Length() != 0 {
-				t.Errorf("the next one builds on %+v", base)
-			}
-		})
-	}
-}
-
-// A volume that is being filled can be destroyed. Then nothing of it takes room, and who
-// has it back has one that failed.
-func TestDestroyWhileRestoring(t *testing.T) {
-	r := newRig(t)
-	from := r.volume(raw, onDemand)
-	r.disk.write(from.ID, 0, "data")
-	s := r.snapshot(from)
-	g := r.gate("read")
-	ref := r.restored(s.ID, func(s *hangar.VolumeSpec) { s.SizeGB = 90 })
-	<-g.reached
-	if v := r.look(ref); v.State != hangar.VolumeRestoring {
-		t.Fatalf("volume %+v", v)
-	}
-	_, err := r.DestroyVolume(t.Context(), ref)
-	r.must(err)
-	r.until(func() bool { _, ok := r.disk.get(ref.ID); return !ok })
-	if v := r.look(ref); v.State != hangar.VolumePendingDestroy {
-		t.Errorf("volume %+v", v)
-	}
-	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 90 }) // of the 100 that there are
-	_, err = r.UndeleteVolume(t.Context(), ref)
-	r.must(err)
-	if v := r.look(ref); v.State != hangar.VolumeFailed {
-		t.Errorf("undeleted it is %+v", v)
-	}
-	events, err := r.VolumeEvents(t.Context(), ref)
-	r.must(err)
-	if !slices.ContainsFunc(events, func(e hangar.VolumeEvent) bool { return e.Type == hangar.VolumeEventUndelete && e.Fault != "" }) {
-		t.Errorf("no event says why it failed: %+v", events)
-	}
-	_, err = r.DestroyVolume(t.Context(), ref)
-	r.must(err)
-	r.restart()
-	r.ahead.Add(int64(25 * time.Hour))
-	host.PurgeVolumes(t.Context(), r.Agent)
-	_, err = r.VolumeRow(t.Context(), ref)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
-}
-
-// Whoever waits for a volume to be filled can see what it waits for, once.
-func TestRestoreTellsWhyItWaits(t *testing.T) {
-	r := newRig(t)
-	from := r.volume(raw)
-	r.disk.write(from.ID, 0, "data")
-	s := r.snapshot(from)
-	var failed atomic.Int32
-	r.store.intercept(func(_ context.Context, op string, _ hangar.SnapshotID) error {
-		if op == "read" && failed.Add(1) <= 2 {
-			return errors.New("the bucket does not answer")
-		}
-		return nil
-	})
-	ref := r.restored(s.ID)
-	r.until(func() bool { return r.story(ref) == "create restore!" })
-	events, err := r.VolumeEvents(t.Context(), ref)
-	r.must(err)
-	if e := events[0]; e.Fault != "the archive of snapshots cannot be read" || e.Snapshot != s.ID {
-		t.Errorf("event %+v", e)
-	}
-	if v := r.usable(ref); v.State != hangar.VolumeCreated || r.story(ref) != "create restore! restore" {
-		t.Errorf("volume %+v: %s", v, r.story(ref))
-	}
-}
 
 // Nobody who looks at volumes, or changes a setting, waits for a device that does not
 // answer: what was measured before is told.
@@ -121,8 +14,8 @@ func TestLookAtStuckVolumes(t *testing.T) {
 	r := newRig(t)
 	ref, other := r.volume(), r.volume()
 	r.wait(r.create(nil, mounting(ref, other)), hangar.MachineStarted)
-	r.disk.stuck.Store(true)
-	defer r.disk.stuck.Store(false)
+	r.disk.SetStuck(true)
+	defer r.disk.SetStuck(false)
 	began := time.Now()
 	row, err := r.VolumeRow(context.WithoutCancel(t.Context()), ref)
 	r.must(err)
@@ -138,43 +31,5 @@ func TestLookAtStuckVolumes(t *testing.T) {
 	r.must(err)
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("that took %s", took)
-	}
-}
-
-// However often snapshots fail, few of those are kept in mind.
-func TestFailedSnapshotsAreFew(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume(raw, onDemand)
-	r.store.intercept(func(_ context.Context, op string, _ hangar.SnapshotID) error {
-		if op == "write" {
-			return errors.New("10.0.0.1:9000/bucket: connection refused")
-		}
-		return nil
-	})
-	for range 40 {
-		if s := r.snapshot(ref); s.State != hangar.SnapshotFailed || s.Fault != "the archive of snapshots cannot be written" {
-			t.Fatalf("snapshot %+v", s)
-		}
-	}
-	list, err := r.Snapshots(t.Context(), ref)
-	r.must(err)
-	if len(list) > 20 {
-		t.Errorf("%d snapshots are listed", len(list))
-	}
-}
-
-// An archive that cannot be used is told of before it is needed, and breaks nothing else.
-func TestTryArchive(t *testing.T) {
-	r := newRig(t)
-	r.archivePatience = 600 * time.Millisecond
-	r.restart()
-	r.store.setAway(errors.New("access denied"))
-	r.TryArchive(t.Context())
-	r.store.setAway(nil)
-	ref := r.volume(raw)
-	s, err := r.CreateSnapshot(t.Context(), ref)
-	r.must(err)
-	if got := r.finished(ref, s.ID); got.State != hangar.SnapshotCreated {
-		t.Errorf("snapshot %+v", got)
 	}
 }

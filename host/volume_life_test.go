@@ -9,12 +9,13 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 func TestExtendVolume(t *testing.T) {
 	for _, online := range []bool{true, false} {
 		r := newRig(t)
-		r.disk.online = online
+		r.disk.SetOnline(online)
 		ref := r.volume()
 		_, err := r.ExtendVolume(t.Context(), ref, 1) // as it is
 		r.must(err)
@@ -27,7 +28,7 @@ func TestExtendVolume(t *testing.T) {
 		if v := row.Volume; v.SizeGB != 2 || v.NeedsRestart || v.State != hangar.VolumeCreated {
 			t.Errorf("extended while it is not mounted: %+v", v)
 		}
-		if im, _ := r.disk.get(ref.ID); im.open {
+		if im, _ := r.disk.Get(ref.ID); im.Open {
 			t.Error("it was left open")
 		}
 		m := r.create(nil, mounting(ref))
@@ -44,7 +45,7 @@ func TestExtendVolume(t *testing.T) {
 		}
 		r.must(r.RestartMachine(t.Context(), m, hangar.MachineRestart{}))
 		r.until(func() bool { v := r.look(ref); return !v.NeedsRestart && v.Usage.Total() == 4<<30 })
-		r.disk.inject(func(op string, _ hangar.VolumeID) error {
+		r.disk.Inject(func(op string, _ hangar.VolumeID) error {
 			if op == "extend" {
 				return errors.New("no")
 			}
@@ -62,46 +63,9 @@ func TestExtendVolume(t *testing.T) {
 	}
 }
 
-func TestExtensionGoesOnAfterACrash(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume()
-	reached := make(chan struct{})
-	dead := make(chan struct{})
-	r.disk.inject(func(op string, _ hangar.VolumeID) error {
-		if op == "extend" {
-			close(reached)
-			<-dead
-		}
-		return nil
-	})
-	done := make(chan error)
-	go func() {
-		_, err := r.ExtendVolume(t.Context(), ref, 3)
-		done <- err
-	}()
-	<-reached
-	if v := r.look(ref); v.State != hangar.VolumeExtending || v.SizeGB != 1 {
-		t.Errorf("while it is extended: %+v", v)
-	}
-	_, err := r.ExtendVolume(t.Context(), ref, 5)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
-	crashed := make(chan struct{})
-	go func() { r.crash(); close(crashed) }()
-	<-time.After(50 * time.Millisecond)
-	close(dead)
-	<-crashed
-	<-done
-	r.disk.inject(nil)
-	r.open()
-	r.until(func() bool { v := r.look(ref); return v.State == hangar.VolumeCreated && v.SizeGB == 3 })
-	if im, _ := r.disk.get(ref.ID); im.spec.Size != 3<<30 || im.open {
-		t.Errorf("image %+v", im)
-	}
-}
-
 func TestVolumesExtendThemselves(t *testing.T) {
 	r := newRig(t)
-	r.disk.online = true
+	r.disk.SetOnline(true)
 	ref := r.volume()
 	m := r.create(nil, mounting(ref), func(s *hangar.MachineSpec) {
 		mount := &s.Config.Mounts[0]
@@ -110,7 +74,7 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	r.wait(m, hangar.MachineStarted)
 	told := make(map[hangar.VolumeID]string)
 	fill := func(percent int64) {
-		r.disk.set(ref.ID, func(im *pretendImage) { im.used = im.fsSize * percent / 100 })
+		r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Used = im.FSSize * percent / 100 })
 		for range 3 {
 			host.TendVolumes(t.Context(), r.Agent, told)
 		}
@@ -125,10 +89,10 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	size(1)
 	fill(81)
 	size(3)
-	r.disk.free = 3 << 30
+	r.disk.SetFree(3 << 30)
 	fill(90)
 	size(3)
-	r.disk.free = 100 << 30
+	r.disk.SetFree(100 << 30)
 	fill(90)
 	size(4) // the limit
 	fill(95)
@@ -141,14 +105,14 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	if e := events[0]; !strings.Contains(e.Fault, "4 GB") || e.Machine != m.ID || e.Source != hangar.SourceAgent {
 		t.Errorf("event %+v", e)
 	}
-	r.disk.online = false
+	r.disk.SetOnline(false)
 	still := r.volume()
 	n := r.create(nil, mounting(still), func(s *hangar.MachineSpec) {
 		mount := &s.Config.Mounts[0]
 		mount.ExtendThresholdPercent, mount.AddSizeGB = 50, 1
 	})
 	r.wait(n, hangar.MachineStarted)
-	r.disk.set(still.ID, func(im *pretendImage) { im.used = im.fsSize })
+	r.disk.Set(still.ID, func(im *volumestest.Image) { im.Used = im.FSSize })
 	for range 3 {
 		host.TendVolumes(t.Context(), r.Agent, told)
 	}
@@ -182,7 +146,7 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	r.wait(m, hangar.MachineDestroyed)
 	_, err = r.DestroyVolume(t.Context(), ref)
 	r.must(err)
-	r.disk.inject(func(op string, _ hangar.VolumeID) error {
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
 		if op == "remove" {
 			return errors.New("busy")
 		}
@@ -193,36 +157,20 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	if v := r.look(ref); v.State != hangar.VolumeDestroying {
 		t.Errorf("while its image cannot be removed: %+v", v)
 	}
-	r.disk.inject(nil)
+	r.disk.Inject(nil)
 	r.crash()
 	r.open() // goes on by itself
 	r.until(func() bool { _, err := r.VolumeRow(t.Context(), ref); return hangar.CodeOf(err) == hangar.CodeNotFound })
-	if _, ok := r.disk.get(ref.ID); ok {
+	if _, ok := r.disk.Get(ref.ID); ok {
 		t.Error("the image is still there")
 	}
-	r.until(func() bool { _, ok := r.vols.row(ref); return !ok })
-}
-
-func TestUpdateVolume(t *testing.T) {
-	r := newRig(t)
-	ref := r.volume()
-	days, off := 9, false
-	row, err := r.UpdateVolume(t.Context(), ref, hangar.VolumeUpdate{SnapshotRetention: &days, AutoBackup: &off})
-	r.must(err)
-	if v := row.Volume; v.SnapshotRetention != 9 || v.AutoBackup {
-		t.Errorf("updated: %+v", v)
-	}
-	_, err = r.UpdateVolume(t.Context(), ref, hangar.VolumeUpdate{SnapshotRetention: &days})
-	r.must(err)
-	if got := r.story(ref); got != "create update" {
-		t.Errorf("events: %s", got)
-	}
+	r.until(func() bool { _, ok := r.vols.Row(ref); return !ok })
 }
 
 func TestKeysOfVolumesAreResealed(t *testing.T) {
 	r := newRig(t)
 	ref := r.volume()
-	before, _ := r.disk.get(ref.ID)
+	before, _ := r.disk.Get(ref.ID)
 	rotation, err := r.keys.Rotate(t.Context(), r.Reseal)
 	r.must(err)
 	if rotation.Resealed != 1 || rotation.Dropped != 1 {
@@ -231,7 +179,7 @@ func TestKeysOfVolumesAreResealed(t *testing.T) {
 	r.restart()
 	m := r.create(nil, mounting(ref)) // with another key it could not be opened
 	r.wait(m, hangar.MachineStarted)
-	if after, _ := r.disk.get(ref.ID); string(after.spec.Key) != string(before.spec.Key) {
+	if after, _ := r.disk.Get(ref.ID); string(after.Spec.Key) != string(before.Spec.Key) {
 		t.Error("the key of the image has changed")
 	}
 }
@@ -243,7 +191,7 @@ func TestSuspendClosesVolumes(t *testing.T) {
 	r.wait(m, hangar.MachineStarted)
 	r.exec(m, "incr")
 	r.suspend(m)
-	if im, _ := r.disk.get(ref.ID); im.open {
+	if im, _ := r.disk.Get(ref.ID); im.Open {
 		t.Error("the volume of a suspended machine is open")
 	}
 	r.start(m)
@@ -251,7 +199,7 @@ func TestSuspendClosesVolumes(t *testing.T) {
 		t.Errorf("the machine counted to %s", got)
 	}
 	r.suspend(m)
-	r.disk.set(ref.ID, func(im *pretendImage) { im.dirty = true }) // memory is of no use with what is on it now
+	r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Dirty = true }) // memory is of no use with what is on it now
 	r.start(m)
 	if e := r.newest(m); e.Request == nil || e.Request.ColdBoot == "" {
 		t.Errorf("newest event %+v", e)
@@ -270,7 +218,7 @@ func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 		n, err := r.Reseal(ctx)
 		r.volume() // with the new key already
 		r.crash()
-		return n, errors.Join(err, errDead)
+		return n, errors.Join(err, volumestest.ErrDead)
 	})
 	if err == nil {
 		t.Fatal("the rotation is over")

@@ -68,7 +68,7 @@ func (k *keeper) maybeKilled(rt *rapid.T, draw func(rt *rapid.T) func()) {
 	}
 	reached, dead := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
-	k.disk.inject(func(string, hangar.VolumeID) error {
+	k.disk.Inject(func(string, hangar.VolumeID) error {
 		mu.Lock()
 		after--
 		hit := after == 0
@@ -90,13 +90,13 @@ func (k *keeper) maybeKilled(rt *rapid.T, draw func(rt *rapid.T) func()) {
 	}
 	crashed := make(chan struct{})
 	go func() { defer close(crashed); k.crash() }()
-	for alive := true; alive; alive = !k.session.dead.Load() {
+	for alive := true; alive; alive = !k.session.Dead() {
 		<-time.After(time.Millisecond)
 	}
 	close(dead)
 	<-crashed
 	<-done
-	k.disk.inject(nil)
+	k.disk.Inject(nil)
 	k.open()
 }
 
@@ -223,8 +223,8 @@ func (k *keeper) exists(ref hangar.VolumeRef) bool {
 
 func (k *keeper) lose(rt *rapid.T) {
 	ref, _ := k.pick(rt, func(v *kept) bool { return !v.destroyed })
-	if im, _ := k.disk.get(ref.ID); im.open {
-		k.disk.lose(ref.ID)
+	if im, _ := k.disk.Get(ref.ID); im.Open {
+		k.disk.Lose(ref.ID)
 	}
 }
 
@@ -263,8 +263,8 @@ func (k *keeper) check(rt *rapid.T) {
 		}
 		k.until(func() bool {
 			running := v.machine.ID != "" && k.state(v.machine) == hangar.MachineStarted
-			im, ok := k.disk.get(ref.ID)
-			return ok && im.open == running && im.mounted == running && im.spec.Size>>30 >= int64(now.SizeGB)
+			im, ok := k.disk.Get(ref.ID)
+			return ok && im.Open == running && im.Mounted == running && im.Spec.Size>>30 >= int64(now.SizeGB)
 		})
 	}
 	for ref, v := range k.volumes {
@@ -274,7 +274,7 @@ func (k *keeper) check(rt *rapid.T) {
 		if !v.destroyed {
 			rt.Fatalf("volume %s is gone", ref.ID)
 		}
-		if _, ok := k.disk.get(ref.ID); ok {
+		if _, ok := k.disk.Get(ref.ID); ok {
 			rt.Fatalf("the image of volume %s is still there", ref.ID)
 		}
 		delete(k.volumes, ref)

@@ -1,13 +1,13 @@
 package host_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // testOrg is the id of the organization of the tests' volumes.
@@ -73,66 +73,6 @@ func (r *rig) declined(err error, code hangar.Code, reason string, words ...stri
 	}
 }
 
-func TestVolumeIsMadeOnce(t *testing.T) {
-	r := newRig(t)
-	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 3, Encrypted: true, FSType: hangar.FSExt4}
-	first, err := r.CreateVolume(t.Context(), spec)
-	r.must(err)
-	again, err := r.CreateVolume(t.Context(), spec)
-	r.must(err)
-	if first.Seq != again.Seq || first.Volume != again.Volume {
-		t.Errorf("made again: %+v, then %+v", first, again)
-	}
-	v := first.Volume
-	if v.State != hangar.VolumeCreated || len(v.Zone) != 4 || v.Usage.Blocks != 0 || v.HostStatus != "ok" || first.Org != "personal" {
-		t.Errorf("volume %+v", first)
-	}
-	if im, ok := r.disk.get(v.ID); !ok || im.spec.Size != 3<<30 || len(im.spec.Key) != 32 {
-		t.Errorf("image %+v", im)
-	}
-	r.until(func() bool { row, ok := r.vols.row(v.Ref()); return ok && row.Seq == first.Seq })
-	spec.App, spec.AppID = "other", "other"
-	_, err = r.CreateVolume(t.Context(), spec)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
-	_, err = r.VolumeRow(t.Context(), hangar.VolumeRef{App: "other", AppID: "other", ID: v.ID})
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
-}
-
-func TestVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {
-	r := newRig(t)
-	r.disk.inject(func(op string, _ hangar.VolumeID) error {
-		if op == "create" {
-			return errors.New("disk full")
-		}
-		return nil
-	})
-	ref := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
-	if _, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: ref.ID, App: "web", AppID: "web", SizeGB: 1}); err == nil {
-		t.Fatal("it was made")
-	}
-	_, err := r.VolumeRow(t.Context(), ref)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
-	r.until(func() bool { _, ok := r.vols.row(ref); return !ok })
-}
-
-func TestDiskIsNotPromisedTwice(t *testing.T) {
-	r := newRig(t)
-	r.disk.free = 10 << 30
-	ref := r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 6 })
-	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 5})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "5 GB asked", "6 GB promised", "10.0 GB")
-	_, err = r.ExtendVolume(t.Context(), ref, 11)
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
-	if v := r.look(ref); v.State != hangar.VolumeCreated || v.SizeGB != 6 {
-		t.Errorf("after a refused extension: %+v", v)
-	}
-	_, err = r.CreateVolume(t.Context(), hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 1, Compute: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 64 << 10},
-	})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "compute")
-	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 4 })
-}
-
 func small() *hangar.Guest { return &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256} }
 
 func TestMachineClaimsItsVolume(t *testing.T) {
@@ -187,7 +127,7 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 
 	r.must(r.StopMachine(t.Context(), m, hangar.MachineStop{}))
 	r.wait(m, hangar.MachineStopped)
-	if im, _ := r.disk.get(ref.ID); im.open {
+	if im, _ := r.disk.Get(ref.ID); im.Open {
 		t.Error("the volume of a stopped machine is open")
 	}
 	if v := r.look(ref); v.AttachedMachine != m.ID || v.Usage.Total() != 2<<30 {
@@ -212,7 +152,7 @@ func TestDamagedVolumeIsNotMounted(t *testing.T) {
 		r.wait(m, hangar.MachineStarted)
 		r.must(r.StopMachine(t.Context(), m, hangar.MachineStop{}))
 		r.wait(m, hangar.MachineStopped)
-		r.disk.set(ref.ID, func(im *pretendImage) { im.broken = broken })
+		r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Broken = broken })
 		for range 2 {
 			_, err := r.StartMachine(t.Context(), m)
 			r.must(err)
@@ -224,8 +164,8 @@ func TestDamagedVolumeIsNotMounted(t *testing.T) {
 		if got := r.story(ref); got != "create attach format damaged!" {
 			t.Errorf("events: %s", got)
 		}
-		r.until(func() bool { im, _ := r.disk.get(ref.ID); return !im.open })
-		r.disk.set(ref.ID, func(im *pretendImage) { im.broken = nil })
+		r.until(func() bool { im, _ := r.disk.Get(ref.ID); return !im.Open })
+		r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Broken = nil })
 		r.start(m)
 	}
 }
@@ -236,7 +176,7 @@ func TestLostVolumeEndsTheMachine(t *testing.T) {
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
 	boot := r.world.Boot(m.ID)
-	r.disk.lose(ref.ID)
+	r.disk.Lose(ref.ID)
 	r.until(func() bool { return r.state(m) == hangar.MachineStarted && r.world.Boot(m.ID) != boot })
 	if got := r.story(ref); got != "create attach format lost! repair" {
 		t.Errorf("events: %s", got)
@@ -265,21 +205,21 @@ func TestRestartOfTheDaemonKeepsWhatIsUsed(t *testing.T) {
 			r.must(r.StopMachine(t.Context(), idle, hangar.MachineStop{}))
 			r.wait(idle, hangar.MachineStopped)
 			end(r)
-			r.disk.set(resting.ID, func(im *pretendImage) { im.open, im.loss = true, make(chan struct{}) }) // left by a crash
-			r.disk.lose(lost.ID)
+			r.disk.Set(resting.ID, func(im *volumestest.Image) { im.Open, im.Loss = true, make(chan struct{}) }) // left by a crash
+			r.disk.Lose(lost.ID)
 			boot := r.world.Boot(doomed.ID)
 			r.open()
-			if im, _ := r.disk.get(used.ID); !im.mounted {
+			if im, _ := r.disk.Get(used.ID); !im.Mounted {
 				t.Error("the volume of a running machine was released")
 			}
-			if im, _ := r.disk.get(resting.ID); im.open {
+			if im, _ := r.disk.Get(resting.ID); im.Open {
 				t.Error("the volume of a machine at rest is open")
 			}
 			r.until(func() bool { return r.state(doomed) == hangar.MachineStarted && r.world.Boot(doomed.ID) != boot })
 			if got := r.story(lost); !strings.Contains(got, "lost!") {
 				t.Errorf("events: %s", got)
 			}
-			r.disk.lose(used.ID)
+			r.disk.Lose(used.ID)
 			r.until(func() bool { return strings.Contains(r.story(used), "lost! repair") })
 		})
 	}

@@ -1,4 +1,4 @@
-package host_test
+package volumestest
 
 import (
 	"bytes"
@@ -15,23 +15,24 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-const pretendBlock = 4096
+const blockSize = 4096
 
-// pretendContent is what is on a pretend image.
-type pretendContent struct {
+// Content is what is on a pretend image.
+type Content struct {
 	blocks map[int64][]byte          // by offset; what was never written is not there
 	marks  map[string]map[int64]bool // the blocks that changed since
-	viewed bool
-	broken error // what a check of the file system finds
+	Viewed bool
+	Broken error // what a check of the file system finds
 }
 
-func (c *pretendContent) write(b []byte, at int64) {
+// Write changes what is on the image.
+func (c *Content) Write(b []byte, at int64) {
 	if c.blocks == nil {
 		c.blocks = map[int64][]byte{}
 	}
 	for len(b) > 0 {
-		block := at / pretendBlock * pretendBlock
-		data := make([]byte, pretendBlock) // others see the one before
+		block := at / blockSize * blockSize
+		data := make([]byte, blockSize) // others see the one before
 		copy(data, c.blocks[block])
 		n := copy(data[at-block:], b)
 		c.blocks[block] = data
@@ -42,46 +43,46 @@ func (c *pretendContent) write(b []byte, at int64) {
 	}
 }
 
-// write changes what is on a volume, as its Machine does.
-func (d *disk) write(id hangar.VolumeID, at int64, text string) {
-	d.set(id, func(im *pretendImage) { im.content.write([]byte(text), at) })
+// Write changes what is on a volume, as its Machine does.
+func (d *Disk) Write(id hangar.VolumeID, at int64, text string) {
+	d.Set(id, func(im *Image) { im.Content.Write([]byte(text), at) })
 }
 
-// read returns what is on a volume.
-func (d *disk) read(id hangar.VolumeID, at int64, n int) string {
-	im, ok := d.get(id)
+// Read returns what is on a volume.
+func (d *Disk) Read(id hangar.VolumeID, at int64, n int) string {
+	im, ok := d.Get(id)
 	if !ok {
 		return "no image"
 	}
 	b := make([]byte, n)
-	readBlocks(im.content.blocks, b, at)
+	readBlocks(im.Content.blocks, b, at)
 	return string(bytes.TrimRight(b, "\x00"))
 }
 
 func readBlocks(blocks map[int64][]byte, b []byte, at int64) {
 	for len(b) > 0 {
-		block := at / pretendBlock * pretendBlock
+		block := at / blockSize * blockSize
 		data := blocks[block]
 		if data == nil {
-			data = make([]byte, pretendBlock)
+			data = make([]byte, blockSize)
 		}
 		n := copy(b, data[at-block:])
 		b, at = b[n:], at+int64(n)
 	}
 }
 
-func (d *pretendDevice) Freeze(_ context.Context, mark string) (volumes.Frozen, error) {
+func (d *device) Freeze(_ context.Context, mark string) (volumes.Frozen, error) {
 	if err := d.enter("freeze"); err != nil {
 		return nil, err
 	}
 	defer d.s.leave()
-	c := &d.im.content
-	if c.viewed {
-		d.s.misuse("freeze %s twice", d.im.spec.ID)
+	c := &d.im.Content
+	if c.Viewed {
+		d.s.misuse("freeze %s twice", d.im.Spec.ID)
 		return nil, devices.ErrFrozen
 	}
-	c.viewed = true
-	f := &pretendFrozen{d: d, size: d.im.spec.Size, blocks: maps.Clone(c.blocks), marks: map[string][]int64{}}
+	c.Viewed = true
+	f := &frozen{d: d, size: d.im.Spec.Size, blocks: maps.Clone(c.blocks), marks: map[string][]int64{}}
 	for m, changed := range c.marks {
 		f.marks[m] = slices.Collect(maps.Keys(changed))
 	}
@@ -94,16 +95,16 @@ func (d *pretendDevice) Freeze(_ context.Context, mark string) (volumes.Frozen, 
 	return f, nil
 }
 
-type pretendFrozen struct {
-	d      *pretendDevice
+type frozen struct {
+	d      *device
 	size   int64
 	blocks map[int64][]byte
 	marks  map[string][]int64
 }
 
-func (f *pretendFrozen) ReadAt(b []byte, at int64) (int, error) {
+func (f *frozen) ReadAt(b []byte, at int64) (int, error) {
 	if f.d.s.dead.Load() {
-		return 0, errDead
+		return 0, ErrDead
 	}
 	if f.d.lost() {
 		return 0, devices.ErrLost
@@ -116,14 +117,14 @@ func (f *pretendFrozen) ReadAt(b []byte, at int64) (int, error) {
 	return n, nil
 }
 
-func (f *pretendFrozen) Size() int64         { return f.size }
-func (f *pretendFrozen) Took() time.Duration { return 3 * time.Millisecond }
+func (f *frozen) Size() int64         { return f.size }
+func (f *frozen) Took() time.Duration { return 3 * time.Millisecond }
 
-func (f *pretendFrozen) Data(context.Context) (extent.List, error) {
+func (f *frozen) Data(context.Context) (extent.List, error) {
 	return blockList(slices.Collect(maps.Keys(f.blocks))), nil
 }
 
-func (f *pretendFrozen) Changed(_ context.Context, mark string) (extent.List, bool, error) {
+func (f *frozen) Changed(_ context.Context, mark string) (extent.List, bool, error) {
 	changed, known := f.marks[mark]
 	return blockList(changed), known, nil
 }
@@ -131,59 +132,59 @@ func (f *pretendFrozen) Changed(_ context.Context, mark string) (extent.List, bo
 func blockList(blocks []int64) extent.List {
 	var list []extent.Extent
 	for _, at := range blocks {
-		list = append(list, extent.Extent{Offset: at, Length: pretendBlock})
+		list = append(list, extent.Extent{Offset: at, Length: blockSize})
 	}
 	return extent.Of(list...)
 }
 
-func (f *pretendFrozen) Close(finish.Context) error {
-	if err := f.d.s.enter("thaw", f.d.im.spec.ID); err != nil {
+func (f *frozen) Close(finish.Context) error {
+	if err := f.d.s.enter("thaw", f.d.im.Spec.ID); err != nil {
 		return err
 	}
 	defer f.d.s.leave()
-	f.d.im.content.viewed = false
+	f.d.im.Content.Viewed = false
 	return nil
 }
 
-func (d *pretendDevice) Fill(context.Context) (volumes.Target, error) {
+func (d *device) Fill(context.Context) (volumes.Target, error) {
 	if err := d.enter("fill"); err != nil {
 		return nil, err
 	}
 	defer d.s.leave()
-	if d.im.mounted {
+	if d.im.Mounted {
 		return nil, devices.ErrMounted
 	}
-	return pretendTarget{d}, nil
+	return target{d}, nil
 }
 
-type pretendTarget struct{ d *pretendDevice }
+type target struct{ d *device }
 
-func (t pretendTarget) ReadAt(b []byte, at int64) (int, error) {
+func (t target) ReadAt(b []byte, at int64) (int, error) {
 	if err := t.d.enter("fill read"); err != nil {
 		return 0, err
 	}
 	defer t.d.s.leave()
-	readBlocks(t.d.im.content.blocks, b, at)
+	readBlocks(t.d.im.Content.blocks, b, at)
 	return len(b), nil
 }
 
-func (t pretendTarget) WriteAt(b []byte, at int64) (int, error) {
+func (t target) WriteAt(b []byte, at int64) (int, error) {
 	if err := t.d.enter("fill write"); err != nil {
 		return 0, err
 	}
 	defer t.d.s.leave()
-	t.d.im.content.write(b, at)
-	t.d.im.formatted = true
+	t.d.im.Content.Write(b, at)
+	t.d.im.Formatted = true
 	return len(b), nil
 }
 
-func (t pretendTarget) Flush() error { return nil }
-func (t pretendTarget) Close() error { return nil }
+func (t target) Flush() error { return nil }
+func (t target) Close() error { return nil }
 
-func (d *pretendDevice) Check(context.Context) error {
+func (d *device) Check(context.Context) error {
 	if err := d.enter("check"); err != nil {
 		return err
 	}
 	defer d.s.leave()
-	return d.im.content.broken
+	return d.im.Content.Broken
 }

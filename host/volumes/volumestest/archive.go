@@ -1,4 +1,4 @@
-package host_test
+package volumestest
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 // archiveBlock is what the pretend archive stores at once.
 const archiveBlock = 4096
 
-// fakeArchive is a store of snapshots in memory, which outlives the agents that use it.
-type fakeArchive struct {
+// Archive is a store of snapshots in memory, which outlives the agents that use it.
+type Archive struct {
 	mu      sync.Mutex
 	away    error // nil: it can be reached; guarded by mu
 	open    int   // guarded by mu
@@ -40,11 +40,12 @@ type archived struct {
 	blocks map[int64][]byte // by offset; those of zeros are left out
 }
 
-func newFakeArchive() *fakeArchive {
-	return &fakeArchive{has: map[hangar.SnapshotID]*archived{}, bases: map[hangar.SnapshotID]*archive.Base{}}
+// NewArchive returns an archive without snapshots.
+func NewArchive() *Archive {
+	return &Archive{has: map[hangar.SnapshotID]*archived{}, bases: map[hangar.SnapshotID]*archive.Base{}}
 }
 
-func (f *fakeArchive) begin(ctx context.Context, op string, id hangar.SnapshotID) error {
+func (f *Archive) begin(ctx context.Context, op string, id hangar.SnapshotID) error {
 	f.mu.Lock()
 	before, away := f.before, f.away
 	f.mu.Unlock()
@@ -57,7 +58,8 @@ func (f *fakeArchive) begin(ctx context.Context, op string, id hangar.SnapshotID
 	return nil
 }
 
-func (f *fakeArchive) Open(ctx context.Context) error {
+// Open implements volumes.Archive.
+func (f *Archive) Open(ctx context.Context) error {
 	if err := f.begin(ctx, "open", ""); err != nil {
 		return err
 	}
@@ -67,14 +69,16 @@ func (f *fakeArchive) Open(ctx context.Context) error {
 	return nil
 }
 
-func (f *fakeArchive) Close() error {
+// Close implements volumes.Archive.
+func (f *Archive) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open--
 	return nil
 }
 
-func (f *fakeArchive) Write(
+// Write implements volumes.Archive.
+func (f *Archive) Write(
 	ctx context.Context, meta archive.Meta, src archive.Source, data extent.List, base *archive.Base, progress func(hangar.Progress),
 ) (archive.Entry, error) {
 	f.mu.Lock()
@@ -140,7 +144,7 @@ func digestOf(size int64, blocks map[int64][]byte) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-func (f *fakeArchive) get(id hangar.SnapshotID) (*archived, error) {
+func (f *Archive) get(id hangar.SnapshotID) (*archived, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.has[id] == nil {
@@ -149,7 +153,8 @@ func (f *fakeArchive) get(id hangar.SnapshotID) (*archived, error) {
 	return f.has[id], nil
 }
 
-func (f *fakeArchive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (archive.Entry, error) {
+// Read implements volumes.Archive.
+func (f *Archive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (archive.Entry, error) {
 	found, err := f.get(id)
 	if err != nil {
 		return archive.Entry{}, err
@@ -174,7 +179,8 @@ func (f *fakeArchive) Read(ctx context.Context, id hangar.SnapshotID, dst io.Wri
 	return found.entry, nil
 }
 
-func (f *fakeArchive) Digest(_ context.Context, src archive.Source, data extent.List) (string, error) {
+// Digest implements volumes.Archive.
+func (f *Archive) Digest(_ context.Context, src archive.Source, data extent.List) (string, error) {
 	blocks := map[int64][]byte{}
 	for _, e := range data.Align(archiveBlock, src.Size()) {
 		for at := e.Offset; at < e.End(); at += archiveBlock {
@@ -195,7 +201,8 @@ func (f *fakeArchive) Digest(_ context.Context, src archive.Source, data extent.
 	return digestOf(src.Size(), blocks), nil
 }
 
-func (f *fakeArchive) Entry(ctx context.Context, id hangar.SnapshotID) (archive.Entry, error) {
+// Entry implements volumes.Archive.
+func (f *Archive) Entry(ctx context.Context, id hangar.SnapshotID) (archive.Entry, error) {
 	if err := f.begin(ctx, "entry", id); err != nil {
 		return archive.Entry{}, err
 	}
@@ -206,7 +213,8 @@ func (f *fakeArchive) Entry(ctx context.Context, id hangar.SnapshotID) (archive.
 	return found.entry, nil
 }
 
-func (f *fakeArchive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
+// Remove implements volumes.Archive.
+func (f *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
 	if err := f.begin(ctx, "remove", ids[0]); err != nil {
 		return err
 	}
@@ -218,35 +226,37 @@ func (f *fakeArchive) Remove(ctx context.Context, ids ...hangar.SnapshotID) erro
 	return nil
 }
 
-func (f *fakeArchive) Collect(ctx context.Context) (int64, error) {
+// Collect implements volumes.Archive.
+func (f *Archive) Collect(ctx context.Context) (int64, error) {
 	f.mu.Lock()
 	f.collect++
 	f.mu.Unlock()
 	return 0, f.begin(ctx, "collect", "")
 }
 
-// ids are those of the snapshots that there are, sorted.
-func (f *fakeArchive) ids() []hangar.SnapshotID {
+// IDs are those of the snapshots that there are, sorted.
+func (f *Archive) IDs() []hangar.SnapshotID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.has))
 }
 
-// setAway makes it unreachable, or not.
-func (f *fakeArchive) setAway(err error) {
+// SetAway makes it unreachable, or not.
+func (f *Archive) SetAway(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.away = err
 }
 
-func (f *fakeArchive) intercept(before func(ctx context.Context, op string, id hangar.SnapshotID) error) {
+// Intercept has before called with what is about to happen, which it may hold up, or fail.
+func (f *Archive) Intercept(before func(ctx context.Context, op string, id hangar.SnapshotID) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = before
 }
 
-// spoil damages a snapshot.
-func (f *fakeArchive) spoil(id hangar.SnapshotID) {
+// Spoil damages a snapshot.
+func (f *Archive) Spoil(id hangar.SnapshotID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	spoilt := *f.has[id]
@@ -258,4 +268,60 @@ func (f *fakeArchive) spoil(id hangar.SnapshotID) {
 		break
 	}
 	f.has[id] = &spoilt
+}
+
+// Put makes a snapshot one that is there, without content.
+func (f *Archive) Put(entry archive.Entry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.has[entry.ID] = &archived{entry: entry}
+}
+
+// Share gives the archive a snapshot of another one.
+func (f *Archive) Share(from *Archive, id hangar.SnapshotID) {
+	shared, err := from.get(id)
+	if err != nil {
+		panic(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.has[id] = shared
+}
+
+// Content reads what a snapshot has at an offset, and its digest.
+func (f *Archive) Content(id hangar.SnapshotID, b []byte, at int64) (digest string, err error) {
+	kept, err := f.get(id)
+	if err != nil {
+		return "", err
+	}
+	readBlocks(kept.blocks, b, at)
+	return kept.entry.Digest, nil
+}
+
+// Base is the one with which a snapshot was written; nil: it was written as a whole.
+func (f *Archive) Base(id hangar.SnapshotID) *archive.Base {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.bases[id]
+}
+
+// Lie has it say of every device that it has another digest than it has.
+func (f *Archive) Lie() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lies = true
+}
+
+// Writing is how many snapshots are being written.
+func (f *Archive) Writing() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writing
+}
+
+// Most is how many snapshots were being written at once.
+func (f *Archive) Most() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
 }

@@ -1,4 +1,4 @@
-package host_test
+package volumestest
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// volumeRows is what the cluster state has of volumes.
-type volumeRows struct {
+// Rows is what the cluster state has of volumes.
+type Rows struct {
 	mu  sync.Mutex
 	has map[hangar.VolumeRef]hangar.VolumeRow
 
@@ -17,7 +17,8 @@ type volumeRows struct {
 	claimed []hangar.VolumeRow
 }
 
-func (p *volumeRows) PublishVolume(_ context.Context, row hangar.VolumeRow) error {
+// PublishVolume implements hangar.VolumePublisher.
+func (p *Rows) PublishVolume(_ context.Context, row hangar.VolumeRow) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.has == nil {
@@ -29,7 +30,8 @@ func (p *volumeRows) PublishVolume(_ context.Context, row hangar.VolumeRow) erro
 	return nil
 }
 
-func (p *volumeRows) RetractVolume(_ context.Context, _ hangar.HostID, ref hangar.VolumeRef) error {
+// RetractVolume implements hangar.VolumePublisher.
+func (p *Rows) RetractVolume(_ context.Context, _ hangar.HostID, ref hangar.VolumeRef) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.has, func(known hangar.VolumeRef, _ hangar.VolumeRow) bool {
@@ -38,7 +40,8 @@ func (p *volumeRows) RetractVolume(_ context.Context, _ hangar.HostID, ref hanga
 	return nil
 }
 
-func (p *volumeRows) PublishedVolumes(context.Context, hangar.HostID) (map[hangar.VolumeRef]uint64, error) {
+// PublishedVolumes implements hangar.VolumePublisher.
+func (p *Rows) PublishedVolumes(context.Context, hangar.HostID) (map[hangar.VolumeRef]uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seqs := make(map[hangar.VolumeRef]uint64)
@@ -48,7 +51,8 @@ func (p *volumeRows) PublishedVolumes(context.Context, hangar.HostID) (map[hanga
 	return seqs, nil
 }
 
-func (p *volumeRows) row(ref hangar.VolumeRef) (hangar.VolumeRow, bool) {
+// Row is the one that was published of a volume.
+func (p *Rows) Row(ref hangar.VolumeRef) (hangar.VolumeRow, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	row, ok := p.has[ref]
@@ -56,7 +60,7 @@ func (p *volumeRows) row(ref hangar.VolumeRef) (hangar.VolumeRow, bool) {
 }
 
 // ClaimVolume refuses what the test says, and notes the rest.
-func (p *volumeRows) ClaimVolume(_ context.Context, row hangar.VolumeRow) error {
+func (p *Rows) ClaimVolume(_ context.Context, row hangar.VolumeRow) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse != nil {
@@ -68,15 +72,15 @@ func (p *volumeRows) ClaimVolume(_ context.Context, row hangar.VolumeRow) error 
 	return nil
 }
 
-// answer has claims refused.
-func (p *volumeRows) answer(refuse func(row *hangar.VolumeRow) error) {
+// Answer has claims refused.
+func (p *Rows) Answer(refuse func(row *hangar.VolumeRow) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
 }
 
-// sizes are those that were claimed, in GiB.
-func (p *volumeRows) sizes() (list []int) {
+// Sizes are those that were claimed, in GiB.
+func (p *Rows) Sizes() (list []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, row := range p.claimed {

@@ -1,4 +1,4 @@
-package host_test
+package volumes_test
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // hold holds up the next operation of that name on the disk until the function is called that
@@ -15,7 +15,7 @@ import (
 func (r *rig) hold(op string) (reached <-chan struct{}, release func()) {
 	at, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	r.disk.inject(func(name string, _ hangar.VolumeID) error {
+	r.disk.Inject(func(name string, _ hangar.VolumeID) error {
 		if name == op {
 			once.Do(func() { close(at); <-done })
 		}
@@ -32,7 +32,7 @@ func (r *rig) keepsSource(from hangar.VolumeRef) {
 	_, err := r.DestroyVolume(r.Context(), from)
 	r.must(err)
 	r.ahead.Add(int64(hangar.VolumeGrace + time.Hour))
-	host.PurgeVolumes(r.Context(), r.Agent)
+	r.Purge(r.Context())
 	_, err = r.PurgeVolume(r.Context(), from)
 	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	if v := r.look(from); v.State != hangar.VolumePendingDestroy {
@@ -46,32 +46,34 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 	for name, kill := range map[string]bool{"undisturbed": false, "with a kill": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.disk.free = 10 << 30
+			r.disk.SetFree(10 << 30)
 			from := r.volume(raw, of("own", 2))
-			r.disk.write(from.ID, 3<<20, "content")
+			r.disk.Write(from.ID, 3<<20, "content")
 			reached, release := r.hold("fill")
 			fork := r.fork(from, of("own", 2))
 			<-reached
 			r.keepsSource(from)
-			err := r.tryVolume(func(s *hangar.VolumeSpec) { of("own", 8)(s) })
+			large := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "new", Region: "loc", FSType: hangar.FSRaw}
+			of("own", 8)(&large)
+			_, err := r.CreateVolume(r.Context(), large)
 			r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 			if kill {
-				r.session.dead.Store(true)
+				r.session.Kill()
 				release()
 				r.crash()
 				reached, release = r.hold("freeze")
 				r.open()
 				<-reached
-				host.PurgeVolumes(t.Context(), r.Agent)
+				r.Purge(t.Context())
 				if v := r.look(from); v.State != hangar.VolumePendingDestroy {
 					t.Fatalf("after the kill it is %s", v.State)
 				}
 			}
 			release()
-			if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 3<<20, 7) != "content" {
+			if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 3<<20, 7) != "content" {
 				t.Errorf("fork %+v", v)
 			}
-			r.until(func() bool { host.PurgeVolumes(t.Context(), r.Agent); return r.isGone(from) })
+			r.until(func() bool { r.Purge(t.Context()); return r.isGone(from) })
 		})
 	}
 }
@@ -81,7 +83,7 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 func TestDestroyWhileForkIsDecided(t *testing.T) {
 	r := newRig(t)
 	from := r.volume(raw)
-	r.disk.write(from.ID, 0, "content")
+	r.disk.Write(from.ID, 0, "content")
 	reached, release := r.hold("room")
 	var fork hangar.VolumeRef
 	var asking sync.WaitGroup
@@ -90,10 +92,10 @@ func TestDestroyWhileForkIsDecided(t *testing.T) {
 	r.keepsSource(from)
 	release()
 	asking.Wait()
-	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 0, 7) != "content" {
+	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 7) != "content" {
 		t.Errorf("fork %+v", v)
 	}
-	r.until(func() bool { host.PurgeVolumes(t.Context(), r.Agent); return r.isGone(from) })
+	r.until(func() bool { r.Purge(t.Context()); return r.isGone(from) })
 }
 
 // TestRestoreOfWhatExpires has a snapshot expire while it is decided whether what is restored
@@ -101,7 +103,7 @@ func TestDestroyWhileForkIsDecided(t *testing.T) {
 func TestRestoreOfWhatExpires(t *testing.T) {
 	r := newRig(t)
 	from := r.volume(raw, onDemand)
-	r.disk.write(from.ID, 0, "content")
+	r.disk.Write(from.ID, 0, "content")
 	s := r.snapshot(from)
 	reached, release := r.hold("room")
 	var restored hangar.VolumeRef
@@ -109,16 +111,16 @@ func TestRestoreOfWhatExpires(t *testing.T) {
 	asking.Go(func() { restored = r.restored(s.ID, onDemand) })
 	<-reached
 	r.ahead.Add(int64(100 * 24 * time.Hour))
-	host.SnapshotRound(t.Context(), r.Agent)
-	if ids := r.store.ids(); len(ids) != 1 || r.snap(from, s.ID).ID != "" {
+	r.Round(t.Context())
+	if ids := r.store.IDs(); len(ids) != 1 || r.snap(from, s.ID).ID != "" {
 		t.Errorf("the archive has %v, the list %+v", ids, r.snap(from, s.ID))
 	}
 	release()
 	asking.Wait()
-	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.read(restored.ID, 0, 7) != "content" {
+	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 7) != "content" {
 		t.Errorf("volume %+v", v)
 	}
-	r.until(func() bool { host.SnapshotRound(t.Context(), r.Agent); return len(r.store.ids()) == 0 })
+	r.until(func() bool { r.Round(t.Context()); return len(r.store.IDs()) == 0 })
 }
 
 // TestForkGrowsWithinTheRoom extends a volume whose fork waits to be filled. The fork has to be
@@ -133,7 +135,7 @@ func TestForkGrowsWithinTheRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.disk.free = tt.free << 30
+			r.disk.SetFree(tt.free << 30)
 			from := r.volume(raw)
 			reached, release := r.hold("fill")
 			fork := r.fork(from)
@@ -158,14 +160,12 @@ func TestForkGrowsWithinTheRoom(t *testing.T) {
 func TestForkWithoutRoom(t *testing.T) {
 	r := newRig(t)
 	from := r.volume(raw)
-	r.disk.write(from.ID, 0, strings.Repeat("x", 3<<20))
-	r.disk.set(from.ID, func(im *pretendImage) { im.used = 2 << 30 }) // no promise is broken by that
-	r.disk.mu.Lock()
-	r.disk.free = 2<<30 + 256<<20 + 3<<19
-	r.disk.mu.Unlock()
+	r.disk.Write(from.ID, 0, strings.Repeat("x", 3<<20))
+	r.disk.Set(from.ID, func(im *volumestest.Image) { im.Used = 2 << 30 }) // no promise is broken by that
+	r.disk.SetFree(2<<30 + 256<<20 + 3<<19)
 	fork := r.fork(from)
 	r.until(func() bool { return r.story(fork) == "create restore!" })
-	if got := r.disk.read(fork.ID, 0, 1); got != "" {
+	if got := r.disk.Read(fork.ID, 0, 1); got != "" {
 		t.Error("a part of the fork takes room for nothing")
 	}
 	events, err := r.VolumeEvents(t.Context(), fork)
@@ -173,10 +173,8 @@ func TestForkWithoutRoom(t *testing.T) {
 	if !strings.Contains(events[0].Fault, "cannot fork a volume: the disk has 1572864 bytes") {
 		t.Errorf("event %+v", events[0])
 	}
-	r.disk.mu.Lock()
-	r.disk.free = 100 << 30
-	r.disk.mu.Unlock()
-	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.read(fork.ID, 0, 1) != "x" {
+	r.disk.SetFree(100 << 30)
+	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 1) != "x" {
 		t.Errorf("with room, volume %+v", v)
 	}
 }

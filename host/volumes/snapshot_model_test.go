@@ -1,4 +1,4 @@
-package host_test
+package volumes_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // TestSnapshotsAgainstModel asks random things of volumes that are written to, while the
@@ -77,11 +77,11 @@ func (l *librarian) maybeKilled(rt *rapid.T, do func()) {
 			<-dead
 		}
 	}
-	l.disk.inject(func(string, hangar.VolumeID) error { step(); return nil })
-	l.store.intercept(func(context.Context, string, hangar.SnapshotID) error {
+	l.disk.Inject(func(string, hangar.VolumeID) error { step(); return nil })
+	l.store.Intercept(func(context.Context, string, hangar.SnapshotID) error {
 		step()
-		if l.session.dead.Load() {
-			return errDead
+		if l.session.Dead() {
+			return volumestest.ErrDead
 		}
 		return nil
 	})
@@ -93,14 +93,14 @@ func (l *librarian) maybeKilled(rt *rapid.T, do func()) {
 	}
 	crashed := make(chan struct{})
 	go func() { defer close(crashed); l.crash() }()
-	for !l.session.dead.Load() {
+	for !l.session.Dead() {
 		<-time.After(time.Millisecond)
 	}
 	close(dead)
 	<-crashed
 	<-done
-	l.disk.inject(nil)
-	l.store.intercept(nil)
+	l.disk.Inject(nil)
+	l.store.Intercept(nil)
 	l.open()
 	l.settle()
 }
@@ -163,7 +163,7 @@ func (l *librarian) write(rt *rapid.T) {
 	ref := l.pick(rt)
 	l.writes++
 	l.volumes[ref] = fmt.Sprintf("%8d", l.writes)
-	l.disk.write(ref.ID, 5<<20, l.volumes[ref])
+	l.disk.Write(ref.ID, 5<<20, l.volumes[ref])
 }
 
 func (l *librarian) snapshot(rt *rapid.T) {
@@ -229,8 +229,8 @@ func (l *librarian) destroy(rt *rapid.T) {
 func (l *librarian) day(rt *rapid.T) {
 	l.ahead.Add(int64(25 * time.Hour))
 	l.maybeKilled(rt, func() {
-		host.SnapshotRound(context.Background(), l.Agent)
-		host.PurgeVolumes(context.Background(), l.Agent)
+		l.Round(context.Background())
+		l.Purge(context.Background())
 	})
 }
 
@@ -238,25 +238,24 @@ func (l *librarian) day(rt *rapid.T) {
 func (l *librarian) check(rt *rapid.T) {
 	l.learn(rt)
 	for ref, content := range l.volumes {
-		if got := l.disk.read(ref.ID, 5<<20, 8); got != content {
+		if got := l.disk.Read(ref.ID, 5<<20, 8); got != content {
 			rt.Fatalf("volume %s has %q, want %q", ref.ID, got, content)
 		}
 	}
 	// What is removed in the background has been, after another round.
 	var listed map[hangar.SnapshotID]hangar.Snapshot
 	l.until(func() bool {
-		host.SnapshotRound(context.Background(), l.Agent)
+		l.Round(context.Background())
 		l.settle()
 		listed = l.learn(rt)
-		return len(l.store.ids()) == len(listed)
+		return len(l.store.IDs()) == len(listed)
 	})
-	for _, id := range l.store.ids() {
-		kept, err := l.store.get(id)
-		if err != nil || listed[id].Digest != kept.entry.Digest {
-			rt.Fatalf("snapshot %+v is %+v in the archive, %v", listed[id], kept, err)
-		}
+	for _, id := range l.store.IDs() {
 		got := make([]byte, 8)
-		readBlocks(kept.blocks, got, 5<<20)
+		digest, err := l.store.Content(id, got, 5<<20)
+		if err != nil || listed[id].Digest != digest {
+			rt.Fatalf("snapshot %+v has the digest %s in the archive, %v", listed[id], digest, err)
+		}
 		if want := l.snapshots[id]; string(got) != want && (want != "" || got[0] != 0) {
 			rt.Fatalf("snapshot %s has %q, want %q", id, got, want)
 		}
@@ -271,14 +270,7 @@ func (l *librarian) check(rt *rapid.T) {
 				images++
 			}
 		}
-		l.disk.mu.Lock()
-		defer l.disk.mu.Unlock()
-		for _, im := range l.disk.images {
-			if im.open || im.content.viewed {
-				return false
-			}
-		}
-		return images == len(l.disk.images)
+		return l.disk.Unused(images)
 	})
 }
 
@@ -290,9 +282,9 @@ func (l *librarian) clear() {
 	}
 	l.until(func() bool {
 		l.ahead.Add(int64(25 * time.Hour))
-		host.SnapshotRound(context.Background(), l.Agent)
+		l.Round(context.Background())
 		l.settle()
-		host.PurgeVolumes(context.Background(), l.Agent)
+		l.Purge(context.Background())
 		rows, err := l.VolumeRows(context.Background(), "")
 		l.must(err)
 		return len(rows) == 0
