@@ -38,6 +38,17 @@ type MachineSpec struct {
 // Agent is one host as the other planes see it, in this process or over the
 // network. The host owns its Machines: their config, state and events.
 type Agent interface {
+	MachineAgent
+	VolumeAgent
+	ImageAgent
+	LogAgent
+	Host() Host
+	// Room says what the host has left.
+	Room(ctx context.Context) (HostRoom, error)
+}
+
+// MachineAgent is what a host does for Machines.
+type MachineAgent interface {
 	MachineOps
 	MachineLeaser
 	MachineReader
@@ -45,29 +56,33 @@ type Agent interface {
 	MachineDialer
 	MachineTagger
 	MachineBusier
-	ImageService
-	VolumeAgent
-	Host() Host
 	// CreateMachine records the Machine and starts to prepare it. Repeated with
 	// the same ID, it returns the Machine that is there.
 	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events. An
 	// empty app: of all.
 	Machines(ctx context.Context, app AppID, filter MachineFilter) ([]*Machine, error)
-	// Logs and FollowLogs are those of LogService, of an App that control has found.
-	Logs(ctx context.Context, app AppID, q LogQuery) (LogPage, error)
-	FollowLogs(ctx context.Context, app AppID, q LogQuery) iter.Seq2[LogEntry, error]
 	// OrgMachines are at most limit Machines of an organization, the first of those
 	// whose id comes after another, sorted and without events.
 	OrgMachines(ctx context.Context, org OrgID, after MachineID, limit int, filter MachineFilter) ([]*Machine, error)
+}
+
+// LogAgent is what a host does for logs.
+type LogAgent interface {
+	// Logs and FollowLogs are those of LogService, of an App that control has found.
+	Logs(ctx context.Context, app AppID, q LogQuery) (LogPage, error)
+	FollowLogs(ctx context.Context, app AppID, q LogQuery) iter.Seq2[LogEntry, error]
+}
+
+// ImageAgent is what a host does for images.
+type ImageAgent interface {
+	ImageService
 	// ImageUsage says what the images of an organization take of the host.
 	ImageUsage(ctx context.Context, org OrgID) (ImageUsage, error)
 	// RemoveOrg removes what the host keeps of an organization that is being deleted and has
 	// no Machines: its repositories in the built-in registry, and its images. It may be
 	// repeated.
 	RemoveOrg(ctx context.Context, org OrgID) error
-	// Room says what the host has left.
-	Room(ctx context.Context) (HostRoom, error)
 }
 
 // Agents finds hosts.

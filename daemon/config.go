@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge/listen"
-	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/image"
+	hostmachines "github.com/hangar-platform/hangar/host/machines"
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -133,7 +133,7 @@ func DefaultConfig() Config {
 	return Config{
 		API: "127.0.0.1:4280", HTTP: ":80", HTTPS: ":443", Region: "loc", Domain: "hangar.localhost", Driver: DriverGvisor,
 		Limits: limitsOff, OIDCPeriod: oidc.DefaultPeriod, Peers: defaultPeers,
-		MemoryOvercommit: host.DefaultMemoryOvercommit, CPUOvercommit: host.DefaultCPUOvercommit,
+		MemoryOvercommit: hostmachines.DefaultMemoryOvercommit, CPUOvercommit: hostmachines.DefaultCPUOvercommit,
 		VolumeOvercommit: 1, VolumesPerMachine: 1, RootfsSize: rootfs.DefaultSize >> 30,
 		ACME: letsEncrypt, Drain: defaultDrain, ClientConns: conns.ClientConns, ClientHandshakes: conns.ClientRate,
 		ReplayBody: defaultReplayBody, AutostopAfter: hangar.DefaultAutostopAfter,

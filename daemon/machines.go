@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/localapi"
+	hostmachines "github.com/hangar-platform/hangar/host/machines"
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -42,7 +43,7 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 	}
 	m.sockets = localapi.New(d.log)
 	d.opened.add(m.sockets.End)
-	networks := host.Networks(host.NoNetwork{})
+	networks := hostmachines.Networks(hostmachines.NoNetwork{})
 	if s.network != nil {
 		networks = s.network
 	}

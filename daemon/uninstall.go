@@ -14,8 +14,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/journal"
+	hostmachines "github.com/hangar-platform/hangar/host/machines"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/keeper"
@@ -97,7 +97,7 @@ func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 			return errors.Join(append(errs, ctx.Err())...)
 		}
 		errs = append(errs, finish.Do(ctx, releaseWithin, func(ctx finish.Context) error {
-			return sandboxes.Destroy(ctx, id, host.SandboxDir(cfg.Dir, id))
+			return sandboxes.Destroy(ctx, id, hostmachines.SandboxDir(cfg.Dir, id))
 		}))
 	}
 	id, err := recordedHost(cfg, log)

@@ -91,7 +91,7 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	if err != nil || failure != nil {
 		return cmp.Or(failure, err)
 	}
-	return v.store.o.Machines.Describe(&rec.Volume)
+	return v.store.o.Machines.DescribeVolume(&rec.Volume)
 }
 
 // grow makes the image and the device size bytes large. online: so is the file system,

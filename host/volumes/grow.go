@@ -66,7 +66,7 @@ func usageMoved(before, now hangar.VolumeUsage) bool {
 func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, before string) string {
 	rec := v.rec.Load()
 	machine := rec.Volume.AttachedMachine
-	mount, mounted := v.store.o.Machines.Mount(machine, v.id)
+	mount, mounted := v.store.o.Machines.MountOf(machine, v.id)
 	if !mounted || mount.ExtendThresholdPercent <= 0 || rec.Volume.State != hangar.VolumeCreated || rec.Volume.NeedsRestart || !v.claimable() {
 		return before
 	}

@@ -78,7 +78,7 @@ func (s *Store) needed(id hangar.VolumeID) bool {
 	if v == nil {
 		return s.unread[id]
 	}
-	return s.o.Machines.Uses(v.rec.Load().Volume.AttachedMachine)
+	return s.o.Machines.MayRun(v.rec.Load().Volume.AttachedMachine)
 }
 
 // resume goes on with what was under way when the daemon ended, which left those

@@ -27,15 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // noMachines is a host without Machines, for which it has memory.
 type noMachines struct{}
 
-func (noMachines) Mount(hangar.MachineID, hangar.VolumeID) (hangar.Mount, bool) {
+func (noMachines) MountOf(hangar.MachineID, hangar.VolumeID) (hangar.Mount, bool) {
 	return hangar.Mount{}, false
 }
-func (noMachines) Describe(*hangar.Volume) error               { return nil }
+func (noMachines) DescribeVolume(*hangar.Volume) error         { return nil }
 func (noMachines) AwaitEnd(context.Context, hangar.MachineRef) {}
 func (noMachines) Owns(hangar.MachineID) bool                  { return false }
-func (noMachines) Uses(hangar.MachineID) bool                  { return false }
+func (noMachines) MayRun(hangar.MachineID) bool                { return false }
 func (noMachines) First(hangar.AppID) hangar.MachineID         { return "" }
-func (noMachines) FreeMemory() int64                           { return 8 << 30 }
+func (noMachines) Memory() (capacity, left int64)              { return 8 << 30, 8 << 30 }
 
 // rig is a Store on a pretend disk, which outlives it.
 type rig struct {

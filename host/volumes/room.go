@@ -108,7 +108,7 @@ func (s *Store) hasComputeRoom(guest *hangar.Guest) error {
 	if guest == nil {
 		return nil
 	}
-	free := s.o.Machines.FreeMemory()
+	_, free := s.o.Machines.Memory()
 	if need := int64(guest.Memory()) << 20; need > free {
 		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
 			"no capacity: compute.guest asks for %d MB of memory, the host has %d MB left", guest.Memory(), max(0, free)>>20)

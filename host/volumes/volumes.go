@@ -41,21 +41,21 @@ import (
 
 // Machines is what a Store needs of the Machines that have its volumes.
 type Machines interface {
-	// Mount says how a Machine mounts a volume; false: there is no such Machine, or it does not.
-	Mount(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool)
-	// Describe has the Machine that a volume is attached to show what the volume is now.
-	Describe(volume *hangar.Volume) error
+	// MountOf says how a Machine mounts a volume; false: there is no such Machine, or it does not.
+	MountOf(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool)
+	// DescribeVolume has the Machine that a volume is attached to show what the volume is now.
+	DescribeVolume(volume *hangar.Volume) error
 	// AwaitEnd waits, within limits, for the end of a Machine that is being destroyed, and
 	// for no other.
 	AwaitEnd(ctx context.Context, ref hangar.MachineRef)
 	// Owns reports whether a Machine may own things on the host, because there is a record of it.
 	Owns(id hangar.MachineID) bool
-	// Uses reports whether the sandbox of a Machine may still be there and use its volumes.
-	Uses(id hangar.MachineID) bool
+	// MayRun reports whether the sandbox of a Machine may still be there and use its volumes.
+	MayRun(id hangar.MachineID) bool
 	// First returns the first Machine of an App; empty: it has none.
 	First(app hangar.AppID) hangar.MachineID
-	// FreeMemory is how many bytes of memory the host has left for Machines.
-	FreeMemory() int64
+	// Memory is how many bytes of memory the host has for Machines, and has left.
+	Memory() (capacity, left int64)
 }
 
 // Options are what a Store is made of. All fields are required, but those of which is said what

@@ -1,0 +1,62 @@
+package machines
+
+import (
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/admission"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// How many times what it has a host promises to Machines that are not at rest, unless its
+// operator says otherwise. Memory that is promised twice can be taken by one Machine from
+// another, which the kernel then kills; processors are shared by time.
+const (
+	DefaultMemoryOvercommit = 1
+	DefaultCPUOvercommit    = 32
+)
+
+// capacity is what the host promises to Machines at most.
+func (o *Options) capacity() admission.Load {
+	memory, cpus := o.MemoryOvercommit, o.CPUOvercommit
+	if memory <= 0 {
+		memory = DefaultMemoryOvercommit
+	}
+	if cpus <= 0 {
+		cpus = DefaultCPUOvercommit
+	}
+	return admission.Load{
+		Memory: int64(float64(o.Host.Memory-o.MemoryReserve) * memory),
+		CPUs:   int64(float64(o.Host.CPUs) * cpus),
+	}
+}
+
+// loadOf is what the host promises to a Machine. One that is at rest has no process and is
+// promised nothing: its start is admitted instead, be it asked for by a user, a schedule or
+// a request (docs/adr/0032-quotas.md). One that is being replaced has what the larger of its
+// two versions needs, because it may return to the one before.
+func loadOf(rec *journal.Record) admission.Load {
+	m := &rec.Machine
+	switch {
+	case m.State.AtRest(), m.State == hangar.MachineCreated && rec.SkipLaunch:
+		return admission.Load{}
+	case m.State == hangar.MachineDestroying && (rec.Handle == nil || rec.Ended):
+		return admission.Load{} // it was at rest: to be destroyed it needs no room
+	case m.State == hangar.MachineReplacing && rec.Previous != nil:
+		if rec.Previous.State.AtRest() {
+			return admission.Load{}
+		}
+		before := loadOfGuest(rec.Previous.Config.Guest)
+		if rec.SkipLaunch {
+			return before
+		}
+		return admission.Max(before, loadOfGuest(m.Config.Guest))
+	default:
+		return loadOfGuest(m.Config.Guest)
+	}
+}
+
+func loadOfGuest(g *hangar.Guest) admission.Load {
+	if g == nil {
+		return admission.Load{}
+	}
+	return admission.Load{Memory: int64(g.Memory()) << 20, CPUs: int64(g.CPUs)}
+}

@@ -1,0 +1,65 @@
+package machines
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/gate"
+)
+
+// stopPatience is how long a Machine that stops for being idle keeps others waiting that
+// are idle, too: one may take minutes to end, and needs nothing of the host meanwhile. A
+// suspend does.
+const stopPatience = time.Second
+
+// stopIdle stops or suspends a Machine in which nobody is, and returns when that is done,
+// goes on by itself, or is not to be.
+func (s *Store) stopIdle(ctx context.Context, idle gate.Stopping) {
+	m, err := s.machine(idle.Ref)
+	if err != nil {
+		return
+	}
+	began, suspend, err := m.stopIdle(hangar.WithEventSource(ctx, hangar.SourceProxy), idle)
+	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
+		// It stays: a stop would lose its memory, and nothing is started on a full disk.
+		if !m.noRoom.Swap(true) {
+			s.o.Logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
+		}
+		return
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			s.o.Log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
+		}
+		return
+	}
+	if !began {
+		return
+	}
+	verb, limit := "autostopping", stopPatience
+	if suspend {
+		verb, limit = "autosuspending", s.limits.suspend
+	}
+	s.o.Logs.Append(idle.Ref, hangar.LogProxy, "info", excessText(idle, verb, m.rec.Load().Machine.Region))
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted && !m.noRoom.Load() {
+		m.unsuspendable.Store(true)
+	}
+}
+
+// stopIdle asks the Machine to stop, unless it has been asked something else since its gate
+// closed. The lease of a user does not keep it from that.
+func (m *machine) stopIdle(ctx context.Context, s gate.Stopping) (began, suspend bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	if rec.Machine.State != hangar.MachineStarted || !s.Still() {
+		return false, false, nil
+	}
+	if s.Suspend && !m.unsuspendable.Load() && m.store.canSuspend(rec) == nil {
+		return true, true, m.askToSuspend(ctx)
+	}
+	return true, false, m.stop(ctx, hangar.MachineStop{})
+}

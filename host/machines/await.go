@@ -1,0 +1,88 @@
+package machines
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// awaiting is a wait that no goroutine stands for: whoever learns how it ends calls told.
+type awaiting struct {
+	waiter
+
+	m     *machine
+	told  func(hangar.MachineReached, error)
+	ended atomic.Bool
+
+	mu       sync.Mutex // guards what follows
+	deadline *time.Timer
+	detach   func() bool // from the end of the agent
+}
+
+var _ hangar.MachineAwaiter = (*Store)(nil)
+
+// AwaitMachine implements hangar.MachineAwaiter.
+func (s *Store) AwaitMachine(
+	_ context.Context, ref hangar.MachineRef, in hangar.MachineWait, told func(hangar.MachineReached, error),
+) (func(), error) {
+	m, err := s.waitFor(ref, &in)
+	if err != nil {
+		return nil, err
+	}
+	w := &awaiting{waiter: waiter{wish: in}, m: m, told: told}
+	w.tell = w.judged
+	w.mu.Lock() // until all ends are there that a wait may come to
+	defer w.mu.Unlock()
+	v, err := m.enlist(&w.waiter)
+	switch {
+	case err != nil:
+		return nil, err
+	case v != nil:
+		told(v.reached, v.err)
+		return func() {}, nil
+	}
+	w.deadline = time.AfterFunc(in.Timeout, func() { w.end(hangar.MachineReached{}, m.tooLate(in.States)) })
+	w.detach = context.AfterFunc(s.work.Context, func() { w.end(hangar.MachineReached{}, errShutDown()) })
+	return w.forget, nil
+}
+
+// end calls told, unless the wait has come to another end.
+func (w *awaiting) end(reached hangar.MachineReached, err error) {
+	if !w.ended.Swap(true) {
+		w.told(reached, err)
+	}
+}
+
+func (w *awaiting) forget() {
+	w.ended.Store(true)
+	w.m.watchers.strike(&w.waiter)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deadline.Stop()
+	w.detach()
+}
+
+// judged takes the verdict of whoever has changed the Machine, whose lock is held.
+func (w *awaiting) judged(v *verdict) {
+	if v.look {
+		w.m.store.work.Go(w.lookAgain)
+		return
+	}
+	w.end(v.reached, v.err)
+}
+
+// lookAgain searches the Machine's history, or waits on.
+func (w *awaiting) lookAgain() {
+	v, err := w.m.enlist(&w.waiter)
+	switch {
+	case err != nil:
+		w.end(hangar.MachineReached{}, err)
+	case v != nil:
+		w.end(v.reached, v.err)
+	case w.ended.Load():
+		w.m.watchers.strike(&w.waiter)
+	}
+}

@@ -1,0 +1,357 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/guest"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/network"
+)
+
+// boot brings a Machine from starting to started: from its memory if there is any,
+// else from its image.
+func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
+	began := m.store.o.Now()
+	if handle := m.takeOver(ctx, rec); handle != nil {
+		return m.booted(rec, handle, m.store.o.Now().Sub(began))
+	}
+	if err := m.clearUnlessKept(ctx, rec); err != nil {
+		return err
+	}
+	img, err := m.pull(ctx, rec)
+	if err == nil {
+		rec, err = m.ready(rec, img)
+	}
+	if err == nil && ctx.Err() == nil {
+		var handle driver.Handle
+		limit := m.store.limits.boot
+		if len(rec.Machine.Config.Mounts) > 0 {
+			limit += m.store.limits.repair
+		}
+		bounded, cancel := m.patiently(ctx, limit)
+		handle, rec, err = m.launch(bounded, rec, img)
+		cancel()
+		if err == nil {
+			return m.booted(rec, handle, m.store.o.Now().Sub(began))
+		}
+	}
+	if ctx.Err() != nil || errors.Is(err, errOvertaken) {
+		return errOvertaken
+	}
+	return m.notBooted(rec, err)
+}
+
+// notBooted records that a boot or a resume failed, and what follows it.
+func (m *machine) notBooted(rec *journal.Record, cause error) error {
+	m.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
+	r := nextRestart(rec, true, m.store.o.Now())
+	// The policy has the last word only on a boot that it began, and not where
+	// another attempt is bound to end in the same way.
+	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
+		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		if next.Resuming {
+			forgetMemory(next, m.store.withoutDir(hangar.MessageOf(cause)))
+		}
+		next.Machine.State = hangar.MachineFailed
+		next.Handle, next.Ended = nil, false
+		e := failure(hangar.EventStart, cause)
+		if retrying {
+			next.Machine.State = hangar.MachineRestarting
+			next.Restarts, next.RestartAt = r.times, r.at
+			e.Request.RestartCount = len(r.times)
+		}
+		return []hangar.Event{e}
+	})
+}
+
+// clear makes sure that nothing of an earlier sandbox is left, be it one that has
+// ended or one whose start was never recorded.
+func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
+	if m.clean && rec.Handle == nil {
+		return nil
+	}
+	if err := m.store.release(ctx, m.id); err != nil {
+		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
+	}
+	if err := errors.Join(m.store.o.Volumes.Unmount(ctx, m.id, &rec.Machine.Config), m.unmountLayer()); err != nil {
+		return err
+	}
+	m.clean, m.kept = true, false
+	return nil
+}
+
+// clearUnlessKept is clear, but for a Machine whose memory this daemon has written to
+// disk: what the driver has left of it makes the resume quick.
+func (m *machine) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
+	if m.kept && rec.Snapshot {
+		return nil
+	}
+	return m.clear(ctx, rec)
+}
+
+// ready records what a launch begins with: no sandbox, so that one that is found
+// after a crash can only be of this launch, and the image, so that nobody removes it
+// meanwhile.
+func (m *machine) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
+	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
+		return rec, nil
+	}
+	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
+		next.Handle, next.Ended = nil, false
+		next.Machine.ImageRef = img.Ref
+		return nil
+	})
+}
+
+// launch starts the sandbox, and returns the record that it left.
+func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
+	m.clean = false // what spec mounts is to be unmounted
+	spec, err := m.spec(ctx, rec, img)
+	if errors.Is(err, errRepaired) {
+		if rec, err = m.startAfresh(rec, err); err == nil {
+			spec, err = m.spec(ctx, rec, img)
+		}
+	}
+	if err != nil {
+		return nil, rec, err
+	}
+	if err := m.capture(rec); err != nil {
+		return nil, rec, err
+	}
+	if spec.SwapMB > 0 && !m.store.o.Driver.Capabilities().Swap {
+		m.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
+	}
+	m.kept, m.known = false, true
+	if rec.Snapshot {
+		handle, resuming, err := m.resume(ctx, rec, spec)
+		rec = resuming
+		if !errors.Is(err, driver.ErrSnapshotUnusable) {
+			return handle, rec, err
+		}
+		if rec, err = m.startAfresh(rec, err); err != nil {
+			return nil, rec, err
+		}
+		// Addresses went into the sandbox that could not be resumed.
+		at, err := m.attach(ctx, rec)
+		if err != nil {
+			return nil, rec, err
+		}
+		spec.NetNS = at.NetNS
+	}
+	handle, err := m.store.o.Driver.Start(ctx, spec)
+	return handle, rec, err
+}
+
+// startAfresh records that memory cannot be resumed from: a crash must not make a cold
+// boot look like a resume.
+func (m *machine) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
+	why := m.store.withoutDir(cause.Error())
+	m.note("warn", "Cannot resume from memory, starting afresh: %s", why)
+	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
+		forgetMemory(next, why)
+		return nil
+	})
+}
+
+// withoutDir is a text for users, from which they do not learn where the server keeps its files.
+func (s *Store) withoutDir(text string) string {
+	return strings.ReplaceAll(text, filepath.Clean(s.o.Dir)+string(filepath.Separator), "")
+}
+
+// capture begins to read what the Machine prints.
+func (m *machine) capture(rec *journal.Record) error {
+	if err := m.makeDirs(); err != nil {
+		return err
+	}
+	m.tidied = false
+	return m.store.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile))
+}
+
+// forgetMemory makes the next start a cold boot that keeps the root file system,
+// because the memory that belongs to it cannot be had.
+func forgetMemory(next *journal.Record, why string) {
+	dropSnapshot(next)
+	next.ColdBoot, next.KeepRoot = why, true
+}
+
+// resume continues from the snapshot. That it does is journaled first: memory may
+// be resumed only once, because the root file system moves on with it.
+func (m *machine) resume(ctx context.Context, rec *journal.Record, spec driver.Spec) (driver.Handle, *journal.Record, error) {
+	suspender, ok := m.store.o.Driver.(driver.Suspender)
+	if !ok {
+		return nil, rec, fmt.Errorf("%w: the driver cannot resume", driver.ErrSnapshotUnusable)
+	}
+	if rec.Resuming {
+		return nil, rec, fmt.Errorf("%w: the daemon was interrupted while resuming from it", driver.ErrSnapshotUnusable)
+	}
+	rec, err := m.proceed(rec, func(next *journal.Record) []hangar.Event {
+		next.Resuming = true
+		return nil
+	})
+	if err != nil {
+		return nil, rec, err
+	}
+	handle, err := suspender.Resume(ctx, spec, m.path(snapshotDir))
+	return handle, rec, err
+}
+
+// booted records that the sandbox runs. When that fails, the next attempt takes the sandbox
+// over, with the memory that may be nowhere else.
+func (m *machine) booted(rec *journal.Record, handle driver.Handle, took time.Duration) (err error) {
+	defer func() { m.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
+	// Out of the way before the record: where the next suspend writes there must
+	// never lie an older snapshot, which would be taken for the new one.
+	if err := m.retireSnapshot(); err != nil {
+		return err
+	}
+	how := "started"
+	if rec.Snapshot {
+		how = "resumed"
+	}
+	// Who waits for the start finds it in the log.
+	m.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
+	err = m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineStarted
+		next.Handle, next.Ended = handle, false
+		next.Prepared = true
+		next.KeepRoot, next.FreshVersion = false, false
+		dropSnapshot(next)
+		e := hangar.Event{Type: hangar.EventStart, Source: hangar.SourceAgent}
+		if rec.ColdBoot != "" {
+			e.Request = &hangar.EventRequest{ColdBoot: rec.ColdBoot}
+		}
+		return []hangar.Event{e}
+	})
+	if err != nil {
+		return err
+	}
+	m.reserveLayer()
+	if err := os.RemoveAll(m.path(usedDir)); err != nil {
+		m.store.o.Log.Warn("remove a used snapshot", keyMachine, m.id, keyError, err)
+	}
+	return nil
+}
+
+// retireSnapshot moves the snapshot away, if there is one. That is quick, while
+// freeing what it takes may not be.
+func (m *machine) retireSnapshot() error {
+	if err := os.RemoveAll(m.path(usedDir)); err != nil {
+		return err
+	}
+	if err := os.Rename(m.path(snapshotDir), m.path(usedDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// attach gives the Machine its network namespace with its addresses.
+func (m *machine) attach(ctx context.Context, rec *journal.Record) (network.Attachment, error) {
+	return m.store.o.Network.Attach(ctx, network.Endpoint{ID: m.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
+}
+
+// spec works out everything that the driver needs, and writes the files that the
+// Machine finds in /etc.
+func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
+	secrets, err := m.store.secrets(&rec.Machine)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, m.store.o.PublicIP)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	files, err := guest.Files(&rec.Machine, secrets)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	if err := m.makeDirs(); err != nil {
+		return driver.Spec{}, err
+	}
+	at, err := m.attach(ctx, rec)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	if err := m.mountLayer(ctx, rec); err != nil {
+		return driver.Spec{}, err
+	}
+	mounts, own, err := m.writeEtc(rec, img, at, files)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	volumes, err := m.mountVolumes(ctx, rec, processes[0])
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	local, err := m.prepareLocal(rec)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	if err := m.giveRole(ctx, rec, processes); err != nil {
+		return driver.Spec{}, err
+	}
+	config := rec.Machine.Config
+	spec := driver.Spec{
+		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
+		Root:    driver.Root{Layers: img.Layers, Writable: m.layer(upperDir)},
+		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
+		Mounts: slices.Concat(volumes, mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
+		NetNS: at.NetNS, Output: m.path(outputFile), TTY: config.Init.TTY,
+	}
+	for _, p := range processes[1:] {
+		spec.Others = append(spec.Others, asCommand(p))
+	}
+	return spec, nil
+}
+
+// resetsRoot says whether the boot begins with the image's root file system.
+func resetsRoot(rec *journal.Record) bool {
+	switch rec.Machine.Config.Persist() {
+	case hangar.PersistAlways:
+		return false
+	case hangar.PersistRestart:
+		return rec.FreshVersion
+	case hangar.PersistNever:
+		return !rec.KeepRoot && !rec.Snapshot
+	default:
+		return true
+	}
+}
+
+func asGuest(img *image.Image) guest.Image {
+	c := img.Config
+	return guest.Image{
+		Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, User: c.User, WorkDir: c.WorkingDir, Layers: img.Layers,
+	}
+}
+
+func asCommand(p guest.Process) driver.Command {
+	return driver.Command{Args: p.Args, Env: p.Env, Dir: p.Dir, UID: p.UID, GID: p.GID, Groups: p.Groups}
+}
+
+// process resolves the main process of a Machine that runs.
+func (s *Store) process(rec *journal.Record) (guest.Process, error) {
+	img, err := s.o.Images.Get(rec.Machine.ImageRef.Digest)
+	if err != nil {
+		return guest.Process{}, err
+	}
+	secrets, err := s.secrets(&rec.Machine)
+	if err != nil {
+		return guest.Process{}, err
+	}
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, s.o.PublicIP)
+	if err != nil {
+		return guest.Process{}, err
+	}
+	return processes[0], nil
+}

@@ -1,0 +1,246 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/admission"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/flight"
+)
+
+// resolveTimeout bounds how long a request waits for a registry to name an image.
+// Where that is too short, the Machine finds out while it is prepared.
+const resolveTimeout = 10 * time.Second
+
+// CreateMachine implements hangar.Agent. Repeated with an id that is known, it
+// returns the Machine as it is.
+func (s *Store) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
+	m, err := flight.Do(ctx, &s.creates, string(spec.ID), func() (*machine, error) { return s.create(ctx, spec) })
+	if err != nil {
+		return nil, err
+	}
+	got, err := s.Machine(ctx, m.rec.Load().Machine.Ref())
+	if err != nil {
+		return nil, err
+	}
+	if spec.LeaseTTL > 0 {
+		got.Nonce = m.nonce()
+	}
+	return got, nil
+}
+
+func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, error) {
+	if known, err := s.machine(hangar.MachineRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}); err == nil {
+		return known, nil
+	}
+	if err := errors.Join(s.room.Fits(loadOfGuest(spec.Config.Guest)), s.o.Space.Admit("create a Machine", 0)); err != nil {
+		return nil, err
+	}
+	ref, err := s.resolve(ctx, image.Puller{Org: spec.OrgID, Slug: spec.Org, AnyRegistry: spec.AnyRegistry}, spec.Config.ImageName())
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range spec.Config.Mounts {
+		s.o.Volumes.AwaitRelease(ctx, hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: hangar.VolumeID(m.Volume)})
+	}
+	claims, err := s.o.Volumes.Claim(&spec)
+	if err != nil {
+		return nil, err
+	}
+	unlock := sync.OnceFunc(claims.Done)
+	defer unlock()
+	now := s.o.Now()
+	rec := &journal.Record{
+		Org: spec.Org, OrgID: spec.OrgID, AnyRegistry: spec.AnyRegistry, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
+		Since: now, Scheduled: wholeSecond(now),
+		Machine: hangar.Machine{
+			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: hangar.MachineCreated, Region: spec.Region,
+			Host: s.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
+			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
+			SecretsVersion: spec.Secrets.Version,
+		},
+	}
+	if err := s.o.Journal.Pool().Seal(&rec.Machine.Config); err != nil {
+		return nil, notRecorded(spec.ID, err)
+	}
+	launched := []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.EventSourceFrom(ctx)}}
+	stamp(launched, rec.Machine.State, now)
+	var lease *hangar.Lease
+	if spec.LeaseTTL > 0 {
+		lease, err = lease.Acquire(ctx, spec.ID, hangar.LeaseAcquire{TTL: spec.LeaseTTL}, now)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if _, err := s.room.Admit(spec.ID, loadOf(rec)); err != nil {
+		return nil, err
+	}
+	err = s.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
+		return s.o.Journal.Commit(func(tx *journal.Tx) error {
+			number, err := tx.NextNumber()
+			if err != nil {
+				return err
+			}
+			rec.Number = number
+			rec.Machine.PrivateIP = network.Address(spec.Network, s.o.Host.ID, number)
+			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
+			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
+				appendEvents(tx, spec.ID, launched), claims.Put(tx))
+		})
+	})
+	if err != nil {
+		s.room.Set(spec.ID, admission.Load{})
+		return nil, notRecorded(spec.ID, err)
+	}
+	claims.Settle()
+	// Before others can meet the Machine: its lock is taken before those of volumes.
+	unlock()
+	m := s.newMachine(rec, lease, true)
+	m.recent.Store(&launched)
+	s.add(m)
+	if rec.Machine.Config.Schedule != "" {
+		s.rescheduled()
+	}
+	m.mu.Lock()
+	m.wake()
+	m.mu.Unlock()
+	return m, nil
+}
+
+// resolve names the image of a config. A registry that cannot be reached is no error here:
+// the Machine may still find the image on the host.
+func (s *Store) resolve(ctx context.Context, who image.Puller, ref string) (hangar.ImageRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	resolved, err := s.o.Images.Resolve(ctx, who, ref)
+	switch code := hangar.CodeOf(err); {
+	case err == nil, code == hangar.CodeUnavailable, code == hangar.CodeTimeout:
+		return resolved, nil
+	default:
+		return hangar.ImageRef{}, err
+	}
+}
+
+// prepareDeadline bounds the fetching of an image.
+const prepareDeadline = 30 * time.Minute
+
+// prepare fetches the image of a created Machine, which then boots, or rests when
+// it was created with SkipLaunch.
+func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
+	if err := m.makeDirs(); err != nil {
+		return err
+	}
+	img, err := m.pull(ctx, rec)
+	if ctx.Err() != nil {
+		return errOvertaken
+	}
+	if err != nil {
+		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.ImageName(), err)
+		return m.advance(rec, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineFailed
+			return []hangar.Event{failure(hangar.EventLaunch, err)}
+		})
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Prepared = true
+		next.Machine.ImageRef = img.Ref
+		if next.SkipLaunch {
+			next.Machine.State = hangar.MachineStopped
+			return []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceAgent}}
+		}
+		next.Machine.State = hangar.MachineStarting
+		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
+	})
+}
+
+// makeDirs makes the directories of the Machine.
+func (m *machine) makeDirs() error {
+	for _, dir := range []string{"", sandboxDir} {
+		if err := os.MkdirAll(m.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
+			return err
+		}
+	}
+	return nil
+}
+
+// failure is an event that says why something did not come true.
+func failure(typ hangar.EventType, err error) hangar.Event {
+	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: hangar.MessageOf(err)}}
+}
+
+// pull returns the image of the record's current version. Once the version has had its
+// image, that is taken as long as it is on this host.
+func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
+	ref := rec.Machine.Config.ImageName()
+	if digest := rec.Machine.ImageRef.Digest; digest != "" {
+		if rec.Prepared && rec.Previous == nil {
+			if img, err := m.store.o.Images.Get(digest); err == nil {
+				found := *img
+				found.Ref = rec.Machine.ImageRef
+				return &found, nil
+			}
+		}
+		ref = rec.Machine.ImageRef.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, prepareDeadline)
+	defer cancel()
+	m.note("info", "Pulling container image %s", ref)
+	began := m.store.o.Now()
+	img, err := m.store.o.Images.Pull(ctx, image.Puller{Org: rec.OrgID, Slug: rec.Org, AnyRegistry: rec.AnyRegistry}, ref, func(p hangar.PullProgress) { m.watchers.report(&p) })
+	m.watchers.report(nil)
+	if err != nil {
+		return nil, err
+	}
+	m.note("info", "Successfully prepared image %s (%s)", ref, m.store.o.Now().Sub(began).Round(time.Millisecond))
+	return img, nil
+}
+
+// Machine implements hangar.MachineOps.
+func (s *Store) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	m, err := s.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	events, err := m.newest()
+	if err != nil {
+		return nil, err
+	}
+	got := m.shown(m.rec.Load())
+	got.Events = events
+	return &got, nil
+}
+
+// shownEvents is how many events come with a Machine, and how many a listing of
+// events has unless asked; maxEvents is how many it has at most.
+const (
+	shownEvents = 20
+	maxEvents   = 50
+)
+
+// MachineEvents implements hangar.MachineReader.
+func (s *Store) MachineEvents(_ context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
+	m, err := s.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		limit = shownEvents
+	}
+	return s.o.Journal.Events(m.id, min(limit, maxEvents))
+}
+
+// MachineVersions implements hangar.MachineReader.
+func (s *Store) MachineVersions(_ context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	m, err := s.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.o.Journal.Versions(m.id)
+}

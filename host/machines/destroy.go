@@ -1,0 +1,88 @@
+package machines
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// destroy brings a Machine from destroying to destroyed: nothing but its record
+// and its log remains.
+func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
+	s := m.store
+	m.clean = false
+	if err := m.clear(ctx, rec); err != nil {
+		return err
+	}
+	s.o.Local.Close(m.id)
+	if err := s.o.Logs.Retire(m.id); err != nil {
+		return err
+	}
+	if err := s.o.Network.Detach(m.id); err != nil {
+		return fmt.Errorf("detach machine %s: %w", m.id, err)
+	}
+	if err := errors.Join(s.o.Layers.Remove(m.id), os.RemoveAll(m.path(""))); err != nil {
+		return err
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineDestroyed
+		next.Handle, next.Ended, next.Stop, next.Previous, next.Prepared = nil, false, nil, nil, false
+		dropSnapshot(next)
+		next.DestroyedAt = s.o.Now()
+		return []hangar.Event{{Type: hangar.EventDestroy, Source: hangar.SourceAgent}}
+	})
+}
+
+// destroyedFor is how long a destroyed Machine stays readable.
+const destroyedFor = 24 * time.Hour
+
+// forgetAtOnce is how many Machines are forgotten with one commit.
+const forgetAtOnce = 256
+
+// ForgetDestroyed forgets all Machines that were destroyed long ago and that it can, and returns why it could not forget the first
+// of the others, for which it is repeated.
+func (s *Store) ForgetDestroyed() error {
+	before := s.o.Now().Add(-destroyedFor)
+	ids, err := s.o.Journal.DestroyedBefore(before)
+	if err != nil {
+		return err
+	}
+	failed := s.o.Logs.Forget(before)
+	for some := range slices.Chunk(ids, forgetAtOnce) {
+		some = slices.DeleteFunc(some, func(id hangar.MachineID) bool {
+			err := s.o.Logs.Remove(id)
+			if err != nil {
+				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
+			}
+			return err != nil
+		})
+		if s.forget(some...) == nil {
+			continue
+		}
+		for _, id := range some { // one of which keeps none of the others
+			if err := s.forget(id); err != nil {
+				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
+			}
+		}
+	}
+	return failed
+}
+
+// forget removes what the journal has of destroyed Machines, all of it or nothing.
+func (s *Store) forget(ids ...hangar.MachineID) error {
+	return s.o.Journal.Commit(func(tx *journal.Tx) error {
+		for _, id := range ids {
+			if err := tx.ForgetDestroyed(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

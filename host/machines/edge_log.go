@@ -1,0 +1,105 @@
+package machines
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// edgeLogSize is how many lines of the edge wait to be written.
+const edgeLogSize = 1024
+
+// edgeLog is the lines of the edge that are not written yet. The edge does not wait for the
+// disk: what is too much is counted and told of.
+type edgeLog struct {
+	some chan struct{} // buffered 1: there are lines
+
+	mu    sync.Mutex
+	lines []edgeLine
+	lost  map[hangar.MachineRef]int
+}
+
+type edgeLine struct {
+	ref            hangar.MachineRef
+	level, message string
+}
+
+func (l *edgeLog) init() { l.some = make(chan struct{}, 1) }
+
+func (l *edgeLog) add(line edgeLine) {
+	l.mu.Lock()
+	if len(l.lines) < edgeLogSize {
+		l.lines = append(l.lines, line)
+	} else {
+		if l.lost == nil {
+			l.lost = make(map[hangar.MachineRef]int)
+		}
+		if _, known := l.lost[line.ref]; known || len(l.lost) < edgeLogSize {
+			l.lost[line.ref]++
+		}
+	}
+	l.mu.Unlock()
+	select {
+	case l.some <- struct{}{}:
+	default:
+	}
+}
+
+func (l *edgeLog) take() ([]edgeLine, map[hangar.MachineRef]int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines, lost := l.lines, l.lost
+	l.lines, l.lost = nil, nil
+	return lines, lost
+}
+
+// LogEdge implements hangar.MachineGate. A line that is about no Machine goes to the log of
+// the first that the App has on this host; an App that has none here has no log either.
+func (s *Store) LogEdge(ref hangar.MachineRef, level, message string) {
+	s.edge.add(edgeLine{ref, level, message})
+}
+
+// writeEdgeLog writes the lines of the edge until ctx ends, and then those that are left.
+func (s *Store) writeEdgeLog(ctx context.Context) {
+	for {
+		select {
+		case <-s.edge.some:
+		case <-ctx.Done():
+			s.writeEdgeLines()
+			return
+		}
+		s.writeEdgeLines()
+	}
+}
+
+func (s *Store) writeEdgeLines() {
+	lines, lost := s.edge.take()
+	for _, line := range lines {
+		if ref, ok := s.loggedAs(line.ref); ok {
+			s.o.Logs.Append(ref, hangar.LogProxy, line.level, line.message)
+		}
+	}
+	for ref, n := range lost {
+		if ref, ok := s.loggedAs(ref); ok {
+			s.o.Logs.Append(ref, hangar.LogProxy, "warn", fmt.Sprintf("%d lines of the edge were lost: there were too many at once", n))
+		}
+	}
+}
+
+// loggedAs names the Machine whose log has the lines of ref.
+func (s *Store) loggedAs(ref hangar.MachineRef) (hangar.MachineRef, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if ref.ID != "" {
+		m := s.apps[ref.AppID][ref.ID]
+		return ref, m != nil
+	}
+	for id := range s.apps[ref.AppID] {
+		if ref.ID == "" || id < ref.ID {
+			ref.ID = id
+		}
+	}
+	return ref, ref.ID != ""
+}

@@ -1,0 +1,113 @@
+package machines
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/guest"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/network"
+)
+
+// etcFiles are those that writeEtc writes.
+func etcFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"} }
+
+// writeEtc writes the files that the platform puts into the Machine, and returns how
+// they are mounted. The set is always the same, so that a resume finds the mounts of the
+// suspend. Of files it takes those that stand for one of its own, and returns the rest.
+func (m *machine) writeEtc(
+	rec *journal.Record, img *image.Image, at network.Attachment, files []guest.File,
+) ([]driver.Mount, []driver.File, error) {
+	hosts, err := guest.EtcHosts(asGuest(img), &rec.Machine, at.IPv4)
+	if err != nil {
+		return nil, nil, err
+	}
+	etc := map[string]string{
+		"/etc/hostname":    guest.EtcHostname(&rec.Machine),
+		"/etc/hosts":       hosts,
+		"/etc/resolv.conf": guest.ResolvConf(&rec.Machine, m.store.o.Nameservers),
+	}
+	var rest []driver.File
+	for _, f := range files {
+		if _, ok := etc[f.Path]; ok {
+			etc[f.Path] = string(f.Content)
+			continue
+		}
+		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
+	}
+	// What else the Machine has written stays as it left it; so does what it made of these.
+	keep := !resetsRoot(rec) && !rec.FreshVersion
+	if err := os.Mkdir(m.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
+		return nil, nil, err
+	}
+	var mounts []driver.Mount
+	for _, target := range slices.Sorted(maps.Keys(etc)) {
+		path := filepath.Join(m.layer(etcDir), filepath.Base(target))
+		if err := writeUnlessChanged(path, []byte(etc[target]), keep); err != nil {
+			return nil, nil, err
+		}
+		mounts = append(mounts, driver.Mount{Source: path, Target: target})
+	}
+	return mounts, rest, nil
+}
+
+// writtenSuffix ends the name of the digest of a file as the platform wrote it.
+const writtenSuffix = ".written"
+
+// writeUnlessChanged writes a file of a Machine; with keep, only if the Machine has not
+// changed it since it was written last.
+func writeUnlessChanged(path string, content []byte, keep bool) error {
+	if keep {
+		switch changed, err := isChanged(path); {
+		case err != nil:
+			return err
+		case changed:
+			return nil
+		}
+	}
+	// Without its digest a file is written anew, whatever a crash has left of it.
+	if err := removeFile(path + writtenSuffix); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // every user of the Machine reads it
+		return err
+	}
+	sum := sha256.Sum256(content)
+	return os.WriteFile(path+writtenSuffix, sum[:], 0o600)
+}
+
+// maxCompared bounds what is read of a file that a Machine may have changed, in bytes:
+// it is more than the platform writes.
+const maxCompared = 32 << 20
+
+// isChanged reports whether a file is another one than the platform wrote. One that is
+// empty was cut short by a loss of power.
+func isChanged(path string) (bool, error) {
+	written, err := os.ReadFile(path + writtenSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(sum, io.LimitReader(f, maxCompared))
+	return n > 0 && !bytes.Equal(sum.Sum(nil), written), err
+}

@@ -1,0 +1,271 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// watch waits for the main process of a started Machine to end.
+func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
+	m.clean = false
+	if err := m.attached(ctx, rec); err != nil {
+		return err
+	}
+	if err := m.store.o.Volumes.Retake(ctx, m.id, &rec.Machine.Config); err != nil {
+		return m.withoutVolume(ctx, rec, err)
+	}
+	watched, end := m.store.o.Volumes.Watch(ctx, m.id, &rec.Machine.Config)
+	exit, err := m.store.o.Driver.Wait(watched, rec.Handle)
+	lostVolume := context.Cause(watched)
+	end()
+	if ctx.Err() != nil {
+		return errOvertaken
+	}
+	if err != nil && errors.As(lostVolume, new(VolumeLost)) {
+		return m.withoutVolume(ctx, rec, lostVolume)
+	}
+	if errors.Is(err, driver.ErrNotFound) {
+		exit, err = lostExit(m.store.o.Now()), nil
+	}
+	if err != nil {
+		return err
+	}
+	return m.exited(rec, exit)
+}
+
+// lostExit is the exit of a sandbox that is gone without a trace.
+func lostExit(now time.Time) driver.Exit {
+	return driver.Exit{Code: 137, Signal: int(sigKill), Unknown: true, At: now}
+}
+
+// exited records an exit that nobody asked for, and what follows it.
+func (m *machine) exited(rec *journal.Record, exit driver.Exit) error {
+	return m.exitedBecause(rec, exit, "")
+}
+
+// exitedBecause is exited that says why; empty: as the exit tells.
+func (m *machine) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
+	r := nextRestart(rec, exit.Code != 0, m.store.o.Now())
+	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
+	m.noteExit(exit)
+	if r.exhausted {
+		m.note("warn", "machine has reached its max restart count of %d", r.most)
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Stop = nil
+		next.Ended = true
+		if why == "" {
+			next.Crashes++
+		}
+		switch {
+		case rec.Machine.Config.AutoDestroy:
+			next.Machine.State = hangar.MachineDestroying
+		case restarting:
+			next.Machine.State = hangar.MachineRestarting
+			next.Restarts, next.RestartAt = r.times, r.at
+		default:
+			next.Machine.State = hangar.MachineStopped
+		}
+		e := exitEvent(exit, false, restarting, len(next.Restarts))
+		if why != "" {
+			e.Request.ExitEvent.Error = why
+		}
+		return []hangar.Event{e}
+	})
+}
+
+// restart is what the policy makes of an end that nobody asked for.
+type restart struct {
+	wanted    bool
+	exhausted bool        // it would be wanted, were it not for as many as there may be before
+	most      int         // restarts within the window; 0: any number
+	times     []time.Time // of the restarts within the window, with this one if it is wanted
+	at        time.Time
+}
+
+// nextRestart is what the policy makes of an end at now; failed says that the exit
+// code is not 0.
+func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
+	policy, most := rec.Machine.Config.RestartPolicy()
+	r := restart{most: most}
+	r.times = slices.DeleteFunc(slices.Clone(rec.Restarts), func(t time.Time) bool { return now.Sub(t) > restartWindow })
+	switch {
+	case policy != hangar.RestartAlways && (policy != hangar.RestartOnFailure || !failed):
+	case most > 0 && len(r.times) >= most:
+		r.exhausted = true
+	default:
+		r.wanted, r.at = true, now.Add(restartPause(len(r.times)))
+		r.times = append(r.times, now)
+	}
+	return r
+}
+
+func (m *machine) noteExit(exit driver.Exit) {
+	switch {
+	case exit.Unknown:
+		m.note("error", "Machine is gone and left no exit status")
+	case exit.OOMKilled:
+		m.note("error", "Main child was killed: out of memory")
+	case exit.Signal != 0:
+		m.note("info", "Main child exited with signal (with signal '%s', core dumped? false)", hangar.Signal(exit.Signal))
+	default:
+		m.note("info", "Main child exited normally with code: %d", exit.Code)
+	}
+}
+
+// restartWindow is the time within which restarts are counted against MaxRetries.
+const restartWindow = 5 * time.Minute
+
+// restartPause is how long a restart waits after n others within the window: the first one comes
+// at once, because requests wait for it.
+func restartPause(n int) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	return min(time.Second<<min(n-1, 10), 10*time.Second)
+}
+
+// exitEvent tells of an exit, in both places where clients look.
+func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hangar.Event {
+	signal := -1
+	if exit.Signal != 0 {
+		signal = exit.Signal
+	}
+	e := &hangar.ExitEvent{
+		ExitCode: exit.Code, GuestExitCode: exit.Code, GuestSignal: signal, Signal: signal, OOMKilled: exit.OOMKilled,
+		RequestedStop: requested, Restarting: restarting, ExitedAt: exit.At.UTC(),
+	}
+	if exit.Unknown {
+		e.Error = "the sandbox is gone and left no exit status"
+	}
+	return hangar.Event{
+		Type: hangar.EventExit, Source: hangar.SourceAgent,
+		Request: &hangar.EventRequest{ExitEvent: e, MonitorEvent: &hangar.MonitorEvent{ExitEvent: e}, RestartCount: restarts},
+	}
+}
+
+// halt ends the sandbox as the record's Stop says, by force if it must, and returns
+// how it ended, or nil when there was none or its end was told already.
+func (m *machine) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
+	if rec.Handle == nil || rec.Ended {
+		return nil, m.clear(ctx, rec)
+	}
+	m.clean = false
+	exit, err := m.stopSandbox(ctx, rec)
+	switch {
+	case ctx.Err() != nil:
+		return nil, errOvertaken
+	case errors.Is(err, driver.ErrNotFound):
+		exit = lostExit(m.store.o.Now())
+	case err != nil:
+		m.store.o.Log.Error("ending a machine by force", keyMachine, m.id, keyState, rec.Machine.State, keyError, err)
+		m.note("warn", "Machine cannot be stopped, ending it by force")
+		exit = lostExit(m.store.o.Now())
+	}
+	return &exit, m.clear(ctx, rec)
+}
+
+func (m *machine) stopSandbox(ctx context.Context, rec *journal.Record) (driver.Exit, error) {
+	stop := rec.Stop
+	if stop == nil {
+		stop = howToStop(rec.Machine.Config, hangar.MachineStop{})
+	}
+	ctx, cancel := context.WithTimeout(ctx, stop.Grace+m.store.limits.stop)
+	defer cancel()
+	if err := m.attached(ctx, rec); err != nil {
+		return driver.Exit{}, err
+	}
+	d := m.store.o.Driver
+	if err := d.Stop(ctx, rec.Handle, stop.Signal, stop.Grace); err != nil && !errors.Is(err, driver.ErrNotFound) {
+		return driver.Exit{}, err
+	}
+	return d.Wait(ctx, rec.Handle)
+}
+
+// end brings a Machine from stopping to stopped.
+func (m *machine) end(ctx context.Context, rec *journal.Record) error {
+	exit, err := m.halt(ctx, rec)
+	if err != nil {
+		return err
+	}
+	if exit != nil {
+		m.noteExit(*exit)
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineStopped
+		next.Stop, next.Handle, next.Ended = nil, nil, false
+		dropSnapshot(next)
+		if exit != nil {
+			return []hangar.Event{exitEvent(*exit, true, false, 0)}
+		}
+		return []hangar.Event{{Type: hangar.EventStop, Source: hangar.SourceAgent}}
+	})
+}
+
+// again brings a Machine from restarting to starting: after its pause, when the
+// policy restarts it, or after its stop, when somebody asked.
+func (m *machine) again(ctx context.Context, rec *journal.Record) error {
+	if rec.Stop != nil {
+		exit, err := m.halt(ctx, rec)
+		if err != nil {
+			return err
+		}
+		if exit != nil {
+			m.noteExit(*exit)
+		}
+		return m.advance(rec, func(next *journal.Record) []hangar.Event {
+			next.Stop, next.Handle, next.Ended = nil, nil, false
+			if exit == nil {
+				return nil
+			}
+			return []hangar.Event{exitEvent(*exit, true, true, 0)}
+		})
+	}
+	if err := m.clear(ctx, rec); err != nil {
+		return err
+	}
+	if pause.For(ctx, rec.RestartAt.Sub(m.store.o.Now())) != nil {
+		return errOvertaken
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineStarting
+		next.Handle, next.Ended, next.RestartAt = nil, false, time.Time{}
+		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
+	})
+}
+
+// tidy releases what a Machine at rest does not need.
+func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
+	if err := m.clearUnlessKept(ctx, rec); err != nil {
+		return err
+	}
+	unused := []string{m.path(usedDir)}
+	if !rec.Snapshot {
+		unused = append(unused, m.path(snapshotDir))
+	}
+	for _, dir := range unused {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	m.store.o.Local.Close(m.id)
+	if err := m.store.o.Logs.Release(m.id); err != nil {
+		return err
+	}
+	m.tidied = true
+	if rec.Handle == nil {
+		return nil
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Handle, next.Ended = nil, false
+		return nil
+	})
+}

@@ -1,0 +1,384 @@
+package machines_test
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/machines"
+)
+
+var errFault = errors.New("the host is in a bad mood")
+
+// failing makes an operation fail for n times, with a negative n always, and
+// returns how often it did.
+func (r *rig) failing(at fake.Op, n int64) *atomic.Int64 {
+	var failed atomic.Int64
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op != at || n >= 0 && failed.Load() >= n {
+			return 0, nil
+		}
+		failed.Add(1)
+		return 0, errFault
+	})
+	return &failed
+}
+
+// slow makes an operation take for ever, unless its context ends.
+func (r *rig) slow(at fake.Op) {
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == at {
+			return time.Hour, nil
+		}
+		return 0, nil
+	})
+}
+
+func (r *rig) reopenWith(pace func(*machines.Limits)) {
+	r.Helper()
+	r.close()
+	r.pace = pace
+	r.open()
+}
+
+// TestStopThatHangsIsForced: a sandbox that takes no orders is ended all the same.
+func TestStopThatHangsIsForced(t *testing.T) {
+	r := newRig(t)
+	r.reopenWith(func(l *machines.Limits) { l.Stop = 20 * time.Millisecond })
+	for name, fault := range map[string]func(){
+		"hangs": func() { r.slow(fake.OpStop) },
+		"fails": func() { r.failing(fake.OpStop, -1) },
+	} {
+		r.faults.Store(nil)
+		ref := r.create(nil)
+		r.wait(ref, hangar.MachineStarted)
+		fault()
+		r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{Timeout: time.Millisecond}))
+		r.wait(ref, hangar.MachineStopped)
+		if r.isRunning(ref) {
+			t.Errorf("%s: the machine still runs", name)
+		}
+		if x := r.newest(ref).Request; x == nil || x.ExitEvent == nil || x.ExitEvent.ExitCode != 137 {
+			t.Errorf("%s: newest event = %+v, want an exit", name, r.newest(ref))
+		}
+	}
+}
+
+// TestStopCanBeHurried: somebody who loses patience need not wait for the grace.
+func TestStopCanBeHurried(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvStop: "ignore"})
+	r.wait(ref, hangar.MachineStarted)
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{Timeout: time.Hour}))
+	r.wait(ref, hangar.MachineStopping)
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{})) // says nothing new
+	if got := r.state(ref); got != hangar.MachineStopping {
+		t.Errorf("machine is %s after a stop that says nothing new", got)
+	}
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{Signal: 9}))
+	r.wait(ref, hangar.MachineStopped)
+	if x := r.newest(ref).Request.ExitEvent; x.Signal != 9 || !x.RequestedStop {
+		t.Errorf("exit = %+v", x)
+	}
+}
+
+// TestForceWorksWhateverHangs destroys Machines that are in the middle of something
+// that will never end.
+func TestForceWorksWhateverHangs(t *testing.T) {
+	for _, op := range []fake.Op{fake.OpStart, fake.OpStartDone, fake.OpSuspend, fake.OpStop, fake.OpResume} {
+		r := newRig(t)
+		ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
+		r.wait(ref, hangar.MachineStopped)
+		if op != fake.OpStart && op != fake.OpStartDone {
+			r.start(ref)
+		}
+		if op == fake.OpResume {
+			r.suspend(ref)
+		}
+		r.slow(op)
+		switch op {
+		case fake.OpSuspend:
+			r.must(r.SuspendMachine(t.Context(), ref))
+		case fake.OpStop:
+			r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+		default:
+			_, err := r.StartMachine(t.Context(), ref)
+			r.must(err)
+		}
+		r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+		r.wait(ref, hangar.MachineDestroyed)
+		if r.isRunning(ref) {
+			t.Errorf("%s: the machine still runs", op)
+		}
+	}
+}
+
+// TestReleaseIsRepeated: a sandbox that cannot be released at first is later, and
+// meanwhile the Machine says what it is doing.
+func TestReleaseIsRepeated(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	failed := r.failing(fake.OpDestroy, 2)
+	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+	r.wait(ref, hangar.MachineDestroyed)
+	if failed.Load() != 2 {
+		t.Errorf("failed %d times, want 2", failed.Load())
+	}
+	if got := r.history(ref); !strings.HasSuffix(got, "destroy/destroying destroy/destroyed") {
+		t.Errorf("history: %s", got)
+	}
+}
+
+// TestExitIsToldOnce, also when the sandbox cannot be released before the Machine is
+// asked for the next thing.
+func TestExitIsToldOnce(t *testing.T) {
+	always := func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
+	}
+	for name, ask := range map[string]func(*rig, hangar.MachineRef) error{
+		"stop": func(r *rig, ref hangar.MachineRef) error {
+			return r.StopMachine(r.Context(), ref, hangar.MachineStop{})
+		},
+		"update": func(r *rig, ref hangar.MachineRef) error {
+			m, err := r.Machine(r.Context(), ref)
+			r.must(err)
+			config := m.Config
+			config.Env = nil
+			_, err = r.UpdateMachine(r.Context(), ref, hangar.MachineUpdate{Config: config})
+			return err
+		},
+		"failed update": func(r *rig, ref hangar.MachineRef) error {
+			m, err := r.Machine(r.Context(), ref)
+			r.must(err)
+			config := m.Config
+			config.Image = "offline"
+			_, err = r.UpdateMachine(r.Context(), ref, hangar.MachineUpdate{Config: config})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.failing(fake.OpDestroy, -1)
+			ref := r.create(map[string]string{fake.EnvExit: "3@20ms"}, always)
+			r.wait(ref, hangar.MachineRestarting)
+			r.must(ask(r, ref))
+			r.faults.Store(nil)
+			want := hangar.MachineStarted
+			if name == "stop" {
+				want = hangar.MachineStopped
+			}
+			r.wait(ref, want)
+			first := r.history(ref)
+			if parts := strings.SplitAfterN(first, "start/started", 3); len(parts) == 3 {
+				first = parts[0] + parts[1] // by now it may have ended again
+			}
+			if n := strings.Count(first, "exit/"); n != 1 {
+				t.Errorf("%d exits, want 1: %s", n, r.history(ref))
+			}
+		})
+	}
+}
+
+// TestUpdateOfASuspendedMachineTellsNoExit: nothing of it runs that could end.
+func TestUpdateOfASuspendedMachineTellsNoExit(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.failing(fake.OpDestroy, -1)
+	r.suspend(ref)
+	m, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	_, err = r.UpdateMachine(t.Context(), ref, hangar.MachineUpdate{Config: m.Config})
+	r.must(err)
+	r.faults.Store(nil)
+	r.wait(ref, hangar.MachineStopped)
+	if got := r.history(ref); strings.Contains(got, "exit/") {
+		t.Errorf("history: %s", got)
+	}
+}
+
+// TestRestartOutlivesAFailedUpdate: both were promised.
+func TestRestartOutlivesAFailedUpdate(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvStop: "ignore"})
+	r.wait(ref, hangar.MachineStarted)
+	before := r.exec(ref, "boot")
+	r.must(r.RestartMachine(t.Context(), ref, hangar.MachineRestart{MachineStop: hangar.MachineStop{Timeout: time.Hour}}))
+	m, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	config := m.Config
+	config.Image = "offline"
+	config.StopConfig = &hangar.StopConfig{Signal: new(hangar.Signal)}
+	*config.StopConfig.Signal = 9
+	_, err = r.UpdateMachine(t.Context(), ref, hangar.MachineUpdate{Config: config})
+	r.must(err)
+	r.wait(ref, hangar.MachineStarted)
+	if r.exec(ref, "boot") == before {
+		t.Errorf("the machine was not restarted: %s", r.history(ref))
+	}
+}
+
+// TestPolicyRestartThatCannotBootIsRepeated: a fault of the host is no reason to give
+// up a Machine that shall always run.
+func TestPolicyRestartThatCannotBootIsRepeated(t *testing.T) {
+	r := newRig(t)
+	var starts atomic.Int64
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == fake.OpStart && starts.Add(1) == 3 { // after two ends
+			return 0, errFault
+		}
+		return 0, nil
+	})
+	ref := r.create(map[string]string{fake.EnvExit: "3@30ms"}, func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
+	})
+	r.until(func() bool {
+		return strings.Contains(r.history(ref), "exit/restarting start/starting start/restarting start/starting start/started")
+	})
+	// One that was asked for by a person fails at once, and says so.
+	r.failing(fake.OpStart, -1)
+	other := r.create(nil, func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
+	})
+	r.wait(other, hangar.MachineFailed)
+}
+
+// TestBackOffOutlivesTheDaemon: a restart of the daemon neither forgets the restarts
+// before it nor starts the Machine early.
+func TestBackOffOutlivesTheDaemon(t *testing.T) {
+	r := newRig(t)
+	var (
+		ref hangar.MachineRef
+		due time.Time
+	)
+	for due.IsZero() { // until it is seen in its pause
+		ref = r.create(map[string]string{fake.EnvExit: "3@10ms"}, func(s *hangar.MachineSpec) {
+			s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartOnFailure, MaxRetries: 3}
+		})
+		r.until(func() bool { return strings.Count(r.history(ref), "exit/restarting") >= 2 }) // the first one comes at once
+		due = machines.RestartAt(r.machines(), ref)
+	}
+	r.crash()
+	r.open()
+	r.wait(ref, hangar.MachineStopped)
+	events, err := r.MachineEvents(t.Context(), ref, 50)
+	r.must(err)
+	var exits []hangar.Event
+	for _, e := range slices.Backward(events) {
+		if e.Type == hangar.EventExit {
+			exits = append(exits, e)
+		}
+		if at := time.UnixMilli(e.Timestamp); len(exits) == 2 && e.Status == string(hangar.MachineStarting) && at.Before(due.Truncate(time.Millisecond)) {
+			t.Errorf("the machine started again at %s, its pause ends at %s", at, due)
+		}
+	}
+	if len(exits) != 4 {
+		t.Fatalf("%d exits, want 4: %s", len(exits), r.history(ref))
+	}
+	if n := exits[2].Request.RestartCount; n != 3 {
+		t.Errorf("restart count %d, want 3", n)
+	}
+}
+
+// TestMachineWhoseImageCameLate knows which image it uses, so that nobody removes it.
+func TestMachineWhoseImageCameLate(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil, func(s *hangar.MachineSpec) { s.Config.Image = "offline" })
+	r.wait(ref, hangar.MachineFailed)
+	r.images.mu.Lock()
+	r.images.online = true
+	r.images.mu.Unlock()
+	r.start(ref)
+	m, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	if m.ImageRef.Digest != digest || !r.ImagesInUse()[digest] {
+		t.Errorf("image %+v, in use %v", m.ImageRef, r.ImagesInUse())
+	}
+	if got := r.exec(ref, "echo", "hello"); got != "hello" {
+		t.Errorf("exec printed %q", got)
+	}
+}
+
+// TestMachinesAtRestHoldNothing: no goroutine, no file of theirs stays open.
+func TestMachinesAtRestHoldNothing(t *testing.T) {
+	r := newRig(t)
+	before := runtime.NumGoroutine()
+	const n = 10
+	for i := range n {
+		env := map[string]string{}
+		if i%3 == 2 {
+			env[fake.EnvStartError] = "broken"
+		}
+		ref := r.create(env)
+		switch i % 3 {
+		case 0:
+			r.wait(ref, hangar.MachineStarted)
+			r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+			r.wait(ref, hangar.MachineStopped)
+		case 1:
+			r.wait(ref, hangar.MachineStarted)
+			r.suspend(ref)
+		default:
+			r.wait(ref, hangar.MachineFailed)
+		}
+	}
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d without machines", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+// TestRefusedRowHoldsUpNobody: the row of another Machine does not queue behind one
+// that can never be published.
+func TestRefusedRowHoldsUpNobody(t *testing.T) {
+	r := newRig(t)
+	r.rows.setAway(true)
+	poison := r.create(nil, func(s *hangar.MachineSpec) { s.Name = "poison" })
+	other := r.create(nil)
+	r.wait(poison, hangar.MachineStarted)
+	r.wait(other, hangar.MachineStarted)
+	r.rows.setAway(false)
+	r.published(other, hangar.MachineStarted)
+	r.restart()
+	r.must(r.StopMachine(t.Context(), other, hangar.MachineStop{}))
+	r.published(other, hangar.MachineStopped)
+	if got := r.rows.state(poison.ID); got != "" {
+		t.Errorf("the row that is refused says %q: nothing was tested", got)
+	}
+}
+
+// TestWaitersMissNothing: each waits for the state after the event that it was told
+// of, however short it lasts.
+func TestWaitersMissNothing(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvExit: "0@1ms"}, func(s *hangar.MachineSpec) {
+		s.SkipLaunch = true
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartNo}
+	})
+	r.wait(ref, hangar.MachineStopped)
+	for range 20 {
+		after := r.newest(ref).ID
+		var reached [4]chan error
+		for i, state := range []hangar.MachineState{hangar.MachineStarting, hangar.MachineStarted, hangar.MachineStopped, hangar.WaitSettled} {
+			reached[i] = make(chan error, 1)
+			go func() {
+				_, err := r.WaitMachine(t.Context(), ref, hangar.MachineWait{States: []hangar.MachineState{state}, FromEvent: after, Timeout: patience})
+				reached[i] <- err
+			}()
+		}
+		_, err := r.StartMachine(t.Context(), ref)
+		r.must(err)
+		for _, ch := range reached {
+			r.must(<-ch)
+		}
+		r.wait(ref, hangar.MachineStopped)
+	}
+}

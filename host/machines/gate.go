@@ -1,0 +1,148 @@
+package machines
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/gate"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// Who is in a Machine is counted by package gate. Here it is told what becomes of the
+// Machines: as their lock is held whenever a record changes, a gate is never open when the
+// record says that its Machine does not serve.
+
+var _ hangar.MachineGate = (*Store)(nil)
+
+// errNoGate is for all Machines: to name one takes longer than to count who enters.
+//
+//nolint:gochecknoglobals // nobody changes it
+var errNoGate = &hangar.Error{Code: hangar.CodeNotFound, Reason: hangar.ReasonMachineNotFound, Message: "machine not found"}
+
+// EnterMachine implements hangar.MachineGate.
+func (s *Store) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err error) {
+	g := s.gates.Find(ref)
+	if g == nil {
+		return nil, errNoGate
+	}
+	return g.Enter(port)
+}
+
+// setGate tells the gate of a Machine what its record says. m.mu is held.
+func (m *machine) setGate(rec *journal.Record) {
+	c := &rec.Machine.Config
+	m.gate.Set(gate.Terms{
+		Open:     rec.Machine.State == hangar.MachineStarted && !rec.Machine.Cordoned,
+		Services: c.Services, Region: rec.Machine.Region, Primary: primaryRegion(c),
+		Kept: c.Schedule != "" || c.StandsBy(), Busy: m.busy,
+	})
+}
+
+// primaryRegion is the one of an App in which min_machines_running counts, or empty.
+func primaryRegion(c *hangar.MachineConfig) hangar.Region {
+	const name = "PRIMARY_REGION"
+	if region := c.Env[name]; region != "" {
+		return hangar.Region(region)
+	}
+	return hangar.Region(c.Metadata["primary_region"])
+}
+
+// ready reports whether the checks of a Machine let requests for all of its services in.
+func (s *Store) ready(ref hangar.MachineRef) bool {
+	m, err := s.machine(ref)
+	if err != nil {
+		return true
+	}
+	now := m.shown(m.rec.Load())
+	return !slices.ContainsFunc(now.Config.Services, func(s hangar.Service) bool { return !now.Ready(s.InternalPort) })
+}
+
+// excessText is the line that tells of a Machine that is stopped for being idle, in words
+// that users of the public platform know.
+func excessText(s gate.Stopping, verb string, region hangar.Region) string {
+	return fmt.Sprintf("App %s has excess capacity, %s machine %s. %d out of %d machines left running (region=%s)",
+		s.Ref.App, verb, s.Ref.ID, s.Left, s.Running, region)
+}
+
+// lookAtGate has a Machine looked at again whose checks have changed.
+func (s *Store) lookAtGate(id hangar.MachineID) {
+	m := s.find(id)
+	if m != nil {
+		s.gates.Look(m.rec.Load().Machine.Ref())
+	}
+}
+
+// KeepMachineBusy implements hangar.MachineBusier.
+func (s *Store) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl time.Duration) (hangar.MachineBusy, error) {
+	if err := hangar.CheckBusy(ttl); err != nil {
+		return hangar.MachineBusy{}, err
+	}
+	m, err := s.machine(ref)
+	if err != nil {
+		return hangar.MachineBusy{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbExec) != hangar.Accept {
+		return hangar.MachineBusy{}, refusal(hangar.VerbExec, state)
+	}
+	var until time.Time
+	if ttl > 0 {
+		until = s.o.Now().UTC().Add(ttl)
+	}
+	if !until.Equal(m.busy) {
+		err := s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutBusy(m.id, until) })
+		if err != nil {
+			return hangar.MachineBusy{}, notRecorded(m.id, err)
+		}
+	}
+	m.busy = until
+	m.setGate(m.rec.Load())
+	return hangar.MachineBusy{Until: until}, nil
+}
+
+// busyAfter is until when a Machine is busy that has come into its next state: as long as
+// the program that said so is there. m.mu is held.
+func (m *machine) busyAfter(next *journal.Record) time.Time {
+	if !keepsConnections(next) {
+		return time.Time{}
+	}
+	return m.busy
+}
+
+// serviceTimeout bounds the wait for a program in a Machine to take a connection of the
+// edge.
+const serviceTimeout = 5 * time.Second
+
+// DialService implements hangar.MachineGate.
+func (s *Store) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	m, err := s.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	if conn := m.probes.take(port); conn != nil {
+		return conn, nil
+	}
+	if rec := m.rec.Load(); !keepsConnections(rec) || rec.Snapshot {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State)
+	}
+	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
+	defer cancel()
+	conn, err := s.o.Network.DialService(ctx, ref.ID, port)
+	if err != nil {
+		return nil, undialled(ref, port, serviceTimeout, err)
+	}
+	return conn, nil
+}
+
+// DialDatagrams implements hangar.MachineGate.
+func (s *Store) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	if _, err := s.machine(ref); err != nil {
+		return nil, err
+	}
+	return s.o.Network.DialDatagrams(ctx, ref.ID, port)
+}

@@ -1,0 +1,407 @@
+package machines_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/machines"
+	"github.com/hangar-platform/hangar/internal/freeport"
+)
+
+// serving are the services of a loopback.
+type serving struct{ loopback }
+
+func (s serving) DialService(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
+	return s.Dial(ctx, id, port)
+}
+
+func (serving) DialDatagrams(ctx context.Context, _ hangar.MachineID, port int) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "udp4", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
+}
+
+func newServingRig(tb testing.TB) *rig {
+	tb.Helper()
+	r := newRig(tb)
+	r.close()
+	r.net = serving{}
+	r.open()
+	return r
+}
+
+// serves gives a Machine a service that it is stopped for being idle by.
+func serves(autostop any, after time.Duration, port ...int) func(*hangar.MachineSpec) {
+	return func(s *hangar.MachineSpec) {
+		service := hangar.Service{
+			Protocol: "tcp", InternalPort: 8080, Autostop: autostop, AutostopAfter: new(hangar.Duration(after)),
+			Ports: []hangar.ServicePort{{Port: 80}}, Concurrency: &hangar.ServiceConcurrency{HardLimit: 2},
+		}
+		if len(port) > 0 {
+			service.InternalPort = port[0]
+		}
+		s.Config.Services = []hangar.Service{service}
+	}
+}
+
+// enters wants to enter a Machine, and leaves at once.
+func (r *rig) enters(ref hangar.MachineRef) error {
+	leave, err := r.EnterMachine(ref, 8080)
+	if err == nil {
+		leave()
+	}
+	return err
+}
+
+// enter enters a Machine, which is woken as often as it is stopped for being idle before.
+func (r *rig) enter(ref hangar.MachineRef) (leave func()) {
+	r.Helper()
+	r.until(func() (in bool) {
+		if r.WakeMachine(r.Context(), ref, 0) != nil {
+			return false
+		}
+		var err error
+		leave, err = r.EnterMachine(ref, 8080)
+		return err == nil
+	})
+	return leave
+}
+
+// busy has a Machine kept busy, which is started if it has been stopped for being idle.
+func (r *rig) busy(ref hangar.MachineRef, ttl time.Duration) (busy hangar.MachineBusy, asked time.Time) {
+	r.Helper()
+	r.until(func() bool {
+		if r.state(ref) != hangar.MachineStarted {
+			_, _ = r.StartMachine(r.Context(), ref) // refused while it stops
+			return false
+		}
+		var err error
+		asked = time.Now()
+		if busy, err = r.KeepMachineBusy(r.Context(), ref, ttl); err != nil {
+			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+		}
+		return err == nil
+	})
+	return busy, asked
+}
+
+func TestGate(t *testing.T) {
+	r := newRig(t)
+	r.declined(r.enters(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	ref := r.create(nil, serves(false, 0))
+	r.wait(ref, hangar.MachineStarted)
+	r.must(r.enters(ref))
+	r.must(r.CordonMachine(t.Context(), ref))
+	r.declined(r.enters(ref), hangar.CodeUnavailable, hangar.ReasonWrongState)
+	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.must(r.UncordonMachine(t.Context(), ref))
+	for range 2 {
+		leave, err := r.EnterMachine(ref, 8080)
+		r.must(err)
+		defer leave()
+	}
+	r.declined(r.enters(ref), hangar.CodeExhausted, hangar.ReasonAtLimit)
+	for _, verb := range []func() error{
+		func() error { return r.SuspendMachine(t.Context(), ref) },
+		func() error { _, err := r.StartMachine(t.Context(), ref); return err },
+		func() error { return r.StopMachine(t.Context(), ref, hangar.MachineStop{}) },
+	} {
+		r.must(verb())
+		err := r.enters(ref)
+		if hangar.ReasonOf(err) == hangar.ReasonAtLimit {
+			continue // it is started by now
+		}
+		r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
+		r.wait(ref, hangar.WaitSettled)
+	}
+	r.restart()
+	r.start(ref)
+	r.must(r.enters(ref))
+}
+
+// TestAutostop stops and suspends Machines that are idle, in a way that is recorded.
+func TestAutostop(t *testing.T) {
+	r := newRig(t)
+	stopped := r.create(nil, serves(true, 100*time.Millisecond))
+	suspended := r.create(nil, serves("suspend", 100*time.Millisecond))
+	large := r.create(nil, serves("suspend", 100*time.Millisecond), func(s *hangar.MachineSpec) { s.Config.Guest.MemoryMB = 4096 })
+	used := r.create(nil, serves(true, 100*time.Millisecond))
+	scheduled := r.create(nil, serves(true, 100*time.Millisecond), func(s *hangar.MachineSpec) { s.Config.Schedule = "monthly" })
+	leave := r.enter(used)
+	r.wait(scheduled, hangar.MachineStarted)
+	r.wait(stopped, hangar.MachineStopped)
+	r.wait(suspended, hangar.MachineSuspended)
+	r.wait(large, hangar.MachineStopped)
+	events, err := r.MachineEvents(t.Context(), suspended, 2)
+	r.must(err)
+	if e := events[1]; e.Type != hangar.EventSuspend || e.Source != hangar.SourceProxy {
+		t.Errorf("the suspend began with %+v", e)
+	}
+	r.until(func() bool {
+		return r.logged(stopped, "App web has excess capacity, autostopping machine "+string(stopped.ID))
+	})
+	if state := r.state(used); state != hangar.MachineStarted {
+		t.Errorf("a machine that is in use is %s", state)
+	}
+	leave()
+	r.wait(used, hangar.MachineStopped)
+	if state := r.state(scheduled); state != hangar.MachineStarted {
+		t.Errorf("a machine that runs for its schedule is %s", state)
+	}
+}
+
+// TestAutostopInsteadOfSuspend stops a Machine that cannot be suspended after all.
+func TestAutostopInsteadOfSuspend(t *testing.T) {
+	r := newRig(t)
+	r.failing(fake.OpSuspend, -1)
+	ref := r.create(nil, serves("suspend", 50*time.Millisecond))
+	r.wait(ref, hangar.MachineStopped)
+	if h := r.history(ref); strings.Count(h, "suspend/suspending") != 1 {
+		t.Errorf("it was suspended more than once: %s", h)
+	}
+}
+
+// TestAutostopSurvivesKill: an agent that is killed while it stops an idle Machine is
+// followed by one that finishes that; one that was killed before counts from the beginning.
+func TestAutostopSurvivesKill(t *testing.T) {
+	r := newRig(t)
+	reached := r.hangAt(fake.OpStop)
+	ref := r.create(nil, serves(true, 50*time.Millisecond))
+	<-reached
+	lasting := r.create(nil, serves(true, 2*time.Second))
+	r.enter(lasting) // for good: it is not idle before the kill
+	r.crash()
+	r.inject(nil)
+	began := time.Now()
+	r.open()
+	r.wait(ref, hangar.MachineStopped)
+	r.wait(lasting, hangar.MachineStopped)
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("it was stopped %s after the agent was started", took)
+	}
+}
+
+// TestBusy keeps a Machine from being stopped, over a restart of the daemon, too, and no
+// longer than it says.
+func TestBusy(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil, serves(true, 500*time.Millisecond))
+	_, err := r.KeepMachineBusy(t.Context(), ref, hangar.MaxBusy+1)
+	r.declined(err, hangar.CodeInvalid, "")
+	busy, began := r.busy(ref, 2*time.Second)
+	if busy.Until.Sub(began) < 2*time.Second || time.Until(busy.Until) > 2*time.Second {
+		t.Errorf("busy until %s, asked at %s", busy.Until, began)
+	}
+	r.crash()
+	r.open()
+	r.wait(ref, hangar.MachineStopped)
+	if took := time.Since(began); took < 2500*time.Millisecond {
+		t.Errorf("stopped after %s", took)
+	}
+	r.start(ref)
+	r.wait(ref, hangar.MachineStopped) // of the program that was busy nothing is left
+	_, err = r.KeepMachineBusy(t.Context(), ref, time.Minute)
+	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+
+	r.busy(ref, time.Hour)
+	r.must(r.RestartMachine(t.Context(), ref, hangar.MachineRestart{}))
+	r.wait(ref, hangar.MachineStopped) // likewise
+
+	r.busy(ref, time.Hour)
+	_, err = r.KeepMachineBusy(t.Context(), ref, 0)
+	r.must(err)
+	r.wait(ref, hangar.MachineStopped)
+}
+
+// later is a port that takes connections after a while.
+func later(t *testing.T, after time.Duration) (port int) {
+	t.Helper()
+	port, err := freeport.Port(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	t.Cleanup(done.Wait)
+	done.Go(func() {
+		select {
+		case <-time.After(after):
+		case <-t.Context().Done():
+			return
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		done.Go(func() {
+			<-t.Context().Done()
+			_ = l.Close()
+		})
+		done.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.Close()
+			}
+		})
+	})
+	return port
+}
+
+// TestWake starts a Machine once for all who wake it, and lets them go when it can serve.
+func TestWake(t *testing.T) {
+	r := newServingRig(t)
+	port := later(t, 300*time.Millisecond)
+	ref := r.create(nil, serves(false, 0, port), func(s *hangar.MachineSpec) { s.SkipLaunch = true })
+	r.wait(ref, hangar.MachineStopped)
+	r.lease(ref, time.Hour) // keeps off users
+	var woken sync.WaitGroup
+	for range 50 {
+		woken.Go(func() {
+			if err := r.WakeMachine(t.Context(), ref, port); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	woken.Wait()
+	for range 2 {
+		c, err := r.DialService(t.Context(), ref, port)
+		r.must(err)
+		if _, ok := c.(*net.TCPConn); !ok {
+			t.Errorf("the connection is a %T", c)
+		}
+		_ = c.Close()
+	}
+	if h := r.history(ref); strings.Count(h, "start/starting") != 1 {
+		t.Errorf("it was started more than once: %s", h)
+	}
+	if _, err := r.DialDatagrams(t.Context(), ref, port); err != nil {
+		t.Error(err)
+	}
+	impatient, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	r.declined(r.WakeMachine(impatient, ref, 1), hangar.CodeTimeout, "")
+	_, err := r.DialService(t.Context(), ref, 1)
+	r.declined(err, hangar.CodeUnavailable, hangar.ReasonConnectionRefused)
+}
+
+// TestWakeWhileStopping waits for the end of what a Machine is about, and starts it then.
+func TestWakeWhileStopping(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil, serves(false, 0))
+	r.wait(ref, hangar.MachineStarted)
+	for _, verb := range []func() error{
+		func() error { return r.SuspendMachine(t.Context(), ref) },
+		func() error { return r.StopMachine(t.Context(), ref, hangar.MachineStop{}) },
+	} {
+		r.must(verb())
+		r.must(r.WakeMachine(t.Context(), ref, 0))
+		r.must(r.enters(ref))
+	}
+	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
+	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+}
+
+// TestWakeInBackOff: a Machine that has crashed often is started for a request before its policy
+// would, a second after its end.
+func TestWakeInBackOff(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(map[string]string{fake.EnvExit: "1@10ms"}, serves(false, 0), func(s *hangar.MachineSpec) {
+		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
+	})
+	r.until(func() bool { return machines.RestartPause(r.machines(), ref) > 2*time.Second })
+	waiting, give := context.WithCancel(t.Context())
+	woken := make(chan struct{})
+	go func() {
+		defer close(woken)
+		for waiting.Err() == nil {
+			_ = r.WakeMachine(waiting, ref, 0) // it may crash before it lets anybody in, or be started by its policy before
+		}
+	}()
+	r.until(func() bool { return machines.RestartPause(r.machines(), ref) == time.Second })
+	give()
+	<-woken
+}
+
+// TestWakeInVain tells those who wake a Machine that does not come to serve.
+func TestWakeInVain(t *testing.T) {
+	r := newServingRig(t)
+	ref := r.create(nil, serves(false, 0), func(s *hangar.MachineSpec) {
+		s.SkipLaunch, s.Config.Restart = true, &hangar.RestartConfig{Policy: hangar.RestartNo}
+	})
+	r.wait(ref, hangar.MachineStopped)
+	r.failing(fake.OpStart, 1)
+	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+	ended := make(chan error, 1)
+	go func() { ended <- r.WakeMachine(t.Context(), ref, 1) }()
+	r.until(func() bool { return r.state(ref) == hangar.MachineStarted })
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+	r.declined(<-ended, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+	r.wait(ref, hangar.MachineStopped)
+	r.start(ref)
+	go func() { ended <- r.WakeMachine(t.Context(), ref, 1) }()
+	r.until(func() bool { return machines.Probed(r.machines(), ref) })
+	r.close()
+	r.declined(<-ended, hangar.CodeUnavailable, "")
+}
+
+// TestWakeAgainstAutostop wakes a Machine all the time that is stopped all the time: who
+// wakes it gets in or is told at once that it is gone again.
+func TestWakeAgainstAutostop(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil, serves("suspend", time.Millisecond))
+	in, late := 0, 0
+	for range 100 {
+		if err := r.WakeMachine(t.Context(), ref, 0); err != nil { // idle before who woke it had a look
+			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+			late++
+			continue
+		}
+		leave, err := r.EnterMachine(ref, 8080)
+		if err != nil {
+			r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
+			late++
+			continue
+		}
+		in++
+		if state := r.state(ref); state != hangar.MachineStarted {
+			t.Fatalf("somebody is in a machine that is %s", state)
+		}
+		time.Sleep(time.Millisecond)
+		if state := r.state(ref); state != hangar.MachineStarted {
+			t.Fatalf("somebody is in a machine that is %s", state)
+		}
+		leave()
+	}
+	t.Logf("%d got in, %d were late", in, late)
+}
+
+// TestEdgeLog writes lines of the edge to the log of the Machine that they are about, or of
+// another of the App, and drops what is too much.
+func TestEdgeLog(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.LogEdge(ref, "error", "[PC01] nothing listens")
+	r.LogEdge(hangar.MachineRef{App: "web", AppID: "web"}, "warn", "[PR03] no machine")
+	r.LogEdge(hangar.MachineRef{App: "other", AppID: "other"}, "warn", "of nobody")
+	r.until(func() bool { return r.logged(ref, "[PC01] nothing listens") && r.logged(ref, "[PR03] no machine") })
+	page, err := r.Logs(t.Context(), "web", hangar.LogQuery{Instance: ref.ID, Limit: 100})
+	r.must(err)
+	for _, e := range page.Entries {
+		if strings.HasPrefix(e.Message, "[P") != (e.Provider == hangar.LogProxy) {
+			t.Errorf("entry %+v", e)
+		}
+	}
+	for range 100_000 {
+		r.LogEdge(ref, "info", "many")
+	}
+	r.until(func() bool { return r.logged(ref, "lines of the edge were lost") })
+}

@@ -1,0 +1,78 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/rootfs"
+)
+
+// mountLayer mounts the writable layer that a boot or a resume is to find.
+func (m *machine) mountLayer(ctx context.Context, rec *journal.Record) error {
+	size := int64(rec.Machine.Config.RootfsGB()) << 30
+	err := m.store.o.Layers.Mount(ctx, m.id, size, resetsRoot(rec))
+	if errors.Is(err, rootfs.ErrDamaged) {
+		return &hangar.Error{
+			Code: hangar.CodeFailedPrecondition, Reason: hangar.ReasonRootfsDamaged, Err: err,
+			Message: "the root file system that the machine has kept is damaged and cannot be mounted",
+		}
+	}
+	return err
+}
+
+// unmountLayer ends the use of the writable layer, also by the socket that is in it.
+func (m *machine) unmountLayer() error {
+	m.store.o.Local.Close(m.id)
+	return m.onDisk(m.store.o.Layers.Unmount(m.id))
+}
+
+// syncLayer puts the writable layer on the disk.
+func (m *machine) syncLayer() error { return m.onDisk(m.store.o.Layers.Sync(m.id)) }
+
+// onDisk tells of what did not reach the disk. That is lost, which is no reason to keep the
+// Machine from coming to rest: what it has synced itself, it was told of.
+func (m *machine) onDisk(err error) error {
+	if errors.Is(err, rootfs.ErrLost) {
+		m.note("error", "Not all that was written to the root file system reached the disk")
+		m.store.o.Log.Error("put a writable layer on the disk", keyMachine, m.id, keyError, err)
+		return nil
+	}
+	return err
+}
+
+// reserveLayer sees to it that the next boot finds room for what the platform writes, also
+// if the Machine has filled its layer. A boot without that may still go well.
+func (m *machine) reserveLayer() {
+	if err := m.store.o.Layers.Reserve(m.id); err != nil {
+		m.store.o.Log.Warn("reserve room for the next start", keyMachine, m.id, keyError, err)
+	}
+}
+
+// layerMounted reports whether a layer is mounted. What cannot be told is taken for yes,
+// which makes the worker unmount it.
+func (s *Store) layerMounted(id hangar.MachineID) bool {
+	mounted, err := s.o.Layers.Mounted(id)
+	return mounted || err != nil
+}
+
+// sweepLayers removes the layers that no record claims.
+func (s *Store) sweepLayers(ctx context.Context) error {
+	ids, err := s.o.Layers.List()
+	if err != nil {
+		return fmt.Errorf("list writable layers: %w", err)
+	}
+	for _, id := range ids {
+		if s.Owns(id) {
+			continue
+		}
+		err := s.release(ctx, id) // whatever has it mounted
+		if err == nil {
+			err = s.o.Layers.Remove(id)
+		}
+		s.swept(id, err)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/guest"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/localapi"
+)
+
+// LocalAPI is the API as Machines reach it by a socket inside themselves;
+// localapi.Sockets has it.
+type LocalAPI interface {
+	// Open makes the socket of a Machine in dir, where the Machine may write, by way of
+	// the directory that dir is in, where it may not. It has the mode and the owner of
+	// the socket that it replaces. It may be repeated.
+	Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error
+	// Settle returns when the Machine has read the answers to what it asked so far, or
+	// does not do it in a second.
+	Settle(ctx context.Context, id hangar.MachineID)
+	// Close takes the socket away. It may be repeated.
+	Close(id hangar.MachineID)
+}
+
+// prepareLocal makes the directory of the platform inside a Machine that is about to run,
+// or to go on, and the socket in it, and returns how they are mounted.
+//
+// The Machine may write there, as root: images change the mode of the socket. So the host
+// only renames into the directory, never opens or follows what is in it, and removes
+// something from it only here, while there is no sandbox.
+func (m *machine) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
+	dir := m.layer(localDir)
+	if err := m.clearLocal(rec); err != nil {
+		return nil, err
+	}
+	if err := m.openLocal(rec); err != nil {
+		return nil, err
+	}
+	return []driver.Mount{
+		{Source: dir, Target: hangar.GuestDir.Original},
+		{Source: dir, Target: hangar.GuestDir.Neutral},
+	}, nil
+}
+
+// clearLocal removes what a boot is not to find, and of a Machine that goes on no more
+// than what a rename cannot replace.
+func (m *machine) clearLocal(rec *journal.Record) error {
+	dir := m.layer(localDir)
+	m.store.o.Local.Close(m.id) // of a start that failed, or of a sandbox that was not tidied yet
+	if !rec.Snapshot {
+		return os.RemoveAll(dir)
+	}
+	for _, name := range []string{localapi.SocketName, guest.RoleToken} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openLocal makes the socket of a Machine.
+func (m *machine) openLocal(rec *journal.Record) error {
+	dir := m.layer(localDir)
+	// Nothing above it is made: without its layer the Machine has no socket.
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // every user of the Machine passes through
+		return err
+	}
+	return m.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
+}
+
+// reopenLocal makes the socket of a Machine that has run on without a daemon. What goes
+// wrong must not keep the Machine from being taken back.
+func (m *machine) reopenLocal(rec *journal.Record) {
+	if err := m.openLocal(rec); err != nil {
+		m.store.o.Log.Error("local API of a machine", keyMachine, m.id, keyError, err)
+	}
+}

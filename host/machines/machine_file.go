@@ -1,0 +1,244 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// maxOpenFiles is how many files of a Machine are open at once.
+const maxOpenFiles = 256
+
+// openFiles are the files of a Machine that the edge reads. They are closed when the
+// Machine ends, because they would keep its file systems from being unmounted.
+type openFiles struct {
+	mu   sync.Mutex
+	open map[*machineFile]struct{}
+}
+
+// machineFile is a file of a Machine. It is not handed out as what it is: who sends it to
+// a slow client would have it in use when it is to be closed.
+type machineFile struct {
+	info os.FileInfo
+	from *openFiles
+
+	mu sync.Mutex // held while the file is read
+	f  *os.File   // nil: closed
+	at int64
+}
+
+// OpenMachineFile implements hangar.MachineGate. The path is resolved below the root of the
+// Machine's file system, or below the root of the volume that is mounted there, and never
+// through a link: whatever the Machine does meanwhile, nothing outside of these is reached.
+// What is not a regular file is not even opened.
+func (s *Store) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
+	m, err := s.machine(ref)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := s.running(ref)
+	if err != nil {
+		return nil, err
+	}
+	if !path.IsAbs(name) || strings.ContainsRune(name, 0) {
+		return nil, noFile(name, nil)
+	}
+	m.files.mu.Lock()
+	full := len(m.files.open) >= maxOpenFiles
+	m.files.mu.Unlock()
+	if full {
+		return nil, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonAtLimit, "machine %s has %d files open", m.id, maxOpenFiles)
+	}
+	if mountedByPlatform(path.Clean(name)) {
+		return nil, noFile(name, nil)
+	}
+	root, rest, err := m.rootOf(ctx, rec, path.Clean(name))
+	if err != nil {
+		return nil, err
+	}
+	f, err := openRegular(root, rest)
+	_ = unix.Close(root)
+	if err != nil {
+		return nil, noFile(name, err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	file := &machineFile{info: info, from: &m.files, f: f}
+	if !m.files.add(file, func() bool { return m.rec.Load().Since.Equal(rec.Since) }) {
+		return nil, errors.Join(refusal(hangar.VerbExec, m.rec.Load().Machine.State), file.Close())
+	}
+	return file, nil
+}
+
+// mountedByPlatform reports whether a path of a Machine leads to what the platform mounts over
+// its root file system, where there is nothing but an empty place for it.
+func mountedByPlatform(name string) bool {
+	for _, dir := range []string{hangar.GuestDir.Neutral, hangar.GuestDir.Original, "/dev", "/proc", "/sys"} {
+		if name == dir || strings.HasPrefix(name, dir+"/") {
+			return true
+		}
+	}
+	return slices.Contains(etcFiles(), name)
+}
+
+func noFile(name string, err error) error {
+	return &hangar.Error{Code: hangar.CodeNotFound, Message: fmt.Sprintf("file not found: %q", name), Err: err}
+}
+
+// rootOf opens the directory of the host below which a path of a Machine leads to a file:
+// that of the volume that is mounted above it, or of the root file system.
+func (m *machine) rootOf(ctx context.Context, rec *journal.Record, name string) (root int, rest string, err error) {
+	var volume hangar.VolumeID
+	at := "/"
+	for _, mount := range rec.Machine.Config.Mounts {
+		target := path.Clean("/" + mount.Path)
+		if (name == target || strings.HasPrefix(name, target+"/")) && len(target) >= len(at) {
+			volume, at = hangar.VolumeID(mount.Volume), target
+		}
+	}
+	rest = strings.TrimPrefix(strings.TrimPrefix(name, at), "/")
+	if at == "/" {
+		rest = strings.TrimPrefix(name, "/")
+	}
+	if rest == "" {
+		return -1, "", noFile(name, nil)
+	}
+	if volume != "" {
+		root, err = m.store.o.Volumes.OpenRoot(volume)
+		return root, rest, err
+	}
+	holder, ok := m.store.o.Driver.(driver.RootHolder)
+	if !ok {
+		return -1, "", hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "the files of machines of this driver are not on the server")
+	}
+	dir, err := holder.Root(ctx, rec.Handle)
+	if err != nil {
+		return -1, "", gone(err)
+	}
+	root, err = openDir(dir)
+	return root, rest, err
+}
+
+func openDir(dir string) (int, error) {
+	return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+}
+
+// openRegular opens a regular file below a directory. A path is resolved to what is there,
+// looked at, and only then opened for reading, as the very file that was looked at: a FIFO
+// or a device is never opened, for that alone may have an effect.
+func openRegular(root int, name string) (*os.File, error) {
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unix.EINVAL
+	}
+	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(opened), name), nil
+}
+
+// add makes a file one that close ends, as long as its Machine has run on since.
+func (o *openFiles) add(f *machineFile, runs func() bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.open == nil {
+		o.open = make(map[*machineFile]struct{})
+	}
+	o.open[f] = struct{}{}
+	return runs() // first in the list: whoever changes that closes it
+}
+
+// close ends all reading. What is under way ends with an error.
+func (o *openFiles) close() {
+	o.mu.Lock()
+	files := o.open
+	o.open = nil
+	o.mu.Unlock()
+	for f := range files {
+		_ = f.end() // read only
+	}
+}
+
+// Size implements hangar.MachineFile: it is that of when the file was opened.
+func (f *machineFile) Size() int64 { return f.info.Size() }
+
+// ModTime implements hangar.MachineFile.
+func (f *machineFile) ModTime() time.Time { return f.info.ModTime() }
+
+// Read implements io.Reader.
+func (f *machineFile) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.f == nil {
+		return 0, os.ErrClosed
+	}
+	n, err := f.f.ReadAt(p, f.at)
+	f.at += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// Seek implements io.Seeker.
+func (f *machineFile) Seek(offset int64, whence int) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch whence {
+	case io.SeekCurrent:
+		offset += f.at
+	case io.SeekEnd:
+		offset += f.info.Size()
+	}
+	if offset < 0 {
+		return 0, errors.New("seek before the beginning of a file")
+	}
+	f.at = offset
+	return offset, nil
+}
+
+// Close implements io.Closer. It may be repeated.
+func (f *machineFile) Close() error {
+	f.from.mu.Lock()
+	delete(f.from.open, f)
+	f.from.mu.Unlock()
+	return f.end()
+}
+
+func (f *machineFile) end() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.f == nil {
+		return nil
+	}
+	err := f.f.Close()
+	f.f = nil
+	return err
+}

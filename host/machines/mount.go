@@ -1,0 +1,125 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/guest"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// Volumes is what a Store needs of the volumes that its Machines mount. The config that a method
+// takes is the one by which a Machine has its volumes. Calls that change nothing any more may be
+// repeated.
+type Volumes interface {
+	// Claim gives a new Machine the volumes that its config mounts, and fills in what the config
+	// says of them.
+	Claim(spec *hangar.MachineSpec) (Claims, error)
+	// Release takes its volumes from a Machine that is destroyed.
+	Release(id hangar.MachineID, config *hangar.MachineConfig) Claims
+	// Keep refuses a new config that mounts other volumes than the current one, and fills in what
+	// it says of them.
+	Keep(id hangar.MachineID, current, next *hangar.MachineConfig) error
+	// AwaitRelease waits, within limits, for the end of a Machine that is being destroyed and has
+	// a volume.
+	AwaitRelease(ctx context.Context, ref hangar.VolumeRef)
+	// Mount opens the i-th volume of a config and returns where it is on the host. repaired:
+	// what memory knows of its file system is wrong.
+	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error)
+	// Unmount closes what a Machine has mounted, once its sandbox has ended.
+	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
+	// Retake takes back the volumes of a Machine that has run on without this daemon. It answers
+	// a VolumeLost for one that has not lasted as long.
+	Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
+	// Watch returns a context that ends with a VolumeLost when a Machine loses a volume, and with
+	// ctx. end must be called.
+	Watch(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) (watched context.Context, end func())
+	// OpenRoot opens the root directory of a volume that is mounted.
+	OpenRoot(id hangar.VolumeID) (fd int, err error)
+}
+
+// Claims are changes of volumes that are committed with one of their Machine. The volumes are
+// locked until Done.
+type Claims interface {
+	// Put makes them a part of the commit.
+	Put(tx *journal.Tx) error
+	// Settle makes them visible, once they are committed.
+	Settle()
+	// Done unlocks the volumes. After Settle or without it, it must be called.
+	Done()
+}
+
+// VolumeLost is the error of a Machine that has lost a volume.
+type VolumeLost interface {
+	error
+	// Volume is the one that was lost.
+	Volume() hangar.VolumeID
+	// Record has the volume tell of its loss, by a Machine.
+	Record(by hangar.MachineID) error
+	// Unwrap returns why it was lost.
+	Unwrap() error
+}
+
+// errRepaired makes a resume a cold boot: what memory knows of a file system that was
+// repaired is wrong.
+var errRepaired = errors.New("a volume was not closed when its machine was suspended")
+
+// mountVolumes opens what the Machine mounts. While its memory is of use, nothing on the
+// volumes is touched; else their roots become the run user's.
+func (m *machine) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
+	var mounts []driver.Mount
+	if len(rec.Machine.Config.Mounts) > 0 {
+		m.clean, m.tidied = false, false
+	}
+	for i, mount := range rec.Machine.Config.Mounts {
+		dir, repaired, err := m.store.o.Volumes.Mount(ctx, m.id, &rec.Machine.Config, i)
+		if err != nil {
+			return nil, err
+		}
+		if rec.Snapshot && repaired {
+			return nil, errRepaired
+		}
+		if !rec.Snapshot {
+			m.note("info", "Mounting %s at %s w/ uid: %d, gid: %d and chmod 0755", mount.Volume, mount.Path, user.UID, user.GID)
+			if err := errors.Join(os.Chown(dir, int(user.UID), int(user.GID)), os.Chmod(dir, 0o755)); err != nil { //nolint:gosec // as everywhere
+				return nil, fmt.Errorf("mount volume %s: %w", mount.Volume, err)
+			}
+		}
+		mounts = append(mounts, driver.Mount{Source: dir, Target: mount.Path})
+	}
+	return mounts, nil
+}
+
+// withoutVolume ends a Machine that has lost a volume: what it goes on to do would be
+// lost as well. The next boot repairs the volume.
+func (m *machine) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
+	var lost VolumeLost
+	if !errors.As(err, &lost) {
+		return err
+	}
+	m.store.o.Log.Error("machine lost a volume", keyMachine, m.id, keyVolume, lost.Volume(), keyError, lost.Unwrap())
+	m.note("error", "Volume %s was lost, ending the machine", lost.Volume())
+	if err := lost.Record(m.id); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, m.store.limits.release)
+	defer cancel()
+	d := m.store.o.Driver
+	exit := lostExit(m.store.o.Now())
+	if err := d.Stop(bounded, rec.Handle, sigKill, 0); err == nil {
+		if ended, err := d.Wait(bounded, rec.Handle); err == nil {
+			exit = ended
+		}
+	}
+	if ctx.Err() != nil {
+		return errOvertaken
+	}
+	if exit.Code == 0 {
+		exit.Code = 137 // whatever it says: its policy shall see a failure
+	}
+	return m.exitedBecause(rec, exit, lost.Error())
+}

@@ -1,0 +1,263 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/background"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// recoverers bounds how many Machines are taken up at once.
+const recoverers = 8
+
+// Open makes the Machines of the journal known. Reattach, Sweep and Run follow, in that order,
+// so that no step of a worker meets leftovers of another Machine.
+func (s *Store) Open(ctx context.Context) (err error) {
+	// What Machines write is in here, with owners and modes of their choice, such as
+	// programs that run as their owner. No other user of the server may come there.
+	dir := filepath.Join(s.o.Dir, "machines")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { //nolint:gosec // a directory
+		return err
+	}
+	s.work = background.New(ctx)
+	s.effects, s.abandon = finish.Lifetime(ctx)
+	if s.found, err = s.o.Driver.List(ctx); err != nil {
+		return err
+	}
+	return s.readJournal(s.found)
+}
+
+// Reattach takes back what still runs.
+func (s *Store) Reattach(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(recoverers)
+	for _, m := range s.all() {
+		group.Go(func() error {
+			m.reattach(ctx)
+			return nil
+		})
+	}
+	_ = group.Wait() // no error is returned to it
+}
+
+// Run starts the workers of the Machines, and what else the Store does by itself, until Stop.
+func (s *Store) Run() {
+	for _, m := range s.all() {
+		m.mu.Lock()
+		m.checkHealth(nil, m.rec.Load())
+		m.setGate(m.rec.Load())
+		m.wake()
+		m.mu.Unlock()
+	}
+	for _, run := range []func(context.Context){s.checks.Run, s.keepHealth, s.keepSchedules, s.keepRoles, s.gates.Run, s.writeEdgeLog} {
+		s.work.Go(func() { run(s.work.Context) })
+	}
+}
+
+// readJournal makes the Machines known. sandboxes are those that have something on
+// the host.
+func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
+	left := make(map[hangar.MachineID]bool, len(sandboxes))
+	for _, id := range sandboxes {
+		left[id] = true
+	}
+	var newest uint64
+	err := s.o.Journal.Machines(func(rec *journal.Record) error {
+		if rec.Machine.State == hangar.MachineDestroyed { // as earlier versions left it
+			return s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutDestroyed(rec) })
+		}
+		events, err := s.o.Journal.Events(rec.Machine.ID, 1)
+		if err != nil {
+			return err
+		}
+		newest = max(newest, timeOf(string(rec.Machine.InstanceID)))
+		for _, e := range events {
+			newest = max(newest, timeOf(string(e.ID)))
+		}
+		lease, err := s.o.Journal.Lease(rec.Machine.ID)
+		if err != nil {
+			return err
+		}
+		busy, err := s.o.Journal.Busy(rec.Machine.ID)
+		if err != nil {
+			return err
+		}
+		m := s.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID] && !s.layerMounted(rec.Machine.ID))
+		m.busy = busy
+		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
+		s.add(m)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// Ids of events and versions must sort after those in the journal, also when
+	// the clock has been set back since, or has not moved on.
+	hangar.NewEventID(ulid.Time(newest + 1))
+	return s.findUnread()
+}
+
+// timeOf returns the time in an id of an event or a version, in milliseconds.
+func timeOf(id string) uint64 {
+	parsed, err := ulid.ParseStrict(id)
+	if err != nil {
+		return 0
+	}
+	return parsed.Time()
+}
+
+// newMachine returns the Machine of a record, with its lease, if it has one; clean
+// says that nothing of a sandbox of it can be on the host.
+func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
+	m := &machine{store: s, id: rec.Machine.ID, lease: lease, clean: clean}
+	m.rec.Store(rec)
+	return m
+}
+
+// reattach takes back the sandbox of a record, if there is one. What goes wrong
+// with one Machine must not keep the others from being served: the step of its
+// state meets the fault again and acts on it.
+func (m *machine) reattach(ctx context.Context) {
+	rec := m.rec.Load()
+	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
+		return
+	}
+	// The output first: what a sandbox wrote while nobody read is still there.
+	if err := m.store.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile)); err != nil {
+		m.store.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
+	}
+	if !rec.Ended {
+		m.reopenLocal(rec)
+		m.resumeRole()
+	}
+	if err := m.attached(ctx, rec); err != nil {
+		m.store.o.Log.Error("take back machine", keyMachine, m.id, keyError, err)
+	}
+}
+
+// attached makes sure that the driver knows the sandbox of the record's handle, of
+// which there may be nothing left. Without that, the driver's word that there is no
+// such sandbox would mean nothing.
+func (m *machine) attached(ctx context.Context, rec *journal.Record) error {
+	if m.known {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, m.store.limits.recover)
+	defer cancel()
+	switch err := m.store.o.Driver.Recover(bounded, rec.Handle); {
+	case errors.Is(err, driver.ErrNotFound):
+		m.store.o.Log.Warn("machine left no sandbox", keyMachine, m.id, keyState, rec.Machine.State)
+	case err != nil:
+		return err
+	}
+	m.known = true
+	return nil
+}
+
+// takeOver returns the handle of a sandbox that runs although it was never
+// recorded: the daemon was killed after it had asked for it and before it had the
+// answer. It returns nil when there is none that can be used.
+func (m *machine) takeOver(ctx context.Context, rec *journal.Record) driver.Handle {
+	adopter, ok := m.store.o.Driver.(driver.Adopter)
+	if !ok || !m.unrecorded {
+		return nil
+	}
+	m.unrecorded = false
+	if err := m.capture(rec); err != nil {
+		m.store.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
+		return nil
+	}
+	bounded, cancel := m.patiently(ctx, m.store.limits.boot)
+	defer cancel()
+	handle, err := adopter.Adopt(bounded, m.id, m.path(sandboxDir))
+	if err != nil {
+		if !errors.Is(err, driver.ErrNotFound) {
+			m.store.o.Log.Warn("take over an unrecorded sandbox", keyMachine, m.id, keyError, err)
+		}
+		return nil
+	}
+	m.known = true
+	m.reopenLocal(rec)
+	m.resumeRole()
+	return handle
+}
+
+// Sweep destroys what is on the host and claimed by no record. What cannot be
+// destroyed is no reason to leave everything else alone.
+func (s *Store) Sweep(ctx context.Context) error {
+	for _, id := range s.found {
+		if s.Owns(id) {
+			continue
+		}
+		s.o.Log.Warn("sweeping a sandbox that no record claims", keyMachine, id)
+		s.swept(id, s.release(ctx, id))
+	}
+	endpoints, err := s.o.Network.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range endpoints {
+		if !s.Owns(id) {
+			s.swept(id, s.o.Network.Detach(id))
+		}
+	}
+	dirs, err := os.ReadDir(filepath.Join(s.o.Dir, "machines"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if id := hangar.MachineID(dir.Name()); !s.Owns(id) {
+			// Mounts go before files: release unmounts, whoever mounted.
+			err := s.release(ctx, id)
+			if err == nil {
+				err = os.RemoveAll(filepath.Join(s.o.Dir, "machines", dir.Name()))
+			}
+			s.swept(id, err)
+		}
+	}
+	return s.sweepLayers(ctx)
+}
+
+func (s *Store) swept(id hangar.MachineID, err error) {
+	if err != nil {
+		s.o.Log.Error("leftovers of a machine stay until the next start", keyMachine, id, keyError, err)
+	}
+}
+
+// release ends the sandbox of a Machine, if it has not ended, and releases what it
+// held.
+func (s *Store) release(ctx context.Context, id hangar.MachineID) error {
+	return finish.Do(ctx, s.limits.release, func(ctx finish.Context) error { return s.o.Driver.Destroy(ctx, id, s.sandboxDir(id)) })
+}
+
+// Owns reports whether a Machine with that id may own things on the host. One
+// whose record cannot be read keeps what it has, for whoever mends the record.
+func (s *Store) Owns(id hangar.MachineID) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.unread[id] || s.machines[id] != nil
+}
+
+// findUnread finds the records that the journal could not read.
+func (s *Store) findUnread() error {
+	ids, err := s.o.Journal.IDs()
+	if err != nil {
+		return err
+	}
+	s.unread = make(map[hangar.MachineID]bool)
+	for _, id := range ids {
+		if s.machines[id] == nil {
+			s.unread[id] = true
+		}
+	}
+	return nil
+}

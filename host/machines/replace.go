@@ -1,0 +1,96 @@
+package machines
+
+import (
+	"context"
+	"os"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// replace puts the new version of a Machine in place. Until its image is on the
+// host nothing of the old one is touched; if that fails the old one stays.
+func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
+	img, err := m.pull(ctx, rec)
+	if ctx.Err() != nil {
+		return errOvertaken
+	}
+	running := rec.Handle != nil && !rec.Ended
+	switch {
+	case err != nil && running && rec.Stop != nil:
+		// It was being restarted when the update came: that was promised, too.
+		return m.endPrevious(ctx, rec)
+	case err != nil:
+		return m.rollBack(rec, err)
+	case running:
+		return m.endPrevious(ctx, rec)
+	}
+	if err := m.clear(ctx, rec); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(m.path(snapshotDir)); err != nil {
+		return err
+	}
+	return m.replaced(rec, img)
+}
+
+// endPrevious stops the sandbox of the old version.
+func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
+	old := *rec
+	old.Stop = howToStop(rec.Previous.Config, hangar.MachineStop{})
+	exit, err := m.halt(ctx, &old)
+	if err != nil {
+		return err
+	}
+	if exit != nil {
+		m.noteExit(*exit)
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Handle, next.Ended, next.Stop = nil, false, nil
+		if exit == nil {
+			return nil
+		}
+		return []hangar.Event{exitEvent(*exit, true, true, 0)}
+	})
+}
+
+func (m *machine) replaced(rec *journal.Record, img *image.Image) error {
+	launch := rec.Previous.State == hangar.MachineStarted && !rec.SkipLaunch
+	if !launch {
+		m.note("info", "machine was in a non-started state prior to the update so leaving the new version stopped")
+	}
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		next.Previous, next.Handle, next.Ended, next.Stop = nil, nil, false, nil
+		next.Prepared = true
+		next.FreshVersion = true
+		next.KeepRoot = false
+		next.Machine.ImageRef = img.Ref
+		dropSnapshot(next)
+		if launch {
+			next.Machine.State = hangar.MachineStarting
+		} else {
+			next.Machine.State = hangar.MachineStopped
+		}
+		return []hangar.Event{{Type: hangar.EventLaunch, Source: hangar.SourceUser}}
+	})
+}
+
+// rollBack returns to the version before an update that failed.
+func (m *machine) rollBack(rec *journal.Record, cause error) error {
+	m.note("error", "Failed to update, keeping the version before: %s", hangar.MessageOf(cause))
+	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		before := next.Previous
+		next.Previous = nil
+		next.AnyRegistry = before.AnyRegistry
+		next.Machine.State = before.State
+		next.Machine.Config, next.Machine.InstanceID, next.Machine.ImageRef = before.Config, before.InstanceID, before.ImageRef
+		next.Machine.Cordoned = before.Cordoned
+		next.Machine.SecretsVersion = before.SecretsVersion
+		next.Stop = nil
+		if before.State == hangar.MachineStarted && (next.Handle == nil || next.Ended) {
+			next.Machine.State = hangar.MachineStarting
+		}
+		return []hangar.Event{failure(hangar.EventUpdate, cause)}
+	})
+}

@@ -1,0 +1,240 @@
+package machines
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/guest"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// A Machine whose programs assume a role at AWS finds an identity token for that in a
+// file. It is there before they run and before they go on after a suspend, and is
+// replaced when half of its life is over. The file of roleFile, outside of the Machine,
+// says that there is such a Machine to a daemon that did not boot it.
+
+// The pauses after a token could not be had.
+const (
+	minRolePause = time.Second
+	maxRolePause = time.Minute
+)
+
+// roleFailures is how often in a row a token cannot be renewed until the Machine's log
+// says so. Around a restart of the daemon that may happen, and does no harm.
+const roleFailures = 4
+
+// roles are the Machines with a token to keep fresh.
+type roles struct {
+	mu   sync.Mutex
+	due  map[hangar.MachineID]roleDue // guarded by mu
+	news chan struct{}                // buffered 1: something may be due earlier
+}
+
+// roleDue says when a token is to be renewed, how often in a row that failed, and
+// whether the Machine's log says so.
+type roleDue struct {
+	at       time.Time
+	failures int
+	told     bool
+}
+
+func (r *roles) init() {
+	r.due = make(map[hangar.MachineID]roleDue)
+	r.news = make(chan struct{}, 1)
+}
+
+func (r *roles) set(id hangar.MachineID, due roleDue) {
+	r.mu.Lock()
+	r.due[id] = due
+	r.mu.Unlock()
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+// has reports whether due stands, and nobody has seen to the token since.
+func (r *roles) has(id hangar.MachineID, due roleDue) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, ok := r.due[id]
+	return ok && now == due
+}
+
+func (r *roles) forget(id hangar.MachineID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.due, id)
+}
+
+// next returns the Machine whose token is due first; ok is false if there is none.
+func (r *roles) next() (id hangar.MachineID, due roleDue, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, d := range r.due {
+		if !ok || d.at.Before(due.at) {
+			id, due, ok = i, d, true
+		}
+	}
+	return id, due, ok
+}
+
+// retry is when to try again after a failure.
+func (d roleDue) retry(now time.Time) roleDue {
+	return roleDue{now.Add(min(minRolePause<<min(d.failures, 10), maxRolePause)), d.failures + 1, d.told}
+}
+
+// keepRoles renews the tokens of Machines until ctx ends.
+func (s *Store) keepRoles(ctx context.Context) {
+	for {
+		id, due, ok := s.roles.next()
+		nap := maxScheduleNap
+		if ok {
+			nap = min(nap, due.at.Sub(s.o.Now()))
+		}
+		if ok && nap <= 0 {
+			s.renewRole(ctx, id, due)
+			continue
+		}
+		timer := time.NewTimer(nap)
+		select {
+		case <-timer.C:
+		case <-s.roles.news:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// renewRole replaces the token of a Machine, unless that has come to rest.
+func (s *Store) renewRole(ctx context.Context, id hangar.MachineID, due roleDue) {
+	m := s.find(id)
+	if m == nil {
+		s.roles.forget(id)
+		return
+	}
+	m.roleMu.Lock()
+	defer m.roleMu.Unlock()
+	if !s.roles.has(id, due) {
+		return // the Machine has booted meanwhile
+	}
+	rec := m.rec.Load()
+	if !rec.Machine.State.HasIdentity() {
+		s.roles.forget(id)
+		return
+	}
+	next, err := m.putRole(ctx, rec)
+	if err == nil {
+		s.roles.set(id, roleDue{at: next})
+		if due.told {
+			m.note("info", "There is a new identity token in %s", rolePath())
+		}
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	again := due.retry(s.o.Now())
+	if !again.told && again.failures >= roleFailures {
+		m.note("warn", "Cannot renew the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
+		again.told = true
+	}
+	s.roles.set(id, again)
+}
+
+// giveRole sees to the token of a Machine that is about to run, or to go on. Without
+// one it runs nevertheless. What was due of the boot before is so no longer.
+func (m *machine) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
+	m.roleMu.Lock()
+	defer m.roleMu.Unlock()
+	m.store.roles.forget(m.id)
+	if !guest.AssumesRole(processes) {
+		return errors.Join(removeFile(m.path(roleFile)), removeFile(m.roleToken()))
+	}
+	if err := os.WriteFile(m.path(roleFile), nil, 0o600); err != nil {
+		return err
+	}
+	due, err := m.putRole(ctx, rec)
+	if err == nil {
+		m.store.roles.set(m.id, roleDue{at: due})
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	m.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
+	m.store.roles.set(m.id, roleDue{told: true}.retry(m.store.o.Now()))
+	if rec.Snapshot {
+		return nil // what it had when it was suspended is its own
+	}
+	return removeFile(m.roleToken())
+}
+
+// resumeRole goes on with the token of a Machine that has run on without a daemon.
+func (m *machine) resumeRole() {
+	if _, err := os.Stat(m.path(roleFile)); err == nil {
+		m.store.roles.set(m.id, roleDue{at: m.store.o.Now()})
+	}
+}
+
+// roleToken is the file on the host, rolePath in the Machine.
+func (m *machine) roleToken() string { return filepath.Join(m.layer(localDir), guest.RoleToken) }
+
+func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
+
+// putRole puts a new token into the Machine, in place of the one that is there, and
+// returns when that is to be renewed. m.roleMu is held. Every user of the Machine may read it: programs
+// give up being root after their start. A crash loses at worst a token, and the next
+// daemon brings another one.
+func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.store.limits.role)
+	defer cancel()
+	ref := rec.Machine.Ref()
+	token, err := m.store.o.Identity.IssueIdentityToken(hangar.AsMachine(ctx, rec.Org, rec.OrgID, ref), ref,
+		hangar.IdentityTokenRequest{Audience: guest.RoleAudience})
+	if err != nil {
+		return time.Time{}, err
+	}
+	// Made where the Machine does not see it, so that it finds all of it or none.
+	made := m.layer(tokenNew)
+	if err := os.WriteFile(made, []byte(token), 0o644); err != nil { //nolint:gosec // see above
+		return time.Time{}, err
+	}
+	if err := os.Chmod(made, 0o644); err != nil { //nolint:gosec // past our own mask
+		return time.Time{}, err
+	}
+	return renewal(token, m.store.o.Now()), os.Rename(made, m.roleToken())
+}
+
+// renewal is when half of what is left of a token's life is over.
+func renewal(token string, now time.Time) time.Time {
+	left := hangar.IdentityTokenLifetime
+	var claims struct {
+		Expiry float64 `json:"exp"`
+	}
+	if parts := strings.Split(token, "."); len(parts) == 3 {
+		raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+		if err == nil && json.Unmarshal(raw, &claims) == nil && claims.Expiry > 0 {
+			left = time.UnixMicro(int64(claims.Expiry * 1e6)).Sub(now)
+		}
+	}
+	return now.Add(max(left/2, minRolePause))
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

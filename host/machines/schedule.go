@@ -1,0 +1,151 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// The bounds of the pause between two looks at the schedules. The upper one is how
+// late a step of the clock is noticed.
+const (
+	minScheduleNap = 10 * time.Millisecond
+	maxScheduleNap = 10 * time.Minute
+	scheduleRetry  = 5 * time.Second // after a run that could not be journaled
+)
+
+// rescheduled makes the agent look at the schedules.
+func (s *Store) rescheduled() {
+	select {
+	case s.schedules <- struct{}{}:
+	default:
+	}
+}
+
+// keepSchedules starts Machines when their schedules say so.
+func (s *Store) keepSchedules(ctx context.Context) {
+	for {
+		nap, err := s.runSchedules()
+		if err != nil && ctx.Err() == nil {
+			s.o.Log.Error("start machines by their schedules", keyError, err)
+			nap = scheduleRetry
+		}
+		timer := time.NewTimer(nap)
+		select {
+		case <-timer.C:
+		case <-s.schedules:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// runSchedules starts what is due, and returns how long until something is.
+func (s *Store) runSchedules() (time.Duration, error) {
+	nap := maxScheduleNap
+	var errs []error
+	for _, m := range s.scheduled() {
+		next, err := m.runSchedule()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !next.IsZero() {
+			nap = min(nap, next.Sub(s.o.Now()))
+		}
+	}
+	return max(nap, minScheduleNap), errors.Join(errs...)
+}
+
+func (s *Store) scheduled() []*machine {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var list []*machine
+	for _, m := range s.machines {
+		if m.rec.Load().Machine.Config.Schedule != "" {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// runSchedule starts the Machine if a period has begun for which it was not started
+// yet, and returns when to look again. A period that is over is missed: it is told
+// of, and not made up for. So is one that begins while the Machine still runs. A
+// Machine between two states is given the time to come to rest.
+//
+// That the period has been dealt with and that the Machine starts is one commit:
+// whatever happens to the daemon, no period has two runs.
+func (m *machine) runSchedule() (time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rec := m.rec.Load()
+	state := rec.Machine.State
+	schedule, created := rec.Machine.Config.Schedule, rec.Machine.CreatedAt
+	if schedule == "" || state == hangar.MachineDestroying || state == hangar.MachineDestroyed {
+		return time.Time{}, nil
+	}
+	now := m.store.o.Now()
+	done, current := schedule.Period(created, rec.Scheduled), schedule.Period(created, now)
+	next := schedule.Start(created, max(done, current)+1)
+	switch {
+	case current <= done:
+		return next, nil
+	case !state.Settled():
+		return now.Add(scheduleRetry), nil
+	}
+	resting := state == hangar.MachineStopped || state == hangar.MachineFailed
+	run := &hangar.ScheduledRun{Due: schedule.Start(created, current), Missed: current - done}
+	switch {
+	case !resting:
+		run.Reason = "the machine is still " + string(state)
+	case run.Missed > 1 && m.crowded:
+		run.Missed, run.Reason = run.Missed-1, "the server had no room for the machine"
+	case run.Missed > 1:
+		run.Missed, run.Reason = run.Missed-1, "the server was down"
+	default:
+		run.Missed = 0
+	}
+	if run.Missed > 0 {
+		run.Since = schedule.Start(created, done+1)
+	}
+	e := hangar.Event{Type: hangar.EventSchedule, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Schedule: run}}
+	var err error
+	if resting {
+		e.Type = hangar.EventStart
+		_, err = m.ask(hangar.VerbStart, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineStarting
+			next.Scheduled, next.Restarts = run.Due, nil
+			return []hangar.Event{e}
+		})
+	} else {
+		err = m.annotate(func(next *journal.Record) []hangar.Event {
+			next.Scheduled = run.Due
+			return []hangar.Event{e}
+		})
+	}
+	if hangar.NoRoom(err) {
+		if !m.crowded {
+			m.note("warn", "The %s run of %s waits for room on the server: %s", schedule, run.Due.Format(time.RFC3339), hangar.MessageOf(err))
+		}
+		m.crowded = true
+		return now.Add(scheduleRetry), nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	m.crowded = false
+	if run.Missed > 0 {
+		m.note("warn", "Missed %d scheduled runs since %s: %s", run.Missed, run.Since.Format(time.RFC3339), run.Reason)
+	}
+	if resting {
+		m.note("info", "Starting for the %s run of %s", schedule, run.Due.Format(time.RFC3339))
+	}
+	return next, nil
+}

@@ -1,0 +1,142 @@
+package machines_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
+)
+
+// drilled has a drill of the App "web" and waits for it.
+func (r *rig) drilled() hangar.VolumeDrill {
+	r.Helper()
+	drill, err := r.DrillVolumes(r.Context(), "web")
+	r.must(err)
+	if drill.App != "web" || !drill.Snapshot.Valid() || drill.StartedAt.IsZero() || !drill.FinishedAt.IsZero() {
+		r.Errorf("a new drill is %+v", drill)
+	}
+	return r.drillEnd()
+}
+
+// drillEnd waits until no drill is under way.
+func (r *rig) drillEnd() (drill hangar.VolumeDrill) {
+	r.Helper()
+	r.until(func() bool {
+		got, err := r.VolumeDrill(r.Context(), "web")
+		r.must(err)
+		drill = *got
+		return !drill.FinishedAt.IsZero()
+	})
+	return drill
+}
+
+// counted reads a counter or gauge of the agent that runs; 0 if it is not there.
+func (r *rig) counted(name string, labels ...string) float64 {
+	r.Helper()
+	families, err := r.counts.Gather()
+	r.must(err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			if f.GetName() == name && strings.Join(values, " ") == strings.Join(labels, " ") {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
+}
+
+// Whatever is wrong with a snapshot, its drill says so in the event, the metric and the
+// log of the App, and leaves nothing behind.
+func TestDrillFails(t *testing.T) {
+	for name, spoil := range map[string]func(r *rig, id hangar.SnapshotID){
+		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.Spoil(id) },
+		"a lost snapshot":   func(r *rig, id hangar.SnapshotID) { r.must(r.store.Remove(finishtest.Context(r), id)) },
+		"another digest": func(r *rig, id hangar.SnapshotID) {
+			r.store.Lie()
+		},
+		"a full disk": func(r *rig, _ hangar.SnapshotID) {
+			r.disk.Inject(func(op string, id hangar.VolumeID) error {
+				if op == "fill write" {
+					return errors.New("no space left on device")
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			ref := r.volume(raw)
+			m := r.create(nil)
+			r.wait(m, hangar.MachineStarted)
+			r.disk.Write(ref.ID, 0, "data")
+			spoil(r, r.snapshot(ref).ID)
+			drill := r.drilled()
+			if drill.Passed || drill.Fault == "" {
+				t.Errorf("drill %+v", drill)
+			}
+			if r.disk.Count() != 1 {
+				t.Errorf("%d images are left", r.disk.Count())
+			}
+			r.until(func() bool { return r.story(ref) == "create snapshot drill!" })
+			if r.counted("hangar_volume_drills_total", "web", "failed") != 1 || r.counted("hangar_volume_drills_total", "web", "passed") != 0 {
+				t.Error("it was not counted")
+			}
+			if !r.logged(m, "DRILL FAILED: snapshot "+string(drill.Snapshot)) {
+				t.Error("the log of the App does not say it")
+			}
+		})
+	}
+}
+
+// A damaged file system in an intact snapshot is a failure, too.
+func TestDrillChecksTheFileSystem(t *testing.T) {
+	r := newRig(t)
+	ref := r.volume()
+	m := r.create(nil, mounting(ref))
+	r.wait(m, hangar.MachineStarted)
+	r.disk.Write(ref.ID, 0, "data")
+	r.snapshot(ref)
+	r.disk.Inject(func(op string, id hangar.VolumeID) error {
+		if op == "check" {
+			return errors.New("inode 12 has a bad mode")
+		}
+		return nil
+	})
+	if drill := r.drilled(); drill.Passed || !strings.Contains(drill.Fault, "file system of the snapshot is damaged: inode 12") {
+		t.Errorf("drill %+v", drill)
+	}
+	r.disk.Inject(nil)
+	if drill := r.drilled(); !drill.Passed {
+		t.Errorf("drill %+v", drill)
+	}
+}
+
+// A drill of what is left of an App that was destroyed is not told of in the log of another
+// one that has its name.
+func TestFailedDrillOfLeftovers(t *testing.T) {
+	r := newRig(t)
+	theirs := r.volume(raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })
+	r.disk.Write(theirs.ID, 0, "data")
+	s := r.snapshot(theirs)
+	_, err := r.DestroyVolume(t.Context(), theirs)
+	r.must(err)
+	m := r.create(nil)
+	r.wait(m, hangar.MachineStarted)
+	r.store.Spoil(s.ID)
+	_, err = r.DrillVolumes(t.Context(), "another")
+	r.must(err)
+	r.until(func() bool {
+		drill, err := r.VolumeDrill(t.Context(), "another")
+		r.must(err)
+		return drill.Fault != ""
+	})
+	if r.logged(m, "DRILL FAILED") {
+		t.Error("the log of a machine of another organization tells of the drill")
+	}
+}

@@ -1,0 +1,35 @@
+package machines_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Nobody who looks at volumes, or changes a setting, waits for a device that does not
+// answer: what was measured before is told.
+func TestLookAtStuckVolumes(t *testing.T) {
+	r := newRig(t)
+	ref, other := r.volume(), r.volume()
+	r.wait(r.create(nil, mounting(ref, other)), hangar.MachineStarted)
+	r.disk.SetStuck(true)
+	defer r.disk.SetStuck(false)
+	began := time.Now()
+	row, err := r.VolumeRow(context.WithoutCancel(t.Context()), ref)
+	r.must(err)
+	if row.Volume.Usage.Blocks == 0 {
+		t.Error("what was measured before is not told")
+	}
+	rows, err := r.VolumeRows(context.WithoutCancel(t.Context()), "web")
+	r.must(err)
+	if len(rows) != 2 {
+		t.Errorf("%d volumes are listed", len(rows))
+	}
+	_, err = r.UpdateVolume(context.WithoutCancel(t.Context()), ref, hangar.VolumeUpdate{SnapshotRetention: new(7)})
+	r.must(err)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("that took %s", took)
+	}
+}

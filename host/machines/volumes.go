@@ -1,0 +1,72 @@
+package machines
+
+import (
+	"context"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// What the volumes of a host need to know of its Machines.
+
+// MountOf says how a Machine mounts a volume; false: there is no such Machine, or it does not.
+func (s *Store) MountOf(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool) {
+	if m := s.find(id); m != nil {
+		for _, mount := range m.rec.Load().Machine.Config.Mounts {
+			if mount.Volume == string(volume) {
+				return mount, true
+			}
+		}
+	}
+	return hangar.Mount{}, false
+}
+
+// DescribeVolume has the Machine that a volume is attached to show what the volume is now. That is not a new version of the Machine.
+func (s *Store) DescribeVolume(volume *hangar.Volume) error {
+	m := s.find(volume.AttachedMachine)
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rec.Load().Machine.State.Answers(hangar.VerbAnnotate) != hangar.Accept {
+		return nil
+	}
+	return m.annotate(func(next *journal.Record) []hangar.Event {
+		next.Machine.Config.DescribeMount(volume)
+		if next.Previous != nil {
+			before := *next.Previous
+			before.Config.DescribeMount(volume)
+			next.Previous = &before
+		}
+		return nil
+	})
+}
+
+// endPatience bounds how long a volume is waited for whose Machine is being destroyed.
+const endPatience = 10 * time.Second
+
+// AwaitEnd waits, within limits, for the end of a Machine that is being destroyed, and for no
+// other.
+func (s *Store) AwaitEnd(ctx context.Context, ref hangar.MachineRef) {
+	if m, err := s.machine(ref); err != nil || m.rec.Load().Machine.State != hangar.MachineDestroying {
+		return
+	}
+	// What came of it shows when the volume is asked for.
+	_, _ = s.WaitMachine(ctx, ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}, Timeout: endPatience})
+}
+
+// MayRun reports whether the sandbox of a Machine may still be there and use its volumes.
+func (s *Store) MayRun(id hangar.MachineID) bool {
+	m := s.find(id)
+	return s.unread[id] || m != nil && !m.clean
+}
+
+// First returns the first Machine of an App; empty: it has none.
+func (s *Store) First(app hangar.AppID) hangar.MachineID {
+	for _, m := range s.of(app) {
+		return m.id
+	}
+	return ""
+}

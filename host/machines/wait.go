@@ -1,0 +1,221 @@
+package machines
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// waiter is somebody who waits for a Machine to have a state. Whoever commits a
+// change of the Machine looks whether that was it, so that a waiter costs nothing
+// until then, and ten thousand of them cost one commit a walk over a list.
+type waiter struct {
+	wish hangar.MachineWait
+	tell func(*verdict) // called once each time that the waiter is enlisted, at most; returns at once
+}
+
+// verdict is how a wait ended: the wish came true, or never will.
+type verdict struct {
+	reached hangar.MachineReached
+	err     error
+	look    bool // neither: only the Machine's history tells
+}
+
+// WaitMachine implements hangar.MachineOps.
+func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
+	m, err := s.waitFor(ref, &in)
+	if err != nil {
+		return hangar.MachineReached{}, err
+	}
+	deadline := time.NewTimer(in.Timeout)
+	defer deadline.Stop()
+	told := make(chan *verdict, 1)
+	w := &waiter{wish: in, tell: func(v *verdict) { told <- v }}
+	for {
+		v, err := m.enlist(w)
+		switch {
+		case err != nil:
+			return hangar.MachineReached{}, err
+		case v != nil:
+			return v.reached, v.err
+		}
+		select {
+		case v := <-told:
+			if v.look {
+				continue
+			}
+			return v.reached, v.err // whoever was told is on the list no more
+		case <-deadline.C:
+			m.watchers.strike(w)
+			return hangar.MachineReached{}, m.tooLate(in.States)
+		case <-ctx.Done():
+			m.watchers.strike(w)
+			return hangar.MachineReached{}, ctx.Err()
+		case <-s.work.Context.Done():
+			m.watchers.strike(w)
+			return hangar.MachineReached{}, errShutDown()
+		}
+	}
+}
+
+// waitFor finds the Machine of a wish and fills in what the wish leaves open.
+func (s *Store) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine, error) {
+	if err := in.Validate(); err != nil {
+		return nil, err
+	}
+	if len(in.States) == 0 {
+		in.States = []hangar.MachineState{hangar.MachineStarted}
+	}
+	if in.Timeout == 0 {
+		in.Timeout = hangar.DefaultWaitTimeout
+	}
+	return s.machine(ref)
+}
+
+func (m *machine) tooLate(wished []hangar.MachineState) error {
+	return hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
+		"machine failed to reach desired state, %s, currently %s", joinStates(wished), m.rec.Load().Machine.State)
+}
+
+func errShutDown() error {
+	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
+}
+
+// enlist returns the verdict that can be had at once, or has the waiter told of
+// every change from now on.
+func (m *machine) enlist(w *waiter) (*verdict, error) {
+	m.mu.Lock() // nothing is committed between the look and the list
+	defer m.mu.Unlock()
+	v, err := m.look(&w.wish)
+	if v == nil && err == nil {
+		m.watchers.enlist(w)
+	}
+	return v, err
+}
+
+// look judges a wish by the Machine as it is and by what has happened to it. m.mu is
+// held.
+func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
+	now := &m.rec.Load().Machine
+	if wish.FromEvent == "" && satisfies(wish.States, now.State) && now.InstanceID >= wish.Instance {
+		newest, err := m.newestTransit()
+		if err != nil {
+			return nil, err
+		}
+		return reached(now, now.State, newest), nil
+	}
+	if wish.FromEvent != "" || selfDestroyed(now) {
+		passed, err := m.store.o.Journal.EventsAfter(m.id, wish.FromEvent)
+		if err != nil {
+			return nil, err
+		}
+		if wish.Instance != "" {
+			passed = sinceUpdate(passed)
+		}
+		for i := range passed {
+			if v := judge(wish, now, &passed[i]); v != nil {
+				return v, nil
+			}
+		}
+	}
+	return hopeless(wish, now), nil
+}
+
+// selfDestroyed reports whether all that the Machine has ever been counts: it may
+// have done its work before anybody could wait for its start.
+func selfDestroyed(now *hangar.Machine) bool {
+	return now.Config.AutoDestroy && (now.State == hangar.MachineDestroying || now.State == hangar.MachineDestroyed)
+}
+
+// newestTransit returns the id of the event that brought the Machine's state.
+func (m *machine) newestTransit() (hangar.EventID, error) {
+	for limit := 1; ; limit *= 8 {
+		newest, err := m.store.o.Journal.Events(m.id, limit)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range newest {
+			if e.Type.Transits() {
+				return e.ID, nil
+			}
+		}
+		if len(newest) < limit {
+			return "", nil
+		}
+	}
+}
+
+// judge returns the verdict that events bring, which have just been committed.
+func (w *waiter) judge(now *hangar.Machine, events []hangar.Event) *verdict {
+	for i := range events {
+		if v := judge(&w.wish, now, &events[i]); v != nil {
+			return v
+		}
+	}
+	v := hopeless(&w.wish, now)
+	if v != nil && selfDestroyed(now) {
+		return &verdict{look: true}
+	}
+	return v
+}
+
+// judge says whether an event made a wish come true; now is the Machine as the event
+// left it.
+func judge(wish *hangar.MachineWait, now *hangar.Machine, e *hangar.Event) *verdict {
+	state := hangar.MachineState(e.Status)
+	if !e.Type.Transits() || now.InstanceID < wish.Instance || !satisfies(wish.States, state) {
+		return nil
+	}
+	return reached(now, state, e.ID)
+}
+
+func reached(now *hangar.Machine, state hangar.MachineState, by hangar.EventID) *verdict {
+	return &verdict{reached: hangar.MachineReached{EventID: by, State: state, Version: now.InstanceID}}
+}
+
+// hopeless says why a wish can no longer come true; nil while it can.
+func hopeless(wish *hangar.MachineWait, now *hangar.Machine) *verdict {
+	if now.InstanceID < wish.Instance {
+		// A version that was given out is the Machine's, unless its update failed.
+		return outOfReach("machine %s has no version %s, it is at %s", now.ID, wish.Instance, now.InstanceID)
+	}
+	if now.State == hangar.MachineFailed && !slices.Contains(wish.States, hangar.WaitSettled) && !slices.Contains(wish.States, hangar.MachineDestroyed) {
+		// Only a request brings it out of that, and one that was answered has done so.
+		return outOfReach("machine %s has failed and does not become %s unless it is started or updated", now.ID, joinStates(wish.States))
+	}
+	for _, s := range wish.States {
+		if now.State.CanReach(s) || s == hangar.WaitSettled && now.State != hangar.MachineDestroyed {
+			return nil
+		}
+	}
+	return outOfReach("machine %s is %s and can no longer become %s", now.ID, now.State, joinStates(wish.States))
+}
+
+func outOfReach(format string, args ...any) *verdict {
+	return &verdict{err: hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach, format, args...)}
+}
+
+// sinceUpdate leaves out the events of versions before the current one.
+func sinceUpdate(passed []hangar.Event) []hangar.Event {
+	for i, e := range slices.Backward(passed) {
+		if e.Type == hangar.EventUpdate && e.Status == string(hangar.MachineReplacing) {
+			return passed[i:]
+		}
+	}
+	return passed
+}
+
+func satisfies(wished []hangar.MachineState, state hangar.MachineState) bool {
+	return slices.Contains(wished, state) || state.Settled() && slices.Contains(wished, hangar.WaitSettled)
+}
+
+func joinStates(states []hangar.MachineState) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return strings.Join(names, " or ")
+}

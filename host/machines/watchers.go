@@ -1,0 +1,165 @@
+package machines
+
+import (
+	"context"
+	"iter"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// watchers tells those who wait for a Machine, or watch it, what happens to it. While
+// nobody does it costs nothing.
+type watchers struct {
+	mu       sync.Mutex
+	waiters  map[*waiter]struct{} // nil while nobody waits
+	next     chan struct{}        // closed at the next event or progress; nil while nobody watches
+	progress *hangar.PullProgress
+}
+
+// wait returns a channel that closes at the next event or progress, and the progress
+// of a pull that is under way.
+func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		w.next = make(chan struct{})
+	}
+	return w.next, w.progress
+}
+
+// enlist has a waiter told as soon as there is a verdict.
+func (w *watchers) enlist(x *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiters == nil {
+		w.waiters = make(map[*waiter]struct{})
+	}
+	w.waiters[x] = struct{}{}
+}
+
+// strike ends what enlist began. It may be repeated.
+func (w *watchers) strike(x *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiters, x)
+	if len(w.waiters) == 0 {
+		w.waiters = nil
+	}
+}
+
+// happened tells of events that are committed; now is the Machine as they left it.
+// The Machine's lock is held, so that events are told in their order.
+func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
+	if len(events) == 0 {
+		return
+	}
+	for _, x := range w.judge(now, events) {
+		x.waiter.tell(x.verdict) // without w.mu, for which those who wake up would queue
+	}
+}
+
+// judged is a waiter who is about to be told.
+type judged struct {
+	waiter  *waiter
+	verdict *verdict
+}
+
+// judge wakes those who watch and takes off the list those who need not wait any
+// longer.
+func (w *watchers) judge(now *hangar.Machine, events []hangar.Event) []judged {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wake()
+	list := make([]judged, 0, len(w.waiters))
+	for x := range w.waiters {
+		if v := x.judge(now, events); v != nil {
+			list = append(list, judged{x, v})
+			delete(w.waiters, x)
+		}
+	}
+	if len(w.waiters) == 0 {
+		w.waiters = nil
+	}
+	return list
+}
+
+// wake wakes those who watch. w.mu is held.
+func (w *watchers) wake() {
+	if w.next != nil {
+		close(w.next)
+		w.next = nil
+	}
+}
+
+// report tells of the progress of a pull; nil when it has ended.
+func (w *watchers) report(p *hangar.PullProgress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.progress = p
+	w.wake()
+}
+
+// since returns the Machine as it is and the events after last; for the first
+// look only the newest, from which to go on.
+func (m *machine) since(first bool, last hangar.EventID) (*hangar.Machine, []hangar.Event, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.shown(m.rec.Load())
+	var events []hangar.Event
+	var err error
+	if first {
+		events, err = m.store.o.Journal.Events(m.id, 1)
+	} else {
+		events, err = m.store.o.Journal.EventsAfter(m.id, last)
+	}
+	return &now, events, err
+}
+
+// WatchMachine implements hangar.MachineReader.
+func (s *Store) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
+	return func(yield func(hangar.MachineChange, error) bool) {
+		m, err := s.machine(ref)
+		if err != nil {
+			yield(hangar.MachineChange{}, err)
+			return
+		}
+		var last hangar.EventID
+		var told hangar.PullProgress
+		for first := true; ; first = false {
+			changed, progress := m.watchers.wait()
+			now, events, err := m.since(first, last)
+			if err != nil {
+				yield(hangar.MachineChange{}, err)
+				return
+			}
+			if first && !yield(hangar.MachineChange{Machine: now}, nil) {
+				return
+			}
+			for _, e := range events {
+				last = e.ID
+				then := *now // as the event left it
+				then.State = hangar.MachineState(e.Status)
+				if !first && !yield(hangar.MachineChange{Machine: &then, Event: &e}, nil) {
+					return
+				}
+			}
+			if progress != nil && *progress != told {
+				told = *progress
+				if !yield(hangar.MachineChange{Machine: now, Progress: progress}, nil) {
+					return
+				}
+			}
+			if now.State == hangar.MachineDestroyed {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			case <-s.work.Context.Done():
+				return
+			}
+		}
+	}
+}
