@@ -20,48 +20,48 @@ import (
 
 // boot brings a Machine from starting to started: from its memory if there is any,
 // else from its image.
-func (m *machine) boot(ctx context.Context, rec *journal.Record) error {
-	began := m.store.o.Now()
-	if handle := m.takeOver(ctx, rec); handle != nil {
-		return m.booted(rec, handle, m.store.o.Now().Sub(began))
+func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
+	began := w.store.o.Now()
+	if handle := w.takeOver(ctx, rec); handle != nil {
+		return w.booted(rec, handle, w.store.o.Now().Sub(began))
 	}
-	if err := m.clearUnlessKept(ctx, rec); err != nil {
+	if err := w.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
-	img, err := m.pull(ctx, rec)
+	img, err := w.pull(ctx, rec)
 	if err == nil {
-		rec, err = m.ready(rec, img)
+		rec, err = w.ready(rec, img)
 	}
 	if err == nil && ctx.Err() == nil {
 		var handle driver.Handle
-		limit := m.store.limits.boot
+		limit := w.store.limits.boot
 		if len(rec.Machine.Config.Mounts) > 0 {
-			limit += m.store.limits.repair
+			limit += w.store.limits.repair
 		}
-		bounded, cancel := m.patiently(ctx, limit)
-		handle, rec, err = m.launch(bounded, rec, img)
+		bounded, cancel := w.patiently(ctx, limit)
+		handle, rec, err = w.launch(bounded, rec, img)
 		cancel()
 		if err == nil {
-			return m.booted(rec, handle, m.store.o.Now().Sub(began))
+			return w.booted(rec, handle, w.store.o.Now().Sub(began))
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, errOvertaken) {
 		return errOvertaken
 	}
-	return m.notBooted(rec, err)
+	return w.notBooted(rec, err)
 }
 
 // notBooted records that a boot or a resume failed, and what follows it.
-func (m *machine) notBooted(rec *journal.Record, cause error) error {
-	m.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
-	r := nextRestart(rec, true, m.store.o.Now())
+func (w *worker) notBooted(rec *journal.Record, cause error) error {
+	w.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
+	r := nextRestart(rec, true, w.store.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		if next.Resuming {
-			forgetMemory(next, m.store.withoutDir(hangar.MessageOf(cause)))
+			forgetMemory(next, w.store.withoutDir(hangar.MessageOf(cause)))
 		}
 		next.Machine.State = hangar.MachineFailed
 		next.Handle, next.Ended = nil, false
@@ -77,37 +77,37 @@ func (m *machine) notBooted(rec *journal.Record, cause error) error {
 
 // clear makes sure that nothing of an earlier sandbox is left, be it one that has
 // ended or one whose start was never recorded.
-func (m *machine) clear(ctx context.Context, rec *journal.Record) error {
-	if m.clean && rec.Handle == nil {
+func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
+	if w.clean && rec.Handle == nil {
 		return nil
 	}
-	if err := m.store.release(ctx, m.id); err != nil {
-		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", m.id, rec.Machine.State, err)
+	if err := w.store.release(ctx, w.id); err != nil {
+		return fmt.Errorf("release the sandbox of machine %s, which is %s: %w", w.id, rec.Machine.State, err)
 	}
-	if err := errors.Join(m.store.o.Volumes.Unmount(ctx, m.id, &rec.Machine.Config), m.unmountLayer()); err != nil {
+	if err := errors.Join(w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config), w.unmountLayer()); err != nil {
 		return err
 	}
-	m.clean, m.kept = true, false
+	w.clean, w.kept = true, false
 	return nil
 }
 
 // clearUnlessKept is clear, but for a Machine whose memory this daemon has written to
 // disk: what the driver has left of it makes the resume quick.
-func (m *machine) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
-	if m.kept && rec.Snapshot {
+func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
+	if w.kept && rec.Snapshot {
 		return nil
 	}
-	return m.clear(ctx, rec)
+	return w.clear(ctx, rec)
 }
 
 // ready records what a launch begins with: no sandbox, so that one that is found
 // after a crash can only be of this launch, and the image, so that nobody removes it
 // meanwhile.
-func (m *machine) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
+func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
 	}
-	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
+	return w.proceed(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended = nil, false
 		next.Machine.ImageRef = img.Ref
 		return nil
@@ -115,50 +115,50 @@ func (m *machine) ready(rec *journal.Record, img *image.Image) (*journal.Record,
 }
 
 // launch starts the sandbox, and returns the record that it left.
-func (m *machine) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
-	m.clean = false // what spec mounts is to be unmounted
-	spec, err := m.spec(ctx, rec, img)
+func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
+	w.clean = false // what spec mounts is to be unmounted
+	spec, err := w.spec(ctx, rec, img)
 	if errors.Is(err, errRepaired) {
-		if rec, err = m.startAfresh(rec, err); err == nil {
-			spec, err = m.spec(ctx, rec, img)
+		if rec, err = w.startAfresh(rec, err); err == nil {
+			spec, err = w.spec(ctx, rec, img)
 		}
 	}
 	if err != nil {
 		return nil, rec, err
 	}
-	if err := m.capture(rec); err != nil {
+	if err := w.capture(rec); err != nil {
 		return nil, rec, err
 	}
-	if spec.SwapMB > 0 && !m.store.o.Driver.Capabilities().Swap {
-		m.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
+	if spec.SwapMB > 0 && !w.store.o.Driver.Capabilities().Swap {
+		w.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
 	}
-	m.kept, m.known = false, true
+	w.kept, w.known = false, true
 	if rec.Snapshot {
-		handle, resuming, err := m.resume(ctx, rec, spec)
+		handle, resuming, err := w.resume(ctx, rec, spec)
 		rec = resuming
 		if !errors.Is(err, driver.ErrSnapshotUnusable) {
 			return handle, rec, err
 		}
-		if rec, err = m.startAfresh(rec, err); err != nil {
+		if rec, err = w.startAfresh(rec, err); err != nil {
 			return nil, rec, err
 		}
 		// Addresses went into the sandbox that could not be resumed.
-		at, err := m.attach(ctx, rec)
+		at, err := w.attach(ctx, rec)
 		if err != nil {
 			return nil, rec, err
 		}
 		spec.NetNS = at.NetNS
 	}
-	handle, err := m.store.o.Driver.Start(ctx, spec)
+	handle, err := w.store.o.Driver.Start(ctx, spec)
 	return handle, rec, err
 }
 
 // startAfresh records that memory cannot be resumed from: a crash must not make a cold
 // boot look like a resume.
-func (m *machine) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
-	why := m.store.withoutDir(cause.Error())
-	m.note("warn", "Cannot resume from memory, starting afresh: %s", why)
-	return m.proceed(rec, func(next *journal.Record) []hangar.Event {
+func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
+	why := w.store.withoutDir(cause.Error())
+	w.note("warn", "Cannot resume from memory, starting afresh: %s", why)
+	return w.proceed(rec, func(next *journal.Record) []hangar.Event {
 		forgetMemory(next, why)
 		return nil
 	})
@@ -170,12 +170,12 @@ func (s *Store) withoutDir(text string) string {
 }
 
 // capture begins to read what the Machine prints.
-func (m *machine) capture(rec *journal.Record) error {
-	if err := m.makeDirs(); err != nil {
+func (w *worker) capture(rec *journal.Record) error {
+	if err := w.makeDirs(); err != nil {
 		return err
 	}
-	m.tidied = false
-	return m.store.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile))
+	w.tidied = false
+	return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile))
 }
 
 // forgetMemory makes the next start a cold boot that keeps the root file system,
@@ -187,32 +187,32 @@ func forgetMemory(next *journal.Record, why string) {
 
 // resume continues from the snapshot. That it does is journaled first: memory may
 // be resumed only once, because the root file system moves on with it.
-func (m *machine) resume(ctx context.Context, rec *journal.Record, spec driver.Spec) (driver.Handle, *journal.Record, error) {
-	suspender, ok := m.store.o.Driver.(driver.Suspender)
+func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Spec) (driver.Handle, *journal.Record, error) {
+	suspender, ok := w.store.o.Driver.(driver.Suspender)
 	if !ok {
 		return nil, rec, fmt.Errorf("%w: the driver cannot resume", driver.ErrSnapshotUnusable)
 	}
 	if rec.Resuming {
 		return nil, rec, fmt.Errorf("%w: the daemon was interrupted while resuming from it", driver.ErrSnapshotUnusable)
 	}
-	rec, err := m.proceed(rec, func(next *journal.Record) []hangar.Event {
+	rec, err := w.proceed(rec, func(next *journal.Record) []hangar.Event {
 		next.Resuming = true
 		return nil
 	})
 	if err != nil {
 		return nil, rec, err
 	}
-	handle, err := suspender.Resume(ctx, spec, m.path(snapshotDir))
+	handle, err := suspender.Resume(ctx, spec, w.path(snapshotDir))
 	return handle, rec, err
 }
 
 // booted records that the sandbox runs. When that fails, the next attempt takes the sandbox
 // over, with the memory that may be nowhere else.
-func (m *machine) booted(rec *journal.Record, handle driver.Handle, took time.Duration) (err error) {
-	defer func() { m.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
+func (w *worker) booted(rec *journal.Record, handle driver.Handle, took time.Duration) (err error) {
+	defer func() { w.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
 	// Out of the way before the record: where the next suspend writes there must
 	// never lie an older snapshot, which would be taken for the new one.
-	if err := m.retireSnapshot(); err != nil {
+	if err := w.retireSnapshot(); err != nil {
 		return err
 	}
 	how := "started"
@@ -220,8 +220,8 @@ func (m *machine) booted(rec *journal.Record, handle driver.Handle, took time.Du
 		how = "resumed"
 	}
 	// Who waits for the start finds it in the log.
-	m.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
-	err = m.advance(rec, func(next *journal.Record) []hangar.Event {
+	w.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
+	err = w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		next.Handle, next.Ended = handle, false
 		next.Prepared = true
@@ -236,38 +236,38 @@ func (m *machine) booted(rec *journal.Record, handle driver.Handle, took time.Du
 	if err != nil {
 		return err
 	}
-	m.reserveLayer()
-	if err := os.RemoveAll(m.path(usedDir)); err != nil {
-		m.store.o.Log.Warn("remove a used snapshot", keyMachine, m.id, keyError, err)
+	w.reserveLayer()
+	if err := os.RemoveAll(w.path(usedDir)); err != nil {
+		w.store.o.Log.Warn("remove a used snapshot", keyMachine, w.id, keyError, err)
 	}
 	return nil
 }
 
 // retireSnapshot moves the snapshot away, if there is one. That is quick, while
 // freeing what it takes may not be.
-func (m *machine) retireSnapshot() error {
-	if err := os.RemoveAll(m.path(usedDir)); err != nil {
+func (w *worker) retireSnapshot() error {
+	if err := os.RemoveAll(w.path(usedDir)); err != nil {
 		return err
 	}
-	if err := os.Rename(m.path(snapshotDir), m.path(usedDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Rename(w.path(snapshotDir), w.path(usedDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
 // attach gives the Machine its network namespace with its addresses.
-func (m *machine) attach(ctx context.Context, rec *journal.Record) (network.Attachment, error) {
-	return m.store.o.Network.Attach(ctx, network.Endpoint{ID: m.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
+func (w *worker) attach(ctx context.Context, rec *journal.Record) (network.Attachment, error) {
+	return w.store.o.Network.Attach(ctx, network.Endpoint{ID: w.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
 }
 
 // spec works out everything that the driver needs, and writes the files that the
 // Machine finds in /etc.
-func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
-	secrets, err := m.store.secrets(&rec.Machine)
+func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
+	secrets, err := w.store.secrets(&rec.Machine)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, m.store.o.PublicIP)
+	processes, err := guest.Resolve(asGuest(img), &rec.Machine, secrets, w.store.o.PublicIP)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -275,38 +275,38 @@ func (m *machine) spec(ctx context.Context, rec *journal.Record, img *image.Imag
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	if err := m.makeDirs(); err != nil {
+	if err := w.makeDirs(); err != nil {
 		return driver.Spec{}, err
 	}
-	at, err := m.attach(ctx, rec)
+	at, err := w.attach(ctx, rec)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	if err := m.mountLayer(ctx, rec); err != nil {
+	if err := w.mountLayer(ctx, rec); err != nil {
 		return driver.Spec{}, err
 	}
-	mounts, own, err := m.writeEtc(rec, img, at, files)
+	mounts, own, err := w.writeEtc(rec, img, at, files)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	volumes, err := m.mountVolumes(ctx, rec, processes[0])
+	volumes, err := w.mountVolumes(ctx, rec, processes[0])
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	local, err := m.prepareLocal(rec)
+	local, err := w.prepareLocal(rec)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	if err := m.giveRole(ctx, rec, processes); err != nil {
+	if err := w.giveRole(ctx, rec, processes); err != nil {
 		return driver.Spec{}, err
 	}
 	config := rec.Machine.Config
 	spec := driver.Spec{
-		ID: m.id, Instance: rec.Machine.InstanceID, Dir: m.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
-		Root:    driver.Root{Layers: img.Layers, Writable: m.layer(upperDir)},
+		ID: w.id, Instance: rec.Machine.InstanceID, Dir: w.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
+		Root:    driver.Root{Layers: img.Layers, Writable: w.layer(upperDir)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
 		Mounts: slices.Concat(volumes, mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
-		NetNS: at.NetNS, Output: m.path(outputFile), TTY: config.Init.TTY,
+		NetNS: at.NetNS, Output: w.path(outputFile), TTY: config.Init.TTY,
 	}
 	for _, p := range processes[1:] {
 		spec.Others = append(spec.Others, asCommand(p))

@@ -133,22 +133,22 @@ const prepareDeadline = 30 * time.Minute
 
 // prepare fetches the image of a created Machine, which then boots, or rests when
 // it was created with SkipLaunch.
-func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
-	if err := m.makeDirs(); err != nil {
+func (w *worker) prepare(ctx context.Context, rec *journal.Record) error {
+	if err := w.makeDirs(); err != nil {
 		return err
 	}
-	img, err := m.pull(ctx, rec)
+	img, err := w.pull(ctx, rec)
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
 	if err != nil {
-		m.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.ImageName(), err)
-		return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		w.note("error", "Failed to prepare image %s: %v", rec.Machine.Config.ImageName(), err)
+		return w.advance(rec, func(next *journal.Record) []hangar.Event {
 			next.Machine.State = hangar.MachineFailed
 			return []hangar.Event{failure(hangar.EventLaunch, err)}
 		})
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Prepared = true
 		next.Machine.ImageRef = img.Ref
 		if next.SkipLaunch {
@@ -161,9 +161,9 @@ func (m *machine) prepare(ctx context.Context, rec *journal.Record) error {
 }
 
 // makeDirs makes the directories of the Machine.
-func (m *machine) makeDirs() error {
+func (w *worker) makeDirs() error {
 	for _, dir := range []string{"", sandboxDir} {
-		if err := os.MkdirAll(m.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
+		if err := os.MkdirAll(w.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
 			return err
 		}
 	}
@@ -177,11 +177,11 @@ func failure(typ hangar.EventType, err error) hangar.Event {
 
 // pull returns the image of the record's current version. Once the version has had its
 // image, that is taken as long as it is on this host.
-func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
+func (w *worker) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
 	ref := rec.Machine.Config.ImageName()
 	if digest := rec.Machine.ImageRef.Digest; digest != "" {
 		if rec.Prepared && rec.Previous == nil {
-			if img, err := m.store.o.Images.Get(digest); err == nil {
+			if img, err := w.store.o.Images.Get(digest); err == nil {
 				found := *img
 				found.Ref = rec.Machine.ImageRef
 				return &found, nil
@@ -191,14 +191,14 @@ func (m *machine) pull(ctx context.Context, rec *journal.Record) (*image.Image, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, prepareDeadline)
 	defer cancel()
-	m.note("info", "Pulling container image %s", ref)
-	began := m.store.o.Now()
-	img, err := m.store.o.Images.Pull(ctx, image.Puller{Org: rec.OrgID, Slug: rec.Org, AnyRegistry: rec.AnyRegistry}, ref, func(p hangar.PullProgress) { m.watchers.report(&p) })
-	m.watchers.report(nil)
+	w.note("info", "Pulling container image %s", ref)
+	began := w.store.o.Now()
+	img, err := w.store.o.Images.Pull(ctx, image.Puller{Org: rec.OrgID, Slug: rec.Org, AnyRegistry: rec.AnyRegistry}, ref, func(p hangar.PullProgress) { w.watchers.report(&p) })
+	w.watchers.report(nil)
 	if err != nil {
 		return nil, err
 	}
-	m.note("info", "Successfully prepared image %s (%s)", ref, m.store.o.Now().Sub(began).Round(time.Millisecond))
+	w.note("info", "Successfully prepared image %s (%s)", ref, w.store.o.Now().Sub(began).Round(time.Millisecond))
 	return img, nil
 }
 

@@ -15,23 +15,23 @@ import (
 
 // destroy brings a Machine from destroying to destroyed: nothing but its record
 // and its log remains.
-func (m *machine) destroy(ctx context.Context, rec *journal.Record) error {
-	s := m.store
-	m.clean = false
-	if err := m.clear(ctx, rec); err != nil {
+func (w *worker) destroy(ctx context.Context, rec *journal.Record) error {
+	s := w.store
+	w.clean = false
+	if err := w.clear(ctx, rec); err != nil {
 		return err
 	}
-	s.o.Local.Close(m.id)
-	if err := s.o.Logs.Retire(m.id); err != nil {
+	s.o.Local.Close(w.id)
+	if err := s.o.Logs.Retire(w.id); err != nil {
 		return err
 	}
-	if err := s.o.Network.Detach(m.id); err != nil {
-		return fmt.Errorf("detach machine %s: %w", m.id, err)
+	if err := s.o.Network.Detach(w.id); err != nil {
+		return fmt.Errorf("detach machine %s: %w", w.id, err)
 	}
-	if err := errors.Join(s.o.Layers.Remove(m.id), os.RemoveAll(m.path(""))); err != nil {
+	if err := errors.Join(s.o.Layers.Remove(w.id), os.RemoveAll(w.path(""))); err != nil {
 		return err
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineDestroyed
 		next.Handle, next.Ended, next.Stop, next.Previous, next.Prepared = nil, false, nil, nil, false
 		dropSnapshot(next)

@@ -24,7 +24,7 @@ func etcFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/
 // writeEtc writes the files that the platform puts into the Machine, and returns how
 // they are mounted. The set is always the same, so that a resume finds the mounts of the
 // suspend. Of files it takes those that stand for one of its own, and returns the rest.
-func (m *machine) writeEtc(
+func (w *worker) writeEtc(
 	rec *journal.Record, img *image.Image, at network.Attachment, files []guest.File,
 ) ([]driver.Mount, []driver.File, error) {
 	hosts, err := guest.EtcHosts(asGuest(img), &rec.Machine, at.IPv4)
@@ -34,7 +34,7 @@ func (m *machine) writeEtc(
 	etc := map[string]string{
 		"/etc/hostname":    guest.EtcHostname(&rec.Machine),
 		"/etc/hosts":       hosts,
-		"/etc/resolv.conf": guest.ResolvConf(&rec.Machine, m.store.o.Nameservers),
+		"/etc/resolv.conf": guest.ResolvConf(&rec.Machine, w.store.o.Nameservers),
 	}
 	var rest []driver.File
 	for _, f := range files {
@@ -46,12 +46,12 @@ func (m *machine) writeEtc(
 	}
 	// What else the Machine has written stays as it left it; so does what it made of these.
 	keep := !resetsRoot(rec) && !rec.FreshVersion
-	if err := os.Mkdir(m.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
+	if err := os.Mkdir(w.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
 		return nil, nil, err
 	}
 	var mounts []driver.Mount
 	for _, target := range slices.Sorted(maps.Keys(etc)) {
-		path := filepath.Join(m.layer(etcDir), filepath.Base(target))
+		path := filepath.Join(w.layer(etcDir), filepath.Base(target))
 		if err := writeUnlessChanged(path, []byte(etc[target]), keep); err != nil {
 			return nil, nil, err
 		}

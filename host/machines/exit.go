@@ -14,31 +14,31 @@ import (
 )
 
 // watch waits for the main process of a started Machine to end.
-func (m *machine) watch(ctx context.Context, rec *journal.Record) error {
-	m.clean = false
-	if err := m.attached(ctx, rec); err != nil {
+func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
+	w.clean = false
+	if err := w.attached(ctx, rec); err != nil {
 		return err
 	}
-	if err := m.store.o.Volumes.Retake(ctx, m.id, &rec.Machine.Config); err != nil {
-		return m.withoutVolume(ctx, rec, err)
+	if err := w.store.o.Volumes.Retake(ctx, w.id, &rec.Machine.Config); err != nil {
+		return w.withoutVolume(ctx, rec, err)
 	}
-	watched, end := m.store.o.Volumes.Watch(ctx, m.id, &rec.Machine.Config)
-	exit, err := m.store.o.Driver.Wait(watched, rec.Handle)
+	watched, end := w.store.o.Volumes.Watch(ctx, w.id, &rec.Machine.Config)
+	exit, err := w.store.o.Driver.Wait(watched, rec.Handle)
 	lostVolume := context.Cause(watched)
 	end()
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
 	if err != nil && errors.As(lostVolume, new(VolumeLost)) {
-		return m.withoutVolume(ctx, rec, lostVolume)
+		return w.withoutVolume(ctx, rec, lostVolume)
 	}
 	if errors.Is(err, driver.ErrNotFound) {
-		exit, err = lostExit(m.store.o.Now()), nil
+		exit, err = lostExit(w.store.o.Now()), nil
 	}
 	if err != nil {
 		return err
 	}
-	return m.exited(rec, exit)
+	return w.exited(rec, exit)
 }
 
 // lostExit is the exit of a sandbox that is gone without a trace.
@@ -47,19 +47,19 @@ func lostExit(now time.Time) driver.Exit {
 }
 
 // exited records an exit that nobody asked for, and what follows it.
-func (m *machine) exited(rec *journal.Record, exit driver.Exit) error {
-	return m.exitedBecause(rec, exit, "")
+func (w *worker) exited(rec *journal.Record, exit driver.Exit) error {
+	return w.exitedBecause(rec, exit, "")
 }
 
 // exitedBecause is exited that says why; empty: as the exit tells.
-func (m *machine) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
-	r := nextRestart(rec, exit.Code != 0, m.store.o.Now())
+func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
+	r := nextRestart(rec, exit.Code != 0, w.store.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
-	m.noteExit(exit)
+	w.noteExit(exit)
 	if r.exhausted {
-		m.note("warn", "machine has reached its max restart count of %d", r.most)
+		w.note("warn", "machine has reached its max restart count of %d", r.most)
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Stop = nil
 		next.Ended = true
 		if why == "" {
@@ -108,16 +108,16 @@ func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
 	return r
 }
 
-func (m *machine) noteExit(exit driver.Exit) {
+func (w *worker) noteExit(exit driver.Exit) {
 	switch {
 	case exit.Unknown:
-		m.note("error", "Machine is gone and left no exit status")
+		w.note("error", "Machine is gone and left no exit status")
 	case exit.OOMKilled:
-		m.note("error", "Main child was killed: out of memory")
+		w.note("error", "Main child was killed: out of memory")
 	case exit.Signal != 0:
-		m.note("info", "Main child exited with signal (with signal '%s', core dumped? false)", hangar.Signal(exit.Signal))
+		w.note("info", "Main child exited with signal (with signal '%s', core dumped? false)", hangar.Signal(exit.Signal))
 	default:
-		m.note("info", "Main child exited normally with code: %d", exit.Code)
+		w.note("info", "Main child exited normally with code: %d", exit.Code)
 	}
 }
 
@@ -154,36 +154,36 @@ func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hanga
 
 // halt ends the sandbox as the record's Stop says, by force if it must, and returns
 // how it ended, or nil when there was none or its end was told already.
-func (m *machine) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
+func (w *worker) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
 	if rec.Handle == nil || rec.Ended {
-		return nil, m.clear(ctx, rec)
+		return nil, w.clear(ctx, rec)
 	}
-	m.clean = false
-	exit, err := m.stopSandbox(ctx, rec)
+	w.clean = false
+	exit, err := w.stopSandbox(ctx, rec)
 	switch {
 	case ctx.Err() != nil:
 		return nil, errOvertaken
 	case errors.Is(err, driver.ErrNotFound):
-		exit = lostExit(m.store.o.Now())
+		exit = lostExit(w.store.o.Now())
 	case err != nil:
-		m.store.o.Log.Error("ending a machine by force", keyMachine, m.id, keyState, rec.Machine.State, keyError, err)
-		m.note("warn", "Machine cannot be stopped, ending it by force")
-		exit = lostExit(m.store.o.Now())
+		w.store.o.Log.Error("ending a machine by force", keyMachine, w.id, keyState, rec.Machine.State, keyError, err)
+		w.note("warn", "Machine cannot be stopped, ending it by force")
+		exit = lostExit(w.store.o.Now())
 	}
-	return &exit, m.clear(ctx, rec)
+	return &exit, w.clear(ctx, rec)
 }
 
-func (m *machine) stopSandbox(ctx context.Context, rec *journal.Record) (driver.Exit, error) {
+func (w *worker) stopSandbox(ctx context.Context, rec *journal.Record) (driver.Exit, error) {
 	stop := rec.Stop
 	if stop == nil {
 		stop = howToStop(rec.Machine.Config, hangar.MachineStop{})
 	}
-	ctx, cancel := context.WithTimeout(ctx, stop.Grace+m.store.limits.stop)
+	ctx, cancel := context.WithTimeout(ctx, stop.Grace+w.store.limits.stop)
 	defer cancel()
-	if err := m.attached(ctx, rec); err != nil {
+	if err := w.attached(ctx, rec); err != nil {
 		return driver.Exit{}, err
 	}
-	d := m.store.o.Driver
+	d := w.store.o.Driver
 	if err := d.Stop(ctx, rec.Handle, stop.Signal, stop.Grace); err != nil && !errors.Is(err, driver.ErrNotFound) {
 		return driver.Exit{}, err
 	}
@@ -191,15 +191,15 @@ func (m *machine) stopSandbox(ctx context.Context, rec *journal.Record) (driver.
 }
 
 // end brings a Machine from stopping to stopped.
-func (m *machine) end(ctx context.Context, rec *journal.Record) error {
-	exit, err := m.halt(ctx, rec)
+func (w *worker) end(ctx context.Context, rec *journal.Record) error {
+	exit, err := w.halt(ctx, rec)
 	if err != nil {
 		return err
 	}
 	if exit != nil {
-		m.noteExit(*exit)
+		w.noteExit(*exit)
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStopped
 		next.Stop, next.Handle, next.Ended = nil, nil, false
 		dropSnapshot(next)
@@ -212,16 +212,16 @@ func (m *machine) end(ctx context.Context, rec *journal.Record) error {
 
 // again brings a Machine from restarting to starting: after its pause, when the
 // policy restarts it, or after its stop, when somebody asked.
-func (m *machine) again(ctx context.Context, rec *journal.Record) error {
+func (w *worker) again(ctx context.Context, rec *journal.Record) error {
 	if rec.Stop != nil {
-		exit, err := m.halt(ctx, rec)
+		exit, err := w.halt(ctx, rec)
 		if err != nil {
 			return err
 		}
 		if exit != nil {
-			m.noteExit(*exit)
+			w.noteExit(*exit)
 		}
-		return m.advance(rec, func(next *journal.Record) []hangar.Event {
+		return w.advance(rec, func(next *journal.Record) []hangar.Event {
 			next.Stop, next.Handle, next.Ended = nil, nil, false
 			if exit == nil {
 				return nil
@@ -229,13 +229,13 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 			return []hangar.Event{exitEvent(*exit, true, true, 0)}
 		})
 	}
-	if err := m.clear(ctx, rec); err != nil {
+	if err := w.clear(ctx, rec); err != nil {
 		return err
 	}
-	if pause.For(ctx, rec.RestartAt.Sub(m.store.o.Now())) != nil {
+	if pause.For(ctx, rec.RestartAt.Sub(w.store.o.Now())) != nil {
 		return errOvertaken
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarting
 		next.Handle, next.Ended, next.RestartAt = nil, false, time.Time{}
 		return []hangar.Event{{Type: hangar.EventStart, Source: hangar.SourceAgent}}
@@ -243,28 +243,28 @@ func (m *machine) again(ctx context.Context, rec *journal.Record) error {
 }
 
 // tidy releases what a Machine at rest does not need.
-func (m *machine) tidy(ctx context.Context, rec *journal.Record) error {
-	if err := m.clearUnlessKept(ctx, rec); err != nil {
+func (w *worker) tidy(ctx context.Context, rec *journal.Record) error {
+	if err := w.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
-	unused := []string{m.path(usedDir)}
+	unused := []string{w.path(usedDir)}
 	if !rec.Snapshot {
-		unused = append(unused, m.path(snapshotDir))
+		unused = append(unused, w.path(snapshotDir))
 	}
 	for _, dir := range unused {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}
-	m.store.o.Local.Close(m.id)
-	if err := m.store.o.Logs.Release(m.id); err != nil {
+	w.store.o.Local.Close(w.id)
+	if err := w.store.o.Logs.Release(w.id); err != nil {
 		return err
 	}
-	m.tidied = true
+	w.tidied = true
 	if rec.Handle == nil {
 		return nil
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended = nil, false
 		return nil
 	})

@@ -11,9 +11,9 @@ import (
 )
 
 // mountLayer mounts the writable layer that a boot or a resume is to find.
-func (m *machine) mountLayer(ctx context.Context, rec *journal.Record) error {
+func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	size := int64(rec.Machine.Config.RootfsGB()) << 30
-	err := m.store.o.Layers.Mount(ctx, m.id, size, resetsRoot(rec))
+	err := w.store.o.Layers.Mount(ctx, w.id, size, resetsRoot(rec))
 	if errors.Is(err, rootfs.ErrDamaged) {
 		return &hangar.Error{
 			Code: hangar.CodeFailedPrecondition, Reason: hangar.ReasonRootfsDamaged, Err: err,
@@ -24,20 +24,20 @@ func (m *machine) mountLayer(ctx context.Context, rec *journal.Record) error {
 }
 
 // unmountLayer ends the use of the writable layer, also by the socket that is in it.
-func (m *machine) unmountLayer() error {
-	m.store.o.Local.Close(m.id)
-	return m.onDisk(m.store.o.Layers.Unmount(m.id))
+func (w *worker) unmountLayer() error {
+	w.store.o.Local.Close(w.id)
+	return w.onDisk(w.store.o.Layers.Unmount(w.id))
 }
 
 // syncLayer puts the writable layer on the disk.
-func (m *machine) syncLayer() error { return m.onDisk(m.store.o.Layers.Sync(m.id)) }
+func (w *worker) syncLayer() error { return w.onDisk(w.store.o.Layers.Sync(w.id)) }
 
 // onDisk tells of what did not reach the disk. That is lost, which is no reason to keep the
 // Machine from coming to rest: what it has synced itself, it was told of.
-func (m *machine) onDisk(err error) error {
+func (w *worker) onDisk(err error) error {
 	if errors.Is(err, rootfs.ErrLost) {
-		m.note("error", "Not all that was written to the root file system reached the disk")
-		m.store.o.Log.Error("put a writable layer on the disk", keyMachine, m.id, keyError, err)
+		w.note("error", "Not all that was written to the root file system reached the disk")
+		w.store.o.Log.Error("put a writable layer on the disk", keyMachine, w.id, keyError, err)
 		return nil
 	}
 	return err
@@ -45,9 +45,9 @@ func (m *machine) onDisk(err error) error {
 
 // reserveLayer sees to it that the next boot finds room for what the platform writes, also
 // if the Machine has filled its layer. A boot without that may still go well.
-func (m *machine) reserveLayer() {
-	if err := m.store.o.Layers.Reserve(m.id); err != nil {
-		m.store.o.Log.Warn("reserve room for the next start", keyMachine, m.id, keyError, err)
+func (w *worker) reserveLayer() {
+	if err := w.store.o.Layers.Reserve(w.id); err != nil {
+		w.store.o.Log.Warn("reserve room for the next start", keyMachine, w.id, keyError, err)
 	}
 }
 

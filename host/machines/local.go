@@ -33,12 +33,12 @@ type LocalAPI interface {
 // The Machine may write there, as root: images change the mode of the socket. So the host
 // only renames into the directory, never opens or follows what is in it, and removes
 // something from it only here, while there is no sandbox.
-func (m *machine) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
-	dir := m.layer(localDir)
-	if err := m.clearLocal(rec); err != nil {
+func (w *worker) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
+	dir := w.layer(localDir)
+	if err := w.clearLocal(rec); err != nil {
 		return nil, err
 	}
-	if err := m.openLocal(rec); err != nil {
+	if err := w.openLocal(rec); err != nil {
 		return nil, err
 	}
 	return []driver.Mount{
@@ -49,9 +49,9 @@ func (m *machine) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 
 // clearLocal removes what a boot is not to find, and of a Machine that goes on no more
 // than what a rename cannot replace.
-func (m *machine) clearLocal(rec *journal.Record) error {
-	dir := m.layer(localDir)
-	m.store.o.Local.Close(m.id) // of a start that failed, or of a sandbox that was not tidied yet
+func (w *worker) clearLocal(rec *journal.Record) error {
+	dir := w.layer(localDir)
+	w.store.o.Local.Close(w.id) // of a start that failed, or of a sandbox that was not tidied yet
 	if !rec.Snapshot {
 		return os.RemoveAll(dir)
 	}
@@ -68,19 +68,19 @@ func (m *machine) clearLocal(rec *journal.Record) error {
 }
 
 // openLocal makes the socket of a Machine.
-func (m *machine) openLocal(rec *journal.Record) error {
-	dir := m.layer(localDir)
+func (w *worker) openLocal(rec *journal.Record) error {
+	dir := w.layer(localDir)
 	// Nothing above it is made: without its layer the Machine has no socket.
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // every user of the Machine passes through
 		return err
 	}
-	return m.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
+	return w.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
 // reopenLocal makes the socket of a Machine that has run on without a daemon. What goes
 // wrong must not keep the Machine from being taken back.
-func (m *machine) reopenLocal(rec *journal.Record) {
-	if err := m.openLocal(rec); err != nil {
-		m.store.o.Log.Error("local API of a machine", keyMachine, m.id, keyError, err)
+func (w *worker) reopenLocal(rec *journal.Record) {
+	if err := w.openLocal(rec); err != nil {
+		w.store.o.Log.Error("local API of a machine", keyMachine, w.id, keyError, err)
 	}
 }

@@ -70,13 +70,13 @@ var errRepaired = errors.New("a volume was not closed when its machine was suspe
 
 // mountVolumes opens what the Machine mounts. While its memory is of use, nothing on the
 // volumes is touched; else their roots become the run user's.
-func (m *machine) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
+func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
 	var mounts []driver.Mount
 	if len(rec.Machine.Config.Mounts) > 0 {
-		m.clean, m.tidied = false, false
+		w.clean, w.tidied = false, false
 	}
 	for i, mount := range rec.Machine.Config.Mounts {
-		dir, repaired, err := m.store.o.Volumes.Mount(ctx, m.id, &rec.Machine.Config, i)
+		dir, repaired, err := w.store.o.Volumes.Mount(ctx, w.id, &rec.Machine.Config, i)
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func (m *machine) mountVolumes(ctx context.Context, rec *journal.Record, user gu
 			return nil, errRepaired
 		}
 		if !rec.Snapshot {
-			m.note("info", "Mounting %s at %s w/ uid: %d, gid: %d and chmod 0755", mount.Volume, mount.Path, user.UID, user.GID)
+			w.note("info", "Mounting %s at %s w/ uid: %d, gid: %d and chmod 0755", mount.Volume, mount.Path, user.UID, user.GID)
 			if err := errors.Join(os.Chown(dir, int(user.UID), int(user.GID)), os.Chmod(dir, 0o755)); err != nil { //nolint:gosec // as everywhere
 				return nil, fmt.Errorf("mount volume %s: %w", mount.Volume, err)
 			}
@@ -96,20 +96,20 @@ func (m *machine) mountVolumes(ctx context.Context, rec *journal.Record, user gu
 
 // withoutVolume ends a Machine that has lost a volume: what it goes on to do would be
 // lost as well. The next boot repairs the volume.
-func (m *machine) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
+func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
 	var lost VolumeLost
 	if !errors.As(err, &lost) {
 		return err
 	}
-	m.store.o.Log.Error("machine lost a volume", keyMachine, m.id, keyVolume, lost.Volume(), keyError, lost.Unwrap())
-	m.note("error", "Volume %s was lost, ending the machine", lost.Volume())
-	if err := lost.Record(m.id); err != nil {
+	w.store.o.Log.Error("machine lost a volume", keyMachine, w.id, keyVolume, lost.Volume(), keyError, lost.Unwrap())
+	w.note("error", "Volume %s was lost, ending the machine", lost.Volume())
+	if err := lost.Record(w.id); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, m.store.limits.release)
+	bounded, cancel := context.WithTimeout(ctx, w.store.limits.release)
 	defer cancel()
-	d := m.store.o.Driver
-	exit := lostExit(m.store.o.Now())
+	d := w.store.o.Driver
+	exit := lostExit(w.store.o.Now())
 	if err := d.Stop(bounded, rec.Handle, sigKill, 0); err == nil {
 		if ended, err := d.Wait(bounded, rec.Handle); err == nil {
 			exit = ended
@@ -121,5 +121,5 @@ func (m *machine) withoutVolume(ctx context.Context, rec *journal.Record, err er
 	if exit.Code == 0 {
 		exit.Code = 137 // whatever it says: its policy shall see a failure
 	}
-	return m.exitedBecause(rec, exit, lost.Error())
+	return w.exitedBecause(rec, exit, lost.Error())
 }

@@ -42,7 +42,7 @@ func (s *Store) Reattach(ctx context.Context) {
 	group.SetLimit(recoverers)
 	for _, m := range s.all() {
 		group.Go(func() error {
-			m.reattach(ctx)
+			m.worker.reattach(ctx)
 			return nil
 		})
 	}
@@ -93,7 +93,7 @@ func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 		}
 		m := s.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID] && !s.layerMounted(rec.Machine.ID))
 		m.busy = busy
-		m.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
+		m.worker.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
 		s.add(m)
 		return nil
 	})
@@ -118,7 +118,8 @@ func timeOf(id string) uint64 {
 // newMachine returns the Machine of a record, with its lease, if it has one; clean
 // says that nothing of a sandbox of it can be on the host.
 func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
-	m := &machine{store: s, id: rec.Machine.ID, lease: lease, clean: clean}
+	m := &machine{store: s, id: rec.Machine.ID, lease: lease}
+	m.worker = worker{machine: m, clean: clean}
 	m.rec.Store(rec)
 	return m
 }
@@ -126,68 +127,68 @@ func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool)
 // reattach takes back the sandbox of a record, if there is one. What goes wrong
 // with one Machine must not keep the others from being served: the step of its
 // state meets the fault again and acts on it.
-func (m *machine) reattach(ctx context.Context) {
-	rec := m.rec.Load()
+func (w *worker) reattach(ctx context.Context) {
+	rec := w.rec.Load()
 	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
 		return
 	}
 	// The output first: what a sandbox wrote while nobody read is still there.
-	if err := m.store.o.Logs.Capture(rec.Machine.Ref(), m.path(outputFile)); err != nil {
-		m.store.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
+	if err := w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)); err != nil {
+		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
 	}
 	if !rec.Ended {
-		m.reopenLocal(rec)
-		m.resumeRole()
+		w.reopenLocal(rec)
+		w.resumeRole()
 	}
-	if err := m.attached(ctx, rec); err != nil {
-		m.store.o.Log.Error("take back machine", keyMachine, m.id, keyError, err)
+	if err := w.attached(ctx, rec); err != nil {
+		w.store.o.Log.Error("take back machine", keyMachine, w.id, keyError, err)
 	}
 }
 
 // attached makes sure that the driver knows the sandbox of the record's handle, of
 // which there may be nothing left. Without that, the driver's word that there is no
 // such sandbox would mean nothing.
-func (m *machine) attached(ctx context.Context, rec *journal.Record) error {
-	if m.known {
+func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
+	if w.known {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, m.store.limits.recover)
+	bounded, cancel := context.WithTimeout(ctx, w.store.limits.recover)
 	defer cancel()
-	switch err := m.store.o.Driver.Recover(bounded, rec.Handle); {
+	switch err := w.store.o.Driver.Recover(bounded, rec.Handle); {
 	case errors.Is(err, driver.ErrNotFound):
-		m.store.o.Log.Warn("machine left no sandbox", keyMachine, m.id, keyState, rec.Machine.State)
+		w.store.o.Log.Warn("machine left no sandbox", keyMachine, w.id, keyState, rec.Machine.State)
 	case err != nil:
 		return err
 	}
-	m.known = true
+	w.known = true
 	return nil
 }
 
 // takeOver returns the handle of a sandbox that runs although it was never
 // recorded: the daemon was killed after it had asked for it and before it had the
 // answer. It returns nil when there is none that can be used.
-func (m *machine) takeOver(ctx context.Context, rec *journal.Record) driver.Handle {
-	adopter, ok := m.store.o.Driver.(driver.Adopter)
-	if !ok || !m.unrecorded {
+func (w *worker) takeOver(ctx context.Context, rec *journal.Record) driver.Handle {
+	adopter, ok := w.store.o.Driver.(driver.Adopter)
+	if !ok || !w.unrecorded {
 		return nil
 	}
-	m.unrecorded = false
-	if err := m.capture(rec); err != nil {
-		m.store.o.Log.Error("capture output", keyMachine, m.id, keyError, err)
+	w.unrecorded = false
+	if err := w.capture(rec); err != nil {
+		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
 		return nil
 	}
-	bounded, cancel := m.patiently(ctx, m.store.limits.boot)
+	bounded, cancel := w.patiently(ctx, w.store.limits.boot)
 	defer cancel()
-	handle, err := adopter.Adopt(bounded, m.id, m.path(sandboxDir))
+	handle, err := adopter.Adopt(bounded, w.id, w.path(sandboxDir))
 	if err != nil {
 		if !errors.Is(err, driver.ErrNotFound) {
-			m.store.o.Log.Warn("take over an unrecorded sandbox", keyMachine, m.id, keyError, err)
+			w.store.o.Log.Warn("take over an unrecorded sandbox", keyMachine, w.id, keyError, err)
 		}
 		return nil
 	}
-	m.known = true
-	m.reopenLocal(rec)
-	m.resumeRole()
+	w.known = true
+	w.reopenLocal(rec)
+	w.resumeRole()
 	return handle
 }
 

@@ -11,8 +11,8 @@ import (
 
 // replace puts the new version of a Machine in place. Until its image is on the
 // host nothing of the old one is touched; if that fails the old one stays.
-func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
-	img, err := m.pull(ctx, rec)
+func (w *worker) replace(ctx context.Context, rec *journal.Record) error {
+	img, err := w.pull(ctx, rec)
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
@@ -20,33 +20,33 @@ func (m *machine) replace(ctx context.Context, rec *journal.Record) error {
 	switch {
 	case err != nil && running && rec.Stop != nil:
 		// It was being restarted when the update came: that was promised, too.
-		return m.endPrevious(ctx, rec)
+		return w.endPrevious(ctx, rec)
 	case err != nil:
-		return m.rollBack(rec, err)
+		return w.rollBack(rec, err)
 	case running:
-		return m.endPrevious(ctx, rec)
+		return w.endPrevious(ctx, rec)
 	}
-	if err := m.clear(ctx, rec); err != nil {
+	if err := w.clear(ctx, rec); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(m.path(snapshotDir)); err != nil {
+	if err := os.RemoveAll(w.path(snapshotDir)); err != nil {
 		return err
 	}
-	return m.replaced(rec, img)
+	return w.replaced(rec, img)
 }
 
 // endPrevious stops the sandbox of the old version.
-func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
+func (w *worker) endPrevious(ctx context.Context, rec *journal.Record) error {
 	old := *rec
 	old.Stop = howToStop(rec.Previous.Config, hangar.MachineStop{})
-	exit, err := m.halt(ctx, &old)
+	exit, err := w.halt(ctx, &old)
 	if err != nil {
 		return err
 	}
 	if exit != nil {
-		m.noteExit(*exit)
+		w.noteExit(*exit)
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Handle, next.Ended, next.Stop = nil, false, nil
 		if exit == nil {
 			return nil
@@ -55,12 +55,12 @@ func (m *machine) endPrevious(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-func (m *machine) replaced(rec *journal.Record, img *image.Image) error {
+func (w *worker) replaced(rec *journal.Record, img *image.Image) error {
 	launch := rec.Previous.State == hangar.MachineStarted && !rec.SkipLaunch
 	if !launch {
-		m.note("info", "machine was in a non-started state prior to the update so leaving the new version stopped")
+		w.note("info", "machine was in a non-started state prior to the update so leaving the new version stopped")
 	}
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Previous, next.Handle, next.Ended, next.Stop = nil, nil, false, nil
 		next.Prepared = true
 		next.FreshVersion = true
@@ -77,9 +77,9 @@ func (m *machine) replaced(rec *journal.Record, img *image.Image) error {
 }
 
 // rollBack returns to the version before an update that failed.
-func (m *machine) rollBack(rec *journal.Record, cause error) error {
-	m.note("error", "Failed to update, keeping the version before: %s", hangar.MessageOf(cause))
-	return m.advance(rec, func(next *journal.Record) []hangar.Event {
+func (w *worker) rollBack(rec *journal.Record, cause error) error {
+	w.note("error", "Failed to update, keeping the version before: %s", hangar.MessageOf(cause))
+	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		before := next.Previous
 		next.Previous = nil
 		next.AnyRegistry = before.AnyRegistry

@@ -155,30 +155,30 @@ func (s *Store) renewRole(ctx context.Context, id hangar.MachineID, due roleDue)
 
 // giveRole sees to the token of a Machine that is about to run, or to go on. Without
 // one it runs nevertheless. What was due of the boot before is so no longer.
-func (m *machine) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
-	m.roleMu.Lock()
-	defer m.roleMu.Unlock()
-	m.store.roles.forget(m.id)
+func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
+	w.roleMu.Lock()
+	defer w.roleMu.Unlock()
+	w.store.roles.forget(w.id)
 	if !guest.AssumesRole(processes) {
-		return errors.Join(removeFile(m.path(roleFile)), removeFile(m.roleToken()))
+		return errors.Join(removeFile(w.path(roleFile)), removeFile(w.roleToken()))
 	}
-	if err := os.WriteFile(m.path(roleFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(w.path(roleFile), nil, 0o600); err != nil {
 		return err
 	}
-	due, err := m.putRole(ctx, rec)
+	due, err := w.putRole(ctx, rec)
 	if err == nil {
-		m.store.roles.set(m.id, roleDue{at: due})
+		w.store.roles.set(w.id, roleDue{at: due})
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	m.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
-	m.store.roles.set(m.id, roleDue{told: true}.retry(m.store.o.Now()))
+	w.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
+	w.store.roles.set(w.id, roleDue{told: true}.retry(w.store.o.Now()))
 	if rec.Snapshot {
 		return nil // what it had when it was suspended is its own
 	}
-	return removeFile(m.roleToken())
+	return removeFile(w.roleToken())
 }
 
 // resumeRole goes on with the token of a Machine that has run on without a daemon.

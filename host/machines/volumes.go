@@ -60,7 +60,7 @@ func (s *Store) AwaitEnd(ctx context.Context, ref hangar.MachineRef) {
 // MayRun reports whether the sandbox of a Machine may still be there and use its volumes.
 func (s *Store) MayRun(id hangar.MachineID) bool {
 	m := s.find(id)
-	return s.unread[id] || m != nil && !m.clean
+	return s.unread[id] || m != nil && !m.worker.clean
 }
 
 // First returns the first Machine of an App; empty: it has none.

@@ -1,0 +1,210 @@
+package machines
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/admission"
+	"github.com/hangar-platform/hangar/host/journal"
+)
+
+// transition is one change of a Machine's record, from the decision to what follows from it. The
+// Machine's lock is held for all of it.
+type transition struct {
+	m       *machine
+	current *journal.Record
+	next    *journal.Record
+	events  []hangar.Event
+	lease   *hangar.Lease          // the Machine's from then on
+	secrets *journal.SealedSecrets // of the version that the change makes; nil: it has none, or makes none
+	busy    time.Time              // until when it has said that it is
+	freed   Claims                 // what is taken from a Machine that is destroyed; else nil
+	load    admission.Load         // that it was promised until now
+}
+
+// commitWith is commit that also makes lease the Machine's and keeps the secrets of
+// the version that alter makes. A Machine that is destroyed has neither, and leaves memory.
+func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
+	t := &transition{m: m, current: m.rec.Load(), lease: lease, secrets: secrets}
+	if err := t.decide(alter); err != nil {
+		return nil, err
+	}
+	if err := t.prepare(); err != nil {
+		return nil, err
+	}
+	if t.freed != nil {
+		defer t.freed.Done()
+	}
+	if err := m.store.o.Journal.Commit(t.put); err != nil {
+		t.undo()
+		return nil, notRecorded(m.id, err)
+	}
+	t.settle()
+	return t.next, nil
+}
+
+// decide works out the next record.
+func (t *transition) decide(alter change) error {
+	before := &t.current.Machine
+	if before.State == hangar.MachineDestroyed {
+		return refusal(hangar.VerbUpdate, before.State)
+	}
+	record := *t.current
+	t.next = &record
+	next := &t.next.Machine
+	now := t.m.store.o.Now()
+	t.events = alter(t.next)
+	stamp(t.events, next.State, now)
+	if before.State != next.State && !before.State.CanBecome(next.State) {
+		return fmt.Errorf("machine %s cannot turn from %s into %s", t.m.id, before.State, next.State)
+	}
+	if len(t.events) > 0 {
+		next.UpdatedAt = wholeSecond(now)
+	}
+	if before.State != next.State {
+		t.next.Since = now
+	}
+	if before.Config.Schedule != next.Config.Schedule {
+		t.next.Scheduled = now // what was due by another schedule is none of this one's
+	}
+	if keepsConnections(t.current) && !keepsConnections(t.next) {
+		t.next.Losses++
+	}
+	if t.destroys() {
+		t.lease = nil
+	}
+	t.busy = t.m.busyAfter(t.next)
+	return nil
+}
+
+func (t *transition) destroys() bool { return t.next.Machine.State == hangar.MachineDestroyed }
+
+// prepare takes what the next record needs: its values in the pool, room on the host and the
+// locks of volumes. Requests are let in no more, unless the record says so.
+func (t *transition) prepare() (err error) {
+	if err := t.m.store.o.Journal.Pool().Seal(&t.next.Machine.Config); err != nil {
+		return notRecorded(t.m.id, err)
+	}
+	if t.load, err = t.m.store.room.Admit(t.m.id, loadOf(t.next)); err != nil {
+		return err
+	}
+	if t.destroys() {
+		t.freed = t.m.store.o.Volumes.Release(t.m.id, &t.current.Machine.Config)
+	}
+	if t.next.Machine.State != hangar.MachineStarted {
+		t.m.gate.Shut() // before it is told to stop, so that nobody is let in meanwhile
+	}
+	return nil
+}
+
+// put makes the change a part of a commit.
+func (t *transition) put(tx *journal.Tx) error {
+	if t.destroys() {
+		return errors.Join(tx.PutDestroyed(t.next), t.freed.Put(tx), appendEvents(tx, t.m.id, t.events))
+	}
+	for _, part := range []func(*journal.Tx) error{t.putRecord, t.putVersion, t.putBeside} {
+		if err := part(tx); err != nil {
+			return err
+		}
+	}
+	return appendEvents(tx, t.m.id, t.events)
+}
+
+func (t *transition) putRecord(tx *journal.Tx) error {
+	return errors.Join(tx.PutMachine(t.next), putSecrets(tx, t.secrets))
+}
+
+// putVersion keeps a version that is new, and drops the secrets of one that will not boot again.
+func (t *transition) putVersion(tx *journal.Tx) error {
+	if t.current.Previous != nil && t.next.Previous == nil {
+		if err := keepSecrets(tx, t.next); err != nil {
+			return err
+		}
+	}
+	if t.next.Machine.InstanceID <= t.current.Machine.InstanceID {
+		return nil
+	}
+	return tx.PutVersion(t.m.id, hangar.MachineVersion{Version: t.next.Machine.InstanceID, Config: t.next.Machine.Config})
+}
+
+// putBeside keeps what is no part of the record.
+func (t *transition) putBeside(tx *journal.Tx) error {
+	if t.busy != t.m.busy {
+		if err := tx.PutBusy(t.m.id, t.busy); err != nil {
+			return err
+		}
+	}
+	if t.lease != t.m.lease {
+		return tx.PutLease(t.m.id, t.lease)
+	}
+	return nil
+}
+
+// undo gives back what prepare has taken, after a commit that failed.
+func (t *transition) undo() {
+	t.m.store.room.Set(t.m.id, t.load)
+	t.m.setGate(t.current)
+}
+
+// settle makes a change visible that is committed.
+func (t *transition) settle() {
+	m := t.m
+	m.store.room.Set(m.id, loadOf(t.next))
+	if t.freed != nil {
+		t.freed.Settle()
+	}
+	m.lease, m.busy = t.lease, t.busy
+	m.rec.Store(t.next)
+	m.remember(t.events)
+	m.began = t.next
+	m.observe(t.current, t.next)
+	m.watchers.happened(&t.next.Machine, t.events)
+	if t.destroys() {
+		m.store.remove(m)
+	}
+}
+
+// observe lets what follows the record from outside know that it changed. m.mu is
+// held.
+func (m *machine) observe(before, now *journal.Record) {
+	m.checkHealth(before, now)
+	if before.Machine.State == hangar.MachineStarting && now.Machine.State == hangar.MachineStarted {
+		m.unsuspendable.Store(false)
+	}
+	if now.Machine.State != hangar.MachineStarted {
+		m.files.close()
+		m.probes.drop()
+	}
+	m.setGate(now)
+	if before.Machine.Config.Schedule != now.Machine.Config.Schedule {
+		m.store.rescheduled()
+	}
+}
+
+// notRecorded is the error of a change that did not get into the journal.
+func notRecorded(id hangar.MachineID, err error) error {
+	if errors.Is(err, journal.ErrClosed) {
+		return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down", Err: err}
+	}
+	return fmt.Errorf("commit machine %s: %w", id, err)
+}
+
+// stamp gives events their ids, the time and the state that they brought.
+func stamp(events []hangar.Event, state hangar.MachineState, now time.Time) {
+	for i := range events {
+		events[i].ID = hangar.NewEventID(now)
+		events[i].Status = string(state)
+		events[i].Timestamp = now.UnixMilli()
+	}
+}
+
+func appendEvents(tx *journal.Tx, id hangar.MachineID, events []hangar.Event) error {
+	for _, e := range events {
+		if err := tx.AppendEvent(id, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}

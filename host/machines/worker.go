@@ -1,0 +1,151 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// worker makes the record of a Machine true, one step after the other. It has a goroutine while
+// there is something to do or to watch; what it knows of the host is that goroutine's alone.
+type worker struct {
+	*machine
+
+	clean      bool // nothing of an earlier sandbox can be on the host
+	kept       bool // all that can be there is what the driver keeps for a resume
+	known      bool // the driver was asked to recover the record's handle, and has answered
+	unrecorded bool // a sandbox may run whose handle did not get into the record
+	tidied     bool // a Machine at rest holds nothing that it does not need
+}
+
+// advance commits a step's result, unless the Machine is no longer what the step
+// began with.
+func (w *worker) advance(from *journal.Record, alter change) error {
+	_, err := w.proceed(from, alter)
+	return err
+}
+
+// proceed is advance for a step that goes on with the record that it made.
+func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.began != from {
+		return from, errOvertaken
+	}
+	next, err := w.commit(alter)
+	if err != nil {
+		return from, err
+	}
+	return next, nil
+}
+
+// patiently returns a context for an effect that had better be finished, because
+// something is lost when it is cut off. It ends when the Machine was asked something
+// else, or after limit; the end of the daemon it outlives for a while.
+func (w *worker) patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	patient, cancel := context.WithTimeout(w.store.effects, limit)
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), errOvertaken) {
+			cancel()
+		}
+	})
+	return patient, func() { stop(); cancel() }
+}
+
+// The pauses between attempts of a step that fails.
+const (
+	minStepPause = 200 * time.Millisecond
+	maxStepPause = 10 * time.Second
+)
+
+// work runs one step after the other until there is nothing to do.
+func (w *worker) work() {
+	delay := minStepPause
+	for {
+		rec, ctx := w.begin()
+		if rec == nil {
+			return
+		}
+		err := w.step(ctx, rec)
+		switch {
+		case err == nil, errors.Is(err, errOvertaken):
+			delay = minStepPause
+			continue
+		case ctx.Err() != nil:
+			continue
+		}
+		w.store.o.Log.Error("machine step", keyMachine, w.id, keyState, rec.Machine.State, keyError, err)
+		w.mu.Lock()
+		w.dirty = true
+		w.mu.Unlock()
+		_ = pause.For(ctx, delay)
+		delay = min(2*delay, maxStepPause)
+	}
+}
+
+// begin returns the record to work on and a context that ends when the record is
+// overtaken, or nil when the worker may end.
+func (w *worker) begin() (*journal.Record, context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.interrupt != nil {
+		w.interrupt(nil)
+		w.interrupt = nil
+	}
+	rec := w.rec.Load()
+	if w.store.work.Context.Err() != nil || !w.dirty && w.idle(rec) {
+		w.working = false
+		return nil, nil
+	}
+	w.dirty = false
+	w.began = rec
+	ctx, cancel := context.WithCancelCause(w.store.work.Context)
+	w.interrupt = cancel
+	return rec, ctx
+}
+
+// idle reports whether nothing is left to do for the record.
+func (w *worker) idle(rec *journal.Record) bool {
+	switch rec.Machine.State {
+	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
+		return rec.Handle == nil && w.tidied
+	case hangar.MachineDestroyed:
+		return true
+	default:
+		return false
+	}
+}
+
+// step does what the record's state asks for. It returns when that is committed,
+// or when ctx ended.
+func (w *worker) step(ctx context.Context, rec *journal.Record) error {
+	switch rec.Machine.State {
+	case hangar.MachineCreated:
+		return w.prepare(ctx, rec)
+	case hangar.MachineStarting:
+		return w.boot(ctx, rec)
+	case hangar.MachineStarted:
+		return w.watch(ctx, rec)
+	case hangar.MachineStopping:
+		return w.end(ctx, rec)
+	case hangar.MachineSuspending:
+		return w.suspend(ctx, rec)
+	case hangar.MachineRestarting:
+		return w.again(ctx, rec)
+	case hangar.MachineReplacing:
+		return w.replace(ctx, rec)
+	case hangar.MachineDestroying:
+		return w.destroy(ctx, rec)
+	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
+		return w.tidy(ctx, rec)
+	case hangar.MachineDestroyed:
+		return nil
+	default:
+		return fmt.Errorf("machine %s is in unknown state %q", w.id, rec.Machine.State)
+	}
+}
