@@ -8,7 +8,7 @@ import (
 
 // AcquireLease implements hangar.MachineService.
 func (m *Machines) AcquireLease(ctx context.Context, ref hangar.MachineRef, in hangar.LeaseAcquire) (hangar.Lease, error) {
-	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) (hangar.Lease, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.Lease, error) {
 		if err := in.Normalize(); err != nil {
 			return hangar.Lease{}, err
 		}
@@ -19,7 +19,9 @@ func (m *Machines) AcquireLease(ctx context.Context, ref hangar.MachineRef, in h
 // MachineLease implements hangar.MachineService. Whoever may only read learns who
 // holds the lease, and not the nonce.
 func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (hangar.Lease, error) {
-	lease, err := ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) (hangar.Lease, error) { return a.MachineLease(ctx, ref) })
+	lease, err := ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.Lease, error) {
+		return a.MachineLease(ctx, ref)
+	})
 	if err != nil {
 		return lease, err
 	}
@@ -32,7 +34,7 @@ func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (han
 
 // ReleaseLease implements hangar.MachineService.
 func (m *Machines) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.ReleaseLease(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.ReleaseLease(ctx, ref) })
 }
 
 // platform is ctx for what the platform does because of what somebody asked of

@@ -61,7 +61,8 @@ func (t logToken) String() string {
 
 // hostLog is the part of a query that one host answers.
 type hostLog struct {
-	agent hangar.Agent
+	host  hangar.HostID
+	agent hangar.LogAgent
 	query hangar.LogQuery
 }
 
@@ -95,7 +96,7 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery)
 		}
 		part := q
 		part.Limit, part.Token = max(1, limit/len(ids)), token[id]
-		logs = append(logs, hostLog{agent: agent, query: part})
+		logs = append(logs, hostLog{host: id, agent: agent, query: part})
 	}
 	if len(logs) == 0 && away != nil {
 		return rec, nil, nil, away
@@ -142,7 +143,7 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 		group.Go(func() (err error) {
 			pages[i], err = part.agent.Logs(bounded, rec.ID, part.query)
 			if err != nil && unreachable(err) && len(logs) > 1 {
-				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.agent.Host().ID, keyError, err)
+				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.host, keyError, err)
 				pages[i], err = hangar.LogPage{Next: part.query.Token}, nil
 			}
 			return err
@@ -155,7 +156,7 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	for i, part := range logs {
 		page.Entries = append(page.Entries, pages[i].Entries...)
 		if next := pages[i].Next; next != "" {
-			token[part.agent.Host().ID] = next
+			token[part.host] = next
 		}
 	}
 	if len(logs) > 1 {

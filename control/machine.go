@@ -127,7 +127,7 @@ func (c *Control) create(
 // afterFailure finds out what a failed creation left. A host that refused has
 // nothing; of one that did not answer nobody knows, so it is asked. As long as it
 // does not say, the reservation stays.
-func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim, failure error) (*hangar.Machine, error) {
+func (c *Control) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *claim, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
 	default:
@@ -149,7 +149,7 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.Agent, r *claim
 }
 
 // confirm makes a Machine that its host has the user's, or undoes it.
-func (c *Control) confirm(ctx context.Context, agent hangar.Agent, r *claim) error {
+func (c *Control) confirm(ctx context.Context, agent hangar.MachineAgent, r *claim) error {
 	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
 		if made, err := agent.Machine(ctx, r.ref()); err == nil && gone(made.State) {

@@ -9,7 +9,7 @@ import (
 
 // KeepMachineBusy implements hangar.MachineBusier.
 func (m *Machines) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl time.Duration) (hangar.MachineBusy, error) {
-	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) (hangar.MachineBusy, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.MachineBusy, error) {
 		if err := hangar.CheckBusy(ttl); err != nil {
 			return hangar.MachineBusy{}, err
 		}

@@ -29,20 +29,24 @@ func (m *Machines) MachineMetadata(ctx context.Context, ref hangar.MachineRef) (
 
 // SetMachineMetadata implements hangar.MachineService.
 func (m *Machines) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.SetMachineMetadata(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.SetMachineMetadata(ctx, ref, in) })
 }
 
 // RemoveMachineMetadata implements hangar.MachineService.
 func (m *Machines) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRef, key string) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.RemoveMachineMetadata(ctx, ref, key) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error {
+		return a.RemoveMachineMetadata(ctx, ref, key)
+	})
 }
 
 // ReplaceMachineMetadata implements hangar.MachineService.
 func (m *Machines) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.ReplaceMachineMetadata(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error {
+		return a.ReplaceMachineMetadata(ctx, ref, in)
+	})
 }
 
 // MergeMachineMetadata implements hangar.MachineService.
 func (m *Machines) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.MergeMachineMetadata(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.MergeMachineMetadata(ctx, ref, in) })
 }

@@ -70,7 +70,7 @@ func machineNotFound(id hangar.MachineID) error {
 
 // owner returns the host of a Machine, and what the host knows it by, for a caller who may do
 // action to it.
-func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.Agent, hangar.MachineRef, error) {
+func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.MachineAgent, hangar.MachineRef, error) {
 	r, ref, err := m.reservation(ctx, ref, action)
 	if err != nil {
 		return nil, ref, err
@@ -81,7 +81,7 @@ func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hang
 
 // ask passes a question about one Machine on to its host.
 func ask[T any](
-	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.Agent, hangar.MachineRef) (T, error),
+	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.MachineAgent, hangar.MachineRef) (T, error),
 ) (T, error) {
 	agent, ref, err := m.owner(ctx, ref, action)
 	if err != nil {
@@ -92,7 +92,7 @@ func ask[T any](
 }
 
 // order passes an order to one Machine on to its host.
-func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.Agent, hangar.MachineRef) error) error {
+func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.MachineAgent, hangar.MachineRef) error) error {
 	agent, ref, err := m.owner(ctx, ref, action)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.
 
 // UpdateMachine implements hangar.MachineService.
 func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) (*hangar.Machine, error) {
+	return ask(ctx, m, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) (*hangar.Machine, error) {
 		if err := checkConfig(&in.Config); err != nil {
 			return nil, err
 		}
@@ -136,29 +136,29 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 
 // StartMachine implements hangar.MachineService.
 func (m *Machines) StartMachine(ctx context.Context, ref hangar.MachineRef) (hangar.StartResult, error) {
-	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) (hangar.StartResult, error) {
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.StartResult, error) {
 		return a.StartMachine(ctx, ref)
 	})
 }
 
 // StopMachine implements hangar.MachineService.
 func (m *Machines) StopMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineStop) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.StopMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.StopMachine(ctx, ref, in) })
 }
 
 // SuspendMachine implements hangar.MachineService.
 func (m *Machines) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.SuspendMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.SuspendMachine(ctx, ref) })
 }
 
 // RestartMachine implements hangar.MachineService.
 func (m *Machines) RestartMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineRestart) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.RestartMachine(ctx, ref, in) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.RestartMachine(ctx, ref, in) })
 }
 
 // SignalMachine implements hangar.MachineService.
 func (m *Machines) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig hangar.Signal) error {
-	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) error { return a.SignalMachine(ctx, ref, sig) })
+	return m.order(ctx, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.SignalMachine(ctx, ref, sig) })
 }
 
 // DestroyMachine implements hangar.MachineService. The name of the Machine is free
@@ -188,19 +188,19 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 
 // CordonMachine implements hangar.MachineService.
 func (m *Machines) CordonMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.CordonMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.CordonMachine(ctx, ref) })
 }
 
 // UncordonMachine implements hangar.MachineService.
 func (m *Machines) UncordonMachine(ctx context.Context, ref hangar.MachineRef) error {
-	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.MachineRef) error { return a.UncordonMachine(ctx, ref) })
+	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.UncordonMachine(ctx, ref) })
 }
 
 // AwaitMachine implements hangar.MachineAwaiter, as far as the Machine's host does.
 func (m *Machines) AwaitMachine(
 	ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait, told func(hangar.MachineReached, error),
 ) (func(), error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) (func(), error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (func(), error) {
 		if awaiter, ok := a.(hangar.MachineAwaiter); ok {
 			return awaiter.AwaitMachine(ctx, ref, in, told)
 		}
@@ -210,28 +210,28 @@ func (m *Machines) AwaitMachine(
 
 // WaitMachine implements hangar.MachineService.
 func (m *Machines) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) (hangar.MachineReached, error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.MachineReached, error) {
 		return a.WaitMachine(ctx, ref, in)
 	})
 }
 
 // MachineEvents implements hangar.MachineService.
 func (m *Machines) MachineEvents(ctx context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.Event, error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) ([]hangar.Event, error) {
 		return a.MachineEvents(ctx, ref, limit)
 	})
 }
 
 // MachineVersions implements hangar.MachineService.
 func (m *Machines) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
 		return a.MachineVersions(ctx, ref)
 	})
 }
 
 // MachineProcesses implements hangar.MachineService.
 func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) ([]hangar.Process, error) {
-	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.Agent, ref hangar.MachineRef) ([]hangar.Process, error) {
+	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) ([]hangar.Process, error) {
 		return a.MachineProcesses(ctx, ref)
 	})
 }
@@ -253,7 +253,9 @@ func (m *Machines) ExecMachine(
 
 // DialMachine implements hangar.MachineService.
 func (m *Machines) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.Agent, ref hangar.MachineRef) (net.Conn, error) { return a.DialMachine(ctx, ref, port) })
+	return ask(ctx, m, ref, hangar.ActionControl, func(a hangar.MachineAgent, ref hangar.MachineRef) (net.Conn, error) {
+		return a.DialMachine(ctx, ref, port)
+	})
 }
 
 // WatchMachine implements hangar.MachineService.

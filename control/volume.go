@@ -81,7 +81,7 @@ func lastKnown(row hangar.VolumeRow) *hangar.Volume {
 
 // order passes what shall be done with a volume on to its host.
 func (v *Volumes) order(
-	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.Agent, hangar.VolumeRef) (*hangar.VolumeRow, error),
+	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.VolumeAgent, hangar.VolumeRef) (*hangar.VolumeRow, error),
 ) (*hangar.Volume, error) {
 	row, err := v.find(ctx, ref, action)
 	if err != nil {
@@ -240,7 +240,7 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 
 // UpdateVolume implements hangar.VolumeService.
 func (v *Volumes) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hangar.VolumeUpdate) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.VolumeAgent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		if err := in.Validate(); err != nil {
 			return nil, err
 		}
@@ -250,7 +250,7 @@ func (v *Volumes) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in han
 
 // ExtendVolume implements hangar.VolumeService.
 func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (hangar.VolumeExtended, error) {
-	volume, err := v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	volume, err := v.order(ctx, ref, hangar.ActionWrite, func(a hangar.VolumeAgent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		now, err := a.VolumeRow(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -285,14 +285,14 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 
 // DestroyVolume implements hangar.VolumeService.
 func (v *Volumes) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionDelete, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return v.order(ctx, ref, hangar.ActionDelete, func(a hangar.VolumeAgent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		return a.DestroyVolume(ctx, ref)
 	})
 }
 
 // UndeleteVolume implements hangar.VolumeService.
 func (v *Volumes) UndeleteVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Volume, error) {
-	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.Agent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return v.order(ctx, ref, hangar.ActionWrite, func(a hangar.VolumeAgent, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 		return a.UndeleteVolume(ctx, ref)
 	})
 }

@@ -151,7 +151,7 @@ func badRegion(rule string, args ...any) error {
 }
 
 // createAt finds out, when it fails, whether the host has the volume all the same.
-func (v *Volumes) createAt(ctx context.Context, agent hangar.Agent, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
+func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
 	row, err := agent.CreateVolume(ctx, spec)
 	if err == nil || !unreachable(err) {
 		return row, err
