@@ -167,7 +167,7 @@ func (s *Store) unneeded(ids []hangar.SnapshotID) []hangar.SnapshotID {
 			filling[rec.Volume.Filling.Snapshot] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id hangar.SnapshotID) bool { return filling[id] || s.archiver.pinned(id) || s.drilled(id) })
+	return slices.DeleteFunc(slices.Clone(ids), func(id hangar.SnapshotID) bool { return filling[id] || s.archiver.pinned(id) || s.drills.reads(id) })
 }
 
 func errNoArchive() error {

@@ -31,18 +31,21 @@ type drillRecord struct {
 
 // drills are those of a Store.
 type drills struct {
+	store *Store
+
 	mu       sync.Mutex                                        // held while a change is committed
 	byApp    map[hangar.AppID]*drillRecord                     // replaced, never changed in place; guarded by mu
 	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
 }
 
-func (d *drills) init() {
+func (d *drills) init(s *Store) {
+	d.store = s
 	d.byApp = make(map[hangar.AppID]*drillRecord)
 	d.progress = make(map[hangar.AppID]*atomic.Pointer[hangar.Progress])
 }
 
-// of reports whether drills of an App of a name are known. mu is held.
-func (d *drills) of(app hangar.AppName) bool {
+// named reports whether drills of an App of a name are known. mu is held.
+func (d *drills) named(app hangar.AppName) bool {
 	for _, rec := range d.byApp {
 		if rec.Latest.App == app {
 			return true
@@ -53,14 +56,24 @@ func (d *drills) of(app hangar.AppName) bool {
 
 // VolumeDrill implements hangar.VolumeAgent.
 func (s *Store) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	rec := s.drills.byApp[of]
+	return s.drills.of(of)
+}
+
+// DrillVolumes implements hangar.VolumeAgent.
+func (s *Store) DrillVolumes(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
+	return s.drills.begin(of)
+}
+
+// of returns the latest drill of an App.
+func (d *drills) of(of hangar.AppID) (*hangar.VolumeDrill, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	rec := d.byApp[of]
 	if rec == nil {
 		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of the App was tried out yet")
 	}
 	drill := rec.Latest
-	if at := s.drills.progress[of]; at != nil {
+	if at := d.progress[of]; at != nil {
 		if p := at.Load(); p != nil {
 			drill.Progress = *p
 		}
@@ -68,26 +81,26 @@ func (s *Store) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeD
 	return &drill, nil
 }
 
-// DrillVolumes implements hangar.VolumeAgent.
-func (s *Store) DrillVolumes(ctx context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
-	if s.o.Archive == nil {
+// begin begins a drill of an App.
+func (d *drills) begin(of hangar.AppID) (*hangar.VolumeDrill, error) {
+	if d.store.o.Archive == nil {
 		return nil, errNoArchive()
 	}
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	before := s.drills.byApp[of]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.byApp[of]
 	if before != nil && before.Latest.FinishedAt.IsZero() {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
 			"failed_precondition: a drill of App %q is under way since %s", before.Latest.App, before.Latest.StartedAt.Format(time.RFC3339))
 	}
-	records := s.recordsOf(of)
+	records := d.store.recordsOf(of)
 	volume, snapshot, ok := pickDrill(records, rand.IntN)
 	if !ok {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound,
 			"failed_precondition: the App has no snapshot that could be tried out")
 	}
 	next := drillRecord{Scratch: hangar.NewVolumeID(), Latest: hangar.VolumeDrill{
-		App: records[0].Volume.App, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(s.o.Now()),
+		App: records[0].Volume.App, Volume: volume, Snapshot: snapshot, StartedAt: wholeSecond(d.store.o.Now()),
 	}}
 	if before != nil {
 		next.Passed = before.Passed
@@ -95,10 +108,10 @@ func (s *Store) DrillVolumes(ctx context.Context, of hangar.AppID) (*hangar.Volu
 			next.Scratch = before.Scratch // what is left of it goes first
 		}
 	}
-	if err := s.putDrill(of, &next); err != nil {
+	if err := d.put(of, &next); err != nil {
 		return nil, err
 	}
-	s.work.Go(func() { s.drill(s.work.Context, of) })
+	d.store.work.Go(func() { d.run(d.store.work.Context, of) })
 	return &next.Latest, nil
 }
 
@@ -129,10 +142,10 @@ func (s *Store) recordsOf(of hangar.AppID) []*journal.VolumeRecord {
 	return list
 }
 
-// putDrill makes durable what is known of the drills of an App; nil: nothing. s.drills.mu
+// put makes durable what is known of the drills of an App; nil: nothing. d.mu
 // is held.
-func (s *Store) putDrill(of hangar.AppID, rec *drillRecord) error {
-	all := maps.Clone(s.drills.byApp)
+func (d *drills) put(of hangar.AppID, rec *drillRecord) error {
+	all := maps.Clone(d.byApp)
 	if rec == nil {
 		delete(all, of)
 	} else {
@@ -142,63 +155,63 @@ func (s *Store) putDrill(of hangar.AppID, rec *drillRecord) error {
 	if err != nil {
 		return fmt.Errorf("encode drills: %w", err)
 	}
-	err = s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
+	err = d.store.o.Journal.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingDrills, value) })
 	if err != nil {
 		return fmt.Errorf("commit drill of app %s: %w", of, err)
 	}
-	s.drills.byApp = all
+	d.byApp = all
 	return nil
 }
 
-// changeDrill is putDrill for the drill that is under way.
-func (s *Store) changeDrill(of hangar.AppID, alter func(next *drillRecord)) error {
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	next := *s.drills.byApp[of]
+// change is put for the drill that is under way.
+func (d *drills) change(of hangar.AppID, alter func(next *drillRecord)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := *d.byApp[of]
 	alter(&next)
-	return s.putDrill(of, &next)
+	return d.put(of, &next)
 }
 
-// readDrills takes up what the journal knows of drills.
-func (s *Store) readDrills() error {
-	value, err := s.o.Journal.Setting(settingDrills)
+// read takes up what the journal knows of drills.
+func (d *drills) read() error {
+	value, err := d.store.o.Journal.Setting(settingDrills)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	if err := json.Unmarshal(value, &s.drills.byApp); err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := json.Unmarshal(value, &d.byApp); err != nil {
 		// They begin anew; what scratch there is, is nobody's.
-		s.o.Log.Error("what is known of drills cannot be read", keyError, err)
-		s.drills.byApp = make(map[hangar.AppID]*drillRecord)
+		d.store.o.Log.Error("what is known of drills cannot be read", keyError, err)
+		d.byApp = make(map[hangar.AppID]*drillRecord)
 	}
-	for _, rec := range s.drills.byApp {
+	for _, rec := range d.byApp {
 		if !rec.Passed.IsZero() {
-			s.metrics.passed(rec.Latest.App, rec.Passed)
+			d.store.metrics.passed(rec.Latest.App, rec.Passed)
 		}
 	}
 	return nil
 }
 
-// resumeDrills begins again what an earlier daemon left under way.
-func (s *Store) resumeDrills() {
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	for of, rec := range s.drills.byApp {
+// resume begins again what an earlier daemon left under way.
+func (d *drills) resume() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for of, rec := range d.byApp {
 		if rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
-			s.work.Go(func() { s.drill(s.work.Context, of) })
+			d.store.work.Go(func() { d.run(d.store.work.Context, of) })
 		}
 	}
 }
 
-// drilled reports whether a drill is about to read a snapshot.
-func (s *Store) drilled(id hangar.SnapshotID) bool {
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	for _, rec := range s.drills.byApp {
+// reads reports whether a drill is about to read a snapshot.
+func (d *drills) reads(id hangar.SnapshotID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, rec := range d.byApp {
 		if rec.Latest.FinishedAt.IsZero() && rec.Latest.Snapshot == id {
 			return true
 		}

@@ -62,12 +62,12 @@ func (s *Store) Round(ctx context.Context) {
 		due := dueDrill(of, s.drills.byApp[of], records, now)
 		s.drills.mu.Unlock()
 		if due {
-			if _, err := s.DrillVolumes(ctx, of); err != nil && ctx.Err() == nil {
+			if _, err := s.drills.begin(of); err != nil && ctx.Err() == nil {
 				s.o.Log.Error("begin a drill", keyApp, records[0].Volume.App, keyError, err)
 			}
 		}
 	}
-	s.forgetDrills(apps)
+	s.drills.forget(apps)
 }
 
 // takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
@@ -109,20 +109,20 @@ func (v *volume) expire(now time.Time) error {
 	return err
 }
 
-// forgetDrills drops what is known of drills of Apps that have no volumes any more.
-func (s *Store) forgetDrills(apps map[hangar.AppID][]*journal.VolumeRecord) {
-	s.drills.mu.Lock()
-	defer s.drills.mu.Unlock()
-	for of, rec := range s.drills.byApp {
+// forget drops what is known of drills of Apps that have no volumes any more.
+func (d *drills) forget(apps map[hangar.AppID][]*journal.VolumeRecord) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for of, rec := range d.byApp {
 		if len(apps[of]) > 0 || rec.Latest.FinishedAt.IsZero() || rec.Scratch != "" {
 			continue
 		}
-		if err := s.putDrill(of, nil); err != nil {
-			s.o.Log.Error("forget drills", keyApp, of, keyError, err)
+		if err := d.put(of, nil); err != nil {
+			d.store.o.Log.Error("forget drills", keyApp, of, keyError, err)
 			return
 		}
-		if app := rec.Latest.App; !s.drills.of(app) {
-			s.metrics.forget(app)
+		if app := rec.Latest.App; !d.named(app) {
+			d.store.metrics.forget(app)
 		}
 	}
 }

@@ -258,7 +258,7 @@ func (v *volume) base(ctx context.Context, view view) (*archive.Base, func(), er
 // takeUpSnapshots sees to what an earlier daemon left under way. A snapshot that it was
 // reading when it was killed is given up: that may have been long ago.
 func (s *Store) takeUpSnapshots() error {
-	if err := s.readDrills(); err != nil {
+	if err := s.drills.read(); err != nil {
 		return err
 	}
 	for _, v := range s.all() {
@@ -275,6 +275,6 @@ func (s *Store) takeUpSnapshots() error {
 			}
 		}
 	}
-	s.resumeDrills()
+	s.drills.resume()
 	return nil
 }

@@ -20,31 +20,31 @@ import (
 // more.
 const drillReserve = 1 << 30
 
-// drill carries out the drill of an App that is recorded as under way. When ctx ends
+// run carries out the drill of an App that is recorded as under way. When ctx ends
 // first, the next daemon begins again.
-func (s *Store) drill(ctx context.Context, of hangar.AppID) {
+func (d *drills) run(ctx context.Context, of hangar.AppID) {
 	var org hangar.OrgID
-	if records := s.recordsOf(of); len(records) > 0 {
+	if records := d.store.recordsOf(of); len(records) > 0 {
 		org = records[0].OrgID
 	}
-	release, err := s.trials.Acquire(ctx, org)
+	release, err := d.store.trials.Acquire(ctx, org)
 	if err != nil {
 		return
 	}
 	defer release()
 	progress := new(atomic.Pointer[hangar.Progress])
-	s.drills.mu.Lock()
-	rec := s.drills.byApp[of]
-	s.drills.progress[of] = progress
-	s.drills.mu.Unlock()
+	d.mu.Lock()
+	rec := d.byApp[of]
+	d.progress[of] = progress
+	d.mu.Unlock()
 	defer func() {
-		s.drills.mu.Lock()
-		defer s.drills.mu.Unlock()
-		delete(s.drills.progress, of)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.progress, of)
 	}()
 	if !rec.Latest.FinishedAt.IsZero() { // all that is left of it is scratch
-		if s.cleared(ctx, rec) {
-			s.recordDrill(ctx, of, func(next *drillRecord) {
+		if d.cleared(ctx, rec) {
+			d.record(ctx, of, func(next *drillRecord) {
 				if !next.Latest.FinishedAt.IsZero() {
 					next.Scratch = ""
 				}
@@ -52,17 +52,17 @@ func (s *Store) drill(ctx context.Context, of hangar.AppID) {
 		}
 		return
 	}
-	failure := s.try(ctx, rec, func(p hangar.Progress) { progress.Store(&p) })
-	cleared := s.cleared(ctx, rec)
+	failure := d.try(ctx, rec, func(p hangar.Progress) { progress.Store(&p) })
+	cleared := d.cleared(ctx, rec)
 	if ctx.Err() == nil {
-		s.drillEnded(ctx, of, rec, failure, cleared)
+		d.ended(ctx, of, rec, failure, cleared)
 	}
 }
 
 // try restores a snapshot to a scratch volume, whose key is in memory alone, and checks
 // that all of it is there.
-func (s *Store) try(ctx context.Context, rec *drillRecord, progress func(hangar.Progress)) (err error) {
-	store, err := s.archiveSoon(ctx)
+func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar.Progress)) (err error) {
+	store, err := d.store.archiveSoon(ctx)
 	if err != nil {
 		return err
 	}
@@ -70,21 +70,21 @@ func (s *Store) try(ctx context.Context, rec *drillRecord, progress func(hangar.
 	if err != nil {
 		return archiveFault("read", err)
 	}
-	if err := s.clearScratch(ctx, rec.Scratch); err != nil {
+	if err := d.clearScratch(ctx, rec.Scratch); err != nil {
 		return err
 	}
 	spec := devices.Spec{ID: rec.Scratch, Size: entry.VolumeSize, Key: make([]byte, keySize)}
 	_, _ = rand.Read(spec.Key) // never fails: crypto/rand.Read aborts the program instead
-	if err := s.o.Devices.Create(ctx, spec); err != nil {
+	if err := d.store.o.Devices.Create(ctx, spec); err != nil {
 		return err
 	}
-	device, err := s.o.Devices.Attach(ctx, spec)
+	device, err := d.store.o.Devices.Attach(ctx, spec)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, finish.Do(ctx, closing, device.Close)) }()
 	err = fillDevice(ctx, device, func(target Target) error {
-		room, err := s.roomy(ctx, target, drilling, spec.ID, drillReserve)
+		room, err := d.store.roomy(ctx, target, drilling, spec.ID, drillReserve)
 		if err != nil {
 			return err
 		}
@@ -120,9 +120,9 @@ func compare(ctx context.Context, store Archive, device Device, entry archive.En
 	return err
 }
 
-// drillEnded publishes how a drill went. cleared: nothing is left of its scratch volume.
-func (s *Store) drillEnded(ctx context.Context, of hangar.AppID, rec *drillRecord, failure error, cleared bool) {
-	now := wholeSecond(s.o.Now())
+// ended publishes how a drill went. cleared: nothing is left of its scratch volume.
+func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, failure error, cleared bool) {
+	now := wholeSecond(d.store.o.Now())
 	drill := rec.Latest
 	result, fault := resultPassed, ""
 	switch {
@@ -131,9 +131,9 @@ func (s *Store) drillEnded(ctx context.Context, of hangar.AppID, rec *drillRecor
 	case failure != nil:
 		result, fault = resultFailed, hangar.MessageOf(failure)
 	}
-	s.metrics.drilled(drill.App, result, now)
-	s.tellOfDrill(of, &drill, result, fault, failure)
-	s.recordDrill(ctx, of, func(next *drillRecord) {
+	d.store.metrics.drilled(drill.App, result, now)
+	d.tell(of, &drill, result, fault, failure)
+	d.record(ctx, of, func(next *drillRecord) {
 		next.Latest.FinishedAt, next.Latest.Passed, next.Latest.Fault = now, failure == nil, fault
 		next.Postponed = result == resultPostponed
 		if failure == nil {
@@ -143,21 +143,21 @@ func (s *Store) drillEnded(ctx context.Context, of hangar.AppID, rec *drillRecor
 			next.Scratch = ""
 		}
 	})
-	v := s.byID(drill.Volume)
+	v := d.store.byID(drill.Volume)
 	if v == nil {
 		return
 	}
 	e := hangar.VolumeEvent{Type: hangar.VolumeEventDrill, Snapshot: drill.Snapshot, Fault: fault, Text: "A drill of a snapshot " + result}
 	if failure == nil {
-		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", s.takenAt(v, drill.Snapshot))
+		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", d.store.takenAt(v, drill.Snapshot))
 	}
 	v.failed("record a drill", v.tell(e))
 }
 
-// recordDrill changes what is known of the drills of an App.
-func (s *Store) recordDrill(ctx context.Context, of hangar.AppID, alter func(next *drillRecord)) {
-	if err := s.changeDrill(of, alter); err != nil && ctx.Err() == nil {
-		s.o.Log.Error("record how a drill went", keyApp, of, keyError, err)
+// record changes what is known of the drills of an App.
+func (d *drills) record(ctx context.Context, of hangar.AppID, alter func(next *drillRecord)) {
+	if err := d.change(of, alter); err != nil && ctx.Err() == nil {
+		d.store.o.Log.Error("record how a drill went", keyApp, of, keyError, err)
 	}
 }
 
@@ -171,58 +171,58 @@ func (s *Store) takenAt(v *volume, id hangar.SnapshotID) string {
 	return "an unknown time"
 }
 
-// tellOfDrill says aloud when a snapshot cannot be restored: whoever runs the server and
+// tell says aloud when a snapshot cannot be restored: whoever runs the server and
 // whoever runs the App have to know before they need it.
-func (s *Store) tellOfDrill(of hangar.AppID, drill *hangar.VolumeDrill, result, fault string, failure error) {
+func (d *drills) tell(of hangar.AppID, drill *hangar.VolumeDrill, result, fault string, failure error) {
 	switch result {
 	case resultPassed:
-		s.o.Log.Info("drill of a snapshot passed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot)
+		d.store.o.Log.Info("drill of a snapshot passed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot)
 		return
 	case resultPostponed:
-		s.o.Log.Warn("drill of a snapshot postponed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
+		d.store.o.Log.Warn("drill of a snapshot postponed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
 		return
 	}
-	s.o.Log.Error("DRILL FAILED: a snapshot cannot be restored", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
-	machine := s.drillWitness(of, drill)
+	d.store.o.Log.Error("DRILL FAILED: a snapshot cannot be restored", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot, keyError, failure)
+	machine := d.witness(of, drill)
 	if machine == "" {
 		return // there is no log of the App
 	}
-	s.o.Logs.Append(hangar.MachineRef{AppID: of, ID: machine}, hangar.LogRunner, "error", fmt.Sprintf(
+	d.store.o.Logs.Append(hangar.MachineRef{AppID: of, ID: machine}, hangar.LogRunner, "error", fmt.Sprintf(
 		"DRILL FAILED: snapshot %s of volume %s cannot be restored: %s", drill.Snapshot, drill.Volume, fault))
 }
 
-// drillWitness is the Machine in whose log a drill is told of: the one that has the volume,
+// witness is the Machine in whose log a drill is told of: the one that has the volume,
 // or any of the App. Volumes that are left of an App which was destroyed have none.
-func (s *Store) drillWitness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.MachineID {
-	if v := s.byID(drill.Volume); v != nil {
+func (d *drills) witness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.MachineID {
+	if v := d.store.byID(drill.Volume); v != nil {
 		if by := v.rec.Load().Volume.AttachedMachine; by != "" {
 			return by
 		}
 	}
-	if !slices.ContainsFunc(s.recordsOf(of), func(rec *journal.VolumeRecord) bool { return !rec.Volume.State.Gone() }) {
+	if !slices.ContainsFunc(d.store.recordsOf(of), func(rec *journal.VolumeRecord) bool { return !rec.Volume.State.Gone() }) {
 		return ""
 	}
-	return s.o.Machines.First(of)
+	return d.store.o.Machines.First(of)
 }
 
 // clearScratch removes a scratch volume, whatever there is of it.
-func (s *Store) clearScratch(ctx context.Context, id hangar.VolumeID) error {
+func (d *drills) clearScratch(ctx context.Context, id hangar.VolumeID) error {
 	if id == "" {
 		return nil
 	}
 	return finish.Do(ctx, closing, func(ctx finish.Context) error {
-		if err := s.o.Devices.Release(ctx, id); err != nil {
+		if err := d.store.o.Devices.Release(ctx, id); err != nil {
 			return err
 		}
-		return s.o.Devices.Remove(ctx, id)
+		return d.store.o.Devices.Remove(ctx, id)
 	})
 }
 
 // cleared is clearScratch after a drill, whatever has become of it.
-func (s *Store) cleared(ctx context.Context, rec *drillRecord) bool {
-	err := s.clearScratch(ctx, rec.Scratch)
+func (d *drills) cleared(ctx context.Context, rec *drillRecord) bool {
+	err := d.clearScratch(ctx, rec.Scratch)
 	if err != nil {
-		s.o.Log.Error("remove the scratch volume of a drill", keyApp, rec.Latest.App, keyVolume, rec.Scratch, keyError, err)
+		d.store.o.Log.Error("remove the scratch volume of a drill", keyApp, rec.Latest.App, keyVolume, rec.Scratch, keyError, err)
 	}
 	return err == nil
 }

@@ -135,7 +135,7 @@ func New(o Options) *Store {
 		trials: fairsem.New[hangar.OrgID](1), purging: semaphore.NewWeighted(1),
 	}
 	s.archiver.init()
-	s.drills.init()
+	s.drills.init(s)
 	return s
 }
 
