@@ -45,6 +45,8 @@ const (
 
 // archiver is the archive as the Store uses it.
 type archiver struct {
+	store *Store
+
 	opening *semaphore.Weighted // held while the archive is opened
 	open    bool                // guarded by opening
 	failed  time.Time           // of the last attempt; guarded by opening
@@ -56,41 +58,41 @@ type archiver struct {
 	pins map[hangar.SnapshotID]int // new ones are made on them; guarded by mu
 }
 
-func (a *archiver) init() {
+func (a *archiver) init(s *Store) {
+	a.store = s
 	a.opening = semaphore.NewWeighted(1)
 	a.collect = make(chan struct{}, 1)
 	a.pins = make(map[hangar.SnapshotID]int)
 }
 
-// archive returns the archive, open.
-func (s *Store) archive(ctx context.Context) (Archive, error) {
-	if s.o.Archive == nil {
+// get returns the archive, open.
+func (a *archiver) get(ctx context.Context) (Archive, error) {
+	if a.store.o.Archive == nil {
 		return nil, errNoArchive()
 	}
-	a := &s.archiver
 	if err := a.opening.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer a.opening.Release(1)
 	if a.open {
-		return s.o.Archive, nil
+		return a.store.o.Archive, nil
 	}
-	if s.work.Context.Err() != nil {
+	if a.store.work.Context.Err() != nil {
 		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down"}
 	}
-	if a.fault == nil || time.Since(a.failed) >= s.o.ArchivePatience/archiveTries {
+	if a.fault == nil || time.Since(a.failed) >= a.store.o.ArchivePatience/archiveTries {
 		bounded, cancel := context.WithTimeout(ctx, archiveOpening)
 		defer cancel()
-		if a.fault = s.o.Archive.Open(bounded); a.fault == nil {
+		if a.fault = a.store.o.Archive.Open(bounded); a.fault == nil {
 			a.open = true
-			return s.o.Archive, nil
+			return a.store.o.Archive, nil
 		}
 		if ctx.Err() != nil {
 			a.fault = nil // says nothing of the archive
 			return nil, ctx.Err()
 		}
 		a.failed = time.Now()
-		s.o.Log.Error("open the archive of snapshots", keyError, a.fault)
+		a.store.o.Log.Error("open the archive of snapshots", keyError, a.fault)
 	}
 	return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be used", Err: a.fault}
 }
@@ -98,18 +100,18 @@ func (s *Store) archive(ctx context.Context) (Archive, error) {
 // TryArchive opens the archive of snapshots before anybody needs it, so that the log tells at
 // once of one that cannot be used. It is tried again when it is needed.
 func (s *Store) TryArchive(ctx context.Context) {
-	if _, err := s.archive(ctx); err != nil && ctx.Err() == nil {
+	if _, err := s.archiver.get(ctx); err != nil && ctx.Err() == nil {
 		s.o.Log.Warn("no snapshots can be taken or restored until that is mended; see --snapshots")
 	}
 }
 
-// archiveSoon is archive for those who can wait until it is back.
-func (s *Store) archiveSoon(ctx context.Context) (Archive, error) {
-	pause := time.NewTicker(s.o.ArchivePatience / archiveTries)
+// getSoon is get for those who can wait until it is back.
+func (a *archiver) getSoon(ctx context.Context) (Archive, error) {
+	pause := time.NewTicker(a.store.o.ArchivePatience / archiveTries)
 	defer pause.Stop()
 	for began := time.Now(); ; {
-		store, err := s.archive(ctx)
-		if err == nil || time.Since(began) >= s.o.ArchivePatience {
+		store, err := a.get(ctx)
+		if err == nil || time.Since(began) >= a.store.o.ArchivePatience {
 			return store, err
 		}
 		select {
@@ -120,11 +122,10 @@ func (s *Store) archiveSoon(ctx context.Context) (Archive, error) {
 	}
 }
 
-// closeArchive releases the archive, if it was opened, once the lifetime has ended. It is
+// close releases the archive, if it was opened, once the lifetime has ended. It is
 // not opened again.
-func (s *Store) closeArchive() error {
-	a := &s.archiver
-	if err := finish.Do(s.work.Context, archiveOpening, func(ctx finish.Context) error { return a.opening.Acquire(ctx, 1) }); err != nil {
+func (a *archiver) close() error {
+	if err := finish.Do(a.store.work.Context, archiveOpening, func(ctx finish.Context) error { return a.opening.Acquire(ctx, 1) }); err != nil {
 		return err
 	}
 	defer a.opening.Release(1)
@@ -132,7 +133,7 @@ func (s *Store) closeArchive() error {
 		return nil
 	}
 	a.open = false
-	return s.o.Archive.Close()
+	return a.store.o.Archive.Close()
 }
 
 // pin keeps a snapshot in the archive until the function that it returns is called,
@@ -180,7 +181,7 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	store, err := v.store.archive(ctx)
+	store, err := v.store.archiver.get(ctx)
 	if err != nil {
 		return err
 	}
@@ -198,10 +199,10 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 	return err
 }
 
-// keepArchive gives back the room that removed snapshots took: once a day, soon after
+// keep gives back the room that removed snapshots took: once a day, soon after
 // some were removed, and every hour for a day from then on.
-func (s *Store) keepArchive(ctx context.Context) {
-	if s.o.Archive == nil {
+func (a *archiver) keep(ctx context.Context) {
+	if a.store.o.Archive == nil {
 		return
 	}
 	next := time.NewTimer(collectDaily)
@@ -211,15 +212,15 @@ func (s *Store) keepArchive(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.archiver.collect:
+		case <-a.collect:
 			often = time.Now().Add(collectDaily)
 			next.Reset(collectSoon)
 			continue
 		case <-next.C:
 		}
-		err := s.Collect(ctx)
+		err := a.store.Collect(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.o.Log.Warn("collect what removed snapshots took", keyError, err)
+			a.store.o.Log.Warn("collect what removed snapshots took", keyError, err)
 		}
 		if err != nil || time.Now().Before(often) {
 			next.Reset(collectOften)
@@ -231,7 +232,7 @@ func (s *Store) keepArchive(ctx context.Context) {
 
 // Collect gives back the room that removed snapshots took.
 func (s *Store) Collect(ctx context.Context) error {
-	store, err := s.archive(ctx)
+	store, err := s.archiver.get(ctx)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	to := v.rec.Load().Growing
 	extending, cancel := finish.Within(ctx, extendDeadline)
 	defer cancel()
-	online, mounted, failure := v.grow(extending, int64(to)<<30)
+	online, mounted, failure := v.open.grow(extending, int64(to)<<30)
 	event.Type = hangar.VolumeEventExtend
 	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
@@ -96,23 +96,23 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 
 // grow makes the image and the device size bytes large. online: so is the file system,
 // if it is mounted; otherwise it is when it is mounted next.
-func (v *volume) grow(ctx finish.Context, size int64) (online, mounted bool, err error) {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	device, err := v.attach(ctx)
+func (o *opened) grow(ctx finish.Context, size int64) (online, mounted bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	device, err := o.attach(ctx)
 	if err != nil {
-		return false, false, v.unlessGone(err)
+		return false, false, o.v.unlessGone(err)
 	}
-	mounted = v.open.machine
+	mounted = o.machine
 	online, err = device.Extend(ctx, size)
 	switch {
 	case errors.Is(err, devices.ErrFrozen):
 		err = hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotRunning,
-			"volume %s cannot be extended while a snapshot of it is being taken", v.id)
+			"volume %s cannot be extended while a snapshot of it is being taken", o.v.id)
 	case err != nil:
-		err = v.unlessGone(fmt.Errorf("extend volume %s: %w", v.id, err))
+		err = o.v.unlessGone(fmt.Errorf("extend volume %s: %w", o.v.id, err))
 	}
-	return online, mounted, cmp.Or(err, v.closeUnused(ctx))
+	return online, mounted, cmp.Or(err, o.closeUnused(ctx))
 }
 
 // unlessGone asks for another try after the process behind the volume ended meanwhile.

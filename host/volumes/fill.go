@@ -99,7 +99,7 @@ func (v *volume) removeImage(ctx context.Context) error {
 
 // discard closes the device, if it is open, and removes the image. v.open.mu is held.
 func (v *volume) discard(ctx finish.Context) error {
-	if err := v.detach(ctx); err != nil {
+	if err := v.open.detach(ctx); err != nil {
 		return err
 	}
 	return v.store.o.Devices.Remove(ctx, v.id)
@@ -197,7 +197,7 @@ func (v *volume) blank(ctx context.Context) error {
 // pour fills the image, and says what is on it when everything is durable.
 func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
 	defer v.filling.Store(nil)
-	device, release, err := v.hold(ctx)
+	device, release, err := v.open.hold(ctx)
 	if err != nil {
 		return "", err
 	}

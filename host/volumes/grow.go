@@ -35,7 +35,7 @@ func (s *Store) Tend(ctx context.Context, told map[hangar.VolumeID]string) {
 		if ctx.Err() != nil {
 			return
 		}
-		usage, ok := v.usage(ctx)
+		usage, ok := v.open.usage(ctx)
 		if !ok {
 			delete(told, v.id)
 			continue

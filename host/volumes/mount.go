@@ -22,7 +22,7 @@ func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.M
 	if v == nil || v.rec.Load().Volume.AttachedMachine != id {
 		return "", false, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonVolumeNotFound, "volume not found: %s is %q", mountField(i), name)
 	}
-	dir, repaired, err = v.mount(ctx, id)
+	dir, repaired, err = v.open.mount(ctx, id)
 	if err != nil {
 		return "", false, fmt.Errorf("mount volume %s: %w", v.id, err)
 	}
@@ -30,36 +30,36 @@ func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.M
 }
 
 // mount is Mount for a Machine.
-func (v *volume) mount(ctx context.Context, id hangar.MachineID) (dir string, repaired bool, err error) {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	device, err := v.attach(ctx)
+func (o *opened) mount(ctx context.Context, id hangar.MachineID) (dir string, repaired bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	device, err := o.attach(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	v.open.machine = true
-	if v.open.mounted != nil {
-		return v.open.mounted.Dir, false, nil
+	o.machine = true
+	if o.mounted != nil {
+		return o.mounted.Dir, false, nil
 	}
-	if err := v.formatOnce(ctx, id, device); err != nil {
+	if err := o.formatOnce(ctx, id, device); err != nil {
 		return "", false, err
 	}
 	mounted, err := device.Mount(ctx)
 	if err != nil {
-		return "", false, v.damaged(err)
+		return "", false, o.v.damaged(err)
 	}
-	v.open.mounted = &mounted
+	o.mounted = &mounted
 	repaired = mounted.Replayed || mounted.Repaired
 	if repaired {
-		v.note(id, "warn", "The file system of volume %s was not closed properly and has been checked", v.id)
+		o.v.note(id, "warn", "The file system of volume %s was not closed properly and has been checked", o.v.id)
 	}
-	return mounted.Dir, repaired, v.mounted(ctx, mounted)
+	return mounted.Dir, repaired, o.recordMount(ctx, mounted)
 }
 
-// mounted records what mounting has found out. v.open.mu is held.
-func (v *volume) mounted(ctx context.Context, mounted MountedVolume) error {
-	usage, ok := v.measure(ctx)
-	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+// recordMount records what mounting has found out. o.mu is held.
+func (o *opened) recordMount(ctx context.Context, mounted MountedVolume) error {
+	usage, ok := o.measure(ctx)
+	_, err := o.v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Damaged, next.Volume.NeedsRestart = "", false
 		if ok {
 			next.Volume.Usage = usage
@@ -73,22 +73,22 @@ func (v *volume) mounted(ctx context.Context, mounted MountedVolume) error {
 }
 
 // formatOnce makes the file system of a volume that is used for the first time, by a Machine.
-// v.open.mu is held.
-func (v *volume) formatOnce(ctx context.Context, id hangar.MachineID, device Device) error {
-	rec := v.rec.Load()
+// o.mu is held.
+func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Device) error {
+	rec := o.v.rec.Load()
 	if rec.Formatted {
 		return nil
 	}
-	v.note(id, "info", "Uninitialized volume '%s', initializing...", rec.Volume.Name)
+	o.v.note(id, "info", "Uninitialized volume '%s', initializing...", rec.Volume.Name)
 	if rec.Volume.Encrypted {
-		v.note(id, "info", "Encrypting volume")
+		o.v.note(id, "info", "Encrypting volume")
 	}
-	v.note(id, "info", "Formatting volume")
+	o.v.note(id, "info", "Formatting volume")
 	// What is there already was made by a daemon that was killed before it said so.
 	if err := device.Format(ctx); err != nil && !errors.Is(err, devices.ErrNotBlank) {
 		return err
 	}
-	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	_, err := o.v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Formatted = true
 		return []hangar.VolumeEvent{{Type: hangar.VolumeEventFormat, Machine: id}}
 	})
@@ -99,7 +99,7 @@ func (v *volume) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 func (s *Store) Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	var errs []error
 	for _, v := range s.of(id, config) {
-		errs = append(errs, v.letGo(ctx))
+		errs = append(errs, v.open.letGo(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -154,44 +154,44 @@ var errNotMounted = errors.New("it is not mounted any more")
 // answers Lost for one that has not lasted as long, and the cause of ctx when that ends.
 func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	for _, v := range s.of(id, config) {
-		if err := v.retake(ctx); err != nil {
+		if err := v.open.retake(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (v *volume) retake(ctx context.Context) error {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	if v.open.machine && v.open.device != nil {
+func (o *opened) retake(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.machine && o.device != nil {
 		return nil
 	}
-	device, err := v.attach(ctx)
+	device, err := o.attach(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case damage(err) != "":
-		return Lost{v, err}
+		return Lost{o.v, err}
 	case err != nil:
 		return err
 	}
-	v.open.machine = true
+	o.machine = true
 	usage, err := device.Usage(ctx)
 	if err == nil && usage.Blocks == 0 { // it was opened just now, and serves nobody
-		return Lost{v, errNotMounted}
+		return Lost{o.v, errNotMounted}
 	}
 	var mounted MountedVolume
 	if err == nil {
 		mounted, err = device.Mount(ctx) // says where it is
 	}
 	if isLost(device) {
-		return Lost{v, device.Err()}
+		return Lost{o.v, device.Err()}
 	}
 	if err != nil {
 		return err
 	}
-	v.open.mounted = &mounted
+	o.mounted = &mounted
 	return nil
 }
 

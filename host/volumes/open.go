@@ -20,6 +20,8 @@ import (
 // opened is what is open of a volume on the host. It is open while a Machine runs that
 // mounts it, and while somebody reads it.
 type opened struct {
+	v *volume
+
 	mu      sync.Mutex // held while the device is opened, closed or extended; guards what follows
 	device  Device     // nil: this daemon has not opened it
 	mounted *MountedVolume
@@ -32,39 +34,39 @@ const closing = 2 * time.Minute
 
 // hold opens the device of a volume, if it is not open, and keeps it so until release
 // is called.
-func (v *volume) hold(ctx context.Context) (device Device, release func(context.Context) error, err error) {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	if device, err = v.attach(ctx); err != nil {
+func (o *opened) hold(ctx context.Context) (device Device, release func(context.Context) error, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if device, err = o.attach(ctx); err != nil {
 		return nil, nil, err
 	}
-	v.open.readers++
+	o.readers++
 	var once sync.Once
 	return device, func(ctx context.Context) (err error) {
-		once.Do(func() { err = v.unhold(ctx) })
+		once.Do(func() { err = o.unhold(ctx) })
 		return err
 	}, nil
 }
 
-// attach returns the open device. v.open.mu is held.
-func (v *volume) attach(ctx context.Context) (Device, error) {
-	if v.open.device != nil && !isLost(v.open.device) {
-		return v.open.device, nil
+// attach returns the open device. o.mu is held.
+func (o *opened) attach(ctx context.Context) (Device, error) {
+	if o.device != nil && !isLost(o.device) {
+		return o.device, nil
 	}
-	if v.open.device != nil {
-		if err := finish.Do(ctx, closing, v.detach); err != nil && v.open.device != nil {
+	if o.device != nil {
+		if err := finish.Do(ctx, closing, o.detach); err != nil && o.device != nil {
 			return nil, err
 		}
 	}
-	spec, err := v.store.spec(v.rec.Load())
+	spec, err := o.v.store.spec(o.v.rec.Load())
 	if err != nil {
-		return nil, v.damaged(err)
+		return nil, o.v.damaged(err)
 	}
-	device, err := v.store.o.Devices.Attach(ctx, spec)
+	device, err := o.v.store.o.Devices.Attach(ctx, spec)
 	if err != nil {
-		return nil, v.damaged(err)
+		return nil, o.v.damaged(err)
 	}
-	v.open.device, v.open.mounted = device, nil
+	o.device, o.mounted = device, nil
 	return device, nil
 }
 
@@ -79,65 +81,65 @@ func isLost(d Device) bool {
 
 // detach closes the device, or whatever an earlier daemon left of it. What was open is
 // closed afterwards if there is no error, or if the device was lost: then not all that
-// was written may be on the disk. v.open.mu is held.
-func (v *volume) detach(ctx finish.Context) error {
-	device, err := v.openDevice(ctx)
+// was written may be on the disk. o.mu is held.
+func (o *opened) detach(ctx finish.Context) error {
+	device, err := o.openDevice(ctx)
 	if device == nil || err != nil {
 		return err
 	}
-	usage, ok := v.measure(ctx)
+	usage, ok := o.measure(ctx)
 	if err = device.Close(ctx); err != nil {
-		err = fmt.Errorf("close volume %s: %w", v.id, err)
+		err = fmt.Errorf("close volume %s: %w", o.v.id, err)
 		if !isLost(device) {
 			return err
 		}
-		if released := v.store.o.Devices.Release(ctx, v.id); released != nil {
+		if released := o.v.store.o.Devices.Release(ctx, o.v.id); released != nil {
 			return errors.Join(err, released)
 		}
 	}
-	v.open.device, v.open.mounted = nil, nil
+	o.device, o.mounted = nil, nil
 	if !ok {
 		return err
 	}
-	return errors.Join(err, v.remember(usage))
+	return errors.Join(err, o.v.remember(usage))
 }
 
 // openDevice returns what is open of the volume, which an earlier daemon may have opened,
-// or nil. v.open.mu is held.
-func (v *volume) openDevice(ctx finish.Context) (Device, error) {
-	if v.open.device != nil {
-		return v.open.device, nil
+// or nil. o.mu is held.
+func (o *opened) openDevice(ctx finish.Context) (Device, error) {
+	if o.device != nil {
+		return o.device, nil
 	}
-	open, err := v.store.o.Devices.List(ctx)
-	if err != nil || !slices.Contains(open, v.id) {
+	open, err := o.v.store.o.Devices.List(ctx)
+	if err != nil || !slices.Contains(open, o.v.id) {
 		return nil, err
 	}
-	device, err := v.attach(ctx)
+	device, err := o.attach(ctx)
 	if err != nil && damage(err) != "" {
 		// What is left can never be closed with all that was written.
-		return nil, v.store.o.Devices.Release(ctx, v.id)
+		return nil, o.v.store.o.Devices.Release(ctx, o.v.id)
 	}
 	return device, err
 }
 
 // unhold is the inverse of hold.
-func (v *volume) unhold(ctx context.Context) error {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	v.open.readers--
-	return finish.Do(ctx, closing, v.closeUnused)
+func (o *opened) unhold(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.readers--
+	return finish.Do(ctx, closing, o.closeUnused)
 }
 
-// closeUnused closes the device unless somebody needs it. v.open.mu is held.
-func (v *volume) closeUnused(ctx finish.Context) error {
+// closeUnused closes the device unless somebody needs it. o.mu is held.
+func (o *opened) closeUnused(ctx finish.Context) error {
 	switch {
-	case v.open.machine:
+	case o.machine:
 		return nil
-	case v.open.readers == 0:
-		return v.detach(ctx)
-	case v.open.mounted != nil:
+	case o.readers == 0:
+		return o.detach(ctx)
+	case o.mounted != nil:
 		// Whoever reads goes on; what the Machine has written is made durable.
-		return syncFileSystem(v.open.mounted.Dir)
+		return syncFileSystem(o.mounted.Dir)
 	default:
 		return nil
 	}
@@ -152,22 +154,22 @@ func syncFileSystem(dir string) error {
 }
 
 // letGo closes the device when the Machine that had it has ended.
-func (v *volume) letGo(ctx context.Context) error {
-	v.open.mu.Lock()
-	defer v.open.mu.Unlock()
-	v.open.machine = false
-	return finish.Do(ctx, closing, v.closeUnused)
+func (o *opened) letGo(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.machine = false
+	return finish.Do(ctx, closing, o.closeUnused)
 }
 
 // measure asks the file system how full it is; ok is false if it is not mounted.
-// v.open.mu is held.
-func (v *volume) measure(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
-	if v.open.device == nil || isLost(v.open.device) {
+// o.mu is held.
+func (o *opened) measure(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
+	if o.device == nil || isLost(o.device) {
 		return usage, false
 	}
-	usage, err := v.open.device.Usage(ctx)
+	usage, err := o.device.Usage(ctx)
 	if err != nil && ctx.Err() == nil {
-		v.store.o.Log.Warn("measure volume", keyVolume, v.id, keyError, err)
+		o.v.store.o.Log.Warn("measure volume", keyVolume, o.v.id, keyError, err)
 	}
 	return usage, err == nil && usage.Blocks > 0
 }
@@ -177,14 +179,14 @@ func (v *volume) measure(ctx context.Context) (usage hangar.VolumeUsage, ok bool
 const usagePatience = 100 * time.Millisecond
 
 // usage is measure for those who do not wait while the volume is being opened or closed.
-func (v *volume) usage(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
+func (o *opened) usage(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, usagePatience)
 	defer cancel()
-	if !v.open.mu.TryLock() {
+	if !o.mu.TryLock() {
 		return usage, false
 	}
-	defer v.open.mu.Unlock()
-	return v.measure(ctx)
+	defer o.mu.Unlock()
+	return o.measure(ctx)
 }
 
 // remember records how full a volume is.

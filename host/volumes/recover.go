@@ -66,7 +66,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 // closeOpen closes an open device, with all that was written if it can be.
 func (s *Store) closeOpen(ctx context.Context, id hangar.VolumeID) error {
 	if v := s.byID(id); v != nil {
-		return v.letGo(ctx)
+		return v.open.letGo(ctx)
 	}
 	return finish.Do(ctx, closing, func(ctx finish.Context) error { return s.o.Devices.Release(ctx, id) })
 }

@@ -31,7 +31,7 @@ func (s *Store) restorable(ctx context.Context, spec *hangar.VolumeSpec) (size i
 		}
 		return rec.Snapshots[i].VolumeSize, nil
 	}
-	store, err := s.archive(ctx)
+	store, err := s.archiver.get(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -53,7 +53,7 @@ func snapshotNotFound() error {
 
 // restore writes a snapshot to the target and says what is on it.
 func (v *volume) restore(ctx context.Context, target Target, id hangar.SnapshotID) (content hangar.FSType, err error) {
-	store, err := v.store.archiveSoon(ctx)
+	store, err := v.store.archiver.getSoon(ctx)
 	if err != nil {
 		return "", err
 	}

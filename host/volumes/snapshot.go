@@ -215,7 +215,7 @@ func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
 // archiveSnapshot puts what is on the volume into the archive, and says how long writers
 // waited.
 func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (entry archive.Entry, took time.Duration, err error) {
-	store, err := v.store.archiveSoon(ctx)
+	store, err := v.store.archiver.getSoon(ctx)
 	if err != nil {
 		return entry, 0, err
 	}

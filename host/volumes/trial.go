@@ -62,7 +62,7 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 // try restores a snapshot to a scratch volume, whose key is in memory alone, and checks
 // that all of it is there.
 func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar.Progress)) (err error) {
-	store, err := d.store.archiveSoon(ctx)
+	store, err := d.store.archiver.getSoon(ctx)
 	if err != nil {
 		return err
 	}

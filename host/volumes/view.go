@@ -38,7 +38,7 @@ func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) 
 		return err
 	}
 	defer v.still.Release(1)
-	device, release, err := v.hold(ctx)
+	device, release, err := v.open.hold(ctx)
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func notRecorded(id hangar.VolumeID, err error) error {
 func (v *volume) row(ctx context.Context) *hangar.VolumeRow {
 	rec := v.rec.Load()
 	row := rowOf(rec)
-	if usage, ok := v.usage(ctx); ok {
+	if usage, ok := v.open.usage(ctx); ok {
 		row.Volume.Usage = usage
 	}
 	row.Snapshots = v.snapshots(rec)

@@ -134,7 +134,7 @@ func New(o Options) *Store {
 		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),
 		trials: fairsem.New[hangar.OrgID](1), purging: semaphore.NewWeighted(1),
 	}
-	s.archiver.init()
+	s.archiver.init(s)
 	s.drills.init(s)
 	return s
 }
@@ -155,7 +155,7 @@ func (s *Store) Run() error {
 	left := s.all() // none of those that are made from here on
 	s.work.Go(func() { s.keepUsage(s.work.Context, left) })
 	s.work.Go(func() { s.keepSnapshots(s.work.Context) })
-	s.work.Go(func() { s.keepArchive(s.work.Context) })
+	s.work.Go(func() { s.archiver.keep(s.work.Context) })
 	return nil
 }
 
@@ -174,11 +174,12 @@ func (s *Store) Close() error {
 	}
 	s.Stop()
 	s.work.Wait()
-	return s.closeArchive()
+	return s.archiver.close()
 }
 
 func (s *Store) newVolume(rec *journal.VolumeRecord) *volume {
 	v := &volume{store: s, id: rec.Volume.ID, claims: semaphore.NewWeighted(1), still: semaphore.NewWeighted(1)}
+	v.open.v = v
 	v.rec.Store(rec)
 	return v
 }
