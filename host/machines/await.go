@@ -19,7 +19,7 @@ type awaiting struct {
 
 	mu       sync.Mutex // guards what follows
 	deadline *time.Timer
-	detach   func() bool // from the end of the agent
+	detach   func() bool // from the end of the Store
 }
 
 var _ hangar.MachineAwaiter = (*Store)(nil)

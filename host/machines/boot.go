@@ -263,7 +263,7 @@ func (w *worker) attach(ctx context.Context, rec *journal.Record) (network.Attac
 // spec works out everything that the driver needs, and writes the files that the
 // Machine finds in /etc.
 func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
-	secrets, err := w.store.secrets(&rec.Machine)
+	secrets, err := w.store.secrets.of(&rec.Machine)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -345,7 +345,7 @@ func (s *Store) process(rec *journal.Record) (guest.Process, error) {
 	if err != nil {
 		return guest.Process{}, err
 	}
-	secrets, err := s.secrets(&rec.Machine)
+	secrets, err := s.secrets.of(&rec.Machine)
 	if err != nil {
 		return guest.Process{}, err
 	}

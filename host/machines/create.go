@@ -82,7 +82,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if _, err := s.room.Admit(spec.ID, loadOf(rec)); err != nil {
 		return nil, err
 	}
-	err = s.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
+	err = s.secrets.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
 		return s.o.Journal.Commit(func(tx *journal.Tx) error {
 			number, err := tx.NextNumber()
 			if err != nil {

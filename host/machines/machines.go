@@ -109,6 +109,7 @@ type Store struct {
 	checks  *check.Checker
 	news    unhealthy // statuses of checks that are not in the journal yet
 	roles   roles
+	secrets secrets
 	gates   *gate.Keeper
 	room    *admission.Ledger
 	edge    edgeLog
@@ -158,7 +159,7 @@ var (
 func New(o Options) *Store {
 	s := &Store{
 		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppID]map[hangar.MachineID]*machine),
-		schedules: make(chan struct{}, 1), limits: defaultLimits(),
+		schedules: make(chan struct{}, 1), limits: defaultLimits(), secrets: secrets{journal: o.Journal, keys: o.Keys, log: o.Log},
 	}
 	s.room = admission.NewLedger(o.capacity())
 	s.news.init()

@@ -66,7 +66,7 @@ func (m *machine) reachable(ctx context.Context, port int) error {
 	}
 }
 
-// probe joins those who wait for a port; nil: the agent ends.
+// probe joins those who wait for a port; nil: the Store is closed.
 func (m *machine) probe(port int) *probe {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()

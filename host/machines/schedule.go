@@ -17,7 +17,7 @@ const (
 	scheduleRetry  = 5 * time.Second // after a run that could not be journaled
 )
 
-// rescheduled makes the agent look at the schedules.
+// rescheduled makes the Store look at the schedules.
 func (s *Store) rescheduled() {
 	select {
 	case s.schedules <- struct{}{}:

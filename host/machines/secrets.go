@@ -5,11 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
+
+// secrets are those of Machines, which the journal keeps encrypted.
+type secrets struct {
+	journal *journal.Journal
+	keys    *keyset.Keyset
+	log     *slog.Logger
+}
 
 // labelOf binds what is sealed to the version of a Machine that it is of.
 func labelOf(id hangar.MachineID, version hangar.InstanceID) []string {
@@ -18,7 +26,7 @@ func labelOf(id hangar.MachineID, version hangar.InstanceID) []string {
 
 // sealing runs commit with the secrets of a version of a Machine as the journal keeps
 // them: encrypted, and nil if it has none.
-func (s *Store) sealing(
+func (s *secrets) sealing(
 	id hangar.MachineID, version hangar.InstanceID, secrets hangar.SecretValues, commit func(*journal.SealedSecrets) error,
 ) error {
 	if secrets.Version == 0 {
@@ -32,7 +40,7 @@ func (s *Store) sealing(
 	if err != nil {
 		return err
 	}
-	return s.o.Keys.Use(func(keys keyset.Keys) error {
+	return s.keys.Use(func(keys keyset.Keys) error {
 		sealed, err := keys.Seal(raw, labelOf(id, version)...)
 		if err != nil {
 			return fmt.Errorf("encrypt the secrets of machine %s: %w", id, err)
@@ -59,14 +67,14 @@ func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	}
 }
 
-// secrets returns what the current version of a Machine gets in its environment.
-func (s *Store) secrets(m *hangar.Machine) (map[string]string, error) {
+// of returns what the current version of a Machine gets in its environment.
+func (s *secrets) of(m *hangar.Machine) (map[string]string, error) {
 	if m.SecretsVersion == 0 {
 		return nil, nil
 	}
 	var values map[string]string
-	err := s.o.Keys.Use(func(keys keyset.Keys) error {
-		sealed, err := s.o.Journal.Secrets(m.ID, m.InstanceID)
+	err := s.keys.Use(func(keys keyset.Keys) error {
+		sealed, err := s.journal.Secrets(m.ID, m.InstanceID)
 		if err != nil {
 			return err
 		}
@@ -85,13 +93,18 @@ func (s *Store) secrets(m *hangar.Machine) (map[string]string, error) {
 	return values, nil
 }
 
-// Reseal implements hangar.Resealer. What no key opens stays as it is and is logged.
+// Reseal implements hangar.Resealer.
 func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
-	err = s.o.Journal.AllSecrets(func(batch []journal.SealedSecrets) error {
+	return s.secrets.resealAll(ctx)
+}
+
+// resealAll seals all values of the journal anew. What no key opens stays as it is and is logged.
+func (s *secrets) resealAll(ctx context.Context) (resealed int, err error) {
+	err = s.journal.AllSecrets(func(batch []journal.SealedSecrets) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return s.o.Keys.Use(func(keys keyset.Keys) error {
+		return s.keys.Use(func(keys keyset.Keys) error {
 			n, err := s.reseal(keys, batch)
 			resealed += n
 			return err
@@ -101,7 +114,7 @@ func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
 }
 
 // reseal seals some of the values of the journal anew, in one commit.
-func (s *Store) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, error) {
+func (s *secrets) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, error) {
 	type pair struct {
 		before []byte
 		after  journal.SealedSecrets
@@ -114,7 +127,7 @@ func (s *Store) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, er
 		label := labelOf(before.Machine, before.Version)
 		raw, err := keys.Open(before.Sealed, label...)
 		if err != nil {
-			s.o.Log.Error("secrets of a machine skipped", keyMachine, before.Machine, keyError, err)
+			s.log.Error("secrets of a machine skipped", keyMachine, before.Machine, keyError, err)
 			continue
 		}
 		after := before
@@ -126,7 +139,7 @@ func (s *Store) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, er
 	if len(pairs) == 0 {
 		return 0, nil
 	}
-	return len(pairs), s.o.Journal.Commit(func(tx *journal.Tx) error {
+	return len(pairs), s.journal.Commit(func(tx *journal.Tx) error {
 		var errs []error
 		for _, p := range pairs {
 			errs = append(errs, tx.ReplaceSecrets(p.before, p.after))

@@ -84,7 +84,7 @@ func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) 
 }
 
 // bound ends a tunnel when the Machine loses its connections, as it has so many times
-// before the tunnel was opened, or when the agent ends. A suspended Machine has its
+// before the tunnel was opened, or when the Store is closed. A suspended Machine has its
 // connections in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
 	for {

@@ -98,7 +98,7 @@ func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hanga
 		return []hangar.Event{{Type: hangar.EventUpdate, Source: hangar.EventSourceFrom(ctx)}}
 	}
 	var rec *journal.Record
-	err := m.store.sealing(m.id, version, in.Secrets, func(secrets *journal.SealedSecrets) (err error) {
+	err := m.store.secrets.sealing(m.id, version, in.Secrets, func(secrets *journal.SealedSecrets) (err error) {
 		rec, err = m.commitWith(lease, secrets, alter)
 		return err
 	})
