@@ -42,8 +42,8 @@ func (c Claims) Done() {
 // the config says of them. Done must be called whatever follows, unless it fails.
 func (s *Store) Claim(spec *hangar.MachineSpec) (claims Claims, err error) {
 	mounts := spec.Config.Mounts
-	if len(mounts) > s.perMachine() {
-		return nil, badMounts("config.mounts", "has %d volumes, more than the %d that a machine may have", len(mounts), s.perMachine())
+	if len(mounts) > s.o.PerMachine {
+		return nil, badMounts("config.mounts", "has %d volumes, more than the %d that a machine may have", len(mounts), s.o.PerMachine)
 	}
 	defer func() {
 		if err != nil {

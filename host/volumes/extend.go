@@ -57,7 +57,7 @@ func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, er
 		wanted.Volume.SizeGB = sizeGB
 		return &wanted, nil
 	}, func(rec *journal.VolumeRecord) error {
-		return v.store.promise(ctx, rec.OrgID, sizeGB-rec.Volume.SizeGB, func() error {
+		return v.store.promises.make(ctx, rec.OrgID, sizeGB-rec.Volume.SizeGB, func() error {
 			begun = true
 			return v.commitTo(rec, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 				next.Volume.State, next.Growing = hangar.VolumeExtending, sizeGB

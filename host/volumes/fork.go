@@ -89,7 +89,7 @@ func (v *volume) growWith(ctx context.Context, source hangar.VolumeID, size int6
 		wanted.Volume.SizeGB = least
 		return &wanted, nil
 	}, func(rec *journal.VolumeRecord) error {
-		return v.store.promise(ctx, rec.OrgID, least-rec.Volume.SizeGB, func() error {
+		return v.store.promises.make(ctx, rec.OrgID, least-rec.Volume.SizeGB, func() error {
 			return v.commitTo(rec, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 				next.Volume.SizeGB = least
 				return nil

@@ -38,7 +38,7 @@ func (s *Store) sealingKey(id hangar.VolumeID, encrypted bool, commit func(seale
 // spec is what the image of a record's volume is.
 func (s *Store) spec(rec *journal.VolumeRecord) (devices.Spec, error) {
 	id := rec.Volume.ID
-	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30, Allocate: s.overcommit() <= 1}
+	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30, Allocate: s.o.Overcommit <= 1}
 	if !rec.Volume.Encrypted {
 		return spec, nil
 	}

@@ -23,11 +23,11 @@ func (s *Store) Purge(ctx context.Context) {
 		if !v.rec.Load().Volume.State.Gone() {
 			continue
 		}
-		if s.purging.Acquire(ctx, 1) != nil {
+		if s.promises.purging.Acquire(ctx, 1) != nil {
 			return
 		}
 		err := v.purge(ctx)
-		s.purging.Release(1)
+		s.promises.purging.Release(1)
 		if err != nil && ctx.Err() == nil {
 			s.o.Log.Error("remove a destroyed volume", keyVolume, v.id, keyError, err)
 		}
@@ -95,7 +95,7 @@ func (v *volume) destroyUnread(ctx context.Context) (bool, error) {
 // purgeNow removes a destroyed volume before its time. It reports false for one that is not
 // destroyed, or whose content is being read or changed at this moment, or still has to be. The
 // key is gone before the image, and a daemon that is killed in between removes the image when it starts again.
-// s.purging is held.
+// p.purging is held.
 func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
 	if !v.open.mu.TryLock() {
 		return false, nil
@@ -113,11 +113,11 @@ func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
 // reclaim removes destroyed volumes that could still be undeleted, until so many bytes more
 // may be promised: the oldest ones of an organization, and then the oldest ones of others. It
 // reports whether it has removed any. When all of them are not enough, they are kept.
-// s.purging is held.
-func (s *Store) reclaim(ctx context.Context, org hangar.OrgID, lacking int64) bool {
+// p.purging is held.
+func (p *promises) reclaim(ctx context.Context, org hangar.OrgID, lacking int64) bool {
 	var list []*volume
 	var sum int64
-	for _, v := range s.all() {
+	for _, v := range p.store.all() {
 		if v.purgeable() {
 			list = append(list, v)
 			sum += int64(v.promised()) << 30
@@ -144,13 +144,13 @@ func (s *Store) reclaim(ctx context.Context, org hangar.OrgID, lacking int64) bo
 		size := int64(v.promised()) << 30
 		gone, err := v.purgeNow(ctx, "it cannot be undeleted any more: the server needs its room for other volumes")
 		if err != nil {
-			s.o.Log.ErrorContext(ctx, "remove a destroyed volume whose room is needed", keyVolume, v.id, keyError, err)
+			p.store.o.Log.ErrorContext(ctx, "remove a destroyed volume whose room is needed", keyVolume, v.id, keyError, err)
 		}
 		sum -= size
 		if gone {
 			freed = true
 			lacking -= size
-			s.o.Log.InfoContext(ctx, "destroyed volume removed before its time: its room is needed", keyVolume, v.id)
+			p.store.o.Log.InfoContext(ctx, "destroyed volume removed before its time: its room is needed", keyVolume, v.id)
 		}
 	}
 	return freed
@@ -172,10 +172,10 @@ func (s *Store) PurgeVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.purging.Acquire(ctx, 1); err != nil {
+	if err := s.promises.purging.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.purging.Release(1)
+	defer s.promises.purging.Release(1)
 	if !v.rec.Load().Volume.State.Gone() {
 		return nil, wrongState("purge", v.rec.Load())
 	}

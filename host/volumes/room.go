@@ -3,6 +3,9 @@ package volumes
 import (
 	"context"
 	"fmt"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -18,35 +21,45 @@ func (v *volume) promised() int {
 	return max(rec.Volume.SizeGB, rec.Growing)
 }
 
-// promise has commit record that volumes of an organization take so many GiB more of the disk,
+// promises are what volumes may take of the disk in the end.
+type promises struct {
+	store *Store
+	// deciding is held while it is decided that the disk has room for more, and that is
+	// committed. It is taken before any volume's mu.
+	deciding sync.Mutex
+	// purging is held while destroyed volumes are removed. It is taken before deciding.
+	purging *semaphore.Weighted
+}
+
+// make has commit record that volumes of an organization take so many GiB more of the disk,
 // if it can hold that beside what is promised already: what is free and what volumes take,
 // times the operator's ratio. Before it is refused, destroyed volumes that could still be
 // undeleted are removed: those of the same organization first, and then those of others.
-func (s *Store) promise(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
-	lacking, err := s.tryPromise(ctx, more, commit)
+func (p *promises) make(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
+	lacking, err := p.try(ctx, more, commit)
 	if lacking == 0 {
 		return err
 	}
-	if err := s.purging.Acquire(ctx, 1); err != nil {
+	if err := p.purging.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer s.purging.Release(1)
+	defer p.purging.Release(1)
 	for {
-		if lacking, err = s.tryPromise(ctx, more, commit); lacking == 0 {
+		if lacking, err = p.try(ctx, more, commit); lacking == 0 {
 			return err
 		}
-		if !s.reclaim(ctx, org, lacking) {
+		if !p.reclaim(ctx, org, lacking) {
 			return err
 		}
 	}
 }
 
-// tryPromise is promise without a reclaim. lacking is how many bytes there are too few; then
+// try is make without a reclaim. lacking is how many bytes there are too few; then
 // nothing was committed.
-func (s *Store) tryPromise(ctx context.Context, more int, commit func() error) (lacking int64, err error) {
-	s.promising.Lock()
-	defer s.promising.Unlock()
-	disk, err := s.diskRoom(ctx)
+func (p *promises) try(ctx context.Context, more int, commit func() error) (lacking int64, err error) {
+	p.deciding.Lock()
+	defer p.deciding.Unlock()
+	disk, err := p.room(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -58,23 +71,23 @@ func (s *Store) tryPromise(ctx context.Context, more int, commit func() error) (
 	return 0, commit()
 }
 
-// diskRoom is what the disk has to promise to volumes.
-type diskRoom struct {
+// promisable is what the disk has to promise to volumes.
+type promisable struct {
 	promised int   // GiB
 	holds    int64 // bytes that are free, or taken by volumes
 	ratio    float64
 }
 
 // left is how many bytes more may be promised.
-func (r diskRoom) left() int64 { return int64(float64(r.holds)*r.ratio) - int64(r.promised)<<30 }
+func (r promisable) left() int64 { return int64(float64(r.holds)*r.ratio) - int64(r.promised)<<30 }
 
-func (s *Store) diskRoom(ctx context.Context) (diskRoom, error) {
-	disk, err := s.o.Devices.Room(ctx)
+func (p *promises) room(ctx context.Context) (promisable, error) {
+	disk, err := p.store.o.Devices.Room(ctx)
 	if err != nil {
-		return diskRoom{}, fmt.Errorf("measure the disk of volumes: %w", err)
+		return promisable{}, fmt.Errorf("measure the disk of volumes: %w", err)
 	}
-	room := diskRoom{holds: disk.Free - s.o.Space.Reserved(), ratio: s.overcommit()}
-	for _, v := range s.all() {
+	room := promisable{holds: disk.Free - p.store.o.Space.Reserved(), ratio: p.store.o.Overcommit}
+	for _, v := range p.store.all() {
 		room.promised += v.promised()
 	}
 	for _, taken := range disk.Taken {
@@ -85,23 +98,12 @@ func (s *Store) diskRoom(ctx context.Context) (diskRoom, error) {
 
 // Room is how many bytes of the disk are left for volumes, and how many they were promised.
 func (s *Store) Room(ctx context.Context) (left, promised int64, err error) {
-	room, err := s.diskRoom(ctx)
+	room, err := s.promises.room(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	return room.left(), int64(room.promised) << 30, nil
 }
-
-// overcommit is how many times its size the disk is promised to volumes.
-func (s *Store) overcommit() float64 {
-	if s.o.Overcommit <= 0 {
-		return 1
-	}
-	return s.o.Overcommit
-}
-
-// perMachine is how many volumes a Machine may mount.
-func (s *Store) perMachine() int { return max(1, s.o.PerMachine) }
 
 // hasComputeRoom refuses a volume for a Machine that the host has no room at this moment.
 func (s *Store) hasComputeRoom(guest *hangar.Guest) error {

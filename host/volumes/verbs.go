@@ -51,7 +51,7 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 	}
 	defer release()
 	var v *volume
-	err = s.promise(ctx, spec.OrgID, spec.SizeGB, func() (err error) {
+	err = s.promises.make(ctx, spec.OrgID, spec.SizeGB, func() (err error) {
 		v, err = s.record(ctx, spec, filling)
 		return err
 	})

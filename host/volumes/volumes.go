@@ -96,6 +96,7 @@ type Store struct {
 	creates  singleflight.Group
 	archiver archiver
 	drills   drills
+	promises promises
 	metrics  metrics
 
 	// What competes with Machines for the disk takes turns, by the ids of organizations.
@@ -105,12 +106,6 @@ type Store struct {
 
 	rounds chan struct{} // buffered 1: something may be due for snapshots before its time
 	round  sync.Mutex    // held by a round that looks at all volumes
-
-	// promising is held while it is decided that the disk has room for more, and that is
-	// committed. It is taken before any volume's mu.
-	promising sync.Mutex
-	// purging is held while destroyed volumes are removed. It is taken before promising.
-	purging *semaphore.Weighted
 
 	mu     sync.RWMutex
 	known  map[hangar.VolumeID]*volume // guarded by mu
@@ -126,14 +121,19 @@ func New(o Options) *Store {
 	if o.ArchivePatience == 0 {
 		o.ArchivePatience = DefaultArchivePatience
 	}
+	if o.Overcommit <= 0 {
+		o.Overcommit = 1
+	}
+	o.PerMachine = max(1, o.PerMachine)
 	if o.FillPatience == 0 {
 		o.FillPatience = DefaultFillPatience
 	}
 	s := &Store{
 		o: o, metrics: newMetrics(o.Metrics), rounds: make(chan struct{}, 1), known: make(map[hangar.VolumeID]*volume),
 		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),
-		trials: fairsem.New[hangar.OrgID](1), purging: semaphore.NewWeighted(1),
+		trials: fairsem.New[hangar.OrgID](1),
 	}
+	s.promises = promises{store: s, purging: semaphore.NewWeighted(1)}
 	s.archiver.init(s)
 	s.drills.init(s)
 	return s
