@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,8 +35,19 @@ func TestDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer idle.Close()
+			// It has had an answer, so that the proxy knows of it.
+			_, _ = io.WriteString(idle, "GET / HTTP/1.1\r\nHost: app.apps.test\r\n\r\n")
+			br := bufio.NewReader(idle)
+			first, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, first.Body)
 			answered := make(chan result, 1)
-			go func() { answered <- w.do(c, w.request(http.MethodGet, "http://app.apps.test/slow", nil)) }()
+			go func() {
+				defer close(answered) // also when do ends this goroutine
+				answered <- w.do(c, w.request(http.MethodGet, "http://app.apps.test/slow", nil))
+			}()
 			<-asked
 			drained := make(chan struct{})
 			go func() {
@@ -45,8 +57,8 @@ func TestDrain(t *testing.T) {
 				w.proxy.Drain(ctx)
 			}()
 			_ = idle.SetReadDeadline(time.Now().Add(30 * time.Second))
-			if _, err := idle.Read(make([]byte, 1)); err == nil {
-				t.Error("an idle connection got something")
+			if _, err := br.ReadByte(); !errors.Is(err, io.EOF) {
+				t.Errorf("an idle connection is not closed: %v", err)
 			}
 			select {
 			case <-drained:
@@ -54,7 +66,11 @@ func TestDrain(t *testing.T) {
 			case <-time.After(50 * time.Millisecond):
 			}
 			close(goOn)
-			if got := <-answered; got.body != "done" || !h2 && !got.Close {
+			got, ok := <-answered
+			if !ok {
+				t.FailNow()
+			}
+			if got.body != "done" || !h2 && !got.Close {
 				t.Errorf("got %d %q, close: %t", got.StatusCode, got.body, got.Close)
 			}
 			select {
