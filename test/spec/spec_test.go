@@ -21,11 +21,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/hangar-platform/hangar/internal/gobuild"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -186,10 +186,8 @@ func newWorld(t *testing.T, sandbox bool) *world {
 	d := daemon.Start(t, o)
 	root := daemon.Busybox(t, "sh", "sleep", "cat", "httpd", "mkdir", "ls", "false", "nc", "df", "tail", "printf")
 	if sandbox {
-		build := exec.Command("go", "build", "-o", filepath.Join(root, "bin", "call"), "./call")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build call: %v\n%s", err, out)
+		if err := gobuild.Build(t.Context(), filepath.Join(root, "bin", "call"), "./call"); err != nil {
+			t.Fatal(err)
 		}
 	}
 	// A server of HTTP, whose page is the id of its Machine.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,9 +17,10 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/drivertest"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/internal/gobuild"
 )
 
-// built holds the programs that TestMain builds.
+// built holds the programs of the tests: the engine of `make build`, and what TestMain builds.
 var built struct{ engine, image string }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -39,18 +39,17 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(tmp)
-	built.engine = filepath.Join(tmp, "hangar-sandbox")
+	if built.engine, err = filepath.Abs("../../../bin/hangar-sandbox"); err == nil {
+		_, err = os.Stat(built.engine)
+	}
+	if err != nil {
+		fmt.Println("no sandbox engine, which `make build` makes:", err)
+		return 1
+	}
 	built.image = filepath.Join(tmp, "image")
-	for out, pkg := range map[string]string{
-		built.engine: "../../../cmd/hangar-sandbox",
-		filepath.Join(built.image, "bin", "guest"): "./testdata/guest",
-	} {
-		cmd := exec.Command("go", "build", "-o", out, pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			fmt.Printf("build %s: %v\n%s", pkg, err, text)
-			return 1
-		}
+	if err := gobuild.Build(context.Background(), filepath.Join(built.image, "bin", "guest"), "./testdata/guest"); err != nil {
+		fmt.Println(err)
+		return 1
 	}
 	code := m.Run()
 	if code == 0 {
@@ -65,6 +64,11 @@ func run(m *testing.M) int {
 // newDriver returns an open driver of its own; what it made is gone after the test.
 func newDriver(tb testing.TB) (*gvisor.Driver, gvisor.Options) {
 	tb.Helper()
+	// go test notes what tests look at, and nothing that TestMain does before.
+	_, engineErr := os.Stat(built.engine)
+	if _, err := os.ReadDir("testdata/guest"); err != nil || engineErr != nil {
+		tb.Fatal(err, engineErr)
+	}
 	run, err := os.MkdirTemp("/run", "hangar-test-") //nolint:usetesting // sockets need a short path, the name marks mounts
 	if err != nil {
 		tb.Fatal(err)

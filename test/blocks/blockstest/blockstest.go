@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -26,6 +25,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/freeport"
+	"github.com/hangar-platform/hangar/internal/gobuild"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -45,10 +45,8 @@ type State struct {
 func Build(tb testing.TB) string {
 	tb.Helper()
 	binary := filepath.Join(tb.TempDir(), "blocks")
-	build := exec.Command("go", "build", "-o", binary, "github.com/hangar-platform/hangar/test/blocks")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		tb.Fatalf("build blocks: %v\n%s", err, out)
+	if err := gobuild.Build(tb.Context(), binary, "github.com/hangar-platform/hangar/test/blocks"); err != nil {
+		tb.Fatal(err)
 	}
 	return binary
 }

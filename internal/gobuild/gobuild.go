@@ -1,0 +1,39 @@
+// Package gobuild builds programs of this module that tests run, and lets the cache of test
+// results know of their source.
+package gobuild
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Build builds the program of a package, of an import path or ./directory, into the file out,
+// linked statically. The packages that the program imports are not known to the cache, but
+// for those that the test imports, too.
+func Build(ctx context.Context, out, pkg string) error {
+	dir, err := run(ctx, "list", "-f", "{{.Dir}}", pkg)
+	if err != nil {
+		return err
+	}
+	// go test notes what a test opens, and not what its child processes do.
+	if _, err := os.ReadDir(strings.TrimSpace(dir)); err != nil {
+		return err
+	}
+	_, err = run(ctx, "build", "-trimpath", "-o", out, pkg)
+	return err
+}
+
+func run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, said.String())
+	}
+	return string(out), nil
+}
