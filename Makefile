@@ -80,7 +80,7 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # These have code, or tests, that are not there under the race detector.
-NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive
+NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
 # These run bin/hangar, which is built without the race detector: it would see nothing but
 # the clients of the tests.
 BINARY = ./test/attack ./test/compat ./test/full ./test/power ./test/sim ./test/spec ./test/vm

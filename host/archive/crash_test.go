@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // The environment of a child process: the URL of an archive, and a place for its cache.
@@ -89,7 +90,7 @@ func child(url string) {
 // was about to write is there in part. In the end all room comes back.
 // ARCHIVE_KILL_ROUNDS sets how often.
 func TestKill(t *testing.T) {
-	unraced(t)
+	racetest.Skip(t)
 	rounds := 15
 	if testing.Short() {
 		rounds = 5

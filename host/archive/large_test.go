@@ -8,11 +8,13 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // Of a volume of which one per cent has changed in scattered pieces, not much more than
 // that is stored.
 func TestScatteredChanges(t *testing.T) {
+	racetest.Skip(t)
 	a := inDirectory(t).open(t)
 	const size = 64 * mib
 	d := randomDevice(size, 1)
@@ -55,7 +57,7 @@ func (n numbered) WriteAt(b []byte, at int64) (int, error) {
 
 // What is put into the index before a large snapshot is complete is not garbage meanwhile.
 func TestLarge(t *testing.T) {
-	unraced(t)
+	racetest.Skip(t)
 	a := inDirectory(t).open(t)
 	src := numbered{1100 * mib}
 	done := make(chan error)

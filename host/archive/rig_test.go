@@ -37,15 +37,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/kopia/kopia/repo/maintenance.DeleteUnreferencedPacks.func1"))
 }
 
-// unraced skips a test that takes minutes with the race detector, and whose code others run with
-// it. `make test` runs it without.
-func unraced(tb testing.TB) {
-	tb.Helper()
-	if underRace {
-		tb.Skip("takes minutes with the race detector: run without")
-	}
-}
-
 // place is where a test keeps an archive.
 type place struct {
 	url   string

@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/internal/extent"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // clock is ahead of the real one.
@@ -143,6 +144,7 @@ func TestDaemonsBeginTogether(t *testing.T) {
 
 // The stock library finds and restores a snapshot, as `kopia restore` does.
 func TestKopiaRestores(t *testing.T) {
+	racetest.Skip(t)
 	p := inDirectory(t)
 	a := archive.New(p.options())
 	if err := a.Open(t.Context()); err != nil {

@@ -10,12 +10,14 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // TestFullDisk commits on a disk that others have filled to the last byte: for a while that
 // goes on, in room that the journal has taken before; then commits are refused, which breaks
 // nothing, and are possible again when there is room. What was committed is there throughout.
 func TestFullDisk(t *testing.T) {
+	racetest.Skip(t)
 	for _, kind := range disktest.Kinds() {
 		t.Run(kind, func(t *testing.T) {
 			dir := disktest.Mount(t, kind, 320<<20)

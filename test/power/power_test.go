@@ -27,7 +27,7 @@ import (
 const (
 	volumeMB = 256
 	// batches are written under the log; cuts are made of it.
-	batches, cuts = 150, 10
+	batches, cuts = 150, 6
 )
 
 // asGuard makes this program the one that thaws a file system; see volume.Guard.
@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestPowerCuts(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: file systems are mounted")
 	}
@@ -58,8 +59,23 @@ func TestPowerCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Run("plain", func(t *testing.T) { cutPower(t, seed, nil) })
-	t.Run("encrypted", func(t *testing.T) { cutPower(t, seed, []byte("this key of the test is 32 bytes")) })
+	rounds := 1
+	if text := os.Getenv("POWER_ROUNDS"); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := range uint64(rounds) {
+		t.Run("plain", func(t *testing.T) {
+			t.Parallel()
+			cutPower(t, seed+round, nil)
+		})
+		t.Run("encrypted", func(t *testing.T) {
+			t.Parallel()
+			cutPower(t, seed+round, []byte("this key of the test is 32 bytes"))
+		})
+	}
 }
 
 // promise is what was acknowledged when so many entries were in the log.

@@ -38,7 +38,7 @@ func TestVolumesUnderKills(t *testing.T) {
 		t.Skip("programs write only where they really run")
 	}
 	seed := fromEnv(t, "SIM_SEED", uint64(time.Now().UnixNano())>>1)
-	lasts, err := time.ParseDuration(cmpOr(os.Getenv("SIM_TIME"), "40s"))
+	lasts, err := time.ParseDuration(cmpOr(os.Getenv("SIM_TIME"), "25s"))
 	if err != nil {
 		t.Fatalf("SIM_TIME: %v", err)
 	}
