@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/api/openapi/openapitest"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // described is an operation of the document, as those who attack it need it.
@@ -135,7 +136,7 @@ func wrongRefusal(w *httptest.ResponseRecorder) string {
 // asks for: paths, queries and bodies that are broken in ever other ways.
 func TestHostileRequests(t *testing.T) {
 	rounds := 200
-	if testing.Short() || underRace {
+	if testing.Short() || racetest.Enabled {
 		rounds = 20
 	}
 	document := openapitest.Of(t, newAPI(), "/v1/openapi.json")

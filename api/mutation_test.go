@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar/api/openapi/openapitest"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 var seed = flag.Uint64("seed", 1, "what the random mutations of TestMutatedConfigs follow from")
@@ -53,7 +54,7 @@ var (
 // a property.
 func TestMutatedConfigs(t *testing.T) {
 	rounds := 10_000
-	if testing.Short() || underRace {
+	if testing.Short() || racetest.Enabled {
 		rounds = 1_000
 	}
 	plain := newAPI()
