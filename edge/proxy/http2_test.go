@@ -194,6 +194,7 @@ func TestHTTP2Backend(t *testing.T) {
 
 // The conformance suite of a third party, all cases.
 func TestH2spec(t *testing.T) {
+	t.Parallel()
 	tool, err := filepath.Abs("../../.tools/h2spec-v2.2.1")
 	if err == nil {
 		_, err = os.Stat(tool)

@@ -18,6 +18,7 @@ import (
 // TestStreamsThatStall: a client over HTTP/2 that takes nothing of its answers, or sends
 // nothing of its bodies, does not keep its requests in the Machine.
 func TestStreamsThatStall(t *testing.T) {
+	t.Parallel()
 	const streams = 50
 	for _, h2 := range []bool{false, true} {
 		w := newWorld(t, func(o *proxy.Options) { o.Limits.BodyTimeout = 300 * time.Millisecond })

@@ -235,6 +235,7 @@ func TestClientGone(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	one := uint32(1)
 	kinds(t, func(t *testing.T, w *world, c *http.Client, change func(*hangar.ServicePort)) {
+		t.Parallel()
 		addr := w.backend(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/slow" {
 				for range 6 {
@@ -388,6 +389,7 @@ func TestPipelined(t *testing.T) {
 // An answer may take its time, also on a connection that has served others before.
 func TestSlowAnswer(t *testing.T) {
 	kinds(t, func(t *testing.T, w *world, c *http.Client, change func(*hangar.ServicePort)) {
+		t.Parallel()
 		var asked atomic.Int32
 		w.machine("a1", "app", w.backend(func(rw http.ResponseWriter, r *http.Request) {
 			asked.Add(1)

@@ -54,6 +54,7 @@ func restore(tb testing.TB, a *archive.Archive, e archive.Entry) []byte {
 // Random volumes, with holes, changes, growth and any base, come back as they were; only
 // what has to be is read and written, and the digest is that of a plain calculation.
 func TestRoundTrip(t *testing.T) {
+	racetest.Skip(t)
 	everywhere(t, func(t *testing.T, p place) {
 		a := p.open(t)
 		checks := 25
@@ -204,6 +205,7 @@ func TestStoredOnce(t *testing.T) {
 }
 
 func TestEntriesAndRemove(t *testing.T) {
+	racetest.Skip(t)
 	everywhere(t, func(t *testing.T, p place) {
 		a := p.open(t)
 		ctx := t.Context()

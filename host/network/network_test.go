@@ -156,7 +156,7 @@ func call(a netip.Addr, port uint16) (netip.Addr, error) {
 
 // patience is how long one attempt waits for an answer. What must not arrive is
 // waited for as long, so it is short; what must is tried again.
-const patience = 500 * time.Millisecond
+const patience = 200 * time.Millisecond
 
 // ask is call by UDP.
 func ask(a netip.Addr, port uint16) (netip.Addr, error) {
@@ -185,7 +185,7 @@ func reach(a netip.Addr, port uint16) (netip.Addr, error) { return insist(call, 
 
 // insist repeats call or ask until it does not time out.
 func insist(try func(netip.Addr, uint16) (netip.Addr, error), a netip.Addr, port uint16) (from netip.Addr, err error) {
-	for range 20 {
+	for range 50 {
 		if from, err = try(a, port); !timedOut(err) {
 			break
 		}
