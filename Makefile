@@ -87,15 +87,13 @@ BINARY = ./test/attack ./test/compat ./test/full ./test/power ./test/sim ./test/
 
 # Built as the releases are, so that nothing is compiled twice for tests.
 PLAIN = CGO_ENABLED=0 $(GO) test -trimpath
-# Tests wait for disks and programs half of their time, which others use.
-AT_ONCE ?= $(shell echo $$((2 * $$(nproc))))
 
 # Everything but the end-to-end tests, which take longer. Tests use bin/hangar. A result is
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	CGO_ENABLED=1 $(GO) test -race -p $(AT_ONCE) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) ./test/e2e)")
-	$(PLAIN) -p $(AT_ONCE) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
+	CGO_ENABLED=1 $(GO) test -race $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) ./test/e2e)")
+	$(PLAIN) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
 
 shuffle: ## run every test again, in another order, as each night: SHUFFLE= repeats one (root)
 	$(MAKE) test SHUFFLE=$(or $(SHUFFLE),on)
