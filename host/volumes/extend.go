@@ -71,9 +71,7 @@ func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, er
 // finishExtending grows a volume that is extending. It may be repeated.
 func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) error {
 	to := v.rec.Load().Growing
-	extending, cancel := finish.Within(ctx, extendDeadline)
-	defer cancel()
-	online, mounted, failure := v.open.grow(extending, int64(to)<<30)
+	online, mounted, failure := v.open.grow(ctx, int64(to)<<30)
 	event.Type = hangar.VolumeEventExtend
 	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
@@ -96,15 +94,17 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 
 // grow makes the image and the device size bytes large. online: so is the file system,
 // if it is mounted; otherwise it is when it is mounted next.
-func (o *opened) grow(ctx finish.Context, size int64) (online, mounted bool, err error) {
-	o.mu.Lock()
+func (o *opened) grow(ctx context.Context, size int64) (online, mounted bool, err error) {
+	o.mu.Lock() // which a boot holds while it checks a file system
 	defer o.mu.Unlock()
-	device, err := o.attach(ctx)
+	extending, cancel := finish.Within(ctx, extendDeadline)
+	defer cancel()
+	device, err := o.attach(extending)
 	if err != nil {
 		return false, false, o.v.unlessGone(err)
 	}
 	mounted = o.machine
-	online, err = device.Extend(ctx, size)
+	online, err = device.Extend(extending, size)
 	switch {
 	case errors.Is(err, devices.ErrFrozen):
 		err = hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotRunning,
@@ -112,7 +112,7 @@ func (o *opened) grow(ctx finish.Context, size int64) (online, mounted bool, err
 	case err != nil:
 		err = o.v.unlessGone(fmt.Errorf("extend volume %s: %w", o.v.id, err))
 	}
-	return online, mounted, cmp.Or(err, o.closeUnused(ctx))
+	return online, mounted, cmp.Or(err, finish.Do(ctx, closing, o.closeUnused))
 }
 
 // unlessGone asks for another try after the process behind the volume ended meanwhile.

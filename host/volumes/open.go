@@ -93,7 +93,8 @@ func (o *opened) detach(ctx finish.Context) error {
 		if !isLost(device) {
 			return err
 		}
-		if released := o.v.store.o.Devices.Release(ctx, o.v.id); released != nil {
+		released := finish.Do(ctx, closing, func(ctx finish.Context) error { return o.v.store.o.Devices.Release(ctx, o.v.id) })
+		if released != nil {
 			return errors.Join(err, released)
 		}
 	}

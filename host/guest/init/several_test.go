@@ -89,7 +89,7 @@ func TestSeveralIdentities(t *testing.T) {
 	if err := os.WriteFile(program, Binary(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	const script = `echo "$MINE $ALL $(id -u) $(id -G) $(pwd) $0" "$(env | grep -c '^[0-9]*:')"; kill -STOP $$`
+	const script = `echo "$MINE $ALL $(id -u) $(id -G) $(pwd) $0" "$(env | grep -c '^[0-9]*:')"; exec sleep 30`
 	const last = `n=0; while [ "$(wc -l <"/proc/$$/fd/1")" -lt 2 ] && [ $n -lt 2000 ]; do n=$((n+1)); sleep 0.01; done; exit 4`
 	commands := []ManyCommand{
 		{Args: []string{"sh", "-c", script, "two words"}, Env: []string{"PATH=/usr/bin:/bin", "ALL=all", "MINE=first"}, Dir: "/tmp"},
