@@ -157,6 +157,9 @@ func (f *fakeHost) record(ctx context.Context, spec hangar.MachineSpec) (*hangar
 
 // do asks a Machine for a verb and moves it to a state.
 func (f *fakeHost) do(ctx context.Context, ref hangar.MachineRef, v hangar.Verb, force bool, to hangar.MachineState) (hangar.Machine, error) {
+	if err := ctx.Err(); err != nil {
+		return hangar.Machine{}, err
+	}
 	f.mu.Lock()
 	if f.down {
 		f.mu.Unlock()

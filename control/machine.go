@@ -152,6 +152,8 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.MachineAgent, r
 func (c *Control) confirm(ctx context.Context, agent hangar.MachineAgent, r *claim) error {
 	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
+		ctx, cancel := finish.Within(ctx, undoTimeout)
+		defer cancel()
 		if made, err := agent.Machine(ctx, r.ref()); err == nil && gone(made.State) {
 			return nil // it has ended by itself already, and what was reserved with it
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -423,6 +424,43 @@ func TestLostReservation(t *testing.T) {
 		_, err := p.Machines().CreateMachine(admin(t), "web", wish("never"))
 		wantError(t, err, hangar.CodeUnavailable, "")
 		p.check(t)
+	})
+}
+
+// lateStore refuses a transaction, once it is armed, when the caller has no time left.
+type lateStore struct {
+	state.Store
+
+	armed bool
+}
+
+func (s *lateStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	if s.armed {
+		<-ctx.Done()
+		return 0, state.ErrConflict
+	}
+	return s.Store.Txn(ctx, txn)
+}
+
+// TestReservationLostAtTheEnd: a Machine without a reservation is destroyed, too, if the time
+// of its creation is over by then.
+func TestReservationLostAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lateStore{Store: state.NewMemory()}
+		p := newPlane(t, store)
+		p.app(t, "web")
+		h := p.hosts[0]
+		h.publish = nil
+		h.onCreate = func(hangar.MachineSpec) (error, error) {
+			store.armed = true
+			return nil, nil
+		}
+		if _, err := p.Machines().CreateMachine(admin(t), "web", wish("late")); err == nil {
+			t.Error("created")
+		}
+		if left := h.alive(); len(left) > 0 {
+			t.Errorf("machines without a reservation live: %v", left)
+		}
 	})
 }
 
