@@ -17,8 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// undoPatience bounds the end of a sandbox that no caller waits for: of a start that failed, and
-// of one whose memory is on the disk.
+// undoPatience bounds the end of what a start, a resumption or a command has left that failed.
 const undoPatience = time.Minute
 
 // Destroy implements driver.Driver.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
@@ -21,6 +22,10 @@ const (
 	directAbove     = 1536 << 20
 	backgroundAbove = 384 << 20
 )
+
+// endPatience bounds the end of a sandbox whose memory is on the disk. The kernel may take long to
+// free what it had, and to give up there would fail a suspension that is complete.
+const endPatience = 10 * time.Minute
 
 // Suspend implements driver.Suspender. The snapshot is written and sealed by the
 // engine, so that it is complete or absent even if this process dies meanwhile.
@@ -75,7 +80,7 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 			return errors.Join(err, restored, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
 		}
 	}
-	return finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return d.endSuspended(ctx, s) })
+	return finish.Do(ctx, endPatience, func(ctx finish.Context) error { return d.endSuspended(ctx, s) })
 }
 
 // endSuspended ends a sandbox whose memory is on the disk. What it still does is free its memory,
