@@ -336,7 +336,7 @@ func (h *kernelHandle) swap(ctx finish.Context, name string, table dm.Table) err
 		return err
 	}
 	if err := h.kernel.mapper.Resume(name); err != nil {
-		return errors.Join(err, h.kernel.mapper.Clear(ctx, name))
+		return errors.Join(err, finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return h.kernel.mapper.Clear(ctx, name) }))
 	}
 	return nil
 }
