@@ -29,6 +29,7 @@ type Device struct {
 	frozen *Frozen // the view that is open, or nil
 
 	filling atomic.Pointer[imageTarget] // that writes into the image, or nil
+	forced  atomic.Bool                 // its end by force has begun, and may have failed
 }
 
 // lock waits until nobody else works on the volume, and answers ErrLost if it is gone.
@@ -55,8 +56,11 @@ func (d *Device) Path() string { return d.handle.path() }
 // What was synced is in the image; nothing but Close and Release works any more.
 func (d *Device) Lost() <-chan struct{} { return d.handle.lost() }
 
-// Err is nil until the device is lost.
+// Err is nil until the device is lost, or released.
 func (d *Device) Err() error {
+	if d.forced.Load() {
+		return fmt.Errorf("volume %s: %w: it was released", d.image.id, ErrLost)
+	}
 	if err := d.handle.err(); err != nil {
 		return fmt.Errorf("volume %s: %w: %w", d.image.id, ErrLost, err)
 	}
@@ -335,7 +339,7 @@ func (d *Device) Close(ctx finish.Context) error {
 	return nil
 }
 
-func (d *Device) close(ctx finish.Context) error {
+func (d *Device) close(ctx context.Context) error {
 	if err := errors.Join(d.endFilling(), d.v.thaw(d.image.id)); err != nil {
 		return err
 	}
@@ -343,6 +347,12 @@ func (d *Device) close(ctx finish.Context) error {
 		// A file system that has shut itself down writes no more, however often it is asked.
 		d.v.o.Log.ErrorContext(ctx, "volume is closed without what could not be written", "volume", d.image.id, "error", err)
 	}
+	// That may have taken all the time there was.
+	return finish.Do(ctx, finishPatience, d.end)
+}
+
+// end ends a device of which all is on the disk.
+func (d *Device) end(ctx finish.Context) error {
 	if err := unmount(ctx, d.dir()); err != nil {
 		return err
 	}
@@ -362,8 +372,6 @@ func (d *Device) close(ctx finish.Context) error {
 		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
 		return d.v.release(ctx, d.image.id)
 	}
-	d.v.mu.Lock()
-	delete(d.v.devices, d.image.id)
-	d.v.mu.Unlock()
+	d.v.forget(d.image.id)
 	return d.v.sweep(d.image.id)
 }

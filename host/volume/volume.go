@@ -175,7 +175,9 @@ func (v *Volumes) Close() error {
 	defer v.mu.Unlock()
 	var errs []error
 	for _, d := range v.devices {
-		errs = append(errs, d.endFilling(), d.handle.leave())
+		if !d.forced.Load() {
+			errs = append(errs, d.endFilling(), d.handle.leave())
+		}
 	}
 	clear(v.devices)
 	_ = os.Remove(v.o.Run) // it is in use unless it is empty
@@ -222,7 +224,7 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 		return nil, err
 	}
 	defer unlock()
-	if d := v.device(spec.ID); d != nil {
+	if d := v.device(spec.ID); d != nil && !d.forced.Load() {
 		return d, nil
 	}
 	im, err := v.inspect(spec)
@@ -276,16 +278,15 @@ func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, erro
 
 // openAnew opens a volume of which nothing is of use that is open.
 func (v *Volumes) openAnew(ctx context.Context, im image, key []byte) (handle, error) {
-	release := func(ctx finish.Context) error { return v.release(ctx, im.id) }
-	if err := finish.Do(ctx, finishPatience, release); err != nil {
+	if err := v.release(ctx, im.id); err != nil {
 		return nil, err
 	}
 	h, err := v.backend.open(ctx, im, key)
 	if err != nil {
-		return nil, errors.Join(err, finish.Do(ctx, finishPatience, release))
+		return nil, errors.Join(err, v.release(ctx, im.id))
 	}
 	if err := calm(h.path()); err != nil {
-		return nil, errors.Join(err, h.leave(), finish.Do(ctx, finishPatience, release))
+		return nil, errors.Join(err, h.leave(), v.release(ctx, im.id))
 	}
 	return h, nil
 }
@@ -307,18 +308,26 @@ func (v *Volumes) Release(ctx finish.Context, id hangar.VolumeID) error {
 	return nil
 }
 
-// release is Release with the lock held.
-func (v *Volumes) release(ctx finish.Context, id hangar.VolumeID) error {
-	v.mu.Lock()
-	d := v.devices[id]
-	delete(v.devices, id)
-	v.mu.Unlock()
-	var errs []error
-	if d != nil {
-		errs = append(errs, d.endFilling(), d.handle.leave())
+// release is Release with the lock held. It has a time of its own: the attempt to close the volume
+// that came before may have used up the caller's. Until all has ended, the volume counts as open.
+func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
+	var left error
+	if d := v.device(id); d != nil && !d.forced.Swap(true) {
+		left = errors.Join(d.endFilling(), d.handle.leave())
 	}
-	errs = append(errs, v.thaw(id), unmountAll(v.mountPoint(id)), v.backend.release(ctx, id), v.sweep(id))
-	return errors.Join(errs...)
+	end := func(ctx finish.Context) error { return v.backend.release(ctx, id) }
+	err := errors.Join(v.thaw(id), unmountAll(v.mountPoint(id)), finish.Do(ctx, finishPatience, end), v.sweep(id))
+	if err == nil {
+		v.forget(id)
+	}
+	return errors.Join(left, err)
+}
+
+// forget notes that nothing is open of a volume.
+func (v *Volumes) forget(id hangar.VolumeID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.devices, id)
 }
 
 // sweep removes the directory of a volume that is not open, with the files that a kill in the
