@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -182,6 +183,10 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	return ext4.Mount(d.Path(), m.Dir)
 }
 
+// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
+// was killed begins anew.
+const growPatience = 30 * time.Minute
+
 // growUnmounted makes the file system as large as the device. Until it is complete a file says
 // so, for endGrowth.
 func (d *Device) growUnmounted(ctx context.Context) error {
@@ -192,7 +197,7 @@ func (d *Device) growUnmounted(ctx context.Context) error {
 	if err := durable.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
-	err := finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return ext4.Grow(ctx, d.Path()) })
+	err := finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.Grow(ctx, d.Path()) })
 	if err != nil {
 		return err
 	}

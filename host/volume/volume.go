@@ -202,7 +202,7 @@ func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), 
 }
 
 // finishPatience bounds what comes to its end once it has begun, though the caller's context may
-// end: taking back a device, growing a file system, and undoing.
+// end: taking back a device, closing and releasing it, and undoing.
 const finishPatience = 2 * time.Minute
 
 // device returns what is open of a volume, or nil.
