@@ -65,10 +65,10 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	if err != nil {
 		return err
 	}
-	// The programs that repair and grow have the device open: as long as one of them runs,
-	// even after this process was killed, the file stays locked.
+	// The programs that repair and grow are killed with this process, and have the device open:
+	// until the last of them has ended, the file stays locked.
 	defer dev.Close()
-	if err := settle(ctx, dev.Name(), max(size, info.Size())); err != nil {
+	if err := l.settle(ctx, id, dev.Name(), max(size, info.Size())); err != nil {
 		return err
 	}
 	mount, err := ext4.MountDetached(dev.Name())
@@ -82,12 +82,18 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	return place(mount, l.Path(id))
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata.
-const growPatience = 2 * time.Minute
+// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
+// was killed begins anew.
+const growPatience = 30 * time.Minute
 
 // settle makes a file system fit to be mounted: free of known errors, and as large as its
 // device. The journal is the kernel's to replay.
-func settle(ctx context.Context, device string, size int64) error {
+func (l *Layers) settle(ctx context.Context, id hangar.MachineID, device string, size int64) error {
+	if undone, err := ext4.Undo(ctx, device, l.growing(id)); err != nil {
+		return repairError(err)
+	} else if undone {
+		l.o.Log.WarnContext(ctx, "writable layer was interrupted while its file system grew, which is undone", "machine", id)
+	}
 	sb, err := ext4.ReadSuperblock(device)
 	if errors.Is(err, ext4.ErrNone) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -99,16 +105,23 @@ func settle(ctx context.Context, device string, size int64) error {
 	if sb.Clean && !grows {
 		return nil
 	}
-	if _, _, err := ext4.Repair(ctx, device, grows); errors.Is(err, ext4.ErrUnrepairable) {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	} else if err != nil {
-		return err
+	if _, _, err := ext4.Repair(ctx, device, grows); err != nil {
+		return repairError(err)
 	}
 	if !grows {
 		return nil
 	}
-	// A file system that has grown in part would count as damaged.
-	return finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.Grow(ctx, device) })
+	return finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.GrowCompact(ctx, device, l.growing(id)) })
+}
+
+// growing is a file that is there while the file system of a layer grows, to undo that.
+func (l *Layers) growing(id hangar.MachineID) string { return l.Path(id) + ".growing" }
+
+func repairError(err error) error {
+	if !errors.Is(err, ext4.ErrUnrepairable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
 // How long another process may hold a file that it is about to close, and how often that

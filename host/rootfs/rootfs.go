@@ -224,7 +224,8 @@ func (l *Layers) mountFresh(ctx context.Context, id hangar.MachineID, size int64
 	if old != nil {
 		l.later(func() error { return old.Close() })
 	}
-	return errors.Join(place(s.mount, l.Path(id)), s.mount.Close())
+	// A growth that was interrupted was that of the layer before.
+	return errors.Join(os.RemoveAll(l.growing(id)), place(s.mount, l.Path(id)), s.mount.Close())
 }
 
 // Mounted reports whether the layer of a Machine is mounted. One without a bound never is.
@@ -287,7 +288,7 @@ func (l *Layers) Remove(id hangar.MachineID) error {
 	if err := l.unmount(id); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(l.image(id)), os.RemoveAll(l.Path(id)+discardedSuffix))
+	return errors.Join(os.RemoveAll(l.image(id)), os.RemoveAll(l.growing(id)), os.RemoveAll(l.Path(id)+discardedSuffix))
 }
 
 // List returns the Machines that have a layer, or a part of one.

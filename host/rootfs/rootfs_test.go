@@ -220,8 +220,7 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestGrowthIsNotCutShort ends the context of a mount while the file system grows, which would
-// leave one that counts as damaged.
+// TestGrowthIsNotCutShort ends the context of a mount while the file system grows, which goes on.
 func TestGrowthIsNotCutShort(t *testing.T) {
 	const program = "resize2fs"
 	real, err := exec.LookPath(program)

@@ -6,7 +6,7 @@
 // sparse image stays sparse. Repair brings a file system that was not unmounted back to a
 // state in which it may be mounted, or says in the words of e2fsck why not. Except for Make,
 // everything may be killed at any moment and repeated; after Grow was killed only RepairAll puts
-// the file system right.
+// the file system right, and after GrowCompact only Undo.
 //
 // No function may be used on a device that is mounted, except Superblock, GrowMounted and
 // Usage.
@@ -36,10 +36,11 @@ const (
 	makeProgram  = "mke2fs"
 	checkProgram = "e2fsck"
 	growProgram  = "resize2fs"
+	undoProgram  = "e2undo"
 )
 
 // Programs returns what has to be installed.
-func Programs() []string { return []string{makeProgram, checkProgram, growProgram} }
+func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
 // ErrUnrepairable says that a file system must not be mounted, and in e2fsck's words why.
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
@@ -250,7 +251,7 @@ func Check(ctx context.Context, device string) error {
 	return err
 }
 
-// Grow makes a file system as large as its device. It has been checked before.
+// Grow makes a file system of Make as large as its device. It has been checked before.
 func Grow(ctx finish.Context, device string) error {
 	_, err := run(ctx, growProgram, device)
 	return err

@@ -67,7 +67,7 @@ var volumeTools = []struct {
 	programs []string
 	use      string
 }{
-	{"e2fsprogs", []string{"mke2fs", "e2fsck", "resize2fs"}, "file systems are made, checked and enlarged with them"},
+	{"e2fsprogs", []string{"mke2fs", "e2fsck", "resize2fs", "e2undo"}, "file systems are made, checked and enlarged with them"},
 	{"cryptsetup-bin", []string{"cryptsetup"}, "encrypted volumes are made with it"},
 }
 

@@ -1,0 +1,102 @@
+package ext4
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// undoMagic begins a file of which e2undo knows what to undo.
+const undoMagic = "E2UNDO02"
+
+// GrowCompact makes a file system of MakeCompact as large as its device. It has been checked before.
+//
+// There is no room for the descriptors of more groups, so that inode tables and the root directory
+// have to move, and a growth that ends half-way loses them. Until it is complete there is a file
+// called undo, with what was overwritten, for Undo.
+func GrowCompact(ctx finish.Context, device, undo string) error {
+	if err := makeUndo(undo); err != nil {
+		return err
+	}
+	if _, err := run(ctx, growProgram, "-z", undo, device); err != nil {
+		return err
+	}
+	return removeUndo(undo)
+}
+
+// makeUndo makes an empty file of which everything that is written is on the disk before anything
+// that is written elsewhere later, also if the server loses power, where its file system can.
+func makeUndo(undo string) error {
+	f, err := os.OpenFile(undo, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err == nil {
+		const syncEach = 0x8 // FS_SYNC_FL of linux/fs.h
+		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|syncEach)
+	}
+	return errors.Join(f.Sync(), durable.SyncDir(filepath.Dir(undo)))
+}
+
+func removeUndo(undo string) error {
+	return errors.Join(os.Remove(undo), durable.SyncDir(filepath.Dir(undo)))
+}
+
+// Undo makes of a file system what it was before a GrowCompact that was interrupted; it has to be
+// repaired then. It reports whether there was one.
+func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
+	begun, err := hasUndo(undo)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if begun {
+		said, err := run(ctx, undoProgram, "-f", undo, device)
+		if _, ran := exitCode(err); ran && ctx.Err() == nil {
+			return false, fmt.Errorf("%w: %s", ErrUnrepairable, said)
+		}
+		if err != nil {
+			return false, err
+		}
+		if err := syncDevice(device); err != nil {
+			return false, err
+		}
+	}
+	return true, removeUndo(undo)
+}
+
+// hasUndo reports whether a file says how to undo something. Before it does, nothing was changed.
+func hasUndo(undo string) (bool, error) {
+	f, err := os.Open(undo)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	magic := make([]byte, len(undoMagic))
+	_, err = io.ReadFull(f, magic)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return false, nil
+	}
+	return string(magic) == undoMagic, err
+}
+
+func syncDevice(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
