@@ -47,11 +47,11 @@ func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) 
 }
 
 func (d *opening) openState(ctx context.Context) (state.Store, error) {
-	if d.options.State != nil {
-		return d.options.State, nil
+	if d.options.Around.State != nil {
+		return d.options.Around.State, nil
 	}
 	store, err := state.OpenEtcd(ctx, state.EtcdConfig{
-		Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, NoSync: d.options.NoSync, Log: d.log,
+		Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, NoSync: d.options.Around.NoSync, Log: d.log,
 	})
 	if err != nil {
 		return nil, err

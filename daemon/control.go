@@ -36,13 +36,17 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	_, https := public.Addrs()
 	issuer := oidc.New(oidc.Config{
 		Store: c.mirror, Vault: control.NewVault(c.mirror, c.keys, d.log), Issuer: d.cfg.oidcURL(https),
-		Audience: "https://" + d.cfg.Domain, Policy: d.cfg.oidcPolicy(), Log: d.log,
+		Audience: "https://" + d.cfg.Domain, Policy: d.cfg.oidcPolicy(), NewKey: d.options.Around.NewKey, Log: d.log,
 	})
+	gateway := hangar.PeerHost(n.gateway)
+	if d.options.Around.Gateway != nil {
+		gateway = d.options.Around.Gateway
+	}
 	decide := control.New(control.Config{
-		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: n.gateway, Agents: oneHost{m.agent},
+		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{m.agent},
 		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
-		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(),
+		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return nil, err

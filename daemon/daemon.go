@@ -22,10 +22,16 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"syscall"
 
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	hostmachines "github.com/hangar-platform/hangar/host/machines"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/oomscore"
 )
@@ -37,14 +43,25 @@ type Options struct {
 	Guard        []string // see volume.Options
 	Log          *slog.Logger
 
-	// State is the cluster state instead of that of Config; its owner closes it after Run. nil: there
-	// is none. NoSync leaves out the syncs of journal and cluster state. Both are for tests.
-	State  state.Store
-	NoSync bool
+	Around Around // for tests
 
 	// Ready, which is required, is called when connections to the API, at addr, are accepted and AddressFile is
 	// written. Its error ends the daemon.
 	Ready func(addr string) error
+}
+
+// Around is what a daemon has around it instead of what really is there. A field that is nil
+// changes nothing.
+type Around struct {
+	State  state.Store // of the cluster; its owner closes it after Run
+	NoSync bool        // no fsync of the journal and of a cluster state of its own
+
+	Registries http.RoundTripper     // answers for every registry but the built-in one
+	Network    hostmachines.Networks // of the Machines of DriverFake, who are on none
+	Devices    volumes.Devices       // of volumes
+	Gateway    hangar.PeerHost       // lets WireGuard peers in
+	Resolver   control.Resolver      // of hostnames that are claimed
+	NewKey     oidc.NewKey           // makes the keys of identity tokens
 }
 
 // Run runs a daemon until ctx ends, which is no error, or a part of it fails.

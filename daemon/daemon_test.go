@@ -44,7 +44,7 @@ func run(t *testing.T, dir string, store state.Store) *running {
 	began := time.Now()
 	go func() {
 		ended <- daemon.Run(ctx, cfg, daemon.Options{
-			Version: "test", State: store, NoSync: true, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+			Version: "test", Around: daemon.Around{State: store, NoSync: true}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 			Ready: func(addr string) error {
 				ready <- addr
 				return nil

@@ -44,8 +44,11 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 	m.sockets = localapi.New(d.log)
 	d.opened.add(m.sockets.End)
 	networks := hostmachines.Networks(hostmachines.NoNetwork{})
-	if s.network != nil {
+	switch {
+	case s.network != nil:
 		networks = s.network
+	case d.options.Around.Network != nil:
+		networks = d.options.Around.Network
 	}
 	m.agent = host.New(host.Options{
 		Dir: d.cfg.Dir, Host: s.self, Driver: s.driver, Images: m.images, Network: networks, Layers: layers, Logs: s.logs,
@@ -82,6 +85,7 @@ func (d *opening) openImages(ctx context.Context, c *cluster, inUse func() map[s
 		Dialer: publicdial.New(publicdial.Options{Allow: allowed, Own: func(a netip.Addr) bool {
 			return pools.Contains(a) || publicdial.OnThisServer(a)
 		}}),
+		Transport: d.options.Around.Registries,
 	}
 	if d.cfg.HostRegistryAuth {
 		o.DockerConfig = d.options.DockerConfig
@@ -122,6 +126,9 @@ func (d *opening) openLayers(ctx context.Context) (*rootfs.Layers, error) {
 // openDevices opens the volumes of this server. One that lacks what they need serves
 // everything else.
 func (d *opening) openDevices(ctx context.Context) volumes.Devices {
+	if given := d.options.Around.Devices; given != nil {
+		return given
+	}
 	devices := newDevices(d.cfg, d.options.Guard, d.log)
 	if err := devices.Open(ctx); err != nil {
 		d.log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)

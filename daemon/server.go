@@ -39,7 +39,7 @@ type server struct {
 
 // openServer opens the journal, and what Machines that run are connected with.
 func (d *opening) openServer(ctx context.Context) (*server, error) {
-	records, err := journal.Open(filepath.Join(d.cfg.Dir, "journal.db"), journal.Options{NoSync: d.options.NoSync, Log: d.log})
+	records, err := journal.Open(filepath.Join(d.cfg.Dir, "journal.db"), journal.Options{NoSync: d.options.Around.NoSync, Log: d.log})
 	if err != nil {
 		return nil, err
 	}

@@ -116,6 +116,8 @@ type Options struct {
 	Local []string
 	// Dialer connects to registries; nil: one without exceptions.
 	Dialer *publicdial.Dialer
+	// Transport asks registries instead of connections by Dialer; nil: it does not.
+	Transport http.RoundTripper
 	// DockerConfig is the path of a Docker client's config.json, whose credentials
 	// serve the pulls of all organizations where Credentials has none. It may be empty
 	// or absent.
@@ -147,7 +149,7 @@ type Store struct {
 	opts     Options
 	log      *slog.Logger
 	registry *registry.Registry
-	client   *publicdial.Transport
+	client   http.RoundTripper
 
 	images   flights[struct{}, hangar.PullProgress]
 	layers   flights[layerRecord, int64]
@@ -192,8 +194,11 @@ func New(opts Options) *Store {
 	if opts.Dialer == nil {
 		opts.Dialer = publicdial.New(publicdial.Options{})
 	}
+	if opts.Transport == nil {
+		opts.Transport = opts.Dialer.Transport()
+	}
 	s := &Store{
-		opts: opts, usages: map[hangar.OrgID]measured{}, log: opts.Log, client: opts.Dialer.Transport(), records: map[string]*record{}, pins: map[string]int{},
+		opts: opts, usages: map[hangar.OrgID]measured{}, log: opts.Log, client: opts.Transport, records: map[string]*record{}, pins: map[string]int{},
 		pulls: slots{each: int64(l.OrgPulls)}, resolves: slots{each: int64(l.OrgResolves)},
 	}
 	s.registry = registry.New(registry.Options{
@@ -251,7 +256,7 @@ func (s *Store) Open(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.images.close()
 	s.layers.close()
-	s.client.CloseIdleConnections()
+	(&http.Client{Transport: s.client}).CloseIdleConnections()
 	return nil
 }
 

@@ -2,55 +2,40 @@ package contract_test
 
 import (
 	"context"
-	"log/slog"
+	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/daemon"
 	"github.com/hangar-platform/hangar/test/contract"
-	"github.com/hangar-platform/hangar/test/contract/fake"
+	"github.com/hangar-platform/hangar/test/platform"
 )
-
-const token = "secret"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve runs the API over a fake platform and returns a client's harness.
-func serve(t *testing.T, l net.Listener, address string) contract.Harness {
+// harness is that of a platform, at one of its addresses.
+func harness(t *testing.T, p *platform.Platform, address string, options ...client.Option) contract.Harness {
 	t.Helper()
-	s := fake.New("loc")
-	server := httptest.NewUnstartedServer(nil)
-	handler := api.New(api.Config{
-		Orgs: s, Tokens: s, Apps: s, Machines: s, Logs: s, Images: s, Platform: s,
-		Secrets: s, SecretKeys: s, Registries: s, Encryption: s, Identity: s, SigningKeys: s, Issuer: s, Peers: s, Volumes: s, Addresses: s, Certificates: s,
-		Auth:   s.Login(fake.Tokens{token: {Subject: "test", Admin: true}}),
-		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-	})
-	server.Config = api.Server(openapitest.Of(t, handler, "/v1/openapi.json").Handler(t, handler))
-	if l != nil {
-		_ = server.Listener.Close()
-		server.Listener = l
-	}
-	server.Start()
-	t.Cleanup(server.Close)
-	if address == "" {
-		address = server.URL
-	}
-	return over(t, address, token, contract.Harness{
-		Image: "nginx:alpine", Suspend: true, ACME: true, Sleep: []string{"sleep", "3600"},
-		Echo: []string{"sleep", "3600"}, EchoPort: fake.EchoPort,
+	return over(t, address, p.Token(), contract.Harness{
+		Image: "nginx:alpine", Suspend: true, ACME: true, Sleep: []string{"sleep", "1000"},
+		Echo: []string{"serve"}, EchoPort: platform.EchoPort,
 		Exit:    func(code int) []string { return []string{"exit", strconv.Itoa(code)} },
 		Context: func(tb testing.TB) context.Context { tb.Helper(); return tb.Context() },
-	})
+	}, options...)
+}
+
+// serve starts a platform on which certificates can be requested, and never come.
+func serve(t *testing.T) *platform.Platform {
+	t.Helper()
+	return platform.Start(t, platform.Options{Config: func(c *daemon.Config) { c.ACME = "https://127.0.0.1:1/directory" }})
 }
 
 // over is a harness whose services are a client with a credential.
@@ -67,12 +52,8 @@ func over(tb testing.TB, address, credential string, h contract.Harness, options
 }
 
 func TestTokenEnds(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "http://" + l.Addr().String()
-	testTokenEnds(t, address, serve(t, l, address))
+	p := serve(t)
+	testTokenEnds(t, p.URL(), harness(t, p, p.URL()))
 }
 
 // services runs the contract of every service but that of peers, which needs a network.
@@ -93,26 +74,67 @@ func services(t *testing.T, h contract.Harness) {
 }
 
 func TestOverTCP(t *testing.T) {
-	h := serve(t, nil, "")
+	p := serve(t)
+	h := harness(t, p, p.URL(), client.WithHTTPClient(&http.Client{Transport: p.Transport()}))
 	services(t, h)
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 }
 
 func TestOverUnixSocket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "api.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := serve(t, l, "unix://"+path)
+	p := serve(t)
+	h := harness(t, p, "unix://"+socket(t, p.Addr()))
 	services(t, h)
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 }
 
+// socket leads from a unix socket to an address, until the test ends.
+func socket(t *testing.T, address string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { lead(t, from.(*net.UnixConn), address) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return path
+}
+
+// lead copies both ways, and ends each way by itself.
+func lead(t *testing.T, from *net.UnixConn, address string) {
+	t.Helper()
+	defer from.Close()
+	conn, err := (&net.Dialer{}).DialContext(context.WithoutCancel(t.Context()), "tcp", address)
+	if err != nil {
+		return // the platform has ended
+	}
+	defer conn.Close()
+	to := conn.(*net.TCPConn)
+	var there sync.WaitGroup
+	there.Go(func() {
+		_, _ = io.Copy(to, from)
+		_ = to.CloseWrite()
+	})
+	_, _ = io.Copy(from, to)
+	_ = from.CloseWrite()
+	there.Wait()
+}
+
 func TestWrongToken(t *testing.T) {
-	server := httptest.NewServer(api.New(api.Config{Auth: fake.Tokens{}, Log: slog.New(slog.DiscardHandler)}))
-	t.Cleanup(server.Close)
-	c := client.New(server.URL, "wrong", client.WithHTTPClient(&http.Client{Transport: server.Client().Transport}))
+	c := client.New(serve(t).URL(), "wrong")
+	t.Cleanup(c.Close)
 	_, err := c.App(t.Context(), "web")
 	if hangar.CodeOf(err) != hangar.CodeUnauthenticated {
 		t.Errorf("got %v, want %s", err, hangar.CodeUnauthenticated)

@@ -10,35 +10,24 @@ import (
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// TestDaemon runs the suites on the whole platform: the client, the API, control,
-// the host and a driver.
+// TestDaemon runs the suites on the program that is shipped, with real Machines.
 func TestDaemon(t *testing.T) {
-	for _, driver := range []string{"fake", "gvisor"} {
-		t.Run(driver, func(t *testing.T) {
-			// The volumes are all but empty: disks of any size can promise them.
-			d := daemon.Start(t, daemon.Options{Driver: driver, Args: []string{"--acme", "off", "--volume-overcommit", "100"}})
-			echoPort := 7007
-			if driver == "fake" { // whose Machines have no network
-				echoPort = 0
-			}
-			h := over(t, d.URL(), d.Token(), contract.Harness{
-				Suspend: true,
-				Echo:    []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, EchoPort: echoPort,
-				Context: func(tb testing.TB) context.Context {
-					tb.Helper()
-					ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Minute)
-					tb.Cleanup(cancel)
-					return ctx
-				},
-				Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat", "nc"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
-				Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
-				Sleep: []string{"sleep", "1000"},
-			})
-			services(t, h)
-			t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
-			if driver != "fake" { // whose Machines are on no network
-				t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
-			}
-		})
-	}
+	// The volumes are all but empty: disks of any size can promise them.
+	d := daemon.Start(t, daemon.Options{Driver: "gvisor", Args: []string{"--acme", "off", "--volume-overcommit", "100"}})
+	h := over(t, d.URL(), d.Token(), contract.Harness{
+		Suspend: true,
+		Echo:    []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, EchoPort: 7007,
+		Context: func(tb testing.TB) context.Context {
+			tb.Helper()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Minute)
+			tb.Cleanup(cancel)
+			return ctx
+		},
+		Image: d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat", "nc"), "busybox:1", "--cmd", "sleep", "--cmd", "100000"),
+		Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
+		Sleep: []string{"sleep", "1000"},
+	})
+	services(t, h)
+	t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
+	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 }

@@ -20,11 +20,13 @@ import (
 // Exec plays one of a few commands beside the main process:
 //
 //	echo WORD…  stderr WORD…   print
+//	say WORD…                  has the main process print
 //	cat [FILE]                 copies stdin, or a file of the root
 //	write FILE TEXT            writes a file of the root
 //	exit N   kill N            ends with a code or by a signal
 //	true   false   sleep TIME
 //	env   pwd   size           environment, directory, terminal as ROWSxCOLS
+//	sizes N                    the next sizes of the terminal
 //	boot                       a name that every boot has its own, kept by resume
 //	incr   memory              counts in memory and on the root; shows the count
 //	sh -c "A; B"               runs one after the other
@@ -128,6 +130,8 @@ func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, er
 		return hangar.ExecResult{}, pause.For(ctx, d)
 	case "cat":
 		return p.cat(ctx, args)
+	case "sizes":
+		return p.sizes(ctx, args)
 	default:
 		return p.runInstant(name, args)
 	}
@@ -140,6 +144,9 @@ func (p *process) runInstant(name string, args []string) (hangar.ExecResult, err
 		return p.print(p.out, strings.Join(args, " "))
 	case "stderr":
 		return p.print(p.err, strings.Join(args, " "))
+	case "say":
+		p.sandbox.print(strings.Join(args, " "))
+		return hangar.ExecResult{}, nil
 	case "env":
 		return p.print(p.out, strings.Join(p.cmd.Env, "\n"))
 	case "pwd":
@@ -269,6 +276,24 @@ func (p *process) cat(ctx context.Context, args []string) (hangar.ExecResult, er
 			return hangar.ExecResult{}, ctx.Err()
 		}
 	}
+}
+
+func (p *process) sizes(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	n, err := strconv.Atoi(strings.Join(args, ""))
+	if err != nil {
+		return p.fail("sizes: want a number")
+	}
+	for range n {
+		select {
+		case p.size = <-p.resize:
+		case <-ctx.Done():
+			return hangar.ExecResult{}, ctx.Err()
+		}
+		if _, err := p.print(p.out, fmt.Sprintf("%dx%d", p.size.Rows, p.size.Cols)); err != nil {
+			return hangar.ExecResult{}, err
+		}
+	}
+	return hangar.ExecResult{}, nil
 }
 
 // mounted returns where on the host name is, if it is in a mount.
