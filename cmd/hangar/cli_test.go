@@ -7,24 +7,25 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/test/contract/fake"
+	"github.com/hangar-platform/hangar/daemon"
+	"github.com/hangar-platform/hangar/test/contract"
+	"github.com/hangar-platform/hangar/test/platform"
 )
 
 func TestMain(m *testing.M) {
@@ -45,10 +46,10 @@ func TestMain(m *testing.M) {
 // atOnce are options of the race detector: a program ends when it ends, and not a second later.
 const atOnce = "atexit_sleep_ms=0"
 
-// TestCLI runs the scripts of testdata against the real API over a platform in
-// memory, one for each script.
+// TestCLI runs the scripts of testdata, each on a platform of its own.
 func TestCLI(t *testing.T) {
 	t.Parallel()
+	upload := contract.NewUpload(t, "www.example.com")
 	commands := proxyCommands()
 	commands["code"] = expectCode
 	commands["request"] = requestAtEdge
@@ -57,23 +58,20 @@ func TestCLI(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			service := fake.New("loc")
-			env.Values[platformKey{}] = service
-			handler := api.New(api.Config{
-				Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-				Secrets: service, SecretKeys: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service, Peers: service, Volumes: service, Addresses: service, Certificates: service,
-				Auth:         service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
-				Registry:     registry.New(registry.Logger(log.New(io.Discard, "", 0))),
-				AppURL:       func(app hangar.AppName) string { return "http://" + string(app) + ".hangar.localhost" },
-				RegistryName: "registry.example.com", Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-			})
-			server := httptest.NewServer(handler)
-			env.Defer(server.Close)
-			if err := elsewhere(env, handler); err != nil {
+			p := platform.Start(t, platform.Options{Config: func(c *daemon.Config) { c.ACME = "https://127.0.0.1:1/directory" }})
+			env.Defer(p.End)
+			env.Values[platformKey{}] = p
+			if err := elsewhere(env, p); err != nil {
 				return err
 			}
-			env.Setenv("HANGAR_URL", server.URL)
-			env.Setenv("HANGAR_TOKEN", "secret")
+			for name, text := range map[string]string{"www.pem": upload.Fullchain, "www.key": upload.PrivateKey} {
+				if err := os.WriteFile(filepath.Join(env.WorkDir, name), []byte(text), 0o600); err != nil {
+					return err
+				}
+			}
+			env.Setenv("HANGAR_URL", p.URL())
+			env.Setenv("HANGAR_TOKEN", p.Token())
+			env.Setenv("ADMIN", p.Token())
 			env.Setenv("HANGAR_DIR", filepath.Join(env.WorkDir, "no-daemon"))
 			env.Setenv("HANGAR_CONFIG", "/dev/null")
 			env.Setenv("HOME", env.WorkDir)
@@ -86,8 +84,8 @@ func TestCLI(t *testing.T) {
 
 // elsewhere serves the platform to scripts as https://example.com, behind a proxy, with the
 // certificate that ca.pem has.
-func elsewhere(env *testscript.Env, handler http.Handler) error {
-	secure := httptest.NewUnstartedServer(handler)
+func elsewhere(env *testscript.Env, p *platform.Platform) error {
+	secure := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: p.Addr()}))
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients give up
 	secure.StartTLS()
 	env.Defer(secure.Close)
@@ -131,19 +129,30 @@ func connectProxy(asked, address string) http.Handler {
 // platformKey is where a script has its platform.
 type platformKey struct{}
 
-// requestAtEdge lets the edge tell of a request once somebody listens: request APP PATH STATUS.
+// requestAtEdge asks the edge for paths of an App in turn, until the script ends, so that whatever
+// listens in the meantime hears of them: request APP PATH STATUS...
 func requestAtEdge(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: request APP PATH STATUS")
+	if neg || len(args) < 3 || len(args)%2 == 0 {
+		ts.Fatalf("usage: request APP PATH STATUS...")
 	}
-	status, err := strconv.Atoi(args[2])
-	ts.Check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	ts.Check(ts.Value(platformKey{}).(*fake.Service).Request(ctx, hangar.AppName(args[0]), "148ed726c12358", hangar.EdgeRequest{
-		Client: netip.MustParseAddr("192.0.2.7"), Method: "GET", Host: "hello.example", Path: args[1], Proto: "HTTP/1.1", Status: status,
-		Bytes: 12, Millis: 3.21, RequestID: "01HX-loc",
-	}))
+	p, app := ts.Value(platformKey{}).(*platform.Platform), hangar.AppName(args[0])
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	ts.Defer(func() {
+		cancel()
+		ts.Check(<-ended)
+	})
+	go func() {
+		for ctx.Err() == nil {
+			for pair := range slices.Chunk(args[1:], 2) {
+				if got, err := p.Request(ctx, app, pair[0]); ctx.Err() == nil && (err != nil || strconv.Itoa(got) != pair[1]) {
+					ended <- fmt.Errorf("%s of %s is answered %d, %w", pair[0], app, got, err)
+					return
+				}
+			}
+		}
+		ended <- nil
+	}()
 }
 
 // expectCode runs a command line that must end with a code: code 3 hangar apps list.

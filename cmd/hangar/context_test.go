@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,8 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/test/contract/fake"
+	"github.com/hangar-platform/hangar/test/platform"
 )
 
 // fakeKeyring keeps tokens in memory. Its errors stand for a keyring that is locked.
@@ -88,18 +86,10 @@ func (l *laptop) file() string {
 // newPlatform serves an empty platform and returns its URL and a token of it.
 func newPlatform(t *testing.T) (url, token string) {
 	t.Helper()
-	service := fake.New("loc")
-	server := httptest.NewServer(api.New(api.Config{
-		Orgs: service, Tokens: service, Apps: service, Machines: service, Logs: service, Images: service, Platform: service,
-		Secrets: service, SecretKeys: service, Registries: service, Encryption: service, Identity: service, SigningKeys: service, Issuer: service,
-		Peers: service, Volumes: service, Addresses: service, Certificates: service,
-		Auth:   service.Login(fake.Tokens{"admin-token": {Subject: "admin", Admin: true}}),
-		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-	}))
-	t.Cleanup(server.Close)
+	p := platform.Start(t, platform.Options{})
 	admin := &laptop{t, t.TempDir(), &fakeKeyring{absent: true}}
-	out := admin.must("", "tokens", "create", "org", "personal", "--url", server.URL, "--token", "admin-token")
-	return server.URL, strings.TrimSpace(out[strings.LastIndex(out, "hgr_"):])
+	out := admin.must("", "tokens", "create", "org", "personal", "--url", p.URL(), "--token", p.Token())
+	return p.URL(), strings.TrimSpace(out[strings.LastIndex(out, "hgr_"):])
 }
 
 // TestLoginNeedsAPlatform: another program answers at that address.

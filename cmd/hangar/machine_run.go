@@ -326,7 +326,7 @@ func reach(m *hangar.Machine) []field {
 	machine := fmt.Sprintf("%s %s", m.App, m.ID)
 	switch m.State {
 	case hangar.MachineStarted:
-	case hangar.MachineDestroyed:
+	case hangar.MachineDestroying, hangar.MachineDestroyed:
 		return []field{{"  logs", "hangar logs " + machine}}
 	default:
 		return []field{{"  start", "hangar machine start " + machine}}
