@@ -61,7 +61,7 @@ var rules = map[string]rule{
 	"host/guest":             {imports: plus(language, "host/guest/...")},
 	"host/guest/...":         {imports: language},
 	"host/image":             {imports: plus(language, "host/image/...")},
-	"host/image/...":         {imports: language, tests: []string{"test/contract/..."}},
+	"host/image/...":         {imports: language},
 	"host/journal":           {imports: language},
 	"host/localapi":          {imports: language},
 	"host/logs":              {imports: language},

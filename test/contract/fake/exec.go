@@ -21,8 +21,6 @@ import (
 //	cat            copies stdin to stdout
 //	exit CODE      ends with that code
 //	sleep SECONDS  does nothing for a while
-//	size           writes the size of the terminal
-//	sizes N        writes the size of the terminal whenever it changes, N times
 //	panic          panics, as a service with a fault would
 //
 // Any other ends with 127.
@@ -82,19 +80,6 @@ func imitate(ctx context.Context, req hangar.ExecRequest, streams hangar.ExecStr
 		return number, nil
 	case "sleep":
 		err = pause.For(ctx, time.Duration(number)*time.Second)
-	case "size":
-		_, err = fmt.Fprintf(stdout, "%d %d\n", req.Size.Rows, req.Size.Cols)
-	case "sizes":
-		for range number {
-			select {
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			case size := <-streams.Resize:
-				if _, err = fmt.Fprintf(stdout, "%d %d\n", size.Rows, size.Cols); err != nil {
-					return 0, err
-				}
-			}
-		}
 	case "panic":
 		panic("fake: told to")
 	default:

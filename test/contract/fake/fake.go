@@ -55,7 +55,6 @@ type Service struct {
 	addresses addresses
 	numbers   uint64        // the last one given out
 	changed   chan struct{} // closed and replaced by every change
-	edge      edgeLog
 	hostnames map[hangar.Hostname]*hangar.Certificate
 }
 

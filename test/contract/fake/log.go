@@ -23,15 +23,6 @@ func (s *Service) log(m *machine, from hangar.LogProvider, text string) {
 	s.wake()
 }
 
-// Log adds a line as a Machine's own output.
-func (s *Service) Log(id hangar.MachineID, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if m, ok := s.machines[id]; ok {
-		s.log(m, hangar.LogApp, text)
-	}
-}
-
 // Logs implements hangar.LogService. A token is the number of lines before it.
 func (s *Service) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
 	if q.Edge {
