@@ -120,8 +120,8 @@ func (names) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) 
 }
 
 // LookupCNAME implements control.Resolver.
-func (names) LookupCNAME(_ context.Context, host string) (string, error) {
-	label, _, _ := strings.Cut(host, ".")
+func (names) LookupCNAME(_ context.Context, name string) (string, error) {
+	label, _, _ := strings.Cut(name, ".")
 	if app, ok := strings.CutPrefix(label, "to-"); ok {
 		return app + "." + Domain + ".", nil
 	}
