@@ -58,7 +58,7 @@ type Platform struct {
 func Start(tb testing.TB, o Options) *Platform {
 	tb.Helper()
 	// Short, because sockets live below it.
-	dir, err := os.MkdirTemp("", "hgp") //nolint:usetesting // a TempDir is named after the test and too long
+	dir, err := os.MkdirTemp("", "hgin") //nolint:usetesting // a TempDir is named after the test and too long
 	if err != nil {
 		tb.Fatal(err)
 	}
