@@ -3,7 +3,7 @@
 // It is the daemon that is shipped, of package daemon, with the fake driver, in a directory of
 // the test's own and with a cluster state in memory. What is around a server is a part of the
 // test: registries that have every image, a network in which every Machine has the same few
-// programs, and a DNS that has no name. It starts in a few milliseconds and needs no root, but
+// programs, and a DNS that has no name. It starts in a tenth of a second and needs no root, but
 // for volumes.
 //
 // Several run at the same time. A Platform may be used from many goroutines.
