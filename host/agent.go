@@ -71,7 +71,7 @@ type Options struct {
 	Devices         volumes.Devices
 	VolumePublisher hangar.VolumePublisher
 	Archive         volumes.Archive       // of snapshots; nil: there are none
-	Metrics         prometheus.Registerer // nil: nobody reads them
+	Metrics         prometheus.Registerer // nil: none
 	// MemoryOvercommit, CPUOvercommit, MemoryReserve and AutostopAfter are those of
 	// machines.Options.
 	MemoryOvercommit, CPUOvercommit float64

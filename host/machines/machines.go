@@ -69,8 +69,8 @@ type Networks interface {
 	DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
 }
 
-// Options are what a Store is made of. All fields are required, but those of which is said what
-// their zero value means.
+// Options are what a Store is made of. Fields whose comment says what their zero value means may
+// be left out.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host

@@ -26,7 +26,7 @@ type metrics struct {
 	freeze    prometheus.Histogram
 }
 
-// newMetrics registers them; nil: nobody reads them.
+// newMetrics registers them, unless the registerer is nil.
 func newMetrics(r prometheus.Registerer) metrics {
 	m := metrics{
 		drills: prometheus.NewCounterVec(prometheus.CounterOpts{

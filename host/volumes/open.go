@@ -131,7 +131,7 @@ func (o *opened) unhold(ctx context.Context) error {
 	return finish.Do(ctx, closing, o.closeUnused)
 }
 
-// closeUnused closes the device unless somebody needs it. o.mu is held.
+// closeUnused closes the device unless it is in use. o.mu is held.
 func (o *opened) closeUnused(ctx finish.Context) error {
 	switch {
 	case o.machine:

@@ -31,8 +31,8 @@ func (s *Store) load() error {
 	return nil
 }
 
-// Sweep closes what is open on the host for nobody. An image that no record
-// claims stays: it is somebody's data.
+// Sweep closes volumes that are open without a user. It keeps images that no record claims:
+// they may hold data of a tenant.
 func (s *Store) Sweep(ctx context.Context) error {
 	open, err := s.o.Devices.List(ctx)
 	if err != nil {

@@ -3,7 +3,7 @@
 //
 // A volume is a record of the journal, which says whose Machine has it: that is decided
 // together with the life of the Machine, in the same commit (Claim, Release). It is open on
-// the host while that Machine runs or somebody reads it, and closed with everything on the
+// the host while that Machine runs or a reader needs it, and closed with everything on the
 // disk before the Machine is at rest (Mount, Unmount). One that is lost under a running
 // Machine ends it; one that is damaged is never mounted. A change is recorded before it is
 // made, so that a kill at any moment leaves a record from which the next start finishes or
@@ -58,8 +58,8 @@ type Machines interface {
 	Memory() (capacity, left int64)
 }
 
-// Options are what a Store is made of. All fields are required, but those of which is said what
-// their zero value means.
+// Options are what a Store is made of. Fields whose comment says what their zero value means may
+// be left out.
 type Options struct {
 	Host      hangar.HostID
 	Driver    string // the name of the driver of Machines, for those who ask for what it cannot do
@@ -71,7 +71,7 @@ type Options struct {
 	Publisher hangar.VolumePublisher
 	Archive   Archive               // of snapshots; nil: there are none
 	Space     *diskspace.Space      // of the disk of the volumes; nil: its room is not looked at
-	Metrics   prometheus.Registerer // nil: nobody reads them
+	Metrics   prometheus.Registerer // nil: none
 	Log       *slog.Logger
 	Now       func() time.Time
 	// Overcommit is how many times what it holds the disk is promised to volumes; 0: once.

@@ -25,7 +25,7 @@ import (
 type Context interface {
 	context.Context
 
-	finishes() // nobody else has it
+	finishes() // no type outside this package has it
 }
 
 type bounded struct{ context.Context }
