@@ -29,7 +29,7 @@ func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	if ctx.Err() != nil {
 		return errOvertaken
 	}
-	if err != nil && errors.As(lostVolume, new(VolumeLost)) {
+	if errors.As(lostVolume, new(VolumeLost)) {
 		return w.withoutVolume(ctx, rec, lostVolume)
 	}
 	if errors.Is(err, driver.ErrNotFound) {

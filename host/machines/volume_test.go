@@ -1,11 +1,14 @@
 package machines_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
 	devices "github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
@@ -188,6 +191,32 @@ func TestLostVolumeEndsTheMachine(t *testing.T) {
 	})
 	if !told {
 		t.Errorf("no exit tells of the volume: %s", r.history(m))
+	}
+}
+
+// A program that writes ends of the loss, often before the storage daemon is seen to have ended.
+func TestVolumeLostAfterTheProgramEnded(t *testing.T) {
+	for name, onClose := range map[string]error{"seen when it is closed": nil, "closing fails": errors.New("input/output error")} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			ref := r.volume()
+			m := r.create(nil, mounting(ref))
+			r.wait(m, hangar.MachineStarted)
+			boot := r.world.Boot(m.ID)
+			var lost atomic.Bool
+			r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+				if op != "close" || lost.Swap(true) {
+					return nil
+				}
+				r.disk.Lose(ref.ID)
+				return onClose
+			})
+			r.must(r.world.Crash(m.ID, driver.Exit{Code: 1}))
+			r.until(func() bool { return r.state(m) == hangar.MachineStarted && r.world.Boot(m.ID) != boot })
+			if got := r.story(ref); got != "create attach format lost! repair" {
+				t.Errorf("events: %s", got)
+			}
+		})
 	}
 }
 

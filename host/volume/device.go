@@ -28,6 +28,9 @@ type Device struct {
 	// What follows is changed with the volume's lock held.
 	image  image
 	frozen *Frozen // the view that is open, or nil
+	// close has synced what was written; unsynced says that not all of it could be.
+	synced   bool
+	unsynced error
 
 	filling atomic.Pointer[imageTarget] // that writes into the image, or nil
 	forced  atomic.Bool                 // its end by force has begun, and may have failed
@@ -324,8 +327,9 @@ func (d *Device) Check(ctx context.Context) error {
 }
 
 // Close unmounts the volume and ends the device, with a view that is open. When it returns
-// nil, everything is durable, but for what a file system with errors refuses to write, and
-// nothing is left on the host. One that is still in use it leaves open. It may be repeated.
+// nil, everything is durable and nothing is left on the host. With ErrLost and ErrUnsynced it has
+// ended as well, but not all that was written may be on the disk. One that is still in use it
+// leaves open. It may be repeated.
 func (d *Device) Close(ctx finish.Context) error {
 	unlock, err := d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -335,13 +339,19 @@ func (d *Device) Close(ctx finish.Context) error {
 	if d.v.device(d.image.id) != d {
 		return nil
 	}
-	if d.Err() != nil {
-		return d.v.release(ctx, d.image.id)
+	lost := d.Err()
+	if lost != nil {
+		err = d.v.release(ctx, d.image.id)
+	} else {
+		err = d.close(ctx)
 	}
-	if err := d.close(ctx); err != nil {
+	if err != nil {
 		return fmt.Errorf("close volume %s: %w", d.image.id, err)
 	}
-	return nil
+	if d.synced {
+		return d.unsynced
+	}
+	return lost
 }
 
 func (d *Device) close(ctx context.Context) error {
@@ -351,7 +361,9 @@ func (d *Device) close(ctx context.Context) error {
 	if err := syncAll(d.dir()); err != nil {
 		// A file system that has shut itself down writes no more, however often it is asked.
 		d.v.o.Log.ErrorContext(ctx, "volume is closed without what could not be written", "volume", d.image.id, "error", err)
+		d.unsynced = fmt.Errorf("volume %s: %w: %w", d.image.id, ErrUnsynced, err)
 	}
+	d.synced = true
 	// That may have taken all the time there was.
 	return finish.Do(ctx, finishPatience, d.end)
 }

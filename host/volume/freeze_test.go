@@ -354,7 +354,9 @@ func (m *model) kill(*rapid.T) {
 	for _, p := range m.marks {
 		p.known = false
 	}
-	m.must(m.device.Close(finishtest.Context(m.t)))
+	if err := m.device.Close(finishtest.Context(m.t)); !errors.Is(err, volume.ErrLost) {
+		m.t.Fatalf("closed: %v", err)
+	}
 	m.attach(m.w.Volumes)
 }
 

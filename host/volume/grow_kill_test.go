@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -60,7 +61,9 @@ func TestGrowthKilled(t *testing.T) {
 				continue
 			}
 			killed++
-			w.close(d)
+			if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrLost) && !errors.Is(err, volume.ErrUnsynced) {
+				t.Fatal(err)
+			}
 			d = w.attach(spec)
 			m, err := d.Mount(t.Context())
 			if err != nil {

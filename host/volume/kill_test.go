@@ -151,7 +151,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 			if _, err := d.Usage(t.Context()); !errors.Is(err, volume.ErrLost) {
 				t.Errorf("usage of a lost device: %v", err)
 			}
-			w.close(d)
+			w.closeLost(d)
 			if ids, err := w.List(t.Context()); err != nil || len(ids) != 0 {
 				t.Errorf("left behind: %v, %v", ids, err)
 			}

@@ -230,6 +230,14 @@ func (w *world) close(d *volume.Device) {
 	}
 }
 
+// closeLost closes a device that went away.
+func (w *world) closeLost(d *volume.Device) {
+	w.Helper()
+	if err := d.Close(finishtest.Context(w)); !errors.Is(err, volume.ErrLost) {
+		w.Fatalf("closed: %v", err)
+	}
+}
+
 func (w *world) image(spec volume.Spec) string {
 	return filepath.Join(w.options.Dir, string(spec.ID), "image")
 }

@@ -31,7 +31,7 @@ func TestStorageDaemonsAreReaped(t *testing.T) {
 	beSubreaper(t)
 	for _, end := range []func(){
 		func() { w.close(d) },
-		func() { killDaemon(t, w, spec); <-d.Lost(); w.close(d) },
+		func() { killDaemon(t, w, spec); <-d.Lost(); w.closeLost(d) },
 		func() {
 			if err := w.Release(finishtest.Context(t), spec.ID); err != nil {
 				t.Fatal(err)

@@ -53,6 +53,7 @@ var (
 	ErrFrozen       = errors.New("a frozen view of the volume is open already")
 	ErrFilling      = errors.New("the volume is being filled")
 	ErrLost         = errors.New("the block device went away")
+	ErrUnsynced     = errors.New("not all that was written is on the disk")
 
 	errNotOpen = errors.New("not open")
 )

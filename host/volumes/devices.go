@@ -52,7 +52,8 @@ type Device interface {
 	// Lost is closed when the device went away by itself; Err says why.
 	Lost() <-chan struct{}
 	Err() error
-	// Close unmounts and detaches it. Without an error, everything is durable.
+	// Close unmounts and detaches it. Without an error, everything is durable; with ErrLost
+	// and ErrUnsynced, it has ended as well.
 	Close(ctx finish.Context) error
 }
 

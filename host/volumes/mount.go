@@ -128,8 +128,10 @@ func (e Lost) Error() string { return fmt.Sprintf("volume %s was lost: %s", e.v.
 
 // why is what of the cause may be shown.
 func (e Lost) why() string {
-	if errors.Is(e.cause, devices.ErrLost) {
-		return devices.ErrLost.Error()
+	for _, known := range []error{devices.ErrLost, devices.ErrUnsynced} {
+		if errors.Is(e.cause, known) {
+			return known.Error()
+		}
 	}
 	if why := damage(e.cause); why != "" {
 		return why
@@ -142,9 +144,16 @@ func (e Lost) Unwrap() error { return e.cause }
 // Volume is the one that was lost.
 func (e Lost) Volume() hangar.VolumeID { return e.v.id }
 
-// Record has the volume tell of its loss, by a Machine.
+// Record has the volume tell of its loss, by a Machine, unless it has been told.
 func (e Lost) Record(by hangar.MachineID) error {
-	return e.v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
+	if !e.v.open.told.CompareAndSwap(false, true) {
+		return nil
+	}
+	err := e.v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
+	if err != nil {
+		e.v.open.told.Store(false)
+	}
+	return err
 }
 
 // errNotMounted: a Machine has been using a volume of which nothing is mounted any more.

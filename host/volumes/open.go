@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,8 @@ type opened struct {
 	mounted *MountedVolume
 	machine bool // for a Machine
 	readers int
+
+	told atomic.Bool // an event tells that the device was lost
 }
 
 // closing bounds the end of a device, with a view of it, and the removal of an image.
@@ -67,6 +70,7 @@ func (o *opened) attach(ctx context.Context) (Device, error) {
 		return nil, o.v.damaged(err)
 	}
 	o.device, o.mounted = device, nil
+	o.told.Store(false)
 	return device, nil
 }
 
@@ -79,30 +83,35 @@ func isLost(d Device) bool {
 	}
 }
 
-// detach closes the device, or whatever an earlier daemon left of it. What was open is
-// closed afterwards if there is no error, or if the device was lost: then not all that
-// was written may be on the disk. o.mu is held.
+// detach closes the device, or what an earlier daemon left of it, and records its loss if
+// the Machine's worker has not: often a program ends of the loss before that is noticed.
+// o.mu is held.
 func (o *opened) detach(ctx finish.Context) error {
 	device, err := o.openDevice(ctx)
 	if device == nil || err != nil {
 		return err
 	}
 	usage, ok := o.measure(ctx)
-	if err = device.Close(ctx); err != nil {
-		err = fmt.Errorf("close volume %s: %w", o.v.id, err)
-		if !isLost(device) {
-			return err
-		}
-		released := finish.Do(ctx, closing, func(ctx finish.Context) error { return o.v.store.o.Devices.Release(ctx, o.v.id) })
-		if released != nil {
-			return errors.Join(err, released)
-		}
+	err = device.Close(ctx)
+	switch {
+	case errors.Is(err, devices.ErrLost), errors.Is(err, devices.ErrUnsynced): // it is closed
+		err = o.recordLoss(err)
+	case err != nil:
+		return fmt.Errorf("close volume %s: %w", o.v.id, err)
 	}
 	o.device, o.mounted = nil, nil
 	if !ok {
 		return err
 	}
 	return errors.Join(err, o.v.remember(usage))
+}
+
+// recordLoss tells of a lost device, of which a Machine has mounted the file system.
+func (o *opened) recordLoss(cause error) error {
+	if o.mounted == nil {
+		return nil
+	}
+	return Lost{o.v, cause}.Record(o.v.rec.Load().Volume.AttachedMachine)
 }
 
 // openDevice returns what is open of the volume, which an earlier daemon may have opened,

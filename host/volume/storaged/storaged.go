@@ -86,13 +86,14 @@ type Spec struct {
 
 // Daemon is a storage daemon that runs.
 type Daemon struct {
-	spec Spec
-	qmp  *qmp
-	pid  int
-	proc *os.File // pidfd
-	gone chan struct{}
-	done chan struct{} // closed when the goroutine has ended
-	left sync.Once
+	spec    Spec
+	qmp     *qmp
+	pid     int
+	proc    *os.File // pidfd
+	gone    chan struct{}
+	leaving chan struct{} // closed by Leave
+	done    chan struct{} // closed when the goroutine has ended
+	left    sync.Once
 }
 
 // Start starts a daemon, of which nothing is left in the directory.
@@ -192,22 +193,31 @@ func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("take back the storage daemon, process %d: %w", pid, err), proc.Close())
 	}
-	d := &Daemon{spec: spec, qmp: q, pid: pid, proc: proc, gone: make(chan struct{}), done: make(chan struct{})}
+	d := &Daemon{spec: spec, qmp: q, pid: pid, proc: proc, gone: make(chan struct{}), leaving: make(chan struct{}), done: make(chan struct{})}
 	go d.watch()
 	return d, nil
 }
 
-// watch closes gone when the process ends.
+// watch closes gone when the process ends, until Leave. A poll that fails says nothing of it.
 func (d *Daemon) watch() {
 	defer close(d.done)
-	if awaitEnd(d.proc) == nil {
-		close(d.gone)
+	for {
+		if awaitEnd(d.proc) == nil {
+			close(d.gone)
+			return
+		}
+		select {
+		case <-d.leaving:
+			return
+		case <-time.After(time.Second):
+		}
 	}
 }
 
 // Leave lets go of the daemon, which goes on. It may be repeated.
 func (d *Daemon) Leave() (err error) {
 	d.left.Do(func() {
+		close(d.leaving)
 		err = errors.Join(d.qmp.close(), d.proc.Close())
 		<-d.done
 	})

@@ -384,9 +384,9 @@ func (d *device) Close(finish.Context) error {
 	}
 	defer d.s.leave()
 	d.s.mine.Delete(d.im.Spec.ID)
+	d.im.Open, d.im.Mounted, d.im.Content.Viewed = false, false, false
 	if d.lost() {
 		return devices.ErrLost
 	}
-	d.im.Open, d.im.Mounted, d.im.Content.Viewed = false, false, false
 	return nil
 }
