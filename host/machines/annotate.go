@@ -67,15 +67,6 @@ func (s *Store) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned b
 	})
 }
 
-// MachineMetadata implements hangar.MachineTagger.
-func (s *Store) MachineMetadata(_ context.Context, ref hangar.MachineRef) (map[string]string, error) {
-	m, err := s.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	return m.rec.Load().Machine.Config.Metadata, nil
-}
-
 // SetMachineMetadata implements hangar.MachineTagger.
 func (s *Store) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
 	return s.tag(ref, "", func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes) {

@@ -15,8 +15,8 @@ const stopPatience = time.Second
 
 // stopIdle stops or suspends a Machine in which nobody is, and returns when that is done,
 // goes on by itself, or is not to be.
-func (s *Store) stopIdle(ctx context.Context, idle gate.Stopping) {
-	m, err := s.machine(idle.Ref)
+func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
+	m, err := e.index.machine(idle.Ref)
 	if err != nil {
 		return
 	}
@@ -24,13 +24,13 @@ func (s *Store) stopIdle(ctx context.Context, idle gate.Stopping) {
 	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
 		// It stays: a stop would lose its memory, and nothing is started on a full disk.
 		if !m.noRoom.Swap(true) {
-			s.o.Logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
+			e.logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
 		}
 		return
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			s.o.Log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
+			e.log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
 		}
 		return
 	}
@@ -39,9 +39,9 @@ func (s *Store) stopIdle(ctx context.Context, idle gate.Stopping) {
 	}
 	verb, limit := "autostopping", stopPatience
 	if suspend {
-		verb, limit = "autosuspending", s.limits.suspend
+		verb, limit = "autosuspending", m.store.limits.suspend
 	}
-	s.o.Logs.Append(idle.Ref, hangar.LogProxy, "info", excessText(idle, verb, m.rec.Load().Machine.Region))
+	e.logs.Append(idle.Ref, hangar.LogProxy, "info", excessText(idle, verb, m.rec.Load().Machine.Region))
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted && !m.noRoom.Load() {
@@ -58,7 +58,7 @@ func (m *machine) stopIdle(ctx context.Context, s gate.Stopping) (began, suspend
 	if rec.Machine.State != hangar.MachineStarted || !s.Still() {
 		return false, false, nil
 	}
-	if s.Suspend && !m.unsuspendable.Load() && m.store.canSuspend(rec) == nil {
+	if s.Suspend && !m.unsuspendable.Load() && canSuspend(m.store.o.Driver, rec) == nil {
 		return true, true, m.askToSuspend(ctx)
 	}
 	return true, false, m.stop(ctx, hangar.MachineStop{})

@@ -61,7 +61,7 @@ func (w *worker) notBooted(rec *journal.Record, cause error) error {
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		if next.Resuming {
-			forgetMemory(next, w.store.withoutDir(hangar.MessageOf(cause)))
+			forgetMemory(next, withoutDir(w.store.o.Dir, hangar.MessageOf(cause)))
 		}
 		next.Machine.State = hangar.MachineFailed
 		next.Handle, next.Ended = nil, false
@@ -156,7 +156,7 @@ func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Ima
 // startAfresh records that memory cannot be resumed from: a crash must not make a cold
 // boot look like a resume.
 func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
-	why := w.store.withoutDir(cause.Error())
+	why := withoutDir(w.store.o.Dir, cause.Error())
 	w.note("warn", "Cannot resume from memory, starting afresh: %s", why)
 	return w.proceed(rec, func(next *journal.Record) []hangar.Event {
 		forgetMemory(next, why)
@@ -165,8 +165,8 @@ func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record,
 }
 
 // withoutDir is a text for users, from which they do not learn where the server keeps its files.
-func (s *Store) withoutDir(text string) string {
-	return strings.ReplaceAll(text, filepath.Clean(s.o.Dir)+string(filepath.Separator), "")
+func withoutDir(dir, text string) string {
+	return strings.ReplaceAll(text, filepath.Clean(dir)+string(filepath.Separator), "")
 }
 
 // capture begins to read what the Machine prints.
@@ -263,7 +263,7 @@ func (w *worker) attach(ctx context.Context, rec *journal.Record) (network.Attac
 // spec works out everything that the driver needs, and writes the files that the
 // Machine finds in /etc.
 func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
-	secrets, err := w.store.secrets.of(&rec.Machine)
+	secrets, err := w.store.secrets.reveal(&rec.Machine)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -345,7 +345,7 @@ func (s *Store) process(rec *journal.Record) (guest.Process, error) {
 	if err != nil {
 		return guest.Process{}, err
 	}
-	secrets, err := s.secrets.of(&rec.Machine)
+	secrets, err := s.secrets.reveal(&rec.Machine)
 	if err != nil {
 		return guest.Process{}, err
 	}

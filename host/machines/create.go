@@ -43,7 +43,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if err := errors.Join(s.room.Fits(loadOfGuest(spec.Config.Guest)), s.o.Space.Admit("create a Machine", 0)); err != nil {
 		return nil, err
 	}
-	ref, err := s.resolve(ctx, image.Puller{Org: spec.OrgID, Slug: spec.Org, AnyRegistry: spec.AnyRegistry}, spec.Config.ImageName())
+	ref, err := resolve(ctx, s.o.Images, image.Puller{Org: spec.OrgID, Slug: spec.Org, AnyRegistry: spec.AnyRegistry}, spec.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	m.recent.Store(&launched)
 	s.add(m)
 	if rec.Machine.Config.Schedule != "" {
-		s.rescheduled()
+		s.schedules.look()
 	}
 	m.mu.Lock()
 	m.wake()
@@ -116,10 +116,10 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 
 // resolve names the image of a config. A registry that cannot be reached is no error here:
 // the Machine may still find the image on the host.
-func (s *Store) resolve(ctx context.Context, who image.Puller, ref string) (hangar.ImageRef, error) {
+func resolve(ctx context.Context, images Images, who image.Puller, ref string) (hangar.ImageRef, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	resolved, err := s.o.Images.Resolve(ctx, who, ref)
+	resolved, err := images.Resolve(ctx, who, ref)
 	switch code := hangar.CodeOf(err); {
 	case err == nil, code == hangar.CodeUnavailable, code == hangar.CodeTimeout:
 		return resolved, nil
@@ -200,47 +200,4 @@ func (w *worker) pull(ctx context.Context, rec *journal.Record) (*image.Image, e
 	}
 	w.note("info", "Successfully prepared image %s (%s)", ref, w.store.o.Now().Sub(began).Round(time.Millisecond))
 	return img, nil
-}
-
-// Machine implements hangar.MachineOps.
-func (s *Store) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
-	m, err := s.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	events, err := m.newest()
-	if err != nil {
-		return nil, err
-	}
-	got := m.shown(m.rec.Load())
-	got.Events = events
-	return &got, nil
-}
-
-// shownEvents is how many events come with a Machine, and how many a listing of
-// events has unless asked; maxEvents is how many it has at most.
-const (
-	shownEvents = 20
-	maxEvents   = 50
-)
-
-// MachineEvents implements hangar.MachineReader.
-func (s *Store) MachineEvents(_ context.Context, ref hangar.MachineRef, limit int) ([]hangar.Event, error) {
-	m, err := s.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	if limit <= 0 {
-		limit = shownEvents
-	}
-	return s.o.Journal.Events(m.id, min(limit, maxEvents))
-}
-
-// MachineVersions implements hangar.MachineReader.
-func (s *Store) MachineVersions(_ context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
-	m, err := s.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	return s.o.Journal.Versions(m.id)
 }

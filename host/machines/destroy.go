@@ -63,11 +63,11 @@ func (s *Store) ForgetDestroyed() error {
 			}
 			return err != nil
 		})
-		if s.forget(some...) == nil {
+		if forget(s.o.Journal, some...) == nil {
 			continue
 		}
 		for _, id := range some { // one of which keeps none of the others
-			if err := s.forget(id); err != nil {
+			if err := forget(s.o.Journal, id); err != nil {
 				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
 			}
 		}
@@ -76,8 +76,8 @@ func (s *Store) ForgetDestroyed() error {
 }
 
 // forget removes what the journal has of destroyed Machines, all of it or nothing.
-func (s *Store) forget(ids ...hangar.MachineID) error {
-	return s.o.Journal.Commit(func(tx *journal.Tx) error {
+func forget(j *journal.Journal, ids ...hangar.MachineID) error {
+	return j.Commit(func(tx *journal.Tx) error {
 		for _, id := range ids {
 			if err := tx.ForgetDestroyed(id); err != nil {
 				return err

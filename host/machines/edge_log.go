@@ -26,8 +26,6 @@ type edgeLine struct {
 	level, message string
 }
 
-func (l *edgeLog) init() { l.some = make(chan struct{}, 1) }
-
 func (l *edgeLog) add(line edgeLine) {
 	l.mu.Lock()
 	if len(l.lines) < edgeLogSize {
@@ -57,49 +55,33 @@ func (l *edgeLog) take() ([]edgeLine, map[hangar.MachineRef]int) {
 
 // LogEdge implements hangar.MachineGate. A line that is about no Machine goes to the log of
 // the first that the App has on this host; an App that has none here has no log either.
-func (s *Store) LogEdge(ref hangar.MachineRef, level, message string) {
-	s.edge.add(edgeLine{ref, level, message})
+func (e *edge) LogEdge(ref hangar.MachineRef, level, message string) {
+	e.lines.add(edgeLine{ref, level, message})
 }
 
 // writeEdgeLog writes the lines of the edge until ctx ends, and then those that are left.
-func (s *Store) writeEdgeLog(ctx context.Context) {
+func (e *edge) writeEdgeLog(ctx context.Context) {
 	for {
 		select {
-		case <-s.edge.some:
+		case <-e.lines.some:
 		case <-ctx.Done():
-			s.writeEdgeLines()
+			e.writeEdgeLines()
 			return
 		}
-		s.writeEdgeLines()
+		e.writeEdgeLines()
 	}
 }
 
-func (s *Store) writeEdgeLines() {
-	lines, lost := s.edge.take()
+func (e *edge) writeEdgeLines() {
+	lines, lost := e.lines.take()
 	for _, line := range lines {
-		if ref, ok := s.loggedAs(line.ref); ok {
-			s.o.Logs.Append(ref, hangar.LogProxy, line.level, line.message)
+		if ref, ok := e.index.loggedAs(line.ref); ok {
+			e.logs.Append(ref, hangar.LogProxy, line.level, line.message)
 		}
 	}
 	for ref, n := range lost {
-		if ref, ok := s.loggedAs(ref); ok {
-			s.o.Logs.Append(ref, hangar.LogProxy, "warn", fmt.Sprintf("%d lines of the edge were lost: there were too many at once", n))
+		if ref, ok := e.index.loggedAs(ref); ok {
+			e.logs.Append(ref, hangar.LogProxy, "warn", fmt.Sprintf("%d lines of the edge were lost: there were too many at once", n))
 		}
 	}
-}
-
-// loggedAs names the Machine whose log has the lines of ref.
-func (s *Store) loggedAs(ref hangar.MachineRef) (hangar.MachineRef, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if ref.ID != "" {
-		m := s.apps[ref.AppID][ref.ID]
-		return ref, m != nil
-	}
-	for id := range s.apps[ref.AppID] {
-		if ref.ID == "" || id < ref.ID {
-			ref.ID = id
-		}
-	}
-	return ref, ref.ID != ""
 }

@@ -7,21 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
-	"github.com/hangar-platform/hangar/host/journal"
 )
-
-// running returns the record of a Machine that is started.
-func (s *Store) running(ref hangar.MachineRef) (*journal.Record, error) {
-	m, err := s.machine(ref)
-	if err != nil {
-		return nil, err
-	}
-	rec := m.rec.Load()
-	if rec.Machine.State.Answers(hangar.VerbExec) != hangar.Accept {
-		return nil, refusal(hangar.VerbExec, rec.Machine.State)
-	}
-	return rec, nil
-}
 
 // gone turns the driver's word that a sandbox has ended into the platform's.
 func gone(err error) error {

@@ -30,7 +30,7 @@ func Crashes(config hangar.MachineConfig, code int, runs time.Duration) (restart
 
 // RunSchedules starts what is due now.
 func RunSchedules(ctx context.Context, s *Store) error {
-	_, err := s.runSchedules()
+	_, err := s.schedules.run()
 	return err
 }
 

@@ -3,20 +3,41 @@ package machines
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
 )
 
 // Who is in a Machine is counted by package gate. Here it is told what becomes of the
 // Machines: as their lock is held whenever a record changes, a gate is never open when the
 // record says that its Machine does not serve.
 
-var _ hangar.MachineGate = (*Store)(nil)
+var _ hangar.MachineGate = (*edge)(nil)
+
+// edge is what the edge asks of the Machines. It implements hangar.MachineGate.
+type edge struct {
+	index   *index
+	gates   *gate.Keeper
+	network Networks
+	logs    *logs.Store
+	log     *slog.Logger
+	lines   edgeLog // of the edge, that are not in the logs yet
+
+	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
+}
+
+func newEdge(index *index, o *Options) *edge {
+	e := &edge{index: index, network: o.Network, logs: o.Logs, log: o.Log, lines: edgeLog{some: make(chan struct{}, 1)}}
+	e.gates = gate.NewKeeper(gate.Options{After: o.AutostopAfter, Ready: e.ready, Stop: e.stopIdle, Now: o.Now})
+	return e
+}
 
 // errNoGate is for all Machines: to name one takes longer than to count who enters.
 //
@@ -24,8 +45,8 @@ var _ hangar.MachineGate = (*Store)(nil)
 var errNoGate = &hangar.Error{Code: hangar.CodeNotFound, Reason: hangar.ReasonMachineNotFound, Message: "machine not found"}
 
 // EnterMachine implements hangar.MachineGate.
-func (s *Store) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err error) {
-	g := s.gates.Find(ref)
+func (e *edge) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err error) {
+	g := e.gates.Find(ref)
 	if g == nil {
 		return nil, errNoGate
 	}
@@ -52,8 +73,8 @@ func primaryRegion(c *hangar.MachineConfig) hangar.Region {
 }
 
 // ready reports whether the checks of a Machine let requests for all of its services in.
-func (s *Store) ready(ref hangar.MachineRef) bool {
-	m, err := s.machine(ref)
+func (e *edge) ready(ref hangar.MachineRef) bool {
+	m, err := e.index.machine(ref)
 	if err != nil {
 		return true
 	}
@@ -69,10 +90,10 @@ func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 }
 
 // lookAtGate has a Machine looked at again whose checks have changed.
-func (s *Store) lookAtGate(id hangar.MachineID) {
-	m := s.find(id)
+func (e *edge) lookAtGate(id hangar.MachineID) {
+	m := e.index.find(id)
 	if m != nil {
-		s.gates.Look(m.rec.Load().Machine.Ref())
+		e.gates.Look(m.rec.Load().Machine.Ref())
 	}
 }
 
@@ -119,8 +140,8 @@ func (m *machine) busyAfter(next *journal.Record) time.Time {
 const serviceTimeout = 5 * time.Second
 
 // DialService implements hangar.MachineGate.
-func (s *Store) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	m, err := s.machine(ref)
+func (e *edge) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	m, err := e.index.machine(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +153,7 @@ func (s *Store) DialService(ctx context.Context, ref hangar.MachineRef, port int
 	}
 	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
-	conn, err := s.o.Network.DialService(ctx, ref.ID, port)
+	conn, err := e.network.DialService(ctx, ref.ID, port)
 	if err != nil {
 		return nil, undialled(ref, port, serviceTimeout, err)
 	}
@@ -140,9 +161,9 @@ func (s *Store) DialService(ctx context.Context, ref hangar.MachineRef, port int
 }
 
 // DialDatagrams implements hangar.MachineGate.
-func (s *Store) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	if _, err := s.machine(ref); err != nil {
+func (e *edge) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	if _, err := e.index.machine(ref); err != nil {
 		return nil, err
 	}
-	return s.o.Network.DialDatagrams(ctx, ref.ID, port)
+	return e.network.DialDatagrams(ctx, ref.ID, port)
 }

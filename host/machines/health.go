@@ -3,12 +3,14 @@ package machines
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/logs"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -25,7 +27,7 @@ func (m *machine) checkHealth(before, now *journal.Record) {
 		return
 	}
 	if !started {
-		m.store.checks.Forget(m.id)
+		m.store.health.checks.Forget(m.id)
 		return
 	}
 	t := check.Target{Machine: m.id, Addr: now.Machine.PrivateIP, Checks: now.Machine.Config.NamedChecks()}
@@ -36,13 +38,13 @@ func (m *machine) checkHealth(before, now *journal.Record) {
 	case before.Machine.State == hangar.MachineStarting && !before.Resuming:
 		t.Booted = now.Since
 	}
-	m.store.checks.Watch(t)
+	m.store.health.checks.Watch(t)
 }
 
 // shown is the Machine of a record, with the results of its checks.
 func (m *machine) shown(rec *journal.Record) hangar.Machine {
 	got := rec.Machine
-	got.Checks = checksOf(rec, m.store.checks.Results(m.id))
+	got.Checks = checksOf(rec, m.store.health.checks.Results(m.id))
 	return got
 }
 
@@ -80,50 +82,61 @@ func checksOf(rec *journal.Record, results []hangar.MachineCheck) []hangar.Machi
 	return list
 }
 
-// unhealthy are the Machines of which something was found out that the journal does
-// not have yet.
-type unhealthy struct {
-	some chan struct{} // buffered 1: there is one
+// health has the checks of Machines run, and journals what they find.
+type health struct {
+	index   *index
+	edge    *edge
+	checks  *check.Checker
+	journal *journal.Journal
+	logs    *logs.Store
+	log     *slog.Logger
+
+	some chan struct{} // buffered 1: there is one in ids
 
 	mu  sync.Mutex
-	ids map[hangar.MachineID]bool // guarded by mu
+	ids map[hangar.MachineID]bool // of which something was found out that the journal does not have yet; guarded by mu
 }
 
-func (u *unhealthy) init() {
-	u.some = make(chan struct{}, 1)
-	u.ids = make(map[hangar.MachineID]bool)
-}
-
-func (u *unhealthy) add(ids ...hangar.MachineID) {
-	u.mu.Lock()
-	for _, id := range ids {
-		u.ids[id] = true
+func newHealth(index *index, edge *edge, o *Options) *health {
+	h := &health{
+		index: index, edge: edge, journal: o.Journal, logs: o.Logs, log: o.Log,
+		some: make(chan struct{}, 1), ids: make(map[hangar.MachineID]bool),
 	}
-	u.mu.Unlock()
+	h.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: h.changed})
+	return h
+}
+
+// add has what was found out of Machines journaled.
+func (h *health) add(ids ...hangar.MachineID) {
+	h.mu.Lock()
+	for _, id := range ids {
+		h.ids[id] = true
+	}
+	h.mu.Unlock()
 	select {
-	case u.some <- struct{}{}:
+	case h.some <- struct{}{}:
 	default:
 	}
 }
 
-func (u *unhealthy) take() []hangar.MachineID {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	list := make([]hangar.MachineID, 0, len(u.ids))
-	for id := range u.ids {
+func (h *health) take() []hangar.MachineID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]hangar.MachineID, 0, len(h.ids))
+	for id := range h.ids {
 		list = append(list, id)
 	}
-	clear(u.ids)
+	clear(h.ids)
 	return list
 }
 
-// healthChanged is told by the checker of every change, and when a check that has
+// changed is told by the checker of every change, and when a check that has
 // failed from the start is given up on.
-func (s *Store) healthChanged(id hangar.MachineID, c check.Change) {
+func (h *health) changed(id hangar.MachineID, c check.Change) {
 	if c.Before != c.After.Status {
-		s.news.add(id)
+		h.add(id)
 	}
-	m := s.find(id)
+	m := h.index.find(id)
 	if m == nil || !c.Tell {
 		return
 	}
@@ -131,57 +144,57 @@ func (s *Store) healthChanged(id hangar.MachineID, c check.Change) {
 	if c.After.Status == hangar.CheckPassing {
 		level, text = "info", "is now passing."
 	}
-	s.o.Logs.Append(m.rec.Load().Machine.Ref(), hangar.LogHealth, level,
+	h.logs.Append(m.rec.Load().Machine.Ref(), hangar.LogHealth, level,
 		fmt.Sprintf("Health check '%s' on port %d %s", c.Check.Name, c.Check.Port, text))
 }
 
 // healthPause is how long after a failed commit the next is tried.
 const healthPause = time.Second
 
-// keepHealth journals statuses that have changed, all that there are in one commit.
-func (s *Store) keepHealth(ctx context.Context) {
+// keep journals statuses that have changed, all that there are in one commit.
+func (h *health) keep(ctx context.Context) {
 	for {
 		select {
-		case <-s.news.some:
+		case <-h.some:
 		case <-ctx.Done():
 			return
 		}
-		ids := s.news.take()
+		ids := h.take()
 		for _, id := range ids {
-			s.lookAtGate(id)
+			h.edge.lookAtGate(id)
 		}
-		err := s.recordHealth(ids)
+		err := h.record(ids)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		s.o.Log.Error("record statuses of health checks", keyError, err)
+		h.log.Error("record statuses of health checks", keyError, err)
 		if pause.For(ctx, healthPause) == nil {
-			s.news.add(ids...)
+			h.add(ids...)
 		}
 	}
 }
 
-func (s *Store) recordHealth(ids []hangar.MachineID) error {
+func (h *health) record(ids []hangar.MachineID) error {
 	found := make(map[*machine]*journal.Health, len(ids))
 	for _, id := range ids {
-		m := s.find(id)
+		m := h.index.find(id)
 		if m == nil {
 			continue
 		}
 		// The record first: results that are newer than it are then told apart.
 		rec := m.rec.Load()
-		h := &journal.Health{Since: rec.Since, Checks: s.checks.Results(id)}
+		now := &journal.Health{Since: rec.Since, Checks: h.checks.Results(id)}
 		// A change that came just before an earlier commit is in it already.
-		if rec.Machine.State == hangar.MachineStarted && h.Checks != nil && !m.health.Load().Says(h) {
-			found[m] = h
+		if rec.Machine.State == hangar.MachineStarted && now.Checks != nil && !m.health.Load().Says(now) {
+			found[m] = now
 		}
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	err := s.o.Journal.Commit(func(tx *journal.Tx) error {
-		for m, h := range found {
-			if err := tx.PutHealth(m.id, h); err != nil {
+	err := h.journal.Commit(func(tx *journal.Tx) error {
+		for m, now := range found {
+			if err := tx.PutHealth(m.id, now); err != nil {
 				return err
 			}
 		}
@@ -190,8 +203,8 @@ func (s *Store) recordHealth(ids []hangar.MachineID) error {
 	if err != nil {
 		return err
 	}
-	for m, h := range found {
-		m.health.Store(h)
+	for m, now := range found {
+		m.health.Store(now)
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func (w *worker) reserveLayer() {
 
 // layerMounted reports whether a layer is mounted. What cannot be told is taken for yes,
 // which makes the worker unmount it.
-func (s *Store) layerMounted(id hangar.MachineID) bool {
-	mounted, err := s.o.Layers.Mounted(id)
+func layerMounted(layers *rootfs.Layers, id hangar.MachineID) bool {
+	mounted, err := layers.Mounted(id)
 	return mounted || err != nil
 }
 

@@ -44,12 +44,12 @@ type machineFile struct {
 // Machine's file system, or below the root of the volume that is mounted there, and never
 // through a link: whatever the Machine does meanwhile, nothing outside of these is reached.
 // What is not a regular file is not even opened.
-func (s *Store) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
-	m, err := s.machine(ref)
+func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
+	m, err := e.index.machine(ref)
 	if err != nil {
 		return nil, err
 	}
-	rec, err := s.running(ref)
+	rec, err := e.index.running(ref)
 	if err != nil {
 		return nil, err
 	}

@@ -21,16 +21,10 @@ package machines
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -39,7 +33,6 @@ import (
 	"github.com/hangar-platform/hangar/host/admission"
 	"github.com/hangar-platform/hangar/host/check"
 	"github.com/hangar-platform/hangar/host/driver"
-	"github.com/hangar-platform/hangar/host/gate"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/logs"
@@ -102,27 +95,21 @@ type Options struct {
 	AutostopAfter time.Duration
 }
 
-// Store implements hangar.MachineAgent, and hangar.MachineGate for the edge.
+// Store implements hangar.MachineAgent, and hangar.MachineGate for the edge. The verbs are its own.
 type Store struct {
+	*index   // its Machines
+	*edge    // what the edge asks of them
+	*rows    // what the other planes see of them
+	*secrets // what the journal keeps of them encrypted
+
+	health    *health
+	roles     *roles
+	schedules *schedules
+	room      *admission.Ledger
+
 	o       Options
 	creates singleflight.Group
-	checks  *check.Checker
-	news    unhealthy // statuses of checks that are not in the journal yet
-	roles   roles
-	secrets secrets
-	gates   *gate.Keeper
-	room    *admission.Ledger
-	edge    edgeLog
-
-	schedules chan struct{} // buffered 1: a Machine has a schedule that it had not
-
-	mu       sync.RWMutex
-	machines map[hangar.MachineID]*machine                  // guarded by mu
-	apps     map[hangar.AppID]map[hangar.MachineID]*machine // the same by App; guarded by mu
-	unread   map[hangar.MachineID]bool                      // have a record that does not parse; set by Open
-	found    []hangar.MachineID                             // have something on the host; set by Open
-
-	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
+	found   []hangar.MachineID // have something on the host; set by Open
 
 	work    *background.Group  // the workers, which outlive every request; set by Open
 	effects context.Context    //nolint:containedctx // of what is better finished; ends a while after work
@@ -157,16 +144,14 @@ var (
 
 // New returns a Store that knows no Machines yet.
 func New(o Options) *Store {
-	s := &Store{
-		o: o, machines: make(map[hangar.MachineID]*machine), apps: make(map[hangar.AppID]map[hangar.MachineID]*machine),
-		schedules: make(chan struct{}, 1), limits: defaultLimits(), secrets: secrets{journal: o.Journal, keys: o.Keys, log: o.Log},
-	}
-	s.room = admission.NewLedger(o.capacity())
-	s.news.init()
-	s.roles.init()
-	s.edge.init()
-	s.gates = gate.NewKeeper(gate.Options{After: o.AutostopAfter, Ready: s.ready, Stop: s.stopIdle, Now: o.Now})
-	s.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: s.healthChanged})
+	s := &Store{o: o, room: admission.NewLedger(o.capacity()), limits: defaultLimits()}
+	s.index = newIndex(o.Journal, func(rec *journal.Record) *machine { return s.newMachine(rec, nil, true) })
+	s.edge = newEdge(s.index, &o)
+	s.rows = &rows{index: s.index, journal: o.Journal, to: o.Publisher, view: o.View, host: o.Host.ID, log: o.Log}
+	s.secrets = &secrets{journal: o.Journal, keys: o.Keys, log: o.Log}
+	s.health = newHealth(s.index, s.edge, &o)
+	s.roles = newRoles(s.index, o.Now)
+	s.schedules = &schedules{index: s.index, changed: make(chan struct{}, 1), now: o.Now, log: o.Log}
 	return s
 }
 
@@ -191,179 +176,24 @@ func (s *Store) Close() {
 	s.abandon()
 }
 
-// machine returns the Machine that ref names. One that is destroyed is read from the journal:
-// nothing can be done to it any more.
-func (s *Store) machine(ref hangar.MachineRef) (*machine, error) {
-	s.mu.RLock()
-	m := s.machines[ref.ID]
-	s.mu.RUnlock()
-	if m == nil {
-		rec, err := s.o.Journal.Destroyed(ref.ID)
-		if errors.Is(err, journal.ErrNotFound) {
-			return nil, notFound(ref.ID)
-		}
-		if err != nil {
-			return nil, err
-		}
-		m = s.newMachine(rec, nil, true)
-	}
-	if m.rec.Load().Machine.AppID != ref.AppID {
-		return nil, notFound(ref.ID)
-	}
-	return m, nil
-}
-
-func notFound(id hangar.MachineID) error {
-	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
-}
-
-// find returns a Machine that is not destroyed, or nil.
-func (s *Store) find(id hangar.MachineID) *machine {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.machines[id]
-}
-
 // add makes a Machine known.
 func (s *Store) add(m *machine) {
-	ref := m.rec.Load().Machine.Ref() // never changes
-	app := ref.AppID
-	m.gate = s.gates.Add(ref)
+	m.gate = s.gates.Add(m.rec.Load().Machine.Ref())
 	s.room.Set(m.id, loadOf(m.rec.Load()))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.machines[m.id] = m
-	if s.apps[app] == nil {
-		s.apps[app] = make(map[hangar.MachineID]*machine)
-	}
-	s.apps[app][m.id] = m
+	s.index.add(m)
 }
 
 // remove is the inverse of add.
 func (s *Store) remove(m *machine) {
 	s.gates.Remove(m.gate)
 	s.room.Set(m.id, admission.Load{})
-	app := m.rec.Load().Machine.AppID
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.machines, m.id)
-	if delete(s.apps[app], m.id); len(s.apps[app]) == 0 {
-		delete(s.apps, app)
-	}
+	s.index.remove(m)
 }
-
-// all returns every Machine that is not destroyed, sorted by id.
-func (s *Store) all() []*machine { return s.of("") }
-
-// of returns the Machines of an App that are not destroyed, empty: of all, sorted by id.
-func (s *Store) of(app hangar.AppID) []*machine {
-	s.mu.RLock()
-	from := s.machines
-	if app != "" {
-		from = s.apps[app]
-	}
-	list := slices.AppendSeq(make([]*machine, 0, len(from)), maps.Values(from))
-	s.mu.RUnlock()
-	slices.SortFunc(list, byID)
-	return list
-}
-
-// listedDestroyed is how many of an App's destroyed Machines are listed at most, the newest: a list
-// is in memory as a whole.
-const listedDestroyed = 1000
-
-// Machines implements hangar.Agent.
-func (s *Store) Machines(_ context.Context, app hangar.AppID, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	from := s.of(app)
-	if filter.IncludeDestroyed {
-		destroyed, err := s.o.Journal.DestroyedOfApp(app, listedDestroyed)
-		if err != nil {
-			return nil, err
-		}
-		from = s.withDestroyed(from, destroyed)
-	}
-	list := []*hangar.Machine{}
-	for _, m := range from {
-		rec := m.rec.Load()
-		if !filter.Matches(&rec.Machine) {
-			continue
-		}
-		got := m.shown(rec)
-		if filter.Events {
-			var err error
-			if got.Events, err = m.newest(); err != nil {
-				return nil, err
-			}
-		}
-		list = append(list, &got)
-	}
-	return list, nil
-}
-
-// OrgMachines implements hangar.Agent.
-func (s *Store) OrgMachines(
-	_ context.Context, org hangar.OrgID, after hangar.MachineID, limit int, filter hangar.MachineFilter,
-) ([]*hangar.Machine, error) {
-	from := slices.DeleteFunc(s.all(), func(m *machine) bool { return m.id <= after || m.rec.Load().OrgID != org })
-	if filter.IncludeDestroyed {
-		var destroyed []*journal.Record
-		for rec, err := range s.o.Journal.DestroyedOfOrg(org, after) {
-			if err != nil {
-				return nil, err
-			}
-			if len(destroyed) == limit {
-				break
-			}
-			if filter.Matches(&rec.Machine) {
-				destroyed = append(destroyed, rec)
-			}
-		}
-		from = s.withDestroyed(from, destroyed)
-	}
-	list := []*hangar.Machine{}
-	for _, m := range from {
-		if rec := m.rec.Load(); len(list) < limit && filter.Matches(&rec.Machine) {
-			got := rec.Machine
-			list = append(list, &got)
-		}
-	}
-	return list, nil
-}
-
-// withDestroyed merges Machines with those that are destroyed, sorted by id. The living ones were
-// listed before: what was destroyed meanwhile is in both.
-func (s *Store) withDestroyed(living []*machine, destroyed []*journal.Record) []*machine {
-	list := make([]*machine, 0, len(destroyed)+len(living))
-	for _, rec := range destroyed {
-		list = append(list, s.newMachine(rec, nil, true))
-	}
-	list = append(list, living...)
-	slices.SortStableFunc(list, byID)
-	return slices.CompactFunc(list, func(x, y *machine) bool { return x.id == y.id })
-}
-
-func byID(x, y *machine) int { return strings.Compare(string(x.id), string(y.id)) }
-
-// AllRead reports whether the records of all Machines could be read.
-func (s *Store) AllRead() bool { return len(s.unread) == 0 }
 
 // Memory is how many bytes of memory the host has for Machines, and has left. A Machine is
 // promised its memory until it is at rest.
 func (s *Store) Memory() (capacity, left int64) {
 	return s.room.Capacity().Memory, s.room.Left().Memory
-}
-
-// ImagesInUse returns the digests that Machines need to start again.
-func (s *Store) ImagesInUse() map[string]bool {
-	used := make(map[string]bool)
-	for _, m := range s.all() {
-		rec := m.rec.Load()
-		used[rec.Machine.ImageRef.Digest] = true
-		if rec.Previous != nil {
-			used[rec.Previous.ImageRef.Digest] = true
-		}
-	}
-	return used
 }
 
 func (s *Store) sandboxDir(id hangar.MachineID) string { return SandboxDir(s.o.Dir, id) }

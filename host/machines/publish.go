@@ -3,6 +3,7 @@ package machines
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,15 +18,25 @@ const (
 	publishers   = 16 // at once
 )
 
+// rows are the Machines as the other planes see them.
+type rows struct {
+	index   *index
+	journal *journal.Journal
+	to      hangar.Publisher
+	view    hangar.MachineView // nil: it is not waited for
+	host    hangar.HostID
+	log     *slog.Logger
+}
+
 // viewPatience bounds how long an answer waits for the edge to follow. What was recorded stays
 // recorded.
 const viewPatience = 2 * time.Second
 
 // awaitView lets the edge follow a commit that lets requests in, before the caller is answered,
 // whose next request may be for the Machine.
-func (s *Store) awaitView(ctx context.Context, ref hangar.MachineRef) {
-	m, err := s.machine(ref)
-	if err != nil || s.o.View == nil {
+func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
+	m, err := r.index.machine(ref)
+	if err != nil || r.view == nil {
 		return
 	}
 	rec := m.rec.Load()
@@ -34,52 +45,52 @@ func (s *Store) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, viewPatience)
 	defer cancel()
-	if err := s.o.View.AwaitMachine(ctx, rec.Machine.Ref(), rec.Seq); err != nil {
-		s.o.Log.WarnContext(ctx, "edge does not follow yet", keyApp, rec.Machine.App, keyMachine, m.id, keyError, err)
+	if err := r.view.AwaitMachine(ctx, rec.Machine.Ref(), rec.Seq); err != nil {
+		r.log.WarnContext(ctx, "edge does not follow yet", keyApp, rec.Machine.App, keyMachine, m.id, keyError, err)
 	}
 }
 
 // PublishSome sends some of the rows that wait, the oldest, and returns how many.
-func (s *Store) PublishSome(ctx context.Context) (int, error) {
-	pending, err := s.o.Journal.Unpublished(publishBatch)
+func (r *rows) PublishSome(ctx context.Context) (int, error) {
+	pending, err := r.journal.Unpublished(publishBatch)
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
 	var group errgroup.Group
 	group.SetLimit(publishers)
 	for _, p := range pending { // each of another Machine
-		group.Go(func() error { return s.passOver(p.ID, s.publishRow(ctx, p)) })
+		group.Go(func() error { return r.passOver(p.ID, r.publishRow(ctx, p)) })
 	}
 	if err := group.Wait(); err != nil {
 		return 0, err
 	}
-	return len(pending), s.o.Journal.Published(pending)
+	return len(pending), r.journal.Published(pending)
 }
 
 // passOver turns the refusal of one row into a line of the log: it concerns no other
 // Machine, whose rows must not queue behind it. What may succeed later stays an
 // error.
-func (s *Store) passOver(id hangar.MachineID, err error) error {
+func (r *rows) passOver(id hangar.MachineID, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err
 	}
-	s.o.Log.Error("row of a machine is refused; it is published again when it changes", keyMachine, id, keyError, err)
+	r.log.Error("row of a machine is refused; it is published again when it changes", keyMachine, id, keyError, err)
 	return nil
 }
 
-func (s *Store) publishRow(ctx context.Context, p journal.Pending) error {
+func (r *rows) publishRow(ctx context.Context, p journal.Pending) error {
 	if p.Deleted {
-		return s.o.Publisher.RetractMachine(ctx, s.o.Host.ID, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
+		return r.to.RetractMachine(ctx, r.host, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
 	}
 	// The journal is read, not memory, which is a moment behind it.
-	rec, err := s.o.Journal.Machine(p.ID)
+	rec, err := r.journal.Machine(p.ID)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil // its retraction is queued behind
 	}
 	if err != nil {
 		return err
 	}
-	return s.o.Publisher.PublishMachine(ctx, row(rec))
+	return r.to.PublishMachine(ctx, row(rec))
 }
 
 func row(rec *journal.Record) hangar.MachineRow {
@@ -90,24 +101,24 @@ func row(rec *journal.Record) hangar.MachineRow {
 
 // Republish sends what lags although nothing waits in the journal, as after the
 // cluster state was restored from a backup, and retracts what no record claims.
-func (s *Store) Republish(ctx context.Context) error {
-	published, err := s.o.Publisher.PublishedMachines(ctx, s.o.Host.ID)
+func (r *rows) Republish(ctx context.Context) error {
+	published, err := r.to.PublishedMachines(ctx, r.host)
 	if err != nil {
 		return err
 	}
-	for _, m := range s.all() {
+	for _, m := range r.index.all() {
 		if seq, ok := published[m.id]; !ok || seq < m.seq() {
-			if err := s.passOver(m.id, s.publishRow(ctx, journal.Pending{ID: m.id})); err != nil {
+			if err := r.passOver(m.id, r.publishRow(ctx, journal.Pending{ID: m.id})); err != nil {
 				return err
 			}
 		}
 		delete(published, m.id)
 	}
 	for id := range published {
-		if s.Owns(id) {
+		if r.index.Owns(id) {
 			continue // its record cannot be read, or it was created meanwhile
 		}
-		if err := s.o.Publisher.RetractMachine(ctx, s.o.Host.ID, hangar.MachineRef{ID: id}); err != nil {
+		if err := r.to.RetractMachine(ctx, r.host, hangar.MachineRef{ID: id}); err != nil {
 			return err
 		}
 	}

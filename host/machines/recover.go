@@ -58,7 +58,7 @@ func (s *Store) Run() {
 		m.wake()
 		m.mu.Unlock()
 	}
-	for _, run := range []func(context.Context){s.checks.Run, s.keepHealth, s.keepSchedules, s.keepRoles, s.gates.Run, s.writeEdgeLog} {
+	for _, run := range []func(context.Context){s.health.checks.Run, s.health.keep, s.schedules.keep, s.roles.keep, s.gates.Run, s.writeEdgeLog} {
 		s.work.Go(func() { run(s.work.Context) })
 	}
 }
@@ -91,7 +91,7 @@ func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 		if err != nil {
 			return err
 		}
-		m := s.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID] && !s.layerMounted(rec.Machine.ID))
+		m := s.newMachine(rec, lease, rec.Handle == nil && !left[rec.Machine.ID] && !layerMounted(s.o.Layers, rec.Machine.ID))
 		m.busy = busy
 		m.worker.unrecorded = rec.Handle == nil && rec.Machine.State == hangar.MachineStarting && left[m.id]
 		s.add(m)
@@ -238,27 +238,4 @@ func (s *Store) swept(id hangar.MachineID, err error) {
 // held.
 func (s *Store) release(ctx context.Context, id hangar.MachineID) error {
 	return finish.Do(ctx, s.limits.release, func(ctx finish.Context) error { return s.o.Driver.Destroy(ctx, id, s.sandboxDir(id)) })
-}
-
-// Owns reports whether a Machine with that id may own things on the host. One
-// whose record cannot be read keeps what it has, for whoever mends the record.
-func (s *Store) Owns(id hangar.MachineID) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.unread[id] || s.machines[id] != nil
-}
-
-// findUnread finds the records that the journal could not read.
-func (s *Store) findUnread() error {
-	ids, err := s.o.Journal.IDs()
-	if err != nil {
-		return err
-	}
-	s.unread = make(map[hangar.MachineID]bool)
-	for _, id := range ids {
-		if s.machines[id] == nil {
-			s.unread[id] = true
-		}
-	}
-	return nil
 }

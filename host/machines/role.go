@@ -33,6 +33,9 @@ const roleFailures = 4
 
 // roles are the Machines with a token to keep fresh.
 type roles struct {
+	index *index
+	now   func() time.Time
+
 	mu   sync.Mutex
 	due  map[hangar.MachineID]roleDue // guarded by mu
 	news chan struct{}                // buffered 1: something may be due earlier
@@ -46,9 +49,8 @@ type roleDue struct {
 	told     bool
 }
 
-func (r *roles) init() {
-	r.due = make(map[hangar.MachineID]roleDue)
-	r.news = make(chan struct{}, 1)
+func newRoles(index *index, now func() time.Time) *roles {
+	return &roles{index: index, now: now, due: make(map[hangar.MachineID]roleDue), news: make(chan struct{}, 1)}
 }
 
 func (r *roles) set(id hangar.MachineID, due roleDue) {
@@ -92,22 +94,22 @@ func (d roleDue) retry(now time.Time) roleDue {
 	return roleDue{now.Add(min(minRolePause<<min(d.failures, 10), maxRolePause)), d.failures + 1, d.told}
 }
 
-// keepRoles renews the tokens of Machines until ctx ends.
-func (s *Store) keepRoles(ctx context.Context) {
+// keep renews the tokens of Machines until ctx ends.
+func (r *roles) keep(ctx context.Context) {
 	for {
-		id, due, ok := s.roles.next()
+		id, due, ok := r.next()
 		nap := maxScheduleNap
 		if ok {
-			nap = min(nap, due.at.Sub(s.o.Now()))
+			nap = min(nap, due.at.Sub(r.now()))
 		}
 		if ok && nap <= 0 {
-			s.renewRole(ctx, id, due)
+			r.renew(ctx, id, due)
 			continue
 		}
 		timer := time.NewTimer(nap)
 		select {
 		case <-timer.C:
-		case <-s.roles.news:
+		case <-r.news:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -117,26 +119,26 @@ func (s *Store) keepRoles(ctx context.Context) {
 	}
 }
 
-// renewRole replaces the token of a Machine, unless that has come to rest.
-func (s *Store) renewRole(ctx context.Context, id hangar.MachineID, due roleDue) {
-	m := s.find(id)
+// renew replaces the token of a Machine, unless that has come to rest.
+func (r *roles) renew(ctx context.Context, id hangar.MachineID, due roleDue) {
+	m := r.index.find(id)
 	if m == nil {
-		s.roles.forget(id)
+		r.forget(id)
 		return
 	}
 	m.roleMu.Lock()
 	defer m.roleMu.Unlock()
-	if !s.roles.has(id, due) {
+	if !r.has(id, due) {
 		return // the Machine has booted meanwhile
 	}
 	rec := m.rec.Load()
 	if !rec.Machine.State.HasIdentity() {
-		s.roles.forget(id)
+		r.forget(id)
 		return
 	}
 	next, err := m.putRole(ctx, rec)
 	if err == nil {
-		s.roles.set(id, roleDue{at: next})
+		r.set(id, roleDue{at: next})
 		if due.told {
 			m.note("info", "There is a new identity token in %s", rolePath())
 		}
@@ -145,12 +147,12 @@ func (s *Store) renewRole(ctx context.Context, id hangar.MachineID, due roleDue)
 	if ctx.Err() != nil {
 		return
 	}
-	again := due.retry(s.o.Now())
+	again := due.retry(r.now())
 	if !again.told && again.failures >= roleFailures {
 		m.note("warn", "Cannot renew the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 		again.told = true
 	}
-	s.roles.set(id, again)
+	r.set(id, again)
 }
 
 // giveRole sees to the token of a Machine that is about to run, or to go on. Without

@@ -3,6 +3,7 @@ package machines
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -17,26 +18,34 @@ const (
 	scheduleRetry  = 5 * time.Second // after a run that could not be journaled
 )
 
-// rescheduled makes the Store look at the schedules.
-func (s *Store) rescheduled() {
+// schedules starts Machines when their schedules say so.
+type schedules struct {
+	index   *index
+	changed chan struct{} // buffered 1: a Machine has a schedule that it had not
+	now     func() time.Time
+	log     *slog.Logger
+}
+
+// look has the schedules looked at soon.
+func (s *schedules) look() {
 	select {
-	case s.schedules <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// keepSchedules starts Machines when their schedules say so.
-func (s *Store) keepSchedules(ctx context.Context) {
+// keep starts what is due until ctx ends.
+func (s *schedules) keep(ctx context.Context) {
 	for {
-		nap, err := s.runSchedules()
+		nap, err := s.run()
 		if err != nil && ctx.Err() == nil {
-			s.o.Log.Error("start machines by their schedules", keyError, err)
+			s.log.Error("start machines by their schedules", keyError, err)
 			nap = scheduleRetry
 		}
 		timer := time.NewTimer(nap)
 		select {
 		case <-timer.C:
-		case <-s.schedules:
+		case <-s.changed:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -46,33 +55,21 @@ func (s *Store) keepSchedules(ctx context.Context) {
 	}
 }
 
-// runSchedules starts what is due, and returns how long until something is.
-func (s *Store) runSchedules() (time.Duration, error) {
+// run starts what is due, and returns how long until something is.
+func (s *schedules) run() (time.Duration, error) {
 	nap := maxScheduleNap
 	var errs []error
-	for _, m := range s.scheduled() {
+	for _, m := range s.index.scheduled() {
 		next, err := m.runSchedule()
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		if !next.IsZero() {
-			nap = min(nap, next.Sub(s.o.Now()))
+			nap = min(nap, next.Sub(s.now()))
 		}
 	}
 	return max(nap, minScheduleNap), errors.Join(errs...)
-}
-
-func (s *Store) scheduled() []*machine {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var list []*machine
-	for _, m := range s.machines {
-		if m.rec.Load().Machine.Config.Schedule != "" {
-			list = append(list, m)
-		}
-	}
-	return list
 }
 
 // runSchedule starts the Machine if a period has begun for which it was not started

@@ -67,8 +67,8 @@ func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	}
 }
 
-// of returns what the current version of a Machine gets in its environment.
-func (s *secrets) of(m *hangar.Machine) (map[string]string, error) {
+// reveal returns what the current version of a Machine gets in its environment.
+func (s *secrets) reveal(m *hangar.Machine) (map[string]string, error) {
 	if m.SecretsVersion == 0 {
 		return nil, nil
 	}
@@ -93,13 +93,8 @@ func (s *secrets) of(m *hangar.Machine) (map[string]string, error) {
 	return values, nil
 }
 
-// Reseal implements hangar.Resealer.
-func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
-	return s.secrets.resealAll(ctx)
-}
-
-// resealAll seals all values of the journal anew. What no key opens stays as it is and is logged.
-func (s *secrets) resealAll(ctx context.Context) (resealed int, err error) {
+// Reseal implements hangar.Resealer. What no key opens stays as it is and is logged.
+func (s *secrets) Reseal(ctx context.Context) (resealed int, err error) {
 	err = s.journal.AllSecrets(func(batch []journal.SealedSecrets) error {
 		if err := ctx.Err(); err != nil {
 			return err

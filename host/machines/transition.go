@@ -179,7 +179,7 @@ func (m *machine) observe(before, now *journal.Record) {
 	}
 	m.setGate(now)
 	if before.Machine.Config.Schedule != now.Machine.Config.Schedule {
-		m.store.rescheduled()
+		m.store.schedules.look()
 	}
 }
 

@@ -28,7 +28,7 @@ func (s *Store) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	if err := errors.Join(s.room.Fits(loadOfGuest(in.Config.Guest)), s.o.Space.Admit("update a Machine", 0)); err != nil {
 		return nil, err
 	}
-	img, err := s.resolve(ctx, who, in.Config.ImageName())
+	img, err := resolve(ctx, s.o.Images, who, in.Config.ImageName())
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func (s *Store) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error
 	return s.guarded(ctx, ref, func(m *machine) error {
 		rec := m.rec.Load()
 		if rec.Machine.State.Answers(hangar.VerbSuspend) == hangar.Accept {
-			if err := s.canSuspend(rec); err != nil {
+			if err := canSuspend(s.o.Driver, rec); err != nil {
 				return err
 			}
 		}
@@ -188,9 +188,9 @@ func (m *machine) askToSuspend(ctx context.Context) error {
 	return err
 }
 
-func (s *Store) canSuspend(rec *journal.Record) error {
-	can := s.o.Driver.Capabilities()
-	if _, ok := s.o.Driver.(driver.Suspender); !ok || !can.Suspend {
+func canSuspend(d driver.Driver, rec *journal.Record) error {
+	can := d.Capabilities()
+	if _, ok := d.(driver.Suspender); !ok || !can.Suspend {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonUnsupported, "unable to suspend machine: driver %s cannot suspend", can.Name)
 	}
 	return rec.Machine.Config.CanSuspend()

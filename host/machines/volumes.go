@@ -10,18 +10,6 @@ import (
 
 // What the volumes of a host need to know of its Machines.
 
-// MountOf says how a Machine mounts a volume; false: there is no such Machine, or it does not.
-func (s *Store) MountOf(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool) {
-	if m := s.find(id); m != nil {
-		for _, mount := range m.rec.Load().Machine.Config.Mounts {
-			if mount.Volume == string(volume) {
-				return mount, true
-			}
-		}
-	}
-	return hangar.Mount{}, false
-}
-
 // DescribeVolume has the Machine that a volume is attached to show what the volume is now. That is not a new version of the Machine.
 func (s *Store) DescribeVolume(volume *hangar.Volume) error {
 	m := s.find(volume.AttachedMachine)
@@ -55,18 +43,4 @@ func (s *Store) AwaitEnd(ctx context.Context, ref hangar.MachineRef) {
 	}
 	// What came of it shows when the volume is asked for.
 	_, _ = s.WaitMachine(ctx, ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}, Timeout: endPatience})
-}
-
-// MayRun reports whether the sandbox of a Machine may still be there and use its volumes.
-func (s *Store) MayRun(id hangar.MachineID) bool {
-	m := s.find(id)
-	return s.unread[id] || m != nil && !m.worker.clean
-}
-
-// First returns the first Machine of an App; empty: it has none.
-func (s *Store) First(app hangar.AppID) hangar.MachineID {
-	for _, m := range s.of(app) {
-		return m.id
-	}
-	return ""
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // WakeMachine implements hangar.MachineGate.
-func (s *Store) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int) error {
-	m, err := s.machine(ref)
+func (e *edge) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int) error {
+	m, err := e.index.machine(ref)
 	if err != nil {
 		return err
 	}
