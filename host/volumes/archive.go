@@ -45,7 +45,8 @@ const (
 
 // archiver is the archive as the Store uses it.
 type archiver struct {
-	store *Store
+	o        *Options
+	lifetime context.Context //nolint:containedctx // after which it is not opened any more; set by Open
 
 	opening *semaphore.Weighted // held while the archive is opened
 	open    bool                // guarded by opening
@@ -58,16 +59,13 @@ type archiver struct {
 	pins map[hangar.SnapshotID]int // new ones are made on them; guarded by mu
 }
 
-func (a *archiver) init(s *Store) {
-	a.store = s
-	a.opening = semaphore.NewWeighted(1)
-	a.collect = make(chan struct{}, 1)
-	a.pins = make(map[hangar.SnapshotID]int)
+func newArchiver(o *Options) *archiver {
+	return &archiver{o: o, opening: semaphore.NewWeighted(1), collect: make(chan struct{}, 1), pins: make(map[hangar.SnapshotID]int)}
 }
 
 // get returns the archive, open.
 func (a *archiver) get(ctx context.Context) (Archive, error) {
-	if a.store.o.Archive == nil {
+	if a.o.Archive == nil {
 		return nil, errNoArchive()
 	}
 	if err := a.opening.Acquire(ctx, 1); err != nil {
@@ -75,43 +73,43 @@ func (a *archiver) get(ctx context.Context) (Archive, error) {
 	}
 	defer a.opening.Release(1)
 	if a.open {
-		return a.store.o.Archive, nil
+		return a.o.Archive, nil
 	}
-	if a.store.work.Context.Err() != nil {
+	if a.lifetime.Err() != nil {
 		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down"}
 	}
-	if a.fault == nil || time.Since(a.failed) >= a.store.o.ArchivePatience/archiveTries {
+	if a.fault == nil || time.Since(a.failed) >= a.o.ArchivePatience/archiveTries {
 		bounded, cancel := context.WithTimeout(ctx, archiveOpening)
 		defer cancel()
-		if a.fault = a.store.o.Archive.Open(bounded); a.fault == nil {
+		if a.fault = a.o.Archive.Open(bounded); a.fault == nil {
 			a.open = true
-			return a.store.o.Archive, nil
+			return a.o.Archive, nil
 		}
 		if ctx.Err() != nil {
 			a.fault = nil // says nothing of the archive
 			return nil, ctx.Err()
 		}
 		a.failed = time.Now()
-		a.store.o.Log.Error("open the archive of snapshots", keyError, a.fault)
+		a.o.Log.Error("open the archive of snapshots", keyError, a.fault)
 	}
 	return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be used", Err: a.fault}
 }
 
 // TryArchive opens the archive of snapshots before anybody needs it, so that the log tells at
 // once of one that cannot be used. It is tried again when it is needed.
-func (s *Store) TryArchive(ctx context.Context) {
-	if _, err := s.archiver.get(ctx); err != nil && ctx.Err() == nil {
-		s.o.Log.Warn("no snapshots can be taken or restored until that is mended; see --snapshots")
+func (a *archiver) TryArchive(ctx context.Context) {
+	if _, err := a.get(ctx); err != nil && ctx.Err() == nil {
+		a.o.Log.Warn("no snapshots can be taken or restored until that is mended; see --snapshots")
 	}
 }
 
 // getSoon is get for those who can wait until it is back.
 func (a *archiver) getSoon(ctx context.Context) (Archive, error) {
-	pause := time.NewTicker(a.store.o.ArchivePatience / archiveTries)
+	pause := time.NewTicker(a.o.ArchivePatience / archiveTries)
 	defer pause.Stop()
 	for began := time.Now(); ; {
 		store, err := a.get(ctx)
-		if err == nil || time.Since(began) >= a.store.o.ArchivePatience {
+		if err == nil || time.Since(began) >= a.o.ArchivePatience {
 			return store, err
 		}
 		select {
@@ -125,7 +123,7 @@ func (a *archiver) getSoon(ctx context.Context) (Archive, error) {
 // close releases the archive, if it was opened, once the lifetime has ended. It is
 // not opened again.
 func (a *archiver) close() error {
-	if err := finish.Do(a.store.work.Context, archiveOpening, func(ctx finish.Context) error { return a.opening.Acquire(ctx, 1) }); err != nil {
+	if err := finish.Do(a.lifetime, archiveOpening, func(ctx finish.Context) error { return a.opening.Acquire(ctx, 1) }); err != nil {
 		return err
 	}
 	defer a.opening.Release(1)
@@ -133,7 +131,7 @@ func (a *archiver) close() error {
 		return nil
 	}
 	a.open = false
-	return a.store.o.Archive.Close()
+	return a.o.Archive.Close()
 }
 
 // pin keeps a snapshot in the archive until the function that it returns is called,
@@ -202,9 +200,6 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 // keep gives back the room that removed snapshots took: once a day, soon after
 // some were removed, and every hour for a day from then on.
 func (a *archiver) keep(ctx context.Context) {
-	if a.store.o.Archive == nil {
-		return
-	}
 	next := time.NewTimer(collectDaily)
 	defer next.Stop()
 	var often time.Time // until when it is every hour
@@ -218,9 +213,9 @@ func (a *archiver) keep(ctx context.Context) {
 			continue
 		case <-next.C:
 		}
-		err := a.store.Collect(ctx)
+		err := a.Collect(ctx)
 		if err != nil && ctx.Err() == nil {
-			a.store.o.Log.Warn("collect what removed snapshots took", keyError, err)
+			a.o.Log.Warn("collect what removed snapshots took", keyError, err)
 		}
 		if err != nil || time.Now().Before(often) {
 			next.Reset(collectOften)
@@ -231,14 +226,14 @@ func (a *archiver) keep(ctx context.Context) {
 }
 
 // Collect gives back the room that removed snapshots took.
-func (s *Store) Collect(ctx context.Context) error {
-	store, err := s.archiver.get(ctx)
+func (a *archiver) Collect(ctx context.Context) error {
+	store, err := a.get(ctx)
 	if err != nil {
 		return err
 	}
 	freed, err := store.Collect(ctx)
 	if err == nil && freed > 0 {
-		s.o.Log.Info("collected what removed snapshots took", "bytes", freed)
+		a.o.Log.Info("collected what removed snapshots took", "bytes", freed)
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func badMounts(field, format string, args ...any) error {
 
 // Release takes its volumes from a Machine that is destroyed. Done must be called.
 func (s *Store) Release(id hangar.MachineID, config *hangar.MachineConfig) (claims Claims) {
-	for _, v := range s.of(id, config) {
+	for _, v := range s.heldBy(id, config) {
 		v.mu.Lock()
 		claims = append(claims, v.draft(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Volume.AttachedMachine = ""
@@ -134,17 +134,6 @@ func (s *Store) Release(id hangar.MachineID, config *hangar.MachineConfig) (clai
 		}))
 	}
 	return claims
-}
-
-// of returns the volumes that a Machine with a config has, sorted by id.
-func (s *Store) of(id hangar.MachineID, config *hangar.MachineConfig) (list []*volume) {
-	for _, i := range byVolume(config.Mounts) {
-		v := s.byID(hangar.VolumeID(config.Mounts[i].Volume))
-		if v != nil && v.rec.Load().Volume.AttachedMachine == id {
-			list = append(list, v)
-		}
-	}
-	return list
 }
 
 // Keep refuses a new config for a Machine that mounts other volumes than it has, and fills in
@@ -158,7 +147,7 @@ func (s *Store) Keep(id hangar.MachineID, current, next *hangar.MachineConfig) e
 		}
 		return badMounts("config.mounts", "the volumes of a machine cannot be changed, it has %s; destroy the machine and create another one", what)
 	}
-	for _, v := range s.of(id, current) {
+	for _, v := range s.heldBy(id, current) {
 		next.DescribeMount(&v.rec.Load().Volume)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/fairsem"
 )
 
 // settingDrills keeps what is known of drills in the journal.
@@ -31,17 +32,19 @@ type drillRecord struct {
 
 // drills are those of a Store.
 type drills struct {
-	store *Store
+	store  *Store
+	trials *fairsem.Semaphore[hangar.OrgID] // take turns for the disk
 
 	mu       sync.Mutex                                        // held while a change is committed
 	byApp    map[hangar.AppID]*drillRecord                     // replaced, never changed in place; guarded by mu
 	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
 }
 
-func (d *drills) init(s *Store) {
-	d.store = s
-	d.byApp = make(map[hangar.AppID]*drillRecord)
-	d.progress = make(map[hangar.AppID]*atomic.Pointer[hangar.Progress])
+func newDrills(s *Store) *drills {
+	return &drills{
+		store: s, trials: fairsem.New[hangar.OrgID](1),
+		byApp: make(map[hangar.AppID]*drillRecord), progress: make(map[hangar.AppID]*atomic.Pointer[hangar.Progress]),
+	}
 }
 
 // named reports whether drills of an App of a name are known. mu is held.
@@ -55,17 +58,7 @@ func (d *drills) named(app hangar.AppName) bool {
 }
 
 // VolumeDrill implements hangar.VolumeAgent.
-func (s *Store) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
-	return s.drills.of(of)
-}
-
-// DrillVolumes implements hangar.VolumeAgent.
-func (s *Store) DrillVolumes(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
-	return s.drills.begin(of)
-}
-
-// of returns the latest drill of an App.
-func (d *drills) of(of hangar.AppID) (*hangar.VolumeDrill, error) {
+func (d *drills) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	rec := d.byApp[of]
@@ -81,8 +74,8 @@ func (d *drills) of(of hangar.AppID) (*hangar.VolumeDrill, error) {
 	return &drill, nil
 }
 
-// begin begins a drill of an App.
-func (d *drills) begin(of hangar.AppID) (*hangar.VolumeDrill, error) {
+// DrillVolumes implements hangar.VolumeAgent.
+func (d *drills) DrillVolumes(_ context.Context, of hangar.AppID) (*hangar.VolumeDrill, error) {
 	if d.store.o.Archive == nil {
 		return nil, errNoArchive()
 	}
@@ -130,16 +123,6 @@ func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.Volu
 	}
 	s := complete[intn(len(complete))]
 	return s.Volume, s.ID, true
-}
-
-func (s *Store) recordsOf(of hangar.AppID) []*journal.VolumeRecord {
-	var list []*journal.VolumeRecord
-	for _, v := range s.all() {
-		if rec := v.rec.Load(); rec.Volume.AppID == of {
-			list = append(list, rec)
-		}
-	}
-	return list
 }
 
 // put makes durable what is known of the drills of an App; nil: nothing. d.mu

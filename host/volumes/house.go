@@ -2,6 +2,8 @@ package volumes
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -12,27 +14,34 @@ import (
 // minute.
 const roundEvery = time.Minute
 
-// lookSoon makes the Store look at once.
-func (s *Store) lookSoon() {
+// rounds take daily snapshots, remove those that have expired, and have snapshots tried out.
+type rounds struct {
+	index  *index
+	drills *drills
+	soon   chan struct{} // buffered 1: something may be due before its time
+	now    func() time.Time
+	log    *slog.Logger
+
+	mu sync.Mutex // held by a round, which looks at all volumes
+}
+
+// lookSoon has the next round begin at once.
+func (r *rounds) lookSoon() {
 	select {
-	case s.rounds <- struct{}{}:
+	case r.soon <- struct{}{}:
 	default:
 	}
 }
 
-// keepSnapshots takes daily snapshots, removes those that have expired, and has snapshots
-// tried out.
-func (s *Store) keepSnapshots(ctx context.Context) {
-	if s.o.Archive == nil {
-		return
-	}
+// keep makes rounds until ctx ends.
+func (r *rounds) keep(ctx context.Context) {
 	round := time.NewTicker(roundEvery)
 	defer round.Stop()
 	for {
-		s.Round(ctx)
+		r.Round(ctx)
 		select {
 		case <-round.C:
-		case <-s.rounds:
+		case <-r.soon:
 		case <-ctx.Done():
 			return
 		}
@@ -40,12 +49,12 @@ func (s *Store) keepSnapshots(ctx context.Context) {
 }
 
 // Round does what is due. What fails is tried again in the next round.
-func (s *Store) Round(ctx context.Context) {
-	s.round.Lock() // two at once would pass over what the other one looks at
-	defer s.round.Unlock()
-	now := s.o.Now()
+func (r *rounds) Round(ctx context.Context) {
+	r.mu.Lock() // two at once would pass over what the other one looks at
+	defer r.mu.Unlock()
+	now := r.now()
 	apps := make(map[hangar.AppID][]*journal.VolumeRecord)
-	for _, v := range s.all() {
+	for _, v := range r.index.all() {
 		if ctx.Err() != nil {
 			return
 		}
@@ -58,16 +67,16 @@ func (s *Store) Round(ctx context.Context) {
 		apps[rec.Volume.AppID] = append(apps[rec.Volume.AppID], rec)
 	}
 	for of, records := range apps {
-		s.drills.mu.Lock()
-		due := dueDrill(of, s.drills.byApp[of], records, now)
-		s.drills.mu.Unlock()
+		r.drills.mu.Lock()
+		due := dueDrill(of, r.drills.byApp[of], records, now)
+		r.drills.mu.Unlock()
 		if due {
-			if _, err := s.drills.begin(of); err != nil && ctx.Err() == nil {
-				s.o.Log.Error("begin a drill", keyApp, records[0].Volume.App, keyError, err)
+			if _, err := r.drills.DrillVolumes(ctx, of); err != nil && ctx.Err() == nil {
+				r.log.Error("begin a drill", keyApp, records[0].Volume.App, keyError, err)
 			}
 		}
 	}
-	s.drills.forget(apps)
+	r.drills.forget(apps)
 }
 
 // takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
@@ -18,15 +19,22 @@ const keySize = 32
 // labelOfVolume binds a key to the volume that it opens.
 func labelOfVolume(id hangar.VolumeID) []string { return []string{"volume", string(id)} }
 
-// sealingKey runs commit with a new key for a volume, encrypted as the journal keeps it;
+// keys are those of volumes, which the journal keeps encrypted.
+type keys struct {
+	index  *index
+	keyset *keyset.Keyset
+	log    *slog.Logger
+}
+
+// sealing runs commit with a new key for a volume, encrypted as the journal keeps it;
 // nil for one that is not encrypted.
-func (s *Store) sealingKey(id hangar.VolumeID, encrypted bool, commit func(sealed []byte) error) error {
+func (k *keys) sealing(id hangar.VolumeID, encrypted bool, commit func(sealed []byte) error) error {
 	if !encrypted {
 		return commit(nil)
 	}
 	key := make([]byte, keySize)
 	_, _ = rand.Read(key) // never fails: crypto/rand.Read aborts the program instead
-	return s.o.Keys.Use(func(keys keyset.Keys) error {
+	return k.keyset.Use(func(keys keyset.Keys) error {
 		sealed, err := keys.Seal(key, labelOfVolume(id)...)
 		if err != nil {
 			return fmt.Errorf("encrypt the key of volume %s: %w", id, err)
@@ -42,7 +50,7 @@ func (s *Store) spec(rec *journal.VolumeRecord) (devices.Spec, error) {
 	if !rec.Volume.Encrypted {
 		return spec, nil
 	}
-	err := s.o.Keys.Use(func(keys keyset.Keys) (err error) {
+	err := s.keyset.Use(func(keys keyset.Keys) (err error) {
 		spec.Key, err = keys.Open(rec.Key, labelOfVolume(id)...)
 		return err
 	})
@@ -56,12 +64,12 @@ func (s *Store) spec(rec *journal.VolumeRecord) (devices.Spec, error) {
 }
 
 // Reseal implements hangar.Resealer for the keys of volumes.
-func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
-	for _, v := range s.all() {
+func (k *keys) Reseal(ctx context.Context) (resealed int, err error) {
+	for _, v := range k.index.all() {
 		if err := ctx.Err(); err != nil {
 			return resealed, err
 		}
-		done, err := s.reseal(v)
+		done, err := k.reseal(v)
 		if err != nil {
 			return resealed, err
 		}
@@ -69,27 +77,27 @@ func (s *Store) Reseal(ctx context.Context) (resealed int, err error) {
 			resealed++
 		}
 	}
-	if len(s.unread) > 0 {
+	if len(k.index.unread) > 0 {
 		// Whoever mends the record needs the key that opens what is in it.
 		return resealed, errors.New("the record of a volume cannot be read, so the key of that is not encrypted anew")
 	}
 	return resealed, nil
 }
 
-func (s *Store) reseal(v *volume) (done bool, err error) {
+func (k *keys) reseal(v *volume) (done bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.rec.Load().Key
 	if len(before) == 0 {
 		return false, nil
 	}
-	err = s.o.Keys.Use(func(keys keyset.Keys) error {
+	err = k.keyset.Use(func(keys keyset.Keys) error {
 		if keys.Current(before) {
 			return nil
 		}
 		key, err := keys.Open(before, labelOfVolume(v.id)...)
 		if err != nil {
-			s.o.Log.Error("key of a volume skipped", keyVolume, v.id, keyError, err)
+			k.log.Error("key of a volume skipped", keyVolume, v.id, keyError, err)
 			return nil
 		}
 		sealed, err := keys.Seal(key, labelOfVolume(v.id)...)

@@ -98,7 +98,7 @@ func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 // Unmount closes what a Machine has mounted, once its sandbox has ended. It may be repeated.
 func (s *Store) Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	var errs []error
-	for _, v := range s.of(id, config) {
+	for _, v := range s.heldBy(id, config) {
 		errs = append(errs, v.open.letGo(ctx))
 	}
 	return errors.Join(errs...)
@@ -162,7 +162,7 @@ var errNotMounted = errors.New("it is not mounted any more")
 // Retake takes back the volumes of a Machine that has run on without this daemon. It
 // answers Lost for one that has not lasted as long, and the cause of ctx when that ends.
 func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
-	for _, v := range s.of(id, config) {
+	for _, v := range s.heldBy(id, config) {
 		if err := v.open.retake(ctx); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (o *opened) retake(ctx context.Context) error {
 func (s *Store) Watch(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) (watched context.Context, end func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	for _, v := range s.of(id, config) {
+	for _, v := range s.heldBy(id, config) {
 		v.open.mu.Lock()
 		device := v.open.device
 		v.open.mu.Unlock()

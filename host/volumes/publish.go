@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,69 +17,78 @@ const (
 	publishers   = 16
 )
 
+// rows are the volumes as the other planes see them.
+type rows struct {
+	index   *index
+	journal *journal.Journal
+	to      hangar.VolumePublisher
+	host    hangar.HostID
+	log     *slog.Logger
+}
+
 // PublishSome sends some of the rows of volumes that wait, the oldest, and returns how many.
-func (s *Store) PublishSome(ctx context.Context) (int, error) {
-	pending, err := s.o.Journal.UnpublishedVolumes(publishBatch)
+func (r *rows) PublishSome(ctx context.Context) (int, error) {
+	pending, err := r.journal.UnpublishedVolumes(publishBatch)
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
 	var group errgroup.Group
 	group.SetLimit(publishers)
 	for _, p := range pending { // each of another volume
-		group.Go(func() error { return s.passOver(p.Ref, s.publish(ctx, p)) })
+		group.Go(func() error { return r.passOver(p.Ref, r.publish(ctx, p)) })
 	}
 	if err := group.Wait(); err != nil {
 		return 0, err
 	}
-	return len(pending), s.o.Journal.PublishedVolumes(pending)
+	return len(pending), r.journal.PublishedVolumes(pending)
 }
 
 // passOver turns the refusal of one row into a line of the log: it concerns no other volume,
 // whose rows must not queue behind it. What may succeed later stays an error.
-func (s *Store) passOver(ref hangar.VolumeRef, err error) error {
+func (r *rows) passOver(ref hangar.VolumeRef, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err
 	}
-	s.o.Log.Error("row of a volume is refused; it is published again when it changes", keyVolume, ref.ID, keyError, err)
+	r.log.Error("row of a volume is refused; it is published again when it changes", keyVolume, ref.ID, keyError, err)
 	return nil
 }
 
-func (s *Store) publish(ctx context.Context, p journal.PendingVolume) error {
+func (r *rows) publish(ctx context.Context, p journal.PendingVolume) error {
 	if p.Deleted {
-		return s.o.Publisher.RetractVolume(ctx, s.o.Host, p.Ref)
+		return r.to.RetractVolume(ctx, r.host, p.Ref)
 	}
-	rec, err := s.o.Journal.Volume(p.Ref.ID)
+	rec, err := r.journal.Volume(p.Ref.ID)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil // its retraction is queued behind
 	}
 	if err != nil {
 		return err
 	}
-	return s.o.Publisher.PublishVolume(ctx, rowOf(rec))
+	return r.to.PublishVolume(ctx, rowOf(rec))
 }
 
 // Republish sends the rows that lag although nothing waits in the journal, as after the
 // cluster state was restored from a backup, and retracts those that no record claims.
-func (s *Store) Republish(ctx context.Context) error {
-	published, err := s.o.Publisher.PublishedVolumes(ctx, s.o.Host)
+func (r *rows) Republish(ctx context.Context) error {
+	published, err := r.to.PublishedVolumes(ctx, r.host)
 	if err != nil {
 		return err
 	}
-	for _, v := range s.all() {
+	for _, v := range r.index.all() {
 		rec := v.rec.Load()
 		ref := rec.Volume.Ref()
 		if seq, ok := published[ref]; !ok || seq < rec.Seq {
-			if err := s.passOver(ref, s.publish(ctx, journal.PendingVolume{Ref: ref})); err != nil {
+			if err := r.passOver(ref, r.publish(ctx, journal.PendingVolume{Ref: ref})); err != nil {
 				return err
 			}
 		}
 		delete(published, ref)
 	}
 	for ref := range published {
-		if s.unread[ref.ID] || s.byID(ref.ID) != nil {
+		if r.index.unread[ref.ID] || r.index.byID(ref.ID) != nil {
 			continue // its record cannot be read, or it was created meanwhile
 		}
-		if err := s.o.Publisher.RetractVolume(ctx, s.o.Host, ref); err != nil {
+		if err := r.to.RetractVolume(ctx, r.host, ref); err != nil {
 			return err
 		}
 	}

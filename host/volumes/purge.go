@@ -23,11 +23,11 @@ func (s *Store) Purge(ctx context.Context) {
 		if !v.rec.Load().Volume.State.Gone() {
 			continue
 		}
-		if s.promises.purging.Acquire(ctx, 1) != nil {
+		if s.purging.Acquire(ctx, 1) != nil {
 			return
 		}
 		err := v.purge(ctx)
-		s.promises.purging.Release(1)
+		s.purging.Release(1)
 		if err != nil && ctx.Err() == nil {
 			s.o.Log.Error("remove a destroyed volume", keyVolume, v.id, keyError, err)
 		}
@@ -117,7 +117,7 @@ func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
 func (p *promises) reclaim(ctx context.Context, org hangar.OrgID, lacking int64) bool {
 	var list []*volume
 	var sum int64
-	for _, v := range p.store.all() {
+	for _, v := range p.index.all() {
 		if v.purgeable() {
 			list = append(list, v)
 			sum += int64(v.promised()) << 30
@@ -144,13 +144,13 @@ func (p *promises) reclaim(ctx context.Context, org hangar.OrgID, lacking int64)
 		size := int64(v.promised()) << 30
 		gone, err := v.purgeNow(ctx, "it cannot be undeleted any more: the server needs its room for other volumes")
 		if err != nil {
-			p.store.o.Log.ErrorContext(ctx, "remove a destroyed volume whose room is needed", keyVolume, v.id, keyError, err)
+			p.o.Log.ErrorContext(ctx, "remove a destroyed volume whose room is needed", keyVolume, v.id, keyError, err)
 		}
 		sum -= size
 		if gone {
 			freed = true
 			lacking -= size
-			p.store.o.Log.InfoContext(ctx, "destroyed volume removed before its time: its room is needed", keyVolume, v.id)
+			p.o.Log.InfoContext(ctx, "destroyed volume removed before its time: its room is needed", keyVolume, v.id)
 		}
 	}
 	return freed
@@ -172,10 +172,10 @@ func (s *Store) PurgeVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.promises.purging.Acquire(ctx, 1); err != nil {
+	if err := s.purging.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.promises.purging.Release(1)
+	defer s.purging.Release(1)
 	if !v.rec.Load().Volume.State.Gone() {
 		return nil, wrongState("purge", v.rec.Load())
 	}

@@ -23,7 +23,8 @@ func (v *volume) promised() int {
 
 // promises are what volumes may take of the disk in the end.
 type promises struct {
-	store *Store
+	index *index
+	o     *Options
 	// deciding is held while it is decided that the disk has room for more, and that is
 	// committed. It is taken before any volume's mu.
 	deciding sync.Mutex
@@ -82,12 +83,12 @@ type promisable struct {
 func (r promisable) left() int64 { return int64(float64(r.holds)*r.ratio) - int64(r.promised)<<30 }
 
 func (p *promises) room(ctx context.Context) (promisable, error) {
-	disk, err := p.store.o.Devices.Room(ctx)
+	disk, err := p.o.Devices.Room(ctx)
 	if err != nil {
 		return promisable{}, fmt.Errorf("measure the disk of volumes: %w", err)
 	}
-	room := promisable{holds: disk.Free - p.store.o.Space.Reserved(), ratio: p.store.o.Overcommit}
-	for _, v := range p.store.all() {
+	room := promisable{holds: disk.Free - p.o.Space.Reserved(), ratio: p.o.Overcommit}
+	for _, v := range p.index.all() {
 		room.promised += v.promised()
 	}
 	for _, taken := range disk.Taken {
@@ -97,8 +98,8 @@ func (p *promises) room(ctx context.Context) (promisable, error) {
 }
 
 // Room is how many bytes of the disk are left for volumes, and how many they were promised.
-func (s *Store) Room(ctx context.Context) (left, promised int64, err error) {
-	room, err := s.promises.room(ctx)
+func (p *promises) Room(ctx context.Context) (left, promised int64, err error) {
+	room, err := p.room(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -106,11 +107,11 @@ func (s *Store) Room(ctx context.Context) (left, promised int64, err error) {
 }
 
 // hasComputeRoom refuses a volume for a Machine that the host has no room at this moment.
-func (s *Store) hasComputeRoom(guest *hangar.Guest) error {
+func hasComputeRoom(machines Machines, guest *hangar.Guest) error {
 	if guest == nil {
 		return nil
 	}
-	_, free := s.o.Machines.Memory()
+	_, free := machines.Memory()
 	if need := int64(guest.Memory()) << 20; need > free {
 		return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
 			"no capacity: compute.guest asks for %d MB of memory, the host has %d MB left", guest.Memory(), max(0, free)>>20)

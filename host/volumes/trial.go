@@ -27,7 +27,7 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 	if records := d.store.recordsOf(of); len(records) > 0 {
 		org = records[0].OrgID
 	}
-	release, err := d.store.trials.Acquire(ctx, org)
+	release, err := d.trials.Acquire(ctx, org)
 	if err != nil {
 		return
 	}
@@ -149,7 +149,7 @@ func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, f
 	}
 	e := hangar.VolumeEvent{Type: hangar.VolumeEventDrill, Snapshot: drill.Snapshot, Fault: fault, Text: "A drill of a snapshot " + result}
 	if failure == nil {
-		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", d.store.takenAt(v, drill.Snapshot))
+		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", takenAt(v.rec.Load(), drill.Snapshot))
 	}
 	v.failed("record a drill", v.tell(e))
 }
@@ -162,8 +162,8 @@ func (d *drills) record(ctx context.Context, of hangar.AppID, alter func(next *d
 }
 
 // takenAt is when a snapshot was taken, for people.
-func (s *Store) takenAt(v *volume, id hangar.SnapshotID) string {
-	for _, s := range v.rec.Load().Snapshots {
+func takenAt(rec *journal.VolumeRecord, id hangar.SnapshotID) string {
+	for _, s := range rec.Snapshots {
 		if s.ID == id {
 			return s.CreatedAt.Format(time.RFC3339)
 		}

@@ -42,7 +42,7 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 	if err := s.o.Space.Admit(making, 0); err != nil {
 		return nil, err
 	}
-	if err := s.hasComputeRoom(spec.Compute); err != nil {
+	if err := hasComputeRoom(s.o.Machines, spec.Compute); err != nil {
 		return nil, err
 	}
 	filling, release, err := s.fillingOf(ctx, &spec)
@@ -80,7 +80,7 @@ func (s *Store) record(ctx context.Context, spec hangar.VolumeSpec, filling hang
 	}}
 	created := []hangar.VolumeEvent{{Type: hangar.VolumeEventCreate, Source: hangar.EventSourceFrom(ctx)}}
 	rec.Events = withEvents(nil, created, s.o.Now())
-	err = s.sealingKey(spec.ID, spec.Encrypted, func(sealed []byte) error {
+	err = s.keys.sealing(spec.ID, spec.Encrypted, func(sealed []byte) error {
 		rec.Key = sealed
 		err := s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutVolume(rec) })
 		if err != nil {

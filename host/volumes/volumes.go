@@ -20,10 +20,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -90,26 +86,23 @@ const (
 	DefaultFillPatience    = 10 * time.Minute
 )
 
-// Store implements hangar.VolumeAgent.
+// Store implements hangar.VolumeAgent. The verbs are its own.
 type Store struct {
-	o        Options
-	creates  singleflight.Group
-	archiver archiver
-	drills   drills
-	promises promises
-	metrics  metrics
+	*index    // its volumes
+	*rows     // what the other planes see of them
+	*keys     // that open them
+	*promises // what they may take of the disk
+	*archiver // where their snapshots are
+	*drills   // of their snapshots
+	*rounds   // what is due for their snapshots
+
+	o       Options
+	creates singleflight.Group
+	metrics metrics
 
 	// What competes with Machines for the disk takes turns, by the ids of organizations.
 	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
 	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
-	trials    *fairsem.Semaphore[hangar.OrgID] // drills
-
-	rounds chan struct{} // buffered 1: something may be due for snapshots before its time
-	round  sync.Mutex    // held by a round that looks at all volumes
-
-	mu     sync.RWMutex
-	known  map[hangar.VolumeID]*volume // guarded by mu
-	unread map[hangar.VolumeID]bool    // have a record that does not parse; set by Open
 
 	work *background.Group // set by Open
 }
@@ -129,13 +122,15 @@ func New(o Options) *Store {
 		o.FillPatience = DefaultFillPatience
 	}
 	s := &Store{
-		o: o, metrics: newMetrics(o.Metrics), rounds: make(chan struct{}, 1), known: make(map[hangar.VolumeID]*volume),
+		o: o, metrics: newMetrics(o.Metrics), index: &index{known: make(map[hangar.VolumeID]*volume)},
 		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),
-		trials: fairsem.New[hangar.OrgID](1),
 	}
-	s.promises = promises{store: s, purging: semaphore.NewWeighted(1)}
-	s.archiver.init(s)
-	s.drills.init(s)
+	s.rows = &rows{index: s.index, journal: o.Journal, to: o.Publisher, host: o.Host, log: o.Log}
+	s.keys = &keys{index: s.index, keyset: o.Keys, log: o.Log}
+	s.promises = &promises{index: s.index, o: &s.o, purging: semaphore.NewWeighted(1)}
+	s.archiver = newArchiver(&s.o)
+	s.drills = newDrills(s)
+	s.rounds = &rounds{index: s.index, drills: s.drills, soon: make(chan struct{}, 1), now: o.Now, log: o.Log}
 	return s
 }
 
@@ -143,6 +138,7 @@ func New(o Options) *Store {
 // known, too.
 func (s *Store) Open(ctx context.Context) error {
 	s.work = background.New(ctx)
+	s.archiver.lifetime = s.work.Context
 	return s.load()
 }
 
@@ -154,8 +150,10 @@ func (s *Store) Run() error {
 	}
 	left := s.all() // none of those that are made from here on
 	s.work.Go(func() { s.keepUsage(s.work.Context, left) })
-	s.work.Go(func() { s.keepSnapshots(s.work.Context) })
-	s.work.Go(func() { s.archiver.keep(s.work.Context) })
+	if s.o.Archive != nil {
+		s.work.Go(func() { s.rounds.keep(s.work.Context) })
+		s.work.Go(func() { s.archiver.keep(s.work.Context) })
+	}
 	return nil
 }
 
@@ -184,37 +182,6 @@ func (s *Store) newVolume(rec *journal.VolumeRecord) *volume {
 	return v
 }
 
-// volume returns the volume that ref names.
-func (s *Store) volume(ref hangar.VolumeRef) (*volume, error) {
-	v := s.byID(ref.ID)
-	if v == nil || v.rec.Load().Volume.AppID != ref.AppID {
-		return nil, hangar.VolumeNotFound(ref.ID)
-	}
-	return v, nil
-}
-
-// byID returns nil for one that is not known.
-func (s *Store) byID(id hangar.VolumeID) *volume {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.known[id]
-}
-
-func (s *Store) add(v *volume) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known[v.id] = v
-}
-
-// all returns every volume, sorted by id.
-func (s *Store) all() []*volume {
-	s.mu.RLock()
-	list := slices.Collect(maps.Values(s.known))
-	s.mu.RUnlock()
-	slices.SortFunc(list, func(x, y *volume) int { return strings.Compare(string(x.id), string(y.id)) })
-	return list
-}
-
 // forget removes the record of a volume that is gone.
 func (s *Store) forget(v *volume) error {
 	ref := v.rec.Load().Volume.Ref()
@@ -222,9 +189,7 @@ func (s *Store) forget(v *volume) error {
 	if err != nil {
 		return notRecorded(v.id, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, v.id)
+	s.remove(v)
 	return nil
 }
 
