@@ -29,7 +29,7 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 		return Attachment{}, fmt.Errorf("attach machine %s: invalid endpoint: address %s, number %d", e.ID, e.IPv6, e.Number)
 	}
 	defer n.lock(e.ID)()
-	if at, ok := n.known(e); ok {
+	if at, ok := n.attachments.known(e); ok {
 		err := n.refill(e.ID, at)
 		if err == nil {
 			return n.attachment(e.ID, at), nil
@@ -70,64 +70,10 @@ func (n *Network) attachment(id hangar.MachineID, at endpoint) Attachment {
 	}
 }
 
-// known returns the complete attachment of e, unless it is of another address.
-func (n *Network) known(e Endpoint) (endpoint, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	at, ok := n.attached[e.ID]
-	return at, ok && at.number == e.Number && at.ipv6 == e.IPv6 && n.pool.Contains(at.ipv4)
-}
-
-// reserve gives e an IPv4 address that no other Machine has.
-func (n *Network) reserve(e Endpoint) (endpoint, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	at := endpoint{link: linkName(n.prefix, e.Number), number: e.Number, ipv6: e.IPv6}
-	if id, ok := n.numbers[e.Number]; ok {
-		return endpoint{}, fmt.Errorf("number %d is machine %s's", e.Number, id)
-	}
-	if id, ok := n.taken[machinePrefix(e.IPv6).Masked().Addr()]; ok {
-		return endpoint{}, fmt.Errorf("address %s is machine %s's", e.IPv6, id)
-	}
-	at.ipv4 = preferred4(n.pool, e.Number)
-	for i := uint64(1); ; i++ {
-		if _, taken := n.taken[at.ipv4]; !taken {
-			break
-		}
-		if at.ipv4 = preferred4(n.pool, e.Number+i); at.ipv4 == preferred4(n.pool, e.Number) {
-			return endpoint{}, fmt.Errorf("no free IPv4 address in %s", n.pool)
-		}
-	}
-	n.take(e.ID, at)
-	return at, nil
-}
-
-// take notes what of at nobody else may have. n.mu is held.
-func (n *Network) take(id hangar.MachineID, at endpoint) {
-	n.numbers[at.number] = id
-	n.taken[at.ipv4] = id
-	n.taken[machinePrefix(at.ipv6).Masked().Addr()] = id
-}
-
-func (n *Network) forget(id hangar.MachineID, at endpoint) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.attached, id)
-	delete(n.sixes, id)
-	if n.numbers[at.number] == id {
-		delete(n.numbers, at.number)
-	}
-	for _, a := range []netip.Addr{at.ipv4, machinePrefix(at.ipv6).Masked().Addr()} {
-		if n.taken[a] == id {
-			delete(n.taken, a)
-		}
-	}
-}
-
 // build makes everything of e. The namespace's file comes first and the device's
 // alias last: what has the one without the other is half-made.
 func (n *Network) build(e Endpoint) (at endpoint, err error) {
-	at, err = n.reserve(e)
+	at, err = n.attachments.reserve(e)
 	if err != nil {
 		return endpoint{}, err
 	}
@@ -139,7 +85,7 @@ func (n *Network) build(e Endpoint) (at endpoint, err error) {
 			if joined {
 				err = errors.Join(err, n.leave(networkOf(at.ipv6)))
 			}
-			n.forget(e.ID, at)
+			n.attachments.forget(e.ID, at)
 		}
 	}()
 	if err := makeNetNS(path); err != nil {
@@ -167,10 +113,7 @@ func (n *Network) build(e Endpoint) (at endpoint, err error) {
 	if err := n.nl.LinkSetAlias(device, alias(e.ID, at)); err != nil {
 		return endpoint{}, fmt.Errorf("label %s: %w", at.link, err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.attached[e.ID] = at
-	delete(n.leaving, e.ID) // its device's name was taken over
+	n.attachments.add(e.ID, at)
 	return at, nil
 }
 
@@ -279,10 +222,8 @@ func (n *Network) fill(ns *os.File, at endpoint) error {
 // still hold that, List goes on to show the Machine, and the next detach deletes the
 // device itself, as this one does when there is no namespace to unbind.
 func (n *Network) detach(id hangar.MachineID) error {
-	n.mu.Lock()
-	at, known := n.attached[id]
-	link, leaving := n.leaving[id]
-	n.mu.Unlock()
+	at, known := n.attachments.find(id)
+	link, leaving := n.attachments.left(id)
 	bound, err := removeNetNS(n.netnsPath(id))
 	if err != nil {
 		return err
@@ -301,13 +242,8 @@ func (n *Network) detach(id hangar.MachineID) error {
 			return err
 		}
 	}
-	n.forget(id, at)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.leaving, id)
-	if link != "" {
-		n.leaving[id] = link
-	}
+	n.attachments.forget(id, at)
+	n.attachments.leaves(id, link)
 	return nil
 }
 
@@ -323,6 +259,3 @@ func setNeighbours(nl *netlink.Handle, index int, mac net.HardwareAddr, addrs ..
 	}
 	return nil
 }
-
-// machinePrefix is a Machine's address with the network that is all its own.
-func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, machineBits) }

@@ -14,9 +14,7 @@ import (
 // the Machine see. A program may listen on the private address, on the IPv4 one or
 // on both: the private one is asked first, and if nothing answers there, the other.
 func (n *Network) Dial(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
-	n.mu.Lock()
-	at, ok := n.attached[id]
-	n.mu.Unlock()
+	at, ok := n.attachments.find(id)
 	if !ok {
 		return nil, fmt.Errorf("machine %s is not on the network", id)
 	}

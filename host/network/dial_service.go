@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strconv"
 	"time"
@@ -16,30 +15,26 @@ import (
 // at a port is remembered, so that what listens on IPv6 alone is not asked for in vain each
 // time.
 func (n *Network) DialService(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
-	at, six, err := n.service(id, port)
+	at, six, err := n.attachments.service(id, port)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := n.dialFamily(ctx, at, six, port, true)
+	conn, err := dialFamily(ctx, at, six, port, true)
 	if err == nil || ctx.Err() != nil {
 		return conn, err
 	}
-	other, otherErr := n.dialFamily(ctx, at, !six, port, false)
+	other, otherErr := dialFamily(ctx, at, !six, port, false)
 	if otherErr != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if now, ok := n.attached[id]; ok && now == at {
-		n.remember(id, port, !six)
-	}
+	n.attachments.answered(id, at, port, !six)
 	return other, nil
 }
 
 // DialDatagrams returns a connected UDP socket to a port at which a Machine offers a
 // service: by IPv4, as services over UDP bind to the address of that.
 func (n *Network) DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
-	at, _, err := n.service(id, port)
+	at, _, err := n.attachments.service(id, port)
 	if err != nil {
 		return nil, err
 	}
@@ -51,32 +46,9 @@ func (n *Network) DialDatagrams(ctx context.Context, id hangar.MachineID, port i
 	return d.DialContext(ctx, protocol, net.JoinHostPort(ip.String(), strconv.Itoa(port)))
 }
 
-// service returns where a Machine is, and whether IPv6 has answered at the port.
-func (n *Network) service(id hangar.MachineID, port int) (endpoint, bool, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	at, ok := n.attached[id]
-	if !ok {
-		return endpoint{}, false, fmt.Errorf("machine %s is not on the network", id)
-	}
-	return at, n.sixes[id][port], nil
-}
-
-// remember notes which family has answered at a port. n.mu is held.
-func (n *Network) remember(id hangar.MachineID, port int, six bool) {
-	if !six {
-		delete(n.sixes[id], port)
-		return
-	}
-	if n.sixes[id] == nil {
-		n.sixes[id] = make(map[int]bool)
-	}
-	n.sixes[id][port] = true
-}
-
 // dialFamily dials one of the two addresses. The first of two attempts has half of the
 // time, should packets vanish without an answer.
-func (n *Network) dialFamily(ctx context.Context, at endpoint, six bool, port int, first bool) (net.Conn, error) {
+func dialFamily(ctx context.Context, at endpoint, six bool, port int, first bool) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok && first {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)

@@ -149,18 +149,18 @@ const retryRules = time.Second
 
 // watchRules starts to put the instance's table back whenever somebody else has changed
 // or removed it, as `nft flush ruleset` does.
-func (n *Network) watchRules(ctx context.Context) {
-	f := n.firewall
+func (t *filter) watchRules(ctx context.Context) {
+	f := t.firewall
 	f.done = make(chan struct{})
 	go func() {
 		defer close(f.done)
 		lifetime, end := finish.Lifetime(ctx)
 		defer end()
-		n.watch(lifetime, f)
+		t.watch(lifetime, f)
 	}()
 }
 
-func (n *Network) watch(ctx context.Context, f *firewall) {
+func (t *filter) watch(ctx context.Context, f *firewall) {
 	foreign := false // whether the transaction that is being told of is somebody else's, about the table
 	for {
 		messages, _, err := f.events.Receive()
@@ -168,13 +168,13 @@ func (n *Network) watch(ctx context.Context, f *firewall) {
 			if !errors.Is(err, unix.ENOBUFS) && !f.pause(retryRules) {
 				return
 			}
-			n.putBack(ctx, f) // any event that was lost may have been about the table
+			t.putBack(ctx, f) // any event that was lost may have been about the table
 			continue
 		}
 		for _, m := range messages {
-			foreign = foreign || m.Header.Pid != f.port.Load() && n.concerns(m.Data)
+			foreign = foreign || m.Header.Pid != f.port.Load() && t.concerns(m.Data)
 			if foreign && m.Header.Type == endOfTransaction {
-				n.putBack(ctx, f)
+				t.putBack(ctx, f)
 				foreign = false
 			}
 		}
@@ -188,8 +188,8 @@ const (
 
 // concerns reports whether an event is about the instance's table: its family is in the
 // header, and the first attribute of all kinds of events names the table.
-func (n *Network) concerns(event []byte) bool {
-	table := n.table()
+func (t *filter) concerns(event []byte) bool {
+	table := t.table()
 	if len(event) < sizeofGenMsg || event[0] != byte(table.Family) {
 		return false
 	}
@@ -206,16 +206,16 @@ func (n *Network) concerns(event []byte) bool {
 }
 
 // putBack installs the table until that has succeeded or f is closed.
-func (n *Network) putBack(ctx context.Context, f *firewall) {
+func (t *filter) putBack(ctx context.Context, f *firewall) {
 	for {
-		err := n.installRules()
+		err := t.installRules()
 		if err == nil {
-			n.log.WarnContext(ctx, "somebody changed the firewall of the private network, it is put back",
-				slog.String("table", n.table().Name))
+			t.log.WarnContext(ctx, "somebody changed the firewall of the private network, it is put back",
+				slog.String("table", t.table().Name))
 			return
 		}
-		n.log.ErrorContext(ctx, "the firewall of the private network cannot be put back: Machines may reach each other",
-			slog.String("table", n.table().Name), slog.Any("error", err))
+		t.log.ErrorContext(ctx, "the firewall of the private network cannot be put back: Machines may reach each other",
+			slog.String("table", t.table().Name), slog.Any("error", err))
 		if !f.pause(retryRules) {
 			return
 		}

@@ -100,7 +100,7 @@ func (w *warnings) count() int {
 func TestTableIsPutBack(t *testing.T) {
 	n := newNetwork(t, "back")
 	log := &warnings{}
-	n.log = slog.New(slog.NewTextHandler(log, nil))
+	n.filter.log = slog.New(slog.NewTextHandler(log, nil))
 	openIt(t, n)
 	must(n.AddNetwork(t.Context(), 77)) // somebody that only memory knows of
 	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(6, 2))

@@ -65,7 +65,7 @@ func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 
 // OpenPorts sets which ports of the host Machines and peers may call beside the services of
 // the platform, such as those at which the host serves the public. All others stay closed.
-func (n *Network) OpenPorts(ctx context.Context, ports []OpenPort) error {
+func (t *filter) OpenPorts(ctx context.Context, ports []OpenPort) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,14 +76,14 @@ func (n *Network) OpenPorts(ctx context.Context, ports []OpenPort) error {
 		}
 		wanted[p] = struct{}{}
 	}
-	n.membership.Lock()
-	defer n.membership.Unlock()
-	before := n.ports
+	t.membership.Lock()
+	defer t.membership.Unlock()
+	before := t.ports
 	opened, closed := missing(wanted, before), missing(before, wanted)
-	n.ports = wanted
-	for _, set := range portSets(n.table()) {
-		if err := n.changeSet(set.set, set.elements(opened), set.elements(closed)); err != nil {
-			n.ports = before
+	t.ports = wanted
+	for _, set := range portSets(t.table()) {
+		if err := t.changeSet(set.set, set.elements(opened), set.elements(closed)); err != nil {
+			t.ports = before
 			return fmt.Errorf("open ports of the host: %w", err)
 		}
 	}
@@ -106,11 +106,11 @@ const elementsAtOnce = 500
 // changeSet adds elements to a set of the installed table and removes some. n.membership is
 // held. What the set shall have is recorded before: a table that somebody changed a moment
 // ago is made anew.
-func (n *Network) changeSet(set *nftables.Set, add, remove []nftables.SetElement) error {
+func (t *filter) changeSet(set *nftables.Set, add, remove []nftables.SetElement) error {
 	if len(add)+len(remove) == 0 {
 		return nil
 	}
-	err := n.firewall.change(func(c *nftables.Conn) error {
+	err := t.firewall.change(func(c *nftables.Conn) error {
 		for some := range slices.Chunk(add, elementsAtOnce) {
 			if err := c.SetAddElements(set, some); err != nil {
 				return err
@@ -124,7 +124,7 @@ func (n *Network) changeSet(set *nftables.Set, add, remove []nftables.SetElement
 		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
-		err = n.replaceTable()
+		err = t.replaceTable()
 	}
 	return err
 }

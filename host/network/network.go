@@ -47,7 +47,6 @@ import (
 	"hash/maphash"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -113,45 +112,17 @@ type Attachment struct {
 
 // Network is the network of one instance on this host.
 type Network struct {
-	instance string
-	prefix   string // of every device's name
-	host     hangar.HostID
-	log      *slog.Logger
-	runDir   string
-	wanted   netip.Prefix
-	allowed  []netip.Prefix
-	own      []netip.Prefix
-	most     uint32 // Options.MaxConnections
+	*gateway     // the host as Machines see it
+	*attachments // what is attached
+	*filter      // what may reach what
 
-	nl       *netlink.Handle // of the host's namespace; set by Open
-	firewall *firewall       // of the host's namespace; set by Open
-	pool     netip.Prefix    // set by Open
-	gateway4 netip.Addr      // the host in the pool; set by Open
-	gateway6 netip.Addr      // the host's own private address
+	log    *slog.Logger
+	runDir string
+	own    []netip.Prefix  // Options.Own
+	nl     *netlink.Handle // of the host's namespace; set by Open
 
 	seed  maphash.Seed
 	locks [64]sync.Mutex // by hash of the Machine's id: one change at a time
-
-	mu       sync.Mutex
-	attached map[hangar.MachineID]endpoint   // complete attachments
-	numbers  map[uint64]hangar.MachineID     // of attached
-	taken    map[netip.Addr]hangar.MachineID // IPv4 addresses, and the first of the IPv6 ones
-	// sixes are the ports at which a service of a Machine has answered by IPv6 alone.
-	sixes   map[hangar.MachineID]map[int]bool
-	leaving map[hangar.MachineID]string // detached, device to be deleted by the kernel
-
-	membership sync.Mutex               // also held while the kernel's set changes; after mu
-	members    map[hangar.NetworkID]int // how many of each network are on this host
-	ingress    map[netip.Addr]struct{}  // private addresses at which the host serves Apps
-	ports      map[OpenPort]struct{}    // of the host that are open to Machines
-}
-
-// endpoint is a complete attachment, as the alias of its device tells.
-type endpoint struct {
-	link   string
-	number uint64
-	ipv4   netip.Addr
-	ipv6   netip.Addr
 }
 
 // New returns a Network that Open makes usable.
@@ -159,26 +130,20 @@ func New(o Options) *Network {
 	if o.RunDir == "" {
 		o.RunDir = DefaultRunDir
 	}
+	g := &gateway{
+		instance: o.Instance, prefix: linkPrefix(o.Instance), host: o.Host, wanted: o.IPv4Pool, gateway6: hostAddress(o.Host),
+	}
 	return &Network{
-		instance: o.Instance,
-		prefix:   linkPrefix(o.Instance),
-		host:     o.Host,
-		log:      o.Log,
-		runDir:   o.RunDir,
-		wanted:   o.IPv4Pool,
-		allowed:  o.AllowEgress,
-		own:      o.Own,
-		most:     o.MaxConnections,
-		gateway6: hostAddress(o.Host),
-		seed:     maphash.MakeSeed(),
-		attached: map[hangar.MachineID]endpoint{},
-		numbers:  map[uint64]hangar.MachineID{},
-		taken:    map[netip.Addr]hangar.MachineID{},
-		leaving:  map[hangar.MachineID]string{},
-		sixes:    map[hangar.MachineID]map[int]bool{},
-		members:  map[hangar.NetworkID]int{},
-		ingress:  map[netip.Addr]struct{}{},
-		ports:    map[OpenPort]struct{}{},
+		gateway:     g,
+		attachments: newAttachments(g),
+		filter: &filter{
+			gateway: g, allowed: o.AllowEgress, most: o.MaxConnections, log: o.Log,
+			members: map[hangar.NetworkID]int{}, ingress: map[netip.Addr]struct{}{}, ports: map[OpenPort]struct{}{},
+		},
+		log:    o.Log,
+		runDir: o.RunDir,
+		own:    o.Own,
+		seed:   maphash.MakeSeed(),
 	}
 }
 
@@ -214,13 +179,13 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	if err := n.adopt(links); err != nil {
 		return err
 	}
-	if err := n.openGateway(); err != nil {
+	if err := n.gateway.open(n.nl); err != nil {
 		return err
 	}
 	if err := n.openLocals(); err != nil {
 		return err
 	}
-	n.recount()
+	n.filter.recount(n.attachments.memberships())
 	if err := n.installRules(); err != nil {
 		return err
 	}
@@ -276,7 +241,7 @@ func (n *Network) Remove(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := n.closeGateway(); err != nil {
+	if err := n.gateway.close(n.nl); err != nil {
 		return err
 	}
 	if err := n.closeLocals(); err != nil {
@@ -301,12 +266,8 @@ func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
 			ids = append(ids, hangar.MachineID(id))
 		}
 	}
-	n.mu.Lock()
-	for id := range n.attached {
-		ids = append(ids, id)
-	}
-	leaving := maps.Clone(n.leaving)
-	n.mu.Unlock()
+	attached, leaving := n.attachments.present()
+	ids = append(ids, attached...)
 	for id, link := range leaving {
 		gone, err := n.linkGone(link)
 		if err != nil {
@@ -316,11 +277,7 @@ func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
 			ids = append(ids, id)
 			continue
 		}
-		n.mu.Lock()
-		if n.leaving[id] == link {
-			delete(n.leaving, id)
-		}
-		n.mu.Unlock()
+		n.attachments.gone(id, link)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
@@ -383,12 +340,7 @@ func (n *Network) links() ([]netlink.Link, error) {
 
 // adopt takes up the attachments that links tell of and deletes half-made ones.
 func (n *Network) adopt(links []netlink.Link) error {
-	n.mu.Lock()
-	clear(n.attached)
-	clear(n.numbers)
-	clear(n.taken)
-	clear(n.leaving)
-	n.mu.Unlock()
+	n.attachments.clear()
 	for _, l := range links {
 		name := l.Attrs().Name
 		id, e, ok := parseAlias(l.Attrs().Alias)
@@ -399,112 +351,9 @@ func (n *Network) adopt(links []netlink.Link) error {
 			continue
 		}
 		e.link = name
-		n.mu.Lock()
-		n.attached[id] = e
-		n.take(id, e)
-		n.mu.Unlock()
+		n.attachments.add(id, e)
 	}
 	return nil
-}
-
-// openGateway gives the host its own addresses. They are on the loopback device,
-// which every host has; the label of the IPv4 address tells whose it is, and its
-// length tells other daemons which pool is in use.
-func (n *Network) openGateway() error {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return n.nl.AddrList(nil, unix.AF_INET) })
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	n.pool = n.wanted
-	if !n.pool.IsValid() {
-		if n.pool, err = n.choosePool(addrs); err != nil {
-			return err
-		}
-	}
-	n.gateway4 = n.pool.Addr().Next()
-	if err := n.dropGateway4(addrs, n.gateway4); err != nil {
-		return err
-	}
-	if err := writeSysctl("net/ipv6/conf/lo/disable_ipv6", "0"); err != nil {
-		return err
-	}
-	own := addr(netip.PrefixFrom(n.gateway4, n.pool.Bits()), unix.IFA_F_NOPREFIXROUTE)
-	own.Label = n.gatewayLabel()
-	for _, a := range []*netlink.Addr{own, n.gatewayAddr6()} {
-		if err := n.nl.AddrReplace(loopback(), a); err != nil {
-			return fmt.Errorf("give %s to the host: %w", a.IPNet, err)
-		}
-	}
-	return nil
-}
-
-// closeGateway takes the host's own addresses away again.
-func (n *Network) closeGateway() error {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return n.nl.AddrList(nil, unix.AF_INET) })
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	if err := n.dropGateway4(addrs, netip.Addr{}); err != nil {
-		return err
-	}
-	if err := n.nl.AddrDel(loopback(), n.gatewayAddr6()); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return fmt.Errorf("take %s from the host: %w", n.gateway6, err)
-	}
-	return nil
-}
-
-// dropGateway4 removes what addrs holds of this instance's, except keep.
-func (n *Network) dropGateway4(addrs []netlink.Addr, keep netip.Addr) error {
-	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); !ok || a.Label != n.gatewayLabel() || p.Addr() == keep {
-			continue
-		}
-		if err := n.nl.AddrDel(loopback(), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take %s from the host: %w", a.IPNet, err)
-		}
-	}
-	return nil
-}
-
-func (n *Network) gatewayLabel() string { return "lo:" + n.prefix }
-
-func (n *Network) gatewayAddr6() *netlink.Addr {
-	return addr(netip.PrefixFrom(n.gateway6, 128), unix.IFA_F_NODAD)
-}
-
-// loopback is the first device of every namespace.
-func loopback() netlink.Link {
-	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
-}
-
-// choosePool returns the pool that the host's address tells of, else a free one.
-func (n *Network) choosePool(addrs []netlink.Addr) (netip.Prefix, error) {
-	var used []netip.Prefix
-	for _, a := range addrs {
-		p, ok := prefixOf(a.IPNet)
-		if !ok {
-			continue
-		}
-		if a.Label == n.gatewayLabel() && p.Bits() <= 24 {
-			return p.Masked(), nil
-		}
-		used = append(used, p.Masked())
-	}
-	routes, err := dump(func() ([]netlink.Route, error) { return n.nl.RouteList(nil, unix.AF_INET) })
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
-	}
-	for _, r := range routes {
-		if p, ok := prefixOf(r.Dst); ok && p.Bits() > 0 {
-			used = append(used, p)
-		}
-	}
-	for _, candidate := range poolCandidates(n.instance) {
-		if !slices.ContainsFunc(used, candidate.Overlaps) {
-			return candidate, nil
-		}
-	}
-	return netip.Prefix{}, errors.New("no free IPv4 network: every /16 of 172.16.0.0/12 and 10.0.0.0/8 is in use on this host; set a pool")
 }
 
 // deleteLink deletes a device of the host; one that is not there is deleted already.

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/nftables"
@@ -18,23 +20,38 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
+// filter is the instance's nftables table: what its sets hold, and its rules. Whoever else changes
+// it finds it put back.
+type filter struct {
+	gateway  *gateway
+	allowed  []netip.Prefix
+	most     uint32 // Options.MaxConnections
+	log      *slog.Logger
+	firewall *firewall // of the host's namespace; set by Open
+
+	membership sync.Mutex               // held while the sets change
+	members    map[hangar.NetworkID]int // how many of each network are on this host
+	ingress    map[netip.Addr]struct{}  // private addresses at which the host serves Apps
+	ports      map[OpenPort]struct{}    // of the host that are open to Machines
+}
+
 // table is the instance's nftables table on the host.
-func (n *Network) table() *nftables.Table {
-	return &nftables.Table{Name: "hangar_" + n.instance, Family: nftables.TableFamilyINet}
+func (t *filter) table() *nftables.Table {
+	return &nftables.Table{Name: "hangar_" + t.gateway.instance, Family: nftables.TableFamilyINet}
 }
 
 // standIn is the table that holds the rules while the instance's table is replaced.
-func (n *Network) standIn() *nftables.Table {
-	t := n.table()
-	t.Name += "/stand-in"
-	return t
+func (t *filter) standIn() *nftables.Table {
+	table := t.table()
+	table.Name += "/stand-in"
+	return table
 }
 
 // installRules replaces the instance's table, with the networks of the members.
-func (n *Network) installRules() error {
-	n.membership.Lock()
-	defer n.membership.Unlock()
-	return n.replaceTable()
+func (t *filter) installRules() error {
+	t.membership.Lock()
+	defer t.membership.Unlock()
+	return t.replaceTable()
 }
 
 // replaceTable makes the instance's table anew. n.membership is held.
@@ -43,20 +60,20 @@ func (n *Network) installRules() error {
 // after the transaction has taken effect and the hooks of the old table are gone, and
 // until then no device is an own one. So a second table with the same rules stands in,
 // and the sets of a table are made before its rules.
-func (n *Network) replaceTable() (err error) {
-	table := n.table()
-	replaces, err := n.firewall.has(table)
+func (t *filter) replaceTable() (err error) {
+	table := t.table()
+	replaces, err := t.firewall.has(table)
 	if err != nil {
 		return fmt.Errorf("look for nftables table %s: %w", table.Name, err)
 	}
-	defer func() { err = errors.Join(err, n.firewall.remove(n.standIn())) }() // also one that a crash has left
+	defer func() { err = errors.Join(err, t.firewall.remove(t.standIn())) }() // also one that a crash has left
 	if replaces {
-		if err := n.install(n.standIn()); err != nil {
+		if err := t.install(t.standIn()); err != nil {
 			return err
 		}
 		afterPackets()
 	}
-	if err := n.install(table); err != nil {
+	if err := t.install(table); err != nil {
 		return err
 	}
 	if replaces {
@@ -66,18 +83,18 @@ func (n *Network) replaceTable() (err error) {
 }
 
 // install makes a table of the instance's rules, whatever is there.
-func (n *Network) install(table *nftables.Table) error {
+func (t *filter) install(table *nftables.Table) error {
 	var s sets
-	err := n.firewall.change(func(c *nftables.Conn) (err error) {
+	err := t.firewall.change(func(c *nftables.Conn) (err error) {
 		c.AddTable(table) // so that there is one to delete
 		c.DelTable(table)
 		c.AddTable(table)
-		s, err = n.addSets(c, table)
+		s, err = t.addSets(c, table)
 		return err
 	})
 	if err == nil {
-		err = n.firewall.change(func(c *nftables.Conn) error {
-			n.addRules(c, table, s)
+		err = t.firewall.change(func(c *nftables.Conn) error {
+			t.addRules(c, table, s)
 			return nil
 		})
 	}
@@ -113,7 +130,7 @@ func afterPackets() {
 //
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
-func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
+func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	// Before connection tracking, which then never hears of forged packets.
 	prerouting := baseChain(table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
@@ -139,27 +156,27 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	// The way back to link-local addresses is by any device, so that does not tell whose
 	// they are; nothing needs them, as neighbours are fixed.
 	add(prerouting, fromOwn, private6(source, expr.CmpOpNeq), drop())
-	add(prerouting, fromOutside, in4(source, n.pool, expr.CmpOpEq), drop())
-	add(prerouting, fromOutside, n.ownIPv6(source), drop())
-	add(prerouting, fromOutside, is(destination, n.gateway4), drop())
-	add(prerouting, fromOutside, is(destination, n.gateway6), drop())
+	add(prerouting, fromOutside, in4(source, t.gateway.pool, expr.CmpOpEq), drop())
+	add(prerouting, fromOutside, t.ownIPv6(source), drop())
+	add(prerouting, fromOutside, is(destination, t.gateway.gateway4), drop())
+	add(prerouting, fromOutside, is(destination, t.gateway.gateway6), drop())
 	add(prerouting, fromOutside, toIngress, drop())
 
-	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(n.gateway6))
+	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(t.gateway.gateway6))
 
 	// What is dropped before it is confirmed takes no place in the kernel's table.
 	for _, f := range []struct {
 		set    *nftables.Set
 		source []expr.Any
 	}{{s.tracked4, address(source, unix.NFPROTO_IPV4)}, {s.tracked6, machine6()}} {
-		add(counted, isNew(), f.source, moreThan(n.maxConnections(), f.set), drop())
+		add(counted, isNew(), f.source, moreThan(t.maxConnections(), f.set), drop())
 	}
 
 	add(input, fromOther, accept())
 	add(input, protocol(unix.NFPROTO_IPV4), icmp(unix.IPPROTO_ICMP, icmpRedirect), drop()) // may be about a connection
 	add(input, established(), accept())
 	add(input, jump(counted))
-	for _, a := range []netip.Addr{n.gateway4, n.gateway6} {
+	for _, a := range []netip.Addr{t.gateway.gateway4, t.gateway.gateway6} {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
 	// What the host serves at all of its addresses is no App's, but for what is open.
@@ -172,8 +189,8 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	for _, p := range s.ports {
 		add(input, p.toOpenPort(), accept())
 	}
-	add(input, is(destination, n.gateway4), icmp(unix.IPPROTO_ICMP, icmpEchoRequest), accept())
-	add(input, is(destination, n.gateway6), icmp(unix.IPPROTO_ICMPV6, icmpv6EchoRequest), accept())
+	add(input, is(destination, t.gateway.gateway4), icmp(unix.IPPROTO_ICMP, icmpEchoRequest), accept())
+	add(input, is(destination, t.gateway.gateway6), icmp(unix.IPPROTO_ICMPV6, icmpv6EchoRequest), accept())
 	add(input, drop())
 
 	add(forward, established(), accept())
@@ -184,9 +201,9 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	add(leaving, toOwn, sameNetwork(s.networks), accept())
 	add(leaving, toOwn, refuse())
 	// Peers are here for the private network alone.
-	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(n.instance)), refuse())
+	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(t.gateway.instance)), refuse())
 	// What is not on an own device now is not elsewhere either, whatever is allowed.
-	add(leaving, in4(destination, n.pool, expr.CmpOpEq), refuse())
+	add(leaving, in4(destination, t.gateway.pool, expr.CmpOpEq), refuse())
 	add(leaving, private6(destination, expr.CmpOpEq), refuse())
 	for _, f := range []struct {
 		family       byte
@@ -197,21 +214,21 @@ func (n *Network) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	}
 	add(leaving, accept())
 
-	add(output, toOutside, in4(destination, n.pool, expr.CmpOpEq), refuse())
-	add(output, toOutside, n.ownIPv6(destination), refuse())
+	add(output, toOutside, in4(destination, t.gateway.pool, expr.CmpOpEq), refuse())
+	add(output, toOutside, t.ownIPv6(destination), refuse())
 
-	add(postrouting, toOther, in4(source, n.pool, expr.CmpOpEq), in4(destination, n.pool, expr.CmpOpNeq), masquerade())
-	add(postrouting, toOther, n.ownIPv6(source), private6(destination, expr.CmpOpNeq), masquerade())
+	add(postrouting, toOther, in4(source, t.gateway.pool, expr.CmpOpEq), in4(destination, t.gateway.pool, expr.CmpOpNeq), masquerade())
+	add(postrouting, toOther, t.ownIPv6(source), private6(destination, expr.CmpOpNeq), masquerade())
 }
 
 // trackedFile says how many connections the kernel can track.
 const trackedFile = "/proc/sys/net/netfilter/nf_conntrack_max"
 
 // maxConnections is Options.MaxConnections with its default.
-func (n *Network) maxConnections() uint32 {
+func (t *filter) maxConnections() uint32 {
 	const share, least = 32, 1024
-	if n.most > 0 {
-		return n.most
+	if t.most > 0 {
+		return t.most
 	}
 	raw, err := os.ReadFile(trackedFile)
 	if err != nil {
@@ -225,8 +242,8 @@ func (n *Network) maxConnections() uint32 {
 }
 
 // removeRules deletes the instance's tables if they are there.
-func (n *Network) removeRules() error {
-	return n.firewall.remove(n.standIn(), n.table())
+func (t *filter) removeRules() error {
+	return t.firewall.remove(t.standIn(), t.table())
 }
 
 // dropIngress keeps the kernel's own stack in a Machine's namespace from hearing
@@ -257,8 +274,8 @@ func baseChain(t *nftables.Table, name string, kind nftables.ChainType, hook *nf
 }
 
 // ownIPv6 matches the private addresses of this host, in whatever network.
-func (n *Network) ownIPv6(f field) []expr.Any {
-	h, _ := hostBits(n.host)
+func (t *filter) ownIPv6(f field) []expr.Any {
+	h, _ := hostBits(t.gateway.host)
 	mask := [16]byte{0: 0xff, 1: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff}
 	want := [16]byte{0: 0xfd, 1: 0xaa}
 	binary.BigEndian.PutUint32(want[6:], h)

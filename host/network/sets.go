@@ -44,8 +44,8 @@ var closed = []netip.Prefix{
 var translated = netip.MustParsePrefix("64:ff9b::/96")
 
 // closedRanges returns what is closed to this instance's Machines.
-func (n *Network) closedRanges() []netip.Prefix {
-	all := append(slices.Clone(closed), n.pool.Masked())
+func (t *filter) closedRanges() []netip.Prefix {
+	all := append(slices.Clone(closed), t.gateway.pool.Masked())
 	for _, p := range closed {
 		if p.Addr().Is4() {
 			all = append(all, translate(p))
@@ -80,17 +80,17 @@ type sets struct {
 const maxTracked = 1 << 16
 
 // addSets adds the table's sets with what is in them. n.membership is held.
-func (n *Network) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
+func (t *filter) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
 	s := sets{ingress: ingressSet(table), ports: portSets(table)}
-	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(n.ingress)))); err != nil {
+	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(t.ingress)))); err != nil {
 		return sets{}, err
 	}
 	for _, p := range s.ports {
-		if err := addSet(c, p.set, p.elements(slices.Collect(maps.Keys(n.ports)))); err != nil {
+		if err := addSet(c, p.set, p.elements(slices.Collect(maps.Keys(t.ports)))); err != nil {
 			return sets{}, err
 		}
 	}
-	private := n.closedRanges()
+	private := t.closedRanges()
 	for _, add := range []struct {
 		set      **nftables.Set
 		name     string
@@ -98,13 +98,13 @@ func (n *Network) addSets(c *nftables.Conn, table *nftables.Table) (sets, error)
 		interval bool
 		elements []nftables.SetElement
 	}{
-		{&s.devices, "devices", nftables.TypeIFName, true, n.deviceRanges()},
-		{&s.networks, networksSet, networkPair, false, networkElements(slices.Sorted(maps.Keys(n.members)))},
+		{&s.devices, "devices", nftables.TypeIFName, true, t.deviceRanges()},
+		{&s.networks, networksSet, networkPair, false, networkElements(slices.Sorted(maps.Keys(t.members)))},
 		{&s.services, "services", nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), false, serviceElements()},
 		{&s.closed4, "closed4", nftables.TypeIPAddr, true, addressRanges(private, 32)},
 		{&s.closed6, "closed6", nftables.TypeIP6Addr, true, addressRanges(private, 128)},
-		{&s.open4, "open4", nftables.TypeIPAddr, true, addressRanges(n.allowed, 32)},
-		{&s.open6, "open6", nftables.TypeIP6Addr, true, addressRanges(n.allowed, 128)},
+		{&s.open4, "open4", nftables.TypeIPAddr, true, addressRanges(t.allowed, 32)},
+		{&s.open6, "open6", nftables.TypeIP6Addr, true, addressRanges(t.allowed, 128)},
 	} {
 		set := &nftables.Set{Table: table, Name: add.name, KeyType: add.key, Interval: add.interval}
 		if err := addSet(c, set, add.elements); err != nil {
@@ -149,8 +149,8 @@ const networksSet = "networks"
 var networkPair = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 
 // networks is the set of the installed table.
-func (n *Network) networks() *nftables.Set {
-	return &nftables.Set{Table: n.table(), Name: networksSet, KeyType: networkPair}
+func (t *filter) networks() *nftables.Set {
+	return &nftables.Set{Table: t.table(), Name: networksSet, KeyType: networkPair}
 }
 
 func networkElements(networks []hangar.NetworkID) []nftables.SetElement {
@@ -180,10 +180,10 @@ func serviceElements() []nftables.SetElement {
 
 // deviceRanges are the names of Machines' devices, which begin alike, and that of the
 // peers' device.
-func (n *Network) deviceRanges() []nftables.SetElement {
-	machines, peers := padded(n.prefix), padded(PeerDevice(n.instance))
+func (t *filter) deviceRanges() []nftables.SetElement {
+	machines, peers := padded(t.gateway.prefix), padded(PeerDevice(t.gateway.instance))
 	above := slices.Clone(machines)
-	above[len(n.prefix)-1]++
+	above[len(t.gateway.prefix)-1]++
 	afterPeers := slices.Clone(peers)
 	afterPeers[len(peers)-1]++
 	return []nftables.SetElement{
