@@ -174,7 +174,7 @@ func newCertsShowCommand(c *cli) *cobra.Command {
 }
 
 // printCertificate describes a hostname.
-func (c *cli) printCertificate(cert *hangar.Certificate) error {
+func (s *streams) printCertificate(cert *hangar.Certificate) error {
 	fields := []field{{"Hostname", string(cert.Hostname)}, {"App", string(cert.App)}, {"Status", certificateSummary(cert)}}
 	for _, i := range cert.Issued {
 		what := string(i.Status)
@@ -194,10 +194,10 @@ func (c *cli) printCertificate(cert *hangar.Certificate) error {
 	if cert.Proof != "" {
 		fields = append(fields, field{"Proven by", string(cert.Proof)})
 	}
-	if err := printFields(c.stdout, fields); err != nil || cert.Active() {
+	if err := printFields(s.stdout, fields); err != nil || cert.Active() {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "\nLet the hostname lead to the App by one of these DNS records:\n")
+	fmt.Fprintf(s.stdout, "\nLet the hostname lead to the App by one of these DNS records:\n")
 	var rows []field
 	for _, ip := range cert.A {
 		rows = append(rows, field{"  A", ip.String()})
@@ -208,11 +208,11 @@ func (c *cli) printCertificate(cert *hangar.Certificate) error {
 	if cert.CNAME != "" {
 		rows = append(rows, field{"  CNAME", string(cert.CNAME)})
 	}
-	if err := printFields(c.stdout, rows); err != nil || cert.Proof != "" {
+	if err := printFields(s.stdout, rows); err != nil || cert.Proof != "" {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "\nIt is not served before it is proven to be yours. A CNAME proves it, a certificate that is issued, and always this record:\n")
-	return printFields(c.stdout, []field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
+	fmt.Fprintf(s.stdout, "\nIt is not served before it is proven to be yours. A CNAME proves it, a certificate that is issued, and always this record:\n")
+	return printFields(s.stdout, []field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
 }
 
 func newCertsCheckCommand(c *cli) *cobra.Command {
@@ -243,9 +243,9 @@ func newCertsCheckCommand(c *cli) *cobra.Command {
 }
 
 // printCheck describes a hostname and what the DNS says of it.
-func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
+func (s *streams) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 	if asJSON {
-		return c.printJSON(struct {
+		return s.printJSON(struct {
 			certificateOutput
 			Configured    bool              `json:"configured"`
 			ResolvedA     []netip.Addr      `json:"resolved_a"`
@@ -253,7 +253,7 @@ func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 			ResolvedCNAME []hangar.Hostname `json:"resolved_cname"`
 		}{outputCertificate(&check.Certificate), check.Configured, orEmpty(check.ResolvedA), orEmpty(check.ResolvedAAAA), orEmpty(check.ResolvedCNAME)})
 	}
-	if err := c.printCertificate(&check.Certificate); err != nil {
+	if err := s.printCertificate(&check.Certificate); err != nil {
 		return err
 	}
 	var found []string
@@ -272,7 +272,7 @@ func (c *cli) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 	if !check.Configured {
 		verdict = "which is not the App"
 	}
-	_, err := fmt.Fprintf(c.stdout, "\nIn the DNS it leads to %s, %s.\n", strings.Join(found, ", "), verdict)
+	_, err := fmt.Fprintf(s.stdout, "\nIn the DNS it leads to %s, %s.\n", strings.Join(found, ", "), verdict)
 	return err
 }
 

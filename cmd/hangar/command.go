@@ -123,8 +123,8 @@ func (t table[T]) rows(list []T) [][]string {
 }
 
 // sayf prints a line on standard output.
-func (c *cli) sayf(format string, args ...any) error {
-	_, err := fmt.Fprintf(c.stdout, format+"\n", args...)
+func (s *streams) sayf(format string, args ...any) error {
+	_, err := fmt.Fprintf(s.stdout, format+"\n", args...)
 	return err
 }
 

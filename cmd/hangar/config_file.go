@@ -135,7 +135,7 @@ func (c *cli) readConfig(args []string) (configReading, error) {
 	if len(args) > 0 {
 		named = args[0]
 	}
-	alone := &cli{stdin: c.stdin, stdout: c.stdout, stderr: c.stderr, getenv: c.getenv}
+	alone := &cli{streams: c.streams, target: target{getenv: c.getenv}}
 	root := &cobra.Command{Use: "hangar"}
 	dirFlagOf(root, alone)
 	up := &cobra.Command{Use: "up"}
@@ -170,8 +170,8 @@ func (r configReading) document() any {
 
 // openConfigFile reads the configuration file: the one that is named, or that
 // HANGAR_CONFIG names, or else the default one if it exists; nil: there is none.
-func (c *cli) openConfigFile(named string) (*flagfile.File, error) {
-	path := firstOf(named, c.getenv("HANGAR_CONFIG"))
+func (t *target) openConfigFile(named string) (*flagfile.File, error) {
+	path := firstOf(named, t.getenv("HANGAR_CONFIG"))
 	if path != "" {
 		return flagfile.Load(path)
 	}
@@ -224,8 +224,8 @@ func wrongUse(err error) error {
 
 // configuredDir is the data directory that the configuration file names, or empty. A file
 // that this user may not read says nothing.
-func (c *cli) configuredDir() (string, error) {
-	file, err := c.openConfigFile("")
+func (t *target) configuredDir() (string, error) {
+	file, err := t.openConfigFile("")
 	if errors.Is(err, fs.ErrPermission) || err == nil && file == nil {
 		return "", nil
 	}

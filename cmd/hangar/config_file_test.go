@@ -68,7 +68,7 @@ func TestExampleConfig(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := &cli{getenv: func(string) string { return "" }}
+		c := &cli{target: target{getenv: func(string) string { return "" }}}
 		r, err := c.readConfig([]string{path})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -161,7 +161,7 @@ func TestRefusedValuesAreFoundInTheFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := &cli{getenv: func(string) string { return "" }}
+		c := &cli{target: target{getenv: func(string) string { return "" }}}
 		_, err := c.readConfig([]string{path})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) || codeFor(err) != exitUsage {
 			t.Errorf("%s: got %v", content, err)

@@ -24,13 +24,27 @@ const (
 	unixURLPrefix = "unix://"
 )
 
+// target is the platform that the invocation means: by the global flags, the environment and
+// the contexts.
+type target struct {
+	url      string
+	token    string
+	context  string
+	insecure bool
+	dir      string
+	getenv   func(string) string
+	keyring  keyring
+
+	used endpoint // the API that the command has used
+}
+
 // dataDir is the data directory that the invocation means: of the flag, the environment,
 // or the configuration file.
-func (c *cli) dataDir() (string, error) {
-	dir := firstOf(c.dir, c.getenv("HANGAR_DIR"))
+func (t *target) dataDir() (string, error) {
+	dir := firstOf(t.dir, t.getenv("HANGAR_DIR"))
 	if dir == "" {
 		var err error
-		if dir, err = c.configuredDir(); err != nil {
+		if dir, err = t.configuredDir(); err != nil {
 			return "", err
 		}
 	}
@@ -51,32 +65,32 @@ type endpoint struct {
 // endpoint finds the API: by flags, then the environment, then the context in use, then
 // the files of the local daemon. A token goes only where it belongs: the local daemon's to
 // the local daemon, a context's to its URL.
-func (c *cli) endpoint() (endpoint, error) {
-	e, err := c.locate()
+func (t *target) endpoint() (endpoint, error) {
+	e, err := t.locate()
 	if err != nil {
 		return endpoint{}, err
 	}
 	if err := checkURL(e.url); err != nil {
 		return endpoint{}, err
 	}
-	e.insecure = e.insecure || c.insecure || c.getenv("HANGAR_INSECURE") == "1"
+	e.insecure = e.insecure || t.insecure || t.getenv("HANGAR_INSECURE") == "1"
 	if err := e.checkPlain(); err != nil {
 		return endpoint{}, err
 	}
-	c.used = e
+	t.used = e
 	switch {
 	case e.token != "":
 	case e.saved != nil:
-		e.token, err = e.saved.token(c.keyring)
+		e.token, err = e.saved.token(t.keyring)
 	default:
-		e.token, err = c.tokenOfLocal(e.url)
+		e.token, err = t.tokenOfLocal(e.url)
 	}
 	return e, err
 }
 
 // tokenOfLocal is the local daemon's token if at is its URL, and else empty.
-func (c *cli) tokenOfLocal(at string) (string, error) {
-	dir, err := c.dataDir()
+func (t *target) tokenOfLocal(at string) (string, error) {
+	dir, err := t.dataDir()
 	if err != nil || at != localURL(dir) {
 		return "", err
 	}
@@ -84,47 +98,47 @@ func (c *cli) tokenOfLocal(at string) (string, error) {
 }
 
 // locate finds the URL, and the token unless it is the context's own or the local daemon's.
-func (c *cli) locate() (endpoint, error) {
-	env := c.getenv
+func (t *target) locate() (endpoint, error) {
+	env := t.getenv
 	switch {
-	case c.url != "" && c.context != "":
+	case t.url != "" && t.context != "":
 		return endpoint{}, usageErrorf("--url and --context exclude one another")
-	case c.url != "":
-		return c.atURL(c.url)
-	case c.context != "":
-		return c.atContext(c.context, c.token)
-	case c.dir != "":
-		return c.atLocal()
+	case t.url != "":
+		return t.atURL(t.url)
+	case t.context != "":
+		return t.atContext(t.context, t.token)
+	case t.dir != "":
+		return t.atLocal()
 	case env("HANGAR_URL") != "" && env("HANGAR_CONTEXT") != "":
 		return endpoint{}, usageErrorf("HANGAR_URL and HANGAR_CONTEXT exclude one another: unset one")
 	case env("HANGAR_URL") != "":
-		return c.atURL(env("HANGAR_URL"))
+		return t.atURL(env("HANGAR_URL"))
 	case env("HANGAR_CONTEXT") != "":
-		return c.atContext(env("HANGAR_CONTEXT"), firstOf(c.token, env("HANGAR_TOKEN")))
+		return t.atContext(env("HANGAR_CONTEXT"), firstOf(t.token, env("HANGAR_TOKEN")))
 	case env("HANGAR_DIR") != "":
-		return c.atLocal()
+		return t.atLocal()
 	}
-	all, err := c.contexts()
+	all, err := t.contexts()
 	if err != nil {
 		return endpoint{}, err
 	}
 	if all.Current != "" {
-		return c.atContext(all.Current, firstOf(c.token, env("HANGAR_TOKEN")))
+		return t.atContext(all.Current, firstOf(t.token, env("HANGAR_TOKEN")))
 	}
-	return c.atLocal()
+	return t.atLocal()
 }
 
 // atURL is the API at a URL that was named.
-func (c *cli) atURL(text string) (endpoint, error) {
-	return endpoint{url: completeURL(text), token: firstOf(c.token, c.getenv("HANGAR_TOKEN"))}, nil
+func (t *target) atURL(text string) (endpoint, error) {
+	return endpoint{url: completeURL(text), token: firstOf(t.token, t.getenv("HANGAR_TOKEN"))}, nil
 }
 
 // atContext is the API of a context; token, unless empty, is used instead of its own.
-func (c *cli) atContext(name, token string) (endpoint, error) {
+func (t *target) atContext(name, token string) (endpoint, error) {
 	if name == localContext {
-		return c.atLocal()
+		return t.atLocal()
 	}
-	all, err := c.contexts()
+	all, err := t.contexts()
 	if err != nil {
 		return endpoint{}, err
 	}
@@ -138,12 +152,12 @@ func (c *cli) atContext(name, token string) (endpoint, error) {
 }
 
 // atLocal is the API of the daemon on this server.
-func (c *cli) atLocal() (endpoint, error) {
-	dir, err := c.dataDir()
+func (t *target) atLocal() (endpoint, error) {
+	dir, err := t.dataDir()
 	if err != nil {
 		return endpoint{}, err
 	}
-	e := endpoint{url: localURL(dir), token: firstOf(c.token, c.getenv("HANGAR_TOKEN"))}
+	e := endpoint{url: localURL(dir), token: firstOf(t.token, t.getenv("HANGAR_TOKEN"))}
 	if e.url == "" {
 		return endpoint{}, withHint(hangar.Errorf(hangar.CodeUnavailable, "", "no daemon has used %s on this server", dir),
 			"start one with `hangar up`, name its directory with --dir, or sign in at a remote one with `hangar login https://api.example.com`")
@@ -253,8 +267,8 @@ func localToken(dir string) (string, error) {
 }
 
 // connect returns the platform that the invocation means.
-func (c *cli) connect() (*client.Client, error) {
-	e, err := c.endpoint()
+func (t *target) connect() (*client.Client, error) {
+	e, err := t.endpoint()
 	if err != nil {
 		return nil, err
 	}

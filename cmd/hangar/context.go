@@ -53,14 +53,14 @@ func viewContext(x savedContext, inUse bool) contextView {
 }
 
 // inUse is the context that commands without flags use; local: the daemon of this server.
-func (c *cli) inUse(all contexts) string {
-	if c.getenv("HANGAR_URL") != "" {
+func (t *target) inUse(all contexts) string {
+	if t.getenv("HANGAR_URL") != "" {
 		return ""
 	}
-	if name := c.getenv("HANGAR_CONTEXT"); name != "" {
+	if name := t.getenv("HANGAR_CONTEXT"); name != "" {
 		return name
 	}
-	if c.getenv("HANGAR_DIR") != "" {
+	if t.getenv("HANGAR_DIR") != "" {
 		return localContext
 	}
 	return firstOf(all.Current, localContext)
@@ -203,16 +203,16 @@ func newContextRemoveCommand(c *cli) *cobra.Command {
 }
 
 // completeContext completes the first argument with the names of contexts.
-func (c *cli) completeContext(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+func (t *target) completeContext(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return c.completeContextFlag(cmd, args, prefix)
+	return t.completeContextFlag(cmd, args, prefix)
 }
 
 // completeContextFlag completes --context.
-func (c *cli) completeContextFlag(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	all, err := c.contexts()
+func (t *target) completeContextFlag(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	all, err := t.contexts()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -56,9 +56,9 @@ type laptop struct {
 func (l *laptop) run(stdin string, args ...string) (int, string) {
 	l.t.Helper()
 	var out strings.Builder
-	c := &cli{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out, keyring: l.keys, getenv: func(name string) string {
+	c := &cli{streams: streams{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out}, target: target{keyring: l.keys, getenv: func(name string) string {
 		return map[string]string{"HOME": l.home, "HANGAR_CONFIG": "/dev/null"}[name]
-	}}
+	}}}
 	code := c.run(l.t.Context(), args)
 	return code, out.String()
 }
@@ -181,7 +181,7 @@ func TestPlainHTTPIsForThisComputer(t *testing.T) {
 		"http://10.0.0.1:4280": true, "http://[fdaa::3]:4280": true, "http://api.example.com": true, "http://0.0.0.0:4280": true,
 		"http://localhost.example.com": true, "http://127.0.0.1.example.com": true, "http://127.0.0.1@example.com": true,
 	} {
-		c := &cli{getenv: func(string) string { return "" }, url: url, token: "secret"}
+		c := &cli{target: target{getenv: func(string) string { return "" }, url: url, token: "secret"}}
 		if _, err := c.endpoint(); (err != nil) != refused {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -201,7 +201,7 @@ func TestPlainHTTPIsForThisComputer(t *testing.T) {
 	}
 	for _, a := range own {
 		ip := a.(*net.IPNet).IP
-		c := &cli{getenv: func(string) string { return "" }, url: "http://" + net.JoinHostPort(ip.String(), "4280"), token: "secret"}
+		c := &cli{target: target{getenv: func(string) string { return "" }, url: "http://" + net.JoinHostPort(ip.String(), "4280"), token: "secret"}}
 		if _, err := c.endpoint(); err != nil {
 			t.Errorf("%s: %v", c.url, err)
 		}

@@ -47,11 +47,11 @@ type contexts struct {
 var contextName = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,127}$`)
 
 // configDir is where the user's own files of hangar are.
-func (c *cli) configDir() (string, error) {
-	if dir := c.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+func (t *target) configDir() (string, error) {
+	if dir := t.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "hangar"), nil
 	}
-	home := c.getenv("HOME")
+	home := t.getenv("HOME")
 	if home == "" {
 		return "", errors.New("neither XDG_CONFIG_HOME nor HOME is set: there is no place for contexts")
 	}
@@ -59,8 +59,8 @@ func (c *cli) configDir() (string, error) {
 }
 
 // contexts reads what is there; no file is no contexts.
-func (c *cli) contexts() (contexts, error) {
-	dir, err := c.configDir()
+func (t *target) contexts() (contexts, error) {
+	dir, err := t.configDir()
 	if err != nil {
 		return contexts{}, nil //nolint:nilerr // a user without a home has no contexts
 	}
@@ -91,8 +91,8 @@ func readContexts(path string) (contexts, error) {
 
 // changeContexts replaces the file with what change makes of it. Another `hangar` that
 // changes it meanwhile waits.
-func (c *cli) changeContexts(change func(*contexts) error) error {
-	dir, err := c.configDir()
+func (t *target) changeContexts(change func(*contexts) error) error {
+	dir, err := t.configDir()
 	if err != nil {
 		return err
 	}

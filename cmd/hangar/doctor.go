@@ -60,17 +60,17 @@ func (c *cli) checkConfig() (hostcheck.Check, string) {
 	return hostcheck.Check{Name: "configuration", Status: hostcheck.OK, Detail: detail}, r.flags.Lookup(dirFlag).Value.String()
 }
 
-func (c *cli) printChecks(checks []hostcheck.Check) error {
+func (s *streams) printChecks(checks []hostcheck.Check) error {
 	rows := [][]string{{"RESULT", "CHECK", "FOUND"}}
 	for _, x := range checks {
 		rows = append(rows, []string{marks[x.Status], x.Name, x.Detail})
 	}
-	if err := c.printTable(rows); err != nil {
+	if err := s.printTable(rows); err != nil {
 		return err
 	}
 	for _, x := range checks {
 		if x.Status != hostcheck.OK && x.Fix != "" {
-			fmt.Fprintf(c.stdout, "\n%s: %s\n", x.Name, x.Fix)
+			fmt.Fprintf(s.stdout, "\n%s: %s\n", x.Name, x.Fix)
 		}
 	}
 	return nil

@@ -65,19 +65,19 @@ func newLoginCommand(c *cli) *cobra.Command {
 }
 
 // newContext is the context to sign in at, without a token: of the URL, or the one in use.
-func (c *cli) newContext(f loginFlags, args []string) (savedContext, error) {
+func (t *target) newContext(f loginFlags, args []string) (savedContext, error) {
 	var x savedContext
 	switch {
-	case len(args) == 1 && c.url == "" && c.context == "":
+	case len(args) == 1 && t.url == "" && t.context == "":
 		x.URL = completeURL(args[0])
 	case len(args) == 1:
 		return x, usageErrorf("the URL is an argument: --url and --context say nothing more")
 	default:
-		all, err := c.contexts()
+		all, err := t.contexts()
 		if err != nil {
 			return x, err
 		}
-		name := firstOf(c.context, c.getenv("HANGAR_CONTEXT"), all.Current)
+		name := firstOf(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
 		if name == "" || name == localContext {
 			return x, withHint(usageErrorf("which platform?"), "hangar login https://api.example.com; the daemon of this server needs no login")
 		}
@@ -108,7 +108,7 @@ func (c *cli) newContext(f loginFlags, args []string) (savedContext, error) {
 		}
 	}
 	x.Org = hangar.OrgSlug(firstOf(f.org, string(x.Org)))
-	x.Insecure = x.Insecure || c.insecure
+	x.Insecure = x.Insecure || t.insecure
 	return x, endpoint{url: x.URL, insecure: x.Insecure}.checkPlain()
 }
 
@@ -177,8 +177,8 @@ func orgOf(tokens []*hangar.Token) hangar.OrgSlug {
 }
 
 // keep makes x the context in use, and returns where its token is.
-func (c *cli) keep(f loginFlags, x *savedContext, token string) (where string, err error) {
-	dir, err := c.configDir()
+func (t *target) keep(f loginFlags, x *savedContext, token string) (where string, err error) {
+	dir, err := t.configDir()
 	if err != nil {
 		return "", err
 	}
@@ -186,8 +186,8 @@ func (c *cli) keep(f loginFlags, x *savedContext, token string) (where string, e
 	if f.noKeyring {
 		where = dir + "/" + contextsFile
 	}
-	if !f.noKeyring && c.keyring.here() {
-		if err := c.keyring.set(x.Name, token); err == nil {
+	if !f.noKeyring && t.keyring.here() {
+		if err := t.keyring.set(x.Name, token); err == nil {
 			x.Keyring, where = true, "the keyring"
 		} else {
 			where = fmt.Sprintf("%s/%s (the keyring refused it: %v)", dir, contextsFile, err)
@@ -197,7 +197,7 @@ func (c *cli) keep(f loginFlags, x *savedContext, token string) (where string, e
 		x.Token = token
 	}
 	var before savedContext
-	err = c.changeContexts(func(all *contexts) error {
+	err = t.changeContexts(func(all *contexts) error {
 		if i := all.index(x.Name); i >= 0 {
 			before = all.Contexts[i]
 		}
@@ -206,7 +206,7 @@ func (c *cli) keep(f loginFlags, x *savedContext, token string) (where string, e
 		return nil
 	})
 	if err == nil && before.Keyring && !x.Keyring {
-		err = c.keyring.remove(x.Name) // an old token
+		err = t.keyring.remove(x.Name) // an old token
 	}
 	return where, err
 }
@@ -239,9 +239,9 @@ func newLogoutCommand(c *cli) *cobra.Command {
 }
 
 // forget removes the token of a context.
-func (c *cli) forget(x *savedContext) error {
+func (t *target) forget(x *savedContext) error {
 	if x.Keyring {
-		if err := c.keyring.remove(x.Name); err != nil {
+		if err := t.keyring.remove(x.Name); err != nil {
 			return fmt.Errorf("remove the token from the keyring: %w", err)
 		}
 	}
@@ -250,8 +250,8 @@ func (c *cli) forget(x *savedContext) error {
 }
 
 // chosen is the context that an argument names, or else the one in use.
-func (c *cli) chosen(all *contexts, args []string) (*savedContext, error) {
-	name := firstOf(c.context, c.getenv("HANGAR_CONTEXT"), all.Current)
+func (t *target) chosen(all *contexts, args []string) (*savedContext, error) {
+	name := firstOf(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
 	if len(args) > 0 {
 		name = args[0]
 	}

@@ -114,19 +114,19 @@ func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEn
 }
 
 // printEntry writes a line for people: when, where, who, what.
-func (c *cli) printEntry(e hangar.LogEntry) error {
+func (s *streams) printEntry(e hangar.LogEntry) error {
 	if e.Edge != nil {
-		_, err := fmt.Fprintf(c.stdout, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
+		_, err := fmt.Fprintf(s.stdout, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
 		return err
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s %s %s %s[%s] %s\n",
+	_, err := fmt.Fprintf(s.stdout, "%s %s %s %s[%s] %s\n",
 		e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Instance, e.Region, e.Provider, e.Level, e.Message)
 	return err
 }
 
 // printLine writes one JSON value on one line.
-func (c *cli) printLine(v any) error {
-	enc := json.NewEncoder(c.stdout)
+func (s *streams) printLine(v any) error {
+	enc := json.NewEncoder(s.stdout)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }

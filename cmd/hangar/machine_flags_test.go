@@ -109,7 +109,7 @@ func patchOf(t *testing.T, command []string, args ...string) (object, error) {
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	c := &cli{getenv: func(name string) string { return "value of " + name }}
+	c := &cli{target: target{getenv: func(name string) string { return "value of " + name }}}
 	o, err := f.patch(c, cmd, command)
 	if err != nil {
 		return nil, err

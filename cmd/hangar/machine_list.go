@@ -196,7 +196,7 @@ func newMachineStatusCommand(c *cli) *cobra.Command {
 	}), c.printStatus)
 }
 
-func (c *cli) printStatus(m *hangar.Machine) error {
+func (s *streams) printStatus(m *hangar.Machine) error {
 	now := time.Now()
 	var size string
 	if g := m.Config.Guest; g != nil && g.MemoryMB > 0 {
@@ -219,16 +219,16 @@ func (c *cli) printStatus(m *hangar.Machine) error {
 		{"Stands by for", joined(m.Config.Standbys)},
 		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
 	}
-	err := printFields(c.stdout, append(fields, mountFields(m)...))
+	err := printFields(s.stdout, append(fields, mountFields(m)...))
 	if err == nil && len(m.Checks) > 0 {
-		fmt.Fprintln(c.stdout)
-		err = c.printTable(healthRows([]*hangar.Machine{m}))
+		fmt.Fprintln(s.stdout)
+		err = s.printTable(healthRows([]*hangar.Machine{m}))
 	}
 	if err != nil || len(m.Events) == 0 {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
-	return c.printEvents(m.Events)
+	fmt.Fprintln(s.stdout)
+	return s.printEvents(m.Events)
 }
 
 func newMachineEventsCommand(c *cli) *cobra.Command {
@@ -275,12 +275,12 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) printEvents(events []hangar.Event) error {
+func (s *streams) printEvents(events []hangar.Event) error {
 	rows := [][]string{{"TIME", "EVENT", "STATUS", "SOURCE", "DETAIL"}}
 	for _, e := range events {
 		rows = append(rows, eventRow(e))
 	}
-	return c.printTable(rows)
+	return s.printTable(rows)
 }
 
 func eventRow(e hangar.Event) []string {

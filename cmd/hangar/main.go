@@ -16,7 +16,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"time"
 
@@ -31,27 +30,20 @@ func hangarMain() int {
 }
 
 func newCLI() *cli {
-	return &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, keyring: systemKeyring{os.Getenv}, settling: settling}
+	return &cli{
+		streams:  streams{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr},
+		target:   target{getenv: os.Getenv, keyring: systemKeyring{os.Getenv}},
+		settling: settling,
+	}
 }
 
-// cli is one invocation: its streams, its environment and what the global flags
-// said.
+// cli is one invocation.
 type cli struct {
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	getenv func(string) string
+	streams
+	target
 
-	url      string
-	token    string
-	context  string
-	insecure bool
-	dir      string
-	nonce    string // of the lease that commands on Machines act under
-
-	keyring  keyring
+	nonce    string        // of the lease that commands on Machines act under
 	settling time.Duration // how long a Machine that has started is watched for the end of its program
-	used     endpoint      // the API that the command has used
 
 	args   []string
 	parsed bool // the command line was understood; what fails later is no usage error

@@ -32,7 +32,7 @@ func newOrgsQuotaShowCommand(c *cli) *cobra.Command {
 	}), c.printQuotas)
 }
 
-func (c *cli) printQuotas(quotas []hangar.QuotaStatus) error {
+func (s *streams) printQuotas(quotas []hangar.QuotaStatus) error {
 	rows := [][]string{{"QUOTA", "USED", "LIMIT", "FROM"}}
 	destroyed := false
 	for _, q := range quotas {
@@ -52,7 +52,7 @@ func (c *cli) printQuotas(quotas []hangar.QuotaStatus) error {
 	if destroyed {
 		rows[0] = append(rows[0], "DESTROYED")
 	}
-	return c.printTable(rows)
+	return s.printTable(rows)
 }
 
 // destroyedText is how much of a quota destroyed volumes take.

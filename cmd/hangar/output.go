@@ -14,6 +14,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// streams are where an invocation prints, and what it asks a person or a script.
+type streams struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
 // jsonFlag gives a command --json.
 func jsonFlag(cmd *cobra.Command, p *bool) {
 	cmd.Flags().BoolVar(p, "json", false, "print JSON")
@@ -25,16 +32,16 @@ func quietFlag(cmd *cobra.Command, p *bool, what string) {
 }
 
 // printJSON writes one indented document.
-func (c *cli) printJSON(v any) error {
-	enc := json.NewEncoder(c.stdout)
+func (s *streams) printJSON(v any) error {
+	enc := json.NewEncoder(s.stdout)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }
 
 // printTable writes aligned columns. The first row is their header.
-func (c *cli) printTable(rows [][]string) error {
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 3, ' ', 0)
+func (s *streams) printTable(rows [][]string) error {
+	w := tabwriter.NewWriter(s.stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			if cell == "" {
@@ -60,20 +67,20 @@ func (f *listFlags) add(cmd *cobra.Command, names string) {
 
 // printList writes a list: as JSON, only its names, or as a table, of which the first row is
 // the header. For an empty list, a hint stands in for the table.
-func (c *cli) printList(f listFlags, list any, rows [][]string, hint string) error {
+func (s *streams) printList(f listFlags, list any, rows [][]string, hint string) error {
 	switch {
 	case f.asJSON:
-		return c.printJSON(list)
+		return s.printJSON(list)
 	case f.quiet:
 		for _, row := range rows[1:] {
-			fmt.Fprintln(c.stdout, row[f.name])
+			fmt.Fprintln(s.stdout, row[f.name])
 		}
 		return nil
 	case len(rows) == 1 && hint != "":
-		fmt.Fprintln(c.stderr, hint)
+		fmt.Fprintln(s.stderr, hint)
 		return nil
 	}
-	return c.printTable(rows)
+	return s.printTable(rows)
 }
 
 // field is one line of a description.
@@ -91,28 +98,28 @@ func printFields(out io.Writer, fields []field) error {
 }
 
 // confirmUnless asks a person who has not said yes already, as confirm does.
-func (c *cli) confirmUnless(yes bool, format string, args ...any) error {
+func (s *streams) confirmUnless(yes bool, format string, args ...any) error {
 	if yes {
 		return nil
 	}
-	return c.confirm(format, args...)
+	return s.confirm(format, args...)
 }
 
 // confirm asks a person; where nobody can answer, the command line counts as the
 // answer.
-func (c *cli) confirm(format string, args ...any) error {
-	if !isTerminal(c.stdin) || !isTerminal(c.stderr) {
+func (s *streams) confirm(format string, args ...any) error {
+	if !isTerminal(s.stdin) || !isTerminal(s.stderr) {
 		return nil
 	}
-	fmt.Fprintf(c.stderr, format+" [y/N] ", args...)
-	line, err := bufio.NewReader(c.stdin).ReadString('\n')
+	fmt.Fprintf(s.stderr, format+" [y/N] ", args...)
+	line, err := bufio.NewReader(s.stdin).ReadString('\n')
 	if err != nil && line == "" {
 		return exitStatus(exitFailed)
 	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return nil
 	}
-	fmt.Fprintln(c.stderr, "Nothing was changed.")
+	fmt.Fprintln(s.stderr, "Nothing was changed.")
 	return exitStatus(exitFailed)
 }
 

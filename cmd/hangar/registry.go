@@ -60,24 +60,24 @@ func newRegistryLoginCommand(c *cli) *cobra.Command {
 const maxPasswordInput = hangar.MaxRegistryPassword + 2
 
 // readPassword reads the password of a registry.
-func (c *cli) readPassword(fromStdin bool, format string, args ...any) (hangar.Sensitive, error) {
-	return c.readSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", format, args...)
+func (s *streams) readPassword(fromStdin bool, format string, args ...any) (hangar.Sensitive, error) {
+	return s.readSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", format, args...)
 }
 
 // readSecret reads a password or a token from standard input or asks a person, who does
 // not see it. There is no flag for it: the command line is visible to every user of the
 // computer. what is the word for it, pipe an example that pipes it in.
-func (c *cli) readSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
+func (s *streams) readSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
 	var raw []byte
 	var err error
-	stdin, _ := c.stdin.(*os.File)
+	stdin, _ := s.stdin.(*os.File)
 	switch {
 	case fromStdin:
-		raw, err = io.ReadAll(io.LimitReader(c.stdin, maxPasswordInput))
-	case isTerminal(c.stdin) && isTerminal(c.stderr):
-		fmt.Fprintf(c.stderr, format, args...)
+		raw, err = io.ReadAll(io.LimitReader(s.stdin, maxPasswordInput))
+	case isTerminal(s.stdin) && isTerminal(s.stderr):
+		fmt.Fprintf(s.stderr, format, args...)
 		raw, err = term.ReadPassword(int(stdin.Fd()))
-		fmt.Fprintln(c.stderr)
+		fmt.Fprintln(s.stderr)
 	default:
 		return hangar.Sensitive{}, usageErrorf("--%s-stdin is missing: without a terminal there is no prompt for the %s", what, what)
 	}

@@ -89,12 +89,12 @@ type madeKeyOutput struct {
 	Version int `json:"version"`
 }
 
-func (c *cli) printMadeKey(key madeKeyOutput) error {
-	fmt.Fprintf(c.stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
+func (s *streams) printMadeKey(key madeKeyOutput) error {
+	fmt.Fprintf(s.stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
 	if key.PublicKey == nil {
 		return nil
 	}
-	return c.sayf("Its public key: %s", base64.StdEncoding.EncodeToString(key.PublicKey))
+	return s.sayf("Its public key: %s", base64.StdEncoding.EncodeToString(key.PublicKey))
 }
 
 func newSecretKeysSetCommand(c *cli) *cobra.Command {
@@ -121,8 +121,8 @@ func newSecretKeysSetCommand(c *cli) *cobra.Command {
 }
 
 // readKey reads key material from standard input. Its errors do not repeat any of it.
-func (c *cli) readKey() (hangar.Sensitive, error) {
-	raw, err := io.ReadAll(io.LimitReader(c.stdin, maxSecretsInput))
+func (s *streams) readKey() (hangar.Sensitive, error) {
+	raw, err := io.ReadAll(io.LimitReader(s.stdin, maxSecretsInput))
 	if err != nil {
 		return hangar.Sensitive{}, fmt.Errorf("read standard input: %w", err)
 	}

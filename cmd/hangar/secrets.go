@@ -80,13 +80,13 @@ func newSecretsSetCommand(c *cli) *cobra.Command {
 const maxSecretsInput = 4 * hangar.MaxSecretsSize
 
 // secretArgs reads NAME=VALUE arguments, or one NAME with its value on standard input.
-func (c *cli) secretArgs(args []string, fromStdin bool) (map[string]hangar.Sensitive, error) {
+func (s *streams) secretArgs(args []string, fromStdin bool) (map[string]hangar.Sensitive, error) {
 	values := map[string]hangar.Sensitive{}
 	if fromStdin {
 		if len(args) != 1 || strings.Contains(args[0], "=") {
 			return nil, usageErrorf("--stdin is the value of one secret: give its NAME alone")
 		}
-		raw, err := io.ReadAll(io.LimitReader(c.stdin, maxSecretsInput))
+		raw, err := io.ReadAll(io.LimitReader(s.stdin, maxSecretsInput))
 		if err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}

@@ -164,15 +164,15 @@ func notStarted(m *hangar.Machine) error {
 }
 
 // selectOne asks which of several Machines is meant.
-func (c *cli) selectOne(machines []*hangar.Machine) (*hangar.Machine, error) {
-	if !isTerminal(c.stdin) || !isTerminal(c.stderr) {
+func (s *streams) selectOne(machines []*hangar.Machine) (*hangar.Machine, error) {
+	if !isTerminal(s.stdin) || !isTerminal(s.stderr) {
 		return nil, usageErrorf("--select asks, and there is nobody here to answer: name one with --machine")
 	}
 	for i, m := range machines {
-		fmt.Fprintf(c.stderr, "%3d  %s  %s  %s\n", i+1, m.ID, m.Name, m.Region)
+		fmt.Fprintf(s.stderr, "%3d  %s  %s  %s\n", i+1, m.ID, m.Name, m.Region)
 	}
-	fmt.Fprintf(c.stderr, "Which one? [1-%d] ", len(machines))
-	line, err := bufio.NewReader(c.stdin).ReadString('\n')
+	fmt.Fprintf(s.stderr, "Which one? [1-%d] ", len(machines))
+	line, err := bufio.NewReader(s.stdin).ReadString('\n')
 	if err != nil && line == "" {
 		return nil, exitStatus(exitFailed)
 	}

@@ -234,11 +234,11 @@ func origin(v *hangar.Volume, in hangar.VolumeCreate) string {
 }
 
 // workProgress follows long work, unless a program reads along.
-func (c *cli) workProgress(quiet bool) *progress {
+func (s *streams) workProgress(quiet bool) *progress {
 	if quiet {
 		return &progress{}
 	}
-	return newWorkProgress(c.stderr)
+	return newWorkProgress(s.stderr)
 }
 
 // warnOfOneVolume says what an App risks that has one volume of a name.

@@ -74,7 +74,7 @@ func newVolumesDrillCommand(c *volumesCommand) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) printDrill(d *hangar.VolumeDrill) error {
+func (s *streams) printDrill(d *hangar.VolumeDrill) error {
 	result, took := "passed", ""
 	switch {
 	case d.FinishedAt.IsZero():
@@ -88,7 +88,7 @@ func (c *cli) printDrill(d *hangar.VolumeDrill) error {
 	if !d.FinishedAt.IsZero() {
 		took = brief(d.FinishedAt.Sub(d.StartedAt))
 	}
-	return printFields(c.stdout, []field{
+	return printFields(s.stdout, []field{
 		{"Result", result},
 		{"Snapshot", string(d.Snapshot)},
 		{"Volume", string(d.Volume)},

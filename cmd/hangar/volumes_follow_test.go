@@ -191,7 +191,7 @@ func TestInterruptingLeavesTheWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stderr strings.Builder
-		c := &cli{stderr: &stderr, parsed: true}
+		c := &cli{streams: streams{stderr: &stderr}, parsed: true}
 		if code := c.report(nil, err); code != exitInterrupted {
 			t.Errorf("exit code %d", code)
 		}
@@ -326,7 +326,7 @@ func TestVolumesAreJSONAsTheAPIHasThem(t *testing.T) {
 	print := func(v any) string {
 		t.Helper()
 		var out strings.Builder
-		if err := (&cli{stdout: &out}).printJSON(v); err != nil {
+		if err := (&streams{stdout: &out}).printJSON(v); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

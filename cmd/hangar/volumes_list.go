@@ -193,7 +193,7 @@ func newVolumesShowCommand(c *volumesCommand) *cobra.Command {
 	}, volumeJSON, c.printVolume)
 }
 
-func (c *cli) printVolume(v *hangar.Volume) error {
+func (s *streams) printVolume(v *hangar.Volume) error {
 	now := time.Now()
 	snapshots := "on demand only"
 	if v.AutoBackup {
@@ -215,7 +215,7 @@ func (c *cli) printVolume(v *hangar.Volume) error {
 	} else if v.Wanted == hangar.FSRaw {
 		fs = "none (raw)"
 	}
-	return printFields(c.stdout, []field{
+	return printFields(s.stdout, []field{
 		{"ID", string(v.ID)},
 		{"Name", v.Name},
 		{"App", string(v.App)},
