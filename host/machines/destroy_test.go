@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // TestDestroyedStaysReadable: for a day, over restarts, and no longer.
@@ -36,10 +37,10 @@ func TestDestroyedStaysReadable(t *testing.T) {
 		t.Errorf("almost a day later: %+v, was %+v", after, before)
 	}
 	all := hangar.MachineFilter{IncludeDestroyed: true}
-	if list, err := r.OrgMachines(t.Context(), testOrg, "", 10, all); err != nil || len(list) != 1 {
+	if list, err := r.OrgMachines(t.Context(), volumestest.Org, "", 10, all); err != nil || len(list) != 1 {
 		t.Errorf("listed with those that were destroyed: %v, %v", list, err)
 	}
-	if list, err := r.OrgMachines(t.Context(), testOrg, "", 10, hangar.MachineFilter{}); err != nil || len(list) != 0 {
+	if list, err := r.OrgMachines(t.Context(), volumestest.Org, "", 10, hangar.MachineFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("listed: %v, %v", list, err)
 	}
 
@@ -151,13 +152,13 @@ func TestOrgMachines(t *testing.T) {
 		ids = append(ids, r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true }).ID)
 	}
 	r.create(nil, func(s *hangar.MachineSpec) { s.Org, s.OrgID, s.SkipLaunch = "others", "o-others", true })
-	list, err := r.OrgMachines(t.Context(), testOrg, "", 10, hangar.MachineFilter{})
+	list, err := r.OrgMachines(t.Context(), volumestest.Org, "", 10, hangar.MachineFilter{})
 	r.must(err)
 	if len(list) != len(ids) {
 		t.Fatalf("%d machines, want %d", len(list), len(ids))
 	}
 	for n := range list {
-		rest, err := r.OrgMachines(t.Context(), testOrg, list[n].ID, 1, hangar.MachineFilter{})
+		rest, err := r.OrgMachines(t.Context(), volumestest.Org, list[n].ID, 1, hangar.MachineFilter{})
 		r.must(err)
 		if want := list[n+1 : min(n+2, len(list))]; len(rest) != len(want) || len(want) > 0 && rest[0].ID != want[0].ID {
 			t.Errorf("one machine after %s: %v", list[n].ID, rest)

@@ -38,7 +38,7 @@ func newEngineRig(b *testing.B) *rig {
 	}
 	ctx := context.Background()
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{TB: b, dir: b.TempDir(), images: newImages(b), disk: volumestest.NewDisk(b.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
+	r := &rig{Rig: volumestest.Rig{TB: b}, dir: b.TempDir(), images: newImages(b), disk: volumestest.NewDisk(b.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
 	build := exec.Command("go", "build", "-o", filepath.Join(r.images.layer, "bin", "sleep"), "./testdata/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver/fake"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
 )
@@ -63,14 +64,14 @@ func TestFullDisk(t *testing.T) {
 	r.must(r.StopMachine(t.Context(), stopped, hangar.MachineStop{}))
 	r.suspend(suspended)
 	r.wait(stopped, hangar.MachineStopped)
-	source := r.volume(raw, onDemand)
+	source := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 	r.disk.Write(source.ID, 0, "data")
-	taken := r.snapshot(source)
+	taken := r.TakeSnapshot(source)
 
 	verbs := map[string]func() error{
 		"create a Machine": func() error {
 			_, err := r.CreateMachine(t.Context(), hangar.MachineSpec{
-				ID: hangar.NewMachineID(), Name: "new", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Network: 1, Region: "loc",
+				ID: hangar.NewMachineID(), Name: "new", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: volumestest.Org, Network: 1, Region: "loc",
 				Config: hangar.MachineConfig{Image: "web", Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256}},
 			})
 			return err
@@ -88,7 +89,7 @@ func TestFullDisk(t *testing.T) {
 		r.fill(leave)
 		for what, verb := range verbs {
 			t.Run(what, func(t *testing.T) {
-				r.declined(verb(), hangar.CodeUnavailable, hangar.ReasonDiskFull, "the disk of the server is full")
+				r.Declined(verb(), hangar.CodeUnavailable, hangar.ReasonDiskFull, "the disk of the server is full")
 			})
 		}
 	}
@@ -111,7 +112,7 @@ func TestFullDisk(t *testing.T) {
 // tryVolume makes a volume, which may fail.
 func (r *rig) tryVolume(edit func(*hangar.VolumeSpec)) error {
 	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "new", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Region: "loc", SizeGB: 1, FSType: hangar.FSRaw,
+		ID: hangar.NewVolumeID(), Name: "new", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: volumestest.Org, Region: "loc", SizeGB: 1, FSType: hangar.FSRaw,
 	}
 	edit(&spec)
 	_, err := r.CreateVolume(r.Context(), spec)
@@ -130,7 +131,7 @@ func TestSuspendsShareTheRoom(t *testing.T) {
 	reached := r.hangAt(fake.OpSuspend)
 	r.must(r.SuspendMachine(t.Context(), first))
 	<-reached
-	r.declined(r.SuspendMachine(t.Context(), second), hangar.CodeUnavailable, hangar.ReasonDiskFull, "cannot suspend a Machine")
+	r.Declined(r.SuspendMachine(t.Context(), second), hangar.CodeUnavailable, hangar.ReasonDiskFull, "cannot suspend a Machine")
 	r.crash()
 	r.inject(nil)
 	r.space = diskspace.New(diskspace.Options{Dir: r.dir, Reserve: 64 << 20, Log: slog.New(slog.DiscardHandler), Now: time.Now})
@@ -150,9 +151,9 @@ func TestIdleOnAFullDisk(t *testing.T) {
 	r.fill(32 << 20)
 	r.must(r.UncordonMachine(t.Context(), ref)) // it is idle from now on
 	const refusals = `hangar_disk_refusals_total`
-	r.counts.MustRegister(r.space)
-	before := r.counted(refusals, "suspend a Machine")
-	r.until(func() bool { return r.counted(refusals, "suspend a Machine") > before+2 })
+	r.Counts.MustRegister(r.space)
+	before := r.Counted(refusals, "suspend a Machine")
+	r.until(func() bool { return r.Counted(refusals, "suspend a Machine") > before+2 })
 	if state, history := r.state(ref), r.history(ref); state != hangar.MachineStarted || strings.Contains(history, "suspend") || strings.Contains(history, "stop") {
 		t.Errorf("it is %s: %s", state, history)
 	}
@@ -194,7 +195,7 @@ func TestScheduleWaitsForTheDisk(t *testing.T) {
 // once that it waits.
 func TestDailySnapshotWaits(t *testing.T) {
 	r := newFullRig(t)
-	ref := r.volume(raw)
+	ref := r.NewVolume(volumestest.Raw)
 	r.disk.Write(ref.ID, 0, "data")
 	r.fill(32 << 20)
 	r.ahead.Add(int64(25 * time.Hour))
@@ -204,7 +205,7 @@ func TestDailySnapshotWaits(t *testing.T) {
 	if list, err := r.Snapshots(t.Context(), ref); err != nil || len(list) != 0 {
 		t.Fatalf("snapshots %+v, %v", list, err)
 	}
-	if got := r.story(ref); got != "create snapshot!" {
+	if got := r.Story(ref); got != "create snapshot!" {
 		t.Errorf("events: %s", got)
 	}
 	r.makeRoom()
@@ -213,7 +214,7 @@ func TestDailySnapshotWaits(t *testing.T) {
 	if err != nil || len(list) != 1 || !list[0].Daily {
 		t.Fatalf("snapshots %+v, %v", list, err)
 	}
-	if s := r.finished(ref, list[0].ID); s.State != hangar.SnapshotCreated {
+	if s := r.Finished(ref, list[0].ID); s.State != hangar.SnapshotCreated {
 		t.Errorf("snapshot %+v", s)
 	}
 }
@@ -222,11 +223,11 @@ func TestDailySnapshotWaits(t *testing.T) {
 // still to be read is not, and the volumes go on.
 func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
-	g := r.gate("write")
+	g := r.store.Hold("write")
 	var refs []hangar.VolumeRef
 	var ids []hangar.SnapshotID
 	for range 3 { // of which the archive takes two at once
-		ref := r.volume(raw, onDemand)
+		ref := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 		r.disk.Write(ref.ID, 0, "data")
 		s, err := r.CreateSnapshot(t.Context(), ref)
 		r.must(err)
@@ -234,10 +235,10 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	}
 	r.until(func() bool { return r.store.Writing() == 2 })
 	r.fill(0)
-	close(g.open)
+	close(g.Open)
 	failed := 0
 	for i, ref := range refs {
-		if s := r.finished(ref, ids[i]); s.State == hangar.SnapshotFailed {
+		if s := r.Finished(ref, ids[i]); s.State == hangar.SnapshotFailed {
 			failed++
 			if !strings.Contains(s.Fault, "cannot take a snapshot: the disk of the server is full") {
 				t.Errorf("snapshot %+v", s)
@@ -249,7 +250,7 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	}
 	r.makeRoom()
 	for _, ref := range refs {
-		if s := r.snapshot(ref); s.State != hangar.SnapshotCreated {
+		if s := r.TakeSnapshot(ref); s.State != hangar.SnapshotCreated {
 			t.Errorf("with room, snapshot %+v", s)
 		}
 	}
@@ -259,22 +260,22 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 // wait for room, and are whole then.
 func TestRestoreOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
-	from := r.volume(raw, onDemand)
+	from := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 	r.disk.Write(from.ID, 0, "data")
-	s := r.snapshot(from)
-	g := r.gate("read")
-	restored := r.restored(s.ID, onDemand)
-	<-g.reached
+	s := r.TakeSnapshot(from)
+	g := r.store.Hold("read")
+	restored := r.Restored(s.ID, volumestest.OnDemand)
+	<-g.Reached
 	r.fill(0)
-	close(g.open)
-	r.until(func() bool { return r.story(restored) == "create restore!" })
+	close(g.Open)
+	r.until(func() bool { return r.Story(restored) == "create restore!" })
 	events, err := r.VolumeEvents(t.Context(), restored)
 	r.must(err)
 	if !strings.Contains(events[0].Fault, "cannot restore a snapshot: the disk of the server is full") {
 		t.Errorf("event %+v", events[0])
 	}
 	r.makeRoom()
-	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 4) != "data" {
+	if v := r.Usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 4) != "data" {
 		t.Errorf("volume %+v", v)
 	}
 }

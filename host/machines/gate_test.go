@@ -83,7 +83,7 @@ func (r *rig) busy(ref hangar.MachineRef, ttl time.Duration) (busy hangar.Machin
 		var err error
 		asked = time.Now()
 		if busy, err = r.KeepMachineBusy(r.Context(), ref, ttl); err != nil {
-			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+			r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 		}
 		return err == nil
 	})
@@ -92,20 +92,20 @@ func (r *rig) busy(ref hangar.MachineRef, ttl time.Duration) (busy hangar.Machin
 
 func TestGate(t *testing.T) {
 	r := newRig(t)
-	r.declined(r.enters(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	r.Declined(r.enters(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	ref := r.create(nil, serves(false, 0))
 	r.wait(ref, hangar.MachineStarted)
 	r.must(r.enters(ref))
 	r.must(r.CordonMachine(t.Context(), ref))
-	r.declined(r.enters(ref), hangar.CodeUnavailable, hangar.ReasonWrongState)
-	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.Declined(r.enters(ref), hangar.CodeUnavailable, hangar.ReasonWrongState)
+	r.Declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	r.must(r.UncordonMachine(t.Context(), ref))
 	for range 2 {
 		leave, err := r.EnterMachine(ref, 8080)
 		r.must(err)
 		defer leave()
 	}
-	r.declined(r.enters(ref), hangar.CodeExhausted, hangar.ReasonAtLimit)
+	r.Declined(r.enters(ref), hangar.CodeExhausted, hangar.ReasonAtLimit)
 	for _, verb := range []func() error{
 		func() error { return r.SuspendMachine(t.Context(), ref) },
 		func() error { _, err := r.StartMachine(t.Context(), ref); return err },
@@ -116,7 +116,7 @@ func TestGate(t *testing.T) {
 		if hangar.ReasonOf(err) == hangar.ReasonAtLimit {
 			continue // it is started by now
 		}
-		r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
+		r.Declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
 		r.wait(ref, hangar.WaitSettled)
 	}
 	r.restart()
@@ -192,7 +192,7 @@ func TestBusy(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves(true, 500*time.Millisecond))
 	_, err := r.KeepMachineBusy(t.Context(), ref, hangar.MaxBusy+1)
-	r.declined(err, hangar.CodeInvalid, "")
+	r.Declined(err, hangar.CodeInvalid, "")
 	busy, began := r.busy(ref, 2*time.Second)
 	if busy.Until.Sub(began) < 2*time.Second || time.Until(busy.Until) > 2*time.Second {
 		t.Errorf("busy until %s, asked at %s", busy.Until, began)
@@ -206,7 +206,7 @@ func TestBusy(t *testing.T) {
 	r.start(ref)
 	r.wait(ref, hangar.MachineStopped) // of the program that was busy nothing is left
 	_, err = r.KeepMachineBusy(t.Context(), ref, time.Minute)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 
 	r.busy(ref, time.Hour)
 	r.must(r.RestartMachine(t.Context(), ref, hangar.MachineRestart{}))
@@ -287,9 +287,9 @@ func TestWake(t *testing.T) {
 	}
 	impatient, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	r.declined(r.WakeMachine(impatient, ref, 1), hangar.CodeTimeout, "")
+	r.Declined(r.WakeMachine(impatient, ref, 1), hangar.CodeTimeout, "")
 	_, err := r.DialService(t.Context(), ref, 1)
-	r.declined(err, hangar.CodeUnavailable, hangar.ReasonConnectionRefused)
+	r.Declined(err, hangar.CodeUnavailable, hangar.ReasonConnectionRefused)
 }
 
 // TestWakeWhileStopping waits for the end of what a Machine is about, and starts it then.
@@ -306,7 +306,7 @@ func TestWakeWhileStopping(t *testing.T) {
 		r.must(r.enters(ref))
 	}
 	r.must(r.DestroyMachine(t.Context(), ref, hangar.MachineDestroy{Force: true}))
-	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.Declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 }
 
 // TestWakeInBackOff: a Machine that has crashed often is started for a request before its policy
@@ -338,18 +338,18 @@ func TestWakeInVain(t *testing.T) {
 	})
 	r.wait(ref, hangar.MachineStopped)
 	r.failing(fake.OpStart, 1)
-	r.declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+	r.Declined(r.WakeMachine(t.Context(), ref, 0), hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 	ended := make(chan error, 1)
 	go func() { ended <- r.WakeMachine(t.Context(), ref, 1) }()
 	r.until(func() bool { return r.state(ref) == hangar.MachineStarted })
 	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
-	r.declined(<-ended, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+	r.Declined(<-ended, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 	r.wait(ref, hangar.MachineStopped)
 	r.start(ref)
 	go func() { ended <- r.WakeMachine(t.Context(), ref, 1) }()
 	r.until(func() bool { return machines.Probed(r.machines(), ref) })
 	r.close()
-	r.declined(<-ended, hangar.CodeUnavailable, "")
+	r.Declined(<-ended, hangar.CodeUnavailable, "")
 }
 
 // TestWakeAgainstAutostop wakes a Machine all the time that is stopped all the time: who
@@ -360,13 +360,13 @@ func TestWakeAgainstAutostop(t *testing.T) {
 	in, late := 0, 0
 	for range 100 {
 		if err := r.WakeMachine(t.Context(), ref, 0); err != nil { // idle before who woke it had a look
-			r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
+			r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 			late++
 			continue
 		}
 		leave, err := r.EnterMachine(ref, 8080)
 		if err != nil {
-			r.declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
+			r.Declined(err, hangar.CodeUnavailable, hangar.ReasonWrongState)
 			late++
 			continue
 		}

@@ -59,7 +59,7 @@ func TestMachineFiles(t *testing.T) {
 	}
 	r.must(unix.Mkfifo(filepath.Join(root, "srv/fifo"), 0o600))
 	r.must(unix.Mknod(filepath.Join(root, "srv/zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))))
-	volume := r.volume()
+	volume := r.NewVolume()
 	ref := r.create(nil, mounting(volume))
 	r.wait(ref, hangar.MachineStarted)
 	write(t, filepath.Join(r.disk.Dir, string(volume.ID), "www/page"), "of the volume")
@@ -84,7 +84,7 @@ func TestMachineFiles(t *testing.T) {
 		}
 	}
 	_, err := r.reads(hangar.MachineRef{App: "web", AppID: "web", ID: hangar.NewMachineID()}, "/srv/page.html")
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	r.Declined(err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 }
 
 func TestMachineFileSeeks(t *testing.T) {
@@ -117,7 +117,7 @@ func TestMachineFileSeeks(t *testing.T) {
 // and bounds how many are open.
 func TestMachineFilesEnd(t *testing.T) {
 	r := newRig(t)
-	volume := r.volume()
+	volume := r.NewVolume()
 	ref := r.create(nil, mounting(volume))
 	r.wait(ref, hangar.MachineStarted)
 	write(t, filepath.Join(r.disk.Dir, string(volume.ID), "page"), "page")
@@ -142,7 +142,7 @@ func TestMachineFilesEnd(t *testing.T) {
 		r.must(f.Close())
 	}
 	_, err := r.reads(ref, "/data0/page")
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 }
 
 // TestMachineFilesSwapped: a Machine that swaps a file or a directory for a link while it

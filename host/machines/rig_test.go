@@ -42,7 +42,7 @@ type faults func(op fake.Op, id hangar.MachineID) (time.Duration, error)
 
 // rig is an agent on a pretend host, which outlives it.
 type rig struct {
-	testing.TB
+	volumestest.Rig
 	dir     string
 	keys    *keyset.Keyset
 	world   *fake.World
@@ -54,7 +54,6 @@ type rig struct {
 	net     machines.Networks
 	disk    *volumestest.Disk
 	store   *volumestest.Archive
-	counts  *prometheus.Registry // of the agent that runs
 	vols    *volumestest.Rows
 	session *volumestest.Session // of the disk, the agent's
 	issuer  identities
@@ -78,7 +77,7 @@ func (r *rig) volumes() *volumes.Store   { return r.VolumeAgent.(*volumes.Store)
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: machines.NoNetwork{}, disk: volumestest.NewDisk(tb.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
+	r := &rig{Rig: volumestest.Rig{TB: tb}, dir: tb.TempDir(), images: newImages(tb), rows: &rows{}, net: machines.NoNetwork{}, disk: volumestest.NewDisk(tb.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
 	r.open()
 	tb.Cleanup(func() {
 		r.close()
@@ -135,7 +134,7 @@ func (r *rig) open() {
 		r.Fatal(err)
 	}
 	images := r.disk.Session()
-	r.counts = prometheus.NewRegistry()
+	r.Counts = prometheus.NewRegistry()
 	world := fake.NewWorld(filepath.Join(r.dir, "world"))
 	dead := make(chan struct{})
 	drv := fake.New(world, fake.Options{Faults: func(op fake.Op, id hangar.MachineID) (time.Duration, error) {
@@ -151,7 +150,7 @@ func (r *rig) open() {
 	a := host.New(host.Options{
 		Dir: r.dir, Host: hangar.Host{ID: "0000aaaa", Region: "loc", CPUs: 2, Memory: 8 << 30}, Driver: drv,
 		Images: r.images, Network: r.net, Local: sockets, Identity: &r.issuer, Layers: layers, Logs: l, Journal: j, Publisher: r.rows, View: r.view, Keys: r.openKeys(), Log: log,
-		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, ArchivePatience: r.archivePatience, Metrics: r.counts,
+		Devices: images, VolumePublisher: r.vols, VolumesPerMachine: 2, Archive: r.store, ArchivePatience: r.archivePatience, Metrics: r.Counts,
 		Space:            r.space,
 		MemoryOvercommit: r.overcommit, CPUOvercommit: r.overcommit,
 		Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
@@ -162,7 +161,7 @@ func (r *rig) open() {
 	if err := a.Open(ctx); err != nil {
 		r.Fatal(err)
 	}
-	r.Agent, r.world, r.session = a, world, images
+	r.Agent, r.Volumes, r.world, r.session = a, a, world, images
 	var once sync.Once
 	r.close = func() {
 		once.Do(func() {
@@ -452,7 +451,7 @@ func (p *rows) state(id hangar.MachineID) hangar.MachineState { return p.row(id)
 func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) hangar.MachineRef {
 	r.Helper()
 	spec := hangar.MachineSpec{
-		ID: hangar.NewMachineID(), Name: "m", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Network: 1, Region: "loc",
+		ID: hangar.NewMachineID(), Name: "m", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: volumestest.Org, Network: 1, Region: "loc",
 		Config: hangar.MachineConfig{Image: "web", Env: env, Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256}},
 	}
 	for _, e := range edit {

@@ -6,50 +6,9 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
-
-// drilled has a drill of the App "web" and waits for it.
-func (r *rig) drilled() hangar.VolumeDrill {
-	r.Helper()
-	drill, err := r.DrillVolumes(r.Context(), "web")
-	r.must(err)
-	if drill.App != "web" || !drill.Snapshot.Valid() || drill.StartedAt.IsZero() || !drill.FinishedAt.IsZero() {
-		r.Errorf("a new drill is %+v", drill)
-	}
-	return r.drillEnd()
-}
-
-// drillEnd waits until no drill is under way.
-func (r *rig) drillEnd() (drill hangar.VolumeDrill) {
-	r.Helper()
-	r.until(func() bool {
-		got, err := r.VolumeDrill(r.Context(), "web")
-		r.must(err)
-		drill = *got
-		return !drill.FinishedAt.IsZero()
-	})
-	return drill
-}
-
-// counted reads a counter or gauge of the agent that runs; 0 if it is not there.
-func (r *rig) counted(name string, labels ...string) float64 {
-	r.Helper()
-	families, err := r.counts.Gather()
-	r.must(err)
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			var values []string
-			for _, l := range m.GetLabel() {
-				values = append(values, l.GetValue())
-			}
-			if f.GetName() == name && strings.Join(values, " ") == strings.Join(labels, " ") {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return 0
-}
 
 // Whatever is wrong with a snapshot, its drill says so in the event, the metric and the
 // log of the App, and leaves nothing behind.
@@ -71,20 +30,20 @@ func TestDrillFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			ref := r.volume(raw)
+			ref := r.NewVolume(volumestest.Raw)
 			m := r.create(nil)
 			r.wait(m, hangar.MachineStarted)
 			r.disk.Write(ref.ID, 0, "data")
-			spoil(r, r.snapshot(ref).ID)
-			drill := r.drilled()
+			spoil(r, r.TakeSnapshot(ref).ID)
+			drill := r.Drilled()
 			if drill.Passed || drill.Fault == "" {
 				t.Errorf("drill %+v", drill)
 			}
 			if r.disk.Count() != 1 {
 				t.Errorf("%d images are left", r.disk.Count())
 			}
-			r.until(func() bool { return r.story(ref) == "create snapshot drill!" })
-			if r.counted("hangar_volume_drills_total", "web", "failed") != 1 || r.counted("hangar_volume_drills_total", "web", "passed") != 0 {
+			r.until(func() bool { return r.Story(ref) == "create snapshot drill!" })
+			if r.Counted("hangar_volume_drills_total", "web", "failed") != 1 || r.Counted("hangar_volume_drills_total", "web", "passed") != 0 {
 				t.Error("it was not counted")
 			}
 			if !r.logged(m, "DRILL FAILED: snapshot "+string(drill.Snapshot)) {
@@ -97,22 +56,22 @@ func TestDrillFails(t *testing.T) {
 // A damaged file system in an intact snapshot is a failure, too.
 func TestDrillChecksTheFileSystem(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
 	r.disk.Write(ref.ID, 0, "data")
-	r.snapshot(ref)
+	r.TakeSnapshot(ref)
 	r.disk.Inject(func(op string, id hangar.VolumeID) error {
 		if op == "check" {
 			return errors.New("inode 12 has a bad mode")
 		}
 		return nil
 	})
-	if drill := r.drilled(); drill.Passed || !strings.Contains(drill.Fault, "file system of the snapshot is damaged: inode 12") {
+	if drill := r.Drilled(); drill.Passed || !strings.Contains(drill.Fault, "file system of the snapshot is damaged: inode 12") {
 		t.Errorf("drill %+v", drill)
 	}
 	r.disk.Inject(nil)
-	if drill := r.drilled(); !drill.Passed {
+	if drill := r.Drilled(); !drill.Passed {
 		t.Errorf("drill %+v", drill)
 	}
 }
@@ -121,9 +80,9 @@ func TestDrillChecksTheFileSystem(t *testing.T) {
 // one that has its name.
 func TestFailedDrillOfLeftovers(t *testing.T) {
 	r := newRig(t)
-	theirs := r.volume(raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })
+	theirs := r.NewVolume(volumestest.Raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })
 	r.disk.Write(theirs.ID, 0, "data")
-	s := r.snapshot(theirs)
+	s := r.TakeSnapshot(theirs)
 	_, err := r.DestroyVolume(t.Context(), theirs)
 	r.must(err)
 	m := r.create(nil)

@@ -12,7 +12,7 @@ import (
 // answer: what was measured before is told.
 func TestLookAtStuckVolumes(t *testing.T) {
 	r := newRig(t)
-	ref, other := r.volume(), r.volume()
+	ref, other := r.NewVolume(), r.NewVolume()
 	r.wait(r.create(nil, mounting(ref, other)), hangar.MachineStarted)
 	r.disk.SetStuck(true)
 	defer r.disk.SetStuck(false)

@@ -15,13 +15,13 @@ func TestExtendVolume(t *testing.T) {
 	for _, online := range []bool{true, false} {
 		r := newRig(t)
 		r.disk.SetOnline(online)
-		ref := r.volume()
+		ref := r.NewVolume()
 		_, err := r.ExtendVolume(t.Context(), ref, 1) // as it is
 		r.must(err)
 		_, err = r.ExtendVolume(t.Context(), ref, 0)
-		r.declined(err, hangar.CodeInvalid, "", "size_gb must be greater than current")
+		r.Declined(err, hangar.CodeInvalid, "", "size_gb must be greater than current")
 		_, err = r.ExtendVolume(t.Context(), ref, hangar.MaxVolumeGB+1)
-		r.declined(err, hangar.CodeInvalid, "", "size_gb")
+		r.Declined(err, hangar.CodeInvalid, "", "size_gb")
 		row, err := r.ExtendVolume(t.Context(), ref, 2)
 		r.must(err)
 		if v := row.Volume; v.SizeGB != 2 || v.NeedsRestart || v.State != hangar.VolumeCreated {
@@ -43,7 +43,7 @@ func TestExtendVolume(t *testing.T) {
 			t.Errorf("the machine shows %+v", got.Config.Mounts)
 		}
 		r.must(r.RestartMachine(t.Context(), m, hangar.MachineRestart{}))
-		r.until(func() bool { v := r.look(ref); return !v.NeedsRestart && v.Usage.Total() == 4<<30 })
+		r.until(func() bool { v := r.Look(ref); return !v.NeedsRestart && v.Usage.Total() == 4<<30 })
 		r.disk.Inject(func(op string, _ hangar.VolumeID) error {
 			if op == "extend" {
 				return errors.New("no")
@@ -53,10 +53,10 @@ func TestExtendVolume(t *testing.T) {
 		if _, err := r.ExtendVolume(t.Context(), ref, 5); err == nil {
 			t.Error("a failure was not told")
 		}
-		if v := r.look(ref); v.State != hangar.VolumeCreated || v.SizeGB != 4 {
+		if v := r.Look(ref); v.State != hangar.VolumeCreated || v.SizeGB != 4 {
 			t.Errorf("after a failure: %+v", v)
 		}
-		if got := r.story(ref); got != "create extend attach format extend extend!" {
+		if got := r.Story(ref); got != "create extend attach format extend extend!" {
 			t.Errorf("events: %s", got)
 		}
 	}
@@ -65,7 +65,7 @@ func TestExtendVolume(t *testing.T) {
 func TestVolumesExtendThemselves(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetOnline(true)
-	ref := r.volume()
+	ref := r.NewVolume()
 	m := r.create(nil, mounting(ref), func(s *hangar.MachineSpec) {
 		mount := &s.Config.Mounts[0]
 		mount.ExtendThresholdPercent, mount.AddSizeGB, mount.SizeGBLimit = 80, 2, 4
@@ -80,8 +80,8 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	}
 	size := func(want int) {
 		t.Helper()
-		if v := r.look(ref); v.SizeGB != want {
-			t.Fatalf("it has %d GB, want %d: %s", v.SizeGB, want, r.story(ref))
+		if v := r.Look(ref); v.SizeGB != want {
+			t.Fatalf("it has %d GB, want %d: %s", v.SizeGB, want, r.Story(ref))
 		}
 	}
 	fill(79)
@@ -96,7 +96,7 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	size(4) // the limit
 	fill(95)
 	size(4)
-	if got := r.story(ref); got != "create attach format extend extend! extend extend!" {
+	if got := r.Story(ref); got != "create attach format extend extend! extend extend!" {
 		t.Errorf("events: %s", got)
 	}
 	events, err := r.VolumeEvents(t.Context(), ref)
@@ -105,7 +105,7 @@ func TestVolumesExtendThemselves(t *testing.T) {
 		t.Errorf("event %+v", e)
 	}
 	r.disk.SetOnline(false)
-	still := r.volume()
+	still := r.NewVolume()
 	n := r.create(nil, mounting(still), func(s *hangar.MachineSpec) {
 		mount := &s.Config.Mounts[0]
 		mount.ExtendThresholdPercent, mount.AddSizeGB = 50, 1
@@ -115,16 +115,16 @@ func TestVolumesExtendThemselves(t *testing.T) {
 	for range 3 {
 		r.volumes().Tend(t.Context(), told)
 	}
-	if v := r.look(still); v.SizeGB != 2 || !v.NeedsRestart {
+	if v := r.Look(still); v.SizeGB != 2 || !v.NeedsRestart {
 		t.Errorf("without online growth: %+v", v)
 	}
 }
 
 func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	_, err := r.UndeleteVolume(t.Context(), ref)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "'created'")
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "'created'")
 	for range 2 {
 		row, err := r.DestroyVolume(t.Context(), ref)
 		r.must(err)
@@ -153,7 +153,7 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	})
 	r.ahead.Add(int64(hangar.VolumeGrace + time.Second))
 	r.volumes().Purge(t.Context())
-	if v := r.look(ref); v.State != hangar.VolumeDestroying {
+	if v := r.Look(ref); v.State != hangar.VolumeDestroying {
 		t.Errorf("while its image cannot be removed: %+v", v)
 	}
 	r.disk.Inject(nil)
@@ -168,7 +168,7 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 
 func TestKeysOfVolumesAreResealed(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	before, _ := r.disk.Get(ref.ID)
 	rotation, err := r.keys.Rotate(t.Context(), r.Reseal)
 	r.must(err)
@@ -185,7 +185,7 @@ func TestKeysOfVolumesAreResealed(t *testing.T) {
 
 func TestSuspendClosesVolumes(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
 	r.exec(m, "incr")
@@ -212,10 +212,10 @@ func TestSuspendClosesVolumes(t *testing.T) {
 // and others are not.
 func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 	r := newRig(t)
-	first := r.volume()
+	first := r.NewVolume()
 	_, err := r.keys.Rotate(t.Context(), func(ctx context.Context) (int, error) {
 		n, err := r.Reseal(ctx)
-		r.volume() // with the new key already
+		r.NewVolume() // with the new key already
 		r.crash()
 		return n, errors.Join(err, volumestest.ErrDead)
 	})
@@ -226,7 +226,7 @@ func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 	if !r.keys.Interrupted() {
 		t.Error("nobody knows of the rotation any more")
 	}
-	second := r.volume()
+	second := r.NewVolume()
 	_, err = r.keys.Rotate(t.Context(), r.Reseal)
 	r.must(err)
 	for _, ref := range []hangar.VolumeRef{first, second} {

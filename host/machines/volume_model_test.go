@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // TestVolumesAgainstModel asks random things of volumes and their Machines, while the
@@ -126,7 +127,7 @@ func (k *keeper) agreed(rt *rapid.T, err error) bool {
 
 func (k *keeper) make(rt *rapid.T) func() {
 	ref := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
-	spec := hangar.VolumeSpec{ID: ref.ID, Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
+	spec := hangar.VolumeSpec{ID: ref.ID, Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: volumestest.Org, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
 	spec.Encrypted = rapid.Bool().Draw(rt, "encrypted")
 	return func() {
 		_, err := k.CreateVolume(context.Background(), spec)
@@ -138,7 +139,7 @@ func (k *keeper) make(rt *rapid.T) func() {
 
 func (k *keeper) extend(rt *rapid.T) func() {
 	ref, v := k.pick(rt, func(v *kept) bool { return !v.destroyed && v.size < 5 })
-	size := k.look(ref).SizeGB + 1
+	size := k.Look(ref).SizeGB + 1
 	return func() {
 		if _, err := k.ExtendVolume(context.Background(), ref, size); k.agreed(rt, err) {
 			v.size = size
@@ -190,7 +191,7 @@ func (k *keeper) leave(rt *rapid.T) func() {
 func (k *keeper) destroy(rt *rapid.T) func() {
 	ref, v := k.pick(rt, func(v *kept) bool { return !v.destroyed })
 	return func() {
-		if k.look(ref).AttachedMachine != "" {
+		if k.Look(ref).AttachedMachine != "" {
 			_, err := k.DestroyVolume(context.Background(), ref)
 			if hangar.ReasonOf(err) != hangar.ReasonVolumeAttached && !k.killed {
 				rt.Fatalf("destroy an attached volume: %v", err)
@@ -237,14 +238,14 @@ func (k *keeper) check(rt *rapid.T) {
 			k.volumes[ref] = &kept{size: 1}
 		}
 		v := k.volumes[ref]
-		if by := k.look(ref).AttachedMachine; by != "" {
+		if by := k.Look(ref).AttachedMachine; by != "" {
 			k.wait(hangar.MachineRef{App: "web", AppID: "web", ID: by}, hangar.WaitSettled)
 		}
 		k.until(func() bool {
-			state := k.look(ref).State
+			state := k.Look(ref).State
 			return state != hangar.VolumeCreating && state != hangar.VolumeExtending
 		})
-		now := k.look(ref)
+		now := k.Look(ref)
 		if now.State.Gone() != v.destroyed && !k.killed {
 			rt.Fatalf("volume %s is %s, destroyed: %t", ref.ID, now.State, v.destroyed)
 		}

@@ -13,48 +13,6 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// testOrg is the id of the organization of the tests' volumes.
-const testOrg = "0b1c5f7e"
-
-// volume makes a volume.
-func (r *rig) volume(edit ...func(*hangar.VolumeSpec)) hangar.VolumeRef {
-	r.Helper()
-	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Region: "loc", SizeGB: 1, Encrypted: true,
-		FSType: hangar.FSExt4, SnapshotRetention: 5, AutoBackup: true,
-	}
-	for _, e := range edit {
-		e(&spec)
-	}
-	row, err := r.CreateVolume(r.Context(), spec)
-	r.must(err)
-	return row.Volume.Ref()
-}
-
-// look returns a volume as others see it.
-func (r *rig) look(ref hangar.VolumeRef) hangar.Volume {
-	r.Helper()
-	row, err := r.VolumeRow(r.Context(), ref)
-	r.must(err)
-	return row.Volume
-}
-
-// story is the volume's events, oldest first.
-func (r *rig) story(ref hangar.VolumeRef) string {
-	r.Helper()
-	events, err := r.VolumeEvents(r.Context(), ref)
-	r.must(err)
-	var words []string
-	for _, e := range slices.Backward(events) {
-		word := string(e.Type)
-		if e.Fault != "" {
-			word += "!"
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, " ")
-}
-
 // mounting has a Machine mount volumes at /data0 and so on.
 func mounting(refs ...hangar.VolumeRef) func(*hangar.MachineSpec) {
 	return func(s *hangar.MachineSpec) {
@@ -64,23 +22,11 @@ func mounting(refs ...hangar.VolumeRef) func(*hangar.MachineSpec) {
 	}
 }
 
-func (r *rig) declined(err error, code hangar.Code, reason string, words ...string) {
-	r.Helper()
-	if hangar.CodeOf(err) != code || hangar.ReasonOf(err) != reason {
-		r.Fatalf("error %v: %s %s, want %s %s", err, hangar.CodeOf(err), hangar.ReasonOf(err), code, reason)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			r.Errorf("error %q does not say %q", err, w)
-		}
-	}
-}
-
 func small() *hangar.Guest { return &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256} }
 
 func TestMachineClaimsItsVolume(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 2 })
+	ref := r.NewVolume(func(s *hangar.VolumeSpec) { s.SizeGB = 2 })
 	claim := func(id hangar.VolumeID, app hangar.AppName, edit ...func(*hangar.MachineSpec)) error {
 		spec := hangar.MachineSpec{
 			ID: hangar.NewMachineID(), Name: "other", App: app, AppID: hangar.AppID(app), Org: hangar.OrgPersonal, Network: 1, Region: "loc",
@@ -92,24 +38,24 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 		_, err := r.CreateMachine(t.Context(), spec)
 		return err
 	}
-	r.declined(claim(hangar.NewVolumeID(), "web"), hangar.CodeInvalid, hangar.ReasonVolumeNotFound, "volume not found", "config.mounts[0].volume")
-	r.declined(claim(ref.ID, "other"), hangar.CodeInvalid, hangar.ReasonVolumeNotFound)
-	raw := r.volume(func(s *hangar.VolumeSpec) { s.FSType = hangar.FSRaw })
-	r.declined(claim(raw.ID, "web"), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts[0].volume", "raw block device")
-	r.declined(claim(ref.ID, "web", mounting(ref)), hangar.CodeInvalid, hangar.ReasonBadConfig, "mounted twice")
-	r.declined(claim(ref.ID, "web", mounting(r.volume(), r.volume())), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts", "2 that")
+	r.Declined(claim(hangar.NewVolumeID(), "web"), hangar.CodeInvalid, hangar.ReasonVolumeNotFound, "volume not found", "config.mounts[0].volume")
+	r.Declined(claim(ref.ID, "other"), hangar.CodeInvalid, hangar.ReasonVolumeNotFound)
+	raw := r.NewVolume(func(s *hangar.VolumeSpec) { s.FSType = hangar.FSRaw })
+	r.Declined(claim(raw.ID, "web"), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts[0].volume", "raw block device")
+	r.Declined(claim(ref.ID, "web", mounting(ref)), hangar.CodeInvalid, hangar.ReasonBadConfig, "mounted twice")
+	r.Declined(claim(ref.ID, "web", mounting(r.NewVolume(), r.NewVolume())), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts", "2 that")
 
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
-	r.declined(claim(ref.ID, "web"), hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached, "volume already claimed by machine "+string(m.ID))
+	r.Declined(claim(ref.ID, "web"), hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached, "volume already claimed by machine "+string(m.ID))
 	_, err := r.DestroyVolume(t.Context(), ref)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached, "volume is currently bound to machine: "+string(m.ID))
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonVolumeAttached, "volume is currently bound to machine: "+string(m.ID))
 	got, err := r.Machine(t.Context(), m)
 	r.must(err)
 	if want := (hangar.Mount{Volume: string(ref.ID), Path: "/data0", Name: "data", SizeGB: 2, Encrypted: true}); got.Config.Mounts[0] != want {
 		t.Errorf("mount %+v, want %+v", got.Config.Mounts[0], want)
 	}
-	v := r.look(ref)
+	v := r.Look(ref)
 	if v.AttachedMachine != m.ID || v.Usage.FSType != hangar.FSExt4 || v.Usage.Total() != 2<<30 {
 		t.Errorf("volume %+v", v)
 	}
@@ -118,8 +64,8 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 		_, err := r.UpdateMachine(t.Context(), m, hangar.MachineUpdate{Config: hangar.MachineConfig{Image: "web", Guest: small(), Mounts: mounts}})
 		return err
 	}
-	r.declined(update(), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts", string(ref.ID))
-	r.declined(update(hangar.Mount{Volume: string(r.volume().ID), Path: "/data"}), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts")
+	r.Declined(update(), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts", string(ref.ID))
+	r.Declined(update(hangar.Mount{Volume: string(r.NewVolume().ID), Path: "/data"}), hangar.CodeInvalid, hangar.ReasonBadConfig, "config.mounts")
 	r.must(update(hangar.Mount{Volume: string(ref.ID), Path: "/elsewhere"}))
 	r.wait(m, hangar.MachineStarted)
 	got, err = r.Machine(t.Context(), m)
@@ -133,15 +79,15 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 	if im, _ := r.disk.Get(ref.ID); im.Open {
 		t.Error("the volume of a stopped machine is open")
 	}
-	if v := r.look(ref); v.AttachedMachine != m.ID || v.Usage.Total() != 2<<30 {
+	if v := r.Look(ref); v.AttachedMachine != m.ID || v.Usage.Total() != 2<<30 {
 		t.Errorf("volume of a stopped machine: %+v", v)
 	}
 	r.must(r.DestroyMachine(t.Context(), m, hangar.MachineDestroy{}))
 	r.wait(m, hangar.MachineDestroyed)
-	if v := r.look(ref); v.AttachedMachine != "" {
+	if v := r.Look(ref); v.AttachedMachine != "" {
 		t.Errorf("volume of a destroyed machine: %+v", v)
 	}
-	if got := r.story(ref); got != "create attach format detach" {
+	if got := r.Story(ref); got != "create attach format detach" {
 		t.Errorf("events: %s", got)
 	}
 	r.must(claim(ref.ID, "web"))
@@ -150,7 +96,7 @@ func TestMachineClaimsItsVolume(t *testing.T) {
 func TestDamagedVolumeIsNotMounted(t *testing.T) {
 	for _, broken := range []error{devices.ErrForeign, devices.ErrUnrepairable} {
 		r := newRig(t)
-		ref := r.volume()
+		ref := r.NewVolume()
 		m := r.create(nil, mounting(ref), func(s *hangar.MachineSpec) { s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways} })
 		r.wait(m, hangar.MachineStarted)
 		r.must(r.StopMachine(t.Context(), m, hangar.MachineStop{}))
@@ -164,7 +110,7 @@ func TestDamagedVolumeIsNotMounted(t *testing.T) {
 		if e := r.newest(m); !strings.Contains(e.Request.Error, broken.Error()) {
 			t.Errorf("newest event %+v", e.Request)
 		}
-		if got := r.story(ref); got != "create attach format damaged!" {
+		if got := r.Story(ref); got != "create attach format damaged!" {
 			t.Errorf("events: %s", got)
 		}
 		r.until(func() bool { im, _ := r.disk.Get(ref.ID); return !im.Open })
@@ -175,13 +121,13 @@ func TestDamagedVolumeIsNotMounted(t *testing.T) {
 
 func TestLostVolumeEndsTheMachine(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	m := r.create(nil, mounting(ref))
 	r.wait(m, hangar.MachineStarted)
 	boot := r.world.Boot(m.ID)
 	r.disk.Lose(ref.ID)
 	r.until(func() bool { return r.state(m) == hangar.MachineStarted && r.world.Boot(m.ID) != boot })
-	if got := r.story(ref); got != "create attach format lost! repair" {
+	if got := r.Story(ref); got != "create attach format lost! repair" {
 		t.Errorf("events: %s", got)
 	}
 	events, err := r.MachineEvents(t.Context(), m, 10)
@@ -199,7 +145,7 @@ func TestVolumeLostAfterTheProgramEnded(t *testing.T) {
 	for name, onClose := range map[string]error{"seen when it is closed": nil, "closing fails": errors.New("input/output error")} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			ref := r.volume()
+			ref := r.NewVolume()
 			m := r.create(nil, mounting(ref))
 			r.wait(m, hangar.MachineStarted)
 			boot := r.world.Boot(m.ID)
@@ -213,7 +159,7 @@ func TestVolumeLostAfterTheProgramEnded(t *testing.T) {
 			})
 			r.must(r.world.Crash(m.ID, driver.Exit{Code: 1}))
 			r.until(func() bool { return r.state(m) == hangar.MachineStarted && r.world.Boot(m.ID) != boot })
-			if got := r.story(ref); got != "create attach format lost! repair" {
+			if got := r.Story(ref); got != "create attach format lost! repair" {
 				t.Errorf("events: %s", got)
 			}
 		})
@@ -224,7 +170,7 @@ func TestRestartOfTheDaemonKeepsWhatIsUsed(t *testing.T) {
 	for name, end := range map[string]func(r *rig){"close": func(r *rig) { r.close() }, "kill": func(r *rig) { r.crash() }} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			used, resting, lost := r.volume(), r.volume(), r.volume()
+			used, resting, lost := r.NewVolume(), r.NewVolume(), r.NewVolume()
 			m := r.create(nil, mounting(used))
 			idle := r.create(nil, mounting(resting))
 			doomed := r.create(nil, mounting(lost))
@@ -245,11 +191,11 @@ func TestRestartOfTheDaemonKeepsWhatIsUsed(t *testing.T) {
 				t.Error("the volume of a machine at rest is open")
 			}
 			r.until(func() bool { return r.state(doomed) == hangar.MachineStarted && r.world.Boot(doomed.ID) != boot })
-			if got := r.story(lost); !strings.Contains(got, "lost!") {
+			if got := r.Story(lost); !strings.Contains(got, "lost!") {
 				t.Errorf("events: %s", got)
 			}
 			r.disk.Lose(used.ID)
-			r.until(func() bool { return strings.Contains(r.story(used), "lost! repair") })
+			r.until(func() bool { return strings.Contains(r.Story(used), "lost! repair") })
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 // A snapshot that is under way when the daemon is restarted is taken by the next one,
@@ -18,12 +19,12 @@ func TestSnapshotPutOff(t *testing.T) {
 	for name, left := range map[string]bool{"nothing was stored": false, "all was stored": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			ref := r.volume(raw)
+			ref := r.NewVolume(volumestest.Raw)
 			r.disk.Write(ref.ID, 0, "before")
-			g := r.gate("write")
+			g := r.store.Hold("write")
 			s, err := r.CreateSnapshot(t.Context(), ref)
 			r.must(err)
-			<-g.reached
+			<-g.Reached
 			r.close()
 			if left {
 				r.store.Put(archive.Entry{Meta: archive.Meta{ID: s.ID, Volume: ref.ID}, VolumeSize: 1 << 30})
@@ -31,18 +32,18 @@ func TestSnapshotPutOff(t *testing.T) {
 			r.disk.Write(ref.ID, 0, "after!")
 			r.store.Intercept(nil)
 			r.open()
-			if got := r.finished(ref, s.ID); got.State != hangar.SnapshotCreated || got.Fault != "" {
+			if got := r.Finished(ref, s.ID); got.State != hangar.SnapshotCreated || got.Fault != "" {
 				t.Errorf("snapshot %+v", got)
 			}
-			if got := r.story(ref); got != "create snapshot" {
+			if got := r.Story(ref); got != "create snapshot" {
 				t.Errorf("events: %s", got)
 			}
-			copied := r.restored(s.ID)
-			r.usable(copied)
+			copied := r.Restored(s.ID)
+			r.Usable(copied)
 			if got := r.disk.Read(copied.ID, 0, 6); got != "after!" {
 				t.Errorf("the snapshot has %q", got)
 			}
-			next := r.snapshot(ref)
+			next := r.TakeSnapshot(ref)
 			if base := r.store.Base(next.ID); base == nil || base.ID != s.ID || base.Changed.Length() != 0 {
 				t.Errorf("the next one builds on %+v", base)
 			}
@@ -54,25 +55,25 @@ func TestSnapshotPutOff(t *testing.T) {
 // has it back has one that failed.
 func TestDestroyWhileRestoring(t *testing.T) {
 	r := newRig(t)
-	from := r.volume(raw, onDemand)
+	from := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 	r.disk.Write(from.ID, 0, "data")
-	s := r.snapshot(from)
-	g := r.gate("read")
-	ref := r.restored(s.ID, func(s *hangar.VolumeSpec) { s.SizeGB = 90 })
-	<-g.reached
-	if v := r.look(ref); v.State != hangar.VolumeRestoring {
+	s := r.TakeSnapshot(from)
+	g := r.store.Hold("read")
+	ref := r.Restored(s.ID, func(s *hangar.VolumeSpec) { s.SizeGB = 90 })
+	<-g.Reached
+	if v := r.Look(ref); v.State != hangar.VolumeRestoring {
 		t.Fatalf("volume %+v", v)
 	}
 	_, err := r.DestroyVolume(t.Context(), ref)
 	r.must(err)
 	r.until(func() bool { _, ok := r.disk.Get(ref.ID); return !ok })
-	if v := r.look(ref); v.State != hangar.VolumePendingDestroy {
+	if v := r.Look(ref); v.State != hangar.VolumePendingDestroy {
 		t.Errorf("volume %+v", v)
 	}
-	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 90 }) // of the 100 that there are
+	r.NewVolume(func(s *hangar.VolumeSpec) { s.SizeGB = 90 }) // of the 100 that there are
 	_, err = r.UndeleteVolume(t.Context(), ref)
 	r.must(err)
-	if v := r.look(ref); v.State != hangar.VolumeFailed {
+	if v := r.Look(ref); v.State != hangar.VolumeFailed {
 		t.Errorf("undeleted it is %+v", v)
 	}
 	events, err := r.VolumeEvents(t.Context(), ref)
@@ -86,15 +87,15 @@ func TestDestroyWhileRestoring(t *testing.T) {
 	r.ahead.Add(int64(25 * time.Hour))
 	r.Purge(t.Context())
 	_, err = r.VolumeRow(t.Context(), ref)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	r.Declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 }
 
 // Whoever waits for a volume to be filled can see what it waits for, once.
 func TestRestoreTellsWhyItWaits(t *testing.T) {
 	r := newRig(t)
-	from := r.volume(raw)
+	from := r.NewVolume(volumestest.Raw)
 	r.disk.Write(from.ID, 0, "data")
-	s := r.snapshot(from)
+	s := r.TakeSnapshot(from)
 	var failed atomic.Int32
 	r.store.Intercept(func(_ context.Context, op string, _ hangar.SnapshotID) error {
 		if op == "read" && failed.Add(1) <= 2 {
@@ -102,22 +103,22 @@ func TestRestoreTellsWhyItWaits(t *testing.T) {
 		}
 		return nil
 	})
-	ref := r.restored(s.ID)
-	r.until(func() bool { return r.story(ref) == "create restore!" })
+	ref := r.Restored(s.ID)
+	r.until(func() bool { return r.Story(ref) == "create restore!" })
 	events, err := r.VolumeEvents(t.Context(), ref)
 	r.must(err)
 	if e := events[0]; e.Fault != "the archive of snapshots cannot be read" || e.Snapshot != s.ID {
 		t.Errorf("event %+v", e)
 	}
-	if v := r.usable(ref); v.State != hangar.VolumeCreated || r.story(ref) != "create restore! restore" {
-		t.Errorf("volume %+v: %s", v, r.story(ref))
+	if v := r.Usable(ref); v.State != hangar.VolumeCreated || r.Story(ref) != "create restore! restore" {
+		t.Errorf("volume %+v: %s", v, r.Story(ref))
 	}
 }
 
 // However often snapshots fail, few of those are kept in mind.
 func TestFailedSnapshotsAreFew(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume(raw, onDemand)
+	ref := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 	r.store.Intercept(func(_ context.Context, op string, _ hangar.SnapshotID) error {
 		if op == "write" {
 			return errors.New("10.0.0.1:9000/bucket: connection refused")
@@ -125,7 +126,7 @@ func TestFailedSnapshotsAreFew(t *testing.T) {
 		return nil
 	})
 	for range 40 {
-		if s := r.snapshot(ref); s.State != hangar.SnapshotFailed || s.Fault != "the archive of snapshots cannot be written" {
+		if s := r.TakeSnapshot(ref); s.State != hangar.SnapshotFailed || s.Fault != "the archive of snapshots cannot be written" {
 			t.Fatalf("snapshot %+v", s)
 		}
 	}
@@ -144,10 +145,10 @@ func TestTryArchive(t *testing.T) {
 	r.store.SetAway(errors.New("access denied"))
 	r.TryArchive(t.Context())
 	r.store.SetAway(nil)
-	ref := r.volume(raw)
+	ref := r.NewVolume(volumestest.Raw)
 	s, err := r.CreateSnapshot(t.Context(), ref)
 	r.must(err)
-	if got := r.finished(ref, s.ID); got.State != hangar.SnapshotCreated {
+	if got := r.Finished(ref, s.ID); got.State != hangar.SnapshotCreated {
 		t.Errorf("snapshot %+v", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 func TestExtensionGoesOnAfterACrash(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	reached := make(chan struct{})
 	dead := make(chan struct{})
 	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
@@ -25,11 +25,11 @@ func TestExtensionGoesOnAfterACrash(t *testing.T) {
 		done <- err
 	}()
 	<-reached
-	if v := r.look(ref); v.State != hangar.VolumeExtending || v.SizeGB != 1 {
+	if v := r.Look(ref); v.State != hangar.VolumeExtending || v.SizeGB != 1 {
 		t.Errorf("while it is extended: %+v", v)
 	}
 	_, err := r.ExtendVolume(t.Context(), ref, 5)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 	crashed := make(chan struct{})
 	go func() { r.crash(); close(crashed) }()
 	<-time.After(50 * time.Millisecond)
@@ -38,7 +38,7 @@ func TestExtensionGoesOnAfterACrash(t *testing.T) {
 	<-done
 	r.disk.Inject(nil)
 	r.open()
-	r.until(func() bool { v := r.look(ref); return v.State == hangar.VolumeCreated && v.SizeGB == 3 })
+	r.until(func() bool { v := r.Look(ref); return v.State == hangar.VolumeCreated && v.SizeGB == 3 })
 	if im, _ := r.disk.Get(ref.ID); im.Spec.Size != 3<<30 || im.Open {
 		t.Errorf("image %+v", im)
 	}
@@ -46,7 +46,7 @@ func TestExtensionGoesOnAfterACrash(t *testing.T) {
 
 func TestUpdateVolume(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume()
+	ref := r.NewVolume()
 	days, off := 9, false
 	row, err := r.UpdateVolume(t.Context(), ref, hangar.VolumeUpdate{SnapshotRetention: &days, AutoBackup: &off})
 	r.must(err)
@@ -55,7 +55,7 @@ func TestUpdateVolume(t *testing.T) {
 	}
 	_, err = r.UpdateVolume(t.Context(), ref, hangar.VolumeUpdate{SnapshotRetention: &days})
 	r.must(err)
-	if got := r.story(ref); got != "create update" {
+	if got := r.Story(ref); got != "create update" {
 		t.Errorf("events: %s", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
 func of(org hangar.OrgID, sizeGB int) func(*hangar.VolumeSpec) {
@@ -18,7 +19,7 @@ func of(org hangar.OrgID, sizeGB int) func(*hangar.VolumeSpec) {
 // destroyed makes a volume and destroys it, a second after the one before.
 func (r *rig) destroyed(org hangar.OrgID, sizeGB int) hangar.VolumeRef {
 	r.Helper()
-	ref := r.volume(of(org, sizeGB))
+	ref := r.NewVolume(of(org, sizeGB))
 	r.ahead.Add(int64(time.Second))
 	_, err := r.DestroyVolume(r.Context(), ref)
 	r.must(err)
@@ -41,24 +42,24 @@ func (r *rig) isGone(ref hangar.VolumeRef) bool {
 func TestDestroyedVolumesGiveWay(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(10 << 30)
-	kept := r.volume(of("calm", 1))
+	kept := r.NewVolume(of("calm", 1))
 	oldest := r.destroyed("calm", 2)
 	first := r.destroyed("greedy", 3)
 	second := r.destroyed("greedy", 3)
 	pending := func(refs ...hangar.VolumeRef) {
 		t.Helper()
 		for _, ref := range refs {
-			if v := r.look(ref); v.State != hangar.VolumePendingDestroy {
+			if v := r.Look(ref); v.State != hangar.VolumePendingDestroy {
 				t.Errorf("volume of %s with %d GB is %s", v.App, v.SizeGB, v.State)
 			}
 		}
 	}
 	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), Org: "greedy", OrgID: "greedy", App: "greedy", AppID: "greedy", SizeGB: 10})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 	pending(oldest, first, second) // nothing is destroyed for what does not fit anyway
-	r.volume(of("greedy", 1))      // there is room
+	r.NewVolume(of("greedy", 1))   // there is room
 	pending(oldest, first, second)
-	r.volume(of("greedy", 2)) // its own goes before an older one of another organization
+	r.NewVolume(of("greedy", 2)) // its own goes before an older one of another organization
 	if !r.isGone(first) {
 		t.Error("the oldest destroyed volume of the organization is still there")
 	}
@@ -69,14 +70,14 @@ func TestDestroyedVolumesGiveWay(t *testing.T) {
 		t.Error("the destroyed volume of the organization that extends one is still there")
 	}
 	pending(second)
-	r.volume(of("third", 2)) // 7 of 10 GB are promised, and 3 are of what is destroyed
+	r.NewVolume(of("third", 2)) // 7 of 10 GB are promised, and 3 are of what is destroyed
 	if !r.isGone(second) {
 		t.Error("nothing of another organization has given way")
 	}
 	if im, ok := r.disk.Get(second.ID); ok {
 		t.Errorf("its image is still there: %+v", im)
 	}
-	if v := r.look(kept); v.State != hangar.VolumeCreated || v.SizeGB != 4 {
+	if v := r.Look(kept); v.State != hangar.VolumeCreated || v.SizeGB != 4 {
 		t.Errorf("a volume in use: %+v", v)
 	}
 	_, err = r.UndeleteVolume(t.Context(), second)
@@ -89,7 +90,7 @@ func TestDestroyedVolumesGiveWay(t *testing.T) {
 func TestReadVolumesDoNotGiveWay(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(4 << 30)
-	ref := r.volume(of("greedy", 4), raw)
+	ref := r.NewVolume(of("greedy", 4), volumestest.Raw)
 	r.disk.Write(ref.ID, 0, "content")
 	reading, done := make(chan struct{}), make(chan struct{})
 	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
@@ -106,15 +107,15 @@ func TestReadVolumesDoNotGiveWay(t *testing.T) {
 	r.must(err)
 	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Org: "calm", OrgID: "calm", App: "calm", AppID: "calm", SizeGB: 4, FSType: hangar.FSExt4}
 	_, err = r.CreateVolume(t.Context(), spec)
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 	_, err = r.PurgeVolume(t.Context(), ref)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
-	if v := r.look(ref); v.State != hangar.VolumePendingDestroy {
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	if v := r.Look(ref); v.State != hangar.VolumePendingDestroy {
 		t.Errorf("while it is read: %s", v.State)
 	}
 	r.disk.Inject(nil)
 	close(done)
-	if s := r.finished(ref, s.ID); s.State != hangar.SnapshotCreated {
+	if s := r.Finished(ref, s.ID); s.State != hangar.SnapshotCreated {
 		t.Errorf("the snapshot: %+v", s)
 	}
 	r.until(func() bool { _, err := r.CreateVolume(t.Context(), spec); return err == nil })
@@ -128,7 +129,7 @@ func TestReadVolumesDoNotGiveWay(t *testing.T) {
 func TestKillWhileVolumesGiveWay(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(4 << 30)
-	kept, pending := r.volume(of("calm", 1)), r.destroyed("calm", 1)
+	kept, pending := r.NewVolume(of("calm", 1)), r.destroyed("calm", 1)
 	victim := r.destroyed("greedy", 2)
 	reached, dead := make(chan struct{}), make(chan struct{})
 	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
@@ -162,12 +163,12 @@ func TestKillWhileVolumesGiveWay(t *testing.T) {
 	if _, ok := r.disk.Get(victim.ID); ok {
 		t.Error("its image is still there")
 	}
-	if a, b := r.look(kept), r.look(pending); a.State != hangar.VolumeCreated || b.State != hangar.VolumePendingDestroy {
+	if a, b := r.Look(kept), r.Look(pending); a.State != hangar.VolumeCreated || b.State != hangar.VolumePendingDestroy {
 		t.Errorf("other volumes are %s and %s", a.State, b.State)
 	}
 	_, err := r.UndeleteVolume(t.Context(), pending)
 	r.must(err)
-	r.volume(of("greedy", 2))
+	r.NewVolume(of("greedy", 2))
 }
 
 // TestVolumesGiveWayToManyAtOnce: of many that ask at once for the room of destroyed volumes,
@@ -195,16 +196,11 @@ func TestVolumesGiveWayToManyAtOnce(t *testing.T) {
 	n := 0
 	for err := range refused {
 		n++
-		r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+		r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 	}
 	if n != 4 {
 		t.Errorf("%d of 12 were refused where 8 fit", n)
 	}
-}
-
-// errQuota is what the ledger of an organization answers.
-func errQuota(row *hangar.VolumeRow) error {
-	return hangar.QuotaExceeded(row.Org, hangar.QuotaVolumeGB, 1, 1, 1)
 }
 
 // TestFailedExtensionIsNotCounted: what was claimed for an extension that finds no room is
@@ -212,9 +208,9 @@ func errQuota(row *hangar.VolumeRow) error {
 func TestFailedExtensionIsNotCounted(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(2 << 30)
-	ref := r.volume()
+	ref := r.NewVolume()
 	_, err := r.ExtendVolume(t.Context(), ref, 4)
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 	if got := r.vols.Sizes(); len(got) != 2 || got[0] != 4 || got[1] != 1 {
 		t.Errorf("claimed: %v", got)
 	}
@@ -224,10 +220,10 @@ func TestFailedExtensionIsNotCounted(t *testing.T) {
 // owner learns why; it is taken once there is room again.
 func TestDailySnapshotsStayWithinTheQuota(t *testing.T) {
 	r := newRig(t)
-	ref := r.volume(raw)
-	r.vols.Answer(errQuota)
+	ref := r.NewVolume(volumestest.Raw)
+	r.vols.Answer(volumestest.OverQuota)
 	_, err := r.CreateSnapshot(t.Context(), ref)
-	r.declined(err, hangar.CodeExhausted, hangar.ReasonQuota)
+	r.Declined(err, hangar.CodeExhausted, hangar.ReasonQuota)
 	r.ahead.Add(int64(24 * time.Hour))
 	for range 3 {
 		r.Round(t.Context())
@@ -237,7 +233,7 @@ func TestDailySnapshotsStayWithinTheQuota(t *testing.T) {
 	if len(list) != 1 || list[0].State != hangar.SnapshotFailed || list[0].Fault == "" {
 		t.Errorf("beyond the quota: %+v", list)
 	}
-	if got := r.story(ref); got != "create snapshot!" {
+	if got := r.Story(ref); got != "create snapshot!" {
 		t.Errorf("events: %s", got)
 	}
 	r.vols.Answer(nil)
@@ -245,7 +241,7 @@ func TestDailySnapshotsStayWithinTheQuota(t *testing.T) {
 	r.Round(t.Context())
 	list, err = r.Snapshots(t.Context(), ref)
 	r.must(err)
-	if len(list) != 2 || r.finished(ref, list[0].ID).State != hangar.SnapshotCreated {
+	if len(list) != 2 || r.Finished(ref, list[0].ID).State != hangar.SnapshotCreated {
 		t.Errorf("with a larger quota: %+v", list)
 	}
 }

@@ -39,14 +39,13 @@ func (noMachines) Memory() (capacity, left int64)              { return 8 << 30,
 
 // rig is a Store on a pretend disk, which outlives it.
 type rig struct {
-	testing.TB
+	volumestest.Rig
 	dir     string
 	disk    *volumestest.Disk
 	session *volumestest.Session // of the disk, the Store's
 	store   *volumestest.Archive
 	vols    *volumestest.Rows
-	counts  *prometheus.Registry // of the Store that is open
-	ahead   atomic.Int64         // nanoseconds by which the Store's clock is
+	ahead   atomic.Int64 // nanoseconds by which the Store's clock is
 
 	archivePatience time.Duration // set before open
 
@@ -57,7 +56,7 @@ type rig struct {
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), disk: volumestest.NewDisk(tb.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
+	r := &rig{Rig: volumestest.Rig{TB: tb}, dir: tb.TempDir(), disk: volumestest.NewDisk(tb.TempDir()), store: volumestest.NewArchive(), vols: &volumestest.Rows{}}
 	r.open()
 	tb.Cleanup(func() {
 		r.close()
@@ -87,16 +86,16 @@ func (r *rig) open() {
 	}
 	r.must(err)
 	session := r.disk.Session()
-	r.counts = prometheus.NewRegistry()
+	r.Counts = prometheus.NewRegistry()
 	s := volumes.New(volumes.Options{
 		Host: "0000aaaa", Driver: "fake", Machines: noMachines{}, Devices: session, Journal: j, Logs: l, Keys: keys, Publisher: r.vols, Archive: r.store,
-		Metrics: r.counts, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, PerMachine: 2,
+		Metrics: r.Counts, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, PerMachine: 2,
 		ArchivePatience: r.archivePatience,
 	})
 	r.must(s.Open(ctx))
 	r.must(s.Sweep(ctx))
 	r.must(s.Run())
-	r.Store, r.session = s, session
+	r.Store, r.Volumes, r.session = s, s, session
 	working, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.Purge(working) })

@@ -140,7 +140,7 @@ func (l *librarian) add(rt *rapid.T, content string, edit func(*hangar.VolumeSpe
 		rt.Skip("there are enough volumes")
 	}
 	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", FSType: hangar.FSRaw,
+		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: volumestest.Org, Region: "loc", FSType: hangar.FSRaw,
 		SnapshotRetention: rapid.IntRange(1, 3).Draw(rt, "retention"), AutoBackup: rapid.Bool().Draw(rt, "daily"),
 		Encrypted: rapid.Bool().Draw(rt, "encrypted"),
 	}

@@ -34,8 +34,8 @@ func (r *rig) keepsSource(from hangar.VolumeRef) {
 	r.ahead.Add(int64(hangar.VolumeGrace + time.Hour))
 	r.Purge(r.Context())
 	_, err = r.PurgeVolume(r.Context(), from)
-	r.declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
-	if v := r.look(from); v.State != hangar.VolumePendingDestroy {
+	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
+	if v := r.Look(from); v.State != hangar.VolumePendingDestroy {
 		r.Fatalf("the volume that is still to be copied is %s", v.State)
 	}
 }
@@ -47,7 +47,7 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.disk.SetFree(10 << 30)
-			from := r.volume(raw, of("own", 2))
+			from := r.NewVolume(volumestest.Raw, of("own", 2))
 			r.disk.Write(from.ID, 3<<20, "content")
 			reached, release := r.hold("fill")
 			fork := r.fork(from, of("own", 2))
@@ -56,7 +56,7 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 			large := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "new", Region: "loc", FSType: hangar.FSRaw}
 			of("own", 8)(&large)
 			_, err := r.CreateVolume(r.Context(), large)
-			r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+			r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 			if kill {
 				r.session.Kill()
 				release()
@@ -65,12 +65,12 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 				r.open()
 				<-reached
 				r.Purge(t.Context())
-				if v := r.look(from); v.State != hangar.VolumePendingDestroy {
+				if v := r.Look(from); v.State != hangar.VolumePendingDestroy {
 					t.Fatalf("after the kill it is %s", v.State)
 				}
 			}
 			release()
-			if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 3<<20, 7) != "content" {
+			if v := r.Usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 3<<20, 7) != "content" {
 				t.Errorf("fork %+v", v)
 			}
 			r.until(func() bool { r.Purge(t.Context()); return r.isGone(from) })
@@ -82,7 +82,7 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 // when no record says yet that there will be one.
 func TestDestroyWhileForkIsDecided(t *testing.T) {
 	r := newRig(t)
-	from := r.volume(raw)
+	from := r.NewVolume(volumestest.Raw)
 	r.disk.Write(from.ID, 0, "content")
 	reached, release := r.hold("room")
 	var fork hangar.VolumeRef
@@ -92,7 +92,7 @@ func TestDestroyWhileForkIsDecided(t *testing.T) {
 	r.keepsSource(from)
 	release()
 	asking.Wait()
-	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 7) != "content" {
+	if v := r.Usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 7) != "content" {
 		t.Errorf("fork %+v", v)
 	}
 	r.until(func() bool { r.Purge(t.Context()); return r.isGone(from) })
@@ -102,22 +102,22 @@ func TestDestroyWhileForkIsDecided(t *testing.T) {
 // from it has room.
 func TestRestoreOfWhatExpires(t *testing.T) {
 	r := newRig(t)
-	from := r.volume(raw, onDemand)
+	from := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
 	r.disk.Write(from.ID, 0, "content")
-	s := r.snapshot(from)
+	s := r.TakeSnapshot(from)
 	reached, release := r.hold("room")
 	var restored hangar.VolumeRef
 	var asking sync.WaitGroup
-	asking.Go(func() { restored = r.restored(s.ID, onDemand) })
+	asking.Go(func() { restored = r.Restored(s.ID, volumestest.OnDemand) })
 	<-reached
 	r.ahead.Add(int64(100 * 24 * time.Hour))
 	r.Round(t.Context())
-	if ids := r.store.IDs(); len(ids) != 1 || r.snap(from, s.ID).ID != "" {
-		t.Errorf("the archive has %v, the list %+v", ids, r.snap(from, s.ID))
+	if ids := r.store.IDs(); len(ids) != 1 || r.Snapshot(from, s.ID).ID != "" {
+		t.Errorf("the archive has %v, the list %+v", ids, r.Snapshot(from, s.ID))
 	}
 	release()
 	asking.Wait()
-	if v := r.usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 7) != "content" {
+	if v := r.Usable(restored); v.State != hangar.VolumeCreated || r.disk.Read(restored.ID, 0, 7) != "content" {
 		t.Errorf("volume %+v", v)
 	}
 	r.until(func() bool { r.Round(t.Context()); return len(r.store.IDs()) == 0 })
@@ -136,14 +136,14 @@ func TestForkGrowsWithinTheRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.disk.SetFree(tt.free << 30)
-			from := r.volume(raw)
+			from := r.NewVolume(volumestest.Raw)
 			reached, release := r.hold("fill")
 			fork := r.fork(from)
 			<-reached
 			_, err := r.ExtendVolume(t.Context(), from, 4)
 			r.must(err)
 			release()
-			if v := r.usable(fork); v.State != tt.want || v.SizeGB != tt.size {
+			if v := r.Usable(fork); v.State != tt.want || v.SizeGB != tt.size {
 				t.Errorf("fork %+v", v)
 			}
 			events, err := r.VolumeEvents(t.Context(), fork)
@@ -159,12 +159,12 @@ func TestForkGrowsWithinTheRoom(t *testing.T) {
 // it is promised than there is.
 func TestForkWithoutRoom(t *testing.T) {
 	r := newRig(t)
-	from := r.volume(raw)
+	from := r.NewVolume(volumestest.Raw)
 	r.disk.Write(from.ID, 0, strings.Repeat("x", 3<<20))
 	r.disk.Set(from.ID, func(im *volumestest.Image) { im.Used = 2 << 30 }) // no promise is broken by that
 	r.disk.SetFree(2<<30 + 256<<20 + 3<<19)
 	fork := r.fork(from)
-	r.until(func() bool { return r.story(fork) == "create restore!" })
+	r.until(func() bool { return r.Story(fork) == "create restore!" })
 	if got := r.disk.Read(fork.ID, 0, 1); got != "" {
 		t.Error("a part of the fork takes room for nothing")
 	}
@@ -174,7 +174,7 @@ func TestForkWithoutRoom(t *testing.T) {
 		t.Errorf("event %+v", events[0])
 	}
 	r.disk.SetFree(100 << 30)
-	if v := r.usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 1) != "x" {
+	if v := r.Usable(fork); v.State != hangar.VolumeCreated || r.disk.Read(fork.ID, 0, 1) != "x" {
 		t.Errorf("with room, volume %+v", v)
 	}
 }

@@ -2,70 +2,15 @@ package volumes_test
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
-
-// testOrg is the id of the organization of the tests' volumes.
-const testOrg = "0b1c5f7e"
-
-// volume makes a volume.
-func (r *rig) volume(edit ...func(*hangar.VolumeSpec)) hangar.VolumeRef {
-	r.Helper()
-	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: testOrg, Region: "loc", SizeGB: 1, Encrypted: true,
-		FSType: hangar.FSExt4, SnapshotRetention: 5, AutoBackup: true,
-	}
-	for _, e := range edit {
-		e(&spec)
-	}
-	row, err := r.CreateVolume(r.Context(), spec)
-	r.must(err)
-	return row.Volume.Ref()
-}
-
-// look returns a volume as others see it.
-func (r *rig) look(ref hangar.VolumeRef) hangar.Volume {
-	r.Helper()
-	row, err := r.VolumeRow(r.Context(), ref)
-	r.must(err)
-	return row.Volume
-}
-
-// story is the volume's events, oldest first.
-func (r *rig) story(ref hangar.VolumeRef) string {
-	r.Helper()
-	events, err := r.VolumeEvents(r.Context(), ref)
-	r.must(err)
-	var words []string
-	for _, e := range slices.Backward(events) {
-		word := string(e.Type)
-		if e.Fault != "" {
-			word += "!"
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, " ")
-}
-
-func (r *rig) declined(err error, code hangar.Code, reason string, words ...string) {
-	r.Helper()
-	if hangar.CodeOf(err) != code || hangar.ReasonOf(err) != reason {
-		r.Fatalf("error %v: %s %s, want %s %s", err, hangar.CodeOf(err), hangar.ReasonOf(err), code, reason)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			r.Errorf("error %q does not say %q", err, w)
-		}
-	}
-}
 
 func TestVolumeIsMadeOnce(t *testing.T) {
 	r := newRig(t)
-	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: testOrg, Region: "loc", SizeGB: 3, Encrypted: true, FSType: hangar.FSExt4}
+	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: "personal", OrgID: volumestest.Org, Region: "loc", SizeGB: 3, Encrypted: true, FSType: hangar.FSExt4}
 	first, err := r.CreateVolume(t.Context(), spec)
 	r.must(err)
 	again, err := r.CreateVolume(t.Context(), spec)
@@ -83,9 +28,9 @@ func TestVolumeIsMadeOnce(t *testing.T) {
 	r.until(func() bool { row, ok := r.vols.Row(v.Ref()); return ok && row.Seq == first.Seq })
 	spec.App, spec.AppID = "other", "other"
 	_, err = r.CreateVolume(t.Context(), spec)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	r.Declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 	_, err = r.VolumeRow(t.Context(), hangar.VolumeRef{App: "other", AppID: "other", ID: v.ID})
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	r.Declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 }
 
 func TestVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {
@@ -101,24 +46,24 @@ func TestVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {
 		t.Fatal("it was made")
 	}
 	_, err := r.VolumeRow(t.Context(), ref)
-	r.declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
+	r.Declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 	r.until(func() bool { _, ok := r.vols.Row(ref); return !ok })
 }
 
 func TestDiskIsNotPromisedTwice(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(10 << 30)
-	ref := r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 6 })
+	ref := r.NewVolume(func(s *hangar.VolumeSpec) { s.SizeGB = 6 })
 	_, err := r.CreateVolume(t.Context(), hangar.VolumeSpec{ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 5})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "5 GB asked", "6 GB promised", "10.0 GB")
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "5 GB asked", "6 GB promised", "10.0 GB")
 	_, err = r.ExtendVolume(t.Context(), ref, 11)
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
-	if v := r.look(ref); v.State != hangar.VolumeCreated || v.SizeGB != 6 {
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	if v := r.Look(ref); v.State != hangar.VolumeCreated || v.SizeGB != 6 {
 		t.Errorf("after a refused extension: %+v", v)
 	}
 	_, err = r.CreateVolume(t.Context(), hangar.VolumeSpec{
 		ID: hangar.NewVolumeID(), App: "web", AppID: "web", SizeGB: 1, Compute: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 64 << 10},
 	})
-	r.declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "compute")
-	r.volume(func(s *hangar.VolumeSpec) { s.SizeGB = 4 })
+	r.Declined(err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "compute")
+	r.NewVolume(func(s *hangar.VolumeSpec) { s.SizeGB = 4 })
 }

@@ -255,6 +255,31 @@ func (f *Archive) Intercept(before func(ctx context.Context, op string, id hanga
 	f.before = before
 }
 
+// Gate holds up an operation of an Archive.
+type Gate struct {
+	Reached chan struct{} // closes when the first one has come
+	Open    chan struct{} // to be closed by the test, which lets them go on
+}
+
+// Hold has operations of a kind held up until the Gate is opened, or their context ends.
+func (f *Archive) Hold(op string) *Gate {
+	g := &Gate{Reached: make(chan struct{}), Open: make(chan struct{})}
+	reached := sync.OnceFunc(func() { close(g.Reached) })
+	f.Intercept(func(ctx context.Context, at string, _ hangar.SnapshotID) error {
+		if at != op {
+			return nil
+		}
+		reached()
+		select {
+		case <-g.Open:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return g
+}
+
 // Spoil damages a snapshot.
 func (f *Archive) Spoil(id hangar.SnapshotID) {
 	f.mu.Lock()

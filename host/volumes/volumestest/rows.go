@@ -79,6 +79,11 @@ func (p *Rows) Answer(refuse func(row *hangar.VolumeRow) error) {
 	p.refuse = refuse
 }
 
+// OverQuota refuses a claim as the ledger of an organization does.
+func OverQuota(row *hangar.VolumeRow) error {
+	return hangar.QuotaExceeded(row.Org, hangar.QuotaVolumeGB, 1, 1, 1)
+}
+
 // Sizes are those that were claimed, in GiB.
 func (p *Rows) Sizes() (list []int) {
 	p.mu.Lock()

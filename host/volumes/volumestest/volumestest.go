@@ -2,7 +2,7 @@
 // volumes, an archive of snapshots, and a cluster state that takes the rows.
 //
 // Each outlives the Stores that use it, so that a test may end one as a kill does, and open
-// another one on what it has left.
+// another one on what it has left. A Rig asks a Store, or the agent that has it, for volumes.
 package volumestest
 
 import (
