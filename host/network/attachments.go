@@ -43,7 +43,7 @@ func newAttachments(g *gateway) *attachments {
 	}
 }
 
-// clear forgets everything.
+// clear forgets what is attached.
 func (a *attachments) clear() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,9 +72,7 @@ func (a *attachments) find(id hangar.MachineID) (endpoint, bool) {
 
 // known returns the complete attachment of e, unless it is of another address.
 func (a *attachments) known(e Endpoint) (endpoint, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at, ok := a.attached[e.ID]
+	at, ok := a.find(e.ID)
 	return at, ok && at.number == e.Number && at.ipv6 == e.IPv6 && a.gateway.pool.Contains(at.ipv4)
 }
 
