@@ -103,7 +103,7 @@ func missing[K comparable](a, b map[K]struct{}) (keys []K) {
 // elementsAtOnce is how many elements a message of netlink surely holds.
 const elementsAtOnce = 500
 
-// changeSet adds elements to a set of the installed table and removes some. n.membership is
+// changeSet adds elements to a set of the installed table and removes some. t.membership is
 // held. What the set shall have is recorded before: a table that somebody changed a moment
 // ago is made anew.
 func (t *filter) changeSet(set *nftables.Set, add, remove []nftables.SetElement) error {

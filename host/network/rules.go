@@ -20,8 +20,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// filter is the instance's nftables table: what its sets hold, and its rules. Whoever else changes
-// it finds it put back.
+// filter is the instance's nftables table: what its sets hold, and its rules. It puts the table
+// back when another program has changed it.
 type filter struct {
 	gateway  *gateway
 	allowed  []netip.Prefix
@@ -54,7 +54,7 @@ func (t *filter) installRules() error {
 	return t.replaceTable()
 }
 
-// replaceTable makes the instance's table anew. n.membership is held.
+// replaceTable makes the instance's table anew. t.membership is held.
 //
 // One transaction would leave a gap: the kernel makes the sets of ranges searchable only
 // after the transaction has taken effect and the hooks of the old table are gone, and

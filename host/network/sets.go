@@ -79,7 +79,7 @@ type sets struct {
 // counted.
 const maxTracked = 1 << 16
 
-// addSets adds the table's sets with what is in them. n.membership is held.
+// addSets adds the table's sets with what is in them. t.membership is held.
 func (t *filter) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
 	s := sets{ingress: ingressSet(table), ports: portSets(table)}
 	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(t.ingress)))); err != nil {
