@@ -27,7 +27,7 @@ func (c *Control) regionHosts(region hangar.Region) ([]hangar.Host, error) {
 	case region == c.region:
 		return nil, noRoom("no host takes new machines")
 	default:
-		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid_argument: unknown region %q", region)
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid region: %q is not a region of this server", region)
 	}
 }
 
