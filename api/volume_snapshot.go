@@ -29,11 +29,10 @@ func (s *server) snapshotRoutes() {
 	})
 	drill := hangar.VolumeDrill{
 		App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime, FinishedAt: exampleTime.Add(exampleTimeout), Passed: true,
-		Progress: hangar.Progress{Done: 3 << 30, Total: 3 << 30},
 	}
 	const drills = "/v1/apps/{app}/volume_drill"
 	s.handle("GET "+drills, s.getVolumeDrill, operation{
-		ID: "getVolumeDrill", Tag: "Volumes", Summary: "See how the latest trial restore went", Text: "While it is under way it has no `finished_at`.",
+		ID: "getVolumeDrill", Tag: "Volumes", Summary: "See how the latest trial restore went", Text: "While it is under way it has no `finished_at`, and may have `progress`.",
 		Answer: drill,
 	})
 	begun := hangar.VolumeDrill{App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime}

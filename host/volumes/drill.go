@@ -66,7 +66,7 @@ func (d *drills) VolumeDrill(_ context.Context, of hangar.AppID) (*hangar.Volume
 		return nil, hangar.Errorf(hangar.CodeNotFound, "", "no snapshot of the App was tried out yet")
 	}
 	drill := rec.Latest
-	if at := d.progress[of]; at != nil {
+	if at := d.progress[of]; at != nil && drill.FinishedAt.IsZero() {
 		if p := at.Load(); p != nil {
 			drill.Progress = *p
 		}
