@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -78,7 +79,11 @@ func pyJWT(t *testing.T) verifier {
 	if out, err := exec.CommandContext(t.Context(), python, "-c", "import jwt, cryptography").CombinedOutput(); err != nil {
 		t.Fatalf("needs PyJWT, as in Debian's packages python3-jwt and python3-cryptography: %v\n%s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "verify.py"))
+	script := filepath.Join("testdata", "verify.py")
+	if _, err := os.Stat(script); err != nil { // so that go test knows that the result depends on it
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), python, script)
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	in, err := cmd.StdinPipe()
