@@ -38,11 +38,11 @@ var rules = map[string]rule{
 	"":             {},
 	"internal/...": {imports: language},
 
-	"api":     {imports: plus(language, "api/..."), tests: []string{"test/contract/..."}},
+	"api":     {imports: plus(language, "api/...")},
 	"api/...": {imports: plus(language, "api/openapi/...")},
-	"client":  {imports: language, tests: []string{"api", "test/contract/..."}},
+	"client":  {imports: language},
 
-	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract/..."}},
+	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
 	"control/oidc":            {imports: plus(language, "control/state")},
 	"control/state":           {imports: language, tests: []string{"control/state/statetest"}},

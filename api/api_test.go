@@ -14,9 +14,49 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// token is an administrator's.
+const token = "secret"
+
+// logins are tokens, and who has them.
+type logins map[string]hangar.Principal
+
+func (l logins) Authenticate(_ context.Context, credential string) (hangar.Principal, error) {
+	p, ok := l[credential]
+	if !ok {
+		return p, hangar.Unauthenticated()
+	}
+	return p, nil
+}
+
+func (logins) Life(hangar.TokenID) context.Context { return context.Background() }
+
+// newAPI is an API without a platform behind it: change adds the services that a test needs.
+// What the API of a whole platform answers, package wire tests.
+func newAPI(change ...func(*api.Config)) *api.Handler {
+	c := api.Config{
+		Auth: logins{
+			token:   {Subject: "admin", Admin: true},
+			"guest": {Subject: "guest", Grants: []hangar.Grant{{Org: "guests", Actions: hangar.ActionAll}}},
+		},
+		Registry: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(http.StatusTeapot)
+		}),
+		Region: "loc", Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return api.New(c)
+}
 
 func request(t *testing.T, method, path string, body io.Reader) *http.Request {
 	t.Helper()

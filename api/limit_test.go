@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 )
 
@@ -21,6 +23,53 @@ func ask(t *testing.T, h http.Handler, credential, method, path string) *httptes
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
+}
+
+// nothing is a platform on which there is nothing, as far as the limits are asked about.
+type nothing struct {
+	hangar.AppService
+	hangar.MachineService
+	hangar.TokenService
+	hangar.LogService
+	hangar.OrgService
+	hangar.PlatformService
+}
+
+var errNothing = hangar.Errorf(hangar.CodeNotFound, "", "there is nothing")
+
+func (nothing) Machine(context.Context, hangar.MachineRef) (*hangar.Machine, error) {
+	return nil, errNothing
+}
+
+func (nothing) StartMachine(context.Context, hangar.MachineRef) (hangar.StartResult, error) {
+	return hangar.StartResult{}, errNothing
+}
+
+func (nothing) StopMachine(context.Context, hangar.MachineRef, hangar.MachineStop) error {
+	return errNothing
+}
+
+func (nothing) WaitMachine(context.Context, hangar.MachineRef, hangar.MachineWait) (hangar.MachineReached, error) {
+	return hangar.MachineReached{}, errNothing
+}
+
+func (nothing) DestroyApp(context.Context, hangar.AppName, bool) error { return errNothing }
+
+func (nothing) CurrentTokens(context.Context) ([]*hangar.Token, error) { return nil, errNothing }
+
+func (nothing) Logs(context.Context, hangar.AppName, hangar.LogQuery) (hangar.LogPage, error) {
+	return hangar.LogPage{}, errNothing
+}
+
+func (nothing) Orgs(context.Context) ([]*hangar.Org, error) { return nil, errNothing }
+
+func (nothing) Regions(context.Context, hangar.Guest) ([]hangar.RegionRoom, error) {
+	return nil, errNothing
+}
+
+func limited(c *api.Config, limits api.RateLimits) {
+	n := nothing{}
+	c.Orgs, c.Tokens, c.Apps, c.Machines, c.Logs, c.Platform, c.RateLimits = n, n, n, n, n, n, limits
 }
 
 // passes counts how many of n requests at once are not refused.
@@ -44,7 +93,7 @@ func passes(t *testing.T, h http.Handler, credential, method, path string, n int
 
 func TestRateLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newAPI(func(c *api.Config) { c.RateLimits = api.PublicRateLimits })
+		h := newAPI(func(c *api.Config) { limited(c, api.PublicRateLimits) })
 		const machine = "/v1/apps/web/machines/00000000000001"
 		for _, test := range []struct {
 			who, method, path string
@@ -92,7 +141,7 @@ func TestRateLimits(t *testing.T) {
 func TestRateLimitsAreAMultiple(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for scale, want := range map[api.RateLimits]int{0: 100, 0.1: 1, 2: 6, 10: 30} {
-			h := newAPI(func(c *api.Config) { c.RateLimits = scale })
+			h := newAPI(func(c *api.Config) { limited(c, scale) })
 			if got := passes(t, h, token, http.MethodPost, "/v1/apps/web/machines/00000000000001/start", 100); got != want {
 				t.Errorf("%g times the limits: %d at once, want %d", float64(scale), got, want)
 			}

@@ -1,43 +1,107 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api"
 )
 
-// TestSelf: what a Machine may ask over its local socket, of the platform of the golden
-// exchanges. Whatever it sends along, it is itself.
+// me has what a Machine may ask of itself, and fails the test if somebody else asks.
+type me struct {
+	hangar.AppService
+	hangar.MachineService
+	t   *testing.T
+	ref hangar.MachineRef
+}
+
+func (m me) asked(ctx context.Context, ref hangar.MachineRef) {
+	m.t.Helper()
+	if self, ok := hangar.SelfFrom(ctx); !ok || self != m.ref || ref != m.ref {
+		m.t.Errorf("%v is asked about %v", self, ref)
+	}
+}
+
+func (m me) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
+	m.asked(ctx, hangar.MachineRef{App: name, ID: m.ref.ID})
+	return &hangar.App{Name: name}, nil
+}
+
+func (m me) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	m.asked(ctx, ref)
+	return &hangar.Machine{ID: ref.ID, App: ref.App}, nil
+}
+
+func (m me) MachineEvents(ctx context.Context, ref hangar.MachineRef, _ int) ([]hangar.Event, error) {
+	m.asked(ctx, ref)
+	return nil, nil
+}
+
+func (m me) MachineVersions(ctx context.Context, ref hangar.MachineRef) ([]hangar.MachineVersion, error) {
+	m.asked(ctx, ref)
+	return nil, nil
+}
+
+func (m me) WaitMachine(ctx context.Context, ref hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
+	m.asked(ctx, ref)
+	return hangar.MachineReached{}, nil
+}
+
+func (m me) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error {
+	m.asked(ctx, ref)
+	return nil
+}
+
+func (m me) MachineMetadata(ctx context.Context, ref hangar.MachineRef) (map[string]string, error) {
+	m.asked(ctx, ref)
+	return map[string]string{"role": "primary"}, nil
+}
+
+func (m me) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, _ hangar.MetadataPair) error {
+	m.asked(ctx, ref)
+	return nil
+}
+
+func (m me) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRef, _ string) error {
+	m.asked(ctx, ref)
+	return nil
+}
+
+func (m me) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, _ hangar.MetadataWrite) error {
+	m.asked(ctx, ref)
+	return nil
+}
+
+func (m me) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, _ hangar.MetadataWrite) error {
+	m.asked(ctx, ref)
+	return nil
+}
+
+func (m me) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, _ hangar.IdentityTokenRequest) (string, error) {
+	if ref != (hangar.MachineRef{}) {
+		m.asked(ctx, ref)
+	}
+	caller, err := hangar.CallerMachine(ctx)
+	m.asked(ctx, caller)
+	return "token", err
+}
+
+// TestSelf: what a Machine may ask over its local socket. Whatever it sends along, it is itself.
 func TestSelf(t *testing.T) {
-	handler := newAPI()
+	const mine, sibling, stranger = "d8912340000001", "d8912340000002", "d8912340000003"
+	const wish = `{"config":{"image":"nginx"}}`
+	ref := hangar.MachineRef{App: "mine", ID: mine}
+	services := me{t: t, ref: ref}
+	handler := newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Identity = services, services, services })
 	do := func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
 		return w
 	}
-	must := func(method, path, body string) string {
-		t.Helper()
-		w := do(request(t, method, path, strings.NewReader(body)))
-		if w.Code/100 != 2 {
-			t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
-		}
-		return w.Body.String()
-	}
-	id := func(answer string) string {
-		_, rest, _ := strings.Cut(answer, `"id":"`)
-		id, _, _ := strings.Cut(rest, `"`)
-		return id
-	}
-	for _, app := range []string{"mine", "other"} {
-		must(http.MethodPost, "/v1/apps", `{"app_name":"`+app+`","org_slug":"personal"}`)
-	}
-	const wish = `{"config":{"image":"nginx"}}`
-	mine, sibling := id(must(http.MethodPost, "/v1/apps/mine/machines", wish)), id(must(http.MethodPost, "/v1/apps/mine/machines", wish))
-	stranger := id(must(http.MethodPost, "/v1/apps/other/machines", wish))
-	ref := hangar.MachineRef{App: "mine", ID: hangar.MachineID(mine)}
 	self := "/v1/apps/mine/machines/" + mine
 	for _, c := range []struct {
 		method, path, body string

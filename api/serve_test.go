@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
-	"github.com/hangar-platform/hangar/test/contract/fake"
 )
 
 // idle is a MachineService in which nothing happens that a wait could wait for.
@@ -41,11 +39,8 @@ func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const waits = 600 // more than have a goroutine
 	const patience = 30 * time.Second
-	service, machines := fake.New("loc"), &idle{}
-	handler := api.New(api.Config{
-		Machines: machines, Auth: service.Login(fake.Tokens{"secret": {Subject: "admin", Admin: true}}),
-		Region: "loc", Version: "test", Log: slog.New(slog.DiscardHandler),
-	})
+	machines := &idle{}
+	handler := newAPI(func(c *api.Config) { c.Machines = machines })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // oneConn is a listener with a single connection.
@@ -31,6 +32,49 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error   { close(l.closed); return nil }
 func (l oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
+// slow has what takes long, and the few things that take no time.
+type slow struct {
+	hangar.AppService
+	hangar.MachineService
+	hangar.LogService
+	killed chan time.Duration // how long a command ran that was killed
+}
+
+func (slow) CreateApp(_ context.Context, in hangar.AppCreate) (*hangar.App, error) {
+	return &hangar.App{Name: in.Name}, nil
+}
+
+func (slow) Logs(context.Context, hangar.AppName, hangar.LogQuery) (hangar.LogPage, error) {
+	return hangar.LogPage{}, nil
+}
+
+// ExecMachine is a sleep.
+func (s slow) ExecMachine(ctx context.Context, _ hangar.MachineRef, in hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
+	began := time.Now()
+	d, err := time.ParseDuration(in.Command[1] + "s")
+	if err != nil {
+		return hangar.ExecResult{}, err
+	}
+	if err := pause.For(ctx, d); err != nil {
+		s.killed <- time.Since(began)
+		return hangar.ExecResult{}, err
+	}
+	return hangar.ExecResult{}, nil
+}
+
+// WaitMachine is for what does not happen.
+func (slow) WaitMachine(ctx context.Context, _ hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
+	if err := pause.For(ctx, in.Timeout); err != nil {
+		return hangar.MachineReached{}, err
+	}
+	return hangar.MachineReached{}, hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "machine failed to reach desired state")
+}
+
+func newSlow() (http.Handler, slow) {
+	s := slow{killed: make(chan time.Duration, 1)}
+	return newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Logs = s, s, s }), s
+}
+
 // talk serves one connection on which the client writes text and then nothing.
 // It returns the answer, nil if there was none, and how long the connection lived.
 func talk(t *testing.T, text string) (status int, lived time.Duration) {
@@ -38,7 +82,8 @@ func talk(t *testing.T, text string) (status int, lived time.Duration) {
 	l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
 	near, far := net.Pipe()
 	l.conns <- far
-	server := api.Server(newAPI())
+	handler, _ := newSlow()
+	server := api.Server(handler)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -130,11 +175,11 @@ func TestSteadyUpload(t *testing.T) {
 func TestLongWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
-		const app, machine = `{"name":"web"}`, `{"config":{"image":"nginx"}}`
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
 		near, far := net.Pipe()
 		l.conns <- far
-		server := api.Server(newAPI())
+		handler, _ := newSlow()
+		server := api.Server(handler)
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
@@ -145,8 +190,6 @@ func TestLongWait(t *testing.T) {
 			sent   string
 			status int
 		}{
-			{"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + app, http.StatusCreated},
-			{"POST /v1/apps/web/machines HTTP/1.1\r\n" + auth + "Content-Length: 28\r\n\r\n" + machine, http.StatusOK},
 			{"POST /v1/apps/web/machines/d8912340000002/exec HTTP/1.1\r\n" + auth + "Content-Length: 39\r\n\r\n" + `{"command":["sleep","50"],"timeout":90}`, http.StatusOK},
 			{"GET /v1/apps/web/machines/d8912340000002/wait?state=stopped&timeout=60 HTTP/1.1\r\n" + auth + "\r\n", http.StatusRequestTimeout},
 		} {
@@ -169,20 +212,6 @@ func TestLongWait(t *testing.T) {
 	})
 }
 
-// countingExec notes how long commands take.
-type countingExec struct {
-	hangar.MachineService
-	took chan time.Duration
-}
-
-func (c countingExec) ExecMachine(
-	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
-) (hangar.ExecResult, error) {
-	began := time.Now()
-	defer func() { c.took <- time.Since(began) }()
-	return c.MachineService.ExecMachine(ctx, ref, req, streams)
-}
-
 // TestLostClientOfExec: a client that sent more than the command reads, and is then
 // gone, has the command killed, although nobody reads from its connection.
 func TestLostClientOfExec(t *testing.T) {
@@ -190,8 +219,8 @@ func TestLostClientOfExec(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
 		near, far := net.Pipe()
 		l.conns <- far
-		took := make(chan time.Duration, 1)
-		server := api.Server(newAPI(func(c *api.Config) { c.Machines = countingExec{c.Machines, took} }))
+		handler, platform := newSlow()
+		server := api.Server(handler)
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
@@ -199,27 +228,16 @@ func TestLostClientOfExec(t *testing.T) {
 		}()
 		const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
 		r := bufio.NewReader(near)
-		for _, step := range []struct {
-			sent   string
-			status int
-		}{
-			{"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + `{"name":"web"}`, http.StatusCreated},
-			{"POST /v1/apps/web/machines HTTP/1.1\r\n" + auth + "Content-Length: 28\r\n\r\n" + `{"config":{"image":"nginx"}}`, http.StatusOK},
-			{"GET /v1/apps/web/machines/d8912340000002/exec?command=sleep&command=100000 HTTP/1.1\r\n" + auth +
-				"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", http.StatusSwitchingProtocols},
-		} {
-			if _, err := io.WriteString(near, step.sent); err != nil {
-				t.Fatal(err)
-			}
-			res, err := http.ReadResponse(r, nil)
-			if err != nil || res.StatusCode != step.status {
-				t.Fatalf("%s: %v, %v", step.sent, res, err)
-			}
-			if step.status != http.StatusSwitchingProtocols {
-				_, _ = io.Copy(io.Discard, res.Body)
-			}
-			_ = res.Body.Close()
+		const exec = "GET /v1/apps/web/machines/d8912340000002/exec?command=sleep&command=100000 HTTP/1.1\r\n" + auth +
+			"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+		if _, err := io.WriteString(near, exec); err != nil {
+			t.Fatal(err)
 		}
+		res, err := http.ReadResponse(r, nil)
+		if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("%v, %v", res, err)
+		}
+		_ = res.Body.Close()
 		const size = 32<<10 + 1 // of a message: a byte for the stream, stdin, and the rest
 		frame := append([]byte{0x82, 0xff, 0, 0, 0, 0, 0, 0, size >> 8 & 0xff, size & 0xff, 0, 0, 0, 0}, make([]byte, size)...)
 		flooded := make(chan struct{})
@@ -234,7 +252,7 @@ func TestLostClientOfExec(t *testing.T) {
 		synctest.Wait() // until the server takes no more
 		_ = near.Close()
 		<-flooded
-		if d := <-took; d > time.Minute {
+		if d := <-platform.killed; d > time.Minute {
 			t.Errorf("the command was killed %s after its client was lost", d)
 		}
 		_ = server.Close()

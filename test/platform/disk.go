@@ -161,7 +161,7 @@ func (v *device) Usage(context.Context) (hangar.VolumeUsage, error) {
 		return hangar.VolumeUsage{}, nil
 	}
 	blocks := v.fsSize / block
-	return hangar.VolumeUsage{FSType: hangar.FSExt4, Blocks: blocks, BlockSize: block, BlocksFree: blocks - used, BlocksAvail: blocks - used}, nil
+	return hangar.VolumeUsage{FSType: hangar.FSExt4, Blocks: blocks, BlockSize: block, BlocksFree: blocks - used, BlocksAvail: blocks - 2*used}, nil
 }
 
 // Extend implements volumes.Device.
