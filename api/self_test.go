@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// me has what a Machine may ask of itself, and fails the test if somebody else asks.
+// me has what a Machine may ask of itself, and fails the test if another caller asks.
 type me struct {
 	hangar.AppService
 	hangar.MachineService

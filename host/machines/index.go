@@ -174,7 +174,7 @@ func (x *index) MayRun(id hangar.MachineID) bool {
 }
 
 // Owns reports whether a Machine with that id may own things on the host. One
-// whose record cannot be read keeps what it has, for whoever mends the record.
+// whose record cannot be read keeps what it has until the record is repaired.
 func (x *index) Owns(id hangar.MachineID) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -100,7 +100,7 @@ func (a *attachments) reserve(e Endpoint) (endpoint, error) {
 	return at, nil
 }
 
-// take notes what of at nobody else may have. a.mu is held.
+// take reserves the number and the addresses of at for a Machine. a.mu is held.
 func (a *attachments) take(id hangar.MachineID, at endpoint) {
 	a.numbers[at.number] = id
 	a.taken[at.ipv4] = id

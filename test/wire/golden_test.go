@@ -1,5 +1,5 @@
 // Package wire tests what the API of a whole platform sends: golden exchanges, byte by byte, and
-// what it answers to requests that hardly anybody sends.
+// what it answers to requests that are rarely sent.
 package wire
 
 import (
@@ -189,8 +189,7 @@ func (r *replayed) send(text string) (answer string, done bool) {
 	return b.String(), strings.Contains(b.String(), until)
 }
 
-// newGuest makes somebody who may do everything in an organization of their own, and returns
-// their token.
+// newGuest makes another organization, and returns a token that may do everything in it.
 func (r *replayed) newGuest() string {
 	r.Helper()
 	c := r.platform.Client()
