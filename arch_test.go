@@ -89,6 +89,9 @@ var rules = map[string]rule{
 	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/...")},
 	"edge/proxy/...": {imports: language},
 
+	"metrics":     {imports: language},
+	"metrics/...": {imports: plus(language, "metrics")},
+
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar/...", "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
