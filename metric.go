@@ -1,6 +1,10 @@
 package hangar
 
-import "iter"
+import (
+	"context"
+	"iter"
+	"net/http"
+)
 
 // Metric is what the platform has measured of an App or a Machine: one value of one series. Its
 // name and labels are those of the public reference, without the prefix of the name and without
@@ -22,4 +26,35 @@ type MetricSource interface {
 	// each series once. What cannot be known is left out. A counter does not run backwards
 	// while its Machine, or the edge, runs.
 	Metrics() iter.Seq[Metric]
+}
+
+// MetricsScope is whose series a caller may query.
+type MetricsScope struct {
+	Org    OrgID
+	Number uint64    // of the organization: Org.NumericID
+	Apps   []AppName // the only ones, sorted; nil: all, those that are destroyed included
+}
+
+// MetricsService says whose series a caller may query, who needs ActionMetrics for that.
+type MetricsService interface {
+	// MetricsScope answers CodeNotFound with ReasonOrgNotFound for an organization in which the
+	// caller is allowed nothing, as for one that does not exist, and CodeForbidden where the
+	// caller is allowed something else.
+	MetricsScope(ctx context.Context, slug OrgSlug) (MetricsScope, error)
+}
+
+// SeriesQuerier answers queries of series in the HTTP API of Prometheus.
+type SeriesQuerier interface {
+	// QuerySeries answers a request for path, which is one of SeriesPaths, within a scope. Its
+	// answers are its own, errors included.
+	QuerySeries(w http.ResponseWriter, r *http.Request, scope MetricsScope, path string)
+}
+
+// SeriesPaths are the paths of the HTTP API of Prometheus that are served, below
+// /prometheus/ and the slug of an organization. {label} is a label's name.
+func SeriesPaths() []string {
+	return []string{
+		"/api/v1/query", "/api/v1/query_range", "/api/v1/series", "/api/v1/labels",
+		"/api/v1/label/{label}/values", "/api/v1/status/tsdb", "/federate",
+	}
 }

@@ -9,6 +9,7 @@ const (
 	PlatformAPI      PlatformName = "api"      // the REST API, with everything else that its listener serves
 	PlatformRegistry PlatformName = "registry" // the OCI distribution API of the built-in registry
 	PlatformOIDC     PlatformName = "oidc"     // the issuers of identity tokens
+	PlatformMetrics  PlatformName = "metrics"  // queries of series
 )
 
 // Hostname is the name below a domain.
@@ -20,7 +21,7 @@ func (n PlatformName) Hostname(domain Hostname) Hostname { return Hostname(n) + 
 // list of such names.
 func (a AppName) Reserved() bool {
 	switch a {
-	case AppName(PlatformAPI), AppName(PlatformRegistry), AppName(PlatformOIDC), "auth", "metrics", "ui":
+	case AppName(PlatformAPI), AppName(PlatformRegistry), AppName(PlatformOIDC), AppName(PlatformMetrics), "auth", "ui":
 		return true
 	case "admin", "console", "dashboard", "docs", "hangar", "login", "status", "www":
 		return true

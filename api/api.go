@@ -28,7 +28,7 @@ const (
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName,
-// Metrics, RateLimits and AppURL.
+// Metrics, MetricsScopes, Series, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -49,6 +49,9 @@ type Config struct {
 	Addresses    hangar.AddressService
 	Auth         hangar.Authenticator
 	Certificates hangar.CertificateService
+	// MetricsScopes and Series answer queries of series. Nil: there are no such routes.
+	MetricsScopes hangar.MetricsService
+	Series        hangar.SeriesQuerier
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -144,6 +147,7 @@ func (s *server) routes() {
 	s.certificateRoutes()
 	s.platformRoutes()
 	s.metricsRoutes()
+	s.seriesRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
 	}

@@ -26,6 +26,7 @@ func PlatformHandlers(ctx context.Context, domain hangar.Hostname, api http.Hand
 		{hangar.PlatformAPI, api},
 		{hangar.PlatformRegistry, registryOnly(api)},
 		{hangar.PlatformOIDC, issuersOnly(api)},
+		{hangar.PlatformMetrics, seriesOnly(api)},
 	} {
 		handlers[row.name.Hostname(domain)] = endingWith(ctx, row.handler)
 	}
@@ -59,6 +60,17 @@ func issuersOnly(api http.Handler) http.Handler {
 		inner.RequestURI = inner.URL.RequestURI()
 		inner.Header.Del("Authorization")
 		api.ServeHTTP(w, inner)
+	})
+}
+
+// seriesOnly serves queries of series and nothing else.
+func seriesOnly(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/prometheus/") {
+			http.NotFound(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
 	})
 }
 

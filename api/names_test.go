@@ -21,7 +21,7 @@ func TestPlatformHandlers(t *testing.T) {
 		_, _ = io.WriteString(w, "ok")
 	})
 	handlers := PlatformHandlers(t.Context(), "example.com", api)
-	if len(handlers) != 3 {
+	if len(handlers) != 4 {
 		t.Errorf("there are %d names", len(handlers))
 	}
 	for _, c := range []struct {
@@ -43,6 +43,10 @@ func TestPlatformHandlers(t *testing.T) {
 		{"oidc.example.com", "/..%2fv1/.well-known/jwks", ""},
 		{"oidc.example.com", "/../v1/.well-known/jwks", ""},
 		{"oidc.example.com", "/v1/apps", ""},
+		{"metrics.example.com", "/prometheus/acme/api/v1/query?query=up", "/prometheus/acme/api/v1/query?query=up"},
+		{"metrics.example.com", "/prometheus", ""},
+		{"metrics.example.com", "/v1/apps", ""},
+		{"metrics.example.com", "/metrics", ""},
 	} {
 		path, token = "", ""
 		r := httptest.NewRequest(http.MethodGet, "https://"+c.host+c.target, nil)

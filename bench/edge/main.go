@@ -64,6 +64,9 @@ func run(ctx context.Context) (err error) {
 	if err := harness.NeedRoot(); err != nil {
 		return err
 	}
+	if err := harness.AllowFiles(); err != nil {
+		return err
+	}
 	var undo harness.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
 

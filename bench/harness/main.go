@@ -36,6 +36,20 @@ func NeedRoot() error {
 	return nil
 }
 
+// AllowFiles lets this process and its children have as many descriptors open as a service
+// manager would allow them: the edge takes no more connections than it has descriptors for.
+func AllowFiles() error {
+	const files = 1 << 20 // LimitNOFILE of packaging/hangar.service
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Max >= files {
+		return err
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files}); err != nil {
+		return fmt.Errorf("allow %d open files: %w", files, err)
+	}
+	return nil
+}
+
 // Parts are words of a flag, separated by commas.
 type Parts []string
 
