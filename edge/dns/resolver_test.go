@@ -105,25 +105,24 @@ func TestResolversFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t, bad)
-			timed := func(addr netip.AddrPort) time.Duration {
-				began := time.Now()
+			answered := func(addr netip.AddrPort) {
+				t.Helper()
 				if got := said(ask(t, "udp", one, addr, query("a.example.com", mdns.TypeAAAA))); got != "2001:db8::1" {
 					t.Fatal(got)
 				}
-				return time.Since(began)
 			}
-			for tries := 1; ; tries++ { // a busy machine may be slow
+			for tries := 1; ; tries++ { // the good one may be slow on a busy machine, and so not come first
 				addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u, good)})
-				took := timed(addr)
+				answered(addr)
 				// Then the one that answered comes first.
 				before := u.times("a.example.com.")
-				timed(addr)
+				answered(addr)
 				again := u.times("a.example.com.") - before
-				if took <= 1500*time.Millisecond && again == 0 {
+				if again == 0 {
 					return
 				}
 				if tries == 5 {
-					t.Fatalf("took %s, and the one that does not answer was asked %d times again", took, again)
+					t.Fatalf("the one that does not answer was asked %d times again", again)
 				}
 			}
 		})
