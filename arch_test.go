@@ -27,6 +27,7 @@ var (
 	language   = []string{"", "internal/..."}
 	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "replica/...")
 	everything = plus(planes, "daemon", "test/...")
+	edgeTests  = []string{"edge/edgetest"}
 )
 
 func plus(base []string, more ...string) []string { return slices.Concat(base, more) }
@@ -81,12 +82,13 @@ var rules = map[string]rule{
 	"host/wireguard/...":       {imports: language},
 
 	"edge":           {imports: plus(language, "edge/...")},
-	"edge/balance":   {imports: plus(language, "edge/catalog")},
+	"edge/balance":   {imports: plus(language, "edge/catalog"), tests: edgeTests},
 	"edge/catalog":   {imports: language},
 	"edge/certs":     {imports: language},
-	"edge/dns":       {imports: plus(language, "edge/catalog")},
-	"edge/listen":    {imports: plus(language, "edge/balance", "edge/catalog")},
-	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/...")},
+	"edge/dns":       {imports: plus(language, "edge/catalog"), tests: edgeTests},
+	"edge/edgetest":  {imports: language},
+	"edge/listen":    {imports: plus(language, "edge/balance", "edge/catalog"), tests: edgeTests},
+	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/..."), tests: edgeTests},
 	"edge/proxy/...": {imports: language},
 
 	"metrics":     {imports: language},

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/edge/listen"
 )
 
@@ -39,28 +39,18 @@ func (w *world) DialService(ctx context.Context, _ hangar.MachineRef, _ int) (ne
 
 func (w *world) LogEdge(hangar.MachineRef, string, string) {}
 
-func (w *world) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
-	return func(yield func(hangar.RouteChange, error) bool) {
-		shared := hangar.Address{IP: netip.MustParseAddr("127.0.0.1"), Kind: hangar.AddressSharedV4, App: "shop"}
-		route := &hangar.AppRoute{ID: "shop", App: "shop", Org: "org", Addresses: []hangar.Address{shared}, Seq: 1}
-		if yield(hangar.RouteChange{App: "shop", Route: route}, nil) && yield(hangar.RouteChange{Synced: true}, nil) {
-			<-ctx.Done()
-		}
-	}
-}
-
-func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		row := &hangar.MachineRow{Org: "org", Network: 1, Seq: 1, Machine: hangar.Machine{
-			ID: "0123456789abcd", App: "shop", AppID: "shop", State: hangar.MachineStarted, Host: "0badcafe", Region: "loc", InstanceID: "1",
-			Config: hangar.MachineConfig{Services: []hangar.Service{{
-				Protocol: "tcp", InternalPort: 8080, Ports: []hangar.ServicePort{{Port: 80, Handlers: []string{"http"}}},
-			}}},
-		}}
-		if yield(hangar.MachineRowChange{ID: row.Machine.ID, Row: row}, nil) && yield(hangar.MachineRowChange{Synced: true}, nil) {
-			<-ctx.Done()
-		}
-	}
+// shop is that App.
+func shop() *edgetest.Feed {
+	f := edgetest.NewFeed()
+	shared := hangar.Address{IP: netip.MustParseAddr("127.0.0.1"), Kind: hangar.AddressSharedV4, App: "shop"}
+	f.PutRoute(hangar.AppRoute{ID: "shop", App: "shop", Org: "org", Addresses: []hangar.Address{shared}})
+	f.Put(hangar.MachineRow{Org: "org", Network: 1, Machine: hangar.Machine{
+		ID: "0123456789abcd", App: "shop", AppID: "shop", State: hangar.MachineStarted, Host: "0badcafe", Region: "loc", InstanceID: "1",
+		Config: hangar.MachineConfig{Services: []hangar.Service{{
+			Protocol: "tcp", InternalPort: 8080, Ports: []hangar.ServicePort{{Port: 80, Handlers: []string{"http"}}},
+		}}},
+	}})
+	return f
 }
 
 // Whoever was accepted is answered when the edge ends: who waits for an answer, and who is
@@ -76,7 +66,8 @@ func TestOrderlyEnd(t *testing.T) {
 	}))
 	defer program.Close()
 	w := &world{address: strings.TrimPrefix(program.URL, "http://")}
-	machines, routes := catalog.New(w, nil), catalog.NewRoutes(w, "apps.test", nil)
+	feed := shop()
+	machines, routes := catalog.New(feed, nil), catalog.NewRoutes(feed, "apps.test", nil)
 	e := edge.New(edge.Options{
 		Host: "0badcafe", Dir: t.TempDir(), HTTP: "127.0.0.1:0", HTTPS: "127.0.0.1:0", Domain: "apps.test", Region: "loc",
 		Machines: machines, Routes: routes, Gates: w, Drain: 2 * patience,

@@ -3,7 +3,6 @@ package edge_test
 import (
 	"context"
 	"errors"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/edge/listen"
 )
 
@@ -24,16 +24,6 @@ type private struct {
 }
 
 var flycast = hangar.FlycastAddress(1, 1)
-
-func (p *private) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
-	return func(yield func(hangar.RouteChange, error) bool) {
-		address := hangar.Address{IP: flycast, Kind: hangar.AddressPrivateV6, App: "shop"}
-		route := &hangar.AppRoute{ID: "shop", App: "shop", Org: "org", Addresses: []hangar.Address{address}, Seq: 1}
-		if yield(hangar.RouteChange{App: "shop", Route: route}, nil) && yield(hangar.RouteChange{Synced: true}, nil) {
-			<-ctx.Done()
-		}
-	}
-}
 
 func (p *private) OpenPorts(_ context.Context, sockets []listen.Socket) error {
 	p.opened = sockets
@@ -53,7 +43,11 @@ func (p *private) Ingress(_ context.Context, addresses []netip.Addr) error {
 func TestAwaitRouteLeads(t *testing.T) {
 	t.Parallel()
 	p := &private{refuses: true}
-	machines, routes := catalog.New(p, nil), catalog.NewRoutes(p, "apps.test", nil)
+	feed := edgetest.NewFeed()
+	feed.PutRoute(hangar.AppRoute{
+		ID: "shop", App: "shop", Org: "org", Addresses: []hangar.Address{{IP: flycast, Kind: hangar.AddressPrivateV6, App: "shop"}},
+	})
+	machines, routes := catalog.New(feed, nil), catalog.NewRoutes(feed, "apps.test", nil)
 	e := edge.New(edge.Options{
 		Host: "0badcafe", Dir: t.TempDir(), HTTP: "127.0.0.1:0", HTTPS: "127.0.0.1:0", Domain: "apps.test", Region: "loc",
 		Machines: machines, Routes: routes, Gates: p, Ways: p, Log: slog.New(slog.DiscardHandler),

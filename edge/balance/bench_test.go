@@ -33,8 +33,7 @@ func populated(b *testing.B, n int) *world {
 	for i := range n {
 		w.put(i, limits(20, 25))
 	}
-	w.changes <- hangar.MachineRowChange{Synced: true}
-	<-w.cat.Synced()
+	w.await(n - 1) // the last one
 	w.endpoint(80)
 	return w
 }
@@ -134,15 +133,12 @@ func BenchmarkServiceSets(b *testing.B) {
 	for i := range n {
 		w.put(i, own(i))
 	}
-	w.changes <- hangar.MachineRowChange{Synced: true}
-	<-w.cat.Synced()
+	w.await(n - 1) // the last one
 	w.endpoint(10_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		w.put(i%n, version(fmt.Sprint(i+2)), own((i+1)%n))
-	}
-	for len(w.changes) > 0 {
-		time.Sleep(time.Millisecond)
+		w.await(i % n)
 	}
 }
 
@@ -154,9 +150,7 @@ func BenchmarkRow(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				w.put(i/2%n, cordoned(i%2 == 0))
-			}
-			for len(w.changes) > 0 {
-				time.Sleep(time.Millisecond)
+				w.await(i / 2 % n)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,9 @@ type model struct {
 	refused  map[hangar.MachineID]time.Time // when the gate last did
 	refusals int
 	failedAt map[hangar.MachineID]time.Time // when waking last did
-	wrong    error                          // what the gate saw
+
+	mu    sync.Mutex // guards what follows
+	wrong error      // what the gate saw
 }
 
 type request struct {
@@ -75,7 +78,7 @@ func (m *model) play(script []step) error {
 	m.gate.entered = func(id hangar.MachineID) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if row := m.rows[id]; row == nil || row.Machine.Cordoned || !row.Machine.Ready(8080) {
+		if row, ok := m.feed.Row(id); !ok || row.Machine.Cordoned || !row.Machine.Ready(8080) {
 			m.wrong = fmt.Errorf("a request got into %s", id)
 		}
 	}
@@ -131,9 +134,10 @@ func (m *model) ask(sel balance.Selector) {
 func admitted(r *request) bool { return !r.ended && !r.waits() && r.err == nil }
 
 func (m *model) row(n int) *hangar.MachineRow {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.rows[id(n)]
+	if row, ok := m.feed.Row(id(n)); ok {
+		return &row
+	}
+	return nil
 }
 
 func (m *model) step(s step) {
@@ -178,7 +182,7 @@ func (m *model) step(s step) {
 	case "cordon":
 		m.put(s.N, cordoned(s.A%2 == 0))
 	case "check":
-		m.put(s.N, version(fmt.Sprint(m.seq+10)), checked([]hangar.CheckStatus{hangar.CheckPassing, hangar.CheckPassing, hangar.CheckCritical}[s.A%3]))
+		m.put(s.N, version(fmt.Sprint(row.Seq+10)), checked([]hangar.CheckStatus{hangar.CheckPassing, hangar.CheckPassing, hangar.CheckCritical}[s.A%3]))
 	case "stop", "suspend":
 		if row.Machine.State == hangar.MachineStarted {
 			m.put(s.N, state(hangar.MachineStopping))
@@ -195,15 +199,15 @@ func (m *model) step(s step) {
 		}
 	case "limits":
 		hard := s.A
-		m.put(s.N, version(fmt.Sprint(m.seq+10)), limits(1+s.B, hard))
+		m.put(s.N, version(fmt.Sprint(row.Seq+10)), limits(1+s.B, hard))
 	case "autostart":
 		option := []option{autostart(true), autostart(false), autostartAbsent}[s.A%3]
-		m.put(s.N, version(fmt.Sprint(m.seq+10)), option)
+		m.put(s.N, version(fmt.Sprint(row.Seq+10)), option)
 	case "forget":
 		m.gate.set(id(s.N), func(g *guest) { g.state, g.lost = stopped, true })
 		m.forget(s.N)
 	case "services":
-		m.put(s.N, version(fmt.Sprint(m.seq+10)), func(r *hangar.MachineRow) {
+		m.put(s.N, version(fmt.Sprint(row.Seq+10)), func(r *hangar.MachineRow) {
 			r.Machine.Config.Services[0].Ports = [][]hangar.ServicePort{
 				{{Port: 80, Handlers: []string{"http"}}}, {{StartPort: 70, EndPort: 90, Handlers: []string{"http"}}}, {{Port: 81}}, {{Port: 80, Handlers: []string{"tls"}}},
 			}[s.A%4]
@@ -289,7 +293,7 @@ func (m *model) wrongWait(r *request, inFlight map[hangar.MachineID]int) error {
 			if !g.draining && (g.hard == 0 || g.in < g.hard && inFlight[mach.ID] < g.hard) && now.Sub(m.refused[mach.ID]) > refusal {
 				return fmt.Errorf("waits although %s has room: %+v", mach.ID, g)
 			}
-		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.rows) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakeBackoff:
+		case mach.State.AtRest() && mach.Config.Autostarts(&mach.Config.Services[0], len(m.feed.Machines()) == 1) && now.Sub(m.failedAt[mach.ID]) > balance.MaxWakeBackoff:
 			toWake = append(toWake, mach.ID)
 		}
 	}

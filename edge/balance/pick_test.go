@@ -218,9 +218,10 @@ func TestExit(t *testing.T) {
 		expect("resuming", 0, state(hangar.MachineStarting))
 		expect("resumed", 0, state(hangar.MachineStarted))
 		expect("stopping", 0, state(hangar.MachineStopping))
-		ahead := *w.rows[id(1)]
+		ahead, _ := w.feed.Row(id(1))
 		expect("stopped", 1, state(hangar.MachineStopped))
-		if !last.Covers(first) || last.Covers(&ahead) || last.Covers(w.rows[id(1)]) {
+		after, _ := w.feed.Row(id(1))
+		if !last.Covers(first) || last.Covers(&ahead) || last.Covers(&after) {
 			t.Error("the exit covers the wrong permits")
 		}
 		expect("starting", 0, state(hangar.MachineStarting))

@@ -20,8 +20,7 @@ func TestStress(t *testing.T) {
 	for n := range machines {
 		w.put(n, limits(1, hard), state([]hangar.MachineState{hangar.MachineStarted, stopped}[n%2]))
 	}
-	w.changes <- hangar.MachineRowChange{Synced: true}
-	<-w.cat.Synced()
+	w.await(machines - 1) // the last one
 	ep := w.endpoint(80)
 	done := make(chan struct{})
 	var rows, all sync.WaitGroup
@@ -59,11 +58,8 @@ func TestStress(t *testing.T) {
 	all.Wait()
 	close(done)
 	rows.Wait()
+	w.await(0, 1, 2, 3)
 	inFlight, err := w.b.Verify(testApp)
-	for err == nil && len(w.changes) > 0 {
-		time.Sleep(time.Millisecond)
-		inFlight, err = w.b.Verify(testApp)
-	}
 	if err != nil {
 		t.Error(err)
 	}
@@ -83,8 +79,7 @@ func TestFirstUse(t *testing.T) {
 	w := newWorld(t, nil)
 	defer w.run(t)()
 	w.put(0)
-	w.changes <- hangar.MachineRowChange{Synced: true}
-	<-w.cat.Synced()
+	w.await(0)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for n := range 500 {

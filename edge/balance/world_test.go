@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,26 +30,7 @@ type world struct {
 	route *hangar.AppRoute
 	lag   time.Duration // of rows that follow what the gate does by itself
 
-	mu      sync.Mutex
-	seq     uint64
-	rows    map[hangar.MachineID]*hangar.MachineRow
-	changes chan hangar.MachineRowChange
-}
-
-func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		for {
-			select {
-			case c := <-w.changes:
-				if !yield(c, nil) {
-					return
-				}
-			case <-ctx.Done():
-				yield(hangar.MachineRowChange{}, ctx.Err())
-				return
-			}
-		}
-	}
+	feed *edgetest.Feed
 }
 
 const testApp = "web"
@@ -57,10 +38,10 @@ const testApp = "web"
 func newWorld(tb testing.TB, alter func(*balance.Options)) *world {
 	tb.Helper()
 	w := &world{
-		t: tb, gate: newGate(), rows: map[hangar.MachineID]*hangar.MachineRow{}, changes: make(chan hangar.MachineRowChange, 100_000),
+		t: tb, gate: newGate(), feed: edgetest.NewFeed(),
 		route: &hangar.AppRoute{ID: hangar.AppID(testApp), App: testApp},
 	}
-	w.cat = catalog.New(w, nil)
+	w.cat = catalog.New(w.feed, nil)
 	o := balance.Options{Catalog: w.cat, Gates: w.gate, Region: "ams", QueueLimit: 1000, QueueWait: 5 * time.Second, WakeWait: 10 * time.Second}
 	if alter != nil {
 		alter(&o)
@@ -151,21 +132,18 @@ func id(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n
 // put makes or changes a Machine, at its host and in the rows. A new one is started, in the
 // region of the edge, and has the service that web returns.
 func (w *world) put(n int, options ...option) {
-	w.mu.Lock()
-	row := &hangar.MachineRow{Machine: hangar.Machine{
-		ID: id(n), App: testApp, AppID: hangar.AppID(testApp), State: hangar.MachineStarted, Region: "ams", Host: "h1", InstanceID: "1",
-		Config: hangar.MachineConfig{Services: []hangar.Service{web()}},
-	}, Network: 1}
-	if old := w.rows[id(n)]; old != nil {
-		again := *old
-		row = &again
-		row.Machine.Config.Services = slices.Clone(old.Machine.Config.Services)
+	row, ok := w.feed.Row(id(n))
+	if !ok {
+		row = hangar.MachineRow{Machine: hangar.Machine{
+			ID: id(n), App: testApp, AppID: hangar.AppID(testApp), State: hangar.MachineStarted, Region: "ams", Host: "h1", InstanceID: "1",
+			Config: hangar.MachineConfig{Services: []hangar.Service{web()}},
+		}, Network: 1}
 	}
+	row.Machine.Config.Services = slices.Clone(row.Machine.Config.Services)
 	for _, o := range options {
-		o(row)
+		o(&row)
 	}
 	m := &row.Machine
-	w.mu.Unlock()
 	w.gate.set(m.ID, func(g *guest) {
 		g.state, g.cordoned, g.hard = m.State, m.Cordoned, 0
 		if len(m.Config.Services) > 0 {
@@ -173,19 +151,15 @@ func (w *world) put(n int, options ...option) {
 		}
 		g.woke = func(s hangar.MachineState) { w.follow(m.ID, s) }
 	})
-	w.publish(row)
+	w.feed.Put(row)
 }
 
 // follow publishes, perhaps later, a state that a Machine got by itself.
 func (w *world) follow(id hangar.MachineID, s hangar.MachineState) {
 	publish := func() {
-		w.mu.Lock()
-		old := w.rows[id]
-		w.mu.Unlock()
-		if old != nil {
-			row := *old
+		if row, ok := w.feed.Row(id); ok {
 			row.Machine.State = s
-			w.publish(&row)
+			w.feed.Put(row)
 		}
 	}
 	if w.lag > 0 {
@@ -195,22 +169,22 @@ func (w *world) follow(id hangar.MachineID, s hangar.MachineState) {
 	publish()
 }
 
-func (w *world) publish(row *hangar.MachineRow) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seq++
-	row.Seq = w.seq
-	w.rows[row.Machine.ID] = row
-	w.changes <- hangar.MachineRowChange{ID: row.Machine.ID, Row: row}
+// await waits until what was put last of Machines is in view, and the balancer knows it.
+func (w *world) await(machines ...int) {
+	for _, n := range machines {
+		row, ok := w.feed.Row(id(n))
+		if !ok {
+			w.t.Errorf("there is no machine %d", n)
+			return
+		}
+		if err := w.cat.AwaitMachine(w.t.Context(), row.Machine.Ref(), row.Seq); err != nil {
+			w.t.Error(err)
+		}
+	}
 }
 
 // forget removes a Machine.
-func (w *world) forget(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.rows, id(n))
-	w.changes <- hangar.MachineRowChange{ID: id(n)}
-}
+func (w *world) forget(n int) { w.feed.Remove(id(n)) }
 
 func (w *world) endpoint(port int) *balance.Endpoint {
 	w.t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net"
 	"net/netip"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/dns"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
@@ -51,32 +51,14 @@ func owner(a netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) {
 // world is a catalog that a test writes.
 type world struct {
 	catalog *catalog.Catalog
-	changes chan hangar.MachineRowChange
-	seq     uint64
-	rows    map[hangar.MachineID]hangar.MachineRow
-}
-
-func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		for {
-			select {
-			case c := <-w.changes:
-				if !yield(c, nil) {
-					return
-				}
-			case <-ctx.Done():
-				yield(hangar.MachineRowChange{}, ctx.Err())
-				return
-			}
-		}
-	}
+	feed    *edgetest.Feed
 }
 
 // newWorld returns one without Machines, which is in view.
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{changes: make(chan hangar.MachineRowChange), rows: map[hangar.MachineID]hangar.MachineRow{}}
-	w.catalog = catalog.New(w, nil)
+	w := &world{feed: edgetest.NewFeed()}
+	w.catalog = catalog.New(w.feed, nil)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -84,7 +66,7 @@ func newWorld(tb testing.TB) *world {
 		_ = w.catalog.Run(ctx)
 	}()
 	tb.Cleanup(func() { cancel(); <-ended })
-	w.changes <- hangar.MachineRowChange{Synced: true}
+	<-w.catalog.Synced()
 	return w
 }
 
@@ -96,7 +78,7 @@ func address(network hangar.NetworkID, n int) netip.Addr {
 // put adds a Machine, or changes it. It is in view when put returns.
 func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(*hangar.Machine)) hangar.MachineID {
 	id := hangar.MachineID(fmt.Sprintf("%014x", n))
-	row, ok := w.rows[id]
+	row, ok := w.feed.Row(id)
 	if !ok {
 		row = hangar.MachineRow{Network: network, Machine: hangar.Machine{
 			ID: id, App: hangar.AppName(app), AppID: hangar.AppID(app), Host: "0a7b007d", Region: "ams", State: hangar.MachineStarted, PrivateIP: address(network, n),
@@ -105,22 +87,26 @@ func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(
 	for _, c := range change {
 		c(&row.Machine)
 	}
-	w.seq++
-	row.Seq = w.seq
-	w.rows[id] = row
-	w.changes <- hangar.MachineRowChange{ID: id, Row: &row}
-	w.settle()
+	seq := w.feed.Put(row)
+	if err := w.catalog.AwaitMachine(context.Background(), row.Machine.Ref(), seq); err != nil {
+		panic(err)
+	}
 	return id
 }
 
+// remove removes a Machine. It has gone from view when remove returns.
 func (w *world) remove(id hangar.MachineID) {
-	delete(w.rows, id)
-	w.changes <- hangar.MachineRowChange{ID: id}
-	w.settle()
+	row, _ := w.feed.Row(id)
+	changed, stop := w.catalog.Subscribe(row.Machine.AppID)
+	defer stop()
+	w.feed.Remove(id)
+	for {
+		if _, ok := w.catalog.Machine(id); !ok {
+			return
+		}
+		<-changed
+	}
 }
-
-// settle returns when the last change is in view: the next one is taken after it.
-func (w *world) settle() { w.changes <- hangar.MachineRowChange{ID: "none"} }
 
 func state(s hangar.MachineState) func(*hangar.Machine) {
 	return func(m *hangar.Machine) { m.State = s }

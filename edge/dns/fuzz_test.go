@@ -3,7 +3,6 @@ package dns
 import (
 	"context"
 	"fmt"
-	"iter"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,30 +12,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 )
 
-// shown is a feed of rows that do not change.
-type shown []hangar.MachineRow
-
-func (s shown) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		for i := range s {
-			if !yield(hangar.MachineRowChange{ID: s[i].Machine.ID, Row: &s[i]}, nil) {
-				return
-			}
-		}
-		if yield(hangar.MachineRowChange{Synced: true}, nil) {
-			<-ctx.Done()
-			yield(hangar.MachineRowChange{}, ctx.Err())
-		}
-	}
-}
-
 // rowsOf are the started Machines of an App on network 1.
-func rowsOf(app string, from, to int) shown {
-	var rows shown
+func rowsOf(app string, from, to int) []hangar.MachineRow {
+	var rows []hangar.MachineRow
 	for n := from; n < to; n++ {
-		rows = append(rows, hangar.MachineRow{Network: 1, Seq: uint64(n), Machine: hangar.Machine{
+		rows = append(rows, hangar.MachineRow{Network: 1, Machine: hangar.Machine{
 			ID: hangar.MachineID(fmt.Sprintf("%014x", n)), App: hangar.AppName(app), AppID: hangar.AppID(app), Region: "ams", State: hangar.MachineStarted,
 			PrivateIP: netip.MustParseAddr(fmt.Sprintf("fdaa:0:1:a7b:7d:0:%x:2", n)),
 			Config:    hangar.MachineConfig{Metadata: map[string]string{"role": "primary"}},
@@ -46,9 +29,13 @@ func rowsOf(app string, from, to int) shown {
 }
 
 // serverOf returns a Server of rows that does not run.
-func serverOf(tb testing.TB, rows shown) *Server {
+func serverOf(tb testing.TB, rows []hangar.MachineRow) *Server {
 	tb.Helper()
-	c := catalog.New(rows, nil)
+	feed := edgetest.NewFeed()
+	for _, row := range rows {
+		feed.Put(row)
+	}
+	c := catalog.New(feed, nil)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan struct{})
 	go func() {

@@ -123,7 +123,8 @@ func TestAwait(t *testing.T) {
 	port := freePort(t)
 	w.app("shop", []string{"v4 " + dedicated}, service("tcp", 1, port), service("udp", 1, port))
 	must(r.o.Routes.Await(t.Context(), "shop", 1))
-	for len(r.o.Balancer.Ports(w.routes["shop"])) == 0 {
+	route, _ := r.o.Routes.App("shop")
+	for len(r.o.Balancer.Ports(route)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	must(r.Await(t.Context()))

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"math/big"
 	"net"
@@ -29,6 +28,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
@@ -47,11 +47,9 @@ type world struct {
 	domain hangar.Hostname
 	org    hangar.OrgID // of the Apps that are added
 
+	feed *edgetest.Feed
+
 	mu       sync.Mutex
-	routes   map[hangar.AppName]*hangar.AppRoute
-	rows     map[hangar.MachineID]*hangar.MachineRow
-	changed  chan struct{} // closed at the next change
-	seq      uint64
 	backends map[int]string
 	lines    []string
 	inside   int // who is in a Machine
@@ -63,8 +61,7 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{
-		domain: "apps.test", org: "org", routes: map[hangar.AppName]*hangar.AppRoute{}, rows: map[hangar.MachineID]*hangar.MachineRow{},
-		changed: make(chan struct{}), backends: map[int]string{}, issued: map[string]*tls.Certificate{}, roots: x509.NewCertPool(),
+		domain: "apps.test", org: "org", feed: edgetest.NewFeed(), backends: map[int]string{}, issued: map[string]*tls.Certificate{}, roots: x509.NewCertPool(),
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
@@ -83,10 +80,7 @@ func newWorld() *world {
 
 // app adds an App with services, and a Machine that has them.
 func (w *world) app(name hangar.AppName, addresses []string, services ...hangar.Service) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seq++
-	route := &hangar.AppRoute{ID: hangar.AppID(name), App: name, Org: w.org, Network: 1, Seq: w.seq}
+	route := hangar.AppRoute{ID: hangar.AppID(name), App: name, Org: w.org, Network: 1}
 	for _, a := range addresses {
 		kind, ip, _ := strings.Cut(a, " ")
 		address := hangar.Address{Kind: hangar.AddressKind(kind), App: name}
@@ -95,97 +89,27 @@ func (w *world) app(name hangar.AppName, addresses []string, services ...hangar.
 		}
 		route.Addresses = append(route.Addresses, address)
 	}
-	w.routes[name] = route
-	id := hangar.MachineID(fmt.Sprintf("%014x", 1000+w.seq))
+	w.feed.PutRoute(route)
 	if services != nil {
-		w.rows[id] = &hangar.MachineRow{Org: "org", Network: 1, Seq: w.seq, Machine: hangar.Machine{
-			ID: id, App: name, AppID: hangar.AppID(name), State: hangar.MachineStarted, Host: "0badcafe", Region: "loc", HostStatus: "ok", InstanceID: "i1",
-			Config: hangar.MachineConfig{Services: services},
-		}}
+		w.feed.Put(hangar.MachineRow{Org: "org", Network: 1, Machine: hangar.Machine{
+			ID: hangar.NewMachineID(), App: name, AppID: hangar.AppID(name), State: hangar.MachineStarted, Host: "0badcafe", Region: "loc",
+			HostStatus: "ok", InstanceID: "i1", Config: hangar.MachineConfig{Services: services},
+		}})
 	}
-	close(w.changed)
-	w.changed = make(chan struct{})
 }
 
 // turn changes the state of all Machines.
 func (w *world) turn(state hangar.MachineState) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for id, old := range w.rows {
-		row := *old
-		w.seq++
-		row.Seq, row.Machine.State = w.seq, state
-		w.rows[id] = &row
+	for _, id := range w.feed.Machines() {
+		row, _ := w.feed.Row(id)
+		row.Machine.State = state
+		w.feed.Put(row)
 	}
-	close(w.changed)
-	w.changed = make(chan struct{})
 }
 
 // service is a service of one public port.
 func service(protocol string, internal, public int, handlers ...string) hangar.Service {
 	return hangar.Service{Protocol: protocol, InternalPort: internal, Ports: []hangar.ServicePort{{Port: public, Handlers: handlers}}}
-}
-
-func (w *world) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
-	return func(yield func(hangar.RouteChange, error) bool) {
-		seenApps := map[hangar.AppName]uint64{}
-		for first := true; ; first = false {
-			w.mu.Lock()
-			changed := w.changed
-			var news []hangar.RouteChange
-			for name, r := range w.routes {
-				if seenApps[name] != r.Seq {
-					seenApps[name] = r.Seq
-					news = append(news, hangar.RouteChange{App: r.ID, Route: r})
-				}
-			}
-			w.mu.Unlock()
-			for _, c := range news {
-				if !yield(c, nil) {
-					return
-				}
-			}
-			if first && !yield(hangar.RouteChange{Synced: true}, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-func (w *world) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		seen := map[hangar.MachineID]uint64{}
-		for first := true; ; first = false {
-			w.mu.Lock()
-			changed := w.changed
-			var news []hangar.MachineRowChange
-			for id, r := range w.rows {
-				if seen[id] != r.Seq {
-					seen[id] = r.Seq
-					news = append(news, hangar.MachineRowChange{ID: id, Row: r})
-				}
-			}
-			w.mu.Unlock()
-			for _, c := range news {
-				if !yield(c, nil) {
-					return
-				}
-			}
-			if first && !yield(hangar.MachineRowChange{Synced: true}, nil) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
 }
 
 func (w *world) Gate(hangar.HostID) (hangar.MachineGate, error) { return w, nil }
@@ -338,8 +262,8 @@ type rig struct {
 
 // start runs Listeners in a world until stop is called.
 func start(w *world, log *slog.Logger, change func(*Options)) *rig {
-	routes := catalog.NewRoutes(w, w.domain, log)
-	machines := catalog.New(w, log)
+	routes := catalog.NewRoutes(w.feed, w.domain, log)
+	machines := catalog.New(w.feed, log)
 	balancer := balance.New(balance.Options{Catalog: machines, Gates: w, Region: "loc", Log: log})
 	o := Options{
 		HTTP: "127.0.0.1:0", HTTPS: "127.0.0.1:0", Host: "0badcafe", Domain: w.domain, Routes: routes, Balancer: balancer, Gates: w,

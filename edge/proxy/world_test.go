@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
-	"iter"
 	"math/big"
 	"net"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
@@ -43,12 +43,11 @@ type world struct {
 	catalog  *catalog.Catalog
 	balancer *balance.Balancer
 	gate     *gate
-	rows     chan hangar.MachineRowChange
+	feed     *edgetest.Feed
 	ctx      context.Context
 	stop     context.CancelFunc
 	addr     string // plain HTTP, port 80
 	tlsAddr  string // port 443
-	seq      uint64
 	mu       sync.Mutex
 	entry    func(*proxy.Entry) // changes what connections come in as
 }
@@ -136,63 +135,26 @@ func (g *gate) inside() (n int) {
 	return n
 }
 
-type feed struct {
-	routes []*hangar.AppRoute
-	rows   chan hangar.MachineRowChange
-}
-
-func (f *feed) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
-	return func(yield func(hangar.RouteChange, error) bool) {
-		for _, r := range f.routes {
-			if !yield(hangar.RouteChange{App: r.ID, Route: r}, nil) {
-				return
-			}
-		}
-		if yield(hangar.RouteChange{Synced: true}, nil) {
-			<-ctx.Done()
-		}
-	}
-}
-
-func (f *feed) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		if !yield(hangar.MachineRowChange{Synced: true}, nil) {
-			return
-		}
-		for {
-			select {
-			case c := <-f.rows:
-				if !yield(c, nil) {
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
 // newWorld has the Apps "app" and "other" of one organization, "foreign" of another one, and
 // listens.
 func newWorld(tb testing.TB, options ...option) *world {
 	tb.Helper()
 	shared := netip.MustParseAddr("127.0.0.1")
-	route := func(app, org string, network hangar.NetworkID, public bool) *hangar.AppRoute {
-		r := &hangar.AppRoute{ID: hangar.AppID(app), App: hangar.AppName(app), Org: hangar.OrgID(org), Network: network, Seq: 1}
+	f := edgetest.NewFeed()
+	route := func(app, org string, network hangar.NetworkID, public bool) {
+		r := hangar.AppRoute{ID: hangar.AppID(app), App: hangar.AppName(app), Org: hangar.OrgID(org), Network: network}
 		if public {
 			r.Addresses = []hangar.Address{{IP: shared, Kind: hangar.AddressSharedV4, App: r.App}}
 		}
-		return r
+		f.PutRoute(r)
 	}
-	f := &feed{
-		routes: []*hangar.AppRoute{
-			route("app", "personal", 1, true), route("second", "personal", 1, true), route("other", "personal", 2, false), route("foreign", "strangers", 3, true),
-		},
-		rows: make(chan hangar.MachineRowChange),
-	}
+	route("app", "personal", 1, true)
+	route("second", "personal", 1, true)
+	route("other", "personal", 2, false)
+	route("foreign", "strangers", 3, true)
 	ctx, stop := context.WithCancel(tb.Context())
 	w := &world{
-		t: tb, rows: f.rows, ctx: ctx, stop: stop,
+		t: tb, feed: f, ctx: ctx, stop: stop,
 		gate: &gate{dials: map[hangar.MachineID]func(context.Context) (net.Conn, error){}, files: map[string]string{}, in: map[hangar.MachineID]int{}},
 	}
 	w.routes = catalog.NewRoutes(f, testDomain, nil)
@@ -330,13 +292,12 @@ func (w *world) dialed(id, app string, dial func(context.Context) (net.Conn, err
 	if !ok {
 		w.t.Fatalf("there is no app %s", app)
 	}
-	w.seq++
-	row := &hangar.MachineRow{
+	row := hangar.MachineRow{
 		Machine: hangar.Machine{
 			ID: full, Name: id, App: route.App, AppID: route.ID, State: hangar.MachineStarted, Region: testRegion, Host: testHost, HostStatus: "ok",
 			InstanceID: hangar.NewInstanceID(time.Now()),
 		},
-		OrgID: route.Org, Network: route.Network, Seq: w.seq,
+		OrgID: route.Org, Network: route.Network,
 	}
 	if change != nil {
 		change(&row.Machine)
@@ -346,11 +307,10 @@ func (w *world) dialed(id, app string, dial func(context.Context) (net.Conn, err
 }
 
 // publish has the edge know a row.
-func (w *world) publish(row *hangar.MachineRow) {
+func (w *world) publish(row hangar.MachineRow) {
 	w.t.Helper()
-	m := &row.Machine
-	w.rows <- hangar.MachineRowChange{ID: m.ID, Row: row}
-	if err := w.catalog.AwaitMachine(w.ctx, hangar.MachineRef{App: m.App, AppID: m.AppID, ID: m.ID}, row.Seq); err != nil {
+	seq := w.feed.Put(row)
+	if err := w.catalog.AwaitMachine(w.ctx, row.Machine.Ref(), seq); err != nil {
 		w.t.Fatalf("the catalog does not take the row: %v", err)
 	}
 }
@@ -364,9 +324,8 @@ func (w *world) crash(id hangar.MachineID) {
 	}
 	for _, state := range []hangar.MachineState{hangar.MachineRestarting, hangar.MachineStarting, hangar.MachineStarted} {
 		next := *row
-		w.seq++
-		next.Seq, next.Machine.State, next.Crashes, next.Losses = w.seq, state, row.Crashes+1, row.Losses+1
-		w.publish(&next)
+		next.Machine.State, next.Crashes, next.Losses = state, row.Crashes+1, row.Losses+1
+		w.publish(next)
 	}
 }
 
