@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -92,11 +93,18 @@ func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *
 	})
 }
 
+// duplicate returns another descriptor of a socket. That of conn.File would have the socket, which
+// both share, block for a moment: a read that begins then ends with the next question only.
 func duplicate(conn *net.UDPConn) (*net.UDPConn, error) {
-	f, err := conn.File()
+	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
+	var own int
+	if controlErr := raw.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); controlErr != nil || err != nil {
+		return nil, errors.Join(controlErr, err)
+	}
+	f := os.NewFile(uintptr(own), "dns")
 	defer f.Close()
 	again, err := net.FilePacketConn(f)
 	if err != nil {
