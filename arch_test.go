@@ -46,6 +46,11 @@ var rules = map[string]rule{
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
 	"control/oidc":            {imports: plus(language, "control/state")},
+	"control/tenants":         {imports: plus(language, "control/state")},
+	"control/ledger":          {imports: plus(language, "control/state", "control/tenants")},
+	"control/vault":           {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
+	"control/addresses":       {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
+	"control/hostnames":       {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
 	"control/state":           {imports: language, tests: []string{"control/state/statetest"}},
 	"control/state/statetest": {imports: plus(language, "control/state")},
 
@@ -230,5 +235,118 @@ func TestNoFileIsTooLong(t *testing.T) {
 				t.Errorf("%s has %d lines, more than %d", name, n, maxLines)
 			}
 		}
+	}
+}
+
+// maxPackageLines is where a package has become several packages. Tests do not count.
+const maxPackageLines = 7500
+
+// toBeDivided are the packages that are larger, with their size now, which may only get less.
+var toBeDivided = map[string]int{
+	"":           8170,
+	"api":        7799,
+	"cmd/hangar": 10340,
+}
+
+func TestNoPackageIsTooLarge(t *testing.T) {
+	for folder, files := range goFiles(t) {
+		total := 0
+		for name, f := range files {
+			if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
+				continue
+			}
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += strings.Count(string(b), "\n")
+		}
+		switch most, listed := toBeDivided[folder]; {
+		case listed && total <= maxPackageLines:
+			t.Errorf("package %q has %d lines and need not be divided: take it off the table", folder, total)
+		case listed && total > most:
+			t.Errorf("package %q has %d lines, more than the %d that it had: divide it", folder, total, most)
+		case listed && total < most:
+			t.Errorf("package %q has %d lines, less than the %d of the table: write them there", folder, total, most)
+		case !listed && total > maxPackageLines:
+			t.Errorf("package %q has %d lines, more than %d", folder, total, maxPackageLines)
+		}
+	}
+	for folder := range toBeDivided {
+		if _, _, ok := ruleOf(folder); !ok {
+			t.Errorf("package %q of the table does not exist", folder)
+		}
+	}
+}
+
+// maxMethods is where a type has become several types. What it embeds does not count.
+const maxMethods = 60
+
+// manyMethods are the types whose methods are a list of what the API offers, each by itself.
+var manyMethods = map[string]string{
+	"api":    "server", // a handler of each operation
+	"client": "Client", // a call of each operation
+}
+
+func TestNoTypeHasTooManyMethods(t *testing.T) {
+	used := map[string]bool{}
+	for folder, files := range goFiles(t) {
+		for name, methods := range methodsOf(t, files) {
+			if manyMethods[folder] == name {
+				used[folder] = true
+				continue
+			}
+			if len(methods) > maxMethods {
+				t.Errorf("type %s of package %q has %d methods, more than %d", name, folder, len(methods), maxMethods)
+			}
+		}
+	}
+	for folder, name := range manyMethods {
+		if !used[folder] {
+			t.Errorf("type %s of package %q does not exist", name, folder)
+		}
+	}
+}
+
+// methodsOf returns the names of the methods of all types of a package, without its tests.
+func methodsOf(t *testing.T, files map[string]*ast.File) map[string]map[string]struct{} {
+	t.Helper()
+	methods := map[string]map[string]struct{}{}
+	for name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range f.Decls {
+			d, ok := decl.(*ast.FuncDecl)
+			if !ok || d.Recv == nil {
+				continue
+			}
+			of := receiver(d.Recv.List[0].Type)
+			if methods[of] == nil {
+				methods[of] = map[string]struct{}{}
+			}
+			methods[of][d.Name.Name] = struct{}{}
+		}
+	}
+	return methods
+}
+
+// receiver is the name of the type of a receiver, without its pointer and parameters.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	default:
+		return ""
 	}
 }

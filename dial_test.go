@@ -30,7 +30,7 @@ var dialers = map[string]string{
 	"host/volume/nbd/nbd.go":            "connects to a socket file of the daemon's own",
 	"host/volume/storaged/qmp.go":       "connects to a socket file of the daemon's own",
 	"internal/keeper/client.go":         "connects to a socket file of the daemon's own",
-	"control/control.go":                "asks the operator's name server about a hostname; nothing connects to what it answers",
+	"control/hostnames/hostnames.go":    "asks the operator's name server about a hostname; nothing connects to what it answers",
 }
 
 // connecting is what connects, or is the default of what does, by package and name.

@@ -92,9 +92,6 @@ func everyMethod(c *control.Control) []method {
 		service := accessor.Func.Call([]reflect.Value{reflect.ValueOf(c)})[0]
 		for m := range service.Type().Methods() {
 			f := service.MethodByName(m.Name)
-			if promoted, ok := own.MethodByName(m.Name); ok && reflect.ValueOf(c).MethodByName(promoted.Name).Type() == f.Type() {
-				continue
-			}
 			if f.Type().NumIn() > 0 && f.Type().In(0) == reflect.TypeFor[context.Context]() {
 				found = append(found, method{service.Type().Elem().Name() + "." + m.Name, f})
 			}

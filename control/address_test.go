@@ -12,13 +12,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/ippool"
 	"github.com/hangar-platform/hangar/test/contract"
 )
 
 // testPools hold six addresses of IPv4 and many of IPv6.
-func testPools(t *testing.T) control.AddressPools {
+func testPools(t *testing.T) addresses.Pools {
 	t.Helper()
 	v4, err := ippool.Parse("127.7.7.0/29", ippool.IPv4)
 	if err != nil {
@@ -28,7 +29,7 @@ func testPools(t *testing.T) control.AddressPools {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return control.AddressPools{Shared: netip.MustParseAddr("127.0.0.1"), V4: v4, V6: v6}
+	return addresses.Pools{Shared: netip.MustParseAddr("127.0.0.1"), V4: v4, V6: v6}
 }
 
 func (p *plane) address(t *testing.T, app hangar.AppName, in hangar.AddressCreate) *hangar.Address {
@@ -151,7 +152,7 @@ func TestAddressRefusals(t *testing.T) {
 	_, err = p.Addresses().AllocateAddress(admin(t), "web", hangar.AddressCreate{Kind: hangar.AddressV6})
 	wantError(t, err, hangar.CodeExhausted, "")
 
-	p.pools = control.AddressPools{}
+	p.pools = addresses.Pools{}
 	p.restart(t)
 	p.app(t, "bare")
 	for _, kind := range hangar.AddressKinds()[:3] {

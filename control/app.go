@@ -3,44 +3,44 @@ package control
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/addresses"
+	"github.com/hangar-platform/hangar/control/hostnames"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // Apps implements hangar.AppService.
-type Apps struct{ *Control }
+type Apps struct {
+	store     state.Store
+	tenants   *tenants.Directory
+	ledger    *ledger.Ledger
+	hosts     *hosts
+	rows      *Rows
+	orgs      *Orgs
+	machines  *Machines
+	volumes   *Volumes
+	addresses *addresses.Records
+	hostnames *hostnames.Hostnames
+	secrets   *vault.AppSecrets
+	domain    hangar.Hostname // below which Apps have names; empty: they have none
+	log       *slog.Logger
+	now       func() time.Time
+}
 
 var _ hangar.AppService = (*Apps)(nil)
 
-// app returns an App to whoever may do action to it.
-func (c *Control) app(ctx context.Context, name hangar.AppName, action hangar.Action) (appRecord, state.Item, error) {
-	return c.appFor(ctx, action, hangar.MachineRef{App: name})
-}
-
-// appFor returns the App of ref to whoever may do action to what ref names: the App
-// itself, or one of its Machines.
-func (c *Control) appFor(ctx context.Context, action hangar.Action, ref hangar.MachineRef) (appRecord, state.Item, error) {
-	return c.appIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
-}
-
-// anyApp returns an App, whoever asks.
-func (c *Control) anyApp(ctx context.Context, name hangar.AppName) (appRecord, state.Item, error) {
-	if nameFault(string(name)) != "" {
-		return appRecord{}, state.Item{}, hangar.AppNotFound()
-	}
-	rec, item, err := read[appRecord](ctx, c.store, appKey(name))
-	if errors.Is(err, state.ErrNotFound) {
-		return rec, item, hangar.AppNotFound()
-	}
-	return rec, item, stateError(err)
-}
-
 // CreateApp implements hangar.AppService.
 func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -50,17 +50,17 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	if in.Network == "" {
 		in.Network = hangar.DefaultNetwork
 	}
-	if err := checkAppName(in.Name); err != nil {
+	if err := tenants.CheckAppName(in.Name); err != nil {
 		return nil, err
 	}
-	if domain := a.domain(); domain != "" && in.Name.Reserved() {
+	if domain := a.domain; domain != "" && in.Name.Reserved() {
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name is reserved: %s is for the platform itself", in.Name.Hostname(domain))
 	}
-	if err := checkNetworkName(in.Network); err != nil {
+	if err := tenants.CheckNetworkName(in.Network); err != nil {
 		return nil, err
 	}
 	for {
-		org, item, err := a.org(ctx, p, in.Org, hangar.ActionCreate)
+		org, item, err := a.tenants.Org(ctx, p, in.Org, hangar.ActionCreate)
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 			return present(rec, org, 0, 0), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
 	}
 }
@@ -85,40 +85,40 @@ func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 
 // tryCreateApp returns state.ErrConflict when somebody else created something
 // meanwhile, or when the organization changed since it was read.
-func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar.OrgID, orgItem state.Item) (appRecord, error) {
-	switch _, err := a.store.Get(ctx, appKey(in.Name)); {
+func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar.OrgID, orgItem state.Item) (tenants.AppRecord, error) {
+	switch _, err := a.store.Get(ctx, state.AppKey(in.Name)); {
 	case err == nil:
-		return appRecord{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
+		return tenants.AppRecord{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
 	case !errors.Is(err, state.ErrNotFound):
-		return appRecord{}, err
+		return tenants.AppRecord{}, err
 	}
-	network, txn, err := a.network(ctx, org, in.Network)
+	network, txn, err := a.tenants.Network(ctx, org, in.Network)
 	if err != nil {
-		return appRecord{}, err
+		return tenants.AppRecord{}, err
 	}
 	counts := hangar.Quotas{hangar.QuotaApps: 1}
 	if len(txn.Then) > 0 {
 		counts[hangar.QuotaNetworks] = 1
 	}
-	number, unclaimed, claim, err := a.next(ctx, appCounter)
+	number, unclaimed, claim, err := state.NextNumber(ctx, a.store, state.AppCounter)
 	if err != nil {
-		return appRecord{}, err
+		return tenants.AppRecord{}, err
 	}
-	rec := appRecord{
-		ID: hangar.AppID(randomID()), Name: in.Name, NumericID: number, Org: in.Org, OrgID: org,
+	rec := tenants.AppRecord{
+		ID: hangar.AppID(random.ID()), Name: in.Name, NumericID: number, Org: in.Org, OrgID: org,
 		Network: in.Network, NetworkID: network, CreatedAt: a.now().UTC(),
 	}
-	put, err := write(appKey(in.Name), rec)
+	put, err := state.Write(state.AppKey(in.Name), rec)
 	if err != nil {
 		return rec, err
 	}
-	txn.If = append(txn.If, state.Absent(appKey(in.Name)), unclaimed, state.Unchanged(orgItem))
+	txn.If = append(txn.If, state.Absent(state.AppKey(in.Name)), unclaimed, state.Unchanged(orgItem))
 	txn.Then = append(txn.Then, put, claim)
-	owner, err := decode[orgRecord](orgItem)
+	owner, err := state.Decode[tenants.OrgRecord](orgItem)
 	if err != nil {
 		return rec, err
 	}
-	if err := a.ledger.charge(ctx, &owner, counts, &txn); err != nil {
+	if err := a.ledger.Charge(ctx, &owner, counts, &txn); err != nil {
 		return rec, err
 	}
 	_, err = a.store.Txn(ctx, txn)
@@ -128,26 +128,26 @@ func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar
 // App implements hangar.AppService. That an App of somebody else exists is told:
 // clients ask for it to find out whether a name is taken.
 func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rec, _, err := a.anyApp(ctx, name)
+	rec, _, err := a.tenants.AnyApp(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if !p.May(hangar.ActionRead, rec.target("")) {
-		return nil, forbidden("app %q", name)
+	if !p.May(hangar.ActionRead, rec.Target("")) {
+		return nil, tenants.Forbidden("app %q", name)
 	}
-	org, _, err := read[orgRecord](ctx, a.store, orgKey(rec.Org))
+	org, _, err := state.Read[tenants.OrgRecord](ctx, a.store, state.OrgKey(rec.Org))
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
-	names, _, err := state.All(ctx, a.store, nameKey(rec.ID, ""), true)
+	names, _, err := state.All(ctx, a.store, state.NameKey(rec.ID, ""), true)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
-	volumes, err := a.volumesOf(ctx, rec)
+	volumes, err := a.rows.volumesOf(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -157,16 +157,16 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 // Apps implements hangar.AppService. An App whose record cannot be read is left
 // out.
 func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if filter.Org != "" {
-		if _, err := a.Orgs().Org(ctx, filter.Org); err != nil {
+		if _, err := a.orgs.Org(ctx, filter.Org); err != nil {
 			return nil, err
 		}
 	}
-	orgs, err := a.orgs(ctx)
+	orgs, err := a.allOrgs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -174,23 +174,23 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 	if err != nil {
 		return nil, err
 	}
-	rows, err := a.rows.volumes(ctx, volumesPrefix)
+	rows, err := a.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {
 		return nil, err
 	}
 	volumes := countVolumes(rows)
-	items, _, err := state.All(ctx, a.store, appsPrefix, false)
+	items, _, err := state.All(ctx, a.store, state.AppsPrefix, false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	apps := []*hangar.App{}
 	for _, item := range items {
-		rec, err := decode[appRecord](item)
+		rec, err := state.Decode[tenants.AppRecord](item)
 		if err != nil {
 			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if p.May(hangar.ActionRead, rec.target("")) && (filter.Org == "" || filter.Org == rec.Org) {
+		if p.May(hangar.ActionRead, rec.Target("")) && (filter.Org == "" || filter.Org == rec.Org) {
 			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.ID], volumes[rec.ID]))
 		}
 	}
@@ -198,16 +198,16 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 	return apps, nil
 }
 
-func (c *Control) orgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, error) {
-	items, _, err := state.All(ctx, c.store, orgsPrefix, false)
+func (a *Apps) allOrgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, error) {
+	items, _, err := state.All(ctx, a.store, state.OrgsPrefix, false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	orgs := make(map[hangar.OrgSlug]hangar.Org, len(items))
 	for _, item := range items {
-		rec, err := decode[orgRecord](item)
+		rec, err := state.Decode[tenants.OrgRecord](item)
 		if err != nil {
-			c.log.Error("organization skipped", keyKey, item.Key, keyError, err)
+			a.log.Error("organization skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
 		orgs[rec.Slug] = rec.Org
@@ -216,14 +216,14 @@ func (c *Control) orgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 }
 
 // machineCounts counts the names of Machines, which those that exist have.
-func (c *Control) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
-	items, _, err := state.All(ctx, c.store, namesPrefix, true)
+func (a *Apps) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
+	items, _, err := state.All(ctx, a.store, state.NamesPrefix, true)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	counts := map[hangar.AppID]int{}
 	for _, item := range items {
-		app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, namesPrefix), "/")
+		app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.NamesPrefix), "/")
 		counts[hangar.AppID(app)]++
 	}
 	return counts, nil
@@ -240,7 +240,7 @@ func countVolumes(rows []hangar.VolumeRow) map[hangar.AppID]int {
 	return counts
 }
 
-func present(rec appRecord, org hangar.Org, machines, volumes int) *hangar.App {
+func present(rec tenants.AppRecord, org hangar.Org, machines, volumes int) *hangar.App {
 	status := hangar.AppPending
 	if rec.Deployed || machines > 0 {
 		status = hangar.AppDeployed

@@ -10,7 +10,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -38,7 +41,7 @@ func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) 
 // markDeleting returns the App's record as it will stay until it is gone.
 func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool) (state.Item, error) {
 	for {
-		rec, item, err := a.app(ctx, name, hangar.ActionDelete)
+		rec, item, err := a.tenants.App(ctx, name, hangar.ActionDelete)
 		if err != nil || rec.Deleting {
 			return item, err
 		}
@@ -48,7 +51,7 @@ func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool
 			}
 		}
 		rec.Deleting = true
-		mark, err := write(item.Key, rec)
+		mark, err := state.Write(item.Key, rec)
 		if err != nil {
 			return item, err
 		}
@@ -57,14 +60,14 @@ func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool
 			return state.Item{Key: item.Key, Value: mark.Value, Revision: revision}, nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return item, stateError(err)
+			return item, state.HangarError(err)
 		}
 	}
 }
 
 // nothingRuns refuses while a Machine of the App is not at rest.
-func (a *Apps) nothingRuns(ctx context.Context, rec appRecord) error {
-	machines, err := a.machinesOf(ctx, rec, hangar.MachineFilter{})
+func (a *Apps) nothingRuns(ctx context.Context, rec tenants.AppRecord) error {
+	machines, err := a.machines.machinesOf(ctx, rec, hangar.MachineFilter{})
 	if err != nil {
 		return err
 	}
@@ -80,35 +83,35 @@ func (a *Apps) nothingRuns(ctx context.Context, rec appRecord) error {
 // finishDestroy destroys what an App that is marked still has, and then the App.
 // It changes nothing once the marked record is gone, for then another call was
 // quicker, and there may be a new App of that name.
-func (c *Control) finishDestroy(ctx context.Context, marked state.Item) error {
-	rec, err := decode[appRecord](marked)
+func (a *Apps) finishDestroy(ctx context.Context, marked state.Item) error {
+	rec, err := state.Decode[tenants.AppRecord](marked)
 	if err != nil {
 		return err
 	}
 	for {
-		reserved, _, err := state.All(ctx, c.store, reservationKey(rec.ref("")), false)
+		reserved, _, err := state.All(ctx, a.store, state.ReservationKey(rec.Ref("")), false)
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		owners := c.owners(ctx, rec.ID, reserved)
-		volumes, err := c.volumesOf(ctx, rec)
+		owners := a.owners(ctx, rec.ID, reserved)
+		volumes, err := a.rows.volumesOf(ctx, rec.ID)
 		if err != nil {
 			return err
 		}
-		switch now, err := c.store.Get(ctx, marked.Key); {
+		switch now, err := a.store.Get(ctx, marked.Key); {
 		case errors.Is(err, state.ErrNotFound), err == nil && now.Revision != marked.Revision:
 			return nil
 		case err != nil:
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		if err := c.destroyMachines(ctx, rec, owners); err != nil {
+		if err := a.destroyMachines(ctx, rec, owners); err != nil {
 			return err
 		}
-		if err := c.destroyVolumes(ctx, volumes); err != nil {
+		if err := a.volumes.destroyAll(ctx, volumes); err != nil {
 			return err
 		}
-		if err = c.forgetApp(ctx, rec.ID, marked, reserved); !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+		if err = a.forgetApp(ctx, rec.ID, marked, reserved); !errors.Is(err, state.ErrConflict) {
+			return state.HangarError(err)
 		}
 		// A creation that had begun before the App was marked went on meanwhile.
 	}
@@ -116,10 +119,10 @@ func (c *Control) finishDestroy(ctx context.Context, marked state.Item) error {
 
 // owners says which hosts have the reserved Machines, and any of the App that
 // hosts have beside them.
-func (c *Control) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]hangar.HostID {
+func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]hangar.HostID {
 	owners := map[hangar.MachineID]hangar.HostID{}
-	for _, host := range c.agents.Hosts() {
-		agent, err := c.agent(host.ID)
+	for _, host := range a.hosts.agents.Hosts() {
+		agent, err := a.hosts.agent(host.ID)
 		if err != nil {
 			continue // Machines that it has are reserved, but for rare leftovers
 		}
@@ -132,9 +135,9 @@ func (c *Control) owners(ctx context.Context, app hangar.AppID, reserved []state
 		}
 	}
 	for _, item := range reserved {
-		r, err := decode[reservation](item)
+		r, err := state.Decode[reservation](item)
 		if err != nil {
-			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			a.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
 		owners[r.ID] = r.Host
@@ -142,14 +145,14 @@ func (c *Control) owners(ctx context.Context, app hangar.AppID, reserved []state
 	return owners
 }
 
-func (c *Control) destroyMachines(ctx context.Context, app appRecord, owners map[hangar.MachineID]hangar.HostID) error {
+func (a *Apps) destroyMachines(ctx context.Context, app tenants.AppRecord, owners map[hangar.MachineID]hangar.HostID) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
 	for id, host := range owners {
 		group.Go(func() error {
-			agent, err := c.agent(host)
+			agent, err := a.hosts.agent(host)
 			if err == nil {
-				err = agent.DestroyMachine(platform(ctx), app.ref(id), hangar.MachineDestroy{Force: true})
+				err = agent.DestroyMachine(platform(ctx), app.Ref(id), hangar.MachineDestroy{Force: true})
 			}
 			if hangar.CodeOf(err) == hangar.CodeNotFound {
 				return nil
@@ -162,18 +165,18 @@ func (c *Control) destroyMachines(ctx context.Context, app appRecord, owners map
 
 // forgetApp removes all records of an App. It returns state.ErrConflict when a
 // reservation changed since it was read, so that no Machine stays without one.
-func (c *Control) forgetApp(ctx context.Context, app hangar.AppID, marked state.Item, reserved []state.Item) error {
-	names, _, err := state.All(ctx, c.store, nameKey(app, ""), true)
+func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Item, reserved []state.Item) error {
+	names, _, err := state.All(ctx, a.store, state.NameKey(app, ""), true)
 	if err != nil {
 		return err
 	}
-	if err := c.forgetAddresses(ctx, app, marked); err != nil {
+	if err := a.addresses.Forget(ctx, app, marked); err != nil {
 		return err
 	}
-	if err := c.forgetHostnames(ctx, app, marked); err != nil {
+	if err := a.hostnames.Forget(ctx, app, marked); err != nil {
 		return err
 	}
-	rec, err := decode[appRecord](marked)
+	rec, err := state.Decode[tenants.AppRecord](marked)
 	if err != nil {
 		return err
 	}
@@ -183,22 +186,47 @@ func (c *Control) forgetApp(ctx context.Context, app hangar.AppID, marked state.
 		for _, item := range batch {
 			txn.If = append(txn.If, state.Unchanged(item))
 			txn.Then = append(txn.Then, state.Delete(item.Key))
-			if r, err := decode[reservation](item); err == nil && strings.HasPrefix(item.Key, reservationsPrefix) {
-				counted = sum(counted, r.Counts)
+			if r, err := state.Decode[reservation](item); err == nil && strings.HasPrefix(item.Key, state.ReservationsPrefix) {
+				counted = ledger.Sum(counted, r.Counts)
 			}
 		}
-		if _, err := c.ledger.giveBack(ctx, rec.OrgID, counted, txn); err != nil {
+		if _, err := a.ledger.GiveBack(ctx, rec.OrgID, counted, txn); err != nil {
 			return err
 		}
 	}
 	counted := hangar.Quotas{hangar.QuotaApps: 1}
-	if secrets, _, err := c.readSecrets(ctx, rec); err != nil {
-		c.log.ErrorContext(ctx, "secrets of a destroyed app stay counted", keyApp, rec.Name, keyError, err)
+	if secrets, err := a.secrets.Count(ctx, rec); err != nil {
+		a.log.ErrorContext(ctx, "secrets of a destroyed app stay counted", keyApp, rec.Name, keyError, err)
 	} else {
-		counted = sum(counted, secrets.counts())
+		counted = ledger.Sum(counted, secrets)
 	}
-	_, err = c.ledger.giveBack(ctx, rec.OrgID, counted, state.Txn{
-		If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key), state.Delete(secretsKey(app))},
+	_, err = a.ledger.GiveBack(ctx, rec.OrgID, counted, state.Txn{
+		If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key), state.Delete(vault.SecretsKey(app))},
 	})
 	return err
+}
+
+// heal finishes the destruction of Apps.
+func (a *Apps) heal(ctx context.Context) error {
+	items, _, err := state.All(ctx, a.store, state.AppsPrefix, false)
+	if err != nil {
+		return state.HangarError(err)
+	}
+	for _, item := range items {
+		rec, err := state.Decode[tenants.AppRecord](item)
+		if err != nil {
+			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		if !rec.Deleting {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, destroyTimeout)
+		err = a.finishDestroy(bounded, item)
+		cancel()
+		if err != nil {
+			a.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
+		}
+	}
+	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 )
 
 // Whoever asks first and however many ask at once: there is one password, which stays
@@ -22,7 +22,7 @@ func TestArchivePassword(t *testing.T) {
 		)
 		for i := range got {
 			wait.Go(func() {
-				got[i], fails[i] = control.NewArchivePassword(store, p.keys, quiet).Password(t.Context())
+				got[i], fails[i] = vault.NewArchivePassword(vault.New(store, p.keys, quiet)).Password(t.Context())
 			})
 		}
 		wait.Wait()
@@ -43,7 +43,7 @@ func TestArchivePassword(t *testing.T) {
 		if err != nil || bytes.Equal(before.Value, after.Value) {
 			t.Fatalf("after the rotation the state has %s, %v", after.Value, err)
 		}
-		again, err := control.NewArchivePassword(store, p.keys, quiet).Password(t.Context())
+		again, err := vault.NewArchivePassword(vault.New(store, p.keys, quiet)).Password(t.Context())
 		if err != nil || !bytes.Equal(again, got[0]) {
 			t.Fatalf("after the rotation the password is %x, %v", again, err)
 		}
@@ -55,7 +55,7 @@ func TestArchivePasswordAway(t *testing.T) {
 	keys := newKeys(t)
 	store := &awayStore{Store: state.NewMemory()}
 	store.away.Store(true)
-	password := control.NewArchivePassword(store, keys, quiet)
+	password := vault.NewArchivePassword(vault.New(store, keys, quiet))
 	_, err := password.Password(t.Context())
 	if hangar.CodeOf(err) != hangar.CodeUnavailable {
 		t.Fatalf("%v, want %s", err, hangar.CodeUnavailable)

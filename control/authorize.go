@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // AuthenticateTokens implements hangar.TokenService.
@@ -19,7 +20,7 @@ func (t *Tokens) AuthenticateTokens(ctx context.Context, header hangar.Authoriza
 
 // presented is the principal of somebody who has presented himself to the caller.
 func (t *Tokens) presented(ctx context.Context, header hangar.Authorization) (hangar.Principal, error) {
-	if _, err := principal(ctx); err != nil {
+	if _, err := tenants.Caller(ctx); err != nil {
 		return hangar.Principal{}, err
 	}
 	credential, ok := hangar.Credential(string(header))
@@ -57,30 +58,30 @@ func (t *Tokens) Authorize(ctx context.Context, header hangar.Authorization, in 
 // there. Its CodeNotFound may say more than the principal may know.
 func (t *Tokens) accessible(ctx context.Context, p hangar.Principal, in hangar.Access) (hangar.OrgSlug, error) {
 	if in.App == "" {
-		org, _, err := t.anyOrg(ctx, in.Org)
-		if err == nil && !in.AllowedTo(p, orgTarget(org.Org)) {
+		org, _, err := t.tenants.AnyOrg(ctx, in.Org)
+		if err == nil && !in.AllowedTo(p, tenants.OrgTarget(org.Org)) {
 			err = hangar.NoAccess()
 		}
 		return org.Slug, err
 	}
-	app, _, err := t.anyApp(ctx, in.App)
+	app, _, err := t.tenants.AnyApp(ctx, in.App)
 	if err != nil {
 		return "", err
 	}
 	org := app.Org
-	if in.Org != "" && in.Org != org || !in.AllowedTo(p, app.target(in.Machine)) {
+	if in.Org != "" && in.Org != org || !in.AllowedTo(p, app.Target(in.Machine)) {
 		return "", hangar.NoAccess()
 	}
 	if in.Volume != "" {
-		_, err := t.volumeOf(ctx, app, in.Volume)
+		_, err := t.rows.volumeOf(ctx, app.ID, in.Volume)
 		return org, err
 	}
 	if in.Machine == "" {
 		return org, nil
 	}
-	_, err = t.store.Get(ctx, reservationKey(app.ref(in.Machine)))
+	_, err = t.store.Get(ctx, state.ReservationKey(app.Ref(in.Machine)))
 	if errors.Is(err, state.ErrNotFound) {
-		return "", machineNotFound(in.Machine)
+		return "", tenants.MachineNotFound(in.Machine)
 	}
-	return org, stateError(err)
+	return org, state.HangarError(err)
 }

@@ -22,7 +22,9 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/test/contract"
 )
 
@@ -164,7 +166,7 @@ func TestUploadedKeysAreEncrypted(t *testing.T) {
 		if done, err := p.Encryption().RotateEncryptionKey(admin(t)); err != nil || done.Resealed != 3 { // the seal, this, and the keys of identity tokens
 			t.Fatalf("rotated %+v, %v", done, err)
 		}
-		for set, err := range control.NewCertificateRecords(store, p.keys, quiet).WatchCertificates(t.Context()) {
+		for set, err := range hostnames.NewFeed(store, vault.New(store, p.keys, quiet), quiet).WatchCertificates(t.Context()) {
 			if err != nil || len(set.Custom) != 1 || string(set.Custom[0].PrivateKey) != up.PrivateKey || string(set.Custom[0].Fullchain) != up.Fullchain {
 				t.Errorf("the edge gets %+v, %v", set, err)
 			}
@@ -211,7 +213,7 @@ func TestCertificatesFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := 0
-	for set, err := range control.NewCertificateRecords(p.store, p.keys, quiet).WatchCertificates(t.Context()) {
+	for set, err := range hostnames.NewFeed(p.store, vault.New(p.store, p.keys, quiet), quiet).WatchCertificates(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}

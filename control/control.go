@@ -8,7 +8,7 @@
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
 // services requires a principal; what is for everybody is Issuer alone. What a caller may not see is not found, in the same
-// words and after the same work as what is not there; see access.go.
+// words and after the same work as what is not there; see package tenants.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
 // memory but which creations are under way in this process, so that several
@@ -25,38 +25,38 @@ package control
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/hostnames"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // Keys of log records.
 const (
-	keyApp      = "app"
-	keyMachine  = "machine"
-	keyVolume   = "volume"
-	keyHost     = "host"
-	keyKey      = "key"
-	keyPeer     = "peer"
-	keyAddress  = "address"
-	keyHostname = "hostname"
-	keyError    = "err"
+	keyApp     = "app"
+	keyMachine = "machine"
+	keyVolume  = "volume"
+	keyHost    = "host"
+	keyKey     = "key"
+	keyPeer    = "peer"
+	keyError   = "err"
 )
 
 // NewMirror returns a copy in memory of all of a state that control reads to answer
 // requests: everything but the rows of Machines, which are most of a state and which
 // the edge keeps for itself.
 func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
-	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{hostsPrefix}, Log: log})
+	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{state.HostsPrefix}, Log: log})
 }
 
 // Config is what control needs.
@@ -71,7 +71,7 @@ type Config struct {
 	// Certificates is what the edge of this process knows of certificates; nil: there is none.
 	Certificates hangar.CertificateHost
 	// Resolver is what names are looked up by. Nil: the system's.
-	Resolver Resolver
+	Resolver hostnames.Resolver
 	// TrustHostnames takes every claim of a Hostname for proven, on a server whose users trust
 	// each other.
 	TrustHostnames bool
@@ -80,9 +80,9 @@ type Config struct {
 	// Doors are names of the platform's own that are not below the domain of Apps.
 	Doors []hangar.Hostname
 	// Addresses is what Apps get their public addresses from.
-	Addresses AddressPools
+	Addresses addresses.Pools
 	// Quotas are the limits of organizations that have none of their own.
-	Quotas QuotaDefaults
+	Quotas ledger.Defaults
 	Keys   *keyset.Keyset
 	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
 	Region hangar.Region     // of Machines whose creator names none
@@ -90,33 +90,32 @@ type Config struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Control is the control plane; its methods return the services it offers.
+// Control is the control plane: its methods return the services it offers.
 type Control struct {
-	store        state.Store
-	tokens       *auth.Tokens
-	issuer       *oidc.Issuer
-	agents       hangar.Agents
-	peers        hangar.PeerHost
-	routes       hangar.RouteHost
-	pools        AddressPools
-	certificates hangar.CertificateHost
-	resolver     Resolver
-	trustNames   bool
-	roots        *x509.CertPool
-	doors        []hangar.Hostname
-	lookups      *lookups
-	tended       tended
-	edge         hangar.EdgeLog
-	region       hangar.Region
-	log          *slog.Logger
-	now          func() time.Time
-	rows         *Rows
-	vault        *vault
-	ledger       *ledger
-	sealed       []hangar.Resealer
+	// Hostnames tends custom Hostnames that are not proven; it requires no principal.
+	Hostnames *hostnames.Hostnames
 
-	mu       sync.Mutex
-	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
+	vault        *vault.Vault
+	reservations *reservations
+	issuer       hangar.IdentityIssuer
+
+	orgs         *Orgs
+	tokens       *Tokens
+	apps         *Apps
+	machines     *Machines
+	volumes      *Volumes
+	logs         *Logs
+	platform     *Platform
+	images       *Images
+	repositories *Repositories
+	secrets      *vault.Secrets
+	secretKeys   *vault.SecretKeys
+	registries   *vault.Registries
+	peers        *Peers
+	addresses    *addresses.Addresses
+	certificates *hostnames.Certificates
+	encryption   *vault.Encryption
+	identity     *Identity
 }
 
 // New returns a Control that has read nothing yet.
@@ -124,16 +123,52 @@ func New(cfg Config) *Control {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Resolver == nil {
-		cfg.Resolver = net.DefaultResolver
+	domain := hangar.Hostname("")
+	if cfg.Routes != nil {
+		domain = cfg.Routes.Domain()
 	}
+	// What the services are made of.
 	rows := NewRows(cfg.Store, cfg.Log)
 	rows.SetQuotas(cfg.Quotas)
+	dir, book, sealed := tenants.NewDirectory(cfg.Store), rows.ledger, vault.New(cfg.Store, cfg.Keys, cfg.Log, cfg.Sealed...)
+	servers := &hosts{agents: cfg.Agents, region: cfg.Region, log: cfg.Log}
+	reserved := &reservations{
+		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, log: cfg.Log, now: cfg.Now,
+		creating: map[hangar.MachineID]struct{}{},
+	}
+	secrets := vault.NewAppSecrets(sealed, dir, book, cfg.Now)
+	places := addresses.New(addresses.Config{
+		Store: cfg.Store, Tenants: dir, Ledger: book, Pools: cfg.Addresses, Routes: cfg.Routes, Log: cfg.Log, Now: cfg.Now,
+	})
+	names := hostnames.New(hostnames.Config{
+		Store: cfg.Store, Tenants: dir, Ledger: book, Vault: sealed, Addresses: places, Domain: domain, Edge: cfg.Certificates,
+		Resolver: cfg.Resolver, Trust: cfg.TrustHostnames, Roots: cfg.Roots, Doors: cfg.Doors, Log: cfg.Log, Now: cfg.Now,
+	})
+	// The services.
+	peers := &Peers{store: cfg.Store, tenants: dir, ledger: book, gateway: cfg.Peers, log: cfg.Log, now: cfg.Now}
+	orgs := &Orgs{store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, log: cfg.Log}
+	machines := &Machines{
+		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets, log: cfg.Log, now: cfg.Now,
+	}
+	volumes := &Volumes{store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, log: cfg.Log, now: cfg.Now}
+	apps := &Apps{
+		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
+		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
+	}
 	return &Control{
-		store: cfg.Store, tokens: cfg.Tokens, issuer: cfg.Issuer, agents: cfg.Agents, peers: cfg.Peers,
-		routes: cfg.Routes, edge: cfg.EdgeLog, pools: cfg.Addresses, certificates: cfg.Certificates, resolver: cfg.Resolver, trustNames: cfg.TrustHostnames, roots: cfg.Roots, doors: cfg.Doors, lookups: newLookups(), region: cfg.Region, log: cfg.Log, now: cfg.Now,
-		rows: rows, ledger: rows.ledger, creating: map[hangar.MachineID]struct{}{},
-		vault: &vault{store: cfg.Store, keys: cfg.Keys, log: cfg.Log}, sealed: cfg.Sealed,
+		Hostnames: names, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
+		orgs: orgs, apps: apps, machines: machines, volumes: volumes, peers: peers,
+		tokens:     &Tokens{store: cfg.Store, tenants: dir, ledger: book, rows: rows, tokens: cfg.Tokens, now: cfg.Now},
+		logs:       &Logs{store: cfg.Store, tenants: dir, hosts: servers, reservations: reserved, edge: cfg.EdgeLog, log: cfg.Log},
+		platform:   &Platform{hosts: servers, orgs: orgs},
+		images:     &Images{servers},
+		identity:   &Identity{tenants: dir, hosts: servers, reservations: reserved, issuer: cfg.Issuer},
+		secrets:    vault.NewSecrets(secrets),
+		secretKeys: vault.NewSecretKeys(secrets),
+		registries: vault.NewRegistries(sealed, cfg.Now),
+		encryption: vault.NewEncryption(sealed),
+		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
+		repositories: &Repositories{dir},
 	}
 }
 
@@ -142,11 +177,11 @@ func New(cfg Config) *Control {
 // hosts, so the agent of this process must be open. Hosts that cannot be reached
 // do not keep it from succeeding; a state that was encrypted with other keys does.
 func (c *Control) Open(ctx context.Context) error {
-	if err := c.vault.check(ctx); err != nil {
-		return fmt.Errorf("open control: %w", stateError(err))
+	if err := c.vault.Check(ctx); err != nil {
+		return fmt.Errorf("open control: %w", state.HangarError(err))
 	}
-	c.healRotation(ctx)
-	if err := c.ensureOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
+	c.vault.ResumeRotation(ctx)
+	if err := c.orgs.ensureOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
 		return fmt.Errorf("open control: %w", err)
 	}
 	if err := c.heal(ctx); err != nil {
@@ -156,87 +191,77 @@ func (c *Control) Open(ctx context.Context) error {
 }
 
 // Orgs returns the service of organizations.
-func (c *Control) Orgs() *Orgs { return &Orgs{c} }
+func (c *Control) Orgs() *Orgs { return c.orgs }
 
 // Tokens returns the service of tokens.
-func (c *Control) Tokens() *Tokens { return &Tokens{c} }
+func (c *Control) Tokens() *Tokens { return c.tokens }
 
 // Apps returns the service of Apps.
-func (c *Control) Apps() *Apps { return &Apps{c} }
+func (c *Control) Apps() *Apps { return c.apps }
 
 // Machines returns the service of Machines.
-func (c *Control) Machines() *Machines { return &Machines{c} }
+func (c *Control) Machines() *Machines { return c.machines }
+
+// Volumes returns the service of volumes.
+func (c *Control) Volumes() *Volumes { return c.volumes }
 
 // Logs returns the service of logs.
-func (c *Control) Logs() *Logs { return &Logs{c} }
+func (c *Control) Logs() *Logs { return c.logs }
 
 // Platform returns the service of the platform as a whole.
-func (c *Control) Platform() *Platform { return &Platform{c} }
+func (c *Control) Platform() *Platform { return c.platform }
 
 // Images returns the service of images.
-func (c *Control) Images() *Images { return &Images{c} }
+func (c *Control) Images() *Images { return c.images }
 
 // Repositories returns the service of who may use the built-in registry.
-func (c *Control) Repositories() *Repositories { return &Repositories{c} }
+func (c *Control) Repositories() *Repositories { return c.repositories }
 
 // Secrets returns the service of Apps' secrets.
-func (c *Control) Secrets() *Secrets { return &Secrets{c} }
+func (c *Control) Secrets() *vault.Secrets { return c.secrets }
 
 // SecretKeys returns the service of Apps' secret keys.
-func (c *Control) SecretKeys() *SecretKeys { return &SecretKeys{c} }
+func (c *Control) SecretKeys() *vault.SecretKeys { return c.secretKeys }
 
 // Registries returns the service of credentials for registries.
-func (c *Control) Registries() *Registries { return &Registries{c} }
+func (c *Control) Registries() *vault.Registries { return c.registries }
 
 // Peers returns the service of WireGuard peers.
-func (c *Control) Peers() *Peers { return &Peers{c} }
+func (c *Control) Peers() *Peers { return c.peers }
 
 // Addresses returns the service of Apps' addresses.
-func (c *Control) Addresses() *Addresses { return &Addresses{c} }
+func (c *Control) Addresses() *addresses.Addresses { return c.addresses }
 
 // Certificates returns the service of custom hostnames and their certificates.
-func (c *Control) Certificates() *Certificates { return &Certificates{c} }
+func (c *Control) Certificates() *hostnames.Certificates { return c.certificates }
 
 // Encryption returns the service of the encryption key.
-func (c *Control) Encryption() *Encryption { return &Encryption{c} }
+func (c *Control) Encryption() *vault.Encryption { return c.encryption }
 
 // Identity returns the service of identity tokens and the keys that sign them.
-func (c *Control) Identity() *Identity { return &Identity{c} }
+func (c *Control) Identity() *Identity { return c.identity }
 
 // Issuer returns what those who verify identity tokens ask. Unlike the services it
 // requires no principal.
-func (c *Control) Issuer() hangar.IdentityIssuer { return issuer{c} }
+func (c *Control) Issuer() hangar.IdentityIssuer { return c.issuer }
 
-// stateError turns an error of the store into one for the user. The end of a
-// context stays what it is.
-func stateError(err error) error {
-	var e *hangar.Error
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &e) {
+// heal finishes what a crash left half done. It fails only if the state does.
+func (c *Control) heal(ctx context.Context) error {
+	if err := c.apps.heal(ctx); err != nil {
 		return err
 	}
-	if errors.Is(err, state.ErrInvalid) { // repeating it cannot help
-		return &hangar.Error{Code: hangar.CodeInvalid, Message: "The cluster state does not take this, it may be too large", Err: err}
+	if err := c.orgs.heal(ctx); err != nil {
+		return err
 	}
-	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The cluster state cannot be reached", Err: err}
-}
-
-// unreachable reports whether err says that a host could not be asked, as opposed
-// to what it answered.
-func unreachable(err error) bool {
-	switch hangar.CodeOf(err) {
-	case hangar.CodeUnavailable, hangar.CodeTimeout:
-		return hangar.ReasonOf(err) == ""
-	default:
-		return false
+	reserved, err := c.reservations.heal(ctx)
+	if err != nil {
+		return err
 	}
-}
-
-// agent finds a host. One that is unknown is as good as one that is away: it may
-// have been known yesterday and be so again tomorrow.
-func (c *Control) agent(id hangar.HostID) (hangar.Agent, error) {
-	agent, err := c.agents.Agent(id)
-	if hangar.CodeOf(err) == hangar.CodeNotFound {
-		err = &hangar.Error{Code: hangar.CodeUnavailable, Message: "The host of the machine is not known", Err: err}
+	if err := c.volumes.heal(ctx); err != nil {
+		return err
 	}
-	return agent, err
+	if err := c.volumes.healClaims(ctx); err != nil {
+		return err
+	}
+	return c.reservations.adoptOrphans(ctx, reserved)
 }

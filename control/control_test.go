@@ -18,9 +18,13 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/hostnames"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -66,10 +70,10 @@ type plane struct {
 	clock        *clock
 	gateway      *fakeGateway
 	edge         hangar.RouteHost // nil: there is none
-	quotas       control.QuotaDefaults
-	pools        control.AddressPools
+	quotas       ledger.Defaults
+	pools        addresses.Pools
 	certificates hangar.CertificateHost // nil: there is none
-	resolver     control.Resolver       // nil: the system's
+	resolver     hostnames.Resolver     // nil: the system's
 	trustNames   bool                   // see control.Config
 	roots        *x509.CertPool         // nil: the system's
 	log          hangar.EdgeLog         // nil: there is none
@@ -114,7 +118,7 @@ func (p *plane) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.issuer = oidc.New(oidc.Config{
-		Store: p.store, Vault: control.NewVault(p.store, p.keys, quiet), Issuer: "https://oidc.example", Audience: "https://example",
+		Store: p.store, Vault: vault.New(p.store, p.keys, quiet), Issuer: "https://oidc.example", Audience: "https://example",
 		Now: p.clock.Now, NewKey: signingKey,
 	})
 	if p.rows != nil {

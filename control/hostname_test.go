@@ -18,7 +18,9 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 )
 
 // liveDNS is a DNS that the test changes.
@@ -51,9 +53,9 @@ func (d *liveDNS) LookupTXT(ctx context.Context, name string) ([]string, error) 
 	return d.records.LookupTXT(ctx, name)
 }
 
-// hostnames is a plane with an edge, a DNS, and two organizations that do not trust each
+// contest is a plane with an edge, a DNS, and two organizations that do not trust each
 // other: "personal" has the App "web", "evil" the App "bad".
-type hostnames struct {
+type contest struct {
 	*plane
 	dns  *liveDNS
 	edge *fakeCertificates
@@ -64,11 +66,11 @@ type hostnames struct {
 
 const sharedIP = "127.0.0.1" // of testPools
 
-func newHostnames(t *testing.T) *hostnames {
+func newHostnames(t *testing.T) *contest {
 	t.Helper()
 	p := newPlane(t, state.NewMemory())
 	edge := &fakeEdge{apps: map[hangar.AppID]*hangar.AppRoute{}, changed: make(chan struct{})}
-	h := &hostnames{
+	h := &contest{
 		plane: p, dns: &liveDNS{records: fakeResolver{}}, edge: &fakeCertificates{states: map[hangar.Hostname]hangar.CertificateState{}},
 		own:  map[hangar.AppName]netip.Addr{},
 		me:   as(t, hangar.Principal{Subject: "me", Grants: []hangar.Grant{{Org: hangar.OrgPersonal, Actions: hangar.ActionAll}}}),
@@ -90,7 +92,7 @@ func newHostnames(t *testing.T) *hostnames {
 }
 
 // newApp makes an App with a shared address and one of its own.
-func (h *hostnames) newApp(t *testing.T, name hangar.AppName, org hangar.OrgSlug) {
+func (h *contest) newApp(t *testing.T, name hangar.AppName, org hangar.OrgSlug) {
 	t.Helper()
 	if _, err := h.Apps().CreateApp(admin(t), hangar.AppCreate{Name: name, Org: org}); err != nil {
 		t.Fatal(err)
@@ -100,7 +102,7 @@ func (h *hostnames) newApp(t *testing.T, name hangar.AppName, org hangar.OrgSlug
 }
 
 // claim requests a certificate for an App, and returns what proves the name.
-func (h *hostnames) claim(t *testing.T, app hangar.AppName, name hangar.Hostname) (hangar.HostnameProof, error) {
+func (h *contest) claim(t *testing.T, app hangar.AppName, name hangar.Hostname) (hangar.HostnameProof, error) {
 	t.Helper()
 	ctx := h.me
 	if app == "bad" || strings.HasPrefix(string(app), "evil") {
@@ -121,7 +123,7 @@ func (h *hostnames) claim(t *testing.T, app hangar.AppName, name hangar.Hostname
 }
 
 // must claims a name that has to be proven by proof.
-func (h *hostnames) must(t *testing.T, app hangar.AppName, name hangar.Hostname, proof hangar.HostnameProof) {
+func (h *contest) must(t *testing.T, app hangar.AppName, name hangar.Hostname, proof hangar.HostnameProof) {
 	t.Helper()
 	if got, err := h.claim(t, app, name); err != nil || got != proof {
 		t.Fatalf("%s claims %s: proven by %q, %v; want %q", app, name, got, err, proof)
@@ -129,20 +131,20 @@ func (h *hostnames) must(t *testing.T, app hangar.AppName, name hangar.Hostname,
 }
 
 // refused claims a name that is another's.
-func (h *hostnames) refused(t *testing.T, app hangar.AppName, name hangar.Hostname) {
+func (h *contest) refused(t *testing.T, app hangar.AppName, name hangar.Hostname) {
 	t.Helper()
 	_, err := h.claim(t, app, name)
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonNameTaken)
 }
 
 // txt has the DNS say that a name is an App's organization's.
-func (h *hostnames) txt(t *testing.T, name hangar.Hostname, values ...string) {
+func (h *contest) txt(t *testing.T, name hangar.Hostname, values ...string) {
 	t.Helper()
 	h.dns.set(string(name.Ownership("", "").Name), values...)
 }
 
 // ownership is the record of a name for an App.
-func (h *hostnames) ownership(t *testing.T, app hangar.AppName, name hangar.Hostname) hangar.HostnameOwnership {
+func (h *contest) ownership(t *testing.T, app hangar.AppName, name hangar.Hostname) hangar.HostnameOwnership {
 	t.Helper()
 	// Another name of the App tells its ids, however that one is proven.
 	const probe = "probe.ownership-of-names.net"
@@ -159,7 +161,7 @@ func (h *hostnames) ownership(t *testing.T, app hangar.AppName, name hangar.Host
 
 // served are the names that the edge serves for an App, and those that it orders
 // certificates for.
-func (h *hostnames) served(t *testing.T, app hangar.AppName) (routed, ordered, custom []hangar.Hostname) {
+func (h *contest) served(t *testing.T, app hangar.AppName) (routed, ordered, custom []hangar.Hostname) {
 	t.Helper()
 	for c, err := range control.NewRouteRecords(h.store, quiet).WatchRoutes(t.Context()) {
 		if err != nil || c.Synced {
@@ -169,7 +171,7 @@ func (h *hostnames) served(t *testing.T, app hangar.AppName) (routed, ordered, c
 			routed = c.Route.Hostnames
 		}
 	}
-	for set, err := range control.NewCertificateRecords(h.store, h.keys, quiet).WatchCertificates(t.Context()) {
+	for set, err := range hostnames.NewFeed(h.store, vault.New(h.store, h.keys, quiet), quiet).WatchCertificates(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +187,7 @@ func (h *hostnames) served(t *testing.T, app hangar.AppName) (routed, ordered, c
 }
 
 // has checks what the edge has of a name for an App.
-func (h *hostnames) has(t *testing.T, app hangar.AppName, name hangar.Hostname, routed, ordered bool) {
+func (h *contest) has(t *testing.T, app hangar.AppName, name hangar.Hostname, routed, ordered bool) {
 	t.Helper()
 	r, o, c := h.served(t, app)
 	if slices.Contains(r, name) != routed || slices.Contains(o, name) != ordered || !routed && slices.Contains(c, name) {
@@ -193,15 +195,15 @@ func (h *hostnames) has(t *testing.T, app hangar.AppName, name hangar.Hostname, 
 	}
 }
 
-func (h *hostnames) tend(t *testing.T) {
+func (h *contest) tend(t *testing.T) {
 	t.Helper()
 	h.clock.advance(2 * time.Hour) // everything is looked up again
-	if err := h.TendHostnames(t.Context()); err != nil {
+	if err := h.Hostnames.Tend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (h *hostnames) issued(name hangar.Hostname) {
+func (h *contest) issued(name hangar.Hostname) {
 	h.edge.mu.Lock()
 	defer h.edge.mu.Unlock()
 	h.edge.states[name] = hangar.CertificateState{Issued: []hangar.IssuedCertificate{{Kind: hangar.CertificateACME, Status: hangar.CertificateActive}}}
@@ -212,20 +214,20 @@ const bank hangar.Hostname = "www.bank.com"
 // TestHostnameProofs: what the DNS says, and what it proves.
 func TestHostnameProofs(t *testing.T) {
 	for what, tt := range map[string]struct {
-		records        func(h *hostnames) []string
+		records        func(h *contest) []string
 		proof          hangar.HostnameProof
 		routed, orders bool
 	}{
-		"nothing":             {func(*hostnames) []string { return nil }, "", false, false},
-		"elsewhere":           {func(*hostnames) []string { return []string{"198.51.100.1"} }, "", false, false},
-		"the shared address":  {func(*hostnames) []string { return []string{sharedIP} }, "", false, true},
-		"its own address":     {func(h *hostnames) []string { return []string{h.own["web"].String()} }, hangar.ProofDNS, true, true},
-		"another's address":   {func(h *hostnames) []string { return []string{h.own["bad"].String()} }, "", false, false},
-		"its own name":        {func(*hostnames) []string { return []string{"web.hangar.localhost.", sharedIP} }, hangar.ProofDNS, true, true},
-		"another's name":      {func(*hostnames) []string { return []string{"bad.hangar.localhost.", sharedIP} }, "", false, false},
-		"a door":              {func(*hostnames) []string { return []string{"api.hangar.localhost.", sharedIP} }, "", false, false},
-		"a name that ends so": {func(*hostnames) []string { return []string{"xweb.hangar.localhost.", sharedIP} }, "", false, false},
-		"a name elsewhere":    {func(*hostnames) []string { return []string{"web.elsewhere.net.", sharedIP} }, "", false, true},
+		"nothing":             {func(*contest) []string { return nil }, "", false, false},
+		"elsewhere":           {func(*contest) []string { return []string{"198.51.100.1"} }, "", false, false},
+		"the shared address":  {func(*contest) []string { return []string{sharedIP} }, "", false, true},
+		"its own address":     {func(h *contest) []string { return []string{h.own["web"].String()} }, hangar.ProofDNS, true, true},
+		"another's address":   {func(h *contest) []string { return []string{h.own["bad"].String()} }, "", false, false},
+		"its own name":        {func(*contest) []string { return []string{"web.hangar.localhost.", sharedIP} }, hangar.ProofDNS, true, true},
+		"another's name":      {func(*contest) []string { return []string{"bad.hangar.localhost.", sharedIP} }, "", false, false},
+		"a door":              {func(*contest) []string { return []string{"api.hangar.localhost.", sharedIP} }, "", false, false},
+		"a name that ends so": {func(*contest) []string { return []string{"xweb.hangar.localhost.", sharedIP} }, "", false, false},
+		"a name elsewhere":    {func(*contest) []string { return []string{"web.elsewhere.net.", sharedIP} }, "", false, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			h := newHostnames(t)
@@ -270,7 +272,7 @@ func TestHostnameProofs(t *testing.T) {
 }
 
 // refusedToEvil: records that name another organization prove nothing.
-func (h *hostnames) refusedToEvil(t *testing.T, name hangar.Hostname) {
+func (h *contest) refusedToEvil(t *testing.T, name hangar.Hostname) {
 	t.Helper()
 	h.must(t, "bad", name, "")
 	h.has(t, "bad", name, false, false)
@@ -362,10 +364,10 @@ func TestUploadThatProves(t *testing.T) {
 
 // TestSquatting: who claims a name first, without a proof, is in the way of none who has one.
 func TestSquatting(t *testing.T) {
-	for what, prove := range map[string]func(t *testing.T, h *hostnames){
-		"txt":     func(t *testing.T, h *hostnames) { t.Helper(); h.txt(t, bank, h.ownership(t, "web", bank).OrgValue) },
-		"name":    func(_ *testing.T, h *hostnames) { h.dns.set(string(bank), "web.hangar.localhost.") },
-		"address": func(_ *testing.T, h *hostnames) { h.dns.set(string(bank), h.own["web"].String()) },
+	for what, prove := range map[string]func(t *testing.T, h *contest){
+		"txt":     func(t *testing.T, h *contest) { t.Helper(); h.txt(t, bank, h.ownership(t, "web", bank).OrgValue) },
+		"name":    func(_ *testing.T, h *contest) { h.dns.set(string(bank), "web.hangar.localhost.") },
+		"address": func(_ *testing.T, h *contest) { h.dns.set(string(bank), h.own["web"].String()) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			h := newHostnames(t)
@@ -486,15 +488,15 @@ func TestRelatedHostnames(t *testing.T) {
 // TestDanglingHostnames: DNS records that still lead to what an App had are not those of the
 // App that has its name now.
 func TestDanglingHostnames(t *testing.T) {
-	for what, leave := range map[string]func(t *testing.T, h *hostnames){
-		"the app is destroyed": func(t *testing.T, h *hostnames) {
+	for what, leave := range map[string]func(t *testing.T, h *contest){
+		"the app is destroyed": func(t *testing.T, h *contest) {
 			t.Helper()
 			if err := h.Apps().DestroyApp(h.me, "web", true); err != nil {
 				t.Fatal(err)
 			}
 			h.newApp(t, "evilweb", "evil")
 		},
-		"the name is given up": func(t *testing.T, h *hostnames) {
+		"the name is given up": func(t *testing.T, h *contest) {
 			t.Helper()
 			if _, err := h.Certificates().RemoveCertificate(h.me, "web", bank, ""); err != nil {
 				t.Fatal(err)
@@ -545,8 +547,8 @@ func TestDanglingHostnames(t *testing.T) {
 // for the new one, and nothing for the old one; or if it leads to the new one alone, and the old
 // one had no more than that it led here.
 func TestHostnameTakenOver(t *testing.T) {
-	mine := func(t *testing.T, h *hostnames) string { t.Helper(); return h.ownership(t, "web", bank).OrgValue }
-	theirs := func(t *testing.T, h *hostnames) string { t.Helper(); return h.ownership(t, "bad", bank).AppValue }
+	mine := func(t *testing.T, h *contest) string { t.Helper(); return h.ownership(t, "web", bank).OrgValue }
+	theirs := func(t *testing.T, h *contest) string { t.Helper(); return h.ownership(t, "bad", bank).AppValue }
 	t.Run("by txt", func(t *testing.T) {
 		h := newHostnames(t)
 		h.dns.set(string(bank), "web.hangar.localhost.")
@@ -572,7 +574,7 @@ func TestHostnameTakenOver(t *testing.T) {
 		}
 	})
 	// led gives web a name that leads to the shared address, and a certificate because of it.
-	led := func(t *testing.T) *hostnames {
+	led := func(t *testing.T) *contest {
 		t.Helper()
 		h := newHostnames(t)
 		h.dns.set(string(bank), sharedIP)
@@ -595,9 +597,9 @@ func TestHostnameTakenOver(t *testing.T) {
 		h.has(t, "web", bank, false, true)
 		h.has(t, "bad", bank, true, true)
 	})
-	for what, record := range map[string]func(h *hostnames) string{
-		"a CNAME":           func(*hostnames) string { return "bad.hangar.localhost." },
-		"an address of its": func(h *hostnames) string { return h.own["bad"].String() },
+	for what, record := range map[string]func(h *contest) string{
+		"a CNAME":           func(*contest) string { return "bad.hangar.localhost." },
+		"an address of its": func(h *contest) string { return h.own["bad"].String() },
 	} {
 		t.Run("from what led here by "+what, func(t *testing.T) {
 			h := led(t)

@@ -2,16 +2,20 @@ package control
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
-	"github.com/hangar-platform/hangar/internal/keyset"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Identity implements hangar.IdentityService and hangar.SigningKeyService.
-type Identity struct{ *Control }
+type Identity struct {
+	tenants      *tenants.Directory
+	hosts        *hosts
+	reservations *reservations
+	issuer       *oidc.Issuer
+}
 
 var (
 	_ hangar.IdentityService   = (*Identity)(nil)
@@ -28,14 +32,14 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 		}
 		ref = self
 	}
-	r, ref, err := i.Machines().reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return hangar.MayIdentify(ctx, p, t) })
+	r, ref, err := i.reservations.find(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return hangar.MayIdentify(ctx, p, t) })
 	if err != nil {
 		return "", err
 	}
 	if err := in.Validate(); err != nil {
 		return "", err
 	}
-	agent, err := i.agent(r.Host)
+	agent, err := i.hosts.agent(r.Host)
 	if err != nil {
 		return "", err
 	}
@@ -46,14 +50,14 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 	if !m.State.HasIdentity() {
 		return "", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine not running, currently %s", m.State)
 	}
-	app, _, err := i.anyApp(ctx, ref.App)
+	app, _, err := i.tenants.AnyApp(ctx, ref.App)
 	if err == nil && app.ID != ref.AppID {
 		err = hangar.AppNotFound()
 	}
 	if err != nil {
 		return "", err
 	}
-	org, _, err := i.anyOrg(ctx, app.Org)
+	org, _, err := i.tenants.AnyOrg(ctx, app.Org)
 	if err != nil {
 		return "", err
 	}
@@ -66,7 +70,7 @@ func (i *Identity) SigningKeys(ctx context.Context) ([]hangar.SigningKey, error)
 		return nil, err
 	}
 	keys, err := i.issuer.Keys(ctx)
-	return keys, stateError(err)
+	return keys, state.HangarError(err)
 }
 
 // RotateSigningKey implements hangar.SigningKeyService.
@@ -75,7 +79,7 @@ func (i *Identity) RotateSigningKey(ctx context.Context) ([]hangar.SigningKey, e
 		return nil, err
 	}
 	keys, err := i.issuer.Rotate(ctx)
-	return keys, stateError(err)
+	return keys, state.HangarError(err)
 }
 
 func signingKeysAllowed(ctx context.Context) error {
@@ -88,50 +92,23 @@ func signingKeysAllowed(ctx context.Context) error {
 
 // issuer implements hangar.IdentityIssuer. On a store that NewMirror made, it answers
 // from memory.
-type issuer struct{ c *Control }
+type issuer struct {
+	tenants *tenants.Directory
+	issuer  *oidc.Issuer
+}
 
 // IssuerMetadata implements hangar.IdentityIssuer.
-func (i issuer) IssuerMetadata(ctx context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
-	if _, _, err := i.c.anyOrg(ctx, org); err != nil {
+func (i *issuer) IssuerMetadata(ctx context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
+	if _, _, err := i.tenants.AnyOrg(ctx, org); err != nil {
 		return hangar.IssuerDocument{}, err
 	}
-	return i.c.issuer.Metadata(org)
+	return i.issuer.Metadata(org)
 }
 
 // IssuerKeys implements hangar.IdentityIssuer.
-func (i issuer) IssuerKeys(ctx context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
-	if _, _, err := i.c.anyOrg(ctx, org); err != nil {
+func (i *issuer) IssuerKeys(ctx context.Context, org hangar.OrgSlug) (hangar.IssuerDocument, error) {
+	if _, _, err := i.tenants.AnyOrg(ctx, org); err != nil {
 		return hangar.IssuerDocument{}, err
 	}
-	return i.c.issuer.KeySet(ctx)
-}
-
-// Vault implements oidc.Vault.
-type Vault struct{ vault *vault }
-
-var _ oidc.Vault = (*Vault)(nil)
-
-// NewVault returns the Vault of a state.
-func NewVault(store state.Store, keys *keyset.Keyset, log *slog.Logger) *Vault {
-	return &Vault{&vault{store: store, keys: keys, log: log}}
-}
-
-// Open implements oidc.Vault.
-func (v *Vault) Open(item state.Item) (plain []byte, err error) {
-	err = v.vault.keys.Use(func(keys keyset.Keys) error {
-		rec, err := decode[sealedRecord](item)
-		if err == nil {
-			plain, err = keys.Open(rec.Sealed, labelOf(item.Key, rec.Of)...)
-		}
-		return err
-	})
-	return plain, err
-}
-
-// Put implements oidc.Vault.
-func (v *Vault) Put(ctx context.Context, key string, plain []byte, unchanged state.Compare) error {
-	return v.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
-		put, err := sealedBytes(keys, key, plain, nil)
-		return state.Txn{If: []state.Compare{unchanged}, Then: []state.Op{put}}, err
-	})
+	return i.issuer.KeySet(ctx)
 }

@@ -6,16 +6,17 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Images implements hangar.ImageService over all hosts. Images belong to no
 // organization, so only an administrator sees or removes them.
-type Images struct{ *Control }
+type Images struct{ hosts *hosts }
 
 var _ hangar.ImageService = (*Images)(nil)
 
 func (i *Images) admin(ctx context.Context) error {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err == nil && !p.Admin {
 		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or remove the images of hosts")
 	}
@@ -29,7 +30,7 @@ func (i *Images) Images(ctx context.Context) ([]hangar.Image, error) {
 		return nil, err
 	}
 	images := map[string]hangar.Image{}
-	err := i.eachHost(func(a hangar.Agent) error {
+	err := i.hosts.each(func(a hangar.Agent) error {
 		held, err := a.Images(ctx)
 		for _, image := range held {
 			if known, ok := images[image.Ref.String()]; ok {
@@ -60,7 +61,7 @@ func (i *Images) RemoveImage(ctx context.Context, digest string) error {
 		return err
 	}
 	removed, missing := false, error(nil)
-	err := i.eachHost(func(a hangar.Agent) error {
+	err := i.hosts.each(func(a hangar.Agent) error {
 		err := a.RemoveImage(ctx, digest)
 		switch {
 		case err == nil:
@@ -77,30 +78,4 @@ func (i *Images) RemoveImage(ctx context.Context, digest string) error {
 		missing = hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found: %s", digest)
 	}
 	return missing
-}
-
-// eachHost calls do for every host that can be reached, in turn. It returns the
-// first error, and an unreachable host's only if none could be reached.
-func (c *Control) eachHost(do func(hangar.Agent) error) error {
-	var away error
-	reached := false
-	for _, host := range c.agents.Hosts() {
-		agent, err := c.agent(host.ID)
-		if err == nil {
-			err = do(agent)
-		}
-		switch {
-		case err == nil:
-			reached = true
-		case !unreachable(err):
-			return err
-		default:
-			away = err
-			c.log.Warn("host left out", keyHost, host.ID, keyError, err)
-		}
-	}
-	if reached {
-		return nil
-	}
-	return away
 }

@@ -25,7 +25,7 @@ func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (han
 	if err != nil {
 		return lease, err
 	}
-	_, _, err = m.appFor(ctx, hangar.ActionWrite, ref)
+	_, _, err = m.tenants.AppFor(ctx, hangar.ActionWrite, ref)
 	if hangar.CodeOf(err) == hangar.CodeForbidden {
 		lease.Nonce, err = "", nil
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -23,7 +25,14 @@ import (
 //
 // Lines of one host are in their order. Between hosts they are ordered by time
 // within a page, and as they arrive while following.
-type Logs struct{ *Control }
+type Logs struct {
+	store        state.Store
+	tenants      *tenants.Directory
+	hosts        *hosts
+	reservations *reservations
+	edge         hangar.EdgeLog // nil: there is none
+	log          *slog.Logger
+}
 
 var _ hangar.LogService = (*Logs)(nil)
 
@@ -69,10 +78,10 @@ type hostLog struct {
 // split makes the queries of hosts. Each may return its share of the lines, so
 // that a page holds all that it was made of and continues without a gap. Hosts
 // that cannot be reached are left out, unless none can.
-func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (appRecord, []hostLog, logToken, error) {
-	rec, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
+func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (tenants.AppRecord, []hostLog, logToken, error) {
+	rec, _, err := l.tenants.AppFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
 	if err != nil {
-		return appRecord{}, nil, nil, err
+		return tenants.AppRecord{}, nil, nil, err
 	}
 	token, err := parseLogToken(q.Token)
 	if err != nil {
@@ -89,7 +98,7 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery)
 	var logs []hostLog
 	var away error
 	for _, id := range ids {
-		agent, err := l.agent(id)
+		agent, err := l.hosts.agent(id)
 		if err != nil {
 			away = err
 			continue
@@ -106,12 +115,12 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery)
 
 // logHosts are the hosts that may have lines of the App: of its Machines that are destroyed,
 // only they know.
-func (l *Logs) logHosts(ctx context.Context, app appRecord, q hangar.LogQuery) ([]hangar.HostID, error) {
+func (l *Logs) logHosts(ctx context.Context, app tenants.AppRecord, q hangar.LogQuery) ([]hangar.HostID, error) {
 	if q.Instance != "" {
-		r, err := l.reservationOf(ctx, app.ref(q.Instance))
+		r, err := l.reservations.of(ctx, app.Ref(q.Instance))
 		return []hangar.HostID{r.Host}, err
 	}
-	reserved, err := l.reserved(ctx, app.ID)
+	reserved, err := l.reservations.byHost(ctx, app.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +128,7 @@ func (l *Logs) logHosts(ctx context.Context, app appRecord, q hangar.LogQuery) (
 	for _, r := range reserved {
 		ids = append(ids, r.host)
 	}
-	for _, h := range l.agents.Hosts() {
+	for _, h := range l.hosts.agents.Hosts() {
 		if q.Region == "" || q.Region == h.Region {
 			ids = append(ids, h.ID)
 		}
@@ -192,21 +201,21 @@ func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQ
 // whileThere yields what follow does, until the App or, if one is named, its Machine is gone:
 // then the last thing is an error, CodeNotFound.
 func (l *Logs) whileThere(
-	ctx context.Context, app appRecord, machine hangar.MachineID, yield func(hangar.LogEntry, error) bool,
+	ctx context.Context, app tenants.AppRecord, machine hangar.MachineID, yield func(hangar.LogEntry, error) bool,
 	follow func(context.Context, func(hangar.LogEntry, error) bool),
 ) {
-	key, missing := appKey(app.Name), hangar.AppNotFound()
+	key, missing := state.AppKey(app.Name), hangar.AppNotFound()
 	if machine != "" {
-		key, missing = reservationKey(app.ref(machine)), machineNotFound(machine)
+		key, missing = state.ReservationKey(app.Ref(machine)), tenants.MachineNotFound(machine)
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
 		err := l.awaitRemoval(ctx, key, app.ID)
 		if err == nil && machine != "" {
-			if _, unknown := l.reservationOf(ctx, app.ref(machine)); unknown == nil {
+			if _, unknown := l.reservations.of(ctx, app.Ref(machine)); unknown == nil {
 				// It is destroyed, and has a log for as long as its host keeps that.
-				err = l.awaitRemoval(ctx, appKey(app.Name), app.ID)
+				err = l.awaitRemoval(ctx, state.AppKey(app.Name), app.ID)
 			}
 		}
 		if err == nil {
@@ -230,24 +239,24 @@ func (l *Logs) whileThere(
 
 // awaitRemoval returns nil when what an App has at a key, or the App itself, is gone. A state
 // that cannot be followed for a while says nothing about that.
-func (c *Control) awaitRemoval(ctx context.Context, key string, app hangar.AppID) error {
+func (l *Logs) awaitRemoval(ctx context.Context, key string, app hangar.AppID) error {
 	// there reports whether the item of the key is still the App's.
 	there := func(items []state.Item) bool {
 		return slices.ContainsFunc(items, func(item state.Item) bool {
 			if item.Key != key {
 				return false
 			}
-			rec, err := decode[appRecord](item)
-			return !strings.HasPrefix(key, appsPrefix) || err != nil || rec.ID == app
+			rec, err := state.Decode[tenants.AppRecord](item)
+			return !strings.HasPrefix(key, state.AppsPrefix) || err != nil || rec.ID == app
 		})
 	}
 	for {
-		page, err := c.store.List(ctx, key, state.ListOptions{Limit: 1}) // the key itself sorts first
+		page, err := l.store.List(ctx, key, state.ListOptions{Limit: 1}) // the key itself sorts first
 		if err == nil && !there(page.Items) {
 			return nil
 		}
 		if err == nil {
-			for batch, failure := range c.store.Watch(ctx, key, page.Revision+1) {
+			for batch, failure := range l.store.Watch(ctx, key, page.Revision+1) {
 				if err = failure; err != nil {
 					break
 				}
@@ -268,7 +277,7 @@ func (c *Control) awaitRemoval(ctx context.Context, key string, app hangar.AppID
 // followEdge yields what the edge of this process does with requests for the App or, if q
 // names a Machine or a region, with those that went there.
 func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQuery, yield func(hangar.LogEntry, error) bool) {
-	rec, _, err := l.appFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
+	rec, _, err := l.tenants.AppFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
 	if err != nil {
 		yield(hangar.LogEntry{}, err)
 		return

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -10,11 +11,22 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Machines implements hangar.MachineService.
-type Machines struct{ *Control }
+type Machines struct {
+	store        state.Store
+	tenants      *tenants.Directory
+	hosts        *hosts
+	rows         *Rows
+	reservations *reservations
+	secrets      *vault.AppSecrets
+	log          *slog.Logger
+	now          func() time.Time
+}
 
 var _ hangar.MachineService = (*Machines)(nil)
 
@@ -28,7 +40,7 @@ const (
 
 // CreateMachine implements hangar.MachineService.
 func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
-	rec, item, err := m.app(ctx, app, hangar.ActionCreate)
+	rec, item, err := m.tenants.App(ctx, app, hangar.ActionCreate)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +55,7 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 		return nil, err
 	}
-	secrets, err := m.secretsFor(ctx, rec, in.SkipSecrets, in.MinSecretsVersion)
+	secrets, err := m.secrets.For(ctx, rec, in.SkipSecrets, in.MinSecretsVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -78,31 +90,31 @@ func checkConfig(c *hangar.MachineConfig) error {
 
 // create reserves a Machine and asks hosts in turn to make it. It returns errLost
 // if the reservation was taken away and what was made is undone.
-func (c *Control) create(
-	ctx context.Context, app appRecord, in hangar.MachineCreate, secrets hangar.SecretValues, hosts []hangar.Host,
+func (m *Machines) create(
+	ctx context.Context, app tenants.AppRecord, in hangar.MachineCreate, secrets hangar.SecretValues, hosts []hangar.Host,
 ) (*hangar.Machine, error) {
 	id := hangar.NewMachineID()
-	defer c.begin(id)()
-	hosts, err := c.place(ctx, app.ID, id, hosts)
+	defer m.reservations.begin(id)()
+	hosts, err := m.reservations.place(ctx, app.ID, id, hosts)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.reserve(ctx, app, id, in.Name, hosts[0].ID, guestQuotas(in.Config.Guest))
+	r, err := m.reservations.reserve(ctx, app, id, in.Name, hosts[0].ID, guestQuotas(in.Config.Guest))
 	if err != nil {
 		return nil, err
 	}
 	spec := hangar.MachineSpec{
 		ID: id, Name: r.Name, App: app.Name, AppID: app.ID, Org: app.Org, OrgID: app.OrgID, Network: app.NetworkID, Region: in.Region,
-		Config: in.Config, AnyRegistry: administrator(ctx), Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
+		Config: in.Config, AnyRegistry: tenants.Administrator(ctx), Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
 	}
 	var refusal error
 	for _, host := range hosts {
 		if r.Host != host.ID {
-			if err := c.rewrite(ctx, r, func(r *reservation) { r.Host = host.ID }); err != nil {
+			if err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Host = host.ID }); err != nil {
 				return nil, err
 			}
 		}
-		agent, err := c.agent(host.ID)
+		agent, err := m.hosts.agent(host.ID)
 		if err != nil {
 			refusal = err
 			continue
@@ -113,25 +125,25 @@ func (c *Control) create(
 				refusal = err
 				continue
 			}
-			made, err = c.afterFailure(ctx, agent, r, err)
+			made, err = m.afterFailure(ctx, agent, r, err)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return made, c.confirm(ctx, agent, r)
+		return made, m.confirm(ctx, agent, r)
 	}
-	c.release(ctx, r)
+	m.reservations.release(ctx, r)
 	return nil, refusal
 }
 
 // afterFailure finds out what a failed creation left. A host that refused has
 // nothing; of one that did not answer nobody knows, so it is asked. As long as it
 // does not say, the reservation stays.
-func (c *Control) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *claim, failure error) (*hangar.Machine, error) {
+func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *claim, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
 	default:
-		c.release(ctx, r)
+		m.reservations.release(ctx, r)
 		return nil, failure
 	}
 	ctx, cancel := finish.Within(ctx, listTimeout)
@@ -141,16 +153,16 @@ func (c *Control) afterFailure(ctx context.Context, agent hangar.MachineAgent, r
 	case err == nil:
 		return made, nil
 	case hangar.ReasonOf(err) == hangar.ReasonMachineNotFound:
-		c.release(ctx, r)
+		m.reservations.release(ctx, r)
 	default:
-		c.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+		m.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
 	}
 	return nil, failure
 }
 
 // confirm makes a Machine that its host has the user's, or undoes it.
-func (c *Control) confirm(ctx context.Context, agent hangar.MachineAgent, r *claim) error {
-	err := c.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
+func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *claim) error {
+	err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
 		ctx, cancel := finish.Within(ctx, undoTimeout)
 		defer cancel()
@@ -158,7 +170,7 @@ func (c *Control) confirm(ctx context.Context, agent hangar.MachineAgent, r *cla
 			return nil // it has ended by itself already, and what was reserved with it
 		}
 		if err := agent.DestroyMachine(platform(ctx), r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
-			c.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+			m.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
 		}
 	}
 	return err
@@ -166,24 +178,24 @@ func (c *Control) confirm(ctx context.Context, agent hangar.MachineAgent, r *cla
 
 // markDeployed notes, with the first Machine, that the App had one. While it has
 // one, that shows anyhow, so a failure costs next to nothing.
-func (c *Control) markDeployed(ctx context.Context, rec appRecord, item state.Item) {
+func (m *Machines) markDeployed(ctx context.Context, rec tenants.AppRecord, item state.Item) {
 	if rec.Deployed {
 		return
 	}
 	rec.Deployed = true
-	put, err := write(item.Key, rec)
+	put, err := state.Write(item.Key, rec)
 	if err == nil {
-		_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		_, err = m.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 	}
 	if err != nil && !errors.Is(err, state.ErrConflict) {
-		c.log.Warn("app was not marked as deployed", keyApp, rec.Name, keyError, err)
+		m.log.Warn("app was not marked as deployed", keyApp, rec.Name, keyError, err)
 	}
 }
 
 // Machines implements hangar.MachineService. Machines of hosts that cannot be
 // reached are shown as they were published, with the host status "unreachable".
 func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	rec, _, err := m.appIf(ctx, hangar.MachineRef{App: app}, func(p hangar.Principal, t hangar.Target) bool {
+	rec, _, err := m.tenants.AppIf(ctx, hangar.MachineRef{App: app}, func(p hangar.Principal, t hangar.Target) bool {
 		return p.Reaches(hangar.ActionRead, t)
 	})
 	if err != nil {
@@ -197,19 +209,19 @@ func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hang
 }
 
 // machinesOf lists what is reserved.
-func (c *Control) machinesOf(ctx context.Context, rec appRecord, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
-	byHost, err := c.reserved(ctx, rec.ID)
+func (m *Machines) machinesOf(ctx context.Context, rec tenants.AppRecord, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	byHost, err := m.reservations.byHost(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
 	if filter.IncludeDestroyed {
-		byHost = c.andOthers(byHost)
+		byHost = m.andOthers(byHost)
 	}
 	lists := make([][]*hangar.Machine, len(byHost))
 	var group errgroup.Group
 	for i, ids := range byHost {
 		group.Go(func() (err error) {
-			lists[i], err = c.listHost(ctx, rec.ID, ids.host, ids.machines, filter)
+			lists[i], err = m.listHost(ctx, rec.ID, ids.host, ids.machines, filter)
 			return err
 		})
 	}
@@ -227,16 +239,16 @@ type hostMachines struct {
 	machines map[hangar.MachineID]struct{}
 }
 
-func (c *Control) reserved(ctx context.Context, app hangar.AppID) ([]hostMachines, error) {
-	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{AppID: app}), false)
+func (s *reservations) byHost(ctx context.Context, app hangar.AppID) ([]hostMachines, error) {
+	items, _, err := state.All(ctx, s.store, state.ReservationKey(hangar.MachineRef{AppID: app}), false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	var hosts []hostMachines
 	for _, item := range items {
-		r, err := decode[reservation](item)
+		r, err := state.Decode[reservation](item)
 		if err != nil {
-			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			s.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
 		i := slices.IndexFunc(hosts, func(h hostMachines) bool { return h.host == r.Host })
@@ -251,8 +263,8 @@ func (c *Control) reserved(ctx context.Context, app hangar.AppID) ([]hostMachine
 
 // andOthers adds the hosts on which nothing is reserved, which may know Machines that are
 // destroyed.
-func (c *Control) andOthers(hosts []hostMachines) []hostMachines {
-	for _, h := range c.agents.Hosts() {
+func (m *Machines) andOthers(hosts []hostMachines) []hostMachines {
+	for _, h := range m.hosts.agents.Hosts() {
 		if !slices.ContainsFunc(hosts, func(known hostMachines) bool { return known.host == h.ID }) {
 			hosts = append(hosts, hostMachines{host: h.ID})
 		}
@@ -260,10 +272,10 @@ func (c *Control) andOthers(hosts []hostMachines) []hostMachines {
 	return hosts
 }
 
-func (c *Control) listHost(
+func (m *Machines) listHost(
 	ctx context.Context, app hangar.AppID, host hangar.HostID, ids map[hangar.MachineID]struct{}, filter hangar.MachineFilter,
 ) ([]*hangar.Machine, error) {
-	agent, err := c.agent(host)
+	agent, err := m.hosts.agent(host)
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
@@ -277,15 +289,26 @@ func (c *Control) listHost(
 	}
 	var list []*hangar.Machine
 	for id := range ids {
-		row, err := c.rows.row(ctx, host, id)
+		row, err := m.rows.row(ctx, host, id)
 		switch {
 		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
 		case err != nil:
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		case row.Machine.AppID == app && filter.Matches(&row.Machine):
 			row.Machine.HostStatus = hostUnreachable
 			list = append(list, &row.Machine)
 		}
 	}
 	return list, nil
+}
+
+// visible leaves out the Machines of an App that the caller may not read.
+func visible(ctx context.Context, app tenants.AppRecord, list []*hangar.Machine) ([]*hangar.Machine, error) {
+	p, err := tenants.Caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(m *hangar.Machine) bool {
+		return !p.May(hangar.ActionRead, app.Target(m.ID))
+	}), nil
 }

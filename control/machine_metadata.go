@@ -9,18 +9,18 @@ import (
 // MachineMetadata implements hangar.MachineService. While the host of the Machine
 // cannot be reached, it is as it was published.
 func (m *Machines) MachineMetadata(ctx context.Context, ref hangar.MachineRef) (map[string]string, error) {
-	r, ref, err := m.reservation(ctx, ref, hangar.ActionRead)
+	r, ref, err := m.reservations.findFor(ctx, ref, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	agent, err := m.agent(r.Host)
+	agent, err := m.hosts.agent(r.Host)
 	if err == nil {
 		var pairs map[string]string
 		if pairs, err = agent.MachineMetadata(ctx, ref); err == nil {
 			return pairs, nil
 		}
 	}
-	row, err := m.rowInstead(ctx, ref, r.Host, err)
+	row, err := m.reservations.rowInstead(ctx, ref, r.Host, err)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // minAsk is how many Machines a host is asked for at least, so that a small page does
@@ -20,7 +21,7 @@ const minAsk = 100
 // OrgMachines implements hangar.MachineService. Every host is asked for what fits on
 // the page, and no more.
 func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar.MachinePageQuery) (hangar.MachinePage, error) {
-	p, of, err := m.orgReader(ctx, org)
+	p, of, err := m.tenants.OrgReader(ctx, org)
 	if err != nil {
 		return hangar.MachinePage{}, err
 	}
@@ -33,7 +34,7 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 		return hangar.MachinePage{}, err
 	}
 	if q.IncludeDestroyed {
-		for _, h := range m.agents.Hosts() { // of which they alone know
+		for _, h := range m.hosts.agents.Hosts() { // of which they alone know
 			reserved.onHost(h.ID)
 		}
 	}
@@ -66,7 +67,7 @@ func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), strin
 // readable are the Machines of an organization that somebody may read.
 type readable struct {
 	p      hangar.Principal
-	apps   map[hangar.AppID]appRecord // those that have such Machines
+	apps   map[hangar.AppID]tenants.AppRecord // those that have such Machines
 	byHost map[hangar.HostID]map[hangar.MachineID]hangar.AppID
 }
 
@@ -83,7 +84,7 @@ func (r *readable) onHost(id hangar.HostID) map[hangar.MachineID]hangar.AppID {
 func (r *readable) has(host hangar.HostID, m *hangar.Machine) bool {
 	if gone(m.State) {
 		app, ok := r.apps[m.AppID]
-		return ok && r.p.May(hangar.ActionRead, app.target(m.ID))
+		return ok && r.p.May(hangar.ActionRead, app.Target(m.ID))
 	}
 	app, ok := r.byHost[host][m.ID]
 	return ok && app == m.AppID
@@ -91,36 +92,36 @@ func (r *readable) has(host hangar.HostID, m *hangar.Machine) bool {
 
 // reservedAfter returns which Machines of an organization are reserved on which
 // host: those after an id, those that p may read.
-func (c *Control) reservedAfter(ctx context.Context, p hangar.Principal, org hangar.OrgID, after hangar.MachineID) (*readable, error) {
-	apps, _, err := state.All(ctx, c.store, appsPrefix, false)
+func (m *Machines) reservedAfter(ctx context.Context, p hangar.Principal, org hangar.OrgID, after hangar.MachineID) (*readable, error) {
+	apps, _, err := state.All(ctx, m.store, state.AppsPrefix, false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
-	reached := map[hangar.AppID]appRecord{}
+	reached := map[hangar.AppID]tenants.AppRecord{}
 	for _, item := range apps {
-		rec, err := decode[appRecord](item)
+		rec, err := state.Decode[tenants.AppRecord](item)
 		if err != nil {
-			c.log.Error("app skipped", keyKey, item.Key, keyError, err)
+			m.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if rec.OrgID == org && p.Reaches(hangar.ActionRead, rec.target("")) {
+		if rec.OrgID == org && p.Reaches(hangar.ActionRead, rec.Target("")) {
 			reached[rec.ID] = rec
 		}
 	}
-	items, _, err := state.All(ctx, c.store, reservationsPrefix, false)
+	items, _, err := state.All(ctx, m.store, state.ReservationsPrefix, false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	found := &readable{p: p, apps: reached, byHost: map[hangar.HostID]map[hangar.MachineID]hangar.AppID{}}
 	for _, item := range items {
-		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, reservationsPrefix), "/")
+		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
 		rec, ok := reached[hangar.AppID(app)]
-		if !ok || hangar.MachineID(id) <= after || !p.May(hangar.ActionRead, rec.target(hangar.MachineID(id))) {
+		if !ok || hangar.MachineID(id) <= after || !p.May(hangar.ActionRead, rec.Target(hangar.MachineID(id))) {
 			continue
 		}
-		r, err := decode[reservation](item)
+		r, err := state.Decode[reservation](item)
 		if err != nil {
-			c.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+			m.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
 		found.onHost(r.Host)[r.ID] = rec.ID
@@ -136,22 +137,22 @@ type hostPage struct {
 	missed   []hangar.Region
 }
 
-func (c *Control) pageHost(
+func (m *Machines) pageHost(
 	ctx context.Context, org hangar.OrgID, host hangar.HostID, reserved *readable, after hangar.MachineID, q hangar.MachinePageQuery,
 ) (hostPage, error) {
-	list, err := c.askPage(ctx, org, host, reserved, after, q)
+	list, err := m.askPage(ctx, org, host, reserved, after, q)
 	if err == nil || !unreachable(err) || ctx.Err() != nil {
 		return hostPage{machines: list}, err
 	}
-	return c.publishedPage(ctx, host, reserved.byHost[host], q)
+	return m.publishedPage(ctx, host, reserved.byHost[host], q)
 }
 
 // askPage asks a host. It may still have Machines that are no longer reserved, and
 // is asked again for what these took the place of.
-func (c *Control) askPage(
+func (m *Machines) askPage(
 	ctx context.Context, org hangar.OrgID, host hangar.HostID, reserved *readable, after hangar.MachineID, q hangar.MachinePageQuery,
 ) ([]*hangar.Machine, error) {
-	agent, err := c.agent(host)
+	agent, err := m.hosts.agent(host)
 	if err != nil {
 		return nil, err
 	}
@@ -176,18 +177,18 @@ func (c *Control) askPage(
 }
 
 // publishedPage reads what a host that cannot be reached has published.
-func (c *Control) publishedPage(
+func (m *Machines) publishedPage(
 	ctx context.Context, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppID, q hangar.MachinePageQuery,
 ) (hostPage, error) {
 	var page hostPage
 	for _, id := range slices.Sorted(maps.Keys(reserved)) {
-		row, err := c.rows.row(ctx, host, id)
+		row, err := m.rows.row(ctx, host, id)
 		m := &row.Machine
 		switch {
 		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
 			continue
 		case err != nil:
-			return page, stateError(err)
+			return page, state.HangarError(err)
 		case m.AppID != reserved[id]:
 			continue
 		}

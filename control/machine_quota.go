@@ -6,7 +6,9 @@ import (
 	"maps"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -14,35 +16,35 @@ import (
 // it sorts after every version, so that no row lowers what is counted.
 const updating hangar.InstanceID = "~"
 
-func (r reservation) counted() (hangar.OrgID, hangar.Quotas) { return r.OrgID, r.Counts }
+func (r reservation) Counted() (hangar.OrgID, hangar.Quotas) { return r.OrgID, r.Counts }
 
 // recount changes the reservation of a Machine, unless change reports that it is as it should
-// be, and what its organization uses with it, see revise.
-func (l *ledger) recount(ctx context.Context, ref hangar.MachineRef, org *orgRecord, change func(*reservation) bool) error {
-	return revise(ctx, l, reservationKey(ref), org, func(r reservation) (*reservation, bool) {
-		changed := change(&r)
-		return &r, changed
+// be, and what its organization uses with it, see ledger.Revise.
+func (r *Rows) recount(ctx context.Context, ref hangar.MachineRef, org *tenants.OrgRecord, change func(*reservation) bool) error {
+	return ledger.Revise(ctx, r.ledger, state.ReservationKey(ref), org, func(held reservation) (*reservation, bool) {
+		changed := change(&held)
+		return &held, changed
 	})
 }
 
 // forget ends that a Machine is counted.
-func (l *ledger) forget(ctx context.Context, ref hangar.MachineRef) error {
-	return l.recount(ctx, ref, nil, func(r *reservation) bool {
-		counted := r.Counts != nil
-		r.Counts = nil
+func (r *Rows) forget(ctx context.Context, ref hangar.MachineRef) error {
+	return r.recount(ctx, ref, nil, func(held *reservation) bool {
+		counted := held.Counts != nil
+		held.Counts = nil
 		return counted
 	})
 }
 
 // settle makes what is counted for a Machine what it is. While it is being replaced it may
 // yet return to the version before.
-func (l *ledger) settle(ctx context.Context, m *hangar.Machine) error {
+func (r *Rows) settle(ctx context.Context, m *hangar.Machine) error {
 	counts := guestQuotas(m.Config.Guest)
-	return l.recount(ctx, m.Ref(), nil, func(r *reservation) bool {
-		if r.Counts == nil || m.State == hangar.MachineReplacing || m.InstanceID < r.Version || maps.Equal(r.Counts, counts) {
+	return r.recount(ctx, m.Ref(), nil, func(held *reservation) bool {
+		if held.Counts == nil || m.State == hangar.MachineReplacing || m.InstanceID < held.Version || maps.Equal(held.Counts, counts) {
 			return false
 		}
-		r.Counts = counts
+		held.Counts = counts
 		return true
 	})
 }
@@ -50,21 +52,21 @@ func (l *ledger) settle(ctx context.Context, m *hangar.Machine) error {
 // resize has the larger of two sizes counted before a Machine is updated, until it is known
 // which one it has.
 func (m *Machines) resize(
-	ctx context.Context, app appRecord, ref hangar.MachineRef, guest *hangar.Guest, update func() (*hangar.Machine, error),
+	ctx context.Context, app tenants.AppRecord, ref hangar.MachineRef, guest *hangar.Guest, update func() (*hangar.Machine, error),
 ) (*hangar.Machine, error) {
-	r, _, err := read[reservation](ctx, m.store, reservationKey(ref))
+	r, _, err := state.Read[reservation](ctx, m.store, state.ReservationKey(ref))
 	if err != nil && !errors.Is(err, state.ErrNotFound) {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	counts := guestQuotas(guest)
 	if r.Counts == nil || maps.Equal(r.Counts, counts) {
 		return update()
 	}
-	org, err := m.orgOfApp(ctx, app)
+	org, err := m.tenants.OrgOfApp(ctx, app)
 	if err != nil {
 		return nil, err
 	}
-	err = m.ledger.recount(ctx, ref, org, func(r *reservation) bool {
+	err = m.rows.recount(ctx, ref, org, func(r *reservation) bool {
 		if r.Counts == nil {
 			return false
 		}
@@ -72,7 +74,7 @@ func (m *Machines) resize(
 		return true
 	})
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	updated, err := update()
 	m.resized(ctx, ref)
@@ -84,18 +86,18 @@ func (m *Machines) resize(
 func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef) {
 	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
-	if err := m.settleWithHost(ctx, ref); err != nil {
+	if err := m.reservations.settleWithHost(ctx, ref); err != nil {
 		m.log.WarnContext(ctx, "the size of a machine is not settled yet", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
 }
 
 // settleWithHost counts what the host of a Machine says that it is.
-func (c *Control) settleWithHost(ctx context.Context, ref hangar.MachineRef) error {
-	r, _, err := read[reservation](ctx, c.store, reservationKey(ref))
+func (s *reservations) settleWithHost(ctx context.Context, ref hangar.MachineRef) error {
+	r, _, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
-	agent, err := c.agent(r.Host)
+	agent, err := s.hosts.agent(r.Host)
 	if err != nil {
 		return err
 	}
@@ -103,12 +105,12 @@ func (c *Control) settleWithHost(ctx context.Context, ref hangar.MachineRef) err
 	if err != nil {
 		return err
 	}
-	err = c.ledger.recount(ctx, ref, nil, func(r *reservation) bool {
+	err = s.rows.recount(ctx, ref, nil, func(r *reservation) bool {
 		r.Version = now.InstanceID
 		if now.State != hangar.MachineReplacing && r.Counts != nil {
 			r.Counts = guestQuotas(now.Config.Guest)
 		}
 		return true
 	})
-	return stateError(err)
+	return state.HangarError(err)
 }

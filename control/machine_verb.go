@@ -11,44 +11,45 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// reservation returns where a Machine is, and by which App's id, for a caller who may do action
+// findFor returns where a Machine is, and by which App's id, for a caller who may do action
 // to it.
-func (m *Machines) reservation(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, hangar.MachineRef, error) {
-	return m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
+func (s *reservations) findFor(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, hangar.MachineRef, error) {
+	return s.find(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
 }
 
-// reservationIf is reservation for whom may allows it.
-func (m *Machines) reservationIf(ctx context.Context, ref hangar.MachineRef, may permission) (reservation, hangar.MachineRef, error) {
-	app, _, err := m.appIf(ctx, ref, may)
+// find is findFor for whom may allows it.
+func (s *reservations) find(ctx context.Context, ref hangar.MachineRef, may tenants.Permission) (reservation, hangar.MachineRef, error) {
+	app, _, err := s.tenants.AppIf(ctx, ref, may)
 	if err != nil {
 		return reservation{}, ref, err
 	}
 	if !ref.ID.Valid() {
-		return reservation{}, ref, machineNotFound(ref.ID)
+		return reservation{}, ref, tenants.MachineNotFound(ref.ID)
 	}
-	ref = app.ref(ref.ID)
-	r, err := m.reservationOf(ctx, ref)
+	ref = app.Ref(ref.ID)
+	r, err := s.of(ctx, ref)
 	return r, ref, err
 }
 
-// reservationOf returns the reservation of a Machine, or one that names the host of a Machine
+// of returns the reservation of a Machine, or one that names the host of a Machine
 // that is destroyed: of those the state has nothing, so that it depends on what lives, and the
 // hosts are asked.
-func (c *Control) reservationOf(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
-	r, _, err := read[reservation](ctx, c.store, reservationKey(ref))
+func (s *reservations) of(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
+	r, _, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	if !errors.Is(err, state.ErrNotFound) {
-		return r, stateError(err)
+		return r, state.HangarError(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	hosts := c.agents.Hosts()
+	hosts := s.hosts.agents.Hosts()
 	found := make([]bool, len(hosts))
 	var group errgroup.Group
 	for i, host := range hosts {
 		group.Go(func() error {
-			agent, err := c.agent(host.ID)
+			agent, err := s.hosts.agent(host.ID)
 			if err != nil {
 				return err
 			}
@@ -61,21 +62,17 @@ func (c *Control) reservationOf(ctx context.Context, ref hangar.MachineRef) (res
 	if i := slices.Index(found, true); i >= 0 {
 		return reservation{ID: ref.ID, Host: hosts[i].ID, Confirmed: true}, nil
 	}
-	return reservation{}, machineNotFound(ref.ID)
-}
-
-func machineNotFound(id hangar.MachineID) error {
-	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", id)
+	return reservation{}, tenants.MachineNotFound(ref.ID)
 }
 
 // owner returns the host of a Machine, and what the host knows it by, for a caller who may do
 // action to it.
 func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.MachineAgent, hangar.MachineRef, error) {
-	r, ref, err := m.reservation(ctx, ref, action)
+	r, ref, err := m.reservations.findFor(ctx, ref, action)
 	if err != nil {
 		return nil, ref, err
 	}
-	agent, err := m.agent(r.Host)
+	agent, err := m.hosts.agent(r.Host)
 	return agent, ref, err
 }
 
@@ -103,11 +100,11 @@ func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hang
 // Machine implements hangar.MachineService. While its host cannot be reached, the
 // Machine is shown as it was published.
 func (m *Machines) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
-	r, ref, err := m.reservation(ctx, ref, hangar.ActionRead)
+	r, ref, err := m.reservations.findFor(ctx, ref, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	return m.machineOrRow(ctx, ref, r.Host)
+	return m.reservations.machineOrRow(ctx, ref, r.Host)
 }
 
 // UpdateMachine implements hangar.MachineService.
@@ -119,17 +116,17 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 		if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 			return nil, err
 		}
-		app, _, err := m.anyApp(ctx, ref.App)
+		app, _, err := m.tenants.AnyApp(ctx, ref.App)
 		if err == nil && app.ID != ref.AppID {
 			err = hangar.AppNotFound()
 		}
 		if err != nil {
 			return nil, err
 		}
-		if in.Secrets, err = m.secretsFor(ctx, app, in.SkipSecrets, in.MinSecretsVersion); err != nil {
+		if in.Secrets, err = m.secrets.For(ctx, app, in.SkipSecrets, in.MinSecretsVersion); err != nil {
 			return nil, err
 		}
-		in.AnyRegistry = administrator(ctx)
+		in.AnyRegistry = tenants.Administrator(ctx)
 		return m.resize(ctx, app, ref, in.Config.Guest, func() (*hangar.Machine, error) { return a.UpdateMachine(ctx, ref, in) })
 	})
 }
@@ -164,11 +161,11 @@ func (m *Machines) SignalMachine(ctx context.Context, ref hangar.MachineRef, sig
 // DestroyMachine implements hangar.MachineService. The name of the Machine is free
 // when it returns.
 func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
-	r, ref, err := m.reservation(ctx, ref, hangar.ActionDelete)
+	r, ref, err := m.reservations.findFor(ctx, ref, hangar.ActionDelete)
 	if err != nil {
 		return err
 	}
-	agent, err := m.agent(r.Host)
+	agent, err := m.hosts.agent(r.Host)
 	if err != nil {
 		return err
 	}
@@ -179,7 +176,7 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 		// The Machine is as good as gone; whoever wants its name finds that out.
 		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
-	if err := m.ledger.forget(ctx, ref); err != nil {
+	if err := m.rows.forget(ctx, ref); err != nil {
 		// Its row does, too.
 		m.log.Warn("destroyed machine is still counted", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
@@ -240,11 +237,11 @@ func (m *Machines) MachineProcesses(ctx context.Context, ref hangar.MachineRef) 
 func (m *Machines) ExecMachine(
 	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
-	r, ref, err := m.reservationIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
+	r, ref, err := m.reservations.find(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.MayExec(req.Command, t) })
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}
-	agent, err := m.agent(r.Host)
+	agent, err := m.hosts.agent(r.Host)
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}

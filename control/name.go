@@ -5,57 +5,20 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
-const maxNameLength = 63 // of a DNS label, which names of Apps become
-
-// nameFault says what is wrong with the name of an App or Machine, or nothing.
-func nameFault(name string) string {
-	switch {
-	case name == "":
-		return "can't be blank"
-	case len(name) > maxNameLength:
-		return fmt.Sprintf("is too long (maximum is %d characters)", maxNameLength)
-	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
-		return "may only contain numbers, lowercase letters and dashes"
-	case name[0] == '-' || name[len(name)-1] == '-':
-		return "may not start or end with a dash"
-	default:
-		return ""
-	}
-}
-
-// checkAppName answers in the words that existing clients show.
-func checkAppName(name hangar.AppName) error {
-	if fault := nameFault(string(name)); fault != "" {
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name %s", fault)
-	}
-	return nil
-}
-
 func checkMachineName(name string) error {
-	if fault := nameFault(name); fault != "" {
+	if fault := tenants.NameFault(name); fault != "" {
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid_argument: invalid name: %s", fault)
 	}
 	return nil
 }
 
-// checkNetworkName: letters, digits and dashes, starting with a letter.
-func checkNetworkName(name string) error {
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-	switch {
-	case len(name) > maxNameLength:
-		return hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Network is too long (maximum is %d characters)", maxNameLength)
-	case strings.Trim(name, letters+"0123456789-") != "" || !strings.ContainsRune(letters, rune(name[0])):
-		return hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Network may only contain letters, numbers and dashes, and must start with a letter")
-	default:
-		return nil
-	}
-}
-
 // machineName makes up a name such as "calm-river-4182".
 func machineName() string {
-	return fmt.Sprintf("%s-%s-%04d", adjectives[randomN(len(adjectives))], nouns[randomN(len(nouns))], 1+randomN(9999))
+	return fmt.Sprintf("%s-%s-%04d", adjectives[random.Below(len(adjectives))], nouns[random.Below(len(nouns))], 1+random.Below(9999))
 }
 
 var adjectives = strings.Fields(`

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // peerPatience bounds how long an answer waits for the gateway to follow. What was
@@ -33,43 +36,50 @@ type peerKeyRecord struct {
 	Name string       `json:"name"`
 }
 
-func peersOf(org hangar.OrgID) string { return peersPrefix + string(org) + "/" }
+func peersOf(org hangar.OrgID) string { return state.PeersPrefix + string(org) + "/" }
 
 func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + name }
 
 func publicKeyKey(key hangar.PeerKey) string {
 	raw := key.Bytes()
-	return peerKeysPrefix + hex.EncodeToString(raw[:])
+	return state.PeerKeysPrefix + hex.EncodeToString(raw[:])
 }
 
 // Peers implements hangar.PeerService.
-type Peers struct{ *Control }
+type Peers struct {
+	store   state.Store
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	gateway hangar.PeerHost // nil: there is none
+	log     *slog.Logger
+	now     func() time.Time
+}
 
 var _ hangar.PeerService = (*Peers)(nil)
 
 // CreatePeer implements hangar.PeerService. The gateway is opened first, so that one
 // which cannot listen leaves no peer that nobody lets in.
 func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.PeerCreate) (*hangar.NewPeer, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.org(ctx, p, org, hangar.ActionWrite); err != nil {
+	if _, _, err := s.tenants.Org(ctx, p, org, hangar.ActionWrite); err != nil {
 		return nil, err
 	}
 	in.Network = cmp.Or(in.Network, hangar.DefaultNetwork)
 	if err := checkPeer(in); err != nil {
 		return nil, err
 	}
-	if s.peers == nil {
+	if s.gateway == nil {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, "", "WireGuard is switched off on this server, by --wireguard of its daemon")
 	}
-	gateway, err := s.peers.OpenGateway(ctx)
+	gateway, err := s.gateway.OpenGateway(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		of, item, err := s.org(ctx, p, org, hangar.ActionWrite)
+		of, item, err := s.tenants.Org(ctx, p, org, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +88,7 @@ func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.Pe
 			continue
 		}
 		if err != nil {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
 		s.await(ctx, made.PublicKey, &made)
 		return &hangar.NewPeer{Peer: made, PeerGateway: gateway}, nil
@@ -94,18 +104,18 @@ func (s *Peers) await(ctx context.Context, key hangar.PeerKey, peer *hangar.Peer
 	if peer != nil {
 		p = *peer
 	}
-	if err := s.peers.AwaitPeer(ctx, key, p.Address); err != nil {
+	if err := s.gateway.AwaitPeer(ctx, key, p.Address); err != nil {
 		s.log.WarnContext(ctx, "gateway does not follow yet", keyPeer, string(key), keyError, err)
 	}
 }
 
 func checkPeer(in hangar.PeerCreate) error {
 	if in.Name != "" {
-		if fault := nameFault(in.Name); fault != "" {
+		if fault := tenants.NameFault(in.Name); fault != "" {
 			return hangar.Errorf(hangar.CodeInvalid, "", "invalid name: %s", fault)
 		}
 	}
-	if checkNetworkName(in.Network) != nil {
+	if tenants.CheckNetworkName(in.Network) != nil {
 		return hangar.Errorf(hangar.CodeInvalid, "", "invalid network: %.80q is not the name of a network", in.Network)
 	}
 	_, err := hangar.ParsePeerKey(string(in.PublicKey))
@@ -122,14 +132,14 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 	if len(keys) >= hangar.MaxPeers {
 		return hangar.Peer{}, hangar.Errorf(hangar.CodeExhausted, "", "The organization %q has %d WireGuard peers, which is the most there may be", org, len(keys))
 	}
-	network, networkItem, err := read[networkRecord](ctx, s.store, networkKey(of.ID, in.Network))
+	network, networkItem, err := state.Read[tenants.NetworkRecord](ctx, s.store, state.NetworkKey(of.ID, in.Network))
 	if errors.Is(err, state.ErrNotFound) {
 		return hangar.Peer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: the organization %q has no network %q; an app makes one", org, in.Network)
 	}
 	if err != nil {
 		return hangar.Peer{}, err
 	}
-	name := cmp.Or(in.Name, hangar.PeerInteractive+randomID()[:8])
+	name := cmp.Or(in.Name, hangar.PeerInteractive+random.ID()[:8])
 	for _, of := range []struct {
 		key   string
 		taken error
@@ -143,7 +153,7 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 			return hangar.Peer{}, err
 		}
 	}
-	number, unclaimed, claim, err := s.next(ctx, peerCounter)
+	number, unclaimed, claim, err := state.NextNumber(ctx, s.store, state.PeerCounter)
 	if err != nil {
 		return hangar.Peer{}, err
 	}
@@ -151,14 +161,14 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 		return hangar.Peer{}, hangar.Errorf(hangar.CodeExhausted, "", "No peer numbers are left")
 	}
 	peer := hangar.Peer{
-		Name: name, Org: org, Network: in.Network, NetworkID: network.ID, Host: s.peers.GatewayHost(),
-		Address: hangar.PeerAddress(network.ID, s.peers.GatewayHost(), number), PublicKey: in.PublicKey, CreatedAt: s.now().UTC().Truncate(time.Second),
+		Name: name, Org: org, Network: in.Network, NetworkID: network.ID, Host: s.gateway.GatewayHost(),
+		Address: hangar.PeerAddress(network.ID, s.gateway.GatewayHost(), number), PublicKey: in.PublicKey, CreatedAt: s.now().UTC().Truncate(time.Second),
 	}
-	put, err := write(peerKey(of.ID, name), peerRecord{peer, of.ID})
+	put, err := state.Write(peerKey(of.ID, name), peerRecord{peer, of.ID})
 	if err != nil {
 		return peer, err
 	}
-	bind, err := write(publicKeyKey(in.PublicKey), peerKeyRecord{Org: of.ID, Name: name})
+	bind, err := state.Write(publicKeyKey(in.PublicKey), peerKeyRecord{Org: of.ID, Name: name})
 	if err != nil {
 		return peer, err
 	}
@@ -168,11 +178,11 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 		},
 		Then: []state.Op{put, bind, claim},
 	}
-	owner, err := decode[orgRecord](orgItem)
+	owner, err := state.Decode[tenants.OrgRecord](orgItem)
 	if err != nil {
 		return peer, err
 	}
-	if err := s.ledger.charge(ctx, &owner, hangar.Quotas{hangar.QuotaPeers: 1}, &txn); err != nil {
+	if err := s.ledger.Charge(ctx, &owner, hangar.Quotas{hangar.QuotaPeers: 1}, &txn); err != nil {
 		return peer, err
 	}
 	_, err = s.store.Txn(ctx, txn)
@@ -181,21 +191,21 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 
 // Peers implements hangar.PeerService.
 func (s *Peers) Peers(ctx context.Context, org hangar.OrgSlug) ([]hangar.PeerStatus, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	of, _, err := s.org(ctx, p, org, hangar.ActionRead)
+	of, _, err := s.tenants.Org(ctx, p, org, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
 	peers, _, err := readPeers(ctx, s.store, peersOf(of.ID), s.log)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	var traffic map[hangar.PeerKey]hangar.PeerTraffic
-	if s.peers != nil && len(peers) > 0 {
-		traffic = s.peers.PeerTraffic()
+	if s.gateway != nil && len(peers) > 0 {
+		traffic = s.gateway.PeerTraffic()
 	}
 	list := make([]hangar.PeerStatus, len(peers))
 	for i, peer := range peers {
@@ -207,16 +217,16 @@ func (s *Peers) Peers(ctx context.Context, org hangar.OrgSlug) ([]hangar.PeerSta
 
 // RemovePeer implements hangar.PeerService.
 func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string) error {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return err
 	}
-	of, _, err := s.org(ctx, p, org, hangar.ActionWrite)
+	of, _, err := s.tenants.Org(ctx, p, org, hangar.ActionWrite)
 	if err != nil {
 		return err
 	}
 	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonPeerNotFound, "Could not find WireGuard peer %.80q of organization %q", name, org)
-	if nameFault(name) != "" {
+	if tenants.NameFault(name) != "" {
 		return missing
 	}
 	for {
@@ -225,16 +235,16 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 			return missing
 		}
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		txn := removalOf(item)
-		if _, err = s.ledger.giveBack(ctx, of.ID, hangar.Quotas{hangar.QuotaPeers: 1}, txn); errors.Is(err, state.ErrConflict) {
+		if _, err = s.ledger.GiveBack(ctx, of.ID, hangar.Quotas{hangar.QuotaPeers: 1}, txn); errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		if rec, err := decode[peerRecord](item); err == nil && s.peers != nil {
+		if rec, err := state.Decode[peerRecord](item); err == nil && s.gateway != nil {
 			s.await(ctx, rec.PublicKey, nil)
 		}
 		return nil
@@ -244,20 +254,20 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 // removalOf is the transaction that removes a peer. One that cannot be read goes alone.
 func removalOf(item state.Item) state.Txn {
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
-	if rec, err := decode[peerRecord](item); err == nil && peerFault(item.Key, &rec) == nil {
+	if rec, err := state.Decode[peerRecord](item); err == nil && peerFault(item.Key, &rec) == nil {
 		txn.Then = append(txn.Then, state.Delete(publicKeyKey(rec.PublicKey)))
 	}
 	return txn
 }
 
-// removePeersOf removes the peers of an organization that takes no new ones.
-func (c *Control) removePeersOf(ctx context.Context, org hangar.OrgID) error {
-	items, _, err := state.All(ctx, c.store, peersOf(org), false)
+// removeAllOf removes the peers of an organization that takes no new ones.
+func (s *Peers) removeAllOf(ctx context.Context, org hangar.OrgID) error {
+	items, _, err := state.All(ctx, s.store, peersOf(org), false)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
-		if _, err := c.store.Txn(ctx, removalOf(item)); err != nil {
+		if _, err := s.store.Txn(ctx, removalOf(item)); err != nil {
 			return err
 		}
 	}
@@ -273,7 +283,7 @@ func readPeers(ctx context.Context, store state.Store, prefix string, log *slog.
 	}
 	peers := make([]hangar.Peer, 0, len(items))
 	for _, item := range items {
-		rec, err := decode[peerRecord](item)
+		rec, err := state.Decode[peerRecord](item)
 		if err == nil {
 			err = peerFault(item.Key, &rec)
 		}
@@ -319,7 +329,7 @@ func NewPeerRecords(store state.Store, log *slog.Logger) *PeerRecords {
 func (r *PeerRecords) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, error] {
 	return func(yield func([]hangar.Peer, error) bool) {
 		for ctx.Err() == nil {
-			peers, revision, err := readPeers(ctx, r.store, peersPrefix, r.log)
+			peers, revision, err := readPeers(ctx, r.store, state.PeersPrefix, r.log)
 			if err == nil && !yield(peers, nil) {
 				return
 			}
@@ -330,7 +340,7 @@ func (r *PeerRecords) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, e
 				return
 			}
 			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(nil, stateError(err))
+				yield(nil, state.HangarError(err))
 				return
 			}
 		}
@@ -339,7 +349,7 @@ func (r *PeerRecords) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, e
 
 // change returns when a peer was made or removed after a revision.
 func (r *PeerRecords) change(ctx context.Context, from state.Revision) error {
-	for batch, err := range r.store.Watch(ctx, peersPrefix, from) {
+	for batch, err := range r.store.Watch(ctx, state.PeersPrefix, from) {
 		if err != nil || len(batch.Changes) > 0 {
 			return err
 		}

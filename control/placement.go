@@ -12,25 +12,6 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// regionHosts are the hosts of a region that may take new Machines. A region
-// without any is unknown, unless it is this server's own.
-func (c *Control) regionHosts(region hangar.Region) ([]hangar.Host, error) {
-	var hosts []hangar.Host
-	for _, h := range c.agents.Hosts() {
-		if h.Region == region {
-			hosts = append(hosts, h)
-		}
-	}
-	switch {
-	case len(hosts) > 0:
-		return hosts, nil
-	case region == c.region:
-		return nil, noRoom("no host takes new machines")
-	default:
-		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid region: %q is not a region of this server", region)
-	}
-}
-
 // regionFor is the first of some regions that is wished for, or else of codes that no server
 // has, the wish itself. A wish is the code of a region, a word for several, see
 // hangar.Region.Covers, or a list of such with commas, the dearest first; empty: the first of all.
@@ -48,25 +29,21 @@ func regionFor(wish hangar.Region, regions []hangar.Region) hangar.Region {
 	return wish
 }
 
-func noRoom(why string) error {
-	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "aborted: could not reserve resource for machine: %s", why)
-}
-
 // place puts hosts in the order in which they shall be asked: first those with
 // the fewest Machines of the App, so that it survives the loss of one; among equals
 // a large host comes first more often than a small one. Whether there is room, the
 // host knows best and says itself.
-func (c *Control) place(ctx context.Context, app hangar.AppID, id hangar.MachineID, hosts []hangar.Host) ([]hangar.Host, error) {
+func (s *reservations) place(ctx context.Context, app hangar.AppID, id hangar.MachineID, hosts []hangar.Host) ([]hangar.Host, error) {
 	if len(hosts) < 2 {
 		return hosts, nil
 	}
-	items, _, err := state.All(ctx, c.store, reservationKey(hangar.MachineRef{AppID: app}), false)
+	items, _, err := state.All(ctx, s.store, state.ReservationKey(hangar.MachineRef{AppID: app}), false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	load := map[hangar.HostID]int{}
 	for _, item := range items {
-		if r, err := decode[reservation](item); err == nil {
+		if r, err := state.Decode[reservation](item); err == nil {
 			load[r.Host]++
 		}
 	}

@@ -7,36 +7,37 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // OrgQuotas implements hangar.OrgService.
 func (o *Orgs) OrgQuotas(ctx context.Context, org hangar.OrgSlug) ([]hangar.QuotaStatus, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := o.org(ctx, p, org, hangar.ActionRead); err != nil {
+	if _, _, err := o.tenants.Org(ctx, p, org, hangar.ActionRead); err != nil {
 		return nil, err
 	}
-	rec, _, err := o.anyOrg(ctx, org)
+	rec, _, err := o.tenants.AnyOrg(ctx, org)
 	if err != nil {
 		return nil, err
 	}
 	return o.quotas(ctx, &rec)
 }
 
-func (o *Orgs) quotas(ctx context.Context, org *orgRecord) ([]hangar.QuotaStatus, error) {
-	used, _, err := o.ledger.usage(ctx, org.ID)
+func (o *Orgs) quotas(ctx context.Context, org *tenants.OrgRecord) ([]hangar.QuotaStatus, error) {
+	used, _, err := o.ledger.Usage(ctx, org.ID)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
-	limits, err := o.ledger.limits(org)
+	limits, err := o.ledger.Limits(org)
 	if err != nil {
 		return nil, err
 	}
 	used = used.With(hangar.Quotas{hangar.QuotaImageMB: o.imageMB(ctx, org.ID)})
 	destroyed := hangar.Quotas{}
-	rows, err := o.destroyedVolumes(ctx, org.ID)
+	rows, err := o.rows.destroyedVolumes(ctx, org.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +63,8 @@ func (o *Orgs) imageMB(ctx context.Context, org hangar.OrgID) int64 {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var most int64
-	for _, host := range o.agents.Hosts() {
-		agent, err := o.agent(host.ID)
+	for _, host := range o.hosts.agents.Hosts() {
+		agent, err := o.hosts.agent(host.ID)
 		if err != nil {
 			continue
 		}
@@ -81,11 +82,11 @@ func (o *Orgs) imageMB(ctx context.Context, org hangar.OrgID) int64 {
 func (o *Orgs) SetOrgQuotas(
 	ctx context.Context, org hangar.OrgSlug, limits hangar.Quotas, reset []hangar.QuotaKey,
 ) ([]hangar.QuotaStatus, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := o.org(ctx, p, org, hangar.ActionWrite); err != nil {
+	if _, _, err := o.tenants.Org(ctx, p, org, hangar.ActionWrite); err != nil {
 		return nil, err
 	}
 	if !p.Admin {
@@ -100,7 +101,7 @@ func (o *Orgs) SetOrgQuotas(
 		}
 	}
 	for {
-		rec, item, err := o.anyOrg(ctx, org)
+		rec, item, err := o.tenants.AnyOrg(ctx, org)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +109,7 @@ func (o *Orgs) SetOrgQuotas(
 		for _, key := range reset {
 			delete(rec.Quotas, key)
 		}
-		put, err := write(item.Key, rec)
+		put, err := state.Write(item.Key, rec)
 		if err != nil {
 			return nil, err
 		}
@@ -117,18 +118,9 @@ func (o *Orgs) SetOrgQuotas(
 			return o.quotas(ctx, &rec)
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
 	}
-}
-
-// orgOfApp returns the organization of an App.
-func (c *Control) orgOfApp(ctx context.Context, app appRecord) (*orgRecord, error) {
-	rec, _, err := read[orgRecord](ctx, c.store, orgKey(app.Org))
-	if errors.Is(err, state.ErrNotFound) || err == nil && rec.ID != app.OrgID {
-		return nil, orgNotFound(app.Org)
-	}
-	return &rec, stateError(err)
 }
 
 // guestQuotas are what a Machine of a size counts.
@@ -138,17 +130,6 @@ func guestQuotas(g *hangar.Guest) hangar.Quotas {
 		q[hangar.QuotaMemory], q[hangar.QuotaCPUs] = int64(g.Memory()), int64(g.CPUs)
 	}
 	return q
-}
-
-// sum adds amounts.
-func sum(all ...hangar.Quotas) hangar.Quotas {
-	total := hangar.Quotas{}
-	for _, q := range all {
-		for key, n := range q {
-			total[key] += n
-		}
-	}
-	return total
 }
 
 // larger are the greater amounts of two.

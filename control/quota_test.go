@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/ippool"
 )
@@ -223,7 +223,7 @@ func TestPoolIsShared(t *testing.T) {
 	if p.pools.V4, err = ippool.Parse("127.9.0.0/24", ippool.IPv4); err != nil {
 		t.Fatal(err)
 	}
-	p.quotas = control.QuotaDefaults{
+	p.quotas = ledger.Defaults{
 		Org: hangar.DefaultQuotas(hangar.ServerSize{IPv4: int64(p.pools.V4.Size())}), Personal: hangar.PersonalQuotas(),
 	}
 	p.restart(t)
@@ -532,7 +532,7 @@ func TestHostnamesCountForWhoHasThem(t *testing.T) {
 	request(h.evil, "bad", "expires.org")
 	counts("evil", 1)
 	h.clock.advance(hangar.HostnameClaimLife + time.Second)
-	if err := h.TendHostnames(t.Context()); err != nil {
+	if err := h.Hostnames.Tend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	counts("evil", 0)
@@ -541,7 +541,7 @@ func TestHostnamesCountForWhoHasThem(t *testing.T) {
 // TestImageQuota: what an organization may have of images is its own limit, or the default.
 func TestImageQuota(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
-	p.quotas = control.QuotaDefaults{Org: hangar.Quotas{hangar.QuotaImageMB: 100}}
+	p.quotas = ledger.Defaults{Org: hangar.Quotas{hangar.QuotaImageMB: 100}}
 	p.restart(t)
 	p.org(t, "greedy")
 	p.org(t, "other")

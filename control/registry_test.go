@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/test/contract"
 )
 
@@ -63,7 +64,7 @@ func TestCredentialsAreEncrypted(t *testing.T) {
 // TestLogins: hosts know what is kept, also while the state cannot be reached.
 func TestLogins(t *testing.T) {
 	p := newPlane(t, mirror(t, state.NewMemory()))
-	logins := control.NewLogins(p.store, p.keys, quiet)
+	logins := vault.NewLogins(vault.New(p.store, p.keys, quiet))
 	expect := func(registry, want string) {
 		t.Helper()
 		if _, got, ok := logins.Credentials(t.Context(), registry); got != want || ok != (want != "") {
@@ -97,11 +98,11 @@ func TestAnotherKeysetIsRefused(t *testing.T) {
 	if err := open(); err != nil {
 		t.Errorf("with other keys, while nothing is encrypted: %v", err)
 	}
-	if sealed, err := control.HasSealed(t.Context(), store); err != nil || sealed {
+	if sealed, err := vault.HasSealed(t.Context(), store); err != nil || sealed {
 		t.Errorf("nothing is encrypted: %t, %v", sealed, err)
 	}
 	newPlane(t, store)
-	if sealed, err := control.HasSealed(t.Context(), store); err != nil || !sealed {
+	if sealed, err := vault.HasSealed(t.Context(), store); err != nil || !sealed {
 		t.Errorf("something is encrypted: %t, %v", sealed, err)
 	}
 	wantError(t, open(), hangar.CodeInternal, "")

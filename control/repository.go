@@ -4,25 +4,26 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Repositories implements hangar.RepositoryService.
-type Repositories struct{ *Control }
+type Repositories struct{ tenants *tenants.Directory }
 
 var _ hangar.RepositoryService = (*Repositories)(nil)
 
 // Repository implements hangar.RepositoryService. Who is not allowed
 // the action learns no more of an organization that is there than of one that is not.
 func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryName, action hangar.Action) (hangar.Repository, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return hangar.Repository{}, err
 	}
 	target, rest := name.Target(), name.Name()
-	org, _, found := r.anyOrg(ctx, target.Org)
+	org, _, found := r.tenants.AnyOrg(ctx, target.Org)
 	if target.Org != "" && found == nil {
 		target.OrgID = org.ID
-		app, _, err := r.anyApp(ctx, target.App)
+		app, _, err := r.tenants.AnyApp(ctx, target.App)
 		switch {
 		case err == nil && app.OrgID == org.ID:
 			target.AppID = app.ID
@@ -31,7 +32,7 @@ func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryNam
 		}
 	}
 	if !p.May(action, target) && (action != hangar.ActionRead || target.Org != "") {
-		return hangar.Repository{}, forbidden("repository %s", name)
+		return hangar.Repository{}, tenants.Forbidden("repository %s", name)
 	}
 	if target.Org == "" {
 		return hangar.Repository{Name: rest}, nil
@@ -44,9 +45,9 @@ func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryNam
 
 // removeContentOf removes what hosts keep of an organization. All have to answer: what one
 // keeps, no later call would remove.
-func (c *Control) removeContentOf(ctx context.Context, org hangar.OrgID) error {
-	for _, host := range c.agents.Hosts() {
-		agent, err := c.agent(host.ID)
+func (o *Orgs) removeContentOf(ctx context.Context, org hangar.OrgID) error {
+	for _, host := range o.hosts.agents.Hosts() {
+		agent, err := o.hosts.agent(host.ID)
 		if err == nil {
 			err = agent.RemoveOrg(ctx, org)
 		}

@@ -3,10 +3,14 @@ package control
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -31,30 +35,44 @@ type claim struct {
 
 func (r *claim) ref() hangar.MachineRef { return hangar.MachineRef{AppID: r.app, ID: r.ID} }
 
+// reservations say which host has which Machine, and keep Machines from being made twice.
+type reservations struct {
+	store   state.Store
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	hosts   *hosts
+	rows    *Rows
+	log     *slog.Logger
+	now     func() time.Time
+
+	mu       sync.Mutex
+	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
+}
+
 // begin notes that this process creates a Machine, until the returned func.
-func (c *Control) begin(id hangar.MachineID) (end func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.creating[id] = struct{}{}
+func (s *reservations) begin(id hangar.MachineID) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.creating[id] = struct{}{}
 	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.creating, id)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.creating, id)
 	}
 }
 
-func (c *Control) underWay(id hangar.MachineID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.creating[id]
+func (s *reservations) underWay(id hangar.MachineID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.creating[id]
 	return ok
 }
 
 // reserve claims an id, a name and a host for a Machine, as long as the App may
 // have Machines. An empty name is made up.
-func (c *Control) reserve(ctx context.Context, app appRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*claim, error) {
+func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*claim, error) {
 	for {
-		rec, item, err := c.anyApp(ctx, app.Name)
+		rec, item, err := s.tenants.AnyApp(ctx, app.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -62,28 +80,28 @@ func (c *Control) reserve(ctx context.Context, app appRecord, id hangar.MachineI
 			return nil, hangar.AppNotFound()
 		}
 		if rec.Deleting {
-			return nil, appIsGoing(app.Name)
+			return nil, tenants.AppIsGoing(app.Name)
 		}
-		org, err := c.orgOfApp(ctx, rec)
+		org, err := s.tenants.OrgOfApp(ctx, rec)
 		if err != nil {
 			return nil, err
 		}
 		r := &claim{
 			app:         app.ID,
-			reservation: reservation{ID: id, Name: name, Host: host, CreatedAt: c.now().UTC(), OrgID: org.ID, Counts: counts},
+			reservation: reservation{ID: id, Name: name, Host: host, CreatedAt: s.now().UTC(), OrgID: org.ID, Counts: counts},
 		}
 		if r.Name == "" {
 			r.Name = machineName()
 		}
-		putName, err := write(nameKey(app.ID, r.Name), nameRecord{ID: id})
+		putName, err := state.Write(state.NameKey(app.ID, r.Name), nameRecord{ID: id})
 		if err != nil {
 			return nil, err
 		}
-		putSelf, err := write(reservationKey(r.ref()), r.reservation)
+		putSelf, err := state.Write(state.ReservationKey(r.ref()), r.reservation)
 		if err != nil {
 			return nil, err
 		}
-		revision, err := c.ledger.spendFor(ctx, org, counts, state.Txn{
+		revision, err := s.ledger.SpendFor(ctx, org, counts, state.Txn{
 			If:   []state.Compare{state.Unchanged(item), state.Absent(putSelf.Key), state.Absent(putName.Key)},
 			Then: []state.Op{putSelf, putName},
 		})
@@ -93,31 +111,31 @@ func (c *Control) reserve(ctx context.Context, app appRecord, id hangar.MachineI
 			return r, nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
 		if name == "" {
 			continue // another name, or the App's record of now
 		}
-		if err := c.vacate(ctx, app.ID, name); err != nil {
+		if err := s.vacate(ctx, app.ID, name); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // rewrite changes a reservation that is still held, or returns errLost.
-func (c *Control) rewrite(ctx context.Context, r *claim, change func(*reservation)) error {
+func (s *reservations) rewrite(ctx context.Context, r *claim, change func(*reservation)) error {
 	next := r.reservation
 	change(&next)
-	put, err := write(r.item.Key, next)
+	put, err := state.Write(r.item.Key, next)
 	if err != nil {
 		return err
 	}
-	revision, err := c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(r.item)}, Then: []state.Op{put}})
+	revision, err := s.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(r.item)}, Then: []state.Op{put}})
 	if errors.Is(err, state.ErrConflict) {
 		return errLost
 	}
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
 	r.reservation = next
 	r.item.Value, r.item.Revision = put.Value, revision
@@ -125,40 +143,40 @@ func (c *Control) rewrite(ctx context.Context, r *claim, change func(*reservatio
 }
 
 // release gives a reservation and its name back, unless somebody else did.
-func (c *Control) release(ctx context.Context, r *claim) {
+func (s *reservations) release(ctx context.Context, r *claim) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
-	_, err := c.ledger.giveBack(ctx, r.OrgID, r.Counts, state.Txn{
+	_, err := s.ledger.GiveBack(ctx, r.OrgID, r.Counts, state.Txn{
 		If:   []state.Compare{state.Unchanged(r.item), state.Unchanged(r.name)},
 		Then: []state.Op{state.Delete(r.item.Key), state.Delete(r.name.Key)},
 	})
 	if err != nil && !errors.Is(err, state.ErrConflict) {
 		// It is found again by its name, or by Open.
-		c.log.Warn("reservation was not released", keyApp, r.app, keyMachine, r.ID, keyError, err)
+		s.log.Warn("reservation was not released", keyApp, r.app, keyMachine, r.ID, keyError, err)
 	}
 }
 
 // vacate returns when a name is free, and CodeConflict while a Machine has it. A
 // name is free whose Machine is being destroyed, was destroyed by itself or
 // never came to be.
-func (c *Control) vacate(ctx context.Context, app hangar.AppID, name string) error {
-	named, item, err := read[nameRecord](ctx, c.store, nameKey(app, name))
+func (s *reservations) vacate(ctx context.Context, app hangar.AppID, name string) error {
+	named, item, err := state.Read[nameRecord](ctx, s.store, state.NameKey(app, name))
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
 	var counted hangar.Quotas
 	ref := hangar.MachineRef{AppID: app, ID: named.ID}
-	held, heldItem, err := read[reservation](ctx, c.store, reservationKey(ref))
+	held, heldItem, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	switch {
 	case errors.Is(err, state.ErrNotFound):
 	case err != nil:
-		return stateError(err)
+		return state.HangarError(err)
 	default:
-		exists, inUse := c.observe(ctx, ref, held)
+		exists, inUse := s.observe(ctx, ref, held)
 		if inUse {
 			return nameTaken(named.ID, name)
 		}
@@ -168,11 +186,11 @@ func (c *Control) vacate(ctx context.Context, app hangar.AppID, name string) err
 			counted = held.Counts
 		}
 	}
-	_, err = c.ledger.giveBack(ctx, held.OrgID, counted, txn)
+	_, err = s.ledger.GiveBack(ctx, held.OrgID, counted, txn)
 	if errors.Is(err, state.ErrConflict) {
 		return nil // the caller tries, and sees
 	}
-	return stateError(err)
+	return state.HangarError(err)
 }
 
 func nameTaken(holder hangar.MachineID, name string) error {
@@ -182,16 +200,16 @@ func nameTaken(holder hangar.MachineID, name string) error {
 
 // observe says whether the Machine of a reservation exists, and whether its name
 // is in use. What cannot be found out is taken to be so.
-func (c *Control) observe(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
-	if c.underWay(r.ID) || !r.Confirmed && c.now().Sub(r.CreatedAt) < createTimeout {
+func (s *reservations) observe(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
+	if s.underWay(r.ID) || !r.Confirmed && s.now().Sub(r.CreatedAt) < createTimeout {
 		return true, true
 	}
-	return c.ask(ctx, ref, r)
+	return s.ask(ctx, ref, r)
 }
 
 // ask is observe for a reservation that is nobody's work under way.
-func (c *Control) ask(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
-	m, err := c.machineOrRow(ctx, ref, r.Host)
+func (s *reservations) ask(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
+	m, err := s.machineOrRow(ctx, ref, r.Host)
 	switch {
 	case err == nil:
 		return true, !gone(m.State)
@@ -207,24 +225,24 @@ func gone(s hangar.MachineState) bool {
 }
 
 // machineOrRow asks the host of a Machine or, if that is away, its row.
-func (c *Control) machineOrRow(ctx context.Context, ref hangar.MachineRef, host hangar.HostID) (*hangar.Machine, error) {
-	agent, err := c.agent(host)
+func (s *reservations) machineOrRow(ctx context.Context, ref hangar.MachineRef, host hangar.HostID) (*hangar.Machine, error) {
+	agent, err := s.hosts.agent(host)
 	if err == nil {
 		var m *hangar.Machine
 		if m, err = agent.Machine(ctx, ref); err == nil {
 			return m, nil
 		}
 	}
-	return c.rowInstead(ctx, ref, host, err)
+	return s.rowInstead(ctx, ref, host, err)
 }
 
 // rowInstead returns a Machine as it was published if failure says that its host is
 // away, and else that failure.
-func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host hangar.HostID, failure error) (*hangar.Machine, error) {
+func (s *reservations) rowInstead(ctx context.Context, ref hangar.MachineRef, host hangar.HostID, failure error) (*hangar.Machine, error) {
 	if !unreachable(failure) || ctx.Err() != nil {
 		return nil, failure
 	}
-	row, err := c.rows.row(ctx, host, ref.ID)
+	row, err := s.rows.row(ctx, host, ref.ID)
 	if err != nil || row.Machine.AppID != ref.AppID {
 		return nil, failure
 	}
@@ -235,7 +253,7 @@ func (c *Control) rowInstead(ctx context.Context, ref hangar.MachineRef, host ha
 // releaseName frees the name of a Machine that is destroyed, so that it can be
 // given again at once.
 func releaseName(ctx context.Context, s state.Store, ref hangar.MachineRef, name string) error {
-	named, item, err := read[nameRecord](ctx, s, nameKey(ref.AppID, name))
+	named, item, err := state.Read[nameRecord](ctx, s, state.NameKey(ref.AppID, name))
 	if errors.Is(err, state.ErrNotFound) || err == nil && named.ID != ref.ID {
 		return nil
 	}

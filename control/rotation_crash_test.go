@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -126,7 +127,7 @@ func TestKillWhileRotating(t *testing.T) {
 		}
 		interrupted++
 		use(func(p *plane) {
-			logins := control.NewLogins(p.store, p.keys, quiet)
+			logins := vault.NewLogins(vault.New(p.store, p.keys, quiet))
 			for i := range rotatedNames {
 				if _, got, _ := logins.Credentials(t.Context(), fmt.Sprintf("r%d.example", i)); got != fmt.Sprint("pass", i) {
 					t.Errorf("killed before step %d: password %d is %q", before, i, got)

@@ -10,7 +10,10 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/addresses"
+	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // RouteRecords is where the edge learns of Apps, their addresses and their names: a
@@ -44,7 +47,7 @@ func (r *RouteRecords) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteCh
 				return
 			}
 			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(hangar.RouteChange{}, stateError(err))
+				yield(hangar.RouteChange{}, state.HangarError(err))
 				return
 			}
 		}
@@ -66,7 +69,7 @@ type routeFeed struct {
 // routeParts is what a route is made of. Addresses and Hostnames may be there before their
 // App.
 type routeParts struct {
-	app       appRecord // without a name: there is none
+	app       tenants.AppRecord // without a name: there is none
 	addresses map[string]hangar.Address
 	hostnames map[hangar.Hostname]struct{}
 }
@@ -78,7 +81,7 @@ func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Rev
 	f.apps, f.ids = map[hangar.AppID]*routeParts{}, map[hangar.AppName]hangar.AppID{}
 	f.names, f.changed = map[hangar.Hostname]hangar.AppID{}, map[hangar.AppID]state.Revision{}
 	var revision state.Revision
-	for _, prefix := range []string{appsPrefix, addressesPrefix, hostnamesPrefix} {
+	for _, prefix := range []string{state.AppsPrefix, state.AddressesPrefix, state.HostnamesPrefix} {
 		o := state.ListOptions{Revision: revision}
 		for more := true; more; {
 			page, err := store.List(ctx, prefix, o)
@@ -128,13 +131,13 @@ func (f *routeFeed) watch(ctx context.Context, store state.Store, from state.Rev
 func (f *routeFeed) apply(c state.Change) {
 	var err error
 	switch {
-	case strings.HasPrefix(c.Key, appsPrefix):
-		err = f.applyApp(c, hangar.AppName(c.Key[len(appsPrefix):]))
-	case strings.HasPrefix(c.Key, addressesPrefix):
-		app, _, _ := strings.Cut(c.Key[len(addressesPrefix):], "/")
+	case strings.HasPrefix(c.Key, state.AppsPrefix):
+		err = f.applyApp(c, hangar.AppName(c.Key[len(state.AppsPrefix):]))
+	case strings.HasPrefix(c.Key, state.AddressesPrefix):
+		app, _, _ := strings.Cut(c.Key[len(state.AddressesPrefix):], "/")
 		err = f.applyAddress(c, hangar.AppID(app))
-	case strings.HasPrefix(c.Key, hostnamesPrefix):
-		err = f.applyHostname(c, hostnameOf(c.Key))
+	case strings.HasPrefix(c.Key, state.HostnamesPrefix):
+		err = f.applyHostname(c, hostnames.Name(c.Key))
 	}
 	if err != nil {
 		f.log.Error("part of a route skipped", keyKey, c.Key, keyError, err)
@@ -153,15 +156,15 @@ func (f *routeFeed) of(app hangar.AppID) *routeParts {
 }
 
 func (f *routeFeed) applyApp(c state.Change, name hangar.AppName) error {
-	var rec appRecord
+	var rec tenants.AppRecord
 	if !c.Deleted {
 		var err error
-		if rec, err = decode[appRecord](c.Item); err != nil {
+		if rec, err = state.Decode[tenants.AppRecord](c.Item); err != nil {
 			return err
 		}
 	}
 	if old, ok := f.ids[name]; ok {
-		f.of(old).app = appRecord{}
+		f.of(old).app = tenants.AppRecord{}
 		delete(f.ids, name)
 	}
 	if rec.ID == "" || rec.Deleting || rec.Name != name {
@@ -177,7 +180,7 @@ func (f *routeFeed) applyAddress(c state.Change, app hangar.AppID) error {
 		delete(f.of(app).addresses, c.Key)
 		return nil
 	}
-	a, err := parseAddress(c.Item)
+	a, err := addresses.Parse(c.Item)
 	if err == nil {
 		f.of(app).addresses[c.Key] = a
 	}
@@ -185,23 +188,20 @@ func (f *routeFeed) applyAddress(c state.Change, app hangar.AppID) error {
 }
 
 func (f *routeFeed) applyHostname(c state.Change, name hangar.Hostname) error {
-	var rec hostnameRecord
+	var app hangar.AppID // empty: nothing proves that any may have the name
 	if !c.Deleted {
 		var err error
-		if rec, err = decode[hostnameRecord](c.Item); err != nil {
+		if app, err = hostnames.ServedApp(c.Item); err != nil {
 			return err
 		}
 	}
-	if !rec.State.served() {
-		rec.AppID = "" // nothing proves that it may have the name
-	}
-	if old, ok := f.names[name]; ok && old != rec.AppID {
+	if old, ok := f.names[name]; ok && old != app {
 		delete(f.of(old).hostnames, name)
 		delete(f.names, name)
 	}
-	if rec.AppID != "" {
-		f.names[name] = rec.AppID
-		f.of(rec.AppID).hostnames[name] = struct{}{}
+	if app != "" {
+		f.names[name] = app
+		f.of(app).hostnames[name] = struct{}{}
 	}
 	return nil
 }

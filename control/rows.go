@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Rows is where hosts publish their Machines and volumes, and where the edge learns of
@@ -18,7 +20,7 @@ import (
 // state.
 type Rows struct {
 	store      state.Store
-	ledger     *ledger
+	ledger     *ledger.Ledger
 	log        *slog.Logger
 	pool       hangar.MachinePool // of the rows that are read
 	unreadable atomic.Uint64
@@ -34,26 +36,26 @@ var errUnreadable = errors.New("unreadable row")
 
 // NewRows returns the Rows of a state. Until SetQuotas no host may claim anything.
 func NewRows(store state.Store, log *slog.Logger) *Rows {
-	return &Rows{store: store, ledger: newLedger(store), log: log}
+	return &Rows{store: store, ledger: ledger.New(store), log: log}
 }
 
 // SetQuotas says what organizations may have that have no limits of their own. Claims of
 // hosts are refused beyond that.
-func (r *Rows) SetQuotas(defaults QuotaDefaults) { r.ledger.defaults.Store(&defaults) }
+func (r *Rows) SetQuotas(defaults ledger.Defaults) { r.ledger.SetDefaults(defaults) }
 
 // AdmitImages refuses more images of an organization that uses so many bytes of a host. It
 // answers CodeExhausted with ReasonQuota.
 func (r *Rows) AdmitImages(ctx context.Context, org hangar.OrgID, used int64) error {
-	items, _, err := state.All(ctx, r.store, orgsPrefix, false)
+	items, _, err := state.All(ctx, r.store, state.OrgsPrefix, false)
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
 	for _, item := range items {
-		rec, err := decode[orgRecord](item)
+		rec, err := state.Decode[tenants.OrgRecord](item)
 		if err != nil || rec.ID != org {
 			continue
 		}
-		limits, err := r.ledger.limits(&rec)
+		limits, err := r.ledger.Limits(&rec)
 		if err != nil {
 			return err
 		}
@@ -80,19 +82,19 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 		bare.Events = nil
 		row.Machine, m = bare, &bare
 	}
-	put, err := write(rowKey(m.Host, m.ID), row)
+	put, err := state.Write(rowKey(m.Host, m.ID), row)
 	if err != nil {
 		return err
 	}
 	if gone(m.State) {
 		if err := releaseName(ctx, r.store, m.Ref(), m.Name); err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		if err := r.ledger.forget(ctx, m.Ref()); err != nil {
-			return stateError(err)
+		if err := r.forget(ctx, m.Ref()); err != nil {
+			return state.HangarError(err)
 		}
-	} else if err := r.ledger.settle(ctx, m); err != nil {
-		return stateError(err)
+	} else if err := r.settle(ctx, m); err != nil {
+		return state.HangarError(err)
 	}
 	for {
 		cond := state.Absent(put.Key)
@@ -103,15 +105,15 @@ func (r *Rows) PublishMachine(ctx context.Context, row hangar.MachineRow) error 
 			}
 			cond = state.Unchanged(item)
 		case !errors.Is(err, state.ErrNotFound):
-			return stateError(err)
+			return state.HangarError(err)
 		default:
-			if err := adopt(ctx, r.ledger, row); err != nil {
-				return stateError(err)
+			if err := r.adopt(ctx, row); err != nil {
+				return state.HangarError(err)
 			}
 		}
 		_, err = r.store.Txn(ctx, state.Txn{If: []state.Compare{cond}, Then: []state.Op{put}})
 		if !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 	}
 }
@@ -129,16 +131,16 @@ func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, ref hanga
 				ref.AppID = row.Machine.AppID
 			}
 		case !errors.Is(err, state.ErrNotFound):
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		if err := r.releaseReservation(ctx, host, ref, &txn); err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		if len(txn.Then) == 0 {
 			return nil
 		}
 		if _, err := r.store.Txn(ctx, txn); !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 	}
 }
@@ -146,7 +148,7 @@ func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, ref hanga
 // releaseReservation adds to a transaction that the reservation of a Machine goes, if the host
 // has it, with its name and what it counts.
 func (r *Rows) releaseReservation(ctx context.Context, host hangar.HostID, ref hangar.MachineRef, txn *state.Txn) error {
-	held, item, err := read[reservation](ctx, r.store, reservationKey(ref))
+	held, item, err := state.Read[reservation](ctx, r.store, state.ReservationKey(ref))
 	if errors.Is(err, state.ErrNotFound) || err == nil && held.Host != host {
 		return nil
 	}
@@ -154,14 +156,14 @@ func (r *Rows) releaseReservation(ctx context.Context, host hangar.HostID, ref h
 		return err
 	}
 	txn.If, txn.Then = append(txn.If, state.Unchanged(item)), append(txn.Then, state.Delete(item.Key))
-	named, name, err := read[nameRecord](ctx, r.store, nameKey(ref.AppID, held.Name))
+	named, name, err := state.Read[nameRecord](ctx, r.store, state.NameKey(ref.AppID, held.Name))
 	switch {
 	case err == nil && named.ID == ref.ID:
 		txn.If, txn.Then = append(txn.If, state.Unchanged(name)), append(txn.Then, state.Delete(name.Key))
 	case err != nil && !errors.Is(err, state.ErrNotFound):
 		return err
 	}
-	return r.ledger.credit(ctx, held.OrgID, negative(held.Counts), txn)
+	return r.ledger.Credit(ctx, held.OrgID, ledger.Negative(held.Counts), txn)
 }
 
 // PublishedMachines implements hangar.Publisher. A row that cannot be read counts
@@ -169,7 +171,7 @@ func (r *Rows) releaseReservation(ctx context.Context, host hangar.HostID, ref h
 func (r *Rows) PublishedMachines(ctx context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error) {
 	items, _, err := state.All(ctx, r.store, rowsPrefix(host), false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	seqs := make(map[hangar.MachineID]uint64, len(items))
 	for _, item := range items {
@@ -196,7 +198,7 @@ func (r *Rows) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowCha
 				return
 			}
 			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(hangar.MachineRowChange{}, stateError(err))
+				yield(hangar.MachineRowChange{}, state.HangarError(err))
 				return
 			}
 		}
@@ -213,7 +215,7 @@ type rowFeed struct {
 
 // list tells what is different from what the watcher knows.
 func (f *rowFeed) list(ctx context.Context) (next state.Revision, err error) {
-	items, revision, err := state.All(ctx, f.rows.store, hostsPrefix, false)
+	items, revision, err := state.All(ctx, f.rows.store, state.HostsPrefix, false)
 	if err != nil {
 		return 0, err
 	}
@@ -233,7 +235,7 @@ func (f *rowFeed) list(ctx context.Context) (next state.Revision, err error) {
 }
 
 func (f *rowFeed) watch(ctx context.Context, from state.Revision) error {
-	for batch, err := range f.rows.store.Watch(ctx, hostsPrefix, from) {
+	for batch, err := range f.rows.store.Watch(ctx, state.HostsPrefix, from) {
 		if err != nil {
 			return err
 		}
@@ -332,7 +334,7 @@ func rowFault(key string, m *hangar.Machine) error {
 		return fmt.Errorf("row of machine %q on host %q", m.ID, m.Host)
 	case !m.State.Valid():
 		return fmt.Errorf("unknown state %q", m.State)
-	case nameFault(string(m.App)) != "":
+	case tenants.NameFault(string(m.App)) != "":
 		return fmt.Errorf("invalid app %q", m.App)
 	default:
 		return nil

@@ -9,17 +9,26 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Tokens implements hangar.TokenService.
-type Tokens struct{ *Control }
+type Tokens struct {
+	store   state.Store
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	rows    *Rows
+	tokens  *auth.Tokens
+	now     func() time.Time
+}
 
 var _ hangar.TokenService = (*Tokens)(nil)
 
 // CreateToken implements hangar.TokenService.
 func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hangar.NewToken, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +51,7 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only who may change the organization may make tokens for other users")
 	}
 	for field, title := range map[string]string{"name": token.Name, "user": token.User} {
-		if fault := titleFault(title); fault != "" {
+		if fault := tenants.TitleFault(title); fault != "" {
 			return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid %s: %s", field, fault)
 		}
 	}
@@ -52,12 +61,12 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 			return nil, err
 		}
 		txn := state.Txn{If: []state.Compare{unchanged}}
-		if err := t.ledger.charge(ctx, &org, hangar.Quotas{hangar.QuotaTokens: 1}, &txn); err != nil {
-			return nil, stateError(err)
+		if err := t.ledger.Charge(ctx, &org, hangar.Quotas{hangar.QuotaTokens: 1}, &txn); err != nil {
+			return nil, state.HangarError(err)
 		}
 		made, err := t.tokens.Issue(ctx, token, txn)
 		if !errors.Is(err, state.ErrConflict) {
-			return made, stateError(err)
+			return made, state.HangarError(err)
 		}
 	}
 }
@@ -67,11 +76,11 @@ func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.Ap
 	if len(apps) == 0 {
 		return defaultOrg(p), nil
 	}
-	app, _, err := t.anyApp(ctx, apps[0])
+	app, _, err := t.tenants.AnyApp(ctx, apps[0])
 	if err != nil {
 		return "", err
 	}
-	if !p.Sees(app.target("")) {
+	if !p.Sees(app.Target("")) {
 		return "", hangar.AppNotFound()
 	}
 	return app.Org, nil
@@ -81,22 +90,22 @@ func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.Ap
 // it. It sets the ids of what is named there, makes the grant end no later than the caller's
 // if it is to be shortened, and returns the organization, and the condition that it stays
 // what it is.
-func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.Grant, shorten bool) (orgRecord, state.Compare, error) {
-	org, item, err := t.anyOrg(ctx, g.Org)
+func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.Grant, shorten bool) (tenants.OrgRecord, state.Compare, error) {
+	org, item, err := t.tenants.AnyOrg(ctx, g.Org)
 	if err != nil {
-		return orgRecord{}, state.Compare{}, err
+		return tenants.OrgRecord{}, state.Compare{}, err
 	}
-	if !p.Sees(orgTarget(org.Org)) {
-		return orgRecord{}, state.Compare{}, orgNotFound(g.Org)
+	if !p.Sees(tenants.OrgTarget(org.Org)) {
+		return tenants.OrgRecord{}, state.Compare{}, tenants.OrgNotFound(g.Org)
 	}
 	g.OrgID, g.AppIDs = org.ID, nil
 	for _, name := range g.Apps {
-		app, _, err := t.anyApp(ctx, name)
+		app, _, err := t.tenants.AnyApp(ctx, name)
 		if err != nil {
-			return orgRecord{}, state.Compare{}, err
+			return tenants.OrgRecord{}, state.Compare{}, err
 		}
 		if app.OrgID != org.ID {
-			return orgRecord{}, state.Compare{}, hangar.AppNotFound()
+			return tenants.OrgRecord{}, state.Compare{}, hangar.AppNotFound()
 		}
 		g.AppIDs = append(g.AppIDs, app.ID)
 	}
@@ -105,20 +114,20 @@ func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.G
 	}
 	for _, target := range g.Targets() {
 		if !p.May(hangar.ActionWrite, target) {
-			return orgRecord{}, state.Compare{}, denied(p, target)
+			return tenants.OrgRecord{}, state.Compare{}, tenants.Denied(p, target)
 		}
 		if target.Machine != "" {
 			ref := hangar.MachineRef{AppID: target.AppID, ID: target.Machine}
-			switch _, err := t.store.Get(ctx, reservationKey(ref)); {
+			switch _, err := t.store.Get(ctx, state.ReservationKey(ref)); {
 			case errors.Is(err, state.ErrNotFound):
-				return orgRecord{}, state.Compare{}, machineNotFound(target.Machine)
+				return tenants.OrgRecord{}, state.Compare{}, tenants.MachineNotFound(target.Machine)
 			case err != nil:
-				return orgRecord{}, state.Compare{}, stateError(err)
+				return tenants.OrgRecord{}, state.Compare{}, state.HangarError(err)
 			}
 		}
 	}
 	if !p.Covers(*g) {
-		return orgRecord{}, state.Compare{}, hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer%s", until(p))
+		return tenants.OrgRecord{}, state.Compare{}, hangar.Errorf(hangar.CodeForbidden, "", "The new token would allow more than yours, or for longer%s", until(p))
 	}
 	return org, state.Unchanged(item), nil
 }
@@ -149,28 +158,28 @@ func owns(p hangar.Principal, token *hangar.Token) bool {
 // Tokens implements hangar.TokenService. It answers from memory, also while the
 // state cannot be reached.
 func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hangar.Token, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var about hangar.Target // of what the tokens are that are wanted
 	switch {
 	case filter.App != "":
-		app, _, err := t.app(ctx, filter.App, hangar.ActionWrite)
+		app, _, err := t.tenants.App(ctx, filter.App, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
-		about = app.target("")
+		about = app.Target("")
 		if filter.Org != "" && filter.Org != app.Org {
 			return nil, hangar.AppNotFound()
 		}
 	case filter.Org != "":
-		org, _, err := t.anyOrg(ctx, filter.Org)
+		org, _, err := t.tenants.AnyOrg(ctx, filter.Org)
 		if err != nil {
 			return nil, err
 		}
-		if about = orgTarget(org.Org); !p.Reaches(hangar.ActionWrite, about) {
-			return nil, denied(p, about)
+		if about = tenants.OrgTarget(org.Org); !p.Reaches(hangar.ActionWrite, about) {
+			return nil, tenants.Denied(p, about)
 		}
 	case !p.Admin && !mayWrite(p):
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to see any tokens")
@@ -192,11 +201,11 @@ func isOf(g hangar.Grant, about hangar.Target) bool {
 
 // named is the organization that has a slug, or an unknown one of that slug.
 func (t *Tokens) named(ctx context.Context, slug hangar.OrgSlug) hangar.Target {
-	org, _, err := t.anyOrg(ctx, slug)
+	org, _, err := t.tenants.AnyOrg(ctx, slug)
 	if err != nil {
 		return hangar.Target{Org: slug}
 	}
-	return orgTarget(org.Org)
+	return tenants.OrgTarget(org.Org)
 }
 
 // mayWrite reports whether a principal may change anything at all.
@@ -212,7 +221,7 @@ func mayWrite(p hangar.Principal) bool {
 // RevokeToken implements hangar.TokenService. The admin token of a server is ended by
 // removing its file, or it would come back.
 func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -229,18 +238,18 @@ func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
 			return nil // another call was quicker
 		}
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}}
-		org, _, err := t.anyOrg(ctx, token.Grant.Org)
+		org, _, err := t.tenants.AnyOrg(ctx, token.Grant.Org)
 		if err == nil {
-			err = t.ledger.credit(ctx, org.ID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn)
+			err = t.ledger.Credit(ctx, org.ID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn)
 		}
 		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		if err := t.tokens.Revoke(ctx, token.ID, txn); !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 	}
 }
@@ -269,7 +278,7 @@ func (t *Tokens) find(p hangar.Principal, idOrName string) (*hangar.Token, error
 
 // CurrentTokens implements hangar.TokenService.
 func (t *Tokens) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}

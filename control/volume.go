@@ -3,13 +3,17 @@ package control
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/control/ledger"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // Volumes implements hangar.VolumeService. A volume is found by the row that its host has
@@ -18,52 +22,34 @@ import (
 //
 // Rows outlive their Apps, as their snapshots stay. They are kept by the App's id: another
 // App of the same name has nothing of them.
-type Volumes struct{ *Control }
+type Volumes struct {
+	store   state.Store
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	hosts   *hosts
+	rows    *Rows
+	log     *slog.Logger
+	now     func() time.Time
+}
 
 var _ hangar.VolumeService = (*Volumes)(nil)
 
-// Volumes returns the service of volumes.
-func (c *Control) Volumes() *Volumes { return &Volumes{c} }
-
 // find returns the row of a volume, to whoever may do action to its App.
 func (v *Volumes) find(ctx context.Context, ref hangar.VolumeRef, action hangar.Action) (hangar.VolumeRow, error) {
-	rec, _, err := v.app(ctx, ref.App, action)
+	rec, _, err := v.tenants.App(ctx, ref.App, action)
 	if err != nil {
 		return hangar.VolumeRow{}, err
 	}
-	return v.volumeOf(ctx, rec, ref.ID)
-}
-
-// volumeOf returns the row of a volume of an App.
-func (c *Control) volumeOf(ctx context.Context, app appRecord, id hangar.VolumeID) (hangar.VolumeRow, error) {
-	if !id.Valid() {
-		return hangar.VolumeRow{}, hangar.VolumeNotFound(id)
-	}
-	return c.rows.volume(ctx, hangar.VolumeRef{AppID: app.ID, ID: id})
-}
-
-// volumesOf returns the rows of an App's volumes, sorted by id.
-func (c *Control) volumesOf(ctx context.Context, app appRecord) ([]hangar.VolumeRow, error) {
-	return c.rows.volumes(ctx, volumeKey(hangar.VolumeRef{AppID: app.ID}))
+	return v.rows.volumeOf(ctx, rec.ID, ref.ID)
 }
 
 // rowsFor is volumesOf for a caller who wants to take an action on the App.
 func (v *Volumes) rowsFor(ctx context.Context, app hangar.AppName, action hangar.Action) ([]hangar.VolumeRow, error) {
-	rec, _, err := v.app(ctx, app, action)
+	rec, _, err := v.tenants.App(ctx, app, action)
 	if err != nil {
 		return nil, err
 	}
-	return v.volumesOf(ctx, rec)
-}
-
-// tell publishes what a host has answered. A failure costs no more than that others learn
-// of it later: the host publishes it, too.
-func (c *Control) tell(ctx context.Context, row *hangar.VolumeRow) {
-	ctx, cancel := finish.Within(ctx, listTimeout)
-	defer cancel()
-	if err := c.rows.PublishVolume(ctx, *row); err != nil {
-		c.log.Warn("row of a volume is not published yet", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)
-	}
+	return v.rows.volumesOf(ctx, rec.ID)
 }
 
 // answered is a volume as its host has it.
@@ -87,7 +73,7 @@ func (v *Volumes) order(
 	if err != nil {
 		return nil, err
 	}
-	agent, err := v.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +81,7 @@ func (v *Volumes) order(
 	if err != nil {
 		return nil, volumeRoom(err)
 	}
-	v.tell(ctx, done)
+	v.rows.tell(ctx, done)
 	return answered(done), nil
 }
 
@@ -126,8 +112,8 @@ func (v *Volumes) Volume(ctx context.Context, ref hangar.VolumeRef) (*hangar.Vol
 }
 
 // latest asks the host of a volume for its row.
-func (c *Control) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.VolumeRow, error) {
-	agent, err := c.agent(row.Volume.Host)
+func (v *Volumes) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.VolumeRow, error) {
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +122,11 @@ func (c *Control) latest(ctx context.Context, row hangar.VolumeRow) (*hangar.Vol
 
 // Volumes implements hangar.VolumeService.
 func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Volume, error) {
-	rec, _, err := v.app(ctx, app, hangar.ActionRead)
+	rec, _, err := v.tenants.App(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.volumesOf(ctx, rec)
+	rows, err := v.rows.volumesOf(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +161,7 @@ func byVolume(a, b *hangar.Volume) int { return strings.Compare(string(a.ID), st
 // ask replaces the volumes of a host that are known by what it says of them, unless it is
 // away.
 func (v *Volumes) ask(ctx context.Context, app hangar.AppID, host hangar.HostID, known map[hangar.VolumeID]*hangar.Volume) error {
-	agent, err := v.agent(host)
+	agent, err := v.hosts.agent(host)
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
@@ -197,11 +183,11 @@ func (v *Volumes) ask(ctx context.Context, app hangar.AppID, host hangar.HostID,
 
 // OrgVolumes implements hangar.VolumeService. Volumes are listed as they were published.
 func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hangar.VolumeID, limit int) ([]*hangar.Volume, error) {
-	p, of, err := v.orgReader(ctx, org)
+	p, of, err := v.tenants.OrgReader(ctx, org)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.rows.volumes(ctx, volumesPrefix)
+	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -214,18 +200,18 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 		}
 		app := row.Volume.AppID
 		if _, known := mine[app]; !known {
-			rec, _, err := v.anyApp(ctx, row.Volume.App)
+			rec, _, err := v.tenants.AnyApp(ctx, row.Volume.App)
 			if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
 				return nil, err
 			}
-			mine[app] = err == nil && rec.ID == app && p.May(hangar.ActionRead, rec.target(""))
+			mine[app] = err == nil && rec.ID == app && p.May(hangar.ActionRead, rec.Target(""))
 		}
 		if !mine[app] {
 			continue
 		}
 		host := row.Volume.Host
 		if _, known := away[host]; !known {
-			_, err := v.agent(host)
+			_, err := v.hosts.agent(host)
 			away[host] = err != nil
 		}
 		if away[host] {
@@ -261,11 +247,11 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 		if now.Volume.SizeGB == sizeGB && now.Volume.State.Usable() {
 			return now, nil // no change is no fault: clients repeat a call whose answer is lost
 		}
-		app, _, err := v.anyApp(ctx, ref.App)
+		app, _, err := v.tenants.AnyApp(ctx, ref.App)
 		if err != nil {
 			return nil, err
 		}
-		org, err := v.orgOfApp(ctx, app)
+		org, err := v.tenants.OrgOfApp(ctx, app)
 		if err != nil {
 			return nil, err
 		}
@@ -303,7 +289,7 @@ func (v *Volumes) VolumeEvents(ctx context.Context, ref hangar.VolumeRef) ([]han
 	if err != nil {
 		return nil, err
 	}
-	agent, err := v.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return nil, err
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // CreateVolume implements hangar.VolumeService. Nothing is reserved: a volume that nobody
 // has been told of is found by the row that its host publishes.
 func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hangar.VolumeCreate) (*hangar.Volume, error) {
-	rec, item, err := v.app(ctx, app, hangar.ActionCreate)
+	rec, item, err := v.tenants.App(ctx, app, hangar.ActionCreate)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +24,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 		return nil, err
 	}
 	if rec.Deleting {
-		return nil, appIsGoing(app)
+		return nil, tenants.AppIsGoing(app)
 	}
 	hosts, err := v.volumeHosts(ctx, rec, &in)
 	if err != nil {
@@ -38,7 +39,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 		Encrypted: in.Encrypted == nil || *in.Encrypted, FSType: in.FSType, SnapshotRetention: in.SnapshotRetention,
 		AutoBackup: in.AutoBackup == nil || *in.AutoBackup, Snapshot: in.Snapshot, Source: in.Source, Compute: in.Compute,
 	}
-	if err := v.claimVolume(ctx, rec, &spec); err != nil {
+	if err := v.claim(ctx, rec, &spec); err != nil {
 		return nil, err
 	}
 	row, err := v.createOn(ctx, hosts, spec)
@@ -46,7 +47,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 		v.unclaim(ctx, spec.ID, err)
 		return nil, err
 	}
-	v.tell(ctx, row)
+	v.rows.tell(ctx, row)
 	if err := v.stillThere(ctx, rec, item); err != nil {
 		v.undo(ctx, row)
 		return nil, err
@@ -56,7 +57,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 
 // unclaim ends that a volume is counted that was not made. One of which that is not known
 // stays counted until a host says what it has.
-func (c *Control) unclaim(ctx context.Context, id hangar.VolumeID, failure error) {
+func (v *Volumes) unclaim(ctx context.Context, id hangar.VolumeID, failure error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
 		return
@@ -64,52 +65,48 @@ func (c *Control) unclaim(ctx context.Context, id hangar.VolumeID, failure error
 	}
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
-	if err := c.ledger.disclaimVolume(ctx, id); err != nil {
-		c.log.WarnContext(ctx, "volume that was not made is still counted", keyVolume, id, keyError, err)
+	if err := v.rows.disclaimVolume(ctx, id); err != nil {
+		v.log.WarnContext(ctx, "volume that was not made is still counted", keyVolume, id, keyError, err)
 	}
-}
-
-func appIsGoing(app hangar.AppName) error {
-	return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
 }
 
 // stillThere reports whether an App is there, and not about to be destroyed, after
 // something was made in it: who destroys it marks it first and then looks for that.
-func (c *Control) stillThere(ctx context.Context, rec appRecord, item state.Item) error {
+func (v *Volumes) stillThere(ctx context.Context, rec tenants.AppRecord, item state.Item) error {
 	for {
 		// A transaction asks the store itself, and not what was seen of it; it needs a write.
 		put := state.Put(item.Key, item.Value)
-		_, err := c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		_, err := v.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		if !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		var now appRecord
-		if now, item, err = c.anyApp(ctx, rec.Name); err != nil {
+		var now tenants.AppRecord
+		if now, item, err = v.tenants.AnyApp(ctx, rec.Name); err != nil {
 			return err
 		}
 		if now.ID != rec.ID {
 			return hangar.AppNotFound()
 		}
 		if now.Deleting {
-			return appIsGoing(rec.Name)
+			return tenants.AppIsGoing(rec.Name)
 		}
 	}
 }
 
 // undo destroys a volume whose App has gone meanwhile.
-func (c *Control) undo(ctx context.Context, row *hangar.VolumeRow) {
+func (v *Volumes) undo(ctx context.Context, row *hangar.VolumeRow) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
-	agent, err := c.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	var gone *hangar.VolumeRow
 	if err == nil {
 		gone, err = agent.DestroyVolume(platform(ctx), row.Volume.Ref())
 	}
 	if err != nil {
-		c.log.Warn("volume without an app is not destroyed yet", keyVolume, row.Volume.ID, keyApp, row.Volume.App, keyError, err)
+		v.log.Warn("volume without an app is not destroyed yet", keyVolume, row.Volume.ID, keyApp, row.Volume.App, keyError, err)
 		return
 	}
-	c.tell(ctx, gone)
+	v.rows.tell(ctx, gone)
 }
 
 // createOn asks hosts in turn to make a volume. A host that lacks the room, or the snapshot
@@ -117,7 +114,7 @@ func (c *Control) undo(ctx context.Context, row *hangar.VolumeRow) {
 func (v *Volumes) createOn(ctx context.Context, hosts []hangar.Host, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
 	var refusals []error
 	for _, host := range hosts {
-		agent, err := v.agent(host.ID)
+		agent, err := v.hosts.agent(host.ID)
 		if err == nil {
 			var row *hangar.VolumeRow
 			if row, err = v.createAt(ctx, agent, spec); err == nil {
@@ -167,19 +164,19 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec h
 
 // volumeHosts returns the hosts that may make a volume, in the order in which they shall be
 // asked, and completes the wish by what the volume is made from.
-func (v *Volumes) volumeHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
 	switch {
 	case in.Source != "":
 		return v.forkHosts(ctx, rec, in)
 	case in.Snapshot != "":
 		return v.restoreHosts(ctx, rec, in)
 	}
-	in.Region = regionFor(in.Region, v.regions())
-	hosts, err := v.hostsIn(in.Region)
+	in.Region = regionFor(in.Region, v.hosts.regions())
+	hosts, err := v.hosts.hostsIn(in.Region)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.volumesOf(ctx, rec)
+	rows, err := v.rows.volumesOf(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -193,21 +190,8 @@ func (v *Volumes) volumeHosts(ctx context.Context, rec appRecord, in *hangar.Vol
 	return orderHosts(hosts, load, hangar.NewMachineID()), nil
 }
 
-// hostsIn is regionHosts in the words for volumes.
-func (c *Control) hostsIn(region hangar.Region) ([]hangar.Host, error) {
-	hosts, err := c.regionHosts(region)
-	switch {
-	case hangar.CodeOf(err) == hangar.CodeInvalid:
-		return nil, badRegion("%q is not a region of this server", region)
-	case err != nil:
-		return nil, hangar.Errorf(hangar.CodeConflict, hangar.ReasonVolumeCapacity, "no capacity: no host takes new volumes")
-	default:
-		return hosts, nil
-	}
-}
-
 // forkHosts is the host of the source, which alone has what is on it.
-func (v *Volumes) forkHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+func (v *Volumes) forkHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
 	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return row.Volume.ID == in.Source })
 	if err != nil {
 		return nil, err
@@ -231,7 +215,7 @@ func (v *Volumes) forkHosts(ctx context.Context, rec appRecord, in *hangar.Volum
 
 // restoreHosts are the host that took the snapshot and then all others, which may have
 // their snapshots in the same place.
-func (v *Volumes) restoreHosts(ctx context.Context, rec appRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+func (v *Volumes) restoreHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
 	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return snapshotIn(row, in.Snapshot) != nil })
 	if err != nil {
 		return nil, err
@@ -239,8 +223,8 @@ func (v *Volumes) restoreHosts(ctx context.Context, rec appRecord, in *hangar.Vo
 	if row == nil {
 		return nil, hangar.SnapshotNotFound(in.Snapshot)
 	}
-	in.Region = regionFor(in.Region, append([]hangar.Region{row.Volume.Region}, v.regions()...))
-	hosts, err := v.hostsIn(in.Region)
+	in.Region = regionFor(in.Region, append([]hangar.Region{row.Volume.Region}, v.hosts.regions()...))
+	hosts, err := v.hosts.hostsIn(in.Region)
 	if err != nil {
 		return nil, err
 	}
@@ -282,12 +266,12 @@ func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {
 // of, as its host has it now unless that one is away; nil: none is wanted, or the caller
 // does not see it. A copy is a way to read all that is on the volume, so that the caller has
 // to be allowed what executing a command takes: hangar.ActionControl on the App of the source.
-func (v *Volumes) origin(ctx context.Context, rec appRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
-	p, err := principal(ctx)
+func (v *Volumes) origin(ctx context.Context, rec tenants.AppRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.rows.volumes(ctx, volumesPrefix)
+	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +281,7 @@ func (v *Volumes) origin(ctx context.Context, rec appRecord, wanted func(*hangar
 			continue
 		}
 		if !p.May(hangar.ActionControl, from) {
-			return nil, forbidden("app %q, whose volume would be copied: that takes the action control, as executing a command does", from.App)
+			return nil, tenants.Forbidden("app %q, whose volume would be copied: that takes the action control, as executing a command does", from.App)
 		}
 		now, err := v.latest(ctx, row)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -14,22 +15,22 @@ import (
 // about to be given back by a Machine that is destroyed.
 const destroyPause = 100 * time.Millisecond
 
-// destroyVolumes destroys the volumes of an App that is being destroyed. They cannot be had
+// destroyAll destroys the volumes of an App that is being destroyed. They cannot be had
 // back, as no App is ever the one that they are of; who may read all of the organization can
 // restore their snapshots.
-func (c *Control) destroyVolumes(ctx context.Context, rows []hangar.VolumeRow) error {
+func (v *Volumes) destroyAll(ctx context.Context, rows []hangar.VolumeRow) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
 	for _, row := range rows {
 		if !row.Volume.State.Gone() {
-			group.Go(func() error { return c.destroyVolume(ctx, row) })
+			group.Go(func() error { return v.destroyVolume(ctx, row) })
 		}
 	}
 	return group.Wait()
 }
 
-func (c *Control) destroyVolume(ctx context.Context, row hangar.VolumeRow) error {
-	agent, err := c.agent(row.Volume.Host)
+func (v *Volumes) destroyVolume(ctx context.Context, row hangar.VolumeRow) error {
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func (c *Control) destroyVolume(ctx context.Context, row hangar.VolumeRow) error
 		done, err := agent.DestroyVolume(platform(ctx), row.Volume.Ref())
 		switch reason := hangar.ReasonOf(err); {
 		case err == nil:
-			c.tell(ctx, done)
+			v.rows.tell(ctx, done)
 			return nil
 		case hangar.CodeOf(err) == hangar.CodeNotFound:
 			return nil
@@ -50,26 +51,26 @@ func (c *Control) destroyVolume(ctx context.Context, row hangar.VolumeRow) error
 	}
 }
 
-// healVolumes destroys volumes whose App is not there: their creators were interrupted
+// heal destroys volumes whose App is not there: their creators were interrupted
 // while somebody destroyed it.
-func (c *Control) healVolumes(ctx context.Context) error {
-	rows, err := c.rows.volumes(ctx, volumesPrefix)
+func (v *Volumes) heal(ctx context.Context) error {
+	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {
 		return err
 	}
 	for _, row := range rows {
-		if row.Volume.State.Gone() || c.now().Sub(row.Volume.CreatedAt) < createTimeout {
+		if row.Volume.State.Gone() || v.now().Sub(row.Volume.CreatedAt) < createTimeout {
 			continue
 		}
-		rec, _, err := c.anyApp(ctx, row.Volume.App)
+		rec, _, err := v.tenants.AnyApp(ctx, row.Volume.App)
 		switch {
 		case err == nil && rec.ID == row.Volume.AppID:
 			continue
 		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
 			return err
 		}
-		c.log.Info("destroying a volume without an app", keyApp, row.Volume.App, keyVolume, row.Volume.ID)
-		c.undo(ctx, &row)
+		v.log.Info("destroying a volume without an app", keyApp, row.Volume.App, keyVolume, row.Volume.ID)
+		v.undo(ctx, &row)
 	}
 	return nil
 }

@@ -5,15 +5,17 @@ import (
 	"slices"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // DestroyedVolumes implements hangar.VolumeService. Volumes are listed as they were published.
 func (v *Volumes) DestroyedVolumes(ctx context.Context, org hangar.OrgSlug) ([]*hangar.Volume, error) {
-	p, of, err := v.orgReader(ctx, org)
+	p, of, err := v.tenants.OrgReader(ctx, org)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.destroyedVolumes(ctx, of.ID)
+	rows, err := v.rows.destroyedVolumes(ctx, of.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +24,7 @@ func (v *Volumes) DestroyedVolumes(ctx context.Context, org hangar.OrgSlug) ([]*
 		if !p.May(hangar.ActionRead, volumeTarget(of, &row)) {
 			continue
 		}
-		if _, err := v.agent(row.Volume.Host); err != nil {
+		if _, err := v.hosts.agent(row.Volume.Host); err != nil {
 			list = append(list, lastKnown(row))
 		} else {
 			list = append(list, answered(&row))
@@ -37,27 +39,13 @@ func volumeTarget(org hangar.Org, row *hangar.VolumeRow) hangar.Target {
 	return hangar.Target{Org: org.Slug, OrgID: org.ID, App: row.Volume.App, AppID: row.Volume.AppID}
 }
 
-// destroyedVolumes are the rows of an organization's volumes that are destroyed and still take
-// room, the oldest first.
-func (c *Control) destroyedVolumes(ctx context.Context, org hangar.OrgID) ([]hangar.VolumeRow, error) {
-	all, err := c.rows.volumes(ctx, volumesPrefix)
-	if err != nil {
-		return nil, err
-	}
-	rows := slices.DeleteFunc(all, func(row hangar.VolumeRow) bool {
-		return row.OrgID != org || !row.Volume.State.Gone() || row.Volume.State == hangar.VolumeDestroyed
-	})
-	slices.SortStableFunc(rows, func(a, b hangar.VolumeRow) int { return a.Volume.DestroyedAt.Compare(b.Volume.DestroyedAt) })
-	return rows, nil
-}
-
 // PurgeVolume implements hangar.VolumeService.
 func (v *Volumes) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar.VolumeID) (*hangar.Volume, error) {
-	p, of, err := v.orgReader(ctx, org)
+	p, of, err := v.tenants.OrgReader(ctx, org)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.rows.volumes(ctx, volumesPrefix)
+	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +57,9 @@ func (v *Volumes) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar
 	if t := volumeTarget(of, &row); !p.Sees(t) {
 		return nil, hangar.VolumeNotFound(id)
 	} else if !p.May(hangar.ActionDelete, t) {
-		return nil, denied(p, t)
+		return nil, tenants.Denied(p, t)
 	}
-	agent, err := v.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +68,6 @@ func (v *Volumes) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar
 		return nil, err
 	}
 	v.log.InfoContext(ctx, "destroyed volume purged by its organization", keyVolume, id, keyApp, row.Volume.App)
-	v.tell(ctx, done)
+	v.rows.tell(ctx, done)
 	return answered(done), nil
 }

@@ -5,18 +5,19 @@ import (
 	"slices"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // machineHosts returns the hosts that may get a new Machine, and completes its region. One
 // that mounts volumes goes to where they are.
-func (m *Machines) machineHosts(ctx context.Context, rec appRecord, in *hangar.MachineCreate) ([]hangar.Host, error) {
+func (m *Machines) machineHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.MachineCreate) ([]hangar.Host, error) {
 	if len(in.Config.Mounts) == 0 {
-		in.Region = regionFor(in.Region, m.regions())
-		return m.regionHosts(in.Region)
+		in.Region = regionFor(in.Region, m.hosts.regions())
+		return m.hosts.regionHosts(in.Region)
 	}
 	var at *hangar.Volume
 	for i, mount := range in.Config.Mounts {
-		row, err := m.volumeOf(ctx, rec, hangar.VolumeID(mount.Volume))
+		row, err := m.rows.volumeOf(ctx, rec.ID, hangar.VolumeID(mount.Volume))
 		switch {
 		case hangar.CodeOf(err) == hangar.CodeNotFound, err == nil && row.Volume.State.Gone():
 			return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonVolumeNotFound, "volume not found: config.mounts[%d].volume is %q", i, mount.Volume)
@@ -33,7 +34,7 @@ func (m *Machines) machineHosts(ctx context.Context, rec appRecord, in *hangar.M
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
 			"invalid region: %q is not that of volume %s, which is in %q, and a machine is where its volume is", in.Region, at.ID, at.Region)
 	}
-	hosts := m.agents.Hosts()
+	hosts := m.hosts.agents.Hosts()
 	if i := slices.IndexFunc(hosts, func(h hangar.Host) bool { return h.ID == at.Host }); i >= 0 {
 		return hosts[i : i+1], nil
 	}

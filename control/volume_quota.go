@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // volumeClaim is what a volume counts, from before its host is asked to make it until its last
@@ -20,7 +22,7 @@ type volumeClaim struct {
 	CreatedAt time.Time        `json:"created_at"`
 }
 
-func (v volumeClaim) counted() (hangar.OrgID, hangar.Quotas) { //nolint:unparam // of the constraint that revise has
+func (v volumeClaim) Counted() (hangar.OrgID, hangar.Quotas) { //nolint:unparam // of the constraint that ledger.Revise has
 	counts := hangar.Quotas{hangar.QuotaVolumeGB: int64(v.SizeGB), hangar.QuotaSnapshots: int64(v.Snapshots)}
 	if v.SizeGB > 0 {
 		counts[hangar.QuotaVolumes] = 1
@@ -42,62 +44,62 @@ func claimOf(row *hangar.VolumeRow) volumeClaim {
 	return claim
 }
 
-func volumeClaimKey(id hangar.VolumeID) string { return volumeClaimsPrefix + string(id) }
+func volumeClaimKey(id hangar.VolumeID) string { return state.VolumeClaimsPrefix + string(id) }
 
-// claimVolume counts a volume that is about to be made.
-func (c *Control) claimVolume(ctx context.Context, app appRecord, spec *hangar.VolumeSpec) error {
-	org, err := c.orgOfApp(ctx, app)
+// claim counts a volume that is about to be made.
+func (v *Volumes) claim(ctx context.Context, app tenants.AppRecord, spec *hangar.VolumeSpec) error {
+	org, err := v.tenants.OrgOfApp(ctx, app)
 	if err != nil {
 		return err
 	}
 	claim := volumeClaim{
-		OrgID: org.ID, Ref: hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}, SizeGB: spec.SizeGB, CreatedAt: c.now().UTC(),
+		OrgID: org.ID, Ref: hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}, SizeGB: spec.SizeGB, CreatedAt: v.now().UTC(),
 	}
-	put, err := write(volumeClaimKey(spec.ID), claim)
+	put, err := state.Write(volumeClaimKey(spec.ID), claim)
 	if err != nil {
 		return err
 	}
-	_, counts := claim.counted()
-	return c.reclaiming(ctx, org, counts, func() error {
-		_, err := c.ledger.spendFor(ctx, org, counts, state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}})
-		return stateError(err)
+	_, counts := claim.Counted()
+	return v.reclaiming(ctx, org, counts, func() error {
+		_, err := v.ledger.SpendFor(ctx, org, counts, state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}})
+		return state.HangarError(err)
 	})
 }
 
 // ClaimVolume implements hangar.VolumePublisher.
 func (r *Rows) ClaimVolume(ctx context.Context, row hangar.VolumeRow) error {
-	org, _, err := read[orgRecord](ctx, r.store, orgKey(row.Org))
+	org, _, err := state.Read[tenants.OrgRecord](ctx, r.store, state.OrgKey(row.Org))
 	if errors.Is(err, state.ErrNotFound) || err == nil && org.ID != row.OrgID {
-		return orgNotFound(row.Org)
+		return tenants.OrgNotFound(row.Org)
 	}
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
-	return stateError(r.ledger.countVolume(ctx, &row, &org))
+	return state.HangarError(r.countVolume(ctx, &row, &org))
 }
 
 // countVolume makes what is counted for a volume what its host says. With an organization
 // that is a claim of the host, whose growth is charged. Otherwise it is what became of the
 // volume, whatever the quota says; a row that is older than the last claim says nothing, and
 // one that no claim was made for, as after the state was restored from a backup, is counted.
-func (l *ledger) countVolume(ctx context.Context, row *hangar.VolumeRow, org *orgRecord) error {
+func (r *Rows) countVolume(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord) error {
 	claim := claimOf(row)
 	key := volumeClaimKey(row.Volume.ID)
 	for {
-		switch _, err := l.store.Get(ctx, key); {
+		switch _, err := r.store.Get(ctx, key); {
 		case err == nil:
-			return l.recountVolume(ctx, row, org)
+			return r.recountVolume(ctx, row, org)
 		case !errors.Is(err, state.ErrNotFound):
 			return err
 		case claim.empty():
 			return nil
 		}
-		put, err := write(key, claim)
+		put, err := state.Write(key, claim)
 		if err != nil {
 			return err
 		}
-		_, counts := claim.counted()
-		_, err = l.spend(ctx, claim.OrgID, org, counts, state.Txn{If: []state.Compare{state.Absent(key)}, Then: []state.Op{put}})
+		_, counts := claim.Counted()
+		_, err = r.ledger.Spend(ctx, claim.OrgID, org, counts, state.Txn{If: []state.Compare{state.Absent(key)}, Then: []state.Op{put}})
 		if !errors.Is(err, state.ErrConflict) {
 			return err
 		}
@@ -107,8 +109,8 @@ func (l *ledger) countVolume(ctx context.Context, row *hangar.VolumeRow, org *or
 func (v volumeClaim) empty() bool { return v.SizeGB == 0 && v.Snapshots == 0 }
 
 // recountVolume is countVolume for a volume that is counted already.
-func (l *ledger) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *orgRecord) error {
-	return revise(ctx, l, volumeClaimKey(row.Volume.ID), org, func(known volumeClaim) (*volumeClaim, bool) {
+func (r *Rows) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord) error {
+	return ledger.Revise(ctx, r.ledger, volumeClaimKey(row.Volume.ID), org, func(known volumeClaim) (*volumeClaim, bool) {
 		next := claimOf(row)
 		next.CreatedAt = known.CreatedAt
 		if row.Seq < known.Seq || row.Seq == known.Seq && org == nil {
@@ -126,20 +128,20 @@ func (l *ledger) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *
 }
 
 // disclaimVolume ends that a volume is counted.
-func (l *ledger) disclaimVolume(ctx context.Context, id hangar.VolumeID) error {
-	return revise(ctx, l, volumeClaimKey(id), nil, func(volumeClaim) (*volumeClaim, bool) { return nil, true })
+func (r *Rows) disclaimVolume(ctx context.Context, id hangar.VolumeID) error {
+	return ledger.Revise(ctx, r.ledger, volumeClaimKey(id), nil, func(volumeClaim) (*volumeClaim, bool) { return nil, true })
 }
 
 // reclaiming makes an attempt that takes more of the quotas of an organization. While it is
 // refused for that, the oldest destroyed volumes of the organization are removed that could
 // still be undeleted, if that is enough.
-func (c *Control) reclaiming(ctx context.Context, org *orgRecord, more hangar.Quotas, attempt func() error) error {
+func (v *Volumes) reclaiming(ctx context.Context, org *tenants.OrgRecord, more hangar.Quotas, attempt func() error) error {
 	for {
 		refusal := attempt()
 		if hangar.ReasonOf(refusal) != hangar.ReasonQuota {
 			return refusal
 		}
-		freed, err := c.reclaim(ctx, org, more)
+		freed, err := v.reclaim(ctx, org, more)
 		if err != nil || !freed {
 			return errors.Join(refusal, err)
 		}
@@ -148,12 +150,12 @@ func (c *Control) reclaiming(ctx context.Context, org *orgRecord, more hangar.Qu
 
 // reclaim reports whether it has removed a destroyed volume of an organization to make room for
 // more below its quotas.
-func (c *Control) reclaim(ctx context.Context, org *orgRecord, more hangar.Quotas) (freed bool, err error) {
-	used, _, err := c.ledger.usage(ctx, org.ID)
+func (v *Volumes) reclaim(ctx context.Context, org *tenants.OrgRecord, more hangar.Quotas) (freed bool, err error) {
+	used, _, err := v.ledger.Usage(ctx, org.ID)
 	if err != nil {
-		return false, stateError(err)
+		return false, state.HangarError(err)
 	}
-	limits, err := c.ledger.limits(org)
+	limits, err := v.ledger.Limits(org)
 	if err != nil {
 		return false, err
 	}
@@ -164,7 +166,7 @@ func (c *Control) reclaim(ctx context.Context, org *orgRecord, more hangar.Quota
 		return 0
 	}
 	volumes, gb := lacking(hangar.QuotaVolumes), lacking(hangar.QuotaVolumeGB)
-	rows, err := c.destroyedVolumes(ctx, org.ID)
+	rows, err := v.rows.destroyedVolumes(ctx, org.ID)
 	if err != nil {
 		return false, err
 	}
@@ -179,7 +181,7 @@ func (c *Control) reclaim(ctx context.Context, org *orgRecord, more hangar.Quota
 		if volumes <= 0 && gb <= 0 {
 			break
 		}
-		gone, err := c.purgeVolume(ctx, &row)
+		gone, err := v.purge(ctx, &row)
 		if err != nil {
 			return freed, err
 		}
@@ -191,49 +193,49 @@ func (c *Control) reclaim(ctx context.Context, org *orgRecord, more hangar.Quota
 	return freed, nil
 }
 
-// purgeVolume removes a destroyed volume before its time. It reports false for one that was
+// purge removes a destroyed volume before its time. It reports false for one that was
 // undeleted meanwhile, or is still being read.
-func (c *Control) purgeVolume(ctx context.Context, row *hangar.VolumeRow) (bool, error) {
-	agent, err := c.agent(row.Volume.Host)
+func (v *Volumes) purge(ctx context.Context, row *hangar.VolumeRow) (bool, error) {
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return false, nil //nolint:nilerr // what is on a host that is away stays
 	}
 	gone, err := agent.PurgeVolume(platform(ctx), row.Volume.Ref())
 	switch {
 	case hangar.CodeOf(err) == hangar.CodeNotFound:
-		return true, c.rows.RetractVolume(ctx, row.Volume.Host, row.Volume.Ref())
+		return true, v.rows.RetractVolume(ctx, row.Volume.Host, row.Volume.Ref())
 	case hangar.CodeOf(err) == hangar.CodeFailedPrecondition:
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	c.log.InfoContext(ctx, "destroyed volume removed before its time: its organization needs its quota",
+	v.log.InfoContext(ctx, "destroyed volume removed before its time: its organization needs its quota",
 		keyVolume, row.Volume.ID, keyApp, row.Volume.App)
-	return true, c.rows.PublishVolume(ctx, *gone)
+	return true, v.rows.PublishVolume(ctx, *gone)
 }
 
-// healVolumeClaims ends the claims of volumes that no host has made: their creators were
+// healClaims ends the claims of volumes that no host has made: their creators were
 // interrupted. A claim stays while a host that might have the volume is away.
-func (c *Control) healVolumeClaims(ctx context.Context) error {
-	items, _, err := state.All(ctx, c.store, volumeClaimsPrefix, false)
+func (v *Volumes) healClaims(ctx context.Context) error {
+	items, _, err := state.All(ctx, v.store, state.VolumeClaimsPrefix, false)
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
 	for _, item := range items {
-		claim, err := decode[volumeClaim](item)
+		claim, err := state.Decode[volumeClaim](item)
 		if err != nil {
-			c.log.ErrorContext(ctx, "claim of a volume skipped", keyKey, item.Key, keyError, err)
+			v.log.ErrorContext(ctx, "claim of a volume skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if c.now().Sub(claim.CreatedAt) < createTimeout {
+		if v.now().Sub(claim.CreatedAt) < createTimeout {
 			continue
 		}
-		_, err = c.rows.volume(ctx, claim.Ref)
+		_, err = v.rows.volume(ctx, claim.Ref)
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			continue
 		}
 		made := false
-		err = c.eachHost(func(a hangar.Agent) error {
+		err = v.hosts.each(func(a hangar.Agent) error {
 			_, err := a.VolumeRow(ctx, claim.Ref)
 			switch {
 			case err == nil:
@@ -246,8 +248,8 @@ func (c *Control) healVolumeClaims(ctx context.Context) error {
 		if err != nil || made {
 			continue
 		}
-		if err := c.ledger.disclaimVolume(ctx, claim.Ref.ID); err != nil {
-			return stateError(err)
+		if err := v.rows.disclaimVolume(ctx, claim.Ref.ID); err != nil {
+			return state.HangarError(err)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // Snapshots implements hangar.SnapshotService. While the host of the volume cannot be
@@ -13,7 +14,7 @@ func (v *Volumes) Snapshots(ctx context.Context, ref hangar.VolumeRef) ([]*hanga
 	if err != nil {
 		return nil, err
 	}
-	agent, err := v.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err == nil {
 		var list []*hangar.Snapshot
 		if list, err = agent.Snapshots(ctx, row.Volume.Ref()); err == nil {
@@ -36,7 +37,7 @@ func (v *Volumes) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 	if err != nil {
 		return nil, err
 	}
-	agent, err := v.agent(row.Volume.Host)
+	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (v *Volumes) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 	made.AppID = row.Volume.AppID
 	// It is looked for among what is published when it is to be restored.
 	if now, err := agent.VolumeRow(ctx, row.Volume.Ref()); err == nil {
-		v.tell(ctx, now)
+		v.rows.tell(ctx, now)
 	}
 	return made, nil
 }
@@ -70,7 +71,7 @@ func (v *Volumes) DrillVolumes(ctx context.Context, app hangar.AppName) (*hangar
 	if len(hosts) == 0 {
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonSnapshotNotFound, "app %q has no snapshot to restore", app)
 	}
-	agent, err := v.agent(hosts[randomN(len(hosts))])
+	agent, err := v.hosts.agent(hosts[random.Below(len(hosts))])
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,7 @@ func (v *Volumes) VolumeDrill(ctx context.Context, app hangar.AppName) (*hangar.
 }
 
 func (v *Volumes) drillOf(ctx context.Context, host hangar.HostID, app hangar.AppID) (*hangar.VolumeDrill, error) {
-	agent, err := v.agent(host)
+	agent, err := v.hosts.agent(host)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -21,6 +22,7 @@ import (
 type cluster struct {
 	mirror   *state.Mirror
 	keys     *keyset.Keyset
+	sealed   *vault.Vault  // what keys encrypt of the mirror
 	rows     *control.Rows // of Machines and volumes, as their hosts publish them
 	machines *catalog.Catalog
 	routes   *catalog.Routes
@@ -41,7 +43,7 @@ func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) 
 	}
 	rows := control.NewRows(mirror, d.log)
 	return &cluster{
-		mirror: mirror, keys: keys, rows: rows, machines: catalog.New(rows, d.log),
+		mirror: mirror, keys: keys, sealed: vault.New(mirror, keys, d.log), rows: rows, machines: catalog.New(rows, d.log),
 		routes: catalog.NewRoutes(control.NewRouteRecords(mirror, d.log), hangar.Hostname(d.cfg.Domain), d.log),
 	}, nil
 }
@@ -72,7 +74,7 @@ func (d *opening) openKeyset(ctx context.Context, store state.Store, records *jo
 		return keys, err
 	case d.cfg.ForgetSecrets:
 		d.log.Warn("secrets are forgotten, because the keys are lost", "path", path)
-		if err := control.ForgetSealed(ctx, store); err != nil {
+		if err := vault.ForgetSealed(ctx, store); err != nil {
 			return nil, err
 		}
 		if damaged {
@@ -87,7 +89,7 @@ func (d *opening) openKeyset(ctx context.Context, store state.Store, records *jo
 	}
 	encrypted, err := records.HasSecrets()
 	if err == nil && !encrypted {
-		encrypted, err = control.HasSealed(ctx, store)
+		encrypted, err = vault.HasSealed(ctx, store)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find out whether secrets are encrypted: %w", err)

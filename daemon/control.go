@@ -6,7 +6,9 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge"
 )
@@ -35,7 +37,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	c.rows.SetQuotas(limits)
 	_, https := public.Addrs()
 	issuer := oidc.New(oidc.Config{
-		Store: c.mirror, Vault: control.NewVault(c.mirror, c.keys, d.log), Issuer: d.cfg.oidcURL(https),
+		Store: c.mirror, Vault: c.sealed, Issuer: d.cfg.oidcURL(https),
 		Audience: "https://" + d.cfg.Domain, Policy: d.cfg.oidcPolicy(), NewKey: d.options.Around.NewKey, Log: d.log,
 	})
 	gateway := hangar.PeerHost(n.gateway)
@@ -60,21 +62,21 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 
 // quotas are the limits of organizations that have none of their own: what the operator says,
 // or else a share of what the server has.
-func (d *opening) quotas(ctx context.Context, s *server, m *machines, pools control.AddressPools) (control.QuotaDefaults, error) {
+func (d *opening) quotas(ctx context.Context, s *server, m *machines, pools addresses.Pools) (ledger.Defaults, error) {
 	given, err := hangar.ParseQuotas(d.cfg.Quotas)
 	if err != nil {
-		return control.QuotaDefaults{}, fmt.Errorf("--quota: %w", err)
+		return ledger.Defaults{}, fmt.Errorf("--quota: %w", err)
 	}
 	now, err := m.agent.Room(ctx)
 	if err != nil {
-		return control.QuotaDefaults{}, err
+		return ledger.Defaults{}, err
 	}
 	const many = 1 << 40
 	size := hangar.ServerSize{
 		MemoryMB: now.Memory >> 20, CPUs: int64(float64(s.self.CPUs) * d.cfg.CPUOvercommit), VolumeGB: now.Volumes>>30 + now.VolumesPromised>>30,
 		IPv4: int64(min(pools.V4.Size(), many)), IPv6: int64(min(pools.V6.Size(), many)),
 	}
-	return control.QuotaDefaults{Org: hangar.DefaultQuotas(size).With(given), Personal: hangar.PersonalQuotas()}, nil
+	return ledger.Defaults{Org: hangar.DefaultQuotas(size).With(given), Personal: hangar.PersonalQuotas()}, nil
 }
 
 // lateIdentity issues identity tokens once there is who does: the host takes its

@@ -27,7 +27,7 @@ import (
 	"syscall"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	hostmachines "github.com/hangar-platform/hangar/host/machines"
@@ -60,7 +60,7 @@ type Around struct {
 	Network    hostmachines.Networks // of the Machines of DriverFake, who are on none
 	Devices    volumes.Devices       // of volumes
 	Gateway    hangar.PeerHost       // lets WireGuard peers in
-	Resolver   control.Resolver      // of hostnames that are claimed
+	Resolver   hostnames.Resolver    // of hostnames that are claimed
 	NewKey     oidc.NewKey           // makes the keys of identity tokens
 }
 

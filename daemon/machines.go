@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/image"
@@ -78,7 +78,7 @@ func (d *opening) openImages(ctx context.Context, c *cluster, inUse func() map[s
 	}
 	o := image.Options{
 		Dir: filepath.Join(d.cfg.Dir, "images"), Local: registryNames(d.cfg.Domain, d.listener.Addr()),
-		Credentials: control.NewLogins(c.mirror, c.keys, d.log).Credentials, Quota: c.rows.AdmitImages, InUse: inUse, Space: d.space, Log: d.log,
+		Credentials: vault.NewLogins(c.sealed).Credentials, Quota: c.rows.AdmitImages, InUse: inUse, Space: d.space, Log: d.log,
 		Limits: image.Limits{
 			UnpackedBytes: int64(d.cfg.ImageSizeGB) << 30, Ratio: d.cfg.ImageRatio, PullTime: d.cfg.PullTimeout, MinRate: d.cfg.PullRate,
 		},
@@ -150,7 +150,7 @@ func (d *opening) newArchive(c *cluster) *archive.Archive {
 		where = (&url.URL{Scheme: "file", Path: filepath.Join(d.cfg.Dir, "snapshots")}).String()
 	}
 	return archive.New(archive.Options{
-		URL: where, Cache: filepath.Join(d.cfg.Dir, "snapshots-cache"), Password: control.NewArchivePassword(c.mirror, c.keys, d.log).Password, Log: d.log,
+		URL: where, Cache: filepath.Join(d.cfg.Dir, "snapshots-cache"), Password: vault.NewArchivePassword(c.sealed).Password, Log: d.log,
 	})
 }
 

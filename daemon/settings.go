@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/internal/ippool"
 )
 
@@ -33,8 +33,8 @@ func hostOf(address string) string {
 }
 
 // addressPools are where the addresses of Apps come from.
-func (c *Config) addressPools() (control.AddressPools, error) {
-	pools := control.AddressPools{Shared: c.sharedIPv4(), V4: ippool.Loopback(instance(c.Dir)), V6: ippool.UniqueLocal(instance(c.Dir))}
+func (c *Config) addressPools() (addresses.Pools, error) {
+	pools := addresses.Pools{Shared: c.sharedIPv4(), V4: ippool.Loopback(instance(c.Dir)), V6: ippool.UniqueLocal(instance(c.Dir))}
 	for _, p := range []struct {
 		flag, text string
 		family     ippool.Family

@@ -37,6 +37,7 @@ import (
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/freeport"
 	"github.com/hangar-platform/hangar/internal/keyset"
 	"github.com/hangar-platform/hangar/test/daemon"
@@ -211,7 +212,7 @@ func newIssuing(t *testing.T) *issuing {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	i.Issuer = oidc.New(oidc.Config{
-		Store: store, Vault: control.NewVault(store, keys, quiet), Now: i.now,
+		Store: store, Vault: vault.New(store, keys, quiet), Now: i.now,
 		Issuer: "http://" + i.Listener.Addr().String() + "/oidc", Audience: "https://platform.example",
 		NewKey: func() (*rsa.PrivateKey, error) {
 			key, err := rsa.GenerateKey(rand.Reader, 2048)

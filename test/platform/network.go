@@ -114,12 +114,12 @@ type names struct{}
 
 var errNoName = errors.New("no such host")
 
-// LookupNetIP implements control.Resolver.
+// LookupNetIP implements hostnames.Resolver.
 func (names) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
 	return nil, errNoName
 }
 
-// LookupCNAME implements control.Resolver.
+// LookupCNAME implements hostnames.Resolver.
 func (names) LookupCNAME(_ context.Context, name string) (string, error) {
 	label, _, _ := strings.Cut(name, ".")
 	if app, ok := strings.CutPrefix(label, "to-"); ok {
@@ -128,5 +128,5 @@ func (names) LookupCNAME(_ context.Context, name string) (string, error) {
 	return "", errNoName
 }
 
-// LookupTXT implements control.Resolver.
+// LookupTXT implements hostnames.Resolver.
 func (names) LookupTXT(context.Context, string) ([]string, error) { return nil, errNoName }

@@ -1,4 +1,4 @@
-package control
+package ledger
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // spending is a transaction that waits to be made, with what it counts.
 type spending struct {
-	org    *orgRecord // whose limits hold; nil: none do
+	org    *tenants.OrgRecord // whose limits hold; nil: none do
 	change hangar.Quotas
 	txn    state.Txn
 
@@ -34,22 +35,22 @@ func (s *spending) finish(revision state.Revision, err error) {
 	close(s.done)
 }
 
-// spendFor makes a transaction with a charge.
-func (l *ledger) spendFor(ctx context.Context, org *orgRecord, change hangar.Quotas, txn state.Txn) (state.Revision, error) {
-	return l.spend(ctx, org.ID, org, change, txn)
+// SpendFor makes a transaction with a charge.
+func (l *Ledger) SpendFor(ctx context.Context, org *tenants.OrgRecord, change hangar.Quotas, txn state.Txn) (state.Revision, error) {
+	return l.Spend(ctx, org.ID, org, change, txn)
 }
 
-// giveBack makes a transaction with a credit of what is not used any more.
-func (l *ledger) giveBack(ctx context.Context, org hangar.OrgID, amounts hangar.Quotas, txn state.Txn) (state.Revision, error) {
-	return l.spend(ctx, org, nil, negative(amounts), txn)
+// GiveBack makes a transaction with a credit of what is not used any more.
+func (l *Ledger) GiveBack(ctx context.Context, org hangar.OrgID, amounts hangar.Quotas, txn state.Txn) (state.Revision, error) {
+	return l.Spend(ctx, org, nil, Negative(amounts), txn)
 }
 
-// spend makes a transaction that changes what an organization uses: with its record that is a
+// Spend makes a transaction that changes what an organization uses: with its record that is a
 // charge, without it a credit. What comes at once to this process is made as one transaction of
 // the state, instead of conflicting about the usage, and other daemons' changes of that are tried
 // again here: state.ErrConflict is about what the caller compares.
-func (l *ledger) spend(
-	ctx context.Context, owner hangar.OrgID, org *orgRecord, change hangar.Quotas, txn state.Txn,
+func (l *Ledger) Spend(
+	ctx context.Context, owner hangar.OrgID, org *tenants.OrgRecord, change hangar.Quotas, txn state.Txn,
 ) (state.Revision, error) {
 	s := &spending{org: org, change: change, txn: txn, done: make(chan struct{})}
 	l.mu.Lock()
@@ -71,7 +72,7 @@ func (l *ledger) spend(
 }
 
 // withdraw reports whether a transaction has not been begun, and will not be.
-func (l *ledger) withdraw(owner hangar.OrgID, s *spending) bool {
+func (l *Ledger) withdraw(owner hangar.OrgID, s *spending) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.queues[owner], s)
@@ -82,14 +83,14 @@ func (l *ledger) withdraw(owner hangar.OrgID, s *spending) bool {
 }
 
 // commitAll makes the transactions of an organization until none waits.
-func (l *ledger) commitAll(ctx context.Context, owner hangar.OrgID) {
+func (l *Ledger) commitAll(ctx context.Context, owner hangar.OrgID) {
 	for waiting := l.queued(owner, nil); len(waiting) > 0; waiting = l.queued(owner, waiting) {
 		waiting = l.commit(ctx, owner, waiting, maxTogether)
 	}
 }
 
 // queued returns what waits and what has come since. When that is nothing, commitAll ends.
-func (l *ledger) queued(owner hangar.OrgID, waiting []*spending) []*spending {
+func (l *Ledger) queued(owner hangar.OrgID, waiting []*spending) []*spending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting = append(waiting, l.queues[owner]...)
@@ -102,10 +103,10 @@ func (l *ledger) queued(owner hangar.OrgID, waiting []*spending) []*spending {
 }
 
 // commit makes as many transactions as can be made together, and returns those that still wait.
-func (l *ledger) commit(ctx context.Context, owner hangar.OrgID, waiting []*spending, most int) (rest []*spending) {
+func (l *Ledger) commit(ctx context.Context, owner hangar.OrgID, waiting []*spending, most int) (rest []*spending) {
 	ctx, cancel := finish.Within(ctx, commitPatience)
 	defer cancel()
-	used, unchanged, err := l.usage(ctx, owner)
+	used, unchanged, err := l.Usage(ctx, owner)
 	if err != nil {
 		for _, s := range waiting {
 			s.finish(0, err)
@@ -139,7 +140,7 @@ func (l *ledger) commit(ctx context.Context, owner hangar.OrgID, waiting []*spen
 		revision, err = l.store.Txn(ctx, txn)
 	}
 	if errors.Is(err, state.ErrConflict) {
-		_, now, lookErr := l.usage(ctx, owner)
+		_, now, lookErr := l.Usage(ctx, owner)
 		switch {
 		case lookErr != nil:
 			err = lookErr

@@ -1,9 +1,19 @@
-package control
+// Package addresses gives Apps their public and private addresses.
+//
+// Promises. An address is given to one App; one that was released is not soon somebody else's.
+// What an App has counts against the quotas of its organization, in the transaction that makes
+// or removes it.
+//
+// Concurrency. All is safe for concurrent use, also by several processes that share a state.
+//
+// It does not route: the edge follows what is recorded here.
+package addresses
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,31 +21,72 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/ippool"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // routePatience bounds how long an answer waits for the edge to follow. What was decided
 // stands whether or not it does in time.
 const routePatience = 5 * time.Second
 
-// AddressPools are the public addresses that Apps may get.
-type AddressPools struct {
+// Pools are the public addresses that Apps may get.
+type Pools struct {
 	Shared netip.Addr // IPv4, for all Apps that want it; not valid: there is none
 	V4, V6 ippool.Pool
 }
 
 // Contains reports whether Apps may get an address.
-func (p AddressPools) Contains(a netip.Addr) bool {
+func (p Pools) Contains(a netip.Addr) bool {
 	return a == p.Shared || p.V4.Contains(a) || p.V6.Contains(a)
 }
 
-// Addresses implements hangar.AddressService. An address is two records that come and go
+// Config is what Records need.
+type Config struct {
+	Store   state.Store
+	Tenants *tenants.Directory // of the same state
+	Ledger  *ledger.Ledger     // of the same state
+	Pools   Pools
+	Routes  hangar.RouteHost // the edge of this process; nil: there is none
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Records are the addresses of Apps in the state. An address is two records that come and go
 // together: one below its App, with all there is to know, and, unless it is the shared one,
-// one by the address itself, so that no other App can get it.
-type Addresses struct{ *Control }
+// one by the address itself, so that no other App can get it. Whoever asks of an App's Records
+// has let its caller in.
+type Records struct {
+	store   state.Store
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	pools   Pools
+	routes  hangar.RouteHost
+	log     *slog.Logger
+	now     func() time.Time
+}
+
+// New returns the Records of a state.
+func New(cfg Config) *Records {
+	return &Records{
+		store: cfg.Store, tenants: cfg.Tenants, ledger: cfg.Ledger, pools: cfg.Pools, routes: cfg.Routes, log: cfg.Log, now: cfg.Now,
+	}
+}
+
+// Addresses implements hangar.AddressService.
+type Addresses struct {
+	tenants *tenants.Directory
+	records *Records
+}
 
 var _ hangar.AddressService = (*Addresses)(nil)
+
+// NewAddresses returns the service of Apps' addresses.
+func NewAddresses(records *Records) *Addresses {
+	return &Addresses{tenants: records.tenants, records: records}
+}
 
 // addressRecord is an address as the state keeps it.
 type addressRecord struct {
@@ -52,7 +103,7 @@ type ownerRecord struct {
 // the operator says so.
 const sharedName = "shared"
 
-func addressesOf(app hangar.AppID) string { return addressesPrefix + string(app) + "/" }
+func addressesOf(app hangar.AppID) string { return state.AddressesPrefix + string(app) + "/" }
 
 func addressKey(app hangar.AppID, a *hangar.Address) string {
 	if a.Kind == hangar.AddressSharedV4 {
@@ -61,48 +112,48 @@ func addressKey(app hangar.AppID, a *hangar.Address) string {
 	return addressesOf(app) + a.IP.String()
 }
 
-func ownerKey(ip netip.Addr) string { return ownersPrefix + ip.String() }
+func ownerKey(ip netip.Addr) string { return state.OwnersPrefix + ip.String() }
 
 // Addresses implements hangar.AddressService.
 func (s *Addresses) Addresses(ctx context.Context, app hangar.AppName) ([]hangar.Address, error) {
-	rec, _, err := s.app(ctx, app, hangar.ActionRead)
+	rec, _, err := s.tenants.App(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	return s.addressList(ctx, rec.ID)
+	return s.records.List(ctx, rec.ID)
 }
 
-// addressList returns the addresses of an App, sorted, without those that cannot be read.
-func (c *Control) addressList(ctx context.Context, app hangar.AppID) ([]hangar.Address, error) {
-	items, _, err := state.All(ctx, c.store, addressesOf(app), false)
+// List returns the addresses of an App, sorted, without those that cannot be read.
+func (r *Records) List(ctx context.Context, app hangar.AppID) ([]hangar.Address, error) {
+	items, _, err := state.All(ctx, r.store, addressesOf(app), false)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
 	list := make([]hangar.Address, 0, len(items))
 	for _, item := range items {
-		a, err := parseAddress(item)
+		a, err := Parse(item)
 		if err != nil {
-			c.log.Error("address skipped", keyKey, item.Key, keyError, err)
+			r.log.Error("address skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		list = append(list, c.current(a))
+		list = append(list, r.current(a))
 	}
 	slices.SortFunc(list, hangar.CompareAddresses)
 	return list, nil
 }
 
 // current is an address as it is now: the operator may have chosen another shared one.
-func (c *Control) current(a hangar.Address) hangar.Address {
-	if a.Kind == hangar.AddressSharedV4 && c.pools.Shared.IsValid() {
-		a.IP = c.pools.Shared
+func (r *Records) current(a hangar.Address) hangar.Address {
+	if a.Kind == hangar.AddressSharedV4 && r.pools.Shared.IsValid() {
+		a.IP = r.pools.Shared
 	}
 	return a
 }
 
-// parseAddress reads the record of an address. One that does not belong where it is is as
+// Parse reads the record of an address. One that does not belong where it is is as
 // unreadable as one that is no JSON.
-func parseAddress(item state.Item) (hangar.Address, error) {
-	rec, err := decode[addressRecord](item)
+func Parse(item state.Item) (hangar.Address, error) {
+	rec, err := state.Decode[addressRecord](item)
 	switch {
 	case err != nil:
 		return rec.Address, err
@@ -118,7 +169,7 @@ func parseAddress(item state.Item) (hangar.Address, error) {
 // AllocateAddress implements hangar.AddressService.
 func (s *Addresses) AllocateAddress(ctx context.Context, app hangar.AppName, in hangar.AddressCreate) (*hangar.Address, error) {
 	for {
-		rec, item, err := s.app(ctx, app, hangar.ActionWrite)
+		rec, item, err := s.tenants.App(ctx, app, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
@@ -129,65 +180,65 @@ func (s *Addresses) AllocateAddress(ctx context.Context, app hangar.AppName, in 
 		if err := wish.Complete(rec.Org, rec.Network); err != nil {
 			return nil, err
 		}
-		made, revision, err := s.tryAllocate(ctx, rec, item, wish)
+		made, revision, err := s.records.tryAllocate(ctx, rec, item, wish)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
-		s.awaitRoute(ctx, rec.ID, revision)
+		s.records.AwaitRoute(ctx, rec.ID, revision)
 		return &made, nil
 	}
 }
 
 // tryAllocate returns state.ErrConflict when something that was looked at changed.
-func (s *Addresses) tryAllocate(
-	ctx context.Context, app appRecord, appItem state.Item, in hangar.AddressCreate,
+func (r *Records) tryAllocate(
+	ctx context.Context, app tenants.AppRecord, appItem state.Item, in hangar.AddressCreate,
 ) (hangar.Address, state.Revision, error) {
 	made := hangar.Address{
-		Kind: in.Kind, App: app.Name, Region: in.Region, Service: in.Service, CreatedAt: s.now().UTC().Truncate(time.Second),
+		Kind: in.Kind, App: app.Name, Region: in.Region, Service: in.Service, CreatedAt: r.now().UTC().Truncate(time.Second),
 	}
 	if in.Kind == hangar.AddressSharedV4 {
-		if !s.pools.Shared.IsValid() {
+		if !r.pools.Shared.IsValid() {
 			return made, 0, noPool("shared IPv4 address", "--shared-ipv4")
 		}
-		made.IP = s.pools.Shared
-		item, err := s.store.Get(ctx, addressKey(app.ID, &made))
+		made.IP = r.pools.Shared
+		item, err := r.store.Get(ctx, addressKey(app.ID, &made))
 		if err == nil {
-			if made, err = parseAddress(item); err == nil {
-				return s.current(made), item.Revision, nil
+			if made, err = Parse(item); err == nil {
+				return r.current(made), item.Revision, nil
 			}
 		}
 		if !errors.Is(err, state.ErrNotFound) {
 			return made, 0, err
 		}
 	}
-	keys, _, err := state.All(ctx, s.store, addressesOf(app.ID), true)
+	keys, _, err := state.All(ctx, r.store, addressesOf(app.ID), true)
 	if err != nil {
 		return made, 0, err
 	}
 	if len(keys) >= hangar.MaxAddresses {
 		return made, 0, hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d addresses, which is the most there may be", app.Name, len(keys))
 	}
-	txn, err := s.choose(ctx, app, in.Network, &made)
+	txn, err := r.choose(ctx, app, in.Network, &made)
 	if err != nil {
 		return made, 0, err
 	}
-	put, err := write(addressKey(app.ID, &made), addressRecord{made, app.ID})
+	put, err := state.Write(addressKey(app.ID, &made), addressRecord{made, app.ID})
 	if err != nil {
 		return made, 0, err
 	}
 	txn.If = append(txn.If, state.Unchanged(appItem), state.Absent(put.Key))
 	txn.Then = append(txn.Then, put)
-	org, err := s.orgOfApp(ctx, app)
+	org, err := r.tenants.OrgOfApp(ctx, app)
 	if err != nil {
 		return made, 0, err
 	}
-	if err := s.ledger.charge(ctx, org, addressQuotas(made.Kind), &txn); err != nil {
+	if err := r.ledger.Charge(ctx, org, addressQuotas(made.Kind), &txn); err != nil {
 		return made, 0, err
 	}
-	revision, err := s.store.Txn(ctx, txn)
+	revision, err := r.store.Txn(ctx, txn)
 	return made, revision, err
 }
 
@@ -210,14 +261,14 @@ func noPool(what, flag string) error {
 }
 
 // choose finds a free address of the kind, and what claims it in a transaction.
-func (s *Addresses) choose(ctx context.Context, app appRecord, network string, made *hangar.Address) (state.Txn, error) {
+func (r *Records) choose(ctx context.Context, app tenants.AppRecord, network string, made *hangar.Address) (state.Txn, error) {
 	switch made.Kind {
 	case hangar.AddressV4:
-		return s.chooseFrom(ctx, app.ID, s.pools.V4, "pool of IPv4 addresses", "--ipv4-pool", made)
+		return r.chooseFrom(ctx, app.ID, r.pools.V4, "pool of IPv4 addresses", "--ipv4-pool", made)
 	case hangar.AddressV6:
-		return s.chooseFrom(ctx, app.ID, s.pools.V6, "pool of IPv6 addresses", "--ipv6-pool", made)
+		return r.chooseFrom(ctx, app.ID, r.pools.V6, "pool of IPv6 addresses", "--ipv6-pool", made)
 	case hangar.AddressPrivateV6:
-		return s.choosePrivate(ctx, app, network, made)
+		return r.choosePrivate(ctx, app, network, made)
 	case hangar.AddressSharedV4:
 	}
 	return state.Txn{}, nil
@@ -228,23 +279,23 @@ const maxTries = 1 << 17
 
 // chooseFrom takes the first free address behind the one that was given last, so that one
 // that was released is not soon somebody else's.
-func (s *Addresses) chooseFrom(ctx context.Context, app hangar.AppID, pool ippool.Pool, what, flag string, made *hangar.Address) (state.Txn, error) {
+func (r *Records) chooseFrom(ctx context.Context, app hangar.AppID, pool ippool.Pool, what, flag string, made *hangar.Address) (state.Txn, error) {
 	size := pool.Size()
 	if size == 0 {
 		return state.Txn{}, noPool(what, flag)
 	}
-	key := addressCounters + string(made.Kind)
-	last, unclaimed, err := s.cursor(ctx, key)
+	key := state.AddressCounters + string(made.Kind)
+	last, unclaimed, err := r.cursor(ctx, key)
 	if err != nil {
 		return state.Txn{}, err
 	}
 	for try := range min(size, maxTries) {
 		number := (last + try) % size
 		ip := pool.At(number)
-		if ip == s.pools.Shared {
+		if ip == r.pools.Shared {
 			continue
 		}
-		_, err := s.store.Get(ctx, ownerKey(ip))
+		_, err := r.store.Get(ctx, ownerKey(ip))
 		if errors.Is(err, state.ErrNotFound) {
 			made.IP = ip
 			txn, err := owned(app, made)
@@ -259,21 +310,21 @@ func (s *Addresses) chooseFrom(ctx context.Context, app hangar.AppID, pool ippoo
 }
 
 // cursor reads a number; 0 if there is none yet. One that cannot be read is as good.
-func (s *Addresses) cursor(ctx context.Context, key string) (uint64, state.Compare, error) {
-	item, err := s.store.Get(ctx, key)
+func (r *Records) cursor(ctx context.Context, key string) (uint64, state.Compare, error) {
+	item, err := r.store.Get(ctx, key)
 	if errors.Is(err, state.ErrNotFound) {
 		return 0, state.Absent(key), nil
 	}
 	n, fault := strconv.ParseUint(string(item.Value), 10, 64)
 	if err == nil && fault != nil {
-		s.log.Warn("counter of addresses begins anew", keyKey, key, keyError, fault)
+		r.log.Warn("counter of addresses begins anew", keyKey, key, keyError, fault)
 	}
 	return n, state.Unchanged(item), err
 }
 
 // owned is what makes an address an App's.
 func owned(app hangar.AppID, a *hangar.Address) (state.Txn, error) {
-	put, err := write(ownerKey(a.IP), ownerRecord{app})
+	put, err := state.Write(ownerKey(a.IP), ownerRecord{app})
 	return state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}}, err
 }
 
@@ -285,24 +336,24 @@ const (
 	flycastShift  = 16
 )
 
-func (s *Addresses) choosePrivate(ctx context.Context, app appRecord, network string, made *hangar.Address) (state.Txn, error) {
-	if checkNetworkName(network) != nil {
+func (r *Records) choosePrivate(ctx context.Context, app tenants.AppRecord, network string, made *hangar.Address) (state.Txn, error) {
+	if tenants.CheckNetworkName(network) != nil {
 		return state.Txn{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: %.80q is not the name of a network", network)
 	}
-	rec, networkItem, err := read[networkRecord](ctx, s.store, networkKey(app.OrgID, network))
+	rec, networkItem, err := state.Read[tenants.NetworkRecord](ctx, r.store, state.NetworkKey(app.OrgID, network))
 	if errors.Is(err, state.ErrNotFound) {
 		return state.Txn{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: the organization %q has no network %q; an app makes one", app.Org, network)
 	}
 	if err != nil {
 		return state.Txn{}, err
 	}
-	key := addressCounters + strconv.FormatUint(uint64(rec.ID), 10)
-	number, unclaimed, err := s.cursor(ctx, key)
+	key := state.AddressCounters + strconv.FormatUint(uint64(rec.ID), 10)
+	number, unclaimed, err := r.cursor(ctx, key)
 	if err != nil {
 		return state.Txn{}, err
 	}
 	if number == 0 {
-		number = uint64(randomN(flycastStarts)) << flycastShift
+		number = uint64(random.Below(flycastStarts)) << flycastShift
 	}
 	number++
 	made.Network, made.NetworkID, made.IP = network, rec.ID, hangar.FlycastAddress(rec.ID, number)
@@ -315,37 +366,37 @@ func (s *Addresses) choosePrivate(ctx context.Context, app appRecord, network st
 // ReleaseAddress implements hangar.AddressService.
 func (s *Addresses) ReleaseAddress(ctx context.Context, app hangar.AppName, ip netip.Addr) error {
 	for {
-		rec, _, err := s.app(ctx, app, hangar.ActionWrite)
+		rec, _, err := s.tenants.App(ctx, app, hangar.ActionWrite)
 		if err != nil {
 			return err
 		}
-		item, found, err := s.find(ctx, rec.ID, ip.Unmap())
+		item, found, err := s.records.find(ctx, rec.ID, ip.Unmap())
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		if !found {
 			return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAddressNotFound, "Could not find IP address %q of app %q", ip, app)
 		}
-		revision, err := s.removeAddress(ctx, rec.OrgID, item, removalOfAddress(item))
+		revision, err := s.records.remove(ctx, rec.OrgID, item, removalOfAddress(item))
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		s.awaitRoute(ctx, rec.ID, revision)
+		s.records.AwaitRoute(ctx, rec.ID, revision)
 		return nil
 	}
 }
 
 // find returns the record of an address of an App.
-func (s *Addresses) find(ctx context.Context, app hangar.AppID, ip netip.Addr) (state.Item, bool, error) {
-	items, _, err := state.All(ctx, s.store, addressesOf(app), false)
+func (r *Records) find(ctx context.Context, app hangar.AppID, ip netip.Addr) (state.Item, bool, error) {
+	items, _, err := state.All(ctx, r.store, addressesOf(app), false)
 	if err != nil {
 		return state.Item{}, false, err
 	}
 	for _, item := range items {
-		if a, err := parseAddress(item); err == nil && s.current(a).IP == ip {
+		if a, err := Parse(item); err == nil && r.current(a).IP == ip {
 			return item, true, nil
 		}
 	}
@@ -357,49 +408,49 @@ func (s *Addresses) find(ctx context.Context, app hangar.AppID, ip netip.Addr) (
 func removalOfAddress(item state.Item) state.Txn {
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
 	if name := item.Key[strings.LastIndexByte(item.Key, '/')+1:]; name != sharedName {
-		txn.Then = append(txn.Then, state.Delete(ownersPrefix+name))
+		txn.Then = append(txn.Then, state.Delete(state.OwnersPrefix+name))
 	}
 	return txn
 }
 
-// forgetAddresses removes all addresses of an App that is marked.
-func (c *Control) forgetAddresses(ctx context.Context, app hangar.AppID, marked state.Item) error {
-	rec, err := decode[appRecord](marked)
+// Forget removes all addresses of an App that is marked.
+func (r *Records) Forget(ctx context.Context, app hangar.AppID, marked state.Item) error {
+	rec, err := state.Decode[tenants.AppRecord](marked)
 	if err != nil {
 		return err
 	}
-	items, _, err := state.All(ctx, c.store, addressesOf(app), false)
+	items, _, err := state.All(ctx, r.store, addressesOf(app), false)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
 		txn := removalOfAddress(item)
 		txn.If = append(txn.If, state.Unchanged(marked))
-		if _, err := c.removeAddress(ctx, rec.OrgID, item, txn); err != nil {
+		if _, err := r.remove(ctx, rec.OrgID, item, txn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeAddress runs the transaction that removes an address, which counts no more.
-func (c *Control) removeAddress(ctx context.Context, org hangar.OrgID, item state.Item, txn state.Txn) (state.Revision, error) {
+// remove runs the transaction that removes an address, which counts no more.
+func (r *Records) remove(ctx context.Context, org hangar.OrgID, item state.Item, txn state.Txn) (state.Revision, error) {
 	var counted hangar.Quotas
-	if a, err := parseAddress(item); err == nil {
+	if a, err := Parse(item); err == nil {
 		counted = addressQuotas(a.Kind)
 	}
-	return c.ledger.giveBack(ctx, org, counted, txn)
+	return r.ledger.GiveBack(ctx, org, counted, txn)
 }
 
-// awaitRoute lets the edge follow before the caller is answered, whose next request is to
-// find what was just made.
-func (c *Control) awaitRoute(ctx context.Context, app hangar.AppID, revision state.Revision) {
-	if c.routes == nil {
+// AwaitRoute lets the edge follow what was written of the addresses or names of an App, before
+// the caller is answered, whose next request is to find what was just made.
+func (r *Records) AwaitRoute(ctx context.Context, app hangar.AppID, revision state.Revision) {
+	if r.routes == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, routePatience)
 	defer cancel()
-	if err := c.routes.AwaitRoute(ctx, app, uint64(revision)); err != nil {
-		c.log.WarnContext(ctx, "edge does not follow yet", keyApp, app, keyError, err)
+	if err := r.routes.AwaitRoute(ctx, app, uint64(revision)); err != nil {
+		r.log.WarnContext(ctx, "edge does not follow yet", keyApp, app, keyError, err)
 	}
 }

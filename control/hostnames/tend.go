@@ -1,4 +1,4 @@
-package control
+package hostnames
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // The bounds of what tenants have looked up in the DNS.
@@ -54,21 +55,21 @@ func (l *lookups) allow(org hangar.OrgID, now time.Time) bool {
 }
 
 // lookUp observes a Hostname for an organization; false: it has to wait.
-func (c *Control) lookUp(ctx context.Context, org hangar.OrgID, name hangar.Hostname) (observation, bool) {
-	if !c.lookups.allow(org, c.now()) {
+func (h *Hostnames) lookUp(ctx context.Context, org hangar.OrgID, name hangar.Hostname) (observation, bool) {
+	if !h.lookups.allow(org, h.now()) {
 		return observation{}, false
 	}
 	select {
-	case c.lookups.slots <- struct{}{}:
-		defer func() { <-c.lookups.slots }()
-		return c.observeHostname(ctx, name), true
+	case h.lookups.slots <- struct{}{}:
+		defer func() { <-h.lookups.slots }()
+		return h.observe(ctx, name), true
 	case <-ctx.Done():
 		return observation{}, false
 	}
 }
 
-// RunHostnames tends Hostnames until ctx ends, and returns its error.
-func (c *Control) RunHostnames(ctx context.Context) error {
+// Run tends Hostnames until ctx ends, and returns its error.
+func (h *Hostnames) Run(ctx context.Context) error {
 	ticker := time.NewTicker(tendEvery)
 	defer ticker.Stop()
 	for {
@@ -76,54 +77,54 @@ func (c *Control) RunHostnames(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
-			if err := c.TendHostnames(ctx); err != nil && ctx.Err() == nil {
-				c.log.WarnContext(ctx, "hostnames are not tended now", keyError, err)
+			if err := h.Tend(ctx); err != nil && ctx.Err() == nil {
+				h.log.WarnContext(ctx, "hostnames are not tended now", keyError, err)
 			}
 		}
 	}
 }
 
-// TendHostnames looks once at every Hostname that is not proven: it looks up those whose
+// Tend looks once at every Hostname that is not proven: it looks up those whose
 // turn it is, and removes those whose time has passed. One of each organization is looked up,
 // so that those of another do not wait for all of them.
-func (c *Control) TendHostnames(ctx context.Context) error {
-	all, _, err := state.All(ctx, c.store, hostnamesPrefix, false)
+func (h *Hostnames) Tend(ctx context.Context) error {
+	all, _, err := state.All(ctx, h.store, state.HostnamesPrefix, false)
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
-	now := c.now()
+	now := h.now()
 	turns := map[hangar.OrgID]hangar.Hostname{} // of each organization, the one that has waited longest
 	unproven := map[hangar.Hostname]struct{}{}
 	for _, item := range all {
-		name := hostnameOf(item.Key)
-		rec, err := decode[hostnameRecord](item)
+		name := Name(item.Key)
+		rec, err := state.Decode[hostnameRecord](item)
 		switch {
 		case err != nil:
-			c.log.ErrorContext(ctx, "hostname skipped", keyKey, item.Key, keyError, err)
+			h.log.ErrorContext(ctx, "hostname skipped", keyKey, item.Key, keyError, err)
 		case rec.due(now):
-			org, counts := rec.counted()
-			_, err := c.ledger.giveBack(ctx, org, counts, state.Txn{
+			org, counts := rec.Counted()
+			_, err := h.ledger.GiveBack(ctx, org, counts, state.Txn{
 				If:   []state.Compare{state.Unchanged(item)},
 				Then: []state.Op{state.Delete(item.Key), state.Delete(certificateKey(name))},
 			})
 			if err != nil && !errors.Is(err, state.ErrConflict) {
-				return stateError(err)
+				return state.HangarError(err)
 			}
 		case rec.State == claimPending, rec.State == claimLeading:
 			unproven[name] = struct{}{}
-			if c.certificateIssued(name, rec) {
-				if err := c.settle(ctx, name, claimIssued, hangar.ProofACME); err != nil {
+			if h.certificateIssued(name, rec) {
+				if err := h.settle(ctx, name, claimIssued, hangar.ProofACME); err != nil {
 					return err
 				}
 				continue
 			}
-			at := c.tended.at(name)
-			if first, ok := turns[rec.OrgID]; !at.After(now) && (!ok || at.Before(c.tended.at(first))) {
+			at := h.tended.at(name)
+			if first, ok := turns[rec.OrgID]; !at.After(now) && (!ok || at.Before(h.tended.at(first))) {
 				turns[rec.OrgID] = name
 			}
 		}
 	}
-	c.tended.keep(unproven)
+	h.tended.keep(unproven)
 	var working sync.WaitGroup
 	started := 0
 	defer working.Wait()
@@ -132,8 +133,8 @@ func (c *Control) TendHostnames(ctx context.Context) error {
 			break
 		}
 		working.Go(func() {
-			if err := c.reconsider(ctx, name); err != nil && ctx.Err() == nil {
-				c.log.WarnContext(ctx, "hostname is looked at again later", keyHostname, name, keyError, err)
+			if err := h.reconsider(ctx, name); err != nil && ctx.Err() == nil {
+				h.log.WarnContext(ctx, "hostname is looked at again later", keyHostname, name, keyError, err)
 			}
 		})
 	}
@@ -142,11 +143,11 @@ func (c *Control) TendHostnames(ctx context.Context) error {
 
 // certificateIssued reports whether an ACME server has issued a certificate to this server
 // since the Hostname was claimed: it has been ordered only since it leads here.
-func (c *Control) certificateIssued(name hangar.Hostname, rec hostnameRecord) bool {
-	if c.certificates == nil || !rec.ACME || rec.State != claimLeading {
+func (h *Hostnames) certificateIssued(name hangar.Hostname, rec hostnameRecord) bool {
+	if h.edge == nil || !rec.ACME || rec.State != claimLeading {
 		return false
 	}
-	for _, i := range c.certificates.CertificateState(name).Issued {
+	for _, i := range h.edge.CertificateState(name).Issued {
 		if i.Kind == hangar.CertificateACME && i.Status == hangar.CertificateActive {
 			return true
 		}
@@ -155,56 +156,56 @@ func (c *Control) certificateIssued(name hangar.Hostname, rec hostnameRecord) bo
 }
 
 // reconsider looks up a Hostname that is not proven.
-func (c *Control) reconsider(ctx context.Context, name hangar.Hostname) error {
-	rec, _, err := read[hostnameRecord](ctx, c.store, hostnameKey(name))
+func (h *Hostnames) reconsider(ctx context.Context, name hangar.Hostname) error {
+	rec, _, err := state.Read[hostnameRecord](ctx, h.store, hostnameKey(name))
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
-		return stateError(err)
+		return state.HangarError(err)
 	}
 	// Young claims are looked at often: somebody is just about to change the DNS.
-	pause := min(max(c.now().Sub(rec.CreatedAt)/10, firstRecheck), slowestRecheck)
-	c.tended.set(name, c.now().Add(pause))
-	observed, ok := c.lookUp(ctx, rec.OrgID, name)
+	pause := min(max(h.now().Sub(rec.CreatedAt)/10, firstRecheck), slowestRecheck)
+	h.tended.set(name, h.now().Add(pause))
+	observed, ok := h.lookUp(ctx, rec.OrgID, name)
 	if !ok {
 		return nil
 	}
-	_, err = c.Certificates().put(ctx, appRecord{ID: rec.AppID, Name: rec.App}, name, &evidence{observed: observed}, nil, nil)
+	_, err = h.put(ctx, tenants.AppRecord{ID: rec.AppID, Name: rec.App}, name, &evidence{observed: observed}, nil, nil)
 	return err
 }
 
 // settle applies an event to a Hostname that no evidence is needed for.
-func (c *Control) settle(ctx context.Context, name hangar.Hostname, event claimEvent, proof hangar.HostnameProof) error {
+func (h *Hostnames) settle(ctx context.Context, name hangar.Hostname, event claimEvent, proof hangar.HostnameProof) error {
 	for {
-		rec, item, err := read[hostnameRecord](ctx, c.store, hostnameKey(name))
+		rec, item, err := state.Read[hostnameRecord](ctx, h.store, hostnameKey(name))
 		if errors.Is(err, state.ErrNotFound) {
 			return nil
 		}
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
-		r, err := c.rivals(ctx, name, rec.OrgID)
+		r, err := h.rivals(ctx, name, rec.OrgID)
 		if err != nil {
 			return err
 		}
 		if r.domain || rec.Contested {
 			event, proof = claimStray, ""
 		}
-		_, unclaimed, count, err := c.next(ctx, hostnameCounter)
+		_, unclaimed, count, err := state.NextNumber(ctx, h.store, state.HostnameCounter)
 		if err != nil {
 			return err
 		}
-		if !rec.prove(event, proof, c.now()) {
+		if !rec.prove(event, proof, h.now()) {
 			return nil
 		}
-		put, err := write(item.Key, rec)
+		put, err := state.Write(item.Key, rec)
 		if err != nil {
 			return err
 		}
-		_, err = c.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item), unclaimed}, Then: []state.Op{put, count}})
+		_, err = h.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item), unclaimed}, Then: []state.Op{put, count}})
 		if !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 	}
 }

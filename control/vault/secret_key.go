@@ -1,4 +1,4 @@
-package control
+package vault
 
 import (
 	"bytes"
@@ -13,9 +13,12 @@ import (
 
 // SecretKeys implements hangar.SecretKeyService. The keys of an App are in the record of
 // its secrets, and never leave this server.
-type SecretKeys struct{ *Control }
+type SecretKeys struct{ secrets *AppSecrets }
 
 var _ hangar.SecretKeyService = (*SecretKeys)(nil)
+
+// NewSecretKeys returns the service of Apps' secret keys.
+func NewSecretKeys(secrets *AppSecrets) *SecretKeys { return &SecretKeys{secrets} }
 
 type secretKeyRecord struct {
 	Type      hangar.SecretKeyType `json:"type"`
@@ -57,7 +60,7 @@ func (r *secretsRecord) setKey(name string, key secretKeyRecord, now time.Time) 
 
 // SecretKeys implements hangar.SecretKeyService.
 func (s *SecretKeys) SecretKeys(ctx context.Context, app hangar.AppName, q hangar.SecretKeyQuery) ([]hangar.SecretKey, error) {
-	rec, err := s.secretsOf(ctx, app, hangar.ActionRead, q.MinVersion)
+	rec, err := s.secrets.of(ctx, app, hangar.ActionRead, q.MinVersion)
 	if err == nil {
 		err = q.Validate()
 	}
@@ -81,7 +84,7 @@ func (s *SecretKeys) SecretKey(ctx context.Context, ref hangar.SecretKeyRef, min
 
 // find returns a key to somebody who may do action to the App.
 func (s *SecretKeys) find(ctx context.Context, ref hangar.SecretKeyRef, action hangar.Action, minVersion int) (secretKeyRecord, error) {
-	rec, err := s.secretsOf(ctx, ref.App, action, minVersion)
+	rec, err := s.secrets.of(ctx, ref.App, action, minVersion)
 	if err != nil {
 		return secretKeyRecord{}, err
 	}
@@ -108,7 +111,7 @@ func (s *SecretKeys) GenerateSecretKey(ctx context.Context, ref hangar.SecretKey
 }
 
 func (s *SecretKeys) set(ctx context.Context, ref hangar.SecretKeyRef, t hangar.SecretKeyType, valueOf func() ([]byte, error)) (hangar.SecretKey, int, error) {
-	if _, _, err := s.app(ctx, ref.App, hangar.ActionWrite); err != nil {
+	if _, _, err := s.secrets.tenants.App(ctx, ref.App, hangar.ActionWrite); err != nil {
 		return hangar.SecretKey{}, 0, err
 	}
 	if err := hangar.ValidateSecretKeyName(ref.Name); err != nil {
@@ -122,7 +125,7 @@ func (s *SecretKeys) set(ctx context.Context, ref hangar.SecretKeyRef, t hangar.
 	if err != nil {
 		return hangar.SecretKey{}, 0, err
 	}
-	rec, err := s.changeSecrets(ctx, ref.App, "value", func(rec *secretsRecord, now time.Time) (bool, error) {
+	rec, err := s.secrets.change(ctx, ref.App, "value", func(rec *secretsRecord, now time.Time) (bool, error) {
 		return rec.setKey(ref.Name, secretKeyRecord{Type: t, Value: value, Public: key.Public()}, now), nil
 	})
 	if err != nil {
@@ -133,7 +136,7 @@ func (s *SecretKeys) set(ctx context.Context, ref hangar.SecretKeyRef, t hangar.
 
 // DeleteSecretKey implements hangar.SecretKeyService.
 func (s *SecretKeys) DeleteSecretKey(ctx context.Context, ref hangar.SecretKeyRef) (int, error) {
-	rec, err := s.changeSecrets(ctx, ref.App, "name", func(rec *secretsRecord, _ time.Time) (bool, error) {
+	rec, err := s.secrets.change(ctx, ref.App, "name", func(rec *secretsRecord, _ time.Time) (bool, error) {
 		_, err := rec.key(ref)
 		delete(rec.Keys, ref.Name)
 		return err == nil, err

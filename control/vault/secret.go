@@ -1,4 +1,4 @@
-package control
+package vault
 
 import (
 	"context"
@@ -13,15 +13,36 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// Secrets implements hangar.SecretService. All secrets of an App are one record, with its
-// secret keys, encrypted as a whole, so that a version is all or nothing.
-type Secrets struct{ *Control }
+// AppSecrets has the secrets of Apps. All of an App are one record, with its secret keys,
+// encrypted as a whole, so that a version is all or nothing. Where an App is given by its record,
+// the caller has been let in already.
+type AppSecrets struct {
+	store   state.Store
+	vault   *Vault
+	tenants *tenants.Directory
+	ledger  *ledger.Ledger
+	now     func() time.Time
+}
+
+// NewAppSecrets returns the secrets that are in a Vault, of the Apps of a Directory of the same
+// state.
+func NewAppSecrets(v *Vault, dir *tenants.Directory, book *ledger.Ledger, now func() time.Time) *AppSecrets {
+	return &AppSecrets{store: v.store, vault: v, tenants: dir, ledger: book, now: now}
+}
+
+// Secrets implements hangar.SecretService.
+type Secrets struct{ secrets *AppSecrets }
 
 var _ hangar.SecretService = (*Secrets)(nil)
+
+// NewSecrets returns the service of Apps' secrets.
+func NewSecrets(secrets *AppSecrets) *Secrets { return &Secrets{secrets} }
 
 // secretsRecord is what is encrypted in the record of an App's secrets.
 type secretsRecord struct {
@@ -44,7 +65,8 @@ const (
 	digestBytes    = 8 // of the 32 of SHA-256 are shown
 )
 
-func secretsKey(app hangar.AppID) string { return secretsPrefix + string(app) }
+// SecretsKey is the key of the secrets of an App in the state.
+func SecretsKey(app hangar.AppID) string { return state.SecretsPrefix + string(app) }
 
 // of is what binds the record to its version, as its key does to the App.
 func (r *secretsRecord) of() []string { return []string{strconv.Itoa(r.Version)} }
@@ -83,11 +105,11 @@ func (r *secretsRecord) list(show bool) hangar.Secrets {
 	return all
 }
 
-// readSecrets returns the secrets of an App, and what must hold when they are changed.
-func (c *Control) readSecrets(ctx context.Context, app appRecord) (rec secretsRecord, unchanged state.Compare, err error) {
-	key := secretsKey(app.ID)
-	err = c.vault.keys.Use(func(keys keyset.Keys) error {
-		item, err := c.store.Get(ctx, key)
+// read returns the secrets of an App, and what must hold when they are changed.
+func (a *AppSecrets) read(ctx context.Context, app tenants.AppRecord) (rec secretsRecord, unchanged state.Compare, err error) {
+	key := SecretsKey(app.ID)
+	err = a.vault.keys.Use(func(keys keyset.Keys) error {
+		item, err := a.store.Get(ctx, key)
 		if errors.Is(err, state.ErrNotFound) {
 			unchanged = state.Absent(key)
 			return nil
@@ -98,7 +120,7 @@ func (c *Control) readSecrets(ctx context.Context, app appRecord) (rec secretsRe
 		unchanged = state.Unchanged(item)
 		return unseal(keys, item, &rec)
 	})
-	return rec, unchanged, stateError(err)
+	return rec, unchanged, state.HangarError(err)
 }
 
 // query reads the secrets of an App for somebody.
@@ -107,17 +129,17 @@ func (s *Secrets) query(ctx context.Context, app hangar.AppName, q hangar.Secret
 	if q.Show {
 		action = hangar.ActionWrite
 	}
-	return s.secretsOf(ctx, app, action, q.MinVersion)
+	return s.secrets.of(ctx, app, action, q.MinVersion)
 }
 
-// secretsOf reads the secrets of an App, of a version at least, for somebody who may do
+// of reads the secrets of an App, of a version at least, for somebody who may do
 // action to it.
-func (c *Control) secretsOf(ctx context.Context, app hangar.AppName, action hangar.Action, least int) (secretsRecord, error) {
-	owner, _, err := c.app(ctx, app, action)
+func (a *AppSecrets) of(ctx context.Context, app hangar.AppName, action hangar.Action, least int) (secretsRecord, error) {
+	owner, _, err := a.tenants.App(ctx, app, action)
 	if err != nil {
 		return secretsRecord{}, err
 	}
-	rec, _, err := c.readSecrets(ctx, owner)
+	rec, _, err := a.read(ctx, owner)
 	if err == nil {
 		err = rec.atLeast(app, "min_version", least)
 	}
@@ -160,7 +182,7 @@ func secretNotFound(app hangar.AppName, name string) error {
 
 // SetSecrets implements hangar.SecretService.
 func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map[string]hangar.Sensitive) (hangar.Secrets, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+	if _, _, err := s.secrets.tenants.App(ctx, app, hangar.ActionWrite); err != nil {
 		return hangar.Secrets{}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -168,7 +190,7 @@ func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map
 			return hangar.Secrets{}, err
 		}
 	}
-	rec, err := s.changeSecrets(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) { return rec.apply(values, now), nil })
+	rec, err := s.secrets.change(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) { return rec.apply(values, now), nil })
 	if err != nil {
 		return hangar.Secrets{}, err
 	}
@@ -177,7 +199,7 @@ func (s *Secrets) SetSecrets(ctx context.Context, app hangar.AppName, values map
 
 // DeleteSecret implements hangar.SecretService.
 func (s *Secrets) DeleteSecret(ctx context.Context, app hangar.AppName, name string) (int, error) {
-	rec, err := s.changeSecrets(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) {
+	rec, err := s.secrets.change(ctx, app, "values", func(rec *secretsRecord, now time.Time) (bool, error) {
 		if _, ok := rec.Secrets[name]; !ok {
 			return false, secretNotFound(app, name)
 		}
@@ -186,24 +208,24 @@ func (s *Secrets) DeleteSecret(ctx context.Context, app hangar.AppName, name str
 	return rec.Version, err
 }
 
-// changeSecrets stores what edit makes of the secrets as they are, which is a new version
+// change stores what edit makes of the secrets as they are, which is a new version
 // unless edit reports that nothing is different. field is what an error is about if they
 // would be too large.
-func (c *Control) changeSecrets(ctx context.Context, app hangar.AppName, field string, edit func(rec *secretsRecord, now time.Time) (bool, error)) (secretsRecord, error) {
+func (a *AppSecrets) change(ctx context.Context, app hangar.AppName, field string, edit func(rec *secretsRecord, now time.Time) (bool, error)) (secretsRecord, error) {
 	for {
-		owner, item, err := c.app(ctx, app, hangar.ActionWrite)
+		owner, item, err := a.tenants.App(ctx, app, hangar.ActionWrite)
 		if err != nil {
 			return secretsRecord{}, err
 		}
 		if owner.Deleting {
-			return secretsRecord{}, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "App %q is being destroyed", app)
+			return secretsRecord{}, tenants.AppIsGoing(app)
 		}
-		rec, unchanged, err := c.readSecrets(ctx, owner)
+		rec, unchanged, err := a.read(ctx, owner)
 		if err != nil {
 			return secretsRecord{}, err
 		}
 		before := rec.counts()
-		changed, err := edit(&rec, c.now().UTC().Truncate(time.Second))
+		changed, err := edit(&rec, a.now().UTC().Truncate(time.Second))
 		if err != nil || !changed {
 			return rec, err
 		}
@@ -212,18 +234,18 @@ func (c *Control) changeSecrets(ctx context.Context, app hangar.AppName, field s
 			return secretsRecord{}, hangar.Errorf(hangar.CodeInvalid, "",
 				"invalid %s: the secrets of the app would have %d bytes, more than the %d that are allowed", field, n, hangar.MaxSecretsSize)
 		}
-		org, err := c.orgOfApp(ctx, owner)
+		org, err := a.tenants.OrgOfApp(ctx, owner)
 		if err != nil {
 			return secretsRecord{}, err
 		}
-		err = c.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
-			put, err := sealed(keys, secretsKey(owner.ID), rec, rec.of()...)
+		err = a.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := Sealed(keys, SecretsKey(owner.ID), rec, rec.of()...)
 			// The App must not be destroyed meanwhile, or the record would stay.
 			txn := state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{put}}
-			return txn, errors.Join(err, c.ledger.charge(ctx, org, sum(rec.counts(), negative(before)), &txn))
+			return txn, errors.Join(err, a.ledger.Charge(ctx, org, ledger.Sum(rec.counts(), ledger.Negative(before)), &txn))
 		})
 		if !errors.Is(err, state.ErrConflict) {
-			return rec, stateError(err)
+			return rec, state.HangarError(err)
 		}
 	}
 }
@@ -262,15 +284,21 @@ func (r *secretsRecord) apply(changes map[string]hangar.Sensitive, now time.Time
 	return changed
 }
 
-// secretsFor returns what a new version of a Machine of an App gets.
-func (c *Control) secretsFor(ctx context.Context, app appRecord, skip bool, least int) (hangar.SecretValues, error) {
+// Count returns what the secrets and keys of an App count against the quotas of its organization.
+func (a *AppSecrets) Count(ctx context.Context, app tenants.AppRecord) (hangar.Quotas, error) {
+	rec, _, err := a.read(ctx, app)
+	return rec.counts(), err
+}
+
+// For returns what a new version of a Machine of an App gets, of a version of the secrets at least.
+func (a *AppSecrets) For(ctx context.Context, app tenants.AppRecord, skip bool, least int) (hangar.SecretValues, error) {
 	if least < 0 {
 		return hangar.SecretValues{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid min_secrets_version: %d is negative", least)
 	}
 	if skip {
 		return hangar.SecretValues{}, nil
 	}
-	rec, _, err := c.readSecrets(ctx, app)
+	rec, _, err := a.read(ctx, app)
 	if err != nil {
 		return hangar.SecretValues{}, err
 	}

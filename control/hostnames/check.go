@@ -1,4 +1,4 @@
-package control
+package hostnames
 
 import (
 	"context"
@@ -18,32 +18,32 @@ type Resolver interface {
 // CheckCertificate implements hangar.CertificateService. A name that cannot be looked up
 // leads nowhere.
 func (s *Certificates) CheckCertificate(ctx context.Context, app hangar.AppName, name hangar.Hostname) (*hangar.CertificateCheck, error) {
-	owner, _, err := s.app(ctx, app, hangar.ActionWrite)
+	owner, _, err := s.tenants.App(ctx, app, hangar.ActionWrite)
 	if err != nil {
 		return nil, err
 	}
-	name, rec, _, err := s.hostname(ctx, owner, name)
+	name, rec, _, err := s.names.find(ctx, owner, name)
 	if err != nil {
 		return nil, err
 	}
-	observed, ok := s.lookUp(ctx, rec.OrgID, name)
+	observed, ok := s.names.lookUp(ctx, rec.OrgID, name)
 	if !ok {
 		return nil, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "The hostnames of the organization are looked up too often; try again in a moment")
 	}
-	if rec, err = s.put(ctx, owner, name, &evidence{observed: observed}, nil, nil); err != nil {
+	if rec, err = s.names.put(ctx, owner, name, &evidence{observed: observed}, nil, nil); err != nil {
 		return nil, err
 	}
-	if rec.ACME && rec.State.ordered() && s.certificates != nil {
-		s.certificates.RetryCertificate(name)
+	if rec.ACME && rec.State.ordered() && s.names.edge != nil {
+		s.names.edge.RetryCertificate(name)
 	}
-	who, err := s.claimant(ctx, owner)
+	who, err := s.names.claimant(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	check := &hangar.CertificateCheck{
-		Certificate: *s.view(name, rec, who), ResolvedA: []netip.Addr{}, ResolvedAAAA: []netip.Addr{}, ResolvedCNAME: []hangar.Hostname{},
+		Certificate: *s.names.view(name, rec, who), ResolvedA: []netip.Addr{}, ResolvedAAAA: []netip.Addr{}, ResolvedCNAME: []hangar.Hostname{},
 		OwnershipTXT: append([]string{}, observed.txt...),
-		Configured:   who.ownDNS(&observed) || who.here(&observed, s.domain()),
+		Configured:   who.ownDNS(&observed) || who.here(&observed, s.names.domain),
 	}
 	check.ResolvedA = append(check.ResolvedA, who.shown(observed.a)...)
 	check.ResolvedAAAA = append(check.ResolvedAAAA, who.shown(observed.aaaa)...)

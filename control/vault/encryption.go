@@ -1,4 +1,4 @@
-package control
+package vault
 
 import (
 	"context"
@@ -9,9 +9,12 @@ import (
 )
 
 // Encryption implements hangar.EncryptionService.
-type Encryption struct{ *Control }
+type Encryption struct{ vault *Vault }
 
 var _ hangar.EncryptionService = (*Encryption)(nil)
+
+// NewEncryption returns the service of the key of a Vault.
+func NewEncryption(v *Vault) *Encryption { return &Encryption{v} }
 
 // rotateTimeout bounds a rotation, which writes every secret of the platform anew.
 const rotateTimeout = 30 * time.Minute
@@ -28,32 +31,32 @@ func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotatio
 	// Half a rotation helps nobody, so it goes on when the caller goes away.
 	ctx, cancel := finish.Within(ctx, rotateTimeout)
 	defer cancel()
-	return e.rotate(ctx)
+	return e.vault.rotate(ctx)
 }
 
-func (c *Control) rotate(ctx context.Context) (hangar.KeyRotation, error) {
-	reseal := []func(context.Context) (int, error){c.vault.Reseal}
-	for _, r := range c.sealed {
+func (v *Vault) rotate(ctx context.Context) (hangar.KeyRotation, error) {
+	reseal := []func(context.Context) (int, error){v.Reseal}
+	for _, r := range v.others {
 		reseal = append(reseal, r.Reseal)
 	}
-	done, err := c.vault.keys.Rotate(ctx, reseal...)
+	done, err := v.keys.Rotate(ctx, reseal...)
 	if err != nil {
 		return hangar.KeyRotation{}, &hangar.Error{
 			Code: hangar.CodeUnavailable, Err: err,
 			Message: "The encryption key was not replaced everywhere, so that the old one is still in use too; try again to go on",
 		}
 	}
-	c.log.Info("encryption key replaced", "key", done.Key, "resealed", done.Resealed, "dropped", done.Dropped)
+	v.log.Info("encryption key replaced", "key", done.Key, "resealed", done.Resealed, "dropped", done.Dropped)
 	return hangar.KeyRotation{Key: done.Key, Resealed: done.Resealed, Dropped: done.Dropped}, nil
 }
 
-// healRotation ends a rotation that a crash has interrupted. Until it can be ended
+// ResumeRotation ends a rotation that a crash has interrupted. Until it can be ended
 // both keys stay in use, so that a failure does no harm.
-func (c *Control) healRotation(ctx context.Context) {
-	if !c.vault.keys.Interrupted() {
+func (v *Vault) ResumeRotation(ctx context.Context) {
+	if !v.keys.Interrupted() {
 		return
 	}
-	if _, err := c.rotate(ctx); err != nil {
-		c.log.Warn("the rotation of the encryption key is not finished yet", keyError, err)
+	if _, err := v.rotate(ctx); err != nil {
+		v.log.Warn("the rotation of the encryption key is not finished yet", keyError, err)
 	}
 }

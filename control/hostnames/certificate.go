@@ -1,4 +1,4 @@
-package control
+package hostnames
 
 import (
 	"context"
@@ -10,13 +10,23 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
 // Certificates implements hangar.CertificateService.
-type Certificates struct{ *Control }
+type Certificates struct {
+	tenants *tenants.Directory
+	names   *Hostnames
+}
 
 var _ hangar.CertificateService = (*Certificates)(nil)
+
+// NewCertificates returns the service of custom Hostnames and their certificates.
+func NewCertificates(names *Hostnames) *Certificates {
+	return &Certificates{tenants: names.tenants, names: names}
+}
 
 // hostnameRecord is a custom Hostname, which one App has, or which was given up.
 type hostnameRecord struct {
@@ -32,7 +42,7 @@ type hostnameRecord struct {
 	CreatedAt time.Time            `json:"created_at"`
 	UpdatedAt time.Time            `json:"updated_at"`
 
-	item state.Item // that the record was read from; set by hostnamesOf
+	item state.Item // that the record was read from; set by of
 }
 
 // customRecord is what is encrypted of an uploaded certificate. It comes, changes and goes
@@ -43,11 +53,11 @@ type customRecord struct {
 }
 
 // hostnameKey begins with the key of the domain that the Hostname is below.
-func hostnameKey(name hangar.Hostname) string { return hostnamesPrefix + turned(string(name)) }
+func hostnameKey(name hangar.Hostname) string { return state.HostnamesPrefix + turned(string(name)) }
 
-// hostnameOf is the Hostname whose record is at a key.
-func hostnameOf(key string) hangar.Hostname {
-	return hangar.Hostname(turned(strings.TrimPrefix(key, hostnamesPrefix)))
+// Name is the Hostname whose record is at a key below state.HostnamesPrefix.
+func Name(key string) hangar.Hostname {
+	return hangar.Hostname(turned(strings.TrimPrefix(key, state.HostnamesPrefix)))
 }
 
 // turned has the labels of a name the other way round.
@@ -57,28 +67,28 @@ func turned(name string) string {
 	return strings.Join(labels, ".")
 }
 
-func certificateKey(name hangar.Hostname) string { return certificatesPrefix + string(name) }
+func certificateKey(name hangar.Hostname) string { return state.CertificatesPrefix + string(name) }
 
 func certificateNotFound(app hangar.AppName, name hangar.Hostname) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonCertificateNotFound, "app %q has no hostname %.100q", app, string(name))
 }
 
-// hostnamesOf returns the records of an App's Hostnames, without those that cannot be read.
-func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppID) (map[hangar.Hostname]hostnameRecord, error) {
-	all, _, err := state.All(ctx, c.store, hostnamesPrefix, false)
+// of returns the records of an App's Hostnames, without those that cannot be read.
+func (h *Hostnames) of(ctx context.Context, app hangar.AppID) (map[hangar.Hostname]hostnameRecord, error) {
+	all, _, err := state.All(ctx, h.store, state.HostnamesPrefix, false)
 	if err != nil {
 		return nil, err
 	}
 	records := map[hangar.Hostname]hostnameRecord{}
 	for _, item := range all {
-		rec, err := decode[hostnameRecord](item)
+		rec, err := state.Decode[hostnameRecord](item)
 		if err != nil {
-			c.log.Error("hostname skipped", keyKey, item.Key, keyError, err)
+			h.log.Error("hostname skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
 		if rec.AppID == app {
 			rec.item = item
-			records[hostnameOf(item.Key)] = rec
+			records[Name(item.Key)] = rec
 		}
 	}
 	return records, nil
@@ -86,21 +96,21 @@ func (c *Control) hostnamesOf(ctx context.Context, app hangar.AppID) (map[hangar
 
 // Certificates implements hangar.CertificateService.
 func (s *Certificates) Certificates(ctx context.Context, app hangar.AppName) ([]*hangar.Certificate, error) {
-	owner, _, err := s.app(ctx, app, hangar.ActionRead)
+	owner, _, err := s.tenants.App(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	records, err := s.hostnamesOf(ctx, owner.ID)
+	records, err := s.names.of(ctx, owner.ID)
 	if err != nil {
-		return nil, stateError(err)
+		return nil, state.HangarError(err)
 	}
-	who, err := s.claimant(ctx, owner)
+	who, err := s.names.claimant(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]*hangar.Certificate, 0, len(records))
 	for name, rec := range records {
-		list = append(list, s.view(name, rec, who))
+		list = append(list, s.names.view(name, rec, who))
 	}
 	slices.SortFunc(list, func(a, b *hangar.Certificate) int { return strings.Compare(string(a.Hostname), string(b.Hostname)) })
 	return list, nil
@@ -108,28 +118,28 @@ func (s *Certificates) Certificates(ctx context.Context, app hangar.AppName) ([]
 
 // Certificate implements hangar.CertificateService.
 func (s *Certificates) Certificate(ctx context.Context, app hangar.AppName, name hangar.Hostname) (*hangar.Certificate, error) {
-	owner, _, err := s.app(ctx, app, hangar.ActionRead)
+	owner, _, err := s.tenants.App(ctx, app, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	name, rec, _, err := s.hostname(ctx, owner, name)
+	name, rec, _, err := s.names.find(ctx, owner, name)
 	if err != nil {
 		return nil, err
 	}
-	return s.show(ctx, owner, name, rec)
+	return s.names.show(ctx, owner, name, rec)
 }
 
-// hostname returns the record of a Hostname of an App, whose ASCII form it returns, too.
-func (s *Certificates) hostname(ctx context.Context, app appRecord, text hangar.Hostname) (hangar.Hostname, hostnameRecord, state.Item, error) {
+// find returns the record of a Hostname of an App, whose ASCII form it returns, too.
+func (h *Hostnames) find(ctx context.Context, app tenants.AppRecord, text hangar.Hostname) (hangar.Hostname, hostnameRecord, state.Item, error) {
 	name, err := hangar.ParseHostname(string(text))
 	if err != nil { // nobody has such a one
 		return text, hostnameRecord{}, state.Item{}, certificateNotFound(app.Name, text)
 	}
-	rec, item, err := read[hostnameRecord](ctx, s.store, hostnameKey(name))
+	rec, item, err := state.Read[hostnameRecord](ctx, h.store, hostnameKey(name))
 	if errors.Is(err, state.ErrNotFound) || err == nil && rec.AppID != app.ID {
 		return name, rec, item, certificateNotFound(app.Name, name)
 	}
-	return name, rec, item, stateError(err)
+	return name, rec, item, state.HangarError(err)
 }
 
 // leads is where the Hostnames of an App have to lead.
@@ -140,13 +150,13 @@ type leads struct {
 	cname   hangar.Hostname
 }
 
-func (s *Certificates) leads(ctx context.Context, app appRecord) (leads, error) {
-	addresses, err := s.addressList(ctx, app.ID)
+func (h *Hostnames) leads(ctx context.Context, app tenants.AppRecord) (leads, error) {
+	list, err := h.addresses.List(ctx, app.ID)
 	if err != nil {
 		return leads{}, err
 	}
 	l := leads{a: []netip.Addr{}, aaaa: []netip.Addr{}}
-	for _, at := range addresses {
+	for _, at := range list {
 		switch at.Kind {
 		case hangar.AddressSharedV4:
 			l.a, l.shared = append(l.a, at.IP), append(l.shared, at.IP)
@@ -157,31 +167,23 @@ func (s *Certificates) leads(ctx context.Context, app appRecord) (leads, error) 
 		case hangar.AddressPrivateV6: // no place for the public
 		}
 	}
-	if domain := s.domain(); domain != "" && !app.Name.Reserved() {
-		l.cname = app.Name.Hostname(domain)
+	if h.domain != "" && !app.Name.Reserved() {
+		l.cname = app.Name.Hostname(h.domain)
 	}
 	return l, nil
 }
 
-// domain is the one below which Apps have names, or empty without an edge.
-func (c *Control) domain() hangar.Hostname {
-	if c.routes == nil {
-		return ""
-	}
-	return c.routes.Domain()
-}
-
-func (s *Certificates) show(ctx context.Context, app appRecord, name hangar.Hostname, rec hostnameRecord) (*hangar.Certificate, error) {
-	who, err := s.claimant(ctx, app)
+func (h *Hostnames) show(ctx context.Context, app tenants.AppRecord, name hangar.Hostname, rec hostnameRecord) (*hangar.Certificate, error) {
+	who, err := h.claimant(ctx, app)
 	if err != nil {
 		return nil, err
 	}
-	return s.view(name, rec, who), nil
+	return h.view(name, rec, who), nil
 }
 
 // view is a Hostname as its owner sees it. Of certificates that are no longer wished, or not
 // yet known to the edge, the edge's answer says too much or nothing.
-func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, who *claimant) *hangar.Certificate {
+func (h *Hostnames) view(name hangar.Hostname, rec hostnameRecord, who *claimant) *hangar.Certificate {
 	v := &hangar.Certificate{
 		Hostname: name, App: rec.App, ACME: rec.ACME, Custom: rec.Custom, CreatedAt: rec.CreatedAt, UpdatedAt: rec.UpdatedAt,
 		Proof: rec.Proof, ProvenAt: rec.ProvenAt, Ownership: who.ownership(name),
@@ -190,8 +192,8 @@ func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, who *claim
 	if !rec.State.served() {
 		v.ClaimEndsAt = rec.CreatedAt.Add(hangar.HostnameClaimLife)
 	}
-	if s.certificates != nil {
-		v.CertificateState = s.certificates.CertificateState(name)
+	if h.edge != nil {
+		v.CertificateState = h.edge.CertificateState(name)
 	}
 	v.Issued = slices.DeleteFunc(v.Issued, func(i hangar.IssuedCertificate) bool {
 		return i.Kind == hangar.CertificateACME && !rec.ACME || i.Kind == hangar.CertificateCustom && !rec.Custom
@@ -212,22 +214,22 @@ func (s *Certificates) view(name hangar.Hostname, rec hostnameRecord, who *claim
 
 // RequestCertificate implements hangar.CertificateService.
 func (s *Certificates) RequestCertificate(ctx context.Context, app hangar.AppName, name hangar.Hostname) (*hangar.Certificate, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+	if _, _, err := s.tenants.App(ctx, app, hangar.ActionWrite); err != nil {
 		return nil, err
 	}
-	name, err := s.acceptable(name)
+	name, err := s.names.acceptable(name)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case s.certificates == nil || !s.certificates.ACME():
+	case s.names.edge == nil || !s.names.edge.ACME():
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, "",
 			"Certificates cannot be requested on this server, whose daemon runs with --acme off; upload one")
 	case name.Wildcard():
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnsupported,
 			"invalid hostname: a certificate for %q takes a validation by DNS, which is not offered; upload one", string(name))
 	}
-	return s.want(ctx, app, name, func(rec *hostnameRecord) bool {
+	return s.names.want(ctx, app, name, func(rec *hostnameRecord) bool {
 		before := rec.ACME
 		rec.ACME = true
 		return !before
@@ -236,32 +238,32 @@ func (s *Certificates) RequestCertificate(ctx context.Context, app hangar.AppNam
 
 // UploadCertificate implements hangar.CertificateService.
 func (s *Certificates) UploadCertificate(ctx context.Context, app hangar.AppName, name hangar.Hostname, in hangar.CertificateUpload) (*hangar.Certificate, error) {
-	if _, _, err := s.app(ctx, app, hangar.ActionWrite); err != nil {
+	if _, _, err := s.tenants.App(ctx, app, hangar.ActionWrite); err != nil {
 		return nil, err
 	}
-	name, err := s.acceptable(name)
+	name, err := s.names.acceptable(name)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.Check(name, s.now()); err != nil {
+	if _, err := in.Check(name, s.names.now()); err != nil {
 		return nil, err
 	}
-	return s.want(ctx, app, name, func(rec *hostnameRecord) bool {
+	return s.names.want(ctx, app, name, func(rec *hostnameRecord) bool {
 		rec.Custom = true
 		return true
 	}, &customRecord{in.Fullchain, in.PrivateKey})
 }
 
 // acceptable is the ASCII form of a name that an App may have.
-func (s *Certificates) acceptable(text hangar.Hostname) (hangar.Hostname, error) {
+func (h *Hostnames) acceptable(text hangar.Hostname) (hangar.Hostname, error) {
 	name, err := hangar.ParseHostname(string(text))
 	if err != nil {
 		return "", err
 	}
-	if slices.Contains(s.doors, name) {
+	if slices.Contains(h.doors, name) {
 		return "", hangar.Errorf(hangar.CodeInvalid, "", "invalid hostname: %q is a name of the platform itself", string(name))
 	}
-	if domain := s.domain(); domain != "" && (name == domain || name.Below(domain)) {
+	if h.domain != "" && (name == h.domain || name.Below(h.domain)) {
 		return "", hangar.Errorf(hangar.CodeInvalid, "", "invalid hostname: %q is a name of the platform itself, below which every app has its own", string(name))
 	}
 	if why := name.Unclaimable(); why != "" {
@@ -272,47 +274,47 @@ func (s *Certificates) acceptable(text hangar.Hostname) (hangar.Hostname, error)
 
 // want gives an App a Hostname, as far as anything proves that it may have it, and makes the
 // change that the caller wants.
-func (s *Certificates) want(
+func (h *Hostnames) want(
 	ctx context.Context, app hangar.AppName, name hangar.Hostname, change func(*hostnameRecord) bool, upload *customRecord,
 ) (*hangar.Certificate, error) {
-	owner, _, err := s.app(ctx, app, hangar.ActionWrite)
+	owner, _, err := h.tenants.App(ctx, app, hangar.ActionWrite)
 	if err != nil {
 		return nil, err
 	}
-	p, err := principal(ctx)
+	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e := &evidence{vouched: p.Admin || s.trustNames, trusted: s.trustedUpload(upload, name)}
+	e := &evidence{vouched: p.Admin || h.trust, trusted: h.trustedUpload(upload, name)}
 	if !e.vouched {
-		e.observed, _ = s.lookUp(ctx, owner.OrgID, name) // one that has to wait is looked up later
+		e.observed, _ = h.lookUp(ctx, owner.OrgID, name) // one that has to wait is looked up later
 	}
-	rec, err := s.put(ctx, owner, name, e, change, upload)
+	rec, err := h.put(ctx, owner, name, e, change, upload)
 	if err != nil {
 		return nil, err
 	}
-	return s.show(ctx, owner, name, rec)
+	return h.show(ctx, owner, name, rec)
 }
 
 // put changes the record of a Hostname of an App, or makes one, by what speaks for it and by
 // change, which reports whether it did, and stores an uploaded certificate with it if there is
 // one. Without a change nothing new is made. The caller has checked that the App is its own.
-func (s *Certificates) put(
-	ctx context.Context, app appRecord, name hangar.Hostname, e *evidence, change func(*hostnameRecord) bool, upload *customRecord,
+func (h *Hostnames) put(
+	ctx context.Context, app tenants.AppRecord, name hangar.Hostname, e *evidence, change func(*hostnameRecord) bool, upload *customRecord,
 ) (hostnameRecord, error) {
 	for {
-		owner, item, err := s.anyApp(ctx, app.Name)
+		owner, item, err := h.tenants.AnyApp(ctx, app.Name)
 		if err != nil {
 			return hostnameRecord{}, err
 		}
 		if owner.ID != app.ID || owner.Deleting {
 			return hostnameRecord{}, hangar.AppNotFound()
 		}
-		who, err := s.claimant(ctx, owner)
+		who, err := h.claimant(ctx, owner)
 		if err != nil {
 			return hostnameRecord{}, err
 		}
-		c, err := s.claimHostname(ctx, who, name, e)
+		c, err := h.claim(ctx, who, name, e)
 		if err == nil && c.fresh && change == nil { // it is another App's, or gone
 			return hostnameRecord{}, certificateNotFound(app.Name, name)
 		}
@@ -320,17 +322,17 @@ func (s *Certificates) put(
 			continue
 		}
 		if err != nil {
-			return hostnameRecord{}, stateError(err)
+			return hostnameRecord{}, state.HangarError(err)
 		}
 		if change != nil && change(&c.rec) {
-			c.rec.UpdatedAt, c.changed = s.now().UTC().Truncate(time.Second), true
+			c.rec.UpdatedAt, c.changed = h.now().UTC().Truncate(time.Second), true
 		}
 		if !c.changed {
 			return c.rec, nil
 		}
 		if c.fresh {
-			if err := s.chargeHostname(ctx, owner, &c); err != nil {
-				return hostnameRecord{}, stateError(err)
+			if err := h.charge(ctx, owner, &c); err != nil {
+				return hostnameRecord{}, state.HangarError(err)
 			}
 		}
 		if c.fresh && upload == nil {
@@ -338,38 +340,38 @@ func (s *Certificates) put(
 		}
 		// The App must not be destroyed meanwhile, or the record would stay.
 		c.txn.If = append(c.txn.If, state.Unchanged(item))
-		revision, err := s.writeHostname(ctx, name, c.rec, c.txn, upload)
+		revision, err := h.write(ctx, name, c.rec, c.txn, upload)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return hostnameRecord{}, stateError(err)
+			return hostnameRecord{}, state.HangarError(err)
 		}
 		if c.rec.State.served() {
-			s.awaitRoute(ctx, owner.ID, revision)
+			h.addresses.AwaitRoute(ctx, owner.ID, revision)
 		}
 		return c.rec, nil
 	}
 }
 
-// writeHostname stores the record of one Hostname, and an uploaded certificate if there is one.
-func (s *Certificates) writeHostname(ctx context.Context, name hangar.Hostname, rec hostnameRecord, txn state.Txn, upload *customRecord) (revision state.Revision, err error) {
-	put, err := write(hostnameKey(name), rec)
+// write stores the record of one Hostname, and an uploaded certificate if there is one.
+func (h *Hostnames) write(ctx context.Context, name hangar.Hostname, rec hostnameRecord, txn state.Txn, upload *customRecord) (revision state.Revision, err error) {
+	put, err := state.Write(hostnameKey(name), rec)
 	if err != nil {
 		return 0, err
 	}
 	txn.Then = append(txn.Then, put)
 	if upload == nil {
-		return s.store.Txn(ctx, txn)
+		return h.store.Txn(ctx, txn)
 	}
-	err = s.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
-		put, err := sealed(keys, certificateKey(name), upload)
+	err = h.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		put, err := vault.Sealed(keys, certificateKey(name), upload)
 		return state.Txn{If: txn.If, Then: append(txn.Then, put)}, err
 	})
 	if err != nil {
 		return 0, err
 	}
-	item, err := s.store.Get(ctx, put.Key)
+	item, err := h.store.Get(ctx, put.Key)
 	return item.Revision, err
 }
 
@@ -378,11 +380,11 @@ func (s *Certificates) RemoveCertificate(
 	ctx context.Context, app hangar.AppName, name hangar.Hostname, kind hangar.CertificateKind,
 ) (*hangar.Certificate, error) {
 	for {
-		owner, _, err := s.app(ctx, app, hangar.ActionWrite)
+		owner, _, err := s.tenants.App(ctx, app, hangar.ActionWrite)
 		if err != nil {
 			return nil, err
 		}
-		name, rec, item, err := s.hostname(ctx, owner, name)
+		name, rec, item, err := s.names.find(ctx, owner, name)
 		if err != nil {
 			return nil, err
 		}
@@ -400,8 +402,8 @@ func (s *Certificates) RemoveCertificate(
 		left := kind != ""
 		var freed hangar.Quotas
 		if left {
-			rec.UpdatedAt = s.now().UTC().Truncate(time.Second)
-			put, err := write(item.Key, rec)
+			rec.UpdatedAt = s.names.now().UTC().Truncate(time.Second)
+			put, err := state.Write(item.Key, rec)
 			if err != nil {
 				return nil, err
 			}
@@ -410,43 +412,43 @@ func (s *Certificates) RemoveCertificate(
 				txn.Then = append(txn.Then, state.Delete(certificateKey(name)))
 			}
 		} else {
-			_, freed = rec.counted()
-			if txn.Then, err = s.releaseHostname(ctx, name, rec); err != nil {
-				return nil, stateError(err)
+			_, freed = rec.Counted()
+			if txn.Then, err = s.names.release(ctx, name, rec); err != nil {
+				return nil, state.HangarError(err)
 			}
 		}
-		revision, err := s.ledger.giveBack(ctx, rec.OrgID, freed, txn)
+		revision, err := s.names.ledger.GiveBack(ctx, rec.OrgID, freed, txn)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return nil, stateError(err)
+			return nil, state.HangarError(err)
 		}
 		if rec.State.served() { // the route is another one
-			s.awaitRoute(ctx, owner.ID, revision)
+			s.names.addresses.AwaitRoute(ctx, owner.ID, revision)
 		}
 		if !left {
 			return nil, nil //nolint:nilnil // as the interface says
 		}
-		return s.show(ctx, owner, name, rec)
+		return s.names.show(ctx, owner, name, rec)
 	}
 }
 
-// forgetHostnames removes all Hostnames of an App that is marked, with their certificates.
-func (c *Control) forgetHostnames(ctx context.Context, app hangar.AppID, marked state.Item) error {
-	records, err := c.hostnamesOf(ctx, app)
+// Forget removes all Hostnames of an App that is marked, with their certificates.
+func (h *Hostnames) Forget(ctx context.Context, app hangar.AppID, marked state.Item) error {
+	records, err := h.of(ctx, app)
 	if err != nil {
 		return err
 	}
 	for name, rec := range records {
-		released, err := c.releaseHostname(ctx, name, rec)
+		released, err := h.release(ctx, name, rec)
 		if err != nil {
 			return err
 		}
 		// Another App may have got it meanwhile.
-		org, counts := rec.counted()
+		org, counts := rec.Counted()
 		txn := state.Txn{If: []state.Compare{state.Unchanged(marked), state.Unchanged(rec.item)}, Then: released}
-		if _, err := c.ledger.giveBack(ctx, org, counts, txn); err != nil {
+		if _, err := h.ledger.GiveBack(ctx, org, counts, txn); err != nil {
 			return err
 		}
 	}

@@ -1,15 +1,16 @@
-package control
+package vault
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"log/slog"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
+
+const archivePasswordKey = state.ArchivePrefix + "password"
 
 // archivePasswordSize is in bytes.
 const archivePasswordSize = 32
@@ -17,11 +18,11 @@ const archivePasswordSize = 32
 // ArchivePassword has the password of the archive of snapshots. All servers that share
 // a state share it. It is made once and encrypted like a secret: without the keyset of
 // the servers nobody reads a snapshot.
-type ArchivePassword struct{ vault *vault }
+type ArchivePassword struct{ vault *Vault }
 
-// NewArchivePassword returns the password of the archive that belongs to a state.
-func NewArchivePassword(store state.Store, keys *keyset.Keyset, log *slog.Logger) *ArchivePassword {
-	return &ArchivePassword{&vault{store: store, keys: keys, log: log}}
+// NewArchivePassword returns the password of the archive that belongs to the state of a Vault.
+func NewArchivePassword(v *Vault) *ArchivePassword {
+	return &ArchivePassword{v}
 }
 
 // Password returns the password, and makes it the first time that anybody asks. It
@@ -29,19 +30,19 @@ func NewArchivePassword(store state.Store, keys *keyset.Keyset, log *slog.Logger
 func (a *ArchivePassword) Password(ctx context.Context) ([]byte, error) {
 	for {
 		var password []byte
-		err := a.vault.get(ctx, archivePasswordKey, &password)
+		err := a.vault.Get(ctx, archivePasswordKey, &password)
 		if !errors.Is(err, state.ErrNotFound) {
-			return password, stateError(err)
+			return password, state.HangarError(err)
 		}
-		err = a.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		err = a.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			fresh := make([]byte, archivePasswordSize)
 			_, _ = rand.Read(fresh) // never fails: crypto/rand.Read aborts the program instead
-			put, err := sealed(keys, archivePasswordKey, fresh)
+			put, err := Sealed(keys, archivePasswordKey, fresh)
 			return state.Txn{If: []state.Compare{state.Absent(archivePasswordKey)}, Then: []state.Op{put}}, err
 		})
 		// Whoever was first, the one that is there now is everybody's.
 		if err != nil && !errors.Is(err, state.ErrConflict) {
-			return nil, &hangar.Error{Code: hangar.CodeOf(stateError(err)), Message: "The password of the archive of snapshots cannot be stored", Err: err}
+			return nil, &hangar.Error{Code: hangar.CodeOf(state.HangarError(err)), Message: "The password of the archive of snapshots cannot be stored", Err: err}
 		}
 	}
 }

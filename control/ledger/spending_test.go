@@ -1,4 +1,4 @@
-package control
+package ledger
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // counting counts the transactions that a state gets, and lets each wait.
@@ -32,16 +33,16 @@ func (c *counting) Txn(ctx context.Context, txn state.Txn) (state.Revision, erro
 
 const spender = hangar.OrgID("org_spender")
 
-func newSpending(t *testing.T, limits hangar.Quotas) (*ledger, *counting, *orgRecord) {
+func newSpending(t *testing.T, limits hangar.Quotas) (*Ledger, *counting, *tenants.OrgRecord) {
 	t.Helper()
 	store := &counting{Store: state.NewMemory(), gate: make(chan struct{}, 1000)}
-	l := newLedger(store)
-	l.defaults.Store(&QuotaDefaults{Org: limits})
-	return l, store, &orgRecord{Org: hangar.Org{ID: spender, Slug: "spender"}}
+	l := New(store)
+	l.SetDefaults(Defaults{Org: limits})
+	return l, store, &tenants.OrgRecord{Org: hangar.Org{ID: spender, Slug: "spender"}}
 }
 
 // queue waits until so many wait behind the one that is being made.
-func (l *ledger) queue(n int) {
+func (l *Ledger) queue(n int) {
 	for {
 		l.mu.Lock()
 		waiting := len(l.queues[spender])
@@ -65,7 +66,7 @@ func TestSpendTogether(t *testing.T) {
 	results := make([]error, 20)
 	var all sync.WaitGroup
 	spend := func(n int, txn state.Txn) {
-		all.Go(func() { _, results[n] = l.spendFor(t.Context(), org, one, txn) })
+		all.Go(func() { _, results[n] = l.SpendFor(t.Context(), org, one, txn) })
 	}
 	spend(0, app(0))
 	for store.begun.Load() == 0 {
@@ -109,7 +110,7 @@ func TestSpendTogether(t *testing.T) {
 		t.Errorf("used %v", used)
 	}
 	for range 14 {
-		if _, err := l.giveBack(t.Context(), spender, one, state.Txn{}); err != nil {
+		if _, err := l.GiveBack(t.Context(), spender, one, state.Txn{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,9 +119,9 @@ func TestSpendTogether(t *testing.T) {
 	}
 }
 
-func (l *ledger) used(t *testing.T) hangar.Quotas {
+func (l *Ledger) used(t *testing.T) hangar.Quotas {
 	t.Helper()
-	used, _, err := l.usage(t.Context(), spender)
+	used, _, err := l.Usage(t.Context(), spender)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestSpendIsWithdrawn(t *testing.T) {
 	spend := func(ctx context.Context, n int) <-chan error {
 		result := make(chan error, 1)
 		go func() {
-			_, err := l.spendFor(ctx, org, one, app(n))
+			_, err := l.SpendFor(ctx, org, one, app(n))
 			result <- err
 		}()
 		return result
@@ -168,7 +169,7 @@ func TestSpendBesideAnother(t *testing.T) {
 	l, store, org := newSpending(t, nil)
 	result := make(chan error, 1)
 	go func() {
-		_, err := l.spendFor(t.Context(), org, hangar.Quotas{hangar.QuotaApps: 1}, app(0))
+		_, err := l.SpendFor(t.Context(), org, hangar.Quotas{hangar.QuotaApps: 1}, app(0))
 		result <- err
 	}()
 	for store.begun.Load() == 0 {
@@ -177,7 +178,7 @@ func TestSpendBesideAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(usageKey(spender), other)}}); err != nil {
+	if _, err := store.Store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(state.UsageKey(spender), other)}}); err != nil {
 		t.Fatal(err)
 	}
 	store.gate <- struct{}{}

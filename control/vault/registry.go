@@ -1,4 +1,4 @@
-package control
+package vault
 
 import (
 	"context"
@@ -23,12 +23,22 @@ func (r loginRecord) view(registry string) hangar.RegistryCredential {
 	return hangar.RegistryCredential{Registry: registry, Username: r.Username, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
 }
 
-func credentialKey(registry string) string { return credentialsPrefix + registry }
+func credentialKey(registry string) string { return state.CredentialsPrefix + registry }
 
 // Registries implements hangar.RegistryService.
-type Registries struct{ *Control }
+type Registries struct {
+	store state.Store
+	vault *Vault
+	now   func() time.Time
+	log   *slog.Logger
+}
 
 var _ hangar.RegistryService = (*Registries)(nil)
+
+// NewRegistries returns the service of the credentials that are in a Vault.
+func NewRegistries(v *Vault, now func() time.Time) *Registries {
+	return &Registries{store: v.store, vault: v, now: now, log: v.log}
+}
 
 // admin lets nobody else pass: what hosts pull with is everybody's.
 func (r *Registries) admin(ctx context.Context) error {
@@ -54,19 +64,15 @@ func (r *Registries) RegistryCredentials(ctx context.Context) ([]hangar.Registry
 		return nil, err
 	}
 	list := []hangar.RegistryCredential{}
-	err := r.vault.keys.Use(func(keys keyset.Keys) error {
-		items, _, err := state.All(ctx, r.store, credentialsPrefix, false)
-		for _, item := range items {
-			var rec loginRecord
-			if err := unseal(keys, item, &rec); err != nil {
-				r.log.Error("credential skipped", keyKey, item.Key, keyError, err)
-				continue
-			}
-			list = append(list, rec.view(item.Key[len(credentialsPrefix):]))
+	err := r.vault.Each(ctx, state.CredentialsPrefix, func(item state.Item, open func(value any) error) {
+		var rec loginRecord
+		if err := open(&rec); err != nil {
+			r.log.Error("credential skipped", keyKey, item.Key, keyError, err)
+			return
 		}
-		return stateError(err)
+		list = append(list, rec.view(item.Key[len(state.CredentialsPrefix):]))
 	})
-	return list, err
+	return list, state.HangarError(err)
 }
 
 // RegistryCredential implements hangar.RegistryService.
@@ -76,7 +82,7 @@ func (r *Registries) RegistryCredential(ctx context.Context, registry string) (h
 		return hangar.RegistryCredential{}, err
 	}
 	var rec loginRecord
-	if err := r.vault.get(ctx, credentialKey(name), &rec); err != nil {
+	if err := r.vault.Get(ctx, credentialKey(name), &rec); err != nil {
 		return hangar.RegistryCredential{}, credentialError(name, err)
 	}
 	return rec.view(name), nil
@@ -86,7 +92,7 @@ func credentialError(registry string, err error) error {
 	if errors.Is(err, state.ErrNotFound) {
 		return hangar.Errorf(hangar.CodeNotFound, "", "there is no credential for registry %s", registry)
 	}
-	return stateError(err)
+	return state.HangarError(err)
 }
 
 // SetRegistryCredential implements hangar.RegistryService.
@@ -107,21 +113,21 @@ func (r *Registries) SetRegistryCredential(ctx context.Context, registry string,
 			cond = state.Unchanged(item)
 			var before loginRecord
 			// One that cannot be read any more is replaced: that is how it is mended.
-			if err := r.vault.get(ctx, key, &before); err == nil {
+			if err := r.vault.Get(ctx, key, &before); err == nil {
 				next.CreatedAt = before.CreatedAt
 			}
 		} else if !errors.Is(err, state.ErrNotFound) {
-			return hangar.RegistryCredential{}, stateError(err)
+			return hangar.RegistryCredential{}, state.HangarError(err)
 		}
-		err = r.vault.put(ctx, func(keys keyset.Keys) (state.Txn, error) {
-			put, err := sealed(keys, key, next)
+		err = r.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := Sealed(keys, key, next)
 			return state.Txn{If: []state.Compare{cond}, Then: []state.Op{put}}, err
 		})
 		if err == nil {
 			return next.view(name), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return hangar.RegistryCredential{}, stateError(err)
+			return hangar.RegistryCredential{}, state.HangarError(err)
 		}
 	}
 }
@@ -139,25 +145,25 @@ func (r *Registries) DeleteRegistryCredential(ctx context.Context, registry stri
 		}
 		_, err = r.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}})
 		if !errors.Is(err, state.ErrConflict) {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 	}
 }
 
 // Logins is what the hosts of this process sign in at registries with.
-type Logins struct{ vault *vault }
+type Logins struct{ vault *Vault }
 
-// NewLogins returns the Logins of a state. On a store that NewMirror made, they are
+// NewLogins returns the Logins that are in a Vault. On a mirror, they are
 // known while the state cannot be reached, so that a pull does not need it.
-func NewLogins(store state.Store, keys *keyset.Keyset, log *slog.Logger) *Logins {
-	return &Logins{&vault{store: store, keys: keys, log: log}}
+func NewLogins(v *Vault) *Logins {
+	return &Logins{v}
 }
 
 // Credentials returns how to sign in at a registry, as an ImageRef names it. If that
 // cannot be found out, the pull is tried without, and fails with the registry's words.
 func (l *Logins) Credentials(ctx context.Context, registry string) (user, password string, ok bool) {
 	var rec loginRecord
-	err := l.vault.get(ctx, credentialKey(registry), &rec)
+	err := l.vault.Get(ctx, credentialKey(registry), &rec)
 	if err != nil && !errors.Is(err, state.ErrNotFound) {
 		l.vault.log.ErrorContext(ctx, "credential is not usable", keyKey, credentialKey(registry), keyError, err)
 	}

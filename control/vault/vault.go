@@ -1,4 +1,16 @@
-package control
+// Package vault keeps in the state what only the keys of these servers open, and offers what is
+// there: the secrets and secret keys of Apps, credentials for registries, the password of the
+// archive of snapshots.
+//
+// Promises. What is stored is encrypted and bound to its key in the state. Nothing that was
+// encrypted with an old key is stored after the key was rotated; see Vault. The secrets of an
+// App are one record: a version is all or nothing.
+//
+// Concurrency. All is safe for concurrent use, also by several processes that share a state and
+// the keys.
+//
+// It does not hand secrets to Machines: control does, which asks AppSecrets.
+package vault
 
 import (
 	"context"
@@ -14,16 +26,25 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// vault keeps records in the state that only the keys of this server open.
+// Vault keeps records in the state that only the keys of this server open.
 //
 // One of them, the seal, is written before any other and says which keys those are.
 // Every write compares it, and a rotation of the key rewrites it first: so nothing
 // that was encrypted with an old key is stored after everything else was encrypted
 // anew, however long it was on its way.
-type vault struct {
-	store state.Store
-	keys  *keyset.Keyset
-	log   *slog.Logger
+type Vault struct {
+	store  state.Store
+	keys   *keyset.Keyset
+	others []hangar.Resealer
+	log    *slog.Logger
+}
+
+var _ oidc.Vault = (*Vault)(nil)
+
+// New returns the Vault of a state. others hold what else keys have encrypted: a rotation
+// encrypts that anew, too.
+func New(store state.Store, keys *keyset.Keyset, log *slog.Logger, others ...hangar.Resealer) *Vault {
+	return &Vault{store: store, keys: keys, others: others, log: log}
 }
 
 // sealedRecord is a record of the vault. It is bound to its key and to Of.
@@ -38,20 +59,20 @@ const sealText = "hangar"
 // HasSealed reports whether a state holds what only the keys that it was encrypted
 // with open.
 func HasSealed(ctx context.Context, store state.Store) (bool, error) {
-	_, err := store.Get(ctx, sealKey)
+	_, err := store.Get(ctx, state.SealKey)
 	if errors.Is(err, state.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil, stateError(err)
+	return err == nil, state.HangarError(err)
 }
 
 // ForgetSealed removes everything encrypted from a state, for a server whose keys are
 // lost for ever. The seal goes last, so that it may be repeated.
 func ForgetSealed(ctx context.Context, store state.Store) error {
-	for _, prefix := range []string{credentialsPrefix, secretsPrefix, certificatesPrefix, oidc.Prefix, archivePrefix, sealKey} {
+	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.SealKey} {
 		items, _, err := state.All(ctx, store, prefix, true)
 		if err != nil {
-			return stateError(err)
+			return state.HangarError(err)
 		}
 		for batch := range slices.Chunk(items, state.MaxTxnOps) {
 			var txn state.Txn
@@ -59,15 +80,15 @@ func ForgetSealed(ctx context.Context, store state.Store) error {
 				txn.Then = append(txn.Then, state.Delete(item.Key))
 			}
 			if _, err := store.Txn(ctx, txn); err != nil {
-				return stateError(err)
+				return state.HangarError(err)
 			}
 		}
 	}
 	return nil
 }
 
-// check answers an error if the state was encrypted with other keys.
-func (v *vault) check(ctx context.Context) error {
+// Check answers CodeInternal if the state was encrypted with other keys.
+func (v *Vault) Check(ctx context.Context) error {
 	return v.keys.Use(func(keys keyset.Keys) error {
 		_, err := v.seal(ctx, keys)
 		if errors.Is(err, state.ErrNotFound) {
@@ -79,8 +100,8 @@ func (v *vault) check(ctx context.Context) error {
 
 // seal reads the seal. It returns state.ErrNotFound, and an error if the keys are
 // not those of the state.
-func (v *vault) seal(ctx context.Context, keys keyset.Keys) (state.Item, error) {
-	item, err := v.store.Get(ctx, sealKey)
+func (v *Vault) seal(ctx context.Context, keys keyset.Keys) (state.Item, error) {
+	item, err := v.store.Get(ctx, state.SealKey)
 	if err != nil {
 		return item, err
 	}
@@ -96,26 +117,26 @@ func (v *vault) seal(ctx context.Context, keys keyset.Keys) (state.Item, error) 
 
 // fence returns what must hold when something is stored, and makes the seal if
 // there is none.
-func (v *vault) fence(ctx context.Context, keys keyset.Keys) (state.Compare, error) {
+func (v *Vault) fence(ctx context.Context, keys keyset.Keys) (state.Compare, error) {
 	for {
 		item, err := v.seal(ctx, keys)
 		if !errors.Is(err, state.ErrNotFound) {
 			return state.Unchanged(item), err
 		}
-		put, err := sealed(keys, sealKey, sealText)
+		put, err := Sealed(keys, state.SealKey, sealText)
 		if err != nil {
 			return state.Compare{}, err
 		}
-		_, err = v.store.Txn(ctx, state.Txn{If: []state.Compare{state.Absent(sealKey)}, Then: []state.Op{put}})
+		_, err = v.store.Txn(ctx, state.Txn{If: []state.Compare{state.Absent(state.SealKey)}, Then: []state.Op{put}})
 		if err != nil && !errors.Is(err, state.ErrConflict) {
 			return state.Compare{}, err
 		}
 	}
 }
 
-// put runs the transaction that build makes. It returns state.ErrConflict also when
+// Txn runs the transaction that build makes. It returns state.ErrConflict also when
 // the key was rotated meanwhile.
-func (v *vault) put(ctx context.Context, build func(keys keyset.Keys) (state.Txn, error)) error {
+func (v *Vault) Txn(ctx context.Context, build func(keys keyset.Keys) (state.Txn, error)) error {
 	return v.keys.Use(func(keys keyset.Keys) error {
 		fence, err := v.fence(ctx, keys)
 		if err != nil {
@@ -131,8 +152,8 @@ func (v *vault) put(ctx context.Context, build func(keys keyset.Keys) (state.Txn
 	})
 }
 
-// get reads a record, or returns state.ErrNotFound.
-func (v *vault) get(ctx context.Context, key string, value any) error {
+// Get reads a record, or returns state.ErrNotFound.
+func (v *Vault) Get(ctx context.Context, key string, value any) error {
 	return v.keys.Use(func(keys keyset.Keys) error {
 		item, err := v.store.Get(ctx, key)
 		if err == nil {
@@ -142,8 +163,20 @@ func (v *vault) get(ctx context.Context, key string, value any) error {
 	})
 }
 
-// sealed returns the operation that stores a value.
-func sealed(keys keyset.Keys, key string, value any, of ...string) (state.Op, error) {
+// Each decodes the records below a prefix in turn: do calls open for each that it wants to read,
+// which decodes what Sealed has encoded.
+func (v *Vault) Each(ctx context.Context, prefix string, do func(item state.Item, open func(value any) error)) error {
+	return v.keys.Use(func(keys keyset.Keys) error {
+		items, _, err := state.All(ctx, v.store, prefix, false)
+		for _, item := range items {
+			do(item, func(value any) error { return unseal(keys, item, value) })
+		}
+		return err
+	})
+}
+
+// Sealed returns the operation that stores a value. It is bound to its key and to what it is of, which may be anything.
+func Sealed(keys keyset.Keys, key string, value any, of ...string) (state.Op, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {
 		return state.Op{}, fmt.Errorf("encode record %s: %w", key, err)
@@ -156,14 +189,14 @@ func sealedBytes(keys keyset.Keys, key string, plain []byte, of []string) (state
 	if err != nil {
 		return state.Op{}, fmt.Errorf("encrypt record %s: %w", key, err)
 	}
-	return write(key, sealedRecord{Of: of, Sealed: b})
+	return state.Write(key, sealedRecord{Of: of, Sealed: b})
 }
 
 func labelOf(key string, of []string) []string { return append([]string{"state", key}, of...) }
 
-// unseal decodes what sealed has encoded.
+// unseal decodes what Sealed has encoded.
 func unseal(keys keyset.Keys, item state.Item, value any) error {
-	rec, err := decode[sealedRecord](item)
+	rec, err := state.Decode[sealedRecord](item)
 	if err != nil {
 		return err
 	}
@@ -182,28 +215,28 @@ func unseal(keys keyset.Keys, item state.Item, value any) error {
 
 // Reseal implements hangar.Resealer. What cannot be read with any key stays as it
 // is and is logged.
-func (v *vault) Reseal(ctx context.Context) (int, error) {
-	// The seal first, see vault.
-	item, err := v.store.Get(ctx, sealKey)
+func (v *Vault) Reseal(ctx context.Context) (int, error) {
+	// The seal first, see Vault.
+	item, err := v.store.Get(ctx, state.SealKey)
 	if errors.Is(err, state.ErrNotFound) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, stateError(err)
+		return 0, state.HangarError(err)
 	}
 	resealed, err := v.resealItem(ctx, item)
 	if err != nil {
-		return 0, stateError(err)
+		return 0, state.HangarError(err)
 	}
-	for _, prefix := range []string{credentialsPrefix, secretsPrefix, certificatesPrefix, oidc.Prefix, archivePrefix} {
+	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix} {
 		items, _, err := state.All(ctx, v.store, prefix, false)
 		if err != nil {
-			return resealed, stateError(err)
+			return resealed, state.HangarError(err)
 		}
 		for _, item := range items {
 			n, err := v.resealItem(ctx, item)
 			if err != nil {
-				return resealed, stateError(err)
+				return resealed, state.HangarError(err)
 			}
 			resealed += n
 		}
@@ -212,10 +245,10 @@ func (v *vault) Reseal(ctx context.Context) (int, error) {
 }
 
 // resealItem encrypts one record anew, as it is when nobody changes it meanwhile.
-func (v *vault) resealItem(ctx context.Context, item state.Item) (n int, err error) {
+func (v *Vault) resealItem(ctx context.Context, item state.Item) (n int, err error) {
 	for {
 		err := v.keys.Use(func(keys keyset.Keys) error {
-			rec, err := decode[sealedRecord](item)
+			rec, err := state.Decode[sealedRecord](item)
 			if err == nil && keys.Current(rec.Sealed) {
 				return nil
 			}
@@ -247,4 +280,24 @@ func (v *vault) resealItem(ctx context.Context, item state.Item) (n int, err err
 			return 0, err
 		}
 	}
+}
+
+// Open implements oidc.Vault.
+func (v *Vault) Open(item state.Item) (plain []byte, err error) {
+	err = v.keys.Use(func(keys keyset.Keys) error {
+		rec, err := state.Decode[sealedRecord](item)
+		if err == nil {
+			plain, err = keys.Open(rec.Sealed, labelOf(item.Key, rec.Of)...)
+		}
+		return err
+	})
+	return plain, err
+}
+
+// Put implements oidc.Vault.
+func (v *Vault) Put(ctx context.Context, key string, plain []byte, unchanged state.Compare) error {
+	return v.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		put, err := sealedBytes(keys, key, plain, nil)
+		return state.Txn{If: []state.Compare{unchanged}, Then: []state.Op{put}}, err
+	})
 }

@@ -1,4 +1,4 @@
-package control
+package hostnames
 
 import (
 	"cmp"
@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // claimState is how sure it is that an App may have a Hostname; see ADR 0033.
@@ -125,7 +127,7 @@ type observation struct {
 
 // claimant is who wants a Hostname.
 type claimant struct {
-	app   appRecord
+	app   tenants.AppRecord
 	leads leads
 }
 
@@ -179,14 +181,14 @@ func (c *claimant) weigh(name hangar.Hostname, e *evidence, r rivals, domain han
 }
 
 // claimant returns who wants Hostnames for an App.
-func (c *Control) claimant(ctx context.Context, app appRecord) (*claimant, error) {
-	l, err := c.Certificates().leads(ctx, app)
+func (h *Hostnames) claimant(ctx context.Context, app tenants.AppRecord) (*claimant, error) {
+	l, err := h.leads(ctx, app)
 	return &claimant{app, l}, err
 }
 
 // trustedUpload reports whether an authority that the server trusts has signed a certificate.
 // Who has its key had to prove the Hostname to that authority.
-func (c *Control) trustedUpload(up *customRecord, name hangar.Hostname) bool {
+func (h *Hostnames) trustedUpload(up *customRecord, name hangar.Hostname) bool {
 	if up == nil {
 		return false
 	}
@@ -213,13 +215,13 @@ func (c *Control) trustedUpload(up *customRecord, name hangar.Hostname) bool {
 	} else if leaf.VerifyHostname(string(name)) != nil {
 		return false
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: c.roots, Intermediates: others, CurrentTime: c.now()})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: h.roots, Intermediates: others, CurrentTime: h.now()})
 	return err == nil
 }
 
-// observeHostname looks a Hostname up. Of a wildcard it looks up a name below it that nobody can have
+// observe looks a Hostname up. Of a wildcard it looks up a name below it that nobody can have
 // known before.
-func (c *Control) observeHostname(ctx context.Context, name hangar.Hostname) observation {
+func (h *Hostnames) observe(ctx context.Context, name hangar.Hostname) observation {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	host := string(name) + "."
@@ -233,15 +235,15 @@ func (c *Control) observeHostname(ctx context.Context, name hangar.Hostname) obs
 		canonical string
 	)
 	group.Go(func() error {
-		addresses, _ = c.resolver.LookupNetIP(ctx, "ip", host) // what fails leads nowhere
+		addresses, _ = h.resolver.LookupNetIP(ctx, "ip", host) // what fails leads nowhere
 		return nil
 	})
 	group.Go(func() error {
-		canonical, _ = c.resolver.LookupCNAME(ctx, host)
+		canonical, _ = h.resolver.LookupCNAME(ctx, host)
 		return nil
 	})
 	group.Go(func() error {
-		o.txt, _ = c.resolver.LookupTXT(ctx, string(name.Ownership("", "").Name)+".")
+		o.txt, _ = h.resolver.LookupTXT(ctx, string(name.Ownership("", "").Name)+".")
 		return nil
 	})
 	_ = group.Wait() // none fails
@@ -260,21 +262,21 @@ func (c *Control) observeHostname(ctx context.Context, name hangar.Hostname) obs
 }
 
 // rivals finds other organizations that have to do with names like one.
-func (c *Control) rivals(ctx context.Context, name hangar.Hostname, orgID hangar.OrgID) (rivals, error) {
+func (h *Hostnames) rivals(ctx context.Context, name hangar.Hostname, orgID hangar.OrgID) (rivals, error) {
 	var r rivals
 	registrable := name.Registrable()
-	all, _, err := state.All(ctx, c.store, hostnameKey(cmp.Or(registrable, name.Parent())), false) // what overlaps is below the parent
+	all, _, err := state.All(ctx, h.store, hostnameKey(cmp.Or(registrable, name.Parent())), false) // what overlaps is below the parent
 	if err != nil {
 		return r, err
 	}
 	for _, item := range all {
-		other := hostnameOf(item.Key)
+		other := Name(item.Key)
 		overlapping := other.Covering() == name || name.Covering() == other
 		if other == name || !overlapping && (registrable == "" || other != registrable && !other.Below(registrable)) {
 			continue
 		}
-		rec, err := decode[hostnameRecord](item)
-		if err != nil || rec.OrgID == orgID || rec.due(c.now()) || rec.State != claimProven && rec.State != claimReleased {
+		rec, err := state.Decode[hostnameRecord](item)
+		if err != nil || rec.OrgID == orgID || rec.due(h.now()) || rec.State != claimProven && rec.State != claimReleased {
 			continue
 		}
 		r.domain = true
@@ -292,15 +294,15 @@ type hostnameClaim struct {
 	fresh   bool // it was not this App's
 }
 
-// claimHostname returns the record of a Hostname for an App, as the evidence makes it. So that none
+// claim returns the record of a Hostname for an App, as the evidence makes it. So that none
 // overlooks another, new claims and proofs come one after the other.
-func (s *Certificates) claimHostname(ctx context.Context, who *claimant, name hangar.Hostname, e *evidence) (hostnameClaim, error) {
-	key, now := hostnameKey(name), s.now()
-	_, unclaimed, count, err := s.next(ctx, hostnameCounter)
+func (h *Hostnames) claim(ctx context.Context, who *claimant, name hangar.Hostname, e *evidence) (hostnameClaim, error) {
+	key, now := hostnameKey(name), h.now()
+	_, unclaimed, count, err := state.NextNumber(ctx, h.store, state.HostnameCounter)
 	if err != nil {
 		return hostnameClaim{}, err
 	}
-	rec, item, err := read[hostnameRecord](ctx, s.store, key)
+	rec, item, err := state.Read[hostnameRecord](ctx, h.store, key)
 	c := hostnameClaim{txn: state.Txn{If: []state.Compare{state.Unchanged(item)}}}
 	switch {
 	case errors.Is(err, state.ErrNotFound):
@@ -312,22 +314,22 @@ func (s *Certificates) claimHostname(ctx context.Context, who *claimant, name ha
 	if rec.due(now) {
 		rec = hostnameRecord{}
 	}
-	r, err := s.rivals(ctx, name, who.app.OrgID)
+	r, err := h.rivals(ctx, name, who.app.OrgID)
 	if err != nil {
 		return hostnameClaim{}, err
 	}
 	own := rec.AppID == who.app.ID
 	r.contested = own && rec.Contested
-	event, proof := who.weigh(name, e, r, s.domain())
+	event, proof := who.weigh(name, e, r, h.domain)
 	if !own {
-		yields, err := s.yields(ctx, &rec, who, proof, e, name)
+		yields, err := h.yields(ctx, &rec, who, proof, e, name)
 		if err != nil {
 			return hostnameClaim{}, err
 		}
 		if !yields || r.overlapping && proof != hangar.ProofTXT {
-			return hostnameClaim{}, s.taken(ctx, &rec, who, name, item)
+			return hostnameClaim{}, h.taken(ctx, &rec, who, name, item)
 		}
-		if err := s.fewEnough(ctx, who.app); err != nil {
+		if err := h.fewEnough(ctx, who.app); err != nil {
 			return hostnameClaim{}, err
 		}
 		at := now.UTC().Truncate(time.Second)
@@ -343,33 +345,33 @@ func (s *Certificates) claimHostname(ctx context.Context, who *claimant, name ha
 }
 
 // counted is what a Hostname counts that an App has, proven or not.
-func (r hostnameRecord) counted() (hangar.OrgID, hangar.Quotas) {
+func (r hostnameRecord) Counted() (hangar.OrgID, hangar.Quotas) {
 	if r.App == "" {
 		return r.OrgID, nil
 	}
 	return r.OrgID, hangar.Quotas{hangar.QuotaHostnames: 1}
 }
 
-// chargeHostname counts a Hostname for the organization of an App that gets it, and not any more
+// charge counts a Hostname for the organization of an App that gets it, and not any more
 // for the one that had it.
-func (s *Certificates) chargeHostname(ctx context.Context, app appRecord, c *hostnameClaim) error {
-	org, err := s.orgOfApp(ctx, app)
+func (h *Hostnames) charge(ctx context.Context, app tenants.AppRecord, c *hostnameClaim) error {
+	org, err := h.tenants.OrgOfApp(ctx, app)
 	if err != nil {
 		return err
 	}
-	_, more := c.rec.counted()
-	if owner, less := c.before.counted(); owner == org.ID {
-		more = sum(more, negative(less))
+	_, more := c.rec.Counted()
+	if owner, less := c.before.Counted(); owner == org.ID {
+		more = ledger.Sum(more, ledger.Negative(less))
 	} else if owner != "" {
-		if err := s.ledger.credit(ctx, owner, negative(less), &c.txn); err != nil {
+		if err := h.ledger.Credit(ctx, owner, ledger.Negative(less), &c.txn); err != nil {
 			return err
 		}
 	}
-	return s.ledger.charge(ctx, org, more, &c.txn)
+	return h.ledger.Charge(ctx, org, more, &c.txn)
 }
 
 // yields reports whether a Hostname that may be another App's becomes the claimant's.
-func (s *Certificates) yields(
+func (h *Hostnames) yields(
 	ctx context.Context, rec *hostnameRecord, who *claimant, proof hangar.HostnameProof, e *evidence, name hangar.Hostname,
 ) (bool, error) {
 	switch rec.State {
@@ -389,15 +391,15 @@ func (s *Certificates) yields(
 	case proof != hangar.ProofTXT:
 		return false, nil
 	}
-	// It says that it is the claimant's. Does anything still say that it is its holder's?
-	app, _, err := s.anyApp(ctx, rec.App)
+	// It says that it is the claimant'h. Does anything still say that it is its holder's?
+	app, _, err := h.tenants.AnyApp(ctx, rec.App)
 	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && app.ID != rec.AppID {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	holder, err := s.claimant(ctx, app)
+	holder, err := h.claimant(ctx, app)
 	if err != nil {
 		return false, err
 	}
@@ -406,17 +408,17 @@ func (s *Certificates) yields(
 
 // taken is the answer when a Hostname is another App's. One that is not proven is contested
 // from then on: it takes more than that it leads here.
-func (s *Certificates) taken(ctx context.Context, rec *hostnameRecord, who *claimant, name hangar.Hostname, item state.Item) error {
+func (h *Hostnames) taken(ctx context.Context, rec *hostnameRecord, who *claimant, name hangar.Hostname, item state.Item) error {
 	if rec.OrgID == who.app.OrgID && rec.App != "" {
 		return hostnameTaken(name, "")
 	}
 	if (rec.State == claimPending || rec.State == claimLeading) && !rec.Contested {
 		rec.Contested, rec.State = true, rec.State.after(claimStray)
-		put, err := write(item.Key, rec)
+		put, err := state.Write(item.Key, rec)
 		if err != nil {
 			return err
 		}
-		_, err = s.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		_, err = h.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		if err != nil {
 			return err
 		}
@@ -430,34 +432,34 @@ func hostnameTaken(name hangar.Hostname, advice string) error {
 }
 
 // fewEnough refuses a Hostname more than an App may have.
-func (s *Certificates) fewEnough(ctx context.Context, app appRecord) error {
-	records, err := s.hostnamesOf(ctx, app.ID)
+func (h *Hostnames) fewEnough(ctx context.Context, app tenants.AppRecord) error {
+	records, err := h.of(ctx, app.ID)
 	if err == nil && len(records) >= hangar.MaxCertificates {
 		err = hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d hostnames, which is the most there may be", app.Name, len(records))
 	}
 	return err
 }
 
-// releaseHostname returns what is written when an App gives a Hostname up: if it was proven, that
+// release returns what is written when an App gives a Hostname up: if it was proven, that
 // another organization cannot have it just because its DNS records still lead here.
-func (c *Control) releaseHostname(ctx context.Context, name hangar.Hostname, rec hostnameRecord) ([]state.Op, error) {
+func (h *Hostnames) release(ctx context.Context, name hangar.Hostname, rec hostnameRecord) ([]state.Op, error) {
 	gone := []state.Op{state.Delete(certificateKey(name))}
 	if rec.State.after(claimRemoved) != claimReleased {
 		return append(gone, state.Delete(hostnameKey(name))), nil
 	}
-	put, err := write(hostnameKey(name), hostnameRecord{
-		OrgID: rec.OrgID, State: claimReleased, CreatedAt: rec.CreatedAt, UpdatedAt: c.now().UTC().Truncate(time.Second),
+	put, err := state.Write(hostnameKey(name), hostnameRecord{
+		OrgID: rec.OrgID, State: claimReleased, CreatedAt: rec.CreatedAt, UpdatedAt: h.now().UTC().Truncate(time.Second),
 	})
 	if err != nil {
 		return nil, err
 	}
-	all, _, err := state.All(ctx, c.store, hostnamesPrefix, false)
+	all, _, err := state.All(ctx, h.store, state.HostnamesPrefix, false)
 	if err != nil {
 		return nil, err
 	}
 	released, oldest, at := 0, "", time.Time{}
 	for _, item := range all {
-		other, err := decode[hostnameRecord](item)
+		other, err := state.Decode[hostnameRecord](item)
 		if err != nil || other.State != claimReleased || other.OrgID != rec.OrgID || item.Key == put.Key {
 			continue
 		}

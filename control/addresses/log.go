@@ -1,0 +1,8 @@
+package addresses
+
+// Keys of log records.
+const (
+	keyApp   = "app"
+	keyKey   = "key"
+	keyError = "err"
+)

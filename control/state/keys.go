@@ -1,0 +1,65 @@
+package state
+
+import "github.com/hangar-platform/hangar"
+
+// The keys of the state, but for those of packages auth and oidc. Names and ids cannot hold a
+// slash, so that a prefix that ends with one selects exactly the things of one App,
+// organization or host. What an App or organization has is found by its id: the next one of
+// the same name meets nothing of it.
+const (
+	OrgsPrefix         = "/orgs/"           // <org>
+	NetworksPrefix     = "/networks/"       // <id of the org>/<network>
+	AppsPrefix         = "/apps/"           // <app>
+	ReservationsPrefix = "/machines/"       // <id of the app>/<id>
+	NamesPrefix        = "/machine-names/"  // <id of the app>/<name>
+	HostsPrefix        = "/hosts/"          // <host>/machines/<id>
+	VolumesPrefix      = "/volumes/"        // <id of the app>/<id>, also of Apps that were destroyed
+	CredentialsPrefix  = "/registries/"     // <registry>
+	SecretsPrefix      = "/secrets/"        // <id of the app>
+	PeersPrefix        = "/peers/"          // <id of the org>/<name>
+	PeerKeysPrefix     = "/peer-keys/"      // <public key in hexadecimal>
+	AddressesPrefix    = "/addresses/"      // <id of the app>/<address>
+	OwnersPrefix       = "/address-owners/" // <address>
+	HostnamesPrefix    = "/hostnames/"      // <hostname, its labels from the right: com.example.www>
+	CertificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
+	ArchivePrefix      = "/archive/"        // what the archive of snapshots needs
+	SealKey            = "/seal"            // says which keys encrypt what is encrypted
+	UsagePrefix        = "/usage/"          // <id of the organization>, what it uses of its quotas
+	VolumeClaimsPrefix = "/volume-claims/"  // <id of the volume>, what it counts against quotas
+	AppCounter         = "/counters/apps"
+	NetworkCounter     = "/counters/networks"
+	OrgCounter         = "/counters/orgs"
+	PeerCounter        = "/counters/peers"
+	HostnameCounter    = "/counters/hostnames"
+	AddressCounters    = "/counters/addresses/" // v4, v6 or the number of a network
+)
+
+// OrgKey is the key of an organization.
+func OrgKey(org hangar.OrgSlug) string { return OrgsPrefix + string(org) }
+
+// NetworkKey is the key of a network of an organization; without a name, the prefix of all.
+func NetworkKey(org hangar.OrgID, name string) string {
+	return NetworksPrefix + string(org) + "/" + name
+}
+
+// AppKey is the key of an App.
+func AppKey(app hangar.AppName) string { return AppsPrefix + string(app) }
+
+// ReservationKey is the key of the reservation of a Machine; without an id, the prefix of all of
+// its App.
+func ReservationKey(ref hangar.MachineRef) string {
+	return ReservationsPrefix + string(ref.AppID) + "/" + string(ref.ID)
+}
+
+// NameKey is the key of the name of a Machine; without a name, the prefix of all of the App.
+func NameKey(app hangar.AppID, name string) string {
+	return NamesPrefix + string(app) + "/" + name
+}
+
+// VolumeKey is the key of the row of a volume; without an id, the prefix of all of its App.
+func VolumeKey(ref hangar.VolumeRef) string {
+	return VolumesPrefix + string(ref.AppID) + "/" + string(ref.ID)
+}
+
+// UsageKey is the key of what an organization uses.
+func UsageKey(org hangar.OrgID) string { return UsagePrefix + string(org) }

@@ -1,0 +1,141 @@
+// Package tenants knows which organizations and Apps there are, and finds them for those who
+// may do something to them.
+//
+// Promises. What a caller may not see is not found, in the same words and after the same work
+// as what is not there; see Denied. A record is returned with the item that it was read from,
+// so that whoever changes something because of it compares that it has stayed what it was.
+//
+// Concurrency. All is safe for concurrent use; nothing is kept in memory.
+//
+// It makes no organizations and Apps, and removes none.
+package tenants
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// Directory finds organizations and Apps in a state.
+type Directory struct{ store state.Store }
+
+// NewDirectory returns the Directory of a state.
+func NewDirectory(store state.Store) *Directory { return &Directory{store: store} }
+
+// App returns an App to whoever may do action to it.
+func (d *Directory) App(ctx context.Context, name hangar.AppName, action hangar.Action) (AppRecord, state.Item, error) {
+	return d.AppFor(ctx, action, hangar.MachineRef{App: name})
+}
+
+// AppFor returns the App of ref to whoever may do action to what ref names: the App
+// itself, or one of its Machines.
+func (d *Directory) AppFor(ctx context.Context, action hangar.Action, ref hangar.MachineRef) (AppRecord, state.Item, error) {
+	return d.AppIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
+}
+
+// AnyApp returns an App, whoever asks.
+func (d *Directory) AnyApp(ctx context.Context, name hangar.AppName) (AppRecord, state.Item, error) {
+	if NameFault(string(name)) != "" {
+		return AppRecord{}, state.Item{}, hangar.AppNotFound()
+	}
+	rec, item, err := state.Read[AppRecord](ctx, d.store, state.AppKey(name))
+	if errors.Is(err, state.ErrNotFound) {
+		return rec, item, hangar.AppNotFound()
+	}
+	return rec, item, state.HangarError(err)
+}
+
+// AppIf returns the App of ref to whom may allows what they want of it, or of the
+// Machine that ref names.
+func (d *Directory) AppIf(ctx context.Context, ref hangar.MachineRef, may Permission) (AppRecord, state.Item, error) {
+	p, err := Caller(ctx)
+	if err != nil {
+		return AppRecord{}, state.Item{}, err
+	}
+	rec, item, err := d.AnyApp(ctx, ref.App)
+	if err != nil {
+		return rec, item, err
+	}
+	if ref.AppID != "" && ref.AppID != rec.ID {
+		return AppRecord{}, state.Item{}, hangar.AppNotFound()
+	}
+	if target := rec.Target(ref.ID); !may(p, target) {
+		return AppRecord{}, state.Item{}, Denied(p, target)
+	}
+	return rec, item, nil
+}
+
+// Org returns an organization to whoever may do action to it.
+func (d *Directory) Org(ctx context.Context, p hangar.Principal, slug hangar.OrgSlug, action hangar.Action) (hangar.Org, state.Item, error) {
+	rec, item, err := d.AnyOrg(ctx, slug)
+	if err != nil {
+		return hangar.Org{}, item, err
+	}
+	if target := OrgTarget(rec.Org); !p.May(action, target) {
+		return hangar.Org{}, state.Item{}, Denied(p, target)
+	}
+	return rec.Org, item, nil
+}
+
+// AnyOrg returns an organization, whoever asks.
+func (d *Directory) AnyOrg(ctx context.Context, slug hangar.OrgSlug) (OrgRecord, state.Item, error) {
+	if NameFault(string(slug)) != "" {
+		return OrgRecord{}, state.Item{}, OrgNotFound(slug)
+	}
+	rec, item, err := state.Read[OrgRecord](ctx, d.store, state.OrgKey(slug))
+	if errors.Is(err, state.ErrNotFound) || err == nil && rec.Deleting {
+		return rec, item, OrgNotFound(slug)
+	}
+	return rec, item, state.HangarError(err)
+}
+
+// OrgReader returns who asks, if that one may read something in an organization.
+func (d *Directory) OrgReader(ctx context.Context, slug hangar.OrgSlug) (hangar.Principal, hangar.Org, error) {
+	p, err := Caller(ctx)
+	if err != nil {
+		return p, hangar.Org{}, err
+	}
+	rec, _, err := d.AnyOrg(ctx, slug)
+	if err != nil {
+		return p, hangar.Org{}, err
+	}
+	if t := OrgTarget(rec.Org); !p.Reaches(hangar.ActionRead, t) {
+		return p, hangar.Org{}, Denied(p, t)
+	}
+	return p, rec.Org, nil
+}
+
+// OrgOfApp returns the organization of an App.
+func (d *Directory) OrgOfApp(ctx context.Context, app AppRecord) (*OrgRecord, error) {
+	rec, _, err := state.Read[OrgRecord](ctx, d.store, state.OrgKey(app.Org))
+	if errors.Is(err, state.ErrNotFound) || err == nil && rec.ID != app.OrgID {
+		return nil, OrgNotFound(app.Org)
+	}
+	return &rec, state.HangarError(err)
+}
+
+// Network returns the number of an organization's network and, if it is a new
+// one, what binds it in a transaction. It answers CodeExhausted when no number is left.
+func (d *Directory) Network(ctx context.Context, org hangar.OrgID, name string) (hangar.NetworkID, state.Txn, error) {
+	key := state.NetworkKey(org, name)
+	known, _, err := state.Read[NetworkRecord](ctx, d.store, key)
+	if err == nil {
+		return known.ID, state.Txn{}, nil
+	}
+	if !errors.Is(err, state.ErrNotFound) {
+		return 0, state.Txn{}, err
+	}
+	n, unclaimed, claim, err := state.NextNumber(ctx, d.store, state.NetworkCounter)
+	if err != nil {
+		return 0, state.Txn{}, err
+	}
+	if n > math.MaxUint32 {
+		return 0, state.Txn{}, hangar.Errorf(hangar.CodeExhausted, "", "No network numbers are left")
+	}
+	id := hangar.NetworkID(n)
+	bind, err := state.Write(key, NetworkRecord{ID: id})
+	return id, state.Txn{If: []state.Compare{state.Absent(key), unclaimed}, Then: []state.Op{bind, claim}}, err
+}

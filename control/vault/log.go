@@ -1,0 +1,7 @@
+package vault
+
+// Keys of log records.
+const (
+	keyKey   = "key"
+	keyError = "err"
+)

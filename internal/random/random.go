@@ -1,0 +1,26 @@
+// Package random makes numbers and ids that nobody can predict.
+package random
+
+import (
+	"crypto/rand"
+	"math/big"
+)
+
+// ID is an opaque id of 16 characters of a-z and 0-9.
+func ID() string {
+	const letters = "0123456789abcdefghijklmnopqrstuvwxyz"
+	b := make([]byte, 16)
+	for i := range b {
+		b[i] = letters[Below(len(letters))]
+	}
+	return string(b)
+}
+
+// Below returns a number from 0 to n-1. n is greater than 0.
+func Below(n int) int {
+	v, err := rand.Int(rand.Reader, big.NewInt(int64(n)))
+	if err != nil {
+		panic(err) // crypto/rand.Reader aborts the program before it would fail
+	}
+	return int(v.Int64())
+}
