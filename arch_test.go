@@ -39,9 +39,11 @@ var rules = map[string]rule{
 	"":             {},
 	"internal/...": {imports: language},
 
-	"api":     {imports: plus(language, "api/...")},
-	"api/...": {imports: plus(language, "api/openapi/...")},
-	"client":  {imports: language},
+	"api":          {imports: plus(language, "api/...")},
+	"api/...":      {imports: plus(language, "api/openapi/...")},
+	"api/input":    {imports: language},
+	"api/longpoll": {imports: language},
+	"client":       {imports: language},
 
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
@@ -244,7 +246,6 @@ const maxPackageLines = 7500
 // toBeDivided are the packages that are larger, with their size now, which may only get less.
 var toBeDivided = map[string]int{
 	"":           8170,
-	"api":        7799,
 	"cmd/hangar": 10340,
 }
 

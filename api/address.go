@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) addressRoutes() {
@@ -76,7 +77,7 @@ func (s *server) listAddresses(r *http.Request) (answer, error) {
 }
 
 func (s *server) allocateAddress(r *http.Request) (answer, error) {
-	in, err := decode[addressWish](r)
+	in, err := input.Decode[addressWish](r)
 	if err != nil {
 		return answer{}, err
 	}

@@ -6,11 +6,13 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
 )
@@ -20,7 +22,6 @@ const (
 	MaxBodyBytes  = 1 << 20
 	maxHeader     = 64 << 10
 	headerTimeout = 10 * time.Second
-	bodyTimeout   = 30 * time.Second
 	answerTimeout = time.Minute
 	streamTimeout = 5 * time.Minute // for one write to a stream
 	idleTimeout   = 2 * time.Minute
@@ -67,13 +68,14 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// server holds what handlers share. All but the lot is never changed after New.
+// server holds what handlers share. All but seated is never changed after New.
 type server struct {
 	Config
 	mux      *http.ServeMux
-	limiters *limiters // nil: none
-	signIns  *limiters // of sources whose credentials are not valid
-	lot      lot
+	limiters *limiters       // nil: none
+	signIns  *limiters       // of sources whose credentials are not valid
+	waits    *longpoll.Waits // those beyond maxSeated
+	seated   atomic.Int64    // waits that have a goroutine
 	table    []route
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document
@@ -88,7 +90,9 @@ type Handler struct {
 
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) *Handler {
-	s := &server{Config: config, mux: http.NewServeMux(), signIns: newLimiters(1, time.Now)}
+	s := &server{
+		Config: config, mux: http.NewServeMux(), signIns: newLimiters(1, time.Now), waits: longpoll.New(endTimeout, parkedResponse),
+	}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
 	if config.RateLimits > 0 {
@@ -104,7 +108,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.chain.Se
 // Drain answers the waits whose connections the handler has taken over, of which
 // http.Server.Shutdown knows nothing, that the server is shutting down. It returns when they
 // are answered and closed, or when ctx ends. No connection is taken over from then on.
-func (h *Handler) Drain(ctx context.Context) { h.server.lot.drain(ctx) }
+func (h *Handler) Drain(ctx context.Context) { h.server.waits.Drain(ctx) }
 
 // Server returns an http.Server for handler with the bounds that keep slow clients
 // from holding connections. The caller serves and shuts it down.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) appRoutes() {
@@ -72,7 +73,7 @@ type appWish struct {
 }
 
 func (s *server) createApp(r *http.Request) (answer, error) {
-	in, err := decode[appWish](r)
+	in, err := input.Decode[appWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -80,7 +81,7 @@ func (s *server) createApp(r *http.Request) (answer, error) {
 		in.AppName = in.Name
 	}
 	if in.AppName == "" {
-		return answer{}, invalid("app_name", "is required")
+		return answer{}, input.Invalid("app_name", "is required")
 	}
 	app, err := s.Apps.CreateApp(r.Context(), hangar.AppCreate{Name: in.AppName, Org: in.Org, Network: in.Network})
 	if err != nil {
@@ -90,11 +91,11 @@ func (s *server) createApp(r *http.Request) (answer, error) {
 }
 
 func (s *server) listApps(r *http.Request) (answer, error) {
-	q := queryOf(r)
-	filter := hangar.AppFilter{Org: hangar.OrgSlug(q.text("org_slug"))}
-	role := q.text("app_role")
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	filter := hangar.AppFilter{Org: hangar.OrgSlug(q.Text("org_slug"))}
+	role := q.Text("app_role")
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	views := []appView{}
 	if role == "" { // no App has a role
@@ -128,10 +129,10 @@ func (s *server) destroyApp(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	force := q.boolOr("force", true)
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	force := q.BoolOr("force", true)
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	if err := s.Apps.DestroyApp(r.Context(), name, force); err != nil {
 		return answer{}, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) authorizeRoutes(example *hangar.Token, text string) {
@@ -93,11 +94,11 @@ func (a *accessActions) UnmarshalJSON(b []byte) error {
 		}
 		names = strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
 	} else if err := json.Unmarshal(b, &names); err != nil {
-		return invalid("access.action", "must be letters of rwcdC, or names such as \"read,write\"")
+		return input.Invalid("access.action", "must be letters of rwcdC, or names such as \"read,write\"")
 	}
 	mask, err := hangar.ParseActions(names)
 	if err != nil {
-		return invalid("access.action", "%w", err)
+		return input.Invalid("access.action", "%w", err)
 	}
 	*a = accessActions(mask)
 	return nil
@@ -125,11 +126,11 @@ func (in *accessWish) access() (hangar.Access, error) {
 		{"storage_object", in.StorageObject},
 	} {
 		if f.value != "" {
-			return hangar.Access{}, unsupported("access."+f.name, "no token of this server says anything about it")
+			return hangar.Access{}, input.Unsupported("access."+f.name, "no token of this server says anything about it")
 		}
 	}
 	if in.SourceMachine != "" && !in.SourceMachine.Valid() {
-		return hangar.Access{}, invalid("access.source_machine", "%.40q is not the id of a machine", in.SourceMachine)
+		return hangar.Access{}, input.Invalid("access.source_machine", "%.40q is not the id of a machine", in.SourceMachine)
 	}
 	a := hangar.Access{Actions: hangar.Action(in.Action), Org: in.Org, App: in.App, Machine: in.Machine, Volume: in.Volume, Command: in.Command}
 	if a.Actions == 0 && len(a.Command) > 0 {
@@ -139,12 +140,12 @@ func (in *accessWish) access() (hangar.Access, error) {
 }
 
 func (s *server) authenticateTokens(r *http.Request) (answer, error) {
-	in, err := decode[authenticateWish](r)
+	in, err := input.Decode[authenticateWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Header == "" {
-		return answer{}, invalid("header", "is required")
+		return answer{}, input.Invalid("header", "is required")
 	}
 	tokens, err := s.Tokens.AuthenticateTokens(r.Context(), in.Header)
 	if err != nil {
@@ -154,12 +155,12 @@ func (s *server) authenticateTokens(r *http.Request) (answer, error) {
 }
 
 func (s *server) authorizeTokens(r *http.Request) (answer, error) {
-	in, err := decode[authorizeWish](r)
+	in, err := input.Decode[authorizeWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Header == "" {
-		return answer{}, invalid("header", "is required")
+		return answer{}, input.Invalid("header", "is required")
 	}
 	wish, err := in.Access.access()
 	if err != nil {

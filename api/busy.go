@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // busyWish says for how long a Machine is busy.
@@ -27,9 +28,9 @@ func (d *busyTime) UnmarshalJSON(b []byte) error {
 			return err
 		}
 	}
-	ttl, err := parseDuration(text)
+	ttl, err := input.ParseDuration(text)
 	if err != nil || ttl < time.Second || ttl > hangar.MaxBusy {
-		return invalid("ttl", "%s is not a duration from 1s to %s", clip(string(b)), hangar.MaxBusy)
+		return input.Invalid("ttl", "%s is not a duration from 1s to %s", input.Clip(string(b)), hangar.MaxBusy)
 	}
 	*d = busyTime(ttl)
 	return nil
@@ -54,12 +55,12 @@ func (s *server) keepBusy(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[busyWish](r)
+	in, err := input.Decode[busyWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.TTL == nil {
-		return answer{}, invalid("ttl", `is required: a text such as "5m", or a number of seconds`)
+		return answer{}, input.Invalid("ttl", `is required: a text such as "5m", or a number of seconds`)
 	}
 	return s.busy(r, ref, time.Duration(*in.TTL))
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 const (
@@ -273,11 +274,11 @@ func (s *server) listCertificates(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	filter, limit := strings.ToLower(q.text("filter")), q.int("limit", 1, maxCertificatePage)
-	after := q.hostnameCursor()
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	filter, limit := strings.ToLower(q.Text("filter")), q.Int("limit", 1, maxCertificatePage)
+	after := hostnameCursor(q)
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	if limit == 0 {
 		limit = certificatePage
@@ -302,13 +303,13 @@ func (s *server) listCertificates(r *http.Request) (answer, error) {
 }
 
 // hostnameCursor reads after which hostname a listing goes on.
-func (q *query) hostnameCursor() hangar.Hostname {
-	text, err := base64.RawURLEncoding.DecodeString(q.text("cursor"))
+func hostnameCursor(q *input.Query) hangar.Hostname {
+	text, err := base64.RawURLEncoding.DecodeString(q.Text("cursor"))
 	if err == nil && len(text) > 0 {
 		_, err = hangar.ParseHostname(string(text))
 	}
 	if err != nil {
-		q.fail("cursor", "is not the next_cursor of a page of certificates")
+		q.Fail("cursor", "is not the next_cursor of a page of certificates")
 	}
 	return hangar.Hostname(text)
 }
@@ -318,7 +319,7 @@ func (s *server) requestCertificate(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[hostnameWish](r)
+	in, err := input.Decode[hostnameWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -334,7 +335,7 @@ func (s *server) uploadCertificate(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[uploadWish](r)
+	in, err := input.Decode[uploadWish](r)
 	if err != nil {
 		return answer{}, err
 	}

@@ -10,7 +10,7 @@
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
 //
 // Input is bounded: a body has at most MaxBodyBytes, is UTF-8 and must arrive within
-// bodyTimeout; what is sent to the registry may be of any size, but must keep coming.
+// the BodyTimeout of package input; what is sent to the registry may be of any size, but must keep coming.
 // An answer must be taken within answerTimeout, and a stream that nobody reads ends
 // after streamTimeout. A handler that panics answers 500.
 //
@@ -61,7 +61,7 @@
 // # Concurrency
 //
 // Handlers run on the goroutine that net/http gives them, but for waits beyond the first
-// maxSeated, whose connections are parked without one. Streams start one more
+// maxSeated, whose connections package longpoll holds without one. Streams start one more
 // for signs of life, commands another one for what the client sends, connections one for
 // each direction; all have ended when the handler returns.
 //

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
 )
 
@@ -176,7 +177,7 @@ var errorExamples = map[int]error{
 	http.StatusRequestTimeout:        hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "machine failed to reach desired state, started, currently starting"),
 	http.StatusConflict:              hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "insufficient memory available to fulfill request"),
 	http.StatusPreconditionFailed:    hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine not running"),
-	http.StatusRequestEntityTooLarge: hangar.Errorf(hangar.CodeInvalid, reasonBodyTooLarge, "the body is larger than the %d bytes that are allowed", MaxBodyBytes),
+	http.StatusRequestEntityTooLarge: hangar.Errorf(hangar.CodeInvalid, input.ReasonBodyTooLarge, "the body is larger than the %d bytes that are allowed", MaxBodyBytes),
 	http.StatusUnprocessableEntity:   hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken"),
 	http.StatusTooManyRequests:       hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "rate limit exceeded"),
 	http.StatusInternalServerError:   hangar.Errorf(hangar.CodeInternal, "", internalText),

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // Reasons that only the API gives.
 const (
-	reasonBodyTooLarge     = "body_too_large"
 	reasonMethodNotAllowed = "method_not_allowed"
 	reasonUnknownPath      = "unknown_path"
 )
@@ -39,9 +39,9 @@ type codeReason struct {
 
 // exceptions are the errors whose status is not that of their class.
 var exceptions = map[codeReason]int{
-	{hangar.CodeInvalid, hangar.ReasonNameTaken}: http.StatusUnprocessableEntity,
-	{hangar.CodeInvalid, hangar.ReasonBadName}:   http.StatusUnprocessableEntity,
-	{hangar.CodeInvalid, reasonBodyTooLarge}:     http.StatusRequestEntityTooLarge,
+	{hangar.CodeInvalid, hangar.ReasonNameTaken}:   http.StatusUnprocessableEntity,
+	{hangar.CodeInvalid, hangar.ReasonBadName}:     http.StatusUnprocessableEntity,
+	{hangar.CodeInvalid, input.ReasonBodyTooLarge}: http.StatusRequestEntityTooLarge,
 	// Clients repeat a wait that failed with anything but 400 or 404.
 	{hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach}: http.StatusBadRequest,
 	{hangar.CodeInvalid, reasonMethodNotAllowed}:             http.StatusMethodNotAllowed,
@@ -117,7 +117,7 @@ func describe(err error) errorBody {
 	if !hasOwnPrefix(text) {
 		text = prefixes[code] + text
 	}
-	return errorBody{Text: clipTo(text, maxErrorText), Reason: reason, Code: code}
+	return errorBody{Text: input.ClipTo(text, maxErrorText), Reason: reason, Code: code}
 }
 
 func defaultText(code hangar.Code) string {
@@ -176,7 +176,7 @@ func (s *server) unknownPath(r *http.Request) (answer, error) {
 	}
 	if len(allowed) > 0 {
 		return answer{header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
-			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; allowed: %s", clip(r.Method), strings.Join(allowed, ", "))
+			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; allowed: %s", input.Clip(r.Method), strings.Join(allowed, ", "))
 	}
 	return answer{}, errUnknownPath
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/internal/cmdline"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/wsmux"
@@ -111,24 +112,24 @@ func (s *server) execMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[execWish](r)
+	in, err := input.Decode[execWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Container != "" {
-		return answer{}, unsupported("container", "several containers in one machine are not offered by this server")
+		return answer{}, input.Unsupported("container", "several containers in one machine are not offered by this server")
 	}
 	if len(in.Command) == 0 {
 		if in.Command, err = cmdline.Split(in.Cmd); err != nil {
-			return answer{}, invalid("cmd", "%s", err)
+			return answer{}, input.Invalid("cmd", "%s", err)
 		}
 	}
 	timeout := time.Duration(in.Timeout * float64(time.Second))
 	switch {
 	case len(in.Command) == 0 || in.Command[0] == "":
-		return answer{}, invalid("command", "is empty")
+		return answer{}, input.Invalid("command", "is empty")
 	case in.Timeout < 0 || in.Timeout > maxExecTimeout.Seconds():
-		return answer{}, invalid("timeout", "%g is not a number of seconds from 0 to %g", in.Timeout, maxExecTimeout.Seconds())
+		return answer{}, input.Invalid("timeout", "%g is not a number of seconds from 0 to %g", in.Timeout, maxExecTimeout.Seconds())
 	case timeout == 0:
 		timeout = defaultExecTimeout
 	}
@@ -173,18 +174,18 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	req := hangar.ExecRequest{
-		Command: q.values["command"],
-		TTY:     q.bool("tty"),
-		Size:    hangar.TerminalSize{Rows: uint16(q.int("rows", 0, 1<<16-1)), Cols: uint16(q.int("cols", 0, 1<<16-1))},
-		Timeout: q.duration("timeout", maxExecTimeout),
+		Command: q.Values["command"],
+		TTY:     q.Bool("tty"),
+		Size:    hangar.TerminalSize{Rows: uint16(q.Int("rows", 0, 1<<16-1)), Cols: uint16(q.Int("cols", 0, 1<<16-1))},
+		Timeout: q.Duration("timeout", maxExecTimeout),
 	}
 	switch {
-	case q.err != nil:
-		return q.err
+	case q.Err != nil:
+		return q.Err
 	case len(req.Command) == 0 || req.Command[0] == "":
-		return invalid("parameter command", "is empty")
+		return input.Invalid("parameter command", "is empty")
 	}
 	ws, err := upgrade(w, r)
 	if errors.Is(err, errHungUp) {
@@ -210,7 +211,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	defer context.AfterFunc(ctx, cancel)()
 	defer context.AfterFunc(r.Context(), func() { time.AfterFunc(endTimeout, hangUp) })()
 	conn := wsmux.New(ws)
-	stdin := newInput(maxStdinAhead)
+	stdin := newStdin(maxStdinAhead)
 	sizes := make(chan hangar.TerminalSize, 1)
 	watched := make(chan struct{})
 	go func() {
@@ -274,7 +275,7 @@ func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
 }
 
 // receiveExec hands on what the client sends until the connection ends.
-func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *input, sizes chan hangar.TerminalSize) {
+func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan hangar.TerminalSize) {
 	for {
 		stream, payload, err := conn.Receive(ctx)
 		if err != nil {

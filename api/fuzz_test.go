@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // FuzzQuery: what is read of a query is within its bounds, or the parameter is
@@ -24,23 +25,23 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
 		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/", RawQuery: raw}}
-		q := queryOf(r)
-		text, number := q.text("name"), q.int("number", 1, 50)
-		flag, duration := q.boolOr("flag", true), q.duration("duration", time.Minute)
-		states, signal := q.states("state", hangar.WaitSettled), q.signal("signal")
-		metadata := q.metadata()
+		q := input.QueryOf(r)
+		text, number := q.Text("name"), q.Int("number", 1, 50)
+		flag, duration := q.BoolOr("flag", true), q.Duration("duration", time.Minute)
+		states, signal := q.States("state", hangar.WaitSettled), q.Signal("signal")
+		metadata := metadataOf(q)
 		_ = flag
-		if q.err != nil {
-			if hangar.CodeOf(q.err) != hangar.CodeInvalid {
-				t.Fatalf("refused with %s: %v", hangar.CodeOf(q.err), q.err)
+		if q.Err != nil {
+			if hangar.CodeOf(q.Err) != hangar.CodeInvalid {
+				t.Fatalf("refused with %s: %v", hangar.CodeOf(q.Err), q.Err)
 			}
-			if s := q.err.Error(); !strings.HasPrefix(s, "invalid parameter ") && !strings.HasPrefix(s, "invalid query: ") || len(s) > 4<<10 {
+			if s := q.Err.Error(); !strings.HasPrefix(s, "invalid parameter ") && !strings.HasPrefix(s, "invalid query: ") || len(s) > 4<<10 {
 				t.Fatalf("the error names no parameter, or is too long: %q", s)
 			}
 			return
 		}
 		switch {
-		case len(text) > maxNameText, number < 0 || number > 50, duration < 0 || duration > time.Minute, signal < 0 || signal > 64:
+		case len(text) > input.MaxText, number < 0 || number > 50, duration < 0 || duration > time.Minute, signal < 0 || signal > 64:
 			t.Fatalf("out of bounds: %q, %d, %s, %d", text, number, duration, signal)
 		case slices.ContainsFunc(states, func(s hangar.MachineState) bool { return !s.Valid() && s != hangar.WaitSettled }):
 			t.Fatalf("no states: %q", states)

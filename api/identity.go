@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) identityRoutes() {
@@ -109,7 +110,7 @@ func (s *server) issueToken(r *http.Request) (answer, error) {
 }
 
 func (s *server) issueIdentity(r *http.Request, ref hangar.MachineRef) (answer, error) {
-	in, err := decodeOptional[identityWish](r)
+	in, err := input.DecodeOptional[identityWish](r)
 	if err != nil {
 		return answer{}, err
 	}

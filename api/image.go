@@ -5,6 +5,7 @@ import (
 	"regexp"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) imageRoutes() {
@@ -36,7 +37,7 @@ func (s *server) listImages(r *http.Request) (answer, error) {
 func (s *server) removeImage(r *http.Request) (answer, error) {
 	digest := r.PathValue("digest")
 	if !digestPattern.MatchString(digest) {
-		return answer{}, invalid("digest", "%q is not sha256: and 64 hexadecimal digits", clip(digest))
+		return answer{}, input.Invalid("digest", "%q is not sha256: and 64 hexadecimal digits", input.Clip(digest))
 	}
 	if err := s.Images.RemoveImage(r.Context(), digest); err != nil {
 		return answer{}, err

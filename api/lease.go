@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 const maxLeaseSeconds = int(hangar.MaxLeaseTTL / time.Second)
@@ -85,23 +86,23 @@ func (s *server) acquireLease(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decodeOptional[leaseWish](r)
+	in, err := input.DecodeOptional[leaseWish](r)
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	seconds := q.int("ttl", 1, maxLeaseSeconds)
+	q := input.QueryOf(r)
+	seconds := q.Int("ttl", 1, maxLeaseSeconds)
 	if in.TTL != nil {
 		switch {
 		case *in.TTL < 1 || *in.TTL > maxLeaseSeconds:
-			return answer{}, invalid("ttl", "%d is not a number of seconds from 1 to %d", *in.TTL, maxLeaseSeconds)
+			return answer{}, input.Invalid("ttl", "%d is not a number of seconds from 1 to %d", *in.TTL, maxLeaseSeconds)
 		case seconds != 0 && seconds != *in.TTL:
-			q.fail("ttl", "%d is not the %d of the body", seconds, *in.TTL)
+			q.Fail("ttl", "%d is not the %d of the body", seconds, *in.TTL)
 		}
 		seconds = *in.TTL
 	}
-	if q.err != nil {
-		return answer{}, q.err
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	lease, err := s.Machines.AcquireLease(r.Context(), ref, hangar.LeaseAcquire{
 		TTL: time.Duration(seconds) * time.Second, Description: in.Description,

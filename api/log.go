@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 const maxLogLimit = 1000
@@ -81,17 +82,17 @@ func viewLog(e hangar.LogEntry, n int) logView {
 	}
 }
 
-func logQuery(r *http.Request) (hangar.LogQuery, *query) {
-	q := queryOf(r)
+func logQuery(r *http.Request) (hangar.LogQuery, *input.Query) {
+	q := input.QueryOf(r)
 	lq := hangar.LogQuery{
-		Instance: hangar.MachineID(q.text("instance")),
-		Region:   hangar.Region(q.text("region")),
-		Limit:    q.int("limit", 1, maxLogLimit),
+		Instance: hangar.MachineID(q.Text("instance")),
+		Region:   hangar.Region(q.Text("region")),
+		Limit:    q.Int("limit", 1, maxLogLimit),
 	}
 	// Tokens are the log's own and as long as it likes.
-	lq.Token = q.values.Get("next_token")
+	lq.Token = q.Values.Get("next_token")
 	if lq.Instance != "" && !lq.Instance.Valid() {
-		q.fail("instance", "%q is not the id of a machine", lq.Instance)
+		q.Fail("instance", "%q is not the id of a machine", lq.Instance)
 	}
 	return lq, q
 }
@@ -104,8 +105,8 @@ func (s *server) pollLogs(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	in, q := logQuery(r)
-	if q.err != nil {
-		return answer{}, q.err
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	page, err := s.Logs.Logs(r.Context(), app, in)
 	if err != nil {
@@ -125,12 +126,12 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	in, q := logQuery(r)
-	follow := q.bool("follow")
-	if in.Edge = q.bool("edge"); in.Edge && !follow {
-		q.fail("edge", "it needs follow=true, as what the edge does is not kept")
+	follow := q.Bool("follow")
+	if in.Edge = q.Bool("edge"); in.Edge && !follow {
+		q.Fail("edge", "it needs follow=true, as what the edge does is not kept")
 	}
-	if q.err != nil {
-		return q.err
+	if q.Err != nil {
+		return q.Err
 	}
 	if !follow {
 		page, err := s.Logs.Logs(r.Context(), app, in)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 const maxEvents = 50
@@ -40,21 +41,21 @@ type signalWish struct {
 }
 
 func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
-	in, err := decode[machineWish](r)
+	in, err := input.Decode[machineWish](r)
 	if err != nil {
 		return in, hangar.MachineConfig{}, err
 	}
 	switch {
 	case len(in.Config.RawMessage) == 0 || string(in.Config.RawMessage) == "null":
-		err = invalid("config", "is required")
-	case len(in.Name) > maxNameText:
-		err = invalid("name", "has %d bytes, more than the %d that are allowed", len(in.Name), maxNameText)
-	case len(in.Region) > maxNameText:
-		err = invalid("region", "has %d bytes, more than the %d that are allowed", len(in.Region), maxNameText)
+		err = input.Invalid("config", "is required")
+	case len(in.Name) > input.MaxText:
+		err = input.Invalid("name", "has %d bytes, more than the %d that are allowed", len(in.Name), input.MaxText)
+	case len(in.Region) > input.MaxText:
+		err = input.Invalid("region", "has %d bytes, more than the %d that are allowed", len(in.Region), input.MaxText)
 	case in.LeaseTTL < 0 || in.LeaseTTL > maxLeaseSeconds:
-		err = invalid("lease_ttl", "a lease lasts from 1 to %d seconds", maxLeaseSeconds)
+		err = input.Invalid("lease_ttl", "a lease lasts from 1 to %d seconds", maxLeaseSeconds)
 	case in.LSVD:
-		err = unsupported("lsvd", "log-structured disks are not offered by this server")
+		err = input.Unsupported("lsvd", "log-structured disks are not offered by this server")
 	}
 	if err != nil {
 		return in, hangar.MachineConfig{}, err
@@ -73,7 +74,7 @@ func (s *server) createMachine(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if in.CurrentVersion != "" {
-		return answer{}, invalid("current_version", "is for updates; a new machine has none")
+		return answer{}, input.Invalid("current_version", "is for updates; a new machine has none")
 	}
 	return machineAnswer(s.Machines.CreateMachine(r.Context(), app, hangar.MachineCreate{
 		Name: in.Name, Region: in.Region, Config: config, SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
@@ -119,12 +120,12 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	filter := q.machineFilter()
-	summary := q.bool("summary")
-	filter.Events = !summary && q.boolOr("events", true)
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	filter := machineFilter(q)
+	summary := q.Bool("summary")
+	filter.Events = !summary && q.BoolOr("events", true)
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	machines, err := s.Machines.Machines(r.Context(), app, filter)
 	if err != nil {
@@ -137,26 +138,26 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 }
 
 // machineFilter reads what listings of Machines have in common.
-func (q *query) machineFilter() hangar.MachineFilter {
+func machineFilter(q *input.Query) hangar.MachineFilter {
 	return hangar.MachineFilter{
-		IncludeDestroyed: q.bool("include_deleted"),
-		Regions:          q.regions("region"),
-		States:           q.states("state", ""),
-		Metadata:         q.metadata(),
-		UpdatedAfter:     q.time("updated_after"),
+		IncludeDestroyed: q.Bool("include_deleted"),
+		Regions:          q.Regions("region"),
+		States:           q.States("state", ""),
+		Metadata:         metadataOf(q),
+		UpdatedAfter:     q.Time("updated_after"),
 	}
 }
 
-// metadata reads the parameters metadata.KEY=VALUE.
-func (q *query) metadata() map[string]string {
+// metadataOf reads the parameters metadata.KEY=VALUE.
+func metadataOf(q *input.Query) map[string]string {
 	var pairs map[string]string
-	for name, values := range q.values {
+	for name, values := range q.Values {
 		key, found := strings.CutPrefix(name, "metadata.")
 		if !found {
 			continue
 		}
 		if key == "" || len(values) != 1 {
-			q.fail(clip(name), "must name one key and be given once")
+			q.Fail(input.Clip(name), "must name one key and be given once")
 			return nil
 		}
 		if pairs == nil {
@@ -172,10 +173,10 @@ func (s *server) destroyMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	force, kill := q.bool("force"), q.bool("kill") // two names for the same
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	force, kill := q.Bool("force"), q.Bool("kill") // two names for the same
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	if err := s.Machines.DestroyMachine(r.Context(), ref, hangar.MachineDestroy{Force: force || kill}); err != nil {
 		return answer{}, err
@@ -200,7 +201,7 @@ func (s *server) stopMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decodeOptional[stopWish](r)
+	in, err := input.DecodeOptional[stopWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -226,13 +227,13 @@ func (s *server) restartMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	in := hangar.MachineRestart{
-		MachineStop: hangar.MachineStop{Signal: q.signal("signal"), Timeout: q.duration("timeout", hangar.MaxStopTimeout)},
-		ForceStop:   q.bool("force_stop"),
+		MachineStop: hangar.MachineStop{Signal: q.Signal("signal"), Timeout: q.Duration("timeout", hangar.MaxStopTimeout)},
+		ForceStop:   q.Bool("force_stop"),
 	}
-	if q.err != nil {
-		return answer{}, q.err
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	if err := s.Machines.RestartMachine(r.Context(), ref, in); err != nil {
 		return answer{}, err
@@ -245,12 +246,12 @@ func (s *server) signalMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[signalWish](r)
+	in, err := input.Decode[signalWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Signal == 0 {
-		return answer{}, invalid("signal", "is required: a name such as SIGTERM or a number from 1 to 64")
+		return answer{}, input.Invalid("signal", "is required: a name such as SIGTERM or a number from 1 to 64")
 	}
 	if err := s.Machines.SignalMachine(r.Context(), ref, in.Signal); err != nil {
 		return answer{}, err
@@ -285,27 +286,27 @@ func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	in := hangar.MachineWait{
-		States:    q.states("state", hangar.WaitSettled),
-		Instance:  hangar.InstanceID(q.text("instance_id")),
-		FromEvent: hangar.EventID(q.text("from_event_id")),
-		Timeout:   q.duration("timeout", hangar.MaxWaitTimeout),
+		States:    q.States("state", hangar.WaitSettled),
+		Instance:  hangar.InstanceID(q.Text("instance_id")),
+		FromEvent: hangar.EventID(q.Text("from_event_id")),
+		Timeout:   q.Duration("timeout", hangar.MaxWaitTimeout),
 	}
-	if older := q.text("version"); in.Instance == "" {
+	if older := q.Text("version"); in.Instance == "" {
 		in.Instance = hangar.InstanceID(older)
 	}
-	if q.err != nil {
-		return q.err
+	if q.Err != nil {
+		return q.Err
 	}
-	if s.lot.seated.Add(1); s.lot.seated.Load() > maxSeated {
-		s.lot.seated.Add(-1)
+	if s.seated.Add(1); s.seated.Load() > maxSeated {
+		s.seated.Add(-1)
 		if parked, err := s.park(w, r, ref, in); parked || err != nil {
 			return err
 		}
-		s.lot.seated.Add(1)
+		s.seated.Add(1)
 	}
-	defer s.lot.seated.Add(-1)
+	defer s.seated.Add(-1)
 	reached, err := s.Machines.WaitMachine(r.Context(), ref, in)
 	if err != nil {
 		return err
@@ -348,10 +349,10 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := queryOf(r)
-	limit, follow := q.int("limit", 1, maxEvents), q.bool("follow")
-	if q.err != nil {
-		return q.err
+	q := input.QueryOf(r)
+	limit, follow := q.Int("limit", 1, maxEvents), q.Bool("follow")
+	if q.Err != nil {
+		return q.Err
 	}
 	if follow {
 		return s.watchMachine(w, r, ref)

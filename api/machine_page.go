@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // orgMachine is a Machine in the listing of an organization.
@@ -70,13 +71,13 @@ func viewOrgMachine(m *hangar.Machine, summary bool) orgMachine {
 }
 
 func (s *server) listOrgMachines(r *http.Request) (answer, error) {
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	in := hangar.MachinePageQuery{
-		MachineFilter: q.machineFilter(), Cursor: q.text("cursor"), Limit: q.int("limit", 1, hangar.MaxMachinePage),
+		MachineFilter: machineFilter(q), Cursor: q.Text("cursor"), Limit: q.Int("limit", 1, hangar.MaxMachinePage),
 	}
-	summary := q.bool("summary")
-	if q.err != nil {
-		return answer{}, q.err
+	summary := q.Bool("summary")
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	page, err := s.Machines.OrgMachines(r.Context(), hangar.OrgSlug(r.PathValue("org")), in)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // pairWish is the body of a write of one pair.
@@ -75,7 +76,7 @@ func (s *server) getMetadataKey(r *http.Request) (answer, error) {
 	key := r.PathValue("key")
 	value, found := pairs[key]
 	if !found {
-		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", clip(key))
+		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", input.Clip(key))
 	}
 	return ok(metadataValue{value})
 }
@@ -93,12 +94,12 @@ func (s *server) setMetadataKey(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[pairWish](r)
+	in, err := input.Decode[pairWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Value == nil {
-		return answer{}, invalid("value", "is required: a text")
+		return answer{}, input.Invalid("value", "is required: a text")
 	}
 	return noContent(s.Machines.SetMachineMetadata(r.Context(), ref, hangar.MetadataPair{
 		Key: r.PathValue("key"), Value: *in.Value, UpdatedAt: in.UpdatedAt.time(),
@@ -134,9 +135,9 @@ func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, e
 	if err != nil {
 		return ref, hangar.MetadataWrite{}, err
 	}
-	in, err := decode[metadataWish](r)
+	in, err := input.Decode[metadataWish](r)
 	if err == nil && in.Metadata == nil {
-		err = invalid("metadata", "is required: an object whose values are texts, or null to remove a key")
+		err = input.Invalid("metadata", "is required: an object whose values are texts, or null to remove a key")
 	}
 	if err != nil {
 		return ref, hangar.MetadataWrite{}, err
@@ -163,7 +164,7 @@ func (i *instant) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	if err := t.UnmarshalJSON(b); err != nil {
-		return invalid("updated_at", "%s is not a time such as \"2006-01-02T15:04:05Z\"", clip(string(b)))
+		return input.Invalid("updated_at", "%s is not a time such as \"2006-01-02T15:04:05Z\"", input.Clip(string(b)))
 	}
 	i.Time = t
 	return nil

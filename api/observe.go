@@ -12,6 +12,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // Keys of log attributes.
@@ -43,7 +44,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 		// From the start, because net/http reads what a handler has left of a body
 		// before it sends an answer. It lifts the deadline at the end of the body.
 		if r.ContentLength != 0 {
-			_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+			_ = control.SetReadDeadline(time.Now().Add(input.BodyTimeout))
 		}
 		seen := &statusWriter{ResponseWriter: w}
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
 )
 
@@ -151,7 +152,7 @@ func (s *server) stream(pattern string, h streamer, op operation) {
 
 func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {
 	if op.Lenient {
-		h = lenient(h)
+		h = input.Lenient(h)
 	}
 	if !public {
 		h = s.self(op, h)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) orgRoutes() {
@@ -89,12 +90,12 @@ func viewOrg(o *hangar.Org) orgView {
 }
 
 func (s *server) createOrg(r *http.Request) (answer, error) {
-	in, err := decode[orgWish](r)
+	in, err := input.Decode[orgWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Slug == "" {
-		return answer{}, invalid("slug", "is required")
+		return answer{}, input.Invalid("slug", "is required")
 	}
 	org, err := s.Orgs.CreateOrg(r.Context(), hangar.OrgCreate{Slug: in.Slug, Name: in.Name})
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *server) listQuotas(r *http.Request) (answer, error) {
 }
 
 func (s *server) setQuotas(r *http.Request) (answer, error) {
-	in, err := decode[quotaWish](r)
+	in, err := input.Decode[quotaWish](r)
 	if err != nil {
 		return answer{}, err
 	}

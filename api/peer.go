@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) peerRoutes() {
@@ -56,7 +57,7 @@ type peerWish struct {
 }
 
 func (s *server) createPeer(r *http.Request) (answer, error) {
-	in, err := decode[peerWish](r)
+	in, err := input.Decode[peerWish](r)
 	if err != nil {
 		return answer{}, err
 	}

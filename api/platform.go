@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
 )
 
@@ -99,21 +100,21 @@ type placementList struct {
 }
 
 func (s *server) listRegions(r *http.Request) (answer, error) {
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	guest := hangar.Guest{
-		CPUKind: q.text("cpu_kind"), CPUs: q.int("cpus", 1, hangar.MaxCPUs), MemoryMB: q.int("memory_mb", 1, hangar.MaxMemoryMB),
+		CPUKind: q.Text("cpu_kind"), CPUs: q.Int("cpus", 1, hangar.MaxCPUs), MemoryMB: q.Int("memory_mb", 1, hangar.MaxMemoryMB),
 	}
-	if size := q.text("size"); size != "" {
+	if size := q.Text("size"); size != "" {
 		preset, known := hangar.Preset(size)
 		if !known {
-			q.fail("size", "%q is not one of %v", size, hangar.Presets())
+			q.Fail("size", "%q is not one of %v", size, hangar.Presets())
 		}
 		guest = hangar.Guest{
 			CPUKind: cmp.Or(guest.CPUKind, preset.CPUKind), CPUs: cmp.Or(guest.CPUs, preset.CPUs), MemoryMB: cmp.Or(guest.MemoryMB, preset.MemoryMB),
 		}
 	}
-	if q.err != nil {
-		return answer{}, q.err
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	rooms, err := s.Platform.Regions(r.Context(), guest)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *server) listRegions(r *http.Request) (answer, error) {
 }
 
 func (s *server) placeMachines(r *http.Request) (answer, error) {
-	in, err := decodeOptional[placementWish](r)
+	in, err := input.DecodeOptional[placementWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -137,7 +138,7 @@ func (s *server) placeMachines(r *http.Request) (answer, error) {
 	}
 	for word := range strings.SplitSeq(in.Region, ",") {
 		if word = strings.TrimSpace(word); word != "" {
-			query.Regions = append(query.Regions, hangar.Region(clip(word)))
+			query.Regions = append(query.Regions, hangar.Region(input.Clip(word)))
 		}
 	}
 	placements, err := s.Platform.Placements(r.Context(), query)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) registryRoutes() {
@@ -70,7 +71,7 @@ func (s *server) getRegistry(r *http.Request) (answer, error) {
 }
 
 func (s *server) setRegistry(r *http.Request) (answer, error) {
-	in, err := decode[loginWish](r)
+	in, err := input.Decode[loginWish](r)
 	if err != nil {
 		return answer{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) secretRoutes() {
@@ -103,12 +104,12 @@ type secretWish struct {
 
 // secretQuery reads what a listing shall be like. The least version has two names.
 func secretQuery(r *http.Request) (hangar.SecretQuery, error) {
-	q := queryOf(r)
+	q := input.QueryOf(r)
 	wish := hangar.SecretQuery{
-		MinVersion: max(q.int("min_version", 0, math.MaxInt32), q.int("version", 0, math.MaxInt32)),
-		Show:       q.bool("show_secrets"),
+		MinVersion: max(q.Int("min_version", 0, math.MaxInt32), q.Int("version", 0, math.MaxInt32)),
+		Show:       q.Bool("show_secrets"),
 	}
-	return wish, q.err
+	return wish, q.Err
 }
 
 func (s *server) listSecrets(r *http.Request) (answer, error) {
@@ -132,12 +133,12 @@ func (s *server) setSecrets(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[secretsWish](r)
+	in, err := input.Decode[secretsWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Values == nil {
-		return answer{}, invalid("values", "is required: an object of names and values, null to take one away")
+		return answer{}, input.Invalid("values", "is required: an object of names and values, null to take one away")
 	}
 	all, err := s.Secrets.SetSecrets(r.Context(), app, in.Values)
 	if err != nil {
@@ -167,12 +168,12 @@ func (s *server) setSecret(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[secretWish](r)
+	in, err := input.Decode[secretWish](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Value.IsZero() {
-		return answer{}, invalid("value", "is required")
+		return answer{}, input.Invalid("value", "is required")
 	}
 	name := r.PathValue("secret")
 	all, err := s.Secrets.SetSecrets(r.Context(), app, map[string]hangar.Sensitive{name: in.Value})

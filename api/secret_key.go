@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) secretKeyRoutes() {
@@ -127,7 +128,7 @@ func base64Of(data []byte) *encoded { return new(encoded(base64.StdEncoding.Enco
 func (e encoded) decode(name string) ([]byte, error) {
 	data, err := base64.StdEncoding.DecodeString(string(e))
 	if err != nil {
-		return nil, invalid(name, "is not base64 with padding")
+		return nil, input.Invalid(name, "is not base64 with padding")
 	}
 	return data, nil
 }
@@ -135,7 +136,7 @@ func (e encoded) decode(name string) ([]byte, error) {
 // given decodes a property that must not be left out.
 func given(name string, e *encoded) ([]byte, error) {
 	if e == nil {
-		return nil, invalid(name, "is required: bytes in base64")
+		return nil, input.Invalid(name, "is required: bytes in base64")
 	}
 	return e.decode(name)
 }
@@ -190,11 +191,11 @@ func keyUse[T any](r *http.Request) (ref hangar.SecretKeyRef, least int, body T,
 	if ref, err = secretKeyRef(r); err != nil {
 		return ref, 0, body, err
 	}
-	q := queryOf(r)
-	if least = q.int("min_version", 0, math.MaxInt32); q.err != nil {
-		return ref, 0, body, q.err
+	q := input.QueryOf(r)
+	if least = q.Int("min_version", 0, math.MaxInt32); q.Err != nil {
+		return ref, 0, body, q.Err
 	}
-	body, err = decode[T](r)
+	body, err = input.Decode[T](r)
 	return ref, least, body, err
 }
 
@@ -203,13 +204,13 @@ func (s *server) listSecretKeys(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	wish := hangar.SecretKeyQuery{MinVersion: q.int("min_version", 0, math.MaxInt32)}
-	for _, w := range q.words("types") {
+	q := input.QueryOf(r)
+	wish := hangar.SecretKeyQuery{MinVersion: q.Int("min_version", 0, math.MaxInt32)}
+	for _, w := range q.Words("types") {
 		wish.Types = append(wish.Types, hangar.SecretKeyType(w))
 	}
-	if q.err != nil {
-		return answer{}, q.err
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	list, err := s.SecretKeys.SecretKeys(r.Context(), app, wish)
 	if err != nil {
@@ -227,10 +228,10 @@ func (s *server) getSecretKey(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	least := q.int("min_version", 0, math.MaxInt32)
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	least := q.Int("min_version", 0, math.MaxInt32)
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	key, err := s.SecretKeys.SecretKey(r.Context(), ref, least)
 	if err != nil {
@@ -244,7 +245,7 @@ func (s *server) setSecretKey(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[secretKeyWish](r)
+	in, err := input.Decode[secretKeyWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -261,7 +262,7 @@ func (s *server) generateSecretKey(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[secretKeyKind](r)
+	in, err := input.Decode[secretKeyKind](r)
 	if err != nil {
 		return answer{}, err
 	}

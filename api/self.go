@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // self bounds what a Machine may ask that called over its own socket: the operations
@@ -32,7 +33,7 @@ func aboutSelf(r *http.Request, ref hangar.MachineRef, op operation) error {
 	case app != "" && app != string(ref.App):
 		return hangar.AppNotFound()
 	case id != "" && id != string(ref.ID):
-		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", clip(id))
+		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "machine not found: %s", input.Clip(id))
 	case op.Self:
 		return nil
 	default:

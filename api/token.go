@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 func (s *server) tokenRoutes() {
@@ -74,12 +75,12 @@ type newTokenView struct {
 // createToken takes any token. Everything about what may be in it is decided by the
 // service.
 func (s *server) createToken(r *http.Request) (answer, error) {
-	in, err := decode[hangar.TokenCreate](r)
+	in, err := input.Decode[hangar.TokenCreate](r)
 	if err != nil {
 		return answer{}, err
 	}
 	if in.Kind == "" {
-		return answer{}, invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
+		return answer{}, input.Invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
 	}
 	for _, list := range []struct {
 		name  string
@@ -90,7 +91,7 @@ func (s *server) createToken(r *http.Request) (answer, error) {
 		{"commands", in.Commands != nil && len(in.Commands) == 0},
 	} {
 		if list.empty {
-			return answer{}, invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
+			return answer{}, input.Invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
 		}
 	}
 	made, err := s.Tokens.CreateToken(r.Context(), in)
@@ -109,7 +110,7 @@ func (s *server) createDeployToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decodeOptional[deployTokenWish](r)
+	in, err := input.DecodeOptional[deployTokenWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -123,10 +124,10 @@ func (s *server) createDeployToken(r *http.Request) (answer, error) {
 }
 
 func (s *server) listTokens(r *http.Request) (answer, error) {
-	q := queryOf(r)
-	filter := hangar.TokenFilter{Org: hangar.OrgSlug(q.text("org_slug")), App: hangar.AppName(q.text("app_name"))}
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	filter := hangar.TokenFilter{Org: hangar.OrgSlug(q.Text("org_slug")), App: hangar.AppName(q.Text("app_name"))}
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	tokens, err := s.Tokens.Tokens(r.Context(), filter)
 	if err != nil {

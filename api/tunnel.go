@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/internal/splice"
 	"github.com/hangar-platform/hangar/internal/wsconn"
 )
@@ -45,13 +46,13 @@ func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := queryOf(r)
-	if q.err == nil && q.text("port") == "" {
-		q.fail("port", "is required: a number from 1 to %d", hangar.MaxPort)
+	q := input.QueryOf(r)
+	if q.Err == nil && q.Text("port") == "" {
+		q.Fail("port", "is required: a number from 1 to %d", hangar.MaxPort)
 	}
-	port := q.int("port", 1, hangar.MaxPort)
-	if q.err != nil {
-		return q.err
+	port := q.Int("port", 1, hangar.MaxPort)
+	if q.Err != nil {
+		return q.Err
 	}
 	if err := mayUpgrade(r); err != nil {
 		return err

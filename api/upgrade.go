@@ -9,6 +9,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // errHungUp says that a connection was lost when it was to be upgraded. There is
@@ -24,7 +25,7 @@ func mayUpgrade(r *http.Request) error {
 	if strings.HasSuffix(r.URL.Path, "/exec") {
 		hint = ", or POST the command"
 	}
-	return invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket"+hint)
+	return input.Invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket"+hint)
 }
 
 // upgrade makes a WebSocket of the connection of a request.
@@ -44,7 +45,7 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 		return nil, &hangar.Error{Code: hangar.CodeUnimplemented, Message: "this connection cannot be upgraded", Err: err}
 	default:
 		w.Header().Del("Connection")
-		return nil, invalid("upgrade", "%s", strings.TrimSpace(held.text.String()))
+		return nil, input.Invalid("upgrade", "%s", strings.TrimSpace(held.text.String()))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 // The places of volumes.
@@ -127,7 +128,7 @@ func volumeRef(r *http.Request) (hangar.VolumeRef, error) {
 	}
 	id := hangar.VolumeID(r.PathValue("volume"))
 	if !id.Valid() {
-		return hangar.VolumeRef{}, hangar.VolumeNotFound(hangar.VolumeID(clip(string(id))))
+		return hangar.VolumeRef{}, hangar.VolumeNotFound(hangar.VolumeID(input.Clip(string(id))))
 	}
 	return hangar.VolumeRef{App: app, ID: id}, nil
 }
@@ -137,10 +138,10 @@ func (s *server) listVolumes(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	q := queryOf(r)
-	q.bool("summary")
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	q.Bool("summary")
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	list, err := s.Volumes.Volumes(r.Context(), app)
 	if err != nil {
@@ -154,7 +155,7 @@ func (s *server) createVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[volumeWish](r)
+	in, err := input.Decode[volumeWish](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -194,7 +195,7 @@ func (s *server) updateVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[hangar.VolumeUpdate](r)
+	in, err := input.Decode[hangar.VolumeUpdate](r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -206,7 +207,7 @@ func (s *server) extendVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	in, err := decode[extendWish](r)
+	in, err := input.Decode[extendWish](r)
 	if err != nil {
 		return answer{}, err
 	}

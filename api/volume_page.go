@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
 )
 
 const (
@@ -49,24 +50,24 @@ func (l volumeListing) cursor() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// volumeListing reads where a listing goes on, or begins a new one.
-func (q *query) volumeListing(now time.Time) volumeListing {
-	if cursor := q.text("cursor"); cursor != "" {
+// volumeListingOf reads where a listing goes on, or begins a new one.
+func volumeListingOf(q *input.Query, now time.Time) volumeListing {
+	if cursor := q.Text("cursor"); cursor != "" {
 		var l volumeListing
 		text, err := base64.RawURLEncoding.DecodeString(cursor)
 		if err == nil {
 			err = json.Unmarshal(text, &l)
 		}
 		if err != nil || !l.After.Valid() {
-			q.fail("cursor", "is not the next_cursor of a page of volumes")
+			q.Fail("cursor", "is not the next_cursor of a page of volumes")
 		}
 		return l
 	}
-	l := volumeListing{After: hangar.VolumeID(q.text("after")), Began: now.UnixMilli()}
+	l := volumeListing{After: hangar.VolumeID(q.Text("after")), Began: now.UnixMilli()}
 	if l.After != "" && !l.After.Valid() {
-		q.fail("after", "%q is not the id of a volume", clip(string(l.After)))
+		q.Fail("after", "%q is not the id of a volume", input.Clip(string(l.After)))
 	}
-	if t := q.time("updated_after"); !t.IsZero() {
+	if t := q.Time("updated_after"); !t.IsZero() {
 		l.UpdatedAfter = t.UnixMilli()
 	}
 	l.Newest = l.UpdatedAfter
@@ -80,12 +81,12 @@ type volumeFilter struct {
 	states  []hangar.VolumeState
 }
 
-func (q *query) volumeFilter() volumeFilter {
-	f := volumeFilter{deleted: q.bool("include_deleted"), regions: q.regions("region")}
-	for _, word := range q.words("state") {
+func volumeFilterOf(q *input.Query) volumeFilter {
+	f := volumeFilter{deleted: q.Bool("include_deleted"), regions: q.Regions("region")}
+	for _, word := range q.Words("state") {
 		state := hangar.VolumeState(word)
 		if !state.Valid() {
-			q.fail("state", "%q is not a state of a volume", clip(word))
+			q.Fail("state", "%q is not a state of a volume", input.Clip(word))
 		}
 		f.states = append(f.states, state)
 	}
@@ -100,12 +101,12 @@ func (f volumeFilter) matches(v *hangar.Volume, updatedAfter int64) bool {
 }
 
 func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
-	q := queryOf(r)
-	listing, filter := q.volumeListing(time.Now()), q.volumeFilter()
-	limit := q.int("limit", 1, maxVolumePage)
-	q.bool("summary")
-	if q.err != nil {
-		return answer{}, q.err
+	q := input.QueryOf(r)
+	listing, filter := volumeListingOf(q, time.Now()), volumeFilterOf(q)
+	limit := q.Int("limit", 1, maxVolumePage)
+	q.Bool("summary")
+	if q.Err != nil {
+		return answer{}, q.Err
 	}
 	if limit == 0 {
 		limit = maxVolumePage

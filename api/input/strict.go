@@ -1,4 +1,4 @@
-package api
+package input
 
 import (
 	"bytes"
@@ -16,17 +16,17 @@ import (
 // lenientKey marks the context of a request whose operation is Lenient.
 type lenientKey struct{}
 
-// lenient lets the bodies of a route have properties that this server does not know.
-func lenient(next http.Handler) http.Handler {
+// Lenient lets the bodies of a route have properties that this server does not know.
+func Lenient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), lenientKey{}, true)))
 	})
 }
 
-// unknownProperty answers CodeInvalid for the first property in a body, at any depth, that
+// UnknownProperty answers CodeInvalid for the first property in a body, at any depth, that
 // no value of type t has. The body is one that decodes into t. What a type decodes by itself
 // is its own affair.
-func unknownProperty(raw []byte, t reflect.Type) error {
+func UnknownProperty(raw []byte, t reflect.Type) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var tree any
@@ -37,7 +37,7 @@ func unknownProperty(raw []byte, t reflect.Type) error {
 	if path == "" {
 		return nil
 	}
-	return hangar.Errorf(hangar.CodeInvalid, "", "the body has the unknown property %q, and ignoring it could allow more than is meant; known are %s", clip(path), strings.Join(siblings, ", "))
+	return hangar.Errorf(hangar.CodeInvalid, "", "the body has the unknown property %q, and ignoring it could allow more than is meant; known are %s", Clip(path), strings.Join(siblings, ", "))
 }
 
 // findUnknown returns the path of an unknown property below path, and what may stand in its

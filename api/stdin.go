@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// input is the stdin of a command: what the client has sent and the command has
+// stdin is the input of a command: what the client has sent and the command has
 // not read yet, up to a limit. Unlike an io.Pipe it takes a little ahead, so that
 // new sizes and the end of the connection are seen while a command does not read.
-type input struct {
+type stdin struct {
 	limit int
 
 	mu     sync.Mutex // guards what follows
@@ -18,17 +18,17 @@ type input struct {
 	moved  chan struct{} // closed and replaced whenever the above changes
 }
 
-func newInput(limit int) *input { return &input{limit: limit, moved: make(chan struct{})} }
+func newStdin(limit int) *stdin { return &stdin{limit: limit, moved: make(chan struct{})} }
 
 // changed wakes everybody who waits. The caller holds mu.
-func (i *input) changed() {
+func (i *stdin) changed() {
 	close(i.moved)
 	i.moved = make(chan struct{})
 }
 
 // put adds p, waiting for room. It reports false when ctx ended first. What comes
 // after close is dropped.
-func (i *input) put(ctx context.Context, p []byte) bool {
+func (i *stdin) put(ctx context.Context, p []byte) bool {
 	for {
 		i.mu.Lock()
 		if i.closed {
@@ -52,7 +52,7 @@ func (i *input) put(ctx context.Context, p []byte) bool {
 }
 
 // Read implements io.Reader. After close it returns what is left, then io.EOF.
-func (i *input) Read(p []byte) (int, error) {
+func (i *stdin) Read(p []byte) (int, error) {
 	for {
 		i.mu.Lock()
 		if len(i.buf) > 0 {
@@ -82,7 +82,7 @@ func endOf(closed bool) error {
 }
 
 // close ends the input. It may be repeated.
-func (i *input) close() {
+func (i *stdin) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.closed {

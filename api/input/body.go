@@ -1,0 +1,123 @@
+// Package input reads what requests say: their bodies, which are JSON, and their queries.
+//
+// Promises. Whatever is read is within the bounds that its caller names; what is not answers
+// CodeInvalid and names the parameter, or the property of the body. A body that says what
+// somebody may do has no property that is not known: nothing is ignored that could have been
+// meant to allow less. No text of a client comes back longer than MaxText.
+//
+// Concurrency. A Query is one request's, and for one goroutine.
+//
+// It knows no routes: what a parameter means, its caller says.
+package input
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// MaxText bounds names in queries and bodies, in bytes.
+const MaxText = 255
+
+// BodyTimeout is how long a body may take to arrive.
+const BodyTimeout = 30 * time.Second
+
+// ReasonBodyTooLarge is the reason of the answer to a body that is larger than is allowed.
+const ReasonBodyTooLarge = "body_too_large"
+
+// Decode reads the body of a request, which must be one JSON value. Unless the operation of
+// the route is Lenient, it has only properties that T has.
+func Decode[T any](r *http.Request) (T, error) {
+	var v T
+	raw, err := readBody(r)
+	if err != nil {
+		return v, err
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return v, hangar.Errorf(hangar.CodeInvalid, "", "the body is empty; it must be a JSON object")
+	}
+	return v, unmarshalBody(r, raw, &v)
+}
+
+// DecodeOptional is decode for a body that may be missing.
+func DecodeOptional[T any](r *http.Request) (T, error) {
+	var v T
+	raw, err := readBody(r)
+	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
+		return v, err
+	}
+	return v, unmarshalBody(r, raw, &v)
+}
+
+// unmarshalBody is unmarshal, as strict as the operation of the route is.
+func unmarshalBody[T any](r *http.Request, raw []byte, v *T) error {
+	if err := unmarshal(raw, v); err != nil || r.Context().Value(lenientKey{}) != nil {
+		return err
+	}
+	return UnknownProperty(raw, reflect.TypeFor[T]())
+}
+
+func readBody(r *http.Request) ([]byte, error) {
+	raw, err := io.ReadAll(r.Body)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil && !utf8.Valid(raw):
+		// The decoder would put other characters in the place of broken ones.
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "the body is not valid UTF-8")
+	case err == nil:
+		return raw, nil
+	case errors.As(err, &tooLarge):
+		return nil, hangar.Errorf(hangar.CodeInvalid, ReasonBodyTooLarge, "the body is larger than the %d bytes that are allowed", tooLarge.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, hangar.Errorf(hangar.CodeTimeout, "", "the body did not arrive within %s", BodyTimeout)
+	default:
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "the body could not be read: %w", err)
+	}
+}
+
+// unmarshal answers with the decoder's own text, and the property that it is about,
+// or with what a value of the domain says of itself.
+func unmarshal(raw []byte, v any) error {
+	err := json.Unmarshal(raw, v)
+	var known *hangar.Error
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return Invalid(wrong.Field, "%w", err)
+	default:
+		return hangar.Errorf(hangar.CodeInvalid, "", "%w", err)
+	}
+}
+
+// Invalid names the parameter, or the property of a body, that breaks a rule: CodeInvalid. The
+// rule is a format with args.
+func Invalid(name, rule string, args ...any) error {
+	return hangar.Errorf(hangar.CodeInvalid, "", "invalid "+name+": "+rule, args...)
+}
+
+// Unsupported names what is understood and not offered: CodeInvalid, ReasonUnsupported.
+func Unsupported(name, text string) error {
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnsupported, "invalid %s: %s", name, text)
+}
+
+// Clip bounds a text that the client chose to MaxText.
+func Clip(s string) string { return ClipTo(s, MaxText) }
+
+// ClipTo bounds a text to so many bytes.
+func ClipTo(s string, limit int) string {
+	if len(s) > limit {
+		return strings.ToValidUTF8(s[:limit], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,50 @@
+package input
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// TestUnknownProperties: the path of one names it, and similar ones are not taken for it.
+func TestUnknownProperties(t *testing.T) {
+	type accessWish struct {
+		Action  hangar.Action    `json:"action"` // decodes itself
+		Org     hangar.OrgSlug   `json:"org_slug"`
+		Machine hangar.MachineID `json:"machine_id"`
+	}
+	type wish struct {
+		hangar.TokenCreate
+		Access  *accessWish               `json:"access"`
+		ByName  map[string]hangar.Grant   `json:"by_name"`
+		Hidden  string                    `json:"-"`
+		Pointer *[]hangar.CommandRule     `json:"pointer"`
+		Secret  hangar.Sensitive          `json:"secret"`
+		Actions hangar.Action             `json:"mask"`
+		Deep    []map[string][]accessWish `json:"deep"`
+	}
+	for body, want := range map[string]string{
+		`{"kind":"deploy","apps":["a"]}`:                                "",
+		`{"kind":"deploy","app":["a"]}`:                                 "app",
+		`{"KIND":"deploy","Apps":["a"]}`:                                "",
+		`{"kind":"deploy","hidden":"x"}`:                                "hidden",
+		`{"commands":[{"args":["ls"],"exact":true},{"exakt":true}]}`:    "commands[1].exakt",
+		`{"access":{"machine":"x"}}`:                                    "access.machine",
+		`{"access":null}`:                                               "",
+		`{"access":{"action":["read"]}}`:                                "",
+		`{"by_name":{"any":{"org":"o","aps":[]}}}`:                      "by_name.any.aps",
+		`{"pointer":[{"arguments":["x"]}]}`:                             "pointer[0].arguments",
+		`{"deep":[{"a":[{}]},{"b":[{},{"org_slug":"a","organ":"a"}]}]}`: "deep[1].b[1].organ",
+		`{"secret":"x","mask":["read"]}`:                                "",
+		`{"":1}`:                                                        `""`,
+	} {
+		err := UnknownProperty([]byte(body), reflect.TypeFor[wish]())
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("the body has the unknown property %q", want))):
+			t.Errorf("%s: %v, want one of %q", body, err, want)
+		}
+	}
+}

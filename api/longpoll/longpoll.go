@@ -1,0 +1,252 @@
+// Package longpoll holds the connections of requests that wait, without a goroutine for each.
+//
+// Promises. A connection costs a fraction of what a goroutine with its request does. It is
+// answered once, with what the wait has come to, and closed. A client that hangs up ends its wait.
+// After Drain no connection is held.
+//
+// Concurrency. Waits is safe for concurrent use. A few goroutines answer, and end when nobody is
+// to be answered; a client that does not read holds up one of them for a bounded time.
+//
+// It knows no requests: whether one may be parked, and what its answer looks like, its caller says.
+package longpoll
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/hangup"
+)
+
+// maxWorkers bounds the goroutines that answer.
+const maxWorkers = 8
+
+// Respond makes the response to a request of an id: to what was reached, or to the error that
+// the wait has ended with. What it refuses to answer is closed without a word.
+type Respond func(id string, reached hangar.MachineReached, err error) (*http.Response, error)
+
+// Waits holds the connections that wait.
+type Waits struct {
+	respond Respond
+	timeout time.Duration // for the client to take its answer
+	hangups hangup.Watch
+
+	mu      sync.Mutex // guards what follows
+	queue   []*wait    // those that are to be answered
+	workers int        // goroutines that do so; each ends when there is nothing to do
+	all     map[*wait]struct{}
+	drained chan struct{} // nil until drain; closed when all is empty from then on
+}
+
+// New returns a Waits that holds nothing. A client has timeout to take its answer.
+func New(timeout time.Duration, respond Respond) *Waits {
+	return &Waits{respond: respond, timeout: timeout, all: map[*wait]struct{}{}}
+}
+
+// errHungUp ends waits whose client is gone. There is nobody to be told.
+var errHungUp = errors.New("longpoll: the client has hung up")
+
+// errDraining ends waits whose server ends.
+var errDraining = hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
+
+// wait is a connection that waits for its answer.
+type wait struct {
+	of *Waits
+	id string // of the request
+
+	mu      sync.Mutex // guards what follows
+	conn    net.Conn   // nil until all is there that could end the wait
+	leave   []func()   // lets go of that
+	ended   bool
+	reached hangar.MachineReached
+	err     error // errHungUp: nobody is left to be told
+}
+
+// Park takes over the connection of a request until told of what it waits for. await has told
+// called once, at any time and from any goroutine, unless the returned func was called, or
+// answers errors.ErrUnsupported. When one of lives ends before, the wait ends with expired.
+// When Park reports false nothing has happened, and the request is to be served as any other.
+func (w *Waits) Park(
+	rw http.ResponseWriter, id string, await func(told func(hangar.MachineReached, error)) (forget func(), err error),
+	lives []context.Context, expired error,
+) (bool, error) {
+	p := &wait{of: w, id: id}
+	if !w.enter(p) {
+		return false, nil
+	}
+	forget, err := await(p.end)
+	if err != nil {
+		w.leave(p)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return false, nil
+		}
+		return true, err
+	}
+	conn, _, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		forget()
+		w.leave(p)
+		return false, nil //nolint:nilerr // it can be answered as any other
+	}
+	leave := append(make([]func(), 0, len(lives)+2), forget)
+	for _, life := range lives {
+		stop := context.AfterFunc(life, func() { p.end(hangar.MachineReached{}, expired) })
+		leave = append(leave, func() { stop() })
+	}
+	// A connection that cannot be watched is held for as long as its wait may last.
+	if c, ok := conn.(syscall.Conn); ok {
+		if remove, err := w.hangups.Add(c, func() { p.end(hangar.MachineReached{}, errHungUp) }); err == nil {
+			leave = append(leave, remove)
+		}
+	}
+	p.settle(conn, leave)
+	return true, nil
+}
+
+// settle has the connection answered when the wait ends, or at once if it has.
+func (p *wait) settle(conn net.Conn, leave []func()) {
+	p.mu.Lock()
+	p.conn, p.leave = conn, leave
+	ended := p.ended
+	p.mu.Unlock()
+	if ended {
+		p.of.call(p)
+	}
+}
+
+// end ends the wait, if nothing else has. It returns at once.
+func (p *wait) end(reached hangar.MachineReached, err error) {
+	p.mu.Lock()
+	first := !p.ended
+	if first {
+		p.ended, p.reached, p.err = true, reached, err
+	}
+	settled := p.conn != nil
+	p.mu.Unlock()
+	if first && settled {
+		p.of.call(p)
+	}
+}
+
+// enter takes note of a wait that is to be parked, unless all are being drained.
+func (w *Waits) enter(p *wait) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.drained != nil {
+		return false
+	}
+	w.all[p] = struct{}{}
+	return true
+}
+
+// leave forgets a wait that has entered.
+func (w *Waits) leave(p *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, p)
+	if w.drained != nil && len(w.all) == 0 {
+		close(w.drained)
+	}
+}
+
+// Drain ends all waits. It returns when there is none any more, or when ctx ends.
+func (w *Waits) Drain(ctx context.Context) {
+	w.mu.Lock()
+	if w.drained == nil {
+		w.drained = make(chan struct{})
+		if len(w.all) == 0 {
+			close(w.drained)
+		}
+	}
+	waiting := slices.Collect(maps.Keys(w.all))
+	w.mu.Unlock()
+	for _, p := range waiting {
+		p.end(hangar.MachineReached{}, errDraining)
+	}
+	select {
+	case <-w.drained:
+	case <-ctx.Done():
+	}
+}
+
+// call has a connection answered.
+func (w *Waits) call(p *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = append(w.queue, p)
+	if w.workers < maxWorkers {
+		w.workers++
+		go w.serve()
+	}
+}
+
+// serve answers whoever is in the queue. Connections are closed once nobody waits for
+// an answer.
+func (w *Waits) serve() {
+	var answered []*wait
+	for {
+		p := w.next(len(answered) == 0)
+		switch {
+		case p != nil:
+			p.answer()
+			answered = append(answered, p)
+		case len(answered) == 0:
+			return
+		default:
+			for _, p := range answered {
+				p.close()
+			}
+			answered = nil
+		}
+	}
+}
+
+// next returns what is to be answered, or nil. Then a worker that is done ends.
+func (w *Waits) next(done bool) *wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		w.queue = nil
+		if done {
+			w.workers--
+		}
+		return nil
+	}
+	p := w.queue[0]
+	w.queue = w.queue[1:]
+	return p
+}
+
+// answer writes what the wait has come to. A client that is gone cannot be told.
+func (p *wait) answer() {
+	if errors.Is(p.err, errHungUp) {
+		return
+	}
+	res, err := p.of.respond(p.id, p.reached, p.err)
+	if err != nil {
+		return
+	}
+	res.Close = true
+	var whole bytes.Buffer
+	if res.Write(&whole) != nil || p.conn.SetWriteDeadline(time.Now().Add(p.of.timeout)) != nil {
+		return
+	}
+	_, _ = p.conn.Write(whole.Bytes())
+}
+
+// close ends the connection and all that could have ended the wait.
+func (p *wait) close() {
+	for _, let := range p.leave {
+		let()
+	}
+	_ = p.conn.Close()
+	p.of.leave(p)
+}
