@@ -240,17 +240,21 @@ func TestNoFileIsTooLong(t *testing.T) {
 	}
 }
 
-// maxPackageLines is where a package has become several packages. Tests do not count.
+// maxPackageLines is where a package has become several packages. Tests do not count, nor does
+// the root: it is the vocabulary of the specification, which has nouns and no mechanism, and
+// which every plane would import all parts of.
 const maxPackageLines = 7500
 
 // toBeDivided are the packages that are larger, with their size now, which may only get less.
 var toBeDivided = map[string]int{
-	"":           8170,
 	"cmd/hangar": 10340,
 }
 
 func TestNoPackageIsTooLarge(t *testing.T) {
 	for folder, files := range goFiles(t) {
+		if folder == "" {
+			continue
+		}
 		total := 0
 		for name, f := range files {
 			if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
