@@ -116,6 +116,7 @@ type Control struct {
 	certificates *hostnames.Certificates
 	encryption   *vault.Encryption
 	identity     *Identity
+	metrics      *Metrics
 }
 
 // New returns a Control that has read nothing yet.
@@ -169,6 +170,7 @@ func New(cfg Config) *Control {
 		encryption: vault.NewEncryption(sealed),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
 		repositories: &Repositories{dir},
+		metrics:      &Metrics{store: cfg.Store, tenants: dir},
 	}
 }
 
@@ -240,6 +242,9 @@ func (c *Control) Encryption() *vault.Encryption { return c.encryption }
 
 // Identity returns the service of identity tokens and the keys that sign them.
 func (c *Control) Identity() *Identity { return c.identity }
+
+// Metrics returns the service of whose series a caller may query.
+func (c *Control) Metrics() *Metrics { return c.metrics }
 
 // Issuer returns what those who verify identity tokens ask. Unlike the services it
 // requires no principal.
