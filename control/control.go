@@ -170,7 +170,7 @@ func New(cfg Config) *Control {
 		encryption: vault.NewEncryption(sealed),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
 		repositories: &Repositories{dir},
-		metrics:      &Metrics{store: cfg.Store, tenants: dir},
+		metrics:      &Metrics{dir},
 	}
 }
 

@@ -10,10 +10,7 @@ import (
 )
 
 // Metrics implements hangar.MetricsService.
-type Metrics struct {
-	store   state.Store
-	tenants *tenants.Directory
-}
+type Metrics struct{ tenants *tenants.Directory }
 
 var _ hangar.MetricsService = (*Metrics)(nil)
 
@@ -60,10 +57,10 @@ func (m *Metrics) apps(ctx context.Context, p hangar.Principal, org hangar.Org) 
 	return slices.Compact(apps), nil
 }
 
-// OrgNumbers returns the numbers of all organizations, by which a cluster of stores of metrics
-// tells them apart. It requires no principal. A record that cannot be read is left out.
-func (m *Metrics) OrgNumbers(ctx context.Context) (map[hangar.OrgID]uint64, error) {
-	items, _, err := state.All(ctx, m.store, state.OrgsPrefix, false)
+// OrgNumbers returns the numbers of all organizations in a state, by which a cluster of stores of
+// metrics tells them apart. A record that cannot be read is left out.
+func OrgNumbers(ctx context.Context, store state.Store) (map[hangar.OrgID]uint64, error) {
+	items, _, err := state.All(ctx, store, state.OrgsPrefix, false)
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
