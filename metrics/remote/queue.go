@@ -1,0 +1,153 @@
+package remote
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar/internal/pqueue"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// batch is an encoded WriteRequest.
+type batch struct {
+	request []byte
+	samples int
+}
+
+// queue is what one tenant has to send. While there is a backlog on disk, everything goes
+// through it, so that the order is kept: pending is empty then.
+type queue struct {
+	w      *Writer
+	tenant metrics.Tenant
+	size   atomic.Int64 // pendingBytes, for those who do not hold mu
+
+	mu           sync.Mutex // guards what follows
+	pending      []batch    // oldest first
+	pendingBytes int64
+	moved        int // grows when the head of pending goes elsewhere than to the store
+	log          *spool
+
+	// Guarded by Writer.mu.
+	users     int // writers, and those who make room; it stays in Writer.tenants meanwhile
+	serving   bool
+	notBefore time.Time // after a failure
+	due       time.Time // when its turn is; it is behind those that are due already
+	place     pqueue.Place
+
+	// Of the sender that serves it.
+	pause    time.Duration // the last after a failure
+	failures int           // of the batch at the head
+	written  uint64        // Writer.written at the first of them
+}
+
+func newQueue(w *Writer, tenant metrics.Tenant) *queue {
+	return &queue{w: w, tenant: tenant, log: newSpool(w, tenant)}
+}
+
+// empty reports whether there is nothing to send.
+func (q *queue) empty() bool { return q.size.Load() == 0 && q.log.segmentCount.Load() == 0 }
+
+// backlogged reports whether samples wait on disk. q.mu is held, as in all that follows.
+func (q *queue) backlogged() bool { return len(q.log.segments) > 0 }
+
+func (q *queue) add(b batch) {
+	q.pending = append(q.pending, b)
+	q.grow(int64(len(b.request)))
+}
+
+func (q *queue) grow(n int64) {
+	q.pendingBytes += n
+	q.size.Store(q.pendingBytes)
+	q.w.counts.pending.Add(n)
+}
+
+// remove takes the first n batches out of memory.
+func (q *queue) remove(n int) {
+	for _, b := range q.pending[:n] {
+		q.grow(-int64(len(b.request)))
+	}
+	clear(q.pending[:n])
+	if q.pending = q.pending[n:]; len(q.pending) == 0 {
+		q.pending = nil
+	}
+}
+
+// spill moves pending to disk. Without room there, what exceeds the bound of memory is dropped,
+// and all of it if it has to follow a backlog.
+func (q *queue) spill() {
+	if len(q.pending) == 0 {
+		return
+	}
+	err := q.log.append(joined(q.pending))
+	if err == nil {
+		q.moved++
+		q.remove(len(q.pending))
+		return
+	}
+	q.w.counts.complain(q.w.o.Log, err)
+	for len(q.pending) > 0 && (q.backlogged() || q.pendingBytes > q.w.limits.TenantPending) {
+		q.dropOldest()
+	}
+}
+
+// dropOldest drops the oldest batch that is in memory.
+func (q *queue) dropOldest() {
+	if len(q.pending) > 0 {
+		q.moved++
+		q.w.counts.drop(reasonDiskFull, q.pending[0].samples)
+		q.remove(1)
+	}
+}
+
+func joined(list []batch) batch {
+	if len(list) == 1 {
+		return list[0]
+	}
+	size := 0
+	for _, b := range list {
+		size += len(b.request)
+	}
+	all := batch{request: make([]byte, 0, size)}
+	for _, b := range list {
+		all.request = append(all.request, b.request...)
+		all.samples += b.samples
+	}
+	return all
+}
+
+// taken is what a request has of a queue, and where it was.
+type taken struct {
+	batch
+	moved, pending int      // of memory: queue.moved, and how many batches
+	at             position // of disk: where the next record is
+	fromDisk       bool
+}
+
+// take returns the oldest samples, at most maxRequest bytes unless one batch is larger, and
+// leaves them in the queue. It returns none if there are none that can be read.
+func (q *queue) take() taken {
+	if q.backlogged() {
+		b, at := q.log.read()
+		return taken{batch: b, at: at, fromDisk: true}
+	}
+	n, size := 0, 0
+	for n < len(q.pending) && (n == 0 || size+len(q.pending[n].request) <= maxRequest) {
+		size += len(q.pending[n].request)
+		n++
+	}
+	if n == 0 {
+		return taken{}
+	}
+	return taken{batch: joined(q.pending[:n]), moved: q.moved, pending: n}
+}
+
+// done removes what take has returned, unless it is gone from there already.
+func (q *queue) done(t taken) {
+	switch {
+	case t.fromDisk:
+		q.log.advance(t.at)
+	case t.moved == q.moved:
+		q.remove(t.pending)
+	}
+}

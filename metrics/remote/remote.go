@@ -1,0 +1,337 @@
+// Package remote writes samples to a metrics.Store by the remote write protocol of Prometheus
+// 1.0, and keeps them on disk while the store is away.
+//
+// Promises. Samples of a tenant arrive in the order in which they were written; after a crash or
+// a lost answer some arrive twice. A request has samples of one tenant. A batch that the store
+// calls invalid is dropped and counted. While the store fails, samples go to a spool: one
+// directory for each tenant, with segments of checksummed records that survive kill -9. A tenant
+// and the spool as a whole have bounds, beyond which the oldest segment is dropped, of the tenant
+// that has the most. Tenants take turns at the store, one request each, so the backlog of one
+// delays another's samples by one request.
+//
+// Memory holds what was not sent yet, at most Limits.PendingBytes. A disk without room drops
+// samples and stops nothing.
+//
+// Concurrency. Write may be called from many goroutines. Run has as many senders as
+// Limits.Senders; a tenant is served by one of them at a time. One lock guards the samples of a
+// tenant, another whose turn it is, and neither is taken while the other is held.
+package remote
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/pqueue"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// Limits bound a Writer. A zero field stands for its default.
+type Limits struct {
+	TenantSpoolBytes int64         // of one tenant on disk; default 64 MiB
+	SpoolBytes       int64         // of all tenants on disk; default 1 GiB
+	SpoolAge         time.Duration // of a segment since its last record; default 24 h
+	TenantPending    int64         // bytes of one tenant in memory; default 1 MiB
+	PendingBytes     int64         // of all tenants in memory; default 16 MiB
+	Senders          int           // requests at a time; default 4
+}
+
+func (l Limits) orDefault() Limits {
+	return Limits{
+		TenantSpoolBytes: cmp.Or(l.TenantSpoolBytes, 64<<20),
+		SpoolBytes:       cmp.Or(l.SpoolBytes, 1<<30),
+		SpoolAge:         cmp.Or(l.SpoolAge, 24*time.Hour),
+		TenantPending:    cmp.Or(l.TenantPending, 1<<20),
+		PendingBytes:     cmp.Or(l.PendingBytes, 16<<20),
+		Senders:          cmp.Or(l.Senders, 4),
+	}
+}
+
+// Options of a Writer.
+type Options struct {
+	Store  metrics.Store
+	Dir    string // of the spool, for one Writer alone; Open creates it
+	Limits Limits
+	// Admit refuses bytes that the disk has no room for, as diskspace.Space.Admit does; optional.
+	Admit func(bytes int64) error
+	Log   *slog.Logger
+}
+
+// Pauses after a failure, which double from the first to the last.
+const (
+	minPause = time.Second
+	maxPause = 30 * time.Second
+)
+
+// Writer implements metrics.Writer. Use New, Open, Run and, when Run has ended, Close.
+type Writer struct {
+	o      Options
+	limits Limits
+	wake   chan struct{} // buffered 1: turns or the store's state have changed
+	counts counts
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	tenants map[metrics.Tenant]*queue
+	turns   *pqueue.Queue[*queue] // those that have something to send and are not being served
+	away    bool                  // no connection to the store is possible
+	probing bool                  // one sender tries whether it still is
+	pause   time.Duration         // the last after a failed connection
+	until   time.Time             // when the store is tried again
+	written uint64                // requests that the store has taken
+}
+
+// New returns a Writer that has nothing to send.
+func New(o Options) *Writer {
+	return &Writer{
+		o: o, limits: o.Limits.orDefault(), wake: make(chan struct{}, 1), counts: newCounts(),
+		tenants: make(map[metrics.Tenant]*queue),
+		turns: pqueue.New(
+			func(a, b *queue) bool { return a.due.Before(b.due) },
+			func(q *queue) *pqueue.Place { return &q.place },
+		),
+	}
+}
+
+// Open finds what an earlier Writer has left in the spool.
+func (w *Writer) Open() error {
+	if err := durable.MkdirAll(w.o.Dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(w.o.Dir)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range entries {
+		tenant, ok := parseTenantDir(e.Name())
+		if !ok || !e.IsDir() {
+			w.o.Log.Warn("ignored what is no tenant's in the spool of metrics", "name", e.Name())
+			continue
+		}
+		q := w.queue(tenant)
+		if err := q.log.load(); err != nil {
+			return err
+		}
+		w.schedule(q)
+	}
+	return nil
+}
+
+// Write implements metrics.Writer. It waits for the disk, and never for the store. It answers
+// CodeUnavailable once the Writer is closed and CodeInvalid for a tenant without a valid id;
+// that a bound or a full disk has cost samples is counted, and no error.
+func (w *Writer) Write(_ context.Context, tenant metrics.Tenant, samples []metrics.Sample) error {
+	if !validOrg(tenant.Org) {
+		return hangar.Errorf(hangar.CodeInvalid, "", "cannot write metrics of an organization without a valid id")
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	q, away, err := w.enter(tenant)
+	if err != nil {
+		return err
+	}
+	defer w.leave(q)
+	q.mu.Lock()
+	for len(samples) > 0 {
+		b, n := encode(samples)
+		q.add(batch{b, n})
+		samples = samples[n:]
+	}
+	if away || q.backlogged() || q.pendingBytes > w.limits.TenantPending || w.counts.pending.Load() > w.limits.PendingBytes {
+		q.spill()
+	}
+	q.mu.Unlock()
+	w.enforce()
+	return nil
+}
+
+// enter finds the queue of a tenant and keeps it from being removed until leave.
+func (w *Writer) enter(tenant metrics.Tenant) (q *queue, away bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, false, hangar.Errorf(hangar.CodeUnavailable, "", "metrics cannot be written: the platform shuts down")
+	}
+	q = w.queue(tenant)
+	q.users++
+	return q, w.away, nil
+}
+
+func (w *Writer) leave(q *queue) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.users--
+	w.schedule(q)
+}
+
+// queue returns the queue of a tenant. w.mu is held.
+func (w *Writer) queue(tenant metrics.Tenant) *queue {
+	q := w.tenants[tenant]
+	if q == nil {
+		q = newQueue(w, tenant)
+		w.tenants[tenant] = q
+	}
+	return q
+}
+
+// schedule gives a queue its turn if it has something to send, and forgets it if it has nothing.
+// w.mu is held.
+func (w *Writer) schedule(q *queue) {
+	switch {
+	case q.users > 0 || q.serving || q.place.Queued():
+	case q.empty():
+		delete(w.tenants, q.tenant)
+	default:
+		if q.due = time.Now(); q.notBefore.After(q.due) {
+			q.due = q.notBefore
+		}
+		w.turns.Put(q)
+		w.signal()
+	}
+}
+
+func (w *Writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// enforce drops the oldest samples of the tenants that have the most until the bounds of the
+// whole are kept.
+func (w *Writer) enforce() {
+	for w.counts.spooled.Load() > w.limits.SpoolBytes {
+		q := w.largest(func(q *queue) int64 { return q.log.bytes.Load() })
+		if q == nil {
+			break
+		}
+		q.mu.Lock()
+		q.log.dropOldest(reasonSpoolFull)
+		q.mu.Unlock()
+		w.leave(q)
+	}
+	for w.counts.pending.Load() > w.limits.PendingBytes {
+		q := w.largest(func(q *queue) int64 { return q.size.Load() })
+		if q == nil {
+			break
+		}
+		q.mu.Lock()
+		q.spill()
+		if !q.backlogged() {
+			q.dropOldest()
+		}
+		q.mu.Unlock()
+		w.leave(q)
+	}
+}
+
+// largest returns the queue that has the most by a measure, as enter does; nil: none has
+// anything.
+func (w *Writer) largest(measure func(*queue) int64) *queue {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found *queue
+	for _, q := range w.tenants {
+		if n := measure(q); n > 0 && (found == nil || n > measure(found)) {
+			found = q
+		}
+	}
+	if found != nil {
+		found.users++
+	}
+	return found
+}
+
+// Run sends until ctx ends. What was not sent then is for Close.
+func (w *Writer) Run(ctx context.Context) {
+	var senders sync.WaitGroup
+	for range w.limits.Senders {
+		senders.Go(func() {
+			s := sender{w: w}
+			for {
+				q := w.next(ctx)
+				if q == nil {
+					return
+				}
+				s.turn(ctx, q)
+			}
+		})
+	}
+	senders.Wait()
+}
+
+// next waits for a queue whose turn it is; nil: ctx has ended.
+func (w *Writer) next(ctx context.Context) *queue {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		q, pause := w.pick(time.Now())
+		if q != nil {
+			return q
+		}
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-w.wake:
+		case <-ctx.Done():
+		}
+	}
+	w.signal() // the other senders end, too
+	return nil
+}
+
+func (w *Writer) pick(now time.Time) (*queue, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q, ok := w.turns.First()
+	if !ok || w.away && w.probing {
+		return nil, time.Hour
+	}
+	due := q.due
+	if w.away && w.until.After(due) {
+		due = w.until
+	}
+	if pause := due.Sub(now); pause > 0 {
+		return nil, pause
+	}
+	w.turns.Pop()
+	q.serving, w.probing = true, w.away
+	if w.turns.Len() > 0 {
+		w.signal()
+	}
+	return q, 0
+}
+
+// Close moves what memory holds to the spool. It is called once Run has ended.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	var all []*queue
+	for _, q := range w.tenants {
+		all = append(all, q)
+	}
+	w.mu.Unlock()
+	lost := 0
+	for _, q := range all {
+		q.mu.Lock()
+		q.spill()
+		for len(q.pending) > 0 {
+			lost += q.pending[0].samples
+			q.dropOldest()
+		}
+		q.mu.Unlock()
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d samples of metrics are lost: the spool has no room for them", lost)
+	}
+	return nil
+}
