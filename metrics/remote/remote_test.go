@@ -435,7 +435,7 @@ func TestABacklogDelaysNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dir := &store{}, t.TempDir()
 		w := open(t, remote.Options{Store: s, Dir: dir})
-		for i := range 40 {
+		for i := range 100 {
 			write(t, w, alpha, numbered(1000*i, 1000))
 		}
 		if err := w.Close(); err != nil {
@@ -456,7 +456,7 @@ func TestABacklogDelaysNobodyElse(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		stop()
-		if got := s.values(alpha); !slices.Equal(got, upTo(40_000)) {
+		if got := s.values(alpha); !slices.Equal(got, upTo(100_000)) {
 			t.Errorf("%d samples", len(got))
 		}
 	})
@@ -472,7 +472,7 @@ func noiseOf(i, size int) []metrics.Sample {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
-		fmt.Fprintf(&b, "%c", rune('!'+x%90))
+		b.WriteByte('!' + byte(x%90))
 	}
 	s := numbered(i, 1)
 	s[0].Labels = append(s[0].Labels, metrics.Label{Name: "noise", Value: b.String()})
