@@ -1,0 +1,179 @@
+// Package scrape reads the metrics that Machines of one host expose, and writes them to the
+// series of their organizations.
+//
+// Each Machine that runs and has metrics in its config is asked every metrics.Interval, at a time
+// within it that is its own. Its answer is in the text format of Prometheus or in OpenMetrics.
+// The labels app, region, host and instance are the platform's, whatever the Machine says; what
+// begins with two underscores and timestamps of the Machine are ignored. A series that is not in
+// an answer any more, or whose Machine does not answer or does not run, gets a marker that it has
+// ended. A series that begins is nothing special, and there are no series about the scraping.
+//
+// Promises. Nothing wakes a Machine, and nothing is a use of it: only Options.Dial reaches one.
+// A hostile Machine harms nobody. What is read has the bounds of Limits; what does not keep
+// them is dropped as a whole and asked for less and less often. Organizations take turns, and
+// what is remembered of one leaves as much for others. A Machine's owner learns from the App's
+// log, once for each change, why its metrics cannot be read; that text has nothing of what the
+// Machine has answered.
+//
+// Concurrency. Run keeps the time in one goroutine; a scrape has a goroutine while it takes, and
+// a Machine has at most one.
+//
+// The package keeps nothing on disk: series of Machines that end while no daemon runs get no
+// marker.
+package scrape
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/pqueue"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// Target is a Machine that runs and exposes metrics.
+type Target struct {
+	Machine hangar.MachineRef
+	Tenant  metrics.Tenant // who gets the series
+	Region  hangar.Region
+	Host    string // the label of the host: four lowercase hexadecimal characters
+	Port    int
+	Path    string // begins with a slash; may have a query
+	HTTPS   bool   // whatever certificate there is
+	// Generation is another one each time that the Machine has booted: its connections have
+	// ended, and what was wrong with it may be over.
+	Generation uint64
+}
+
+// Limits bound what Machines can make the scraper do. A zero field stands for its default.
+type Limits struct {
+	Body       int64 // bytes of an answer, after decompression; default 16 MiB
+	Series     int   // of a Machine; default 20,000
+	Labels     int   // of a series, without the platform's; default 30
+	LabelName  int   // bytes, and of the name of a metric; default 256
+	LabelValue int   // bytes; default 1024
+	// AtOnce is how many scrapes are under way; default 128. Each has up to SmallBody bytes of
+	// an answer in memory.
+	AtOnce int
+	// Large is how many scrapes at once may have more than that, up to Body; default 4. With
+	// what is made of an answer, one takes about three times its size.
+	Large int
+	// OrgBytes is what the Machines of an organization may answer in metrics.Interval; default
+	// 128 MiB.
+	OrgBytes int64
+	// SeriesBytes bounds the memory in which the names and labels of the last scrapes are kept,
+	// about 80 bytes for a series; default 256 MiB. An organization gets at most as much as it
+	// leaves for others.
+	SeriesBytes int
+}
+
+// SmallBody is how many bytes of an answer every scrape may have in memory.
+const SmallBody = 128 << 10
+
+func (l Limits) orDefault() Limits {
+	return Limits{
+		Body: cmp.Or(l.Body, 16<<20), Series: cmp.Or(l.Series, 20_000),
+		Labels: cmp.Or(l.Labels, 30), LabelName: cmp.Or(l.LabelName, 256), LabelValue: cmp.Or(l.LabelValue, 1024),
+		AtOnce: cmp.Or(l.AtOnce, 128), Large: cmp.Or(l.Large, 4),
+		OrgBytes: cmp.Or(l.OrgBytes, 128<<20), SeriesBytes: cmp.Or(l.SeriesBytes, 256<<20),
+	}
+}
+
+// timeout bounds a scrape from its first byte to its last.
+const timeout = 10 * time.Second
+
+// lookAgain is how often the targets are listed.
+const lookAgain = time.Second
+
+// maxPenalty is how many intervals pass before a Machine that has gone beyond bounds is asked
+// again; the first time it is two.
+const maxPenalty = 16
+
+// Options of a Scraper.
+type Options struct {
+	// Targets yields what is to be scraped now, each Machine once. It is called every second.
+	Targets func() iter.Seq[Target]
+	// Dial connects to a TCP port of a Machine over "tcp4" or "tcp6". It fails for a Machine
+	// that does not run, and must neither wake one nor count as a use of it.
+	Dial func(ctx context.Context, machine hangar.MachineRef, network string, port int) (net.Conn, error)
+	// Writer takes the samples.
+	Writer metrics.Writer
+	// Tell writes a line to the log of the App; level is as in hangar.LogEntry. It must not
+	// wait.
+	Tell   func(machine hangar.MachineRef, level, message string)
+	Limits Limits
+}
+
+// Scraper scrapes the Machines of a host. Use New, then Run.
+type Scraper struct {
+	o       Options
+	limits  Limits
+	slots   *fairsem.Semaphore[hangar.OrgID] // of all scrapes
+	large   *fairsem.Semaphore[hangar.OrgID] // of those with much in memory
+	kept    *connlimit.Count[hangar.OrgID]   // bytes of target.last
+	scratch sync.Pool                        // of *scratch
+	counts  counts
+	wake    chan struct{} // buffered 1: the queue may have another head
+	work    sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows, and the schedule of targets
+	targets map[hangar.MachineID]*target
+	orgs    map[hangar.OrgID]*org
+	queue   *pqueue.Queue[*target]
+	look    uint64 // how often the targets were listed
+}
+
+// org is what is known of an organization while it has targets.
+type org struct {
+	targets int
+	bytes   *rate.Limiter // of answers
+}
+
+// target is a Machine that is scraped.
+type target struct {
+	org *org
+
+	// Guarded by Scraper.mu.
+	spec    Target
+	seen    uint64 // the last look at which it was listed
+	due     time.Time
+	place   pqueue.Place
+	running bool               // it has a goroutine
+	cancel  context.CancelFunc // of that
+	gone    bool               // it is to be ended
+
+	// Of the goroutine that scrapes or ends it.
+	scraped Target // as it was at the last scrape
+	conn    net.Conn
+	network string // over which it was reached last
+	last    seriesSet
+	penalty int // in intervals
+	problem problem
+}
+
+// New returns a Scraper that scrapes nothing yet.
+func New(o Options) *Scraper {
+	l := o.Limits.orDefault()
+	s := &Scraper{
+		o: o, limits: l,
+		slots: fairsem.New[hangar.OrgID](l.AtOnce), large: fairsem.New[hangar.OrgID](l.Large),
+		kept:    connlimit.NewCount[hangar.OrgID](l.SeriesBytes, l.SeriesBytes),
+		counts:  newCounts(),
+		wake:    make(chan struct{}, 1),
+		targets: make(map[hangar.MachineID]*target), orgs: make(map[hangar.OrgID]*org),
+		queue: pqueue.New(
+			func(a, b *target) bool { return a.due.Before(b.due) },
+			func(t *target) *pqueue.Place { return &t.place },
+		),
+	}
+	s.scratch.New = func() any { return newScratch(l) }
+	return s
+}

@@ -1,0 +1,176 @@
+package scrape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// What is wrong with the metrics of a Machine. They are labels of the operator's counters.
+const (
+	kindNone       = ""
+	kindPath       = "path"
+	kindConnect    = "connect"
+	kindTLS        = "tls"
+	kindTimeout    = "timeout"
+	kindHTTP       = "http"
+	kindStatus     = "status"
+	kindSize       = "size"
+	kindBusy       = "busy" // too much was going on
+	kindNotText    = "not_text"
+	kindIncomplete = "incomplete"
+	kindSeries     = "series"
+	kindMemory     = "memory"
+	kindPace       = "pace"
+	kindWrite      = "write" // the Writer has failed; no fault of the Machine
+
+	// With these, all but the worst is written.
+	kindLines      = "lines"
+	kindLabels     = "labels"
+	kindDuplicates = "duplicates"
+)
+
+// failure is why the metrics of a Machine were not read. Its text is for the owner.
+type failure struct {
+	kind, text string
+	penalty    bool // it has cost much, so the Machine is asked less often
+}
+
+func (f failure) Error() string { return f.text }
+
+// tolerance is by how much the time of a sample may differ from that of the answer.
+const tolerance = 100 * time.Millisecond
+
+// tellPause is the least time between two lines about a Machine.
+const tellPause = time.Minute
+
+// problem is what is wrong with a target, and what the owner knows of it.
+type problem struct {
+	now   string // kind
+	times int    // how often in succession
+	told  string // kind
+	at    time.Time
+}
+
+// changed notes what was found and reports whether the owner is to be told of it. A port that
+// is not reached once may be that of a program that is starting.
+func (p *problem) changed(kind string, now time.Time) bool {
+	if p.now != kind {
+		p.now, p.times = kind, 0
+	}
+	p.times++
+	need := 1
+	if kind == kindConnect || kind == kindTimeout || kind == kindTLS {
+		need = 2
+	}
+	if kind == p.told || p.times < need || !p.at.IsZero() && now.Sub(p.at) < tellPause {
+		return false
+	}
+	p.told, p.at = kind, now
+	return true
+}
+
+// scrape scrapes a target once. It does not return before all is written.
+func (s *Scraper) scrape(ctx context.Context, t *target) {
+	s.mu.Lock()
+	fresh, due := t.spec != t.scraped, t.due
+	t.scraped = t.spec
+	s.mu.Unlock()
+	if fresh {
+		t.hangUp()
+		t.penalty = 0
+	}
+	waiting, cancel := context.WithTimeout(ctx, metrics.Interval)
+	release, err := s.slots.Acquire(waiting, t.scraped.Tenant.Org)
+	cancel()
+	if err != nil {
+		if ctx.Err() == nil {
+			s.finish(ctx, t, time.Now(), failure{kind: kindBusy, text: "too many Machines are being asked at the same time"})
+		}
+		return
+	}
+	defer release()
+	sc := s.scratch.Get().(*scratch)
+	defer s.recycle(sc)
+	s.counts.underWay.Add(1)
+	defer s.counts.underWay.Add(-1)
+	began := time.Now()
+	at := began
+	if late := began.Sub(due); late >= 0 && late < tolerance {
+		at = due // so that samples are equally far from one another
+	}
+	err = s.read(ctx, t, sc, at)
+	s.counts.duration.Observe(time.Since(began).Seconds())
+	if ctx.Err() == nil { // else it has gone, or the daemon goes
+		s.finish(ctx, t, at, err)
+	}
+}
+
+// read reads the answer of a target and writes its samples.
+func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time) error {
+	if t.org.bytes.TokensAt(at) < 0 {
+		return failure{kind: kindPace, text: fmt.Sprintf("the Machines of this organization on this server have answered more than %d MiB within %s", s.limits.OrgBytes>>20, metrics.Interval)}
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	openMetrics, release, err := s.fetch(bounded, t, sc)
+	defer release()
+	defer sc.shrink() // before another has its turn
+	t.org.bytes.ReserveN(at, int(min(int64(len(sc.body)), s.limits.OrgBytes)))
+	if err != nil {
+		return err
+	}
+	if err := sc.parser.parse(sc.body, openMetrics); err != nil {
+		return err
+	}
+	if err := s.store(ctx, t, sc, at); err != nil {
+		return err
+	}
+	switch p := &sc.parser; {
+	case p.unreadable > 0:
+		return failure{kind: kindLines, text: fmt.Sprintf("%d lines cannot be read; the first is line %d", p.unreadable, p.firstBad)}
+	case p.overLimit > 0:
+		return failure{kind: kindLabels, text: fmt.Sprintf("%d series have more than %d labels, or one of more than %d bytes", p.overLimit, s.limits.Labels, s.limits.LabelValue)}
+	case p.duplicates > 0:
+		return failure{kind: kindDuplicates, text: fmt.Sprintf("%d samples are of series that were there already; labels named app, region, host or instance do not tell series apart", p.duplicates)}
+	}
+	return nil
+}
+
+// finish takes over how a scrape has ended: it tells the owner, and decides when the next one is.
+func (s *Scraper) finish(ctx context.Context, t *target, at time.Time, err error) {
+	var f failure
+	if err != nil && !errors.As(err, &f) {
+		s.counts.scrapes.WithLabelValues(kindWrite).Inc()
+		return
+	}
+	port, now := t.scraped.Port, time.Now()
+	switch f.kind {
+	case kindNone:
+		s.counts.scrapes.WithLabelValues("ok").Inc()
+		t.penalty = 0
+		if t.problem.changed(kindNone, now) {
+			s.o.Tell(t.scraped.Machine, "info", fmt.Sprintf("The metrics of port %d are read again without problems", port))
+		}
+	case kindLines, kindLabels, kindDuplicates:
+		s.counts.scrapes.WithLabelValues(f.kind).Inc()
+		t.penalty = 0
+		if t.problem.changed(f.kind, now) {
+			s.o.Tell(t.scraped.Machine, "warn", fmt.Sprintf("Some of the metrics of port %d are left out: %s", port, f.text))
+		}
+	default:
+		s.counts.scrapes.WithLabelValues(f.kind).Inc()
+		s.stale(ctx, t, at)
+		if f.penalty {
+			t.penalty = min(max(2, 2*t.penalty), maxPenalty)
+		} else {
+			t.penalty = 0
+		}
+		if t.problem.changed(f.kind, now) {
+			s.o.Tell(t.scraped.Machine, "warn", fmt.Sprintf("The metrics of port %d cannot be read: %s", port, f.text))
+		}
+	}
+}
