@@ -140,13 +140,16 @@ func (r *rig) dial(ctx context.Context, ref hangar.MachineRef, network string, _
 	defer r.mu.Unlock()
 	r.dials = append(r.dials, dial{ref.ID, network, time.Since(r.began)})
 	serve := r.machines[ref.ID]
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if serve == nil || network == r.refuse {
 		return nil, &net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7)}, Err: syscall.ECONNREFUSED}
 	}
 	near, far := net.Pipe()
 	r.open[near] = true
 	r.conns.Go(func() { serve(far); _ = far.Close() })
-	return &watched{near, r}, ctx.Err()
+	return &watched{near, r}, nil
 }
 
 // watched notes that it was closed.
