@@ -98,8 +98,10 @@ var rules = map[string]rule{
 	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/..."), tests: edgeTests},
 	"edge/proxy/...": {imports: language},
 
-	"metrics":     {imports: language},
-	"metrics/...": {imports: plus(language, "metrics")},
+	"metrics":        {imports: language},
+	"metrics/...":    {imports: plus(language, "metrics")},
+	"metrics/scrape": {imports: plus(language, "metrics"), tests: []string{"metrics/remote"}},
+	"metrics/remote": {imports: plus(language, "metrics")},
 
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar/...", "cmd/hangar-sandbox/early")},

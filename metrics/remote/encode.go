@@ -25,22 +25,34 @@ const (
 // encode returns the first samples as a WriteRequest, and how many they are. Two requests one
 // after the other are one request with the samples of both.
 func encode(samples []metrics.Sample) (b []byte, n int) {
-	for n < len(samples) && len(b) < maxBatch {
-		b = appendSeries(b, &samples[n])
+	size := 0
+	for n < len(samples) && size < maxBatch {
+		inner, _ := seriesSize(&samples[n])
+		size += protowire.SizeTag(requestSeries) + protowire.SizeBytes(inner)
 		n++
+	}
+	b = make([]byte, 0, size)
+	for i := range n {
+		b = appendSeries(b, &samples[i])
 	}
 	return b, n
 }
 
-func appendSeries(b []byte, s *metrics.Sample) []byte {
-	sample := protowire.SizeTag(sampleValue) + protowire.SizeFixed64() +
+// seriesSize is the size of a TimeSeries, and that of the Sample in it.
+func seriesSize(s *metrics.Sample) (series, sample int) {
+	sample = protowire.SizeTag(sampleValue) + protowire.SizeFixed64() +
 		protowire.SizeTag(sampleTime) + protowire.SizeVarint(uint64(s.Time))
-	size := protowire.SizeTag(seriesSample) + protowire.SizeBytes(sample)
+	series = protowire.SizeTag(seriesSample) + protowire.SizeBytes(sample)
 	for i := range s.Labels {
-		size += protowire.SizeTag(seriesLabel) + protowire.SizeBytes(labelSize(&s.Labels[i]))
+		series += protowire.SizeTag(seriesLabel) + protowire.SizeBytes(labelSize(&s.Labels[i]))
 	}
+	return series, sample
+}
+
+func appendSeries(b []byte, s *metrics.Sample) []byte {
+	series, sample := seriesSize(s)
 	b = protowire.AppendTag(b, requestSeries, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(size))
+	b = protowire.AppendVarint(b, uint64(series))
 	for i := range s.Labels {
 		l := &s.Labels[i]
 		b = protowire.AppendTag(b, seriesLabel, protowire.BytesType)

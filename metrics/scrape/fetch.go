@@ -67,7 +67,7 @@ func (r *boundedReader) Read(b []byte) (int, error) {
 // fetch reads the answer of a target into sc.body. It returns whether that is OpenMetrics. The
 // context has a deadline. release is to be called when sc is not used any more.
 func (s *Scraper) fetch(ctx context.Context, t *target, sc *scratch) (openMetrics bool, release func(), err error) {
-	sc.body = sc.body[:0]
+	sc.body, sc.cost = sc.body[:0], 0
 	release = func() {}
 	for {
 		again := t.conn != nil
@@ -154,12 +154,13 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	a.in = boundedReader{conn: conn, left: maxHeader}
 	sc.reader.Reset(&a.in)
 	defer sc.reader.Reset(nil)
-	resp, err := a.header()
+	resp, err := a.header() //nolint:bodyclose // to close it would read what is left of it; the connection is closed, or at its end
 	if err != nil {
 		return false, err
 	}
-	// It is never closed: that would read what is left of it.
 	a.in.left = limits.Body + limits.Body/4 + maxHeader // chunks may be short
+	allowed := a.in.left
+	defer func() { sc.cost = costOf(int64(len(sc.body)), allowed-a.in.left) }()
 	body := io.Reader(resp.Body)
 	hint := resp.ContentLength
 	switch encoding := resp.Header.Get("Content-Encoding"); encoding {
@@ -169,7 +170,8 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 		}
 	case "gzip":
 		hint = 0
-		a.in.left = limits.Body/4 + maxHeader // which also bounds how many empty members there are
+		a.in.left = limits.Body/4 + maxHeader
+		allowed = a.in.left // which also bounds how many empty members there are
 		if err := sc.inflate.Reset(resp.Body); err != nil {
 			return false, readFailure(err, kindHTTP, "the answer is not compressed as it says")
 		}
@@ -184,6 +186,13 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return kind == "application/openmetrics-text", nil
 }
+
+// framingCost is how many bytes of a body cost as much as one byte of what is around it: very
+// short chunks take far more time than what they carry.
+const framingCost = 8
+
+// costOf is what an answer counts for Limits.OrgBytes.
+func costOf(body, received int64) int64 { return body + framingCost*max(0, received-body) }
 
 // header reads up to the body of the final answer.
 func (a *answer) header() (*http.Response, error) {
@@ -292,6 +301,7 @@ type scratch struct {
 	reader  *bufio.Reader
 	inflate gzip.Reader
 	body    []byte
+	cost    int64 // of the answer; see costOf
 	parser  parser
 	samples []metrics.Sample
 	labels  []metrics.Label

@@ -118,8 +118,10 @@ func TestEndpoints(t *testing.T) {
 		{name: "hangs up", serve: func(net.Conn) {}, told: "the connection ended before the answer was complete", result: "http", cheap: true},
 		{name: "no HTTP", serve: raw(0, slices.Values([]string{"220 " + secret + "\r\n"})), told: "does not answer as HTTP wants it", result: "http", cheap: true},
 		{name: "cut off", serve: raw(0, slices.Values([]string{"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na 1\n"})), told: "the connection ended before the answer was complete", result: "http", cheap: true},
-		{name: "500", serve: answering(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, 500) }), told: "the answer has the status 500", result: "status", cheap: true},
-		{name: "a redirect", serve: answering(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1/"+secret, 302) }), told: "status 302; redirects are not followed", result: "status", cheap: true},
+		{name: "500", serve: answering(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusInternalServerError) }), told: "the answer has the status 500", result: "status", cheap: true},
+		{name: "a redirect", serve: answering(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1/"+secret, http.StatusFound)
+		}), told: "status 302; redirects are not followed", result: "status", cheap: true},
 		{name: "an upgrade", serve: raw(0, slices.Values([]string{"HTTP/1.1 101 Switching Protocols\r\n\r\n"})), told: "the answer has the status 101", result: "status", cheap: true},
 		{name: "endless interim answers", serve: raw(0, forever("HTTP/1.1 100 Continue\r\n\r\n")), told: "does not answer as HTTP wants it", result: "http"},
 		{name: "a header bomb", serve: raw(0, forever("HTTP/1.1 200 OK\r\n", "X: "+long[:1000]+"\r\n")), told: "the header of the answer is too long", result: "http"},
@@ -392,6 +394,24 @@ func TestBytesOfAnOrganization(t *testing.T) {
 		}
 		if told := strings.Join(r.lines(), "\n"); !strings.Contains(told, "have answered more than 1 MiB within 15s") {
 			t.Errorf("told %q", told)
+		}
+	})
+}
+
+// TestFramingCosts: chunks of one byte count for more than they carry.
+func TestFramingCosts(t *testing.T) {
+	within(t, scrape.Limits{OrgBytes: 1 << 20}, func(t *testing.T, r *rig) {
+		short := strings.Repeat("1\r\n#\r\n", 100_000) + "4\r\n\na 1\r\n0\r\n\r\n"
+		r.add(target("o", "m"), raw(0, slices.Values([]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", short})))
+		time.Sleep(20 * metrics.Interval)
+		n := 0
+		for _, s := range r.take() {
+			if !s.stale {
+				n++
+			}
+		}
+		if n < 4 || n > 7 {
+			t.Errorf("%d samples in twenty intervals", n)
 		}
 	})
 }

@@ -203,12 +203,9 @@ func (p *parser) readLabels(s []byte) (rest []byte, result lineResult) {
 
 // quoted returns what is before the closing quote, and what follows that.
 func (p *parser) quoted(s []byte) (value, rest []byte, ok bool) {
-	end := bytes.IndexByte(s, '"')
-	if end < 0 {
-		return nil, nil, false
-	}
-	if bytes.IndexByte(s[:end], '\\') < 0 {
-		return s[:end], s[end+1:], true
+	value, rest, ok = bytes.Cut(s, []byte{'"'})
+	if !ok || bytes.IndexByte(value, '\\') < 0 {
+		return value, rest, ok
 	}
 	begin := len(p.escaped)
 	for i := 0; i < len(s); i++ {

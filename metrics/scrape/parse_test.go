@@ -20,8 +20,8 @@ import (
 var testOwn = platformLabels{{Name: "app", Value: "APP"}, {Name: "host", Value: "HOST"}, {Name: "instance", Value: "ID"}, {Name: "region", Value: "REG"}}
 
 // parsed returns what a parser has read, one text for each series.
-func parsed(t testing.TB, p *parser) []string {
-	t.Helper()
+func parsed(tb testing.TB, p *parser) []string {
+	tb.Helper()
 	var list []string
 	rest, series := string(p.text), ""
 	for _, v := range p.values {
@@ -30,7 +30,7 @@ func parsed(t testing.TB, p *parser) []string {
 		name := ""
 		labels := appendLabels(nil, series, &testOwn)
 		if !slices.IsSortedFunc(labels, func(a, b metrics.Label) int { return strings.Compare(a.Name, b.Name) }) {
-			t.Errorf("labels %v are not sorted", labels)
+			tb.Errorf("labels %v are not sorted", labels)
 		}
 		own := 0
 		for _, l := range labels {
@@ -45,12 +45,12 @@ func parsed(t testing.TB, p *parser) []string {
 			}
 		}
 		if own != len(testOwn) {
-			t.Errorf("labels %v", labels)
+			tb.Errorf("labels %v", labels)
 		}
 		list = append(list, fmt.Sprintf("%s%s %v", name, b.String(), v))
 	}
 	if rest != "" {
-		t.Errorf("%d bytes follow the last series", len(rest))
+		tb.Errorf("%d bytes follow the last series", len(rest))
 	}
 	return list
 }

@@ -119,7 +119,7 @@ func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time
 	openMetrics, release, err := s.fetch(bounded, t, sc)
 	defer release()
 	defer sc.shrink() // before another has its turn
-	t.org.bytes.ReserveN(at, int(min(int64(len(sc.body)), s.limits.OrgBytes)))
+	t.org.bytes.ReserveN(at, int(min(sc.cost, s.limits.OrgBytes)))
 	if err != nil {
 		return err
 	}
