@@ -89,14 +89,15 @@ var rules = map[string]rule{
 	"host/wireguard/...":       {imports: language},
 
 	"edge":           {imports: plus(language, "edge/...")},
-	"edge/balance":   {imports: plus(language, "edge/catalog"), tests: edgeTests},
+	"edge/balance":   {imports: plus(language, "edge/catalog", "edge/traffic"), tests: edgeTests},
 	"edge/catalog":   {imports: language},
 	"edge/certs":     {imports: language},
 	"edge/dns":       {imports: plus(language, "edge/catalog"), tests: edgeTests},
 	"edge/edgetest":  {imports: language},
-	"edge/listen":    {imports: plus(language, "edge/balance", "edge/catalog"), tests: edgeTests},
-	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/..."), tests: edgeTests},
+	"edge/listen":    {imports: plus(language, "edge/balance", "edge/catalog", "edge/traffic"), tests: edgeTests},
+	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/...", "edge/traffic"), tests: edgeTests},
 	"edge/proxy/...": {imports: language},
+	"edge/traffic":   {imports: language},
 
 	"metrics":        {imports: language},
 	"metrics/...":    {imports: plus(language, "metrics")},

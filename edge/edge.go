@@ -42,6 +42,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
+	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
@@ -87,6 +88,8 @@ type Edge struct {
 	certs     *certs.Certs
 	listeners *listen.Listeners
 	buckets   *statics.Buckets // nil: there are none
+	traffic   *traffic.Table
+	colour    colour // set by Open
 
 	leading sync.Mutex // so that what was read last is what is led here last
 }
@@ -95,11 +98,12 @@ var (
 	_ hangar.RouteHost       = (*Edge)(nil)
 	_ hangar.CertificateHost = (*Edge)(nil)
 	_ hangar.EdgeLog         = (*Edge)(nil)
+	_ hangar.MetricSource    = (*Edge)(nil)
 )
 
 // New returns an Edge that listens on nothing yet.
 func New(o Options) *Edge {
-	e := &Edge{o: o}
+	e := &Edge{o: o, traffic: traffic.NewTable()}
 	e.routes = o.Routes
 	e.balancer = balance.New(balance.Options{Catalog: o.Machines, Gates: o.Gates, Region: o.Region, Log: o.Log})
 	e.certs = certs.New(certs.Options{
@@ -111,7 +115,7 @@ func New(o Options) *Edge {
 		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil },
 		Routes:   e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
 		ServeConn: e.serveConn, ServeRequest: e.serveRequest, MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
-		Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
+		Traffic: e.traffic, Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
 	})
 	return e
 }
@@ -144,6 +148,10 @@ func (e *Edge) Open(ctx context.Context) error {
 	if err := os.MkdirAll(e.o.Dir, 0o700); err != nil {
 		return err
 	}
+	var err error
+	if e.colour, err = nextColour(filepath.Join(e.o.Dir, colourFile)); err != nil {
+		return err
+	}
 	if e.o.Buckets != "" {
 		endpoint, err := url.Parse(e.o.Buckets)
 		if err != nil {
@@ -165,7 +173,7 @@ func (e *Edge) Open(ctx context.Context) error {
 	e.proxy = proxy.New(proxy.Options{
 		Routes: e.routes, Catalog: e.o.Machines, Balancer: e.balancer, Gates: e.o.Gates, Host: e.o.Host, Region: e.o.Region,
 		Challenge: e.certs.Challenge, HTTPSPort: int(https.Port()), AltSvc: e.listeners.AltSvc(), Buckets: e.buckets,
-		Platform: e.o.Platform, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
+		Platform: e.o.Platform, Traffic: e.traffic, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
 	})
 	return nil
 }
@@ -177,7 +185,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
-	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run, e.runWays} {
+	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run, e.runWays, e.sweepTraffic} {
 		group.Go(func() error { return run(lasting) })
 	}
 	drained := make(chan struct{})
@@ -211,7 +219,7 @@ func (e *Edge) Addrs() (plain, secure netip.AddrPort) { return e.listeners.Addrs
 
 func entry(i *listen.Info) proxy.Entry {
 	return proxy.Entry{
-		Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, Client: i.Client, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port, Taken: i.Taken,
+		Flow: i.Flow, Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, Client: i.Client, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port, Taken: i.Taken,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // app holds the candidates, the port table and the queue of one App.
@@ -33,9 +34,10 @@ type machine struct {
 	id         hangar.MachineID
 	row        *hangar.MachineRow // nil: gone
 	set        *serviceSet
-	candidates []*candidate // one for each group of set, in that order
-	weight     int          // see weightOf
-	admitted   uint64       // permits, ever
+	candidates []*candidate     // one for each group of set, in that order
+	weight     int              // see weightOf
+	admitted   uint64           // permits, ever
+	traffic    *traffic.Machine // nil: there was no permit
 
 	runningSince uint64             // Seq of the first row that showed the program running; 0: none runs
 	version      hangar.InstanceID  // of that program

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // Cooldowns of a candidate that the host refused. A change of its row ends them.
@@ -37,6 +38,8 @@ type Permit struct {
 	// Woken is how long the request waited for the Machine to start; 0: it was running.
 	Woken           time.Duration
 	PreferredMissed bool // Selector.Prefer was not available
+	// Traffic is where what is passed on to the Machine is counted.
+	Traffic *traffic.Machine
 
 	app          *app
 	candidate    *candidate
@@ -113,9 +116,13 @@ func (a *app) permit(ep *Endpoint, c *candidate) *Permit {
 		return nil
 	}
 	service := &c.machine.row.Machine.Config.Services[port.service]
+	if c.machine.traffic == nil {
+		c.machine.traffic = new(traffic.Machine)
+	}
 	return &Permit{
 		Row: c.machine.row, Service: service, Options: &service.Ports[port.port], Port: c.group.port,
-		app: a, candidate: c, failureEpoch: c.failureEpoch, shared: c.machine.inFlight() > 1, admitted: c.machine.admitted,
+		Traffic: c.machine.traffic,
+		app:     a, candidate: c, failureEpoch: c.failureEpoch, shared: c.machine.inFlight() > 1, admitted: c.machine.admitted,
 	}
 }
 

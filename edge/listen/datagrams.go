@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
@@ -46,6 +47,7 @@ type datagrams struct {
 type session struct {
 	remote netip.AddrPort
 	org    hangar.OrgID // for which it counts
+	app    *traffic.App
 	latest atomic.Int64 // when the latest datagram came, in nanoseconds
 
 	mu      sync.Mutex
@@ -115,7 +117,7 @@ func (d *datagrams) admit(ctx context.Context, remote netip.AddrPort) (*session,
 	if !d.l.sessions.Take(route.Org) {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeOrgLimit, Message: "datagrams of a client are dropped, because the apps of the organization have too many clients"}
 	}
-	s := &session{remote: remote, org: route.Org}
+	s := &session{remote: remote, org: route.Org, app: d.l.o.Traffic.App(route.ID)}
 	s.latest.Store(time.Now().UnixNano())
 	d.sessions[remote] = s
 	d.clients[client]++
@@ -144,6 +146,7 @@ func (d *datagrams) forget(s *session, client netip.Addr) {
 // send passes a datagram on to the Machine, or keeps it until there is one.
 func (l *Listeners) send(s *session, b []byte) {
 	s.latest.Store(time.Now().UnixNano())
+	s.app.Received(len(b))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -238,7 +241,8 @@ func (d *datagrams) answer(s *session, machine net.Conn) {
 		}
 		err := in.next(func(b []byte) {
 			s.latest.Store(time.Now().UnixNano())
-			_, _ = d.WriteToUDPAddrPort(b, s.remote)
+			n, _ := d.WriteToUDPAddrPort(b, s.remote)
+			s.app.Sent(n)
 		})
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() && time.Unix(0, s.latest.Load()).Add(sessionIdle).After(time.Now()) {

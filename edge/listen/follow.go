@@ -248,11 +248,11 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 			_ = pause.For(connections, acceptPause)
 			continue
 		}
-		a := &arrival{conn: conn, socket: s, local: unmapped(conn.LocalAddr()), remote: unmapped(conn.RemoteAddr())}
-		a.client = connlimit.ClientOf(a.remote.Addr())
+		a := &arrival{conn: l.o.Traffic.Count(conn), socket: s, local: unmapped(conn.LocalAddr()), remote: unmapped(conn.RemoteAddr())}
+		a.client, a.flow = connlimit.ClientOf(a.remote.Addr()), a.conn.Flow()
 		if !l.clients.Take(a.client) {
 			l.refused.clients.Add(1)
-			reset(conn)
+			a.conn.Abort(nil)
 			continue
 		}
 		l.arrivals.Add(1)
@@ -263,10 +263,4 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 			l.serve(connections, a)
 		})
 	}
-}
-
-// reset closes a connection so that the client does not take it for an orderly end.
-func reset(conn *net.TCPConn) {
-	_ = conn.SetLinger(0)
-	_ = conn.Close()
 }

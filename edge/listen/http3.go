@@ -30,7 +30,7 @@ func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
 	}
 	resetKey, tokenKey := quic.StatelessResetKey(l.keys.derive("quic reset")), quic.TokenGeneratorKey(l.keys.derive("quic token"))
 	transport := &quic.Transport{Conn: l.quic, StatelessResetKey: &resetKey, TokenGeneratorKey: &tokenKey, ConnContext: l.arriveQUIC, VerifySourceAddress: toProve}
-	server := &http3.Server{Handler: http.HandlerFunc(l.serveRequest), MaxHeaderBytes: l.o.MaxHeaderBytes}
+	server := &http3.Server{Handler: http.HandlerFunc(l.serveRequest), MaxHeaderBytes: l.o.MaxHeaderBytes, ConnContext: connectedByQUIC}
 	server.TLSConfig = http3.ConfigureTLSConfig(l.outer)
 	listener, err := transport.ListenEarly(server.TLSConfig, &quic.Config{
 		HandshakeIdleTimeout: l.o.Limits.Handshake, MaxIncomingStreams: streamsPerConnection,
@@ -62,16 +62,36 @@ func toProve(net.Addr) bool { return true }
 // arriveQUIC counts a connection until it ends.
 func (l *Listeners) arriveQUIC(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 	a := &arrival{local: l.https.local, remote: unmapped(info.RemoteAddr), port: l.https.port}
+	a.flow = l.o.Traffic.NewFlow(a.passedByQUIC)
 	a.client = connlimit.ClientOf(a.remote.Addr())
 	if !l.byIP.allow(a.client, time.Now()) || !l.clients.Take(a.client) {
 		l.refused.clients.Add(1)
 		return nil, errTooMany
 	}
 	context.AfterFunc(ctx, func() {
+		a.flow.End()
 		l.discharge(a)
 		l.clients.Leave(a.client)
 	})
 	return context.WithValue(ctx, handshakeKey{}, a), nil
+}
+
+// connectedByQUIC notes the connection of an arrival, before its first request.
+func connectedByQUIC(ctx context.Context, conn *quic.Conn) context.Context {
+	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
+		a.quic.Store(conn)
+	}
+	return ctx
+}
+
+// passedByQUIC is how many bytes came and went by QUIC, without what UDP adds.
+func (a *arrival) passedByQUIC() (in, out uint64) {
+	conn := a.quic.Load()
+	if conn == nil {
+		return 0, 0
+	}
+	stats := conn.ConnectionStats()
+	return stats.BytesReceived, stats.BytesSent
 }
 
 // serveRequest serves a request that came by HTTP/3.

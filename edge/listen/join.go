@@ -27,11 +27,12 @@ const (
 // gets first what was read already. After an error the client's connection is still open.
 func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read []byte) error {
 	a.hand(&l.arrivals)
-	permit, machine, err := l.connect(ctx, a.endpoint, (*balance.Permit).Dial)
+	permit, machine, err := l.connect(ctx, a.endpoint, dialStream)
 	if err != nil {
 		return err
 	}
 	defer permit.Release()
+	defer permit.Traffic.Disconnected()
 	defer machine.Close()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -49,6 +50,16 @@ func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read 
 	_ = splice.Join(ctx, client, machine) // both sides see how it ended
 	_ = client.Close()
 	return nil
+}
+
+// dialStream connects to the Machine of a permit, and counts the connection.
+func dialStream(p *balance.Permit, ctx context.Context) (net.Conn, error) { //nolint:revive // as a method expression has it
+	began := time.Now()
+	conn, err := p.Dial(ctx)
+	if err == nil {
+		p.Traffic.Connected(time.Since(began))
+	}
+	return conn, err
 }
 
 // connect acquires a permit for a Machine and connects to it. While nothing was sent another

@@ -38,6 +38,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/keeper"
@@ -74,6 +75,7 @@ type Options struct {
 	Tickets        string         // the file of the keys of TLS sessions; empty: they end with the process
 	Drain          time.Duration  // how long connections go on after Run was told to end
 	Limits         Limits
+	Traffic        *traffic.Table                  // counts what passes; nil: nobody reads it
 	Ready          func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
 	Log            *slog.Logger
 }
@@ -87,6 +89,7 @@ type Info struct {
 	TLS           *tls.ConnectionState // nil: none
 	ServerName    hangar.Hostname      // of TLS; empty: the client sent none
 	Port          int                  // public
+	Flow          *traffic.Flow        // counts the bytes of the connection
 	Taken         func()               // to be called, on the goroutine of ServeConn, when what serves the connection waits for it at its own end
 }
 
@@ -119,6 +122,9 @@ type Listeners struct {
 func New(o Options) *Listeners {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Traffic == nil {
+		o.Traffic = traffic.NewTable()
 	}
 	if o.Platform == nil {
 		o.Platform = func(hangar.Hostname) bool { return false }

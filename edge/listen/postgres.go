@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // What a PostgreSQL client begins with, see "Message Formats" in PostgreSQL's manual: a
@@ -130,7 +130,7 @@ func (l *Listeners) servePostgresTLS(ctx context.Context, a *arrival, direct boo
 }
 
 // refusePlain tells a client that its session has to be encrypted.
-func refusePlain(conn *net.TCPConn) error {
+func refusePlain(conn *traffic.Conn) error {
 	const invalidAuthorization = "28000"
 	if _, err := conn.Write(pgRefusal(invalidAuthorization, "the connection has to be encrypted: use sslmode=require")); err != nil {
 		return err
@@ -144,7 +144,7 @@ func refusePlain(conn *net.TCPConn) error {
 const lingerTime = time.Second
 
 // linger ends a connection after the client has, or lingerTime.
-func linger(conn *net.TCPConn) {
+func linger(conn *traffic.Conn) {
 	defer conn.Close()
 	if conn.CloseWrite() != nil || conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

@@ -8,29 +8,35 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/quic-go/quic-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // arrival is a connection and what is known of it.
 type arrival struct {
-	conn          *net.TCPConn
+	conn          *traffic.Conn
+	flow          *traffic.Flow // of the connection, also if that is QUIC
 	socket        *socket
 	local, remote netip.AddrPort
 	client        netip.Addr
-	port          int               // public
-	route         *hangar.AppRoute  // nil until it is known
-	dedicated     bool              // the local address is that App's own
-	platform      bool              // TLS is for a name of the platform; there is no route
-	private       bool              // it came by a private network
-	endpoint      *balance.Endpoint // nil until it is known
-	name          hangar.Hostname   // that TLS is for
-	refused       *hangar.EdgeError // why TLS was not to be
-	handed        bool              // it is no arrival any more
+	port          int                       // public
+	route         *hangar.AppRoute          // nil until it is known
+	dedicated     bool                      // the local address is that App's own
+	platform      bool                      // TLS is for a name of the platform; there is no route
+	private       bool                      // it came by a private network
+	endpoint      *balance.Endpoint         // nil until it is known
+	name          hangar.Hostname           // that TLS is for
+	greeted       bool                      // the client has begun TLS
+	refused       *hangar.EdgeError         // why TLS was not to be
+	handed        bool                      // it is no arrival any more
+	quic          atomic.Pointer[quic.Conn] // nil: it is TCP, or not known yet
 
 	mu    sync.Mutex   // guards what follows
 	org   hangar.OrgID // that the connection counts for; empty: none
@@ -46,6 +52,7 @@ func (l *Listeners) charge(a *arrival) *hangar.EdgeError {
 	case a.org != "" || a.ended:
 	case l.orgs.Take(a.route.Org):
 		a.org = a.route.Org
+		a.flow.For(a.route.ID)
 	default:
 		l.refused.conns.Add(1)
 		return &hangar.EdgeError{Code: hangar.EdgeOrgLimit, Message: "the organization has too many connections to its apps open"}
@@ -89,7 +96,7 @@ func (l *Listeners) serve(ctx context.Context, a *arrival) {
 	if err == nil {
 		return
 	}
-	reset(a.conn)
+	a.conn.Abort(err)
 	if a.route != nil && !errors.Is(err, io.EOF) {
 		l.lines.failure(hangar.MachineRef{App: a.route.App, AppID: a.route.ID}, "", a.remote, err)
 	}
@@ -172,7 +179,7 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 // info is what HTTP has to know. On a shared address one connection may have requests for
 // many Apps, or for another than TLS was established for.
 func (a *arrival) info() Info {
-	i := Info{Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
+	i := Info{Flow: a.flow, Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
 	if a.dedicated {
 		i.Route = a.route
 	}
@@ -180,7 +187,7 @@ func (a *arrival) info() Info {
 }
 
 // peek waits for the first byte of a connection, and leaves it there.
-func (l *Listeners) peek(conn *net.TCPConn) (byte, error) {
+func (l *Listeners) peek(conn *traffic.Conn) (byte, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -188,7 +195,7 @@ func (l *Listeners) peek(conn *net.TCPConn) (byte, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(l.o.Limits.FirstByte)); err != nil {
 		return 0, err
 	}
-	defer l.arrivals.listen(conn)()
+	defer l.arrivals.listen(conn.TCP())()
 	var b [1]byte
 	var n int
 	var peekErr error

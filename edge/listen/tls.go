@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // Protocols that clients ask for in a TLS handshake.
@@ -46,8 +46,9 @@ func (l *Listeners) handshake(ctx context.Context, a *arrival) (*tlsConn, error)
 	defer l.shakes.Leave(a.client)
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, handshakeKey{}, a), l.o.Limits.Handshake)
 	defer cancel()
-	conn := tls.Server(a.conn, l.outer)
+	conn, began := tls.Server(a.conn, l.outer), time.Now()
 	err := conn.HandshakeContext(ctx)
+	l.countHandshake(a, conn, err, time.Since(began))
 	switch {
 	case err == nil:
 		return &tlsConn{conn, a.conn}, nil
@@ -58,6 +59,31 @@ func (l *Listeners) handshake(ctx context.Context, a *arrival) (*tlsConn, error)
 	default:
 		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: "TLS could not be established", Err: err}
 	}
+}
+
+// countHandshake counts a handshake for the App that it was for, if it was for one.
+func (l *Listeners) countHandshake(a *arrival, conn *tls.Conn, err error, took time.Duration) {
+	switch {
+	case a.route == nil || !a.greeted:
+	case err == nil:
+		l.o.Traffic.App(a.route.ID).Handshake(conn.ConnectionState().Version, took)
+	default:
+		l.o.Traffic.App(a.route.ID).HandshakeFailed(configuredName(a.route, a.name, l.o.Domain))
+	}
+}
+
+// configuredName is the hostname of an App that a name falls under: itself, or a wildcard;
+// empty: none.
+func configuredName(route *hangar.AppRoute, name, domain hangar.Hostname) hangar.Hostname {
+	if name == route.App.Hostname(domain) || slices.Contains(route.Hostnames, name) {
+		return name
+	}
+	if _, parent, ok := strings.Cut(string(name), "."); ok {
+		if wildcard := hangar.Hostname("*." + parent); slices.Contains(route.Hostnames, wildcard) {
+			return wildcard
+		}
+	}
+	return ""
 }
 
 // isSilent reports whether a client just went away, as those do who look for open ports.
@@ -94,7 +120,7 @@ var nameless = &tls.Config{MinVersion: tls.VersionTLS12}
 
 // choose finds the App and its endpoint, and how TLS is to be.
 func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config, *hangar.EdgeError) {
-	a.name = hangar.Canonical(hello.ServerName)
+	a.name, a.greeted = hangar.Canonical(hello.ServerName), true
 	if a.name != "" && !l.byName.allow(a.name, a.client, time.Now()) {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSNameLimit, Message: fmt.Sprintf("too many begin TLS for %s", a.name)}
 	}
@@ -273,8 +299,8 @@ func (c *configs) clear() {
 // tlsConn is a connection over which TLS was established.
 type tlsConn struct {
 	*tls.Conn
-	tcp *net.TCPConn
+	tcp *traffic.Conn
 }
 
 // Abort ends the connection so that the client sees a failure.
-func (c *tlsConn) Abort(error) { reset(c.tcp) }
+func (c *tlsConn) Abort(cause error) { c.tcp.Abort(cause) }

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
+	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -39,6 +40,7 @@ type exchange struct {
 	mayHaveRun     bool              // a Machine may have run the request, and it is not idempotent
 	brokenOff      int               // connections that broke off after it was sent
 	status         int               // of the answer; 0: none
+	took           time.Duration     // until that was known
 	bytes          int64             // of its body that were taken over from the Machine, or from a file
 	code           hangar.EdgeCode   // of what the edge answered by itself
 
@@ -91,10 +93,35 @@ func (x *exchange) finish() {
 		x.body.close()
 	}
 	x.record()
+	x.count()
 	if x.charged {
 		x.p.orgs.Leave(x.home.route.Org)
 	}
 	x.p.stats.inFlight.Add(-1)
+}
+
+// answered notes the status of the answer, whose header is about to be written.
+func (x *exchange) answered(status int) { x.status, x.took = status, time.Since(x.start) }
+
+// count counts the answer for the App that the client has asked. A client that has not waited for
+// one got none.
+func (x *exchange) count() {
+	route := x.route
+	if x.home.route != nil {
+		route = x.home.route
+	}
+	if route == nil || x.status == 0 || x.status == statusClientGone {
+		return
+	}
+	x.traffic(route.ID).Response(x.status, x.took)
+}
+
+// traffic has the client's connection count for an App, and returns the App's counts.
+func (x *exchange) traffic(app hangar.AppID) *traffic.App {
+	if x.client.Flow != nil {
+		return x.client.Flow.For(app)
+	}
+	return x.p.options.Traffic.App(app)
 }
 
 // resolve finds the App of the request and its endpoint. Without an endpoint, the request has been
@@ -102,7 +129,7 @@ func (x *exchange) finish() {
 func (x *exchange) resolve() *hangar.EdgeError {
 	p, v, r := x.p, x.client, x.sent
 	if v.TLS == nil && v.Port == 80 && p.challenged(x.w, r) {
-		x.status = http.StatusOK
+		x.answered(http.StatusOK)
 		return nil
 	}
 	e := ambiguous(r)
@@ -112,6 +139,9 @@ func (x *exchange) resolve() *hangar.EdgeError {
 	own, e := p.platformOf(v, r)
 	if e == nil && own == nil {
 		x.route, e = p.routeOf(v, r)
+	}
+	if x.route != nil {
+		x.traffic(x.route.ID)
 	}
 	if e != nil {
 		return e

@@ -128,7 +128,7 @@ func (w *edgeAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *edgeAnswer) WriteHeader(status int) {
 	if w.x.status == 0 && status >= 200 {
-		w.x.status = status
+		w.x.answered(status)
 		w.x.setEdgeHeaders(w.Header(), nil)
 	}
 	w.ResponseWriter.WriteHeader(status)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 // multiplexed is a connection to a Machine that speaks HTTP/2 with prior knowledge.
@@ -182,6 +183,29 @@ func (p *multiplexes) drop(id hangar.MachineID) {
 	}
 }
 
+// dialHTTP2 is dial for a connection whose end is counted when it is closed.
+func (x *exchange) dialHTTP2(ctx context.Context, permit *balance.Permit) (net.Conn, error) {
+	conn, err := x.dial(ctx, permit)
+	if err != nil {
+		return nil, err
+	}
+	return &countedConn{Conn: conn, traffic: permit.Traffic}, nil
+}
+
+// countedConn is a connection to a Machine whose end is counted.
+type countedConn struct {
+	net.Conn
+	traffic *traffic.Machine
+	closed  atomic.Bool
+}
+
+func (c *countedConn) Close() error {
+	if !c.closed.Swap(true) {
+		c.traffic.Disconnected()
+	}
+	return c.Conn.Close()
+}
+
 // tryHTTP2 is try over HTTP/2.
 func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answer, *failure) {
 	to := destination{permit.Row.Machine.ID, permit.Row.Machine.InstanceID, permit.Port}
@@ -189,6 +213,7 @@ func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answe
 	if x.ep.Handling.ProxyProto {
 		shared = nil
 	}
+	began := time.Now()
 	for {
 		var m *multiplexed
 		if shared != nil {
@@ -196,13 +221,14 @@ func (x *exchange) tryHTTP2(ctx context.Context, permit *balance.Permit) (*answe
 		}
 		if m == nil {
 			var err error
-			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dial(ctx, permit) }); err != nil {
+			if m, err = x.p.streams.dial(ctx, shared, func(ctx context.Context) (net.Conn, error) { return x.dialHTTP2(ctx, permit) }); err != nil {
 				x.admission.end()
 				return nil, &failure{err: dialError(err), unsent: true}
 			}
 		}
 		a, f := x.roundTripHTTP2(ctx, m)
 		if f == nil {
+			permit.Traffic.Response(a.StatusCode, time.Since(began))
 			a.admission = &x.admission
 			return a, nil
 		}

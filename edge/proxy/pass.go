@@ -67,7 +67,7 @@ func (x *exchange) pass(a *answer) {
 			delete(h, "Content-Length") // or there is no room for them
 		}
 	}
-	x.status = a.StatusCode
+	x.answered(a.StatusCode)
 	w.WriteHeader(a.StatusCode)
 	if end = x.stream(w, a); end == nil {
 		cleanTrailers(a.Trailer)
@@ -187,7 +187,7 @@ func (x *exchange) redirectHTTPS() {
 	h["Content-Length"] = []string{"0"}
 	h["Server"] = product
 	requestIDs.set(h, []string{x.id})
-	x.status = http.StatusMovedPermanently
+	x.answered(http.StatusMovedPermanently)
 	x.w.WriteHeader(http.StatusMovedPermanently)
 }
 

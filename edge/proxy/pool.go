@@ -2,10 +2,12 @@ package proxy
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/proxy/http1"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 const (
@@ -33,6 +35,18 @@ type upstream struct {
 	at    *idle // where it goes back to; nil: nowhere
 	used  bool  // it has served a request before
 	since time.Time
+
+	traffic *traffic.Machine // of the Machine
+	closed  atomic.Bool
+}
+
+// Close closes the connection, and counts that once. What was detached of it is closed by whoever
+// has it.
+func (u *upstream) Close() error {
+	if !u.closed.Swap(true) {
+		u.traffic.Disconnected()
+	}
+	return u.Conn.Close()
 }
 
 // end closes the connection under a request.

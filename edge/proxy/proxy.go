@@ -40,6 +40,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/http1"
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
+	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
@@ -53,6 +54,7 @@ type Entry struct {
 	TLS        *tls.ConnectionState
 	ServerName hangar.Hostname // that TLS was negotiated for; may be empty
 	Port       int             // the public port
+	Flow       *traffic.Flow   // counts the bytes of the connection; nil: nothing does
 	Taken      func()          // called, maybe more than once, when Drain waits for the connection; may be nil
 }
 
@@ -150,6 +152,7 @@ type Options struct {
 	Buckets   *statics.Buckets
 	Platform  map[hangar.Hostname]http.Handler // what answers at names of the platform itself; see servePlatform
 	Limits    Limits
+	Traffic   *traffic.Table // counts requests; nil: nobody reads it
 	Log       *slog.Logger
 }
 
@@ -186,6 +189,9 @@ type Proxy struct {
 
 // New returns a Proxy that serves what it is given.
 func New(o Options) *Proxy {
+	if o.Traffic == nil {
+		o.Traffic = traffic.NewTable()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -13,7 +13,7 @@ import (
 
 // fail answers a request with an error.
 func (x *exchange) fail(e *hangar.EdgeError) {
-	x.status = e.Status
+	x.answered(e.Status)
 	x.report(e)
 	h := x.w.Header()
 	clear(h)

@@ -34,7 +34,7 @@ func (x *exchange) tunnel(a *answer) {
 		return
 	}
 	defer client.Close()
-	x.status = http.StatusSwitchingProtocols
+	x.answered(http.StatusSwitchingProtocols)
 	_ = client.SetDeadline(time.Time{})
 	if _, err = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\n"); err == nil {
 		if err = h.Write(rw); err == nil {

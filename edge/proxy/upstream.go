@@ -73,11 +73,12 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 	}
 	to := destination{permit.Row.Machine.ID, permit.Row.Machine.InstanceID, permit.Port}
 	shared := !x.ep.Handling.ProxyProto // a connection says whose it is, then
+	began := time.Now()
 	for {
 		var u *upstream
 		var at *idle
 		if shared {
-			u, at = x.p.pool.take(to, time.Now())
+			u, at = x.p.pool.take(to, began)
 		}
 		if u == nil {
 			conn, err := x.dial(ctx, permit)
@@ -85,11 +86,12 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 				x.admission.end()
 				return nil, &failure{err: dialError(err), unsent: true}
 			}
-			u = &upstream{Conn: http1.NewConn(conn), at: at}
+			u = &upstream{Conn: http1.NewConn(conn), at: at, traffic: permit.Traffic}
 		}
 		x.admission.onExit(u.end)
 		res, f := x.roundTrip(ctx, u)
 		if f == nil {
+			permit.Traffic.Response(res.StatusCode, time.Since(began))
 			res.admission = &x.admission
 			return res, nil
 		}
@@ -102,18 +104,21 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 	}
 }
 
-// dial connects to the Machine, and says who the client is if the service wants that.
+// dial connects to the Machine, and says who the client is if the service wants that. Who closes
+// the connection counts that.
 func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, error) {
 	x.p.stats.dials.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
 	defer cancel()
 	ctx, stop := x.admission.withExit(ctx)
 	defer stop()
+	began := time.Now()
 	conn, err := permit.Dial(ctx)
 	if err != nil {
 		permit.Failed(err)
 		return nil, err
 	}
+	permit.Traffic.Connected(time.Since(began))
 	if !x.ep.Handling.ProxyProto {
 		return conn, nil
 	}
@@ -124,6 +129,7 @@ func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, 
 	header := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(x.client.Remote), net.TCPAddrFromAddrPort(x.client.Local))
 	if _, err := header.WriteTo(conn); err != nil {
 		_ = conn.Close()
+		permit.Traffic.Disconnected()
 		permit.Failed(err)
 		return nil, err
 	}

@@ -5,7 +5,7 @@
 // CloseWrite of the other. A failure of one connection is passed on, too: TCP is reset,
 // what has an Abort is told the cause.
 //
-// Between two TCP connections the kernel moves the bytes, and nothing is held while there are
+// Between two TCP connections, or what wraps one and has a method TCP that returns it, the kernel moves the bytes, and nothing is held while there are
 // none. Otherwise two buffers of at most BufferSize bytes are all that a join holds. Who does
 // not read holds up who writes. Join starts one goroutine for each direction and waits for
 // both.
@@ -90,13 +90,21 @@ func pass(from, to net.Conn) error {
 	return nil
 }
 
+// tcpOf is the TCP connection that conn is, or that it wraps and says so by a method TCP; nil:
+// neither.
+func tcpOf(conn net.Conn) *net.TCPConn {
+	if wrapper, ok := conn.(interface{ TCP() *net.TCPConn }); ok {
+		return wrapper.TCP()
+	}
+	tcp, _ := conn.(*net.TCPConn)
+	return tcp
+}
+
 // copyAll copies until from ends.
 func copyAll(from, to net.Conn) error {
-	if in, ok := from.(*net.TCPConn); ok {
-		if out, ok := to.(*net.TCPConn); ok {
-			if err := passKernel(in, out); !errors.Is(err, errCannot) {
-				return err
-			}
+	if in, out := tcpOf(from), tcpOf(to); in != nil && out != nil {
+		if err := passKernel(in, out); !errors.Is(err, errCannot) {
+			return err
 		}
 	}
 	b := make([]byte, firstBuffer)
