@@ -75,7 +75,7 @@ var rules = map[string]rule{
 	"host/logs":              {imports: language},
 	"host/machines": {
 		imports: plus(language, "host/admission", "host/check", "host/driver", "host/gate", "host/guest", "host/image", "host/journal",
-			"host/localapi", "host/logs", "host/network", "host/rootfs"),
+			"host/localapi", "host/logs", "host/network", "host/rootfs", "host/usage"),
 		// They run Machines as a part of their agent, with volumes.
 		tests: []string{"host", "host/archive", "host/driver/...", "host/volume", "host/volumes/..."},
 	},
@@ -85,6 +85,7 @@ var rules = map[string]rule{
 	"host/volumes":             {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume"), tests: []string{"host/volumes/volumestest"}},
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
 	"host/rootfs":              {imports: language},
+	"host/usage":               {imports: language},
 	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":       {imports: language},
 

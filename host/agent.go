@@ -98,8 +98,9 @@ type Agent struct {
 }
 
 var (
-	_ hangar.Agent    = (*Agent)(nil)
-	_ hangar.Resealer = (*Agent)(nil)
+	_ hangar.Agent        = (*Agent)(nil)
+	_ hangar.Resealer     = (*Agent)(nil)
+	_ hangar.MetricSource = (*Agent)(nil)
 )
 
 // New returns an agent that has done nothing yet.

@@ -86,6 +86,7 @@ func (d *datagrams) receive(ctx context.Context) {
 		return
 	}
 	if s := d.session(ctx, remote); s != nil {
+		s.app.Received(n)
 		d.l.send(s, b[:n])
 	}
 }
@@ -146,7 +147,6 @@ func (d *datagrams) forget(s *session, client netip.Addr) {
 // send passes a datagram on to the Machine, or keeps it until there is one.
 func (l *Listeners) send(s *session, b []byte) {
 	s.latest.Store(time.Now().UnixNano())
-	s.app.Received(len(b))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -9,7 +9,7 @@
 //
 // Methods may be called from many goroutines, for different Machines at once; for
 // one Machine the agent calls one of Start, Resume, Suspend, Stop and Destroy at a
-// time, while Wait, Signal, Exec, Processes and Stats may run beside them.
+// time, while Wait, Signal, Exec, Processes, Stats and Usage may run beside them.
 //
 // A driver knows nothing of Apps, events or policies.
 package driver
@@ -91,6 +91,12 @@ type Adopter interface {
 // StatsReader is a driver that measures Machines.
 type StatsReader interface {
 	Stats(ctx context.Context, h Handle) (Stats, error)
+}
+
+// UsageReader is a driver that measures Machines often, without asking them.
+type UsageReader interface {
+	// Usage answers ErrNotFound for a sandbox that does not run. It is cheap, and starts nothing.
+	Usage(ctx context.Context, h Handle) (Usage, error)
 }
 
 // RootHolder is a driver whose Machines have their root file systems on the host.
@@ -196,4 +202,25 @@ type Stats struct {
 	CPUTime     time.Duration
 	MemoryBytes int64 // used by the Machine, with the sandbox's own
 	Processes   int
+}
+
+// NotKnown is what Usage has in place of what a driver cannot tell.
+const NotKnown = -1
+
+// Usage is what a Machine uses and has used. Times begin at 0 with every Start and Resume, and
+// do not go back until the sandbox ends.
+type Usage struct {
+	User, System time.Duration // processor time, of the sandbox included
+	Throttled    time.Duration // for which it was kept from running by what it may use; or NotKnown
+	Memory       MemoryUsage
+}
+
+// MemoryUsage is in bytes. Each may be NotKnown.
+type MemoryUsage struct {
+	Used   int64 // by the Machine itself, of Spec.MemoryMB
+	Cached int64 // of files that the Machine has used, and beside Used
+	// Dirty and Writeback are what of Cached is not on the disk yet, and is just being written.
+	Dirty, Writeback int64
+	// SwapTotal is Spec.SwapMB where that has an effect; SwapUsed is what of Used is swapped out.
+	SwapTotal, SwapUsed int64
 }

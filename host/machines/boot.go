@@ -132,6 +132,7 @@ func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Ima
 	if spec.SwapMB > 0 && !w.store.o.Driver.Capabilities().Swap {
 		w.note("warn", "swap_size_mb %d has no effect: this server has no swap to give", spec.SwapMB)
 	}
+	w.noteCounters(rec)
 	w.kept, w.known = false, true
 	if rec.Snapshot {
 		handle, resuming, err := w.resume(ctx, rec, spec)

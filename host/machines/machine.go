@@ -48,6 +48,7 @@ type machine struct {
 	noRoom        atomic.Bool // the disk had none to suspend it when that was last tried
 	probes        probes      // of ports, for those who wake the Machine
 	files         openFiles
+	meter         meter
 
 	roleMu sync.Mutex // held while the token of the Machine's role is given, renewed or removed
 

@@ -38,6 +38,8 @@ type Volumes interface {
 	// Watch returns a context that ends with a VolumeLost when a Machine loses a volume, and with
 	// ctx. end must be called.
 	Watch(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) (watched context.Context, end func())
+	// MountedAt is where a volume is mounted on the host. It does not wait.
+	MountedAt(id hangar.VolumeID) (dir string, ok bool)
 	// OpenRoot opens the root directory of a volume that is mounted.
 	OpenRoot(id hangar.VolumeID) (fd int, err error)
 }

@@ -82,6 +82,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"identity", test.identity},
 		{"files", test.files},
 		{"resources", test.resources},
+		{"usage", test.usage},
 		{"several commands", test.several},
 		{"several commands stop", test.severalStop},
 		{"several commands outlive", test.severalOutlive},

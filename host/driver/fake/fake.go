@@ -110,6 +110,7 @@ var (
 	_ driver.Suspender   = (*Driver)(nil)
 	_ driver.Adopter     = (*Driver)(nil)
 	_ driver.StatsReader = (*Driver)(nil)
+	_ driver.UsageReader = (*Driver)(nil)
 )
 
 // New returns a Driver for the World.
@@ -348,6 +349,20 @@ func (d *Driver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error)
 		return driver.Stats{}, err
 	}
 	return driver.Stats{CPUTime: now().Sub(s.Started), MemoryBytes: s.memoryBytes(), Processes: len(s.commands())}, nil
+}
+
+// Usage is that of a sandbox that has kept one processor busy since it was started. It caches and
+// throttles nothing.
+func (d *Driver) Usage(_ context.Context, h driver.Handle) (driver.Usage, error) {
+	s, err := d.running(h)
+	if err != nil {
+		return driver.Usage{}, err
+	}
+	u := driver.Usage{User: now().Sub(s.Started), Memory: driver.MemoryUsage{Used: s.memoryBytes()}}
+	if d.o.Swap {
+		u.Memory.SwapTotal = int64(s.Spec.SwapMB) << 20
+	}
+	return u, nil
 }
 
 // running returns a sandbox that has not ended.

@@ -55,7 +55,7 @@ type Options struct {
 }
 
 // Driver runs Machines as gVisor sandboxes. It implements driver.Driver,
-// driver.Suspender, driver.Adopter and driver.StatsReader.
+// driver.Suspender, driver.Adopter, driver.StatsReader and driver.UsageReader.
 type Driver struct {
 	opts   Options
 	log    *slog.Logger
@@ -78,6 +78,7 @@ var (
 	_ driver.Suspender   = (*Driver)(nil)
 	_ driver.Adopter     = (*Driver)(nil)
 	_ driver.StatsReader = (*Driver)(nil)
+	_ driver.UsageReader = (*Driver)(nil)
 )
 
 // New returns a Driver that Open makes usable.
