@@ -66,3 +66,6 @@ var GuestDir = NamePair{"/.platform", "/.fly"}
 
 // MetadataProcessGroup is the metadata key that names the process group.
 var MetadataProcessGroup = NamePair{"platform_process_group", "fly_process_group"}
+
+// MetricPrefixes start the names of the metrics that the platform measures itself.
+var MetricPrefixes = NamePair{"platform_", "fly_"}

@@ -1,0 +1,234 @@
+// Package builtin writes what the platform measures of Apps and Machines as series of their
+// organizations.
+//
+// A Sampler asks its sources, adds the labels that all series have, and writes all series of one
+// moment, tenant after tenant. What cannot be written is lost, as is a sample that nobody takes: a
+// counter has it the next time. A series that has gone is marked as stale, so that queries do not
+// go on to see its last value.
+//
+// Reference is all that there is to be measured. What a source yields beyond it is not written.
+package builtin
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// batch is how many samples are written at once.
+const batch = 10_000
+
+// staleFor is for how long the end of a series is told to a store that does not take it. By then
+// queries have forgotten the series by themselves (the default of query.lookback-delta of Prometheus).
+const staleFor = 5 * time.Minute
+
+// Options of a Sampler. All but those of which something else is said are required.
+type Options struct {
+	Sources []hangar.MetricSource
+	// Apps says what an App is called and whose it is; false: there is no such App.
+	Apps   func(hangar.AppID) (hangar.AppName, metrics.Tenant, bool)
+	Writer metrics.Writer
+	Region hangar.Region // of this server
+	Host   hangar.HostID // this server
+	// Prefixes start the names of series, each of which is written under all of them; nil: that
+	// of the platform alone.
+	Prefixes []string
+	Interval time.Duration // 0: metrics.Interval
+	Log      *slog.Logger  // nil: nothing is logged
+}
+
+// Sampler measures Apps and Machines again and again. Use New and Run.
+type Sampler struct {
+	o        Options
+	host     string
+	families map[string]*Family
+	known    map[string]*known // the series that were written last, by tenant and labels
+	strange  map[string]bool   // names that are not in the reference, which were logged
+
+	labels []metrics.Label // of the series at hand; used again
+	key    []byte          // of the series at hand; used again
+}
+
+// known is a series that has been written.
+type known struct {
+	tenant metrics.Tenant
+	labels []metrics.Label
+	seen   int64 // when there was a value last, in milliseconds
+}
+
+// New returns a Sampler.
+func New(o Options) *Sampler {
+	if o.Prefixes == nil {
+		o.Prefixes = []string{hangar.MetricPrefixes.Neutral}
+	}
+	if o.Interval == 0 {
+		o.Interval = metrics.Interval
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Sampler{o: o, host: HostLabel(o.Host), families: make(map[string]*Family), known: make(map[string]*known), strange: make(map[string]bool)}
+	for _, f := range Reference() {
+		for _, name := range f.Series() {
+			s.families[name] = &f
+		}
+	}
+	return s
+}
+
+// HostLabel is the value of the label host: the first four digits of the id.
+func HostLabel(id hangar.HostID) string { return string(id[:min(len(id), 4)]) }
+
+// Run samples until ctx ends, and returns its error.
+func (s *Sampler) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.o.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.Sample(ctx)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Sample writes what there is to be measured now. It may not run twice at once.
+func (s *Sampler) Sample(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Interval)
+	defer cancel()
+	now := time.Now().UnixMilli()
+	all := s.collect(now)
+	s.addStale(all, now)
+	for tenant, samples := range all {
+		s.write(ctx, tenant, samples)
+	}
+}
+
+// collect asks the sources. What it finds is known from now on.
+func (s *Sampler) collect(now int64) map[metrics.Tenant][]metrics.Sample {
+	all := make(map[metrics.Tenant][]metrics.Sample)
+	apps := make(map[hangar.AppID]*owner)
+	for _, source := range s.o.Sources {
+		for m := range source.Metrics() {
+			of, ok := apps[m.App]
+			if !ok {
+				of = s.ownerOf(m.App)
+				apps[m.App] = of
+			}
+			if of == nil || !s.documented(m.Name) {
+				continue
+			}
+			for _, prefix := range s.o.Prefixes {
+				s.labels = s.appendLabels(s.labels[:0], prefix, &m, of.name)
+				s.key = appendKey(s.key[:0], of.tenant, s.labels)
+				k := s.known[string(s.key)]
+				if k == nil {
+					k = &known{tenant: of.tenant, labels: slices.Clone(s.labels)}
+					s.known[string(s.key)] = k
+				}
+				if k.seen == now {
+					continue // one source says it twice
+				}
+				k.seen = now
+				all[of.tenant] = append(all[of.tenant], metrics.Sample{Labels: k.labels, Value: m.Value, Time: now})
+			}
+		}
+	}
+	return all
+}
+
+type owner struct {
+	name   string
+	tenant metrics.Tenant
+}
+
+func (s *Sampler) ownerOf(app hangar.AppID) *owner {
+	name, tenant, ok := s.o.Apps(app)
+	if !ok {
+		return nil
+	}
+	return &owner{string(name), tenant}
+}
+
+// documented reports whether a name is in the reference, and logs it once if it is not.
+func (s *Sampler) documented(name string) bool {
+	if f := s.families[name]; f != nil && f.Absent == "" {
+		return true
+	}
+	if !s.strange[name] && len(s.strange) < len(s.families) {
+		s.strange[name] = true
+		s.o.Log.Error("a metric that is not in the reference is not written", "name", name)
+	}
+	return false
+}
+
+// appendLabels appends those of a series, sorted.
+func (s *Sampler) appendLabels(labels []metrics.Label, prefix string, m *hangar.Metric, app string) []metrics.Label {
+	labels = append(labels,
+		metrics.Label{Name: metrics.NameLabel, Value: prefix + m.Name},
+		metrics.Label{Name: "app", Value: app},
+		metrics.Label{Name: "host", Value: s.host},
+		metrics.Label{Name: "region", Value: string(s.o.Region)},
+	)
+	if m.Machine != "" {
+		labels = append(labels, metrics.Label{Name: "instance", Value: string(m.Machine)})
+	}
+	for _, l := range m.Labels {
+		labels = append(labels, metrics.Label{Name: l.Name, Value: l.Value})
+	}
+	slices.SortFunc(labels, func(a, b metrics.Label) int { return cmp.Compare(a.Name, b.Name) })
+	return labels
+}
+
+// appendKey appends what tells series of all tenants apart.
+func appendKey(b []byte, tenant metrics.Tenant, labels []metrics.Label) []byte {
+	b = append(b, tenant.Org...)
+	for _, l := range labels {
+		// Lengths, because a value may be any text.
+		b = append(strconv.AppendInt(append(b, '|'), int64(len(l.Name)), 10), l.Name...)
+		b = append(strconv.AppendInt(append(b, '='), int64(len(l.Value)), 10), ':')
+		b = append(b, l.Value...)
+	}
+	return b
+}
+
+// addStale adds the ends of series that have gone. A series is forgotten when its end has been
+// written, or is too old.
+func (s *Sampler) addStale(all map[metrics.Tenant][]metrics.Sample, now int64) {
+	for key, k := range s.known {
+		if k.seen == now {
+			continue
+		}
+		if now-k.seen > staleFor.Milliseconds() {
+			delete(s.known, key)
+			continue
+		}
+		all[k.tenant] = append(all[k.tenant], metrics.Sample{Labels: k.labels, Value: metrics.Stale(), Time: now})
+	}
+}
+
+// write writes the samples of a tenant.
+func (s *Sampler) write(ctx context.Context, tenant metrics.Tenant, samples []metrics.Sample) {
+	for part := range slices.Chunk(samples, batch) {
+		err := s.o.Writer.Write(ctx, tenant, part)
+		if err != nil {
+			s.o.Log.WarnContext(ctx, "samples are lost", "org", tenant.Org, "samples", len(part), "error", err)
+		}
+		if err != nil && hangar.CodeOf(err) != hangar.CodeInvalid {
+			continue // the ends of series among them are told again
+		}
+		for _, sample := range part {
+			if metrics.IsStale(sample.Value) {
+				s.key = appendKey(s.key[:0], tenant, sample.Labels)
+				delete(s.known, string(s.key))
+			}
+		}
+	}
+}
