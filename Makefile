@@ -16,6 +16,7 @@ S3SERVER   := $(TOOLS)/versitygw-$(S3_VERSION)
 ACMESERVER := $(TOOLS)/pebble-$(ACME_VERSION)
 H2SPEC     := $(TOOLS)/h2spec-$(H2_VERSION)
 EMBEDDED   := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
+STORE      := metrics/program/embedded/hangar-metrics.zst
 
 # A developer's tree has no VCS stamp to rely on: version and commit are given.
 export GOFLAGS ?= -buildvcs=false
@@ -28,25 +29,26 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine deps s3-server acme-server h2spec demo up test shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge clean
+.PHONY: help build engine store deps s3-server acme-server h2spec demo up test shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Go sets the time of what it finds built; to tests, that would be another binary.
-build: deps engine ## build bin/hangar, with the sandbox engine inside
+build: deps engine store ## build bin/hangar, with the sandbox engine and the metrics store inside
 	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/.hangar ./cmd/hangar
 	@cmp -s bin/.hangar bin/hangar || cp --remove-destination bin/.hangar bin/hangar
 
-# The engine is compressed again only when it has changed: that takes longer than
-# building it.
+# Both are compressed again only when they have changed: that takes longer than building
+# them.
 engine: deps
 	@GO='$(GO)' .ci/engine bin/hangar-sandbox $(TOOLS)
-	@digest=$$(sha256sum <bin/hangar-sandbox); \
-	if [ ! -f $(EMBEDDED) ] || [ "$$digest" != "$$(cat bin/.engine 2>/dev/null)" ]; then \
-		echo 'packing the sandbox engine'; \
-		zstd -q -f -12 -T0 bin/hangar-sandbox -o bin/.engine.zst && mv bin/.engine.zst $(EMBEDDED) && echo "$$digest" >bin/.engine; \
-	fi
+	@.ci/pack bin/hangar-sandbox $(EMBEDDED)
+
+store: deps
+	@$(RELEASE) -ldflags '-s -w' -o bin/.hangar-metrics ./cmd/hangar-metrics
+	@cmp -s bin/.hangar-metrics bin/hangar-metrics || cp --remove-destination bin/.hangar-metrics bin/hangar-metrics
+	@.ci/pack bin/hangar-metrics $(STORE)
 
 deps: ## install missing Debian packages (root, if any is missing)
 	@.ci/deps
@@ -165,4 +167,4 @@ bench-net: ## the private network: its rules next to nft's, DNS next to dnsmasq 
 	CGO_ENABLED=0 $(GO) run ./bench/net $(ARGS)
 
 clean: ## remove what the build made
-	rm -rf bin .tools $(EMBEDDED)
+	rm -rf bin .tools $(EMBEDDED) $(STORE)

@@ -100,16 +100,44 @@ var rules = map[string]rule{
 	"edge/proxy/...": {imports: language},
 	"edge/traffic":   {imports: language},
 
-	"metrics":        {imports: language},
-	"metrics/...":    {imports: plus(language, "metrics")},
-	"metrics/scrape": {imports: plus(language, "metrics"), tests: []string{"metrics/remote"}},
-	"metrics/remote": {imports: plus(language, "metrics")},
+	"metrics":             {imports: language},
+	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/store"}},
+	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/store")},
+	"metrics/program":     {imports: language},
+	"metrics/scrape":      {imports: plus(language, "metrics"), tests: []string{"metrics/remote"}},
+	"metrics/store":       {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
+	"metrics/...":         {imports: plus(language, "metrics")},
 
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar/...", "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
 	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
 	"examples/...": {},
+}
+
+// confined are packages, and those below them, that these folders alone may import: whatever else
+// links them pays for them in each of its processes.
+var confined = map[string][]string{
+	"github.com/VictoriaMetrics/VictoriaMetrics": {"metrics/victoria"},
+	module + "/metrics/victoria":                 {"cmd/hangar-metrics"},
+}
+
+func TestHeavyPackagesAreConfined(t *testing.T) {
+	for folder, files := range goFiles(t) {
+		for name, f := range files {
+			for _, spec := range f.Imports {
+				target, err := strconv.Unquote(spec.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for heavy, allowed := range confined {
+					if covers(heavy+"/...", target) && !slices.Contains(allowed, folder) {
+						t.Errorf("%s imports %s, which only %v may", name, target, allowed)
+					}
+				}
+			}
+		}
+	}
 }
 
 // forbiddenWords say nothing about what is in a package.

@@ -31,6 +31,7 @@ var dialers = map[string]string{
 	"host/volume/storaged/qmp.go":       "connects to a socket file of the daemon's own",
 	"internal/keeper/client.go":         "connects to a socket file of the daemon's own",
 	"control/hostnames/hostnames.go":    "asks the operator's name server about a hostname; nothing connects to what it answers",
+	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
 }
 
 // connecting is what connects, or is the default of what does, by package and name.

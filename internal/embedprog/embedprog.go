@@ -1,0 +1,75 @@
+// Package embedprog finds programs that are embedded, compressed, in a hangar binary that `make
+// build` made, or that lie beside it.
+//
+// An embedded program is unpacked once per content, atomically, under a name that holds its
+// digest, so that daemons of several versions share a directory, and a running program is never
+// changed under its feet.
+//
+// Locate may be called from many goroutines and processes at once. The package runs nothing.
+package embedprog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// ErrNotFound is what Locate answers when the program is nowhere.
+var ErrNotFound = errors.New("program not found")
+
+// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files, unpacked
+// below dir/bin if it is not there yet, else the file NAME beside the running executable.
+func Locate(files fs.FS, name, dir string) (string, error) {
+	packed, err := fs.ReadFile(files, "embedded/"+name+".zst") // only `make build` puts it there
+	if err == nil {
+		return unpack(packed, name, filepath.Join(dir, "bin"))
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	beside := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(beside); err != nil {
+		return "", fmt.Errorf("%w: %s is not embedded, and there is no %s; build it with `make build`", ErrNotFound, name, beside)
+	}
+	return beside, nil
+}
+
+// unpack writes a program to dir under a name that holds the digest of packed.
+func unpack(packed []byte, name, dir string) (string, error) {
+	digest := sha256.Sum256(packed)
+	path := filepath.Join(dir, name+"-"+hex.EncodeToString(digest[:8]))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // programs are for everybody to read
+		return "", err
+	}
+	z, err := zstd.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return "", fmt.Errorf("read embedded %s: %w", name, err)
+	}
+	defer z.Close()
+	tmp, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }() // fails once it has its final name
+	_, err = io.Copy(tmp, z)
+	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
+	if err != nil {
+		return "", fmt.Errorf("unpack %s: %w", name, err)
+	}
+	return path, os.Rename(tmp.Name(), path)
+}

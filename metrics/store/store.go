@@ -1,0 +1,194 @@
+// Package store runs the store of metrics of one daemon, and knows the addresses of an external
+// one: both are a metrics.Store.
+//
+// Store runs the program hangar-metrics as a child, from the first request on: a daemon that
+// stores and queries nothing has no child. The HTTP requests of its Client go over a unix listener
+// that the parent holds, so that those that are made while the child starts, or starts again after
+// a crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
+// meanwhile requests fail at once with CodeUnavailable.
+//
+// The child is in a cgroup of its own with a bound of memory, and ends with the daemon. What was
+// acknowledged is on disk after at most eleven seconds: a kill -9 of the child or the daemon loses
+// newer samples, and nothing else.
+//
+// Cluster is the addresses of a VictoriaMetrics cluster that an operator runs.
+//
+// Both types are safe for concurrent use.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/background"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// Defaults of Options.
+const (
+	DefaultRetention    = 15 * 24 * time.Hour
+	DefaultMemoryBytes  = 1 << 30
+	DefaultMinFreeBytes = 256 << 20
+	DefaultQueries      = 16
+)
+
+// Options of a Store. Those with a default may be zero.
+type Options struct {
+	Dir string // has the data
+	Run string // has the socket: a directory that is made, for root alone, with a short path
+	// Program returns the path of hangar-metrics; package program does.
+	Program func(context.Context) (string, error)
+	// Group is the name of the cgroup of the child, below the root of each hierarchy. "" is for
+	// none, without a bound of memory.
+	Group        string
+	Retention    time.Duration // at least a day; older samples are removed
+	MemoryBytes  int64         // that the child may use; the kernel ends it beyond that
+	MinFreeBytes int64         // of the disk, below which writes are refused
+	Queries      int           // that the child runs at the same time
+	Log          *slog.Logger
+}
+
+// Store is a metrics.Store whose child it starts and supervises.
+type Store struct {
+	opts      Options
+	listener  *net.UnixListener
+	transport *http.Transport
+	client    *http.Client
+	workers   *background.Group
+
+	start  sync.Once // of the supervisor
+	closed sync.Once
+
+	mu    sync.Mutex
+	away  error           // why the child is not there, while it is not even being started
+	epoch context.Context // ends when the child goes away, with the reason as its cause
+	end   context.CancelCauseFunc
+	pid   int // of the running child, or 0
+}
+
+var _ metrics.Store = (*Store)(nil)
+
+// Open listens for the requests of Client. The context is for the values of those that the
+// supervisor makes; it does not bound the life of the Store.
+func Open(ctx context.Context, opts Options) (*Store, error) {
+	if opts.Dir == "" || opts.Run == "" || opts.Program == nil || opts.Log == nil {
+		return nil, errors.New("metrics store: Dir, Run, Program and Log are needed")
+	}
+	setDefault(&opts.Retention, DefaultRetention)
+	setDefault(&opts.MemoryBytes, DefaultMemoryBytes)
+	setDefault(&opts.MinFreeBytes, DefaultMinFreeBytes)
+	setDefault(&opts.Queries, DefaultQueries)
+	if opts.Retention < 24*time.Hour {
+		return nil, fmt.Errorf("metrics store: a retention of %s is less than a day", opts.Retention)
+	}
+	listener, err := listen(ctx, opts.Run)
+	if err != nil {
+		return nil, fmt.Errorf("metrics store: %w", err)
+	}
+	s := &Store{opts: opts, listener: listener, workers: background.New(ctx)}
+	s.epoch, s.end = context.WithCancelCause(s.workers.Context)
+	address := listener.Addr().String()
+	s.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", address)
+		},
+		MaxIdleConnsPerHost: opts.Queries + 8,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true, // it is the same host
+	}
+	s.client = &http.Client{Transport: s}
+	return s, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// maxSocketPath is what fits in a sockaddr_un, with the zero byte at its end.
+const maxSocketPath = 107
+
+// listen makes the socket, which the file system protects: only its owner reaches it.
+func listen(ctx context.Context, dir string) (*net.UnixListener, error) {
+	path := filepath.Join(dir, "metrics.sock")
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("%s is longer than the %d bytes that a socket's path may have", path, maxSocketPath)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	// A daemon that was killed has left it.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// Client returns a client whose requests start the child, wait while it starts, and fail with
+// CodeUnavailable while it is away.
+func (s *Store) Client() *http.Client { return s.client }
+
+// QueryURL implements metrics.Store. It is the same for all tenants.
+func (s *Store) QueryURL(metrics.Tenant) string { return "http://store/prometheus" }
+
+// WriteURL implements metrics.Store.
+func (s *Store) WriteURL(tenant metrics.Tenant) string {
+	return "http://store/prometheus/api/v1/write?" + confine(tenant)
+}
+
+// confine returns the parameter of a URL that sets, or demands, the label of a tenant.
+func confine(tenant metrics.Tenant) string {
+	return url.Values{"extra_label": {metrics.OrgLabel + "=" + string(tenant.Org)}}.Encode()
+}
+
+// Err returns why the child is away and is not being started at this moment, or nil.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away
+}
+
+// PID returns the id of the running child, or 0.
+func (s *Store) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pid
+}
+
+// Close ends the child, which first writes what it has in memory, and removes its cgroup and the
+// socket. It may be repeated.
+func (s *Store) Close() (err error) {
+	s.closed.Do(func() {
+		s.workers.Stop()
+		s.workers.Wait()
+		s.transport.CloseIdleConnections()
+		err = errors.Join(s.listener.Close(), RemoveGroup(s.opts.Group))
+	})
+	return err
+}
+
+// unavailable is the error of requests while the child is away.
+func unavailable(cause error) *hangar.Error {
+	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the metrics store is not available; try again later", Err: cause}
+}

@@ -1,0 +1,250 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/metrics/metricstest"
+	"github.com/hangar-platform/hangar/metrics/store"
+)
+
+var org = metricstest.Tenant("org1", 1)
+
+// TestIdleStoreHasNoChild: neither Open nor Close starts the program.
+func TestIdleStoreHasNoChild(t *testing.T) {
+	s := metricstest.Start(t, func(o *store.Options) {
+		o.Program = func(context.Context) (string, error) {
+			t.Error("the program was looked for")
+			return "", errors.New("unused")
+		}
+	})
+	if s.PID() != 0 || s.Err() != nil {
+		t.Errorf("process %d, %v", s.PID(), s.Err())
+	}
+}
+
+// TestDataOutlivesStore: what was written just before Close is there when the directory is opened
+// again.
+func TestDataOutlivesStore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in := func(o *store.Options) { o.Dir = dir }
+	first, now := metricstest.Start(t, in), time.Now()
+	metricstest.Write(t, first, org, metricstest.Sample("kept", 42, now))
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := metricstest.Post(t.Context(), first, org, nil); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("a write after Close answers %v", err)
+	}
+	metricstest.Await(t, metricstest.Start(t, in), org, "kept", now, 42)
+}
+
+// TestStoreServesNothingElse: what VictoriaMetrics offers beyond the gateway's needs is not there,
+// and what it does offer needs a tenant.
+func TestStoreServesNothingElse(t *testing.T) {
+	s := metricstest.Start(t)
+	for _, c := range []struct {
+		path   string
+		status int
+	}{
+		{"/ready", http.StatusNoContent},
+		{"/prometheus/api/v1/labels?extra_label=__org__=a", http.StatusOK},
+		{"/prometheus/api/v1/labels", http.StatusBadRequest},
+		{"/prometheus/api/v1/labels?extra_label=app=a", http.StatusBadRequest},
+		{"/prometheus/api/v1/labels?extra_label=__org__=a&extra_label=__org__=b", http.StatusBadRequest},
+		{"/prometheus/api/v1/write", http.StatusBadRequest},
+		{"/prometheus/api/v1/write?extra_label=__org__=a", http.StatusNotFound}, // by GET
+		{"/api/v1/labels?extra_label=__org__=a", http.StatusNotFound},
+		{"/prometheus/api/v1/series/count?extra_label=__org__=a", http.StatusNotFound},
+		{"/prometheus/api/v1/export?extra_label=__org__=a&match[]=x", http.StatusNotFound},
+		{"/prometheus/api/v1/status/top_queries?extra_label=__org__=a", http.StatusNotFound},
+		{"/prometheus/api/v1/admin/tsdb/delete_series?extra_label=__org__=a&match[]=x", http.StatusNotFound},
+		{"/prometheus/api/v1/import/prometheus?extra_label=__org__=a", http.StatusNotFound},
+		{"/internal/force_flush", http.StatusNotFound},
+		{"/snapshot/create", http.StatusNotFound},
+		{"/metrics", http.StatusNotFound},
+		{"/", http.StatusNotFound},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://store"+c.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.status {
+			t.Errorf("%s answers %d, want %d", c.path, resp.StatusCode, c.status)
+		}
+	}
+}
+
+// kill ends the child as a crash would, and returns when it is gone.
+func kill(t *testing.T, s *metricstest.Store) {
+	t.Helper()
+	pid := s.PID()
+	if pid == 0 {
+		t.Fatal("there is no child")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for s.PID() == pid {
+		if pause.For(t.Context(), time.Millisecond) != nil {
+			t.Fatal("the child is still there")
+		}
+	}
+}
+
+// TestKilledStoreLosesTheNewestAlone writes a sample each 100 ms, kills the child, and looks what
+// is left: everything but the last seconds, in order, as it was written.
+func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
+	const (
+		lossWindow = 11 * time.Second
+		every      = 100 * time.Millisecond
+		total      = 150
+	)
+	s := metricstest.Start(t)
+	acknowledged := make([]time.Time, 0, total)
+	at := time.Now().Add(-time.Hour).Truncate(time.Second)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for i := range total {
+		metricstest.Write(t, s, org, metricstest.Sample("counted", float64(i), at.Add(time.Duration(i)*time.Second)))
+		acknowledged = append(acknowledged, time.Now())
+		<-tick.C
+	}
+	killed := time.Now()
+	kill(t, s)
+	must := 0 // as many samples as are older than the window
+	for must < total && killed.Sub(acknowledged[must]) > lossWindow {
+		must++
+	}
+	end := at.Add(total * time.Second)
+	left, _, err := metricstest.Query(t.Context(), s, org, "count_over_time(counted[1h])", end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d samples are left, %d must be", int(left), total, must)
+	if int(left) < must {
+		t.Errorf("%d samples are left, %d were older than %s", int(left), must, lossWindow)
+	}
+	if left == 0 {
+		return
+	}
+	// Values grow with time by one, so that these tell of holes and of wrong values.
+	for query, want := range map[string]float64{
+		"max_over_time(counted[1h])": left - 1, "min_over_time(counted[1h])": 0, "sum_over_time(counted[1h])": left * (left - 1) / 2,
+	} {
+		if got, _, err := metricstest.Query(t.Context(), s, org, query, end); err != nil || got != want {
+			t.Errorf("%s is %v, %v; want %v", query, got, err, want)
+		}
+	}
+}
+
+// TestDamagedPartEndsTheChildAlone: a part file whose content is not what its index says.
+func TestDamagedPartEndsTheChildAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in := func(o *store.Options) { o.Dir = dir }
+	first, now := metricstest.Start(t, in), time.Now()
+	metricstest.Write(t, first, org, metricstest.Sample("kept", 42, now))
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := filepath.Glob(filepath.Join(dir, "data", "small", "*", "*", "metadata.json"))
+	if err != nil || len(parts) == 0 {
+		t.Fatalf("no parts: %v", err)
+	}
+	for _, name := range parts {
+		if err := os.WriteFile(name, []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := metricstest.Start(t, in)
+	_, _, err = metricstest.Query(t.Context(), s, org, "kept", now)
+	if hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("a query answers %v", err)
+	}
+	for s.Err() == nil { // until the supervisor has seen it end
+		if pause.For(t.Context(), time.Millisecond) != nil {
+			t.Fatal("the store does not say that it is away")
+		}
+	}
+	if err := s.Err(); !strings.Contains(err.Error(), "metadata.json") {
+		t.Errorf("the reason is %v", err)
+	}
+	// Requests fail without a wait for the next start.
+	if _, err := metricstest.Post(t.Context(), s, org, nil); hangar.CodeOf(err) != hangar.CodeUnavailable || s.Err() == nil {
+		t.Errorf("a write answers %v, the store %v", err, s.Err())
+	}
+}
+
+// TestProgramThatIsMissing is the same for a store that cannot be started at all.
+func TestProgramThatIsMissing(t *testing.T) {
+	missing := errors.New("no such program")
+	s := metricstest.Start(t, func(o *store.Options) {
+		o.Program = func(context.Context) (string, error) { return "", missing }
+	})
+	_, _, err := metricstest.Query(t.Context(), s, org, "up", time.Now())
+	if hangar.CodeOf(err) != hangar.CodeUnavailable || !errors.Is(err, missing) {
+		t.Errorf("a query answers %v", err)
+	}
+}
+
+// TestMemoryIsBounded: the child is in a cgroup with the bound, which Close removes.
+func TestMemoryIsBounded(t *testing.T) {
+	const limit = 256 << 20
+	group := "hangar-metricstest-" + filepath.Base(t.TempDir()) + "-" + time.Now().Format("150405.000000000")
+	s := metricstest.Start(t, func(o *store.Options) { o.Group, o.MemoryBytes = group, limit })
+	metricstest.Write(t, s, org, metricstest.Sample("kept", 1, time.Now()))
+	found, err := filepath.Glob("/sys/fs/cgroup/memory/" + group + "/memory.limit_in_bytes")
+	if v2, _ := filepath.Glob("/sys/fs/cgroup/" + group + "/memory.max"); len(v2) > 0 {
+		found = v2
+	}
+	if err != nil || len(found) != 1 {
+		t.Fatalf("no group: %v", err)
+	}
+	if raw, err := os.ReadFile(found[0]); err != nil || strings.TrimSpace(string(raw)) != "268435456" {
+		t.Errorf("the bound is %q, %v", raw, err)
+	}
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(found[0]), "cgroup.procs"))
+	if err != nil || !strings.Contains(string(raw), "\n") {
+		t.Errorf("the processes are %q, %v", raw, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(found[0])); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the group is left: %v", err)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	c, err := store.NewCluster("https://select:8481/", "http://insert:8480", http.DefaultClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenant := metricstest.Tenant("org&7", 7)
+	if got, want := c.QueryURL(tenant), "https://select:8481/select/7/prometheus"; got != want {
+		t.Errorf("QueryURL is %s, want %s", got, want)
+	}
+	if got, want := c.WriteURL(tenant), "http://insert:8480/insert/7/prometheus/api/v1/write?extra_label=__org__%3Dorg%267"; got != want {
+		t.Errorf("WriteURL is %s, want %s", got, want)
+	}
+	for _, bad := range []string{"", "select:8481", "ftp://select", "http://", "http://select?x=1", "http://select#x"} {
+		if _, err := store.NewCluster(bad, "http://insert:8480", http.DefaultClient); err == nil {
+			t.Errorf("%q is taken as the URL of vmselect", bad)
+		}
+	}
+}
