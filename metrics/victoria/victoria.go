@@ -12,6 +12,7 @@ package victoria
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +33,7 @@ import (
 	"github.com/VictoriaMetrics/VictoriaMetrics/lib/buildinfo"
 	"github.com/VictoriaMetrics/VictoriaMetrics/lib/logger"
 	"github.com/VictoriaMetrics/VictoriaMetrics/lib/storage"
+	"github.com/VictoriaMetrics/metricsql"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/pause"
@@ -168,10 +171,46 @@ func (s *Store) Handler() http.Handler {
 		case path == writePath && tenantOf(r) == "", readPath.MatchString(path) && tenantOf(r) == "":
 			http.Error(w, "the request names no tenant", http.StatusBadRequest)
 		case path == writePath && r.Method == http.MethodPost && vminsert.RequestHandler(w, r):
-		case readPath.MatchString(path) && vmselect.RequestHandler(w, r):
+		case readPath.MatchString(path):
+			if err := checkQuery(r); err != nil {
+				refuse(w, err)
+			} else if !vmselect.RequestHandler(w, r) {
+				http.NotFound(w, r)
+			}
 		default:
 			http.NotFound(w, r)
 		}
+	})
+}
+
+// maxQuoted bounds what is quoted of an error of the parser, which may repeat the query, in bytes.
+const maxQuoted = 300
+
+// checkQuery parses the expressions of a request, so that errors in them are told from others:
+// VictoriaMetrics wraps them in the parameters that the gateway has set.
+func checkQuery(r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return err
+	}
+	for _, text := range slices.Concat(r.Form["query"], r.Form["match[]"]) {
+		if _, err := metricsql.Parse(text); err != nil {
+			said := strings.ToValidUTF8(err.Error(), "")
+			if len(said) > maxQuoted {
+				said = strings.ToValidUTF8(said[:maxQuoted], "") + "…"
+			}
+			return fmt.Errorf("the query cannot be parsed: %s", said)
+		}
+	}
+	return nil
+}
+
+// refuse answers in the form that Prometheus has. The type of the error is none that
+// VictoriaMetrics answers with.
+func refuse(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusBadRequest)
+	_ = json.NewEncoder(w).Encode(map[string]string{ // there is nobody else to tell
+		"status": "error", "errorType": "bad_data", "error": err.Error(),
 	})
 }
 

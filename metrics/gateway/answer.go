@@ -1,0 +1,216 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// heldBytes is how much of an answer is held back before it begins to be sent. One that is
+// shorter can still become an error.
+const heldBytes = 1 << 20
+
+// answer is what a client receives. Nothing is sent before more than heldBytes are written, or
+// finish is called.
+type answer struct {
+	w       http.ResponseWriter
+	limit   int64 // of bytes
+	length  int64 // of what was written
+	held    []byte
+	begun   bool
+	content string // type
+}
+
+func newAnswer(w http.ResponseWriter, limit int64) *answer { return &answer{w: w, limit: limit} }
+
+// Write adds to the answer.
+func (a *answer) Write(p []byte) (int, error) {
+	if a.length += int64(len(p)); a.length > a.limit {
+		return 0, errTooLarge
+	}
+	if a.begun {
+		return a.w.Write(p)
+	}
+	if a.held = append(a.held, p...); len(a.held) <= heldBytes {
+		return len(p), nil
+	}
+	a.header()
+	if _, err := a.w.Write(a.held); err != nil {
+		return 0, err
+	}
+	a.held = nil
+	return len(p), nil
+}
+
+func (a *answer) header() {
+	h := a.w.Header()
+	h.Set("Content-Type", a.content)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	a.begun = true
+}
+
+// finish sends what is left, and text after it.
+func (a *answer) finish(contentType, text string) error {
+	a.content = contentType
+	if _, err := io.WriteString(a, text); err != nil {
+		return err
+	}
+	if a.begun {
+		return nil
+	}
+	a.w.Header().Set("Content-Length", strconv.Itoa(len(a.held)))
+	a.header()
+	_, err := a.w.Write(a.held)
+	return err
+}
+
+// receive copies an answer of the store without what is hidden. A client that is slower than
+// transfer is cut off.
+func (a *answer) receive(q *query, from io.Reader, transfer time.Duration) error {
+	a.content = q.contentType
+	control := http.NewResponseController(a.w)
+	if err := control.SetWriteDeadline(time.Now().Add(transfer)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // of the next answer on the connection
+	if err := a.copy(q, from); err != nil {
+		return err
+	}
+	return a.finish(q.contentType, "")
+}
+
+func (a *answer) copy(q *query, from io.Reader) error {
+	switch q.kind {
+	case labels:
+		return a.copyList(q, from)
+	case labelValues:
+		if q.limit > 0 {
+			return a.copyList(q, from)
+		}
+		return a.copyJSON(from)
+	case statistics:
+		return a.copyStatistics(q, from)
+	case federation:
+		return redactText(a, from)
+	default:
+		if q.kind == series && q.limit > 0 {
+			return a.copySeries(q, from)
+		}
+		return a.copyJSON(from)
+	}
+}
+
+func (a *answer) copyJSON(from io.Reader) error {
+	filter := newJSONFilter(a)
+	if _, err := io.Copy(filter, from); err != nil {
+		return err
+	}
+	return filter.Close()
+}
+
+// decode reads a whole answer, of at most as many bytes as one may have.
+func (a *answer) decode(from io.Reader, into any) error {
+	limited := &io.LimitedReader{R: from, N: a.limit + 1}
+	if err := json.NewDecoder(limited).Decode(into); err != nil {
+		if limited.N == 0 {
+			return errTooLarge
+		}
+		return err
+	}
+	return nil
+}
+
+// copyList copies a list of names or values, without the name of the hidden label among names.
+func (a *answer) copyList(q *query, from io.Reader) error {
+	var list struct {
+		Status string   `json:"status"`
+		Data   []string `json:"data"`
+	}
+	if err := a.decode(from, &list); err != nil {
+		return err
+	}
+	if q.kind == labels {
+		list.Data = slices.DeleteFunc(list.Data, func(name string) bool { return name == metrics.OrgLabel })
+	}
+	if q.limit > 0 && len(list.Data) > q.limit {
+		list.Data = list.Data[:q.limit]
+	}
+	if list.Data == nil {
+		list.Data = []string{}
+	}
+	return json.NewEncoder(a).Encode(list)
+}
+
+// copySeries copies a list of series.
+func (a *answer) copySeries(q *query, from io.Reader) error {
+	var list struct {
+		Status string              `json:"status"`
+		Data   []map[string]string `json:"data"`
+	}
+	if err := a.decode(from, &list); err != nil {
+		return err
+	}
+	for _, s := range list.Data {
+		delete(s, metrics.OrgLabel)
+	}
+	if len(list.Data) > q.limit {
+		list.Data = list.Data[:q.limit]
+	}
+	if list.Data == nil {
+		list.Data = []map[string]string{}
+	}
+	return json.NewEncoder(a).Encode(list)
+}
+
+// statisticsEntry is an element of a list of status/tsdb.
+type statisticsEntry struct {
+	Name  string `json:"name"`
+	Value int64  `json:"value"`
+}
+
+// copyStatistics copies status/tsdb as it would be without the hidden label, which each series has
+// once.
+func (a *answer) copyStatistics(q *query, from io.Reader) error {
+	var status struct {
+		Status string `json:"status"`
+		Data   struct {
+			TotalSeries          int64             `json:"totalSeries"`
+			TotalLabelValuePairs int64             `json:"totalLabelValuePairs"`
+			ByMetricName         []statisticsEntry `json:"seriesCountByMetricName"`
+			ByLabelName          []statisticsEntry `json:"seriesCountByLabelName"`
+			ByFocusLabelValue    []statisticsEntry `json:"seriesCountByFocusLabelValue"`
+			ByLabelValuePair     []statisticsEntry `json:"seriesCountByLabelValuePair"`
+			ValuesByLabelName    []statisticsEntry `json:"labelValueCountByLabelName"`
+		} `json:"data"`
+	}
+	if err := a.decode(from, &status); err != nil {
+		return err
+	}
+	d := &status.Data
+	d.TotalLabelValuePairs = max(0, d.TotalLabelValuePairs-d.TotalSeries)
+	hidden := func(e statisticsEntry) bool { return e.Name == metrics.OrgLabel }
+	hiddenPair := func(e statisticsEntry) bool { return strings.HasPrefix(e.Name, metrics.OrgLabel+"=") }
+	shown := func(statisticsEntry) bool { return false }
+	for list, remove := range map[*[]statisticsEntry]func(statisticsEntry) bool{
+		&d.ByMetricName: shown, &d.ByFocusLabelValue: shown,
+		&d.ByLabelName: hidden, &d.ValuesByLabelName: hidden, &d.ByLabelValuePair: hiddenPair,
+	} {
+		kept := slices.DeleteFunc(*list, remove)
+		if len(kept) > q.limit {
+			kept = kept[:q.limit]
+		}
+		if kept == nil {
+			kept = []statisticsEntry{}
+		}
+		*list = kept
+	}
+	return json.NewEncoder(a).Encode(status)
+}

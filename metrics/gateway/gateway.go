@@ -1,0 +1,209 @@
+// Package gateway answers queries of tenants from a metrics.Store, so that a tenant sees its own
+// series, finds out nothing of others, and cannot take the store from them.
+//
+// A Gateway serves seven paths of Prometheus's HTTP API
+// (https://prometheus.io/docs/prometheus/latest/querying/api/). It never forwards a request. It
+// makes a new one: of a path from a list, of parameters from a list whose values it has parsed,
+// and of the filters of the tenant, which are in the URL, where the store lets no parameter of a
+// form take precedence. Of the answer it removes the label that tells organizations apart
+// (metrics.OrgLabel), while it is being copied: memory does not grow with an answer.
+//
+// Limits bound what an organization may ask for. All organizations share the slots of the store
+// fairly. A client that hangs up keeps its slot until the store is done with its query, because
+// the store goes on with it.
+//
+// A Gateway is safe for concurrent use.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// Limits bound the queries of one organization, but for Total. Zero values stand for the defaults.
+type Limits struct {
+	Concurrent int           // queries at the same time; further ones wait
+	Waiting    int           // queries that wait
+	Wait       time.Duration // for a turn
+	Rate       float64       // queries a second, on average
+	Burst      int           // queries that may come at once
+	Range      time.Duration // of time that a query may span, and each window and offset in it
+	Points     int           // of a series in an answer
+	Time       time.Duration // that the store may take for a query
+	Transfer   time.Duration // that a client may take to receive an answer
+	Bytes      int64         // of an answer
+	FormBytes  int64         // of the parameters of a request
+	Total      int           // queries of all organizations at the same time
+}
+
+// DefaultLimits returns the limits that stand for zero values.
+func DefaultLimits() Limits {
+	return Limits{
+		Concurrent: 4, Waiting: 64, Wait: 10 * time.Second,
+		Rate: 20, Burst: 100,
+		Range: 400 * 24 * time.Hour, Points: 11_000,
+		Time: 30 * time.Second, Transfer: 30 * time.Second,
+		Bytes: 64 << 20, FormBytes: 64 << 10,
+		Total: min(16, 4+2*runtime.GOMAXPROCS(0)),
+	}
+}
+
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	orDefault(&l.Concurrent, d.Concurrent)
+	orDefault(&l.Waiting, d.Waiting)
+	orDefault(&l.Wait, d.Wait)
+	orDefault(&l.Rate, d.Rate)
+	orDefault(&l.Burst, d.Burst)
+	orDefault(&l.Range, d.Range)
+	orDefault(&l.Points, d.Points)
+	orDefault(&l.Time, d.Time)
+	orDefault(&l.Transfer, d.Transfer)
+	orDefault(&l.Bytes, d.Bytes)
+	orDefault(&l.FormBytes, d.FormBytes)
+	orDefault(&l.Total, d.Total)
+	return l
+}
+
+// Options of a Gateway.
+type Options struct {
+	Store  metrics.Store
+	Limits Limits
+	Log    *slog.Logger
+}
+
+// Scope is what of an organization a caller may see.
+type Scope struct {
+	// Apps are those whose series the caller may see; nil is for all series of the organization,
+	// an empty list for none.
+	Apps []hangar.AppName
+}
+
+// Gateway answers queries.
+type Gateway struct {
+	store   metrics.Store
+	limits  Limits
+	log     *slog.Logger
+	tenants *tenants
+	slots   *fairsem.Semaphore[hangar.OrgID]
+}
+
+// New returns a Gateway.
+func New(opts Options) *Gateway {
+	limits := opts.Limits.withDefaults()
+	return &Gateway{
+		store: opts.Store, limits: limits, log: opts.Log,
+		tenants: newTenants(limits),
+		slots:   fairsem.New[hangar.OrgID](limits.Total),
+	}
+}
+
+// Serve answers a request of a tenant. The path is what follows /prometheus/<org>, decoded. The
+// caller has authenticated the request; who may see what of the organization is in scope. Errors
+// are answers, in the form that Prometheus has for them. When an answer that has begun cannot be
+// completed, Serve panics with http.ErrAbortHandler, so that the client does not take it for a
+// whole one.
+func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
+	answer := newAnswer(w, g.limits.Bytes)
+	err := g.serve(answer, r, tenant, scope, path)
+	switch {
+	case err == nil:
+	case r.Context().Err() != nil:
+		panic(http.ErrAbortHandler) // the client has gone
+	case answer.begun:
+		g.log.WarnContext(r.Context(), "Answer to a query of metrics was cut short", "org", tenant.Org, "error", err)
+		panic(http.ErrAbortHandler)
+	default:
+		f := failureOf(err)
+		if f.status >= http.StatusInternalServerError {
+			g.log.WarnContext(r.Context(), "Query of metrics failed", "org", tenant.Org, "error", err)
+		}
+		f.write(w)
+	}
+}
+
+func (g *Gateway) serve(answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, path string) error {
+	e, err := endpointOf(path)
+	if err != nil {
+		return err
+	}
+	q, err := g.parse(answer.w, r, e)
+	if err != nil {
+		return err
+	}
+	if q.nothing {
+		return answer.finish(e.contentType, emptyList)
+	}
+	release, err := g.admit(r.Context(), tenant.Org)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return finish.Do(r.Context(), q.timeout+stoppingGrace+g.limits.Transfer, func(ctx finish.Context) error {
+		return g.run(ctx, answer, r, tenant, scope, q)
+	})
+}
+
+// stoppingGrace is how much later than its timeout the store may answer a query that it stops.
+const stoppingGrace = 5 * time.Second
+
+// admit waits until a query of an organization may run, and returns what ends its turn.
+func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limits.Wait)
+	defer cancel()
+	leave, err := g.tenants.enter(ctx, org)
+	if err != nil {
+		return nil, err
+	}
+	free, err := g.slots.Acquire(ctx, org)
+	if err != nil {
+		leave()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, busy("the metrics store is busy with other queries; try again later")
+		}
+		return nil, err
+	}
+	return func() { free(); leave() }, nil
+}
+
+// run sends a query to the store and copies the answer. The context does not end with the
+// client's, because the store goes on with a query that nobody waits for.
+func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
+	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
+	defer cancel()
+	request, err := q.request(asking, g.store.QueryURL(tenant), tenant, scope)
+	if err != nil {
+		return err
+	}
+	resp, err := g.store.Client().Do(request)
+	if err != nil {
+		if errors.Is(context.Cause(asking), errTookTooLong) {
+			return errTookTooLong
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	if err := r.Context().Err(); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return refusal(resp)
+	}
+	return answer.receive(q, resp.Body, g.limits.Transfer)
+}

@@ -1,0 +1,277 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// jsonFilter copies a JSON text without the members of objects that have the hidden label as
+// their name. It goes through the bytes once and remembers but the brackets that are open.
+type jsonFilter struct {
+	to    io.Writer
+	out   []byte
+	state jsonState
+	open  []jsonObject
+	name  []byte // that is being read, without quotes
+	escd  bool   // the last byte of a string was a backslash
+
+	depth  int // of brackets in a value that is left out
+	inText bool
+}
+
+// jsonObject is an object, or an array, that is open.
+type jsonObject struct {
+	array bool
+	wrote bool // a member was copied
+	named bool // the name of a member was read, its value was not
+}
+
+type jsonState int
+
+const (
+	jsonBetween jsonState = iota
+	jsonText              // in a string that is copied
+	jsonName              // in the name of a member
+	jsonLeftOut           // in a member that is not copied
+)
+
+const (
+	maxOpen = 16
+	// maxName is the length of the hidden label if each of its bytes is escaped as \u005f is.
+	maxName = 6 * len(metrics.OrgLabel)
+)
+
+var errBadJSON = errors.New("the metrics store answered with JSON of another form")
+
+func newJSONFilter(to io.Writer) *jsonFilter { return &jsonFilter{to: to} }
+
+// Write filters a part of the text.
+func (f *jsonFilter) Write(p []byte) (int, error) {
+	f.out = f.out[:0]
+	for i := 0; i < len(p); {
+		n, err := f.next(p[i:])
+		if err != nil {
+			return i, err
+		}
+		i += n
+	}
+	if _, err := f.to.Write(f.out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Close fails if the text is not complete.
+func (f *jsonFilter) Close() error {
+	if len(f.open) > 0 || f.state != jsonBetween {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+// next filters some of the bytes, and returns how many.
+func (f *jsonFilter) next(p []byte) (int, error) {
+	c := p[0]
+	switch f.state {
+	case jsonText:
+		n := f.textLength(p)
+		f.out = append(f.out, p[:n]...)
+		return n, nil
+	case jsonName:
+		return 1, f.nameByte(c)
+	case jsonLeftOut:
+		return f.leaveOut(c), nil
+	default:
+		return 1, f.between(c)
+	}
+}
+
+// textLength returns how many bytes belong to the string that was begun, and ends that.
+func (f *jsonFilter) textLength(p []byte) int {
+	for i, c := range p {
+		switch {
+		case f.escd:
+			f.escd = false
+		case c == '\\':
+			f.escd = true
+		case c == '"':
+			f.state = jsonBetween
+			return i + 1
+		}
+	}
+	return len(p)
+}
+
+// between takes a byte that is in no string.
+func (f *jsonFilter) between(c byte) error {
+	var top *jsonObject
+	if len(f.open) > 0 {
+		top = &f.open[len(f.open)-1]
+	}
+	inObject := top != nil && !top.array
+	switch c {
+	case '{', '[':
+		if len(f.open) == maxOpen {
+			return errBadJSON
+		}
+		f.open = append(f.open, jsonObject{array: c == '['})
+	case '}', ']':
+		if top == nil || top.array != (c == ']') {
+			return errBadJSON
+		}
+		f.open = f.open[:len(f.open)-1]
+	case '"':
+		if inObject && !top.named {
+			f.state, f.name = jsonName, f.name[:0]
+			return nil
+		}
+		f.state = jsonText
+	case ',':
+		if inObject { // it is written before the next member, if there is one
+			top.named = false
+			return nil
+		}
+	}
+	f.out = append(f.out, c)
+	return nil
+}
+
+// nameByte takes a byte of a name, or the quote that ends it.
+func (f *jsonFilter) nameByte(c byte) error {
+	ends := c == '"' && !f.escd
+	f.escd = c == '\\' && !f.escd
+	if !ends {
+		if f.name = append(f.name, c); len(f.name) > maxName {
+			f.beginMember()
+			f.out = append(f.out, f.name...)
+			f.state = jsonText // the rest of it
+		}
+		return nil
+	}
+	f.open[len(f.open)-1].named = true
+	if isHidden(f.name) {
+		f.state, f.depth, f.inText = jsonLeftOut, 0, false
+		return nil
+	}
+	f.beginMember()
+	f.out = append(append(f.out, f.name...), '"')
+	f.state = jsonBetween
+	return nil
+}
+
+// beginMember writes what is before the name of a member.
+func (f *jsonFilter) beginMember() {
+	top := &f.open[len(f.open)-1]
+	top.named = true
+	if top.wrote {
+		f.out = append(f.out, ',')
+	}
+	top.wrote = true
+	f.out = append(f.out, '"')
+}
+
+// isHidden reports whether the name of a member, as it is written, is that of the hidden label.
+func isHidden(name []byte) bool {
+	if bytes.IndexByte(name, '\\') < 0 {
+		return string(name) == metrics.OrgLabel
+	}
+	var decoded string
+	return json.Unmarshal(append(append([]byte{'"'}, name...), '"'), &decoded) == nil && decoded == metrics.OrgLabel
+}
+
+// leaveOut takes a byte of a value that is not copied, and returns how many bytes belong to it: 0
+// for the one after its end.
+func (f *jsonFilter) leaveOut(c byte) int {
+	switch {
+	case f.escd:
+		f.escd = false
+	case f.inText:
+		f.escd = c == '\\'
+		f.inText = c != '"'
+	case c == '"':
+		f.inText = true
+	case c == '{' || c == '[':
+		f.depth++
+	case f.depth == 0 && (c == ',' || c == '}'):
+		f.state = jsonBetween
+		return 0
+	case c == '}' || c == ']':
+		f.depth--
+	}
+	return 1
+}
+
+// maxSeriesLine bounds a line of the text format, which is a series with its labels.
+const maxSeriesLine = 1 << 20
+
+var errBadText = errors.New("the metrics store answered with text of another form")
+
+// redactText copies series in Prometheus's text format without the hidden label
+// (https://prometheus.io/docs/instrumenting/exposition_formats/).
+func redactText(to io.Writer, from io.Reader) error {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(make([]byte, 0, 64<<10), maxSeriesLine)
+	var out []byte
+	for lines.Scan() {
+		var err error
+		if out, err = redactLine(out[:0], lines.Bytes()); err != nil {
+			return err
+		}
+		if _, err := to.Write(append(out, '\n')); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// redactLine appends a line without the hidden label.
+func redactLine(out, line []byte) ([]byte, error) {
+	open := bytes.IndexByte(line, '{')
+	if open < 0 {
+		return append(out, line...), nil
+	}
+	out = append(out, line[:open]...)
+	rest, separator := line[open+1:], byte('{')
+	for len(rest) > 0 && rest[0] != '}' {
+		equals := bytes.IndexByte(rest, '=')
+		if equals < 0 || equals+1 >= len(rest) || rest[equals+1] != '"' {
+			return nil, errBadText
+		}
+		n := textEnd(rest[equals+1:])
+		if n < 0 {
+			return nil, errBadText
+		}
+		if label := rest[:equals+1+n]; string(rest[:equals]) != metrics.OrgLabel {
+			out = append(append(out, separator), label...)
+			separator = ','
+		}
+		if rest = rest[equals+1+n:]; len(rest) > 0 && rest[0] == ',' {
+			rest = rest[1:]
+		}
+	}
+	if len(rest) == 0 {
+		return nil, errBadText
+	}
+	if separator == ',' {
+		out = append(out, '}')
+	}
+	return append(out, rest[1:]...), nil
+}
+
+// textEnd returns the length of the quoted text that b begins with, or -1.
+func textEnd(b []byte) int {
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return -1
+}
