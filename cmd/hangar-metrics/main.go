@@ -79,6 +79,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = server.Close()
 	}
-	<-ended // http.ErrServerClosed
+	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
 	return err
 }

@@ -83,7 +83,8 @@ func (f *jsonFilter) next(p []byte) (int, error) {
 		f.out = append(f.out, p[:n]...)
 		return n, nil
 	case jsonName:
-		return 1, f.nameByte(c)
+		f.nameByte(c)
+		return 1, nil
 	case jsonLeftOut:
 		return f.leaveOut(c), nil
 	default:
@@ -142,7 +143,7 @@ func (f *jsonFilter) between(c byte) error {
 }
 
 // nameByte takes a byte of a name, or the quote that ends it.
-func (f *jsonFilter) nameByte(c byte) error {
+func (f *jsonFilter) nameByte(c byte) {
 	ends := c == '"' && !f.escd
 	f.escd = c == '\\' && !f.escd
 	if !ends {
@@ -151,17 +152,16 @@ func (f *jsonFilter) nameByte(c byte) error {
 			f.out = append(f.out, f.name...)
 			f.state = jsonText // the rest of it
 		}
-		return nil
+		return
 	}
 	f.open[len(f.open)-1].named = true
 	if isHidden(f.name) {
 		f.state, f.depth, f.inText = jsonLeftOut, 0, false
-		return nil
+		return
 	}
 	f.beginMember()
 	f.out = append(append(f.out, f.name...), '"')
 	f.state = jsonBetween
-	return nil
 }
 
 // beginMember writes what is before the name of a member.
@@ -231,12 +231,12 @@ func redactText(to io.Writer, from io.Reader) error {
 
 // redactLine appends a line without the hidden label.
 func redactLine(out, line []byte) ([]byte, error) {
-	open := bytes.IndexByte(line, '{')
-	if open < 0 {
-		return append(out, line...), nil
+	name, rest, ok := bytes.Cut(line, []byte{'{'})
+	out = append(out, name...)
+	if !ok {
+		return out, nil
 	}
-	out = append(out, line[:open]...)
-	rest, separator := line[open+1:], byte('{')
+	separator := byte('{')
 	for len(rest) > 0 && rest[0] != '}' {
 		equals := bytes.IndexByte(rest, '=')
 		if equals < 0 || equals+1 >= len(rest) || rest[equals+1] != '"' {

@@ -358,9 +358,7 @@ func (p *parameters) duration(name string, missing time.Duration) time.Duration 
 			n, err = d.Seconds(), nil
 		}
 	}
-	// A day more than a range may be is as good as any that is longer.
-	longest := p.limits.Range.Seconds() + 24*60*60
-	if err != nil || math.IsNaN(n) || n < 0.001 || n > longest {
+	if err != nil || math.IsNaN(n) || n < 0.001 || n > p.limits.Range.Seconds() {
 		p.fail(badData("the parameter %s is not a duration, or too long or too short a one", name))
 		return missing
 	}

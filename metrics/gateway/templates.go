@@ -107,10 +107,10 @@ type counter struct {
 	free   map[string]bool // names that are used where they are no parameters
 }
 
-// peek returns the token that is n further, or the zero token.
-func (c *counter) peek(n int) token {
-	if c.at+n < len(c.tokens) {
-		return c.tokens[c.at+n]
+// peek returns the next token, or the zero token.
+func (c *counter) peek() token {
+	if c.at < len(c.tokens) {
+		return c.tokens[c.at]
 	}
 	return token{}
 }
@@ -144,7 +144,7 @@ func (c *counter) term(inside map[string]bool, uses map[string]float64) (float64
 		return c.list(inside, uses)
 	case !t.name:
 		return float64(len(t.text)) + 1, nil
-	case strings.EqualFold(t.text, "with") && c.peek(0).text == "(":
+	case strings.EqualFold(t.text, "with") && c.peek().text == "(":
 		c.at++
 		return 0, c.definitions(inside, uses)
 	}
@@ -170,7 +170,7 @@ func (c *counter) term(inside map[string]bool, uses map[string]float64) (float64
 			uses[param] += n
 		}
 	}
-	if c.peek(0).text != "(" {
+	if c.peek().text != "(" {
 		return size, nil
 	}
 	c.at++
@@ -205,8 +205,8 @@ func (c *counter) list(inside map[string]bool, uses map[string]float64) (float64
 
 // definitions reads templates up to the bracket that ends them.
 func (c *counter) definitions(outside map[string]bool, uses map[string]float64) error {
-	for c.peek(0).text != ")" {
-		name := c.peek(0)
+	for c.peek().text != ")" {
+		name := c.peek()
 		if !name.name {
 			return badData("a WITH of the query does not have the form name = expression")
 		}
@@ -215,10 +215,10 @@ func (c *counter) definitions(outside map[string]bool, uses map[string]float64) 
 		for param := range outside {
 			inside[param] = true
 		}
-		if c.peek(0).text == "(" {
+		if c.peek().text == "(" {
 			var own []string
-			for c.at++; c.peek(0).text != ")"; c.at++ {
-				switch t := c.peek(0); {
+			for c.at++; c.peek().text != ")"; c.at++ {
+				switch t := c.peek(); {
 				case t.name:
 					inside[t.text] = true
 					own = append(own, t.text)
@@ -233,7 +233,7 @@ func (c *counter) definitions(outside map[string]bool, uses map[string]float64) 
 				}
 			}
 		}
-		if c.peek(0).text != "=" {
+		if c.peek().text != "=" {
 			return badData("a WITH of the query does not have the form name = expression")
 		}
 		c.at++
@@ -256,9 +256,9 @@ func (c *counter) definitions(outside map[string]bool, uses map[string]float64) 
 			}
 		}
 		c.known[name.text] = def
-		if c.peek(0).text == "," {
+		if c.peek().text == "," {
 			c.at++
-		} else if c.peek(0).text != ")" {
+		} else if c.peek().text != ")" {
 			return badData("a WITH of the query is not closed")
 		}
 	}

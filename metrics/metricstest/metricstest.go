@@ -5,7 +5,9 @@ package metricstest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -17,8 +19,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"context"
 
 	"github.com/klauspost/compress/snappy"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -49,7 +49,7 @@ func Main(m *testing.M) int {
 func Program(tb testing.TB) string {
 	tb.Helper()
 	program.once.Do(func() {
-		if program.dir, program.err = os.MkdirTemp("", "hangar-metrics-"); program.err != nil {
+		if program.dir, program.err = os.MkdirTemp("", "hangar-metrics-"); program.err != nil { //nolint:usetesting // it outlives the test
 			return
 		}
 		program.err = gobuild.Build(tb.Context(), filepath.Join(program.dir, "hangar-metrics"), "github.com/hangar-platform/hangar/cmd/hangar-metrics")
@@ -70,7 +70,7 @@ type Store struct {
 func Start(tb testing.TB, change ...func(*store.Options)) *Store {
 	tb.Helper()
 	path := Program(tb)
-	run, err := os.MkdirTemp("", "hm") // tb.TempDir is too long for a socket
+	run, err := os.MkdirTemp("", "hm") //nolint:usetesting // the path of tb.TempDir is too long for a socket
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -170,7 +170,13 @@ func Query(ctx context.Context, s metrics.Store, tenant metrics.Tenant, query st
 	form := url.Values{
 		"query": {query}, "nocache": {"1"}, "time": {at.UTC().Format(time.RFC3339Nano)},
 	}
-	target := s.QueryURL(tenant) + "/api/v1/query?extra_label=" + url.QueryEscape(metrics.OrgLabel+"="+string(tenant.Org))
+	// The store remembers for ten seconds which series a filter selects. No series has this label,
+	// so that the filter of each call is another one and selects the same.
+	confine := url.Values{
+		"extra_label":     {metrics.OrgLabel + "=" + string(tenant.Org)},
+		"extra_filters[]": {fmt.Sprintf(`{asked!="%d"}`, time.Now().UnixNano())},
+	}
+	target := s.QueryURL(tenant) + "/api/v1/query?" + confine.Encode()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target, strings.NewReader(form.Encode()))
 	if err != nil {
 		return 0, false, err

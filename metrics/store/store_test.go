@@ -1,10 +1,12 @@
 package store_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
 	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/metricstest"
 	"github.com/hangar-platform/hangar/metrics/store"
 )
@@ -246,5 +250,93 @@ func TestCluster(t *testing.T) {
 		if _, err := store.NewCluster(bad, "http://insert:8480", http.DefaultClient); err == nil {
 			t.Errorf("%q is taken as the URL of vmselect", bad)
 		}
+	}
+}
+
+// TestFullDisk: writes are refused as long as the disk is full, queries are answered, and the child
+// is the same one all the time.
+func TestFullDisk(t *testing.T) {
+	const minFree = 16 << 20
+	disk := disktest.Mount(t, disktest.Ext4, 96<<20)
+	s := metricstest.Start(t, func(o *store.Options) { o.Dir, o.MinFreeBytes = filepath.Join(disk, "data"), minFree })
+	now := time.Now()
+	metricstest.Write(t, s, org, metricstest.Sample("kept", 42, now))
+	metricstest.Await(t, s, org, "kept", now, 42)
+	pid := s.PID()
+	full := disktest.Fill(t, disk, minFree/2)
+	post := func(want int) {
+		t.Helper()
+		for { // the child looks at the disk from time to time
+			status, err := metricstest.Post(t.Context(), s, org, []metrics.Sample{metricstest.Sample("later", 1, now)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status == want {
+				return
+			}
+			if pause.For(t.Context(), 50*time.Millisecond) != nil {
+				t.Fatalf("a write answers %d, want %d", status, want)
+			}
+		}
+	}
+	post(http.StatusServiceUnavailable)
+	if value, ok, err := metricstest.Query(t.Context(), s, org, "kept", now); err != nil || !ok || value != 42 {
+		t.Errorf("with a full disk a query answers %v, %t, %v", value, ok, err)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	post(http.StatusNoContent)
+	if s.PID() != pid || pid == 0 {
+		t.Errorf("the child was %d and is %d", pid, s.PID())
+	}
+}
+
+// TestRequestsWaitForTheNextChild: one crash is not seen by those who ask after it.
+func TestRequestsWaitForTheNextChild(t *testing.T) {
+	s := metricstest.Start(t)
+	now := time.Now()
+	metricstest.Write(t, s, org, metricstest.Sample("kept", 42, now))
+	kill(t, s)
+	metricstest.Write(t, s, org, metricstest.Sample("written", 7, now))
+	metricstest.Await(t, s, org, "written", now, 7)
+	if err := s.Err(); err != nil {
+		t.Errorf("the store says that it is away: %v", err)
+	}
+}
+
+// TestChildEndsWithTheDaemon: this test starts itself as a daemon, kills that, and opens the same
+// directory while its child may still be ending.
+func TestChildEndsWithTheDaemon(t *testing.T) {
+	if dir := os.Getenv("METRICSTEST_DAEMON"); dir != "" {
+		s := metricstest.Start(t, func(o *store.Options) { o.Dir = dir })
+		metricstest.Write(t, s, org, metricstest.Sample("kept", 42, time.Now()))
+		os.Stdout.WriteString("ready\n")
+		<-t.Context().Done()
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildEndsWithTheDaemon$", "-test.timeout=1m")
+	daemon.Env = append(os.Environ(), "METRICSTEST_DAEMON="+dir)
+	out, err := daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "ready" {
+		continue
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = daemon.Wait()
+	s := metricstest.Start(t, func(o *store.Options) { o.Dir = dir })
+	// Its child was asked to end by the kernel, and wrote what it had.
+	metricstest.Await(t, s, org, "last_over_time(kept[10m])", time.Now().Add(time.Second), 42)
+	if err := s.Err(); err != nil {
+		t.Errorf("the store says that it is away: %v", err)
 	}
 }
