@@ -317,7 +317,7 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildEndsWithTheDaemon$", "-test.timeout=1m")
-	daemon.Env = append(os.Environ(), "METRICSTEST_DAEMON="+dir)
+	daemon.Env = append(os.Environ(), "METRICSTEST_DAEMON="+dir, "TMPDIR="+t.TempDir()) // it cannot clean up
 	out, err := daemon.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
