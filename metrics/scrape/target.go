@@ -119,7 +119,7 @@ func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time
 	openMetrics, release, err := s.fetch(bounded, t, sc)
 	defer release()
 	defer sc.shrink() // before another has its turn
-	t.org.bytes.ReserveN(at, int(min(sc.cost, s.limits.OrgBytes)))
+	t.org.charge(at, sc.cost)
 	if err != nil {
 		return err
 	}
@@ -138,6 +138,14 @@ func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time
 		return failure{kind: kindDuplicates, text: fmt.Sprintf("%d samples are of series that were there already; labels named app, region, host or instance do not tell series apart", p.duplicates)}
 	}
 	return nil
+}
+
+// charge counts what an answer has cost. It may be more than there is for an interval: then it
+// takes several until the Machines of the organization are asked again.
+func (o *org) charge(at time.Time, cost int64) {
+	for all := int64(o.bytes.Burst()); cost > 0; cost -= all {
+		o.bytes.ReserveN(at, int(min(cost, all)))
+	}
 }
 
 // finish takes over how a scrape has ended: it tells the owner, and decides when the next one is.
