@@ -9,8 +9,8 @@
 // that has the most. Tenants take turns at the store, one request each, so the backlog of one
 // delays another's samples by one request.
 //
-// Memory holds what was not sent yet, at most Limits.PendingBytes. A disk without room drops
-// samples and stops nothing.
+// Memory holds what was not sent yet, at most Limits.PendingBytes. On a full disk samples are
+// dropped, and nothing stops.
 //
 // Concurrency. Write may be called from many goroutines. Run has as many senders as
 // Limits.Senders; a tenant is served by one of them at a time. One lock guards the samples of a

@@ -79,7 +79,7 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 }
 
 // hopeless counts a failure of the batch at the head. It reports true for one that the store
-// refuses again and again while it takes others, so that it would be in the way for ever.
+// refuses again and again while it takes others, so that it would block its queue.
 func (q *queue) hopeless(written uint64) bool {
 	if q.failures++; q.failures == 1 {
 		q.written = written

@@ -58,7 +58,7 @@ func (s *Scraper) list(ctx context.Context) {
 	look := s.look
 	s.mu.Unlock()
 	for spec := range s.o.Targets() {
-		s.meet(spec, look, now)
+		s.update(spec, look, now)
 	}
 	var gone []*target
 	s.mu.Lock()
@@ -81,9 +81,9 @@ func (s *Scraper) list(ctx context.Context) {
 	}
 }
 
-// meet takes over a target that was listed. One whose series have other labels from now on is
+// update takes over a target that was listed. One whose series have other labels from now on is
 // ended as if it were not there, and begins anew at the next look.
-func (s *Scraper) meet(spec Target, look uint64, now time.Time) {
+func (s *Scraper) update(spec Target, look uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.targets[spec.Machine.ID]

@@ -9,8 +9,8 @@
 // ended. A series that begins is nothing special, and there are no series about the scraping.
 //
 // Promises. Nothing wakes a Machine, and nothing is a use of it: only Options.Dial reaches one.
-// A hostile Machine harms nobody. What is read has the bounds of Limits; what does not keep
-// them is dropped as a whole and asked for less and less often. Organizations take turns, and
+// A hostile Machine harms no other. Limits bound what is read; an answer beyond them is
+// dropped as a whole, and its Machine is asked less and less often. Organizations take turns, and
 // what is remembered of one leaves as much for others. A Machine's owner learns from the App's
 // log, once for each change, why its metrics cannot be read; that text has nothing of what the
 // Machine has answered.
