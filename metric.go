@@ -28,6 +28,15 @@ type MetricSource interface {
 	Metrics() iter.Seq[Metric]
 }
 
+// MetricsEndpoint is where a started Machine exposes metrics of its own.
+type MetricsEndpoint struct {
+	Machine MachineRef
+	Org     OrgID
+	Region  Region
+	Metrics Metrics
+	Boot    uint64 // another one each time that the Machine has booted
+}
+
 // MetricsScope is whose series a caller may query.
 type MetricsScope struct {
 	Org    OrgID

@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/hint"
+	"github.com/hangar-platform/hangar/metrics/store"
 )
 
 // How Machines run.
@@ -42,6 +43,8 @@ const (
 const (
 	defaultPeers = ":51820"
 	wireguardOff = "off"
+
+	metricsOff = "off"
 
 	limitsOff    = "off"
 	limitsPublic = "public"
@@ -123,6 +126,15 @@ type Config struct {
 	// nanoseconds, where its services do not say.
 	AutostopAfter time.Duration `json:"autostop_after,omitempty"`
 
+	// MetricsURL is the vmselect of a cluster of VictoriaMetrics that keeps the series of
+	// organizations, MetricsWriteURL its vminsert, if that is elsewhere. Empty: a store of this
+	// daemon's own, which keeps them for MetricsRetention, in nanoseconds. metricsOff: nothing is
+	// measured.
+	MetricsURL       string        `json:"metrics_url,omitempty"`
+	MetricsWriteURL  string        `json:"metrics_write_url,omitempty"`
+	MetricsRetention time.Duration `json:"metrics_retention,omitempty"`
+	MetricsOriginal  bool          `json:"metrics_original_names,omitempty"` // every series also under its name of the public platform
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 
@@ -137,7 +149,8 @@ func DefaultConfig() Config {
 		VolumeOvercommit: 1, VolumesPerMachine: 1, RootfsSize: rootfs.DefaultSize >> 30,
 		ACME: letsEncrypt, Drain: defaultDrain, ClientConns: conns.ClientConns, ClientHandshakes: conns.ClientRate,
 		ReplayBody: defaultReplayBody, AutostopAfter: hangar.DefaultAutostopAfter,
-		ImageSizeGB: image.DefaultUnpackedBytes >> 30, ImageRatio: image.DefaultRatio, PullTimeout: image.DefaultPullTime, PullRate: image.DefaultMinRate,
+		MetricsRetention: store.DefaultRetention,
+		ImageSizeGB:      image.DefaultUnpackedBytes >> 30, ImageRatio: image.DefaultRatio, PullTimeout: image.DefaultPullTime, PullRate: image.DefaultMinRate,
 	}
 }
 

@@ -39,8 +39,8 @@ type doors struct {
 }
 
 // openDoors makes the API, and has the edge serve it, too.
-func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, c *controlParts) (*doors, error) {
-	handler, err := d.newHandler(m, public, c)
+func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, c *controlParts, measured *series) (*doors, error) {
+	handler, err := d.newHandler(m, public, c, measured)
 	if err != nil {
 		return nil, err
 	}
@@ -74,14 +74,14 @@ func (d *doors) runInside(ctx context.Context) error {
 	return api.Serve(ctx, d.inside, d.handler, drainTime)
 }
 
-func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts) (*api.Handler, error) {
+func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, measured *series) (*api.Handler, error) {
 	limits, err := d.cfg.rateLimits()
 	if err != nil {
 		return nil, err
 	}
 	_, https := public.Addrs()
 	decide := c.decide
-	return api.New(api.Config{
+	config := api.Config{
 		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(),
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
@@ -89,7 +89,11 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts) (*
 		Auth: c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
-	}), nil
+	}
+	if measured != nil {
+		config.MetricsScopes, config.Series = decide.Metrics(), measured.queries
+	}
+	return api.New(config), nil
 }
 
 // openCertificate opens the certificate of the API that the operator has named; nil: there is none.

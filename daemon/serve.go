@@ -50,6 +50,7 @@ type parts struct {
 	machines *machines
 	edge     *edge.Edge
 	control  *controlParts
+	series   *series // nil: nothing is measured
 	doors    *doors
 }
 
@@ -89,7 +90,10 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.edge); err != nil {
 		return err
 	}
-	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control); err != nil {
+	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge, p.control.decide); err != nil {
+		return err
+	}
+	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series); err != nil {
 		return err
 	}
 	if err := d.register(p.edge); err != nil {
@@ -139,6 +143,9 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })
+	}
+	if p.series != nil {
+		group.Go(func() error { return p.series.run(ctx) })
 	}
 	if d.cfg.Snapshots != "" {
 		group.Go(func() error { p.machines.agent.TryArchive(ctx); return nil })

@@ -19,6 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/keeper"
+	"github.com/hangar-platform/hangar/metrics/store"
 )
 
 // stopPatience is how long a daemon may take to end before it is killed.
@@ -105,7 +106,7 @@ func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 		// A journal that cannot be read must not keep the rest from being removed.
 		log.Warn("the address of this server may stay behind", "error", err)
 	}
-	errs = append(errs, removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
+	errs = append(errs, store.RemoveGroup(metricsGroup(cfg)), removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }

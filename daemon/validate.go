@@ -57,6 +57,9 @@ func (c *Config) Validate() error {
 	if _, err := c.rateLimits(); err != nil {
 		return err
 	}
+	if err := c.validateMetrics(); err != nil {
+		return err
+	}
 	if err := c.validateOIDC(); err != nil {
 		return err
 	}
@@ -101,6 +104,26 @@ func (c *Config) Validate() error {
 
 // maxOIDCPeriod is for as good as ever.
 const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
+
+// validateMetrics checks where the series of organizations are kept, and for how long.
+func (c *Config) validateMetrics() error {
+	if c.MetricsRetention != 0 && c.MetricsRetention < 24*time.Hour {
+		return fmt.Errorf("--metrics-retention %s: must be at least 24h", c.MetricsRetention)
+	}
+	if c.MetricsURL == "" || c.MetricsURL == metricsOff {
+		if c.MetricsWriteURL != "" {
+			return errors.New("--metrics-write-url goes with --metrics-url")
+		}
+		return nil
+	}
+	for flag, text := range map[string]string{"--metrics-url": c.MetricsURL, "--metrics-write-url": c.MetricsWriteURL} {
+		u, err := url.Parse(text)
+		if text != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "") {
+			return fmt.Errorf("%s %q: must be an http or https URL", flag, text)
+		}
+	}
+	return nil
+}
 
 func (c *Config) validateOIDC() error {
 	if c.OIDCPeriod < oidc.MinPeriod || c.OIDCPeriod > maxOIDCPeriod {

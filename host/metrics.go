@@ -20,3 +20,13 @@ func (a *Agent) Metrics() iter.Seq[hangar.Metric] {
 		}
 	}
 }
+
+// MetricsEndpoints yields where Machines of this host that are started expose metrics of their own.
+func (a *Agent) MetricsEndpoints() iter.Seq[hangar.MetricsEndpoint] {
+	return a.machines.MetricsEndpoints
+}
+
+// LogMetrics adds a line about the metrics that a Machine exposes to its log. It waits for nothing.
+func (a *Agent) LogMetrics(machine hangar.MachineRef, level, message string) {
+	a.machines.LogMetrics(machine, level, message)
+}

@@ -8,11 +8,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// edgeLogSize is how many lines of the edge wait to be written.
+// edgeLogSize is how many lines of the edge, and of who reads metrics, wait to be written.
 const edgeLogSize = 1024
 
-// edgeLog is the lines of the edge that are not written yet. The edge does not wait for the
-// disk: what is too much is counted and told of.
+// edgeLog is the lines of the edge, and of who reads metrics, that are not written yet. They do
+// not wait for the disk: what is too much is counted and told of.
 type edgeLog struct {
 	some chan struct{} // buffered 1: there are lines
 
@@ -23,6 +23,7 @@ type edgeLog struct {
 
 type edgeLine struct {
 	ref            hangar.MachineRef
+	provider       hangar.LogProvider
 	level, message string
 }
 
@@ -56,7 +57,12 @@ func (l *edgeLog) take() ([]edgeLine, map[hangar.MachineRef]int) {
 // LogEdge implements hangar.MachineGate. A line that is about no Machine goes to the log of
 // the first that the App has on this host; an App that has none here has no log either.
 func (e *edge) LogEdge(ref hangar.MachineRef, level, message string) {
-	e.lines.add(edgeLine{ref, level, message})
+	e.lines.add(edgeLine{ref, hangar.LogProxy, level, message})
+}
+
+// LogMetrics adds a line about the metrics that a Machine exposes to its log. It waits for nothing.
+func (e *edge) LogMetrics(ref hangar.MachineRef, level, message string) {
+	e.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }
 
 // writeEdgeLog writes the lines of the edge until ctx ends, and then those that are left.
@@ -76,7 +82,7 @@ func (e *edge) writeEdgeLines() {
 	lines, lost := e.lines.take()
 	for _, line := range lines {
 		if ref, ok := e.index.loggedAs(line.ref); ok {
-			e.logs.Append(ref, hangar.LogProxy, line.level, line.message)
+			e.logs.Append(ref, line.provider, line.level, line.message)
 		}
 	}
 	for ref, n := range lost {

@@ -3,6 +3,7 @@ package machines
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"sync"
@@ -59,6 +60,24 @@ func (s *Store) Metrics(yield func(hangar.Metric) bool) {
 			}
 		}
 		if e.over {
+			return
+		}
+	}
+}
+
+// MetricsEndpoints yields where Machines that are started expose metrics of their own.
+func (s *Store) MetricsEndpoints(yield func(hangar.MetricsEndpoint) bool) {
+	for _, m := range s.all() {
+		rec := m.rec.Load()
+		exposed := rec.Machine.Config.Metrics
+		if exposed == nil || rec.Machine.State != hangar.MachineStarted || rec.Handle == nil || rec.Ended {
+			continue
+		}
+		boot := fnv.New64a()
+		_, _ = boot.Write(rec.Handle)
+		if !yield(hangar.MetricsEndpoint{
+			Machine: rec.Machine.Ref(), Org: rec.OrgID, Region: rec.Machine.Region, Metrics: *exposed, Boot: boot.Sum64(),
+		}) {
 			return
 		}
 	}

@@ -10,6 +10,23 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
+// DialFamily connects to a TCP port of a Machine at one of its addresses: "tcp4" or "tcp6".
+func (n *Network) DialFamily(ctx context.Context, id hangar.MachineID, family string, port int) (net.Conn, error) {
+	at, ok := n.attachments.find(id)
+	if !ok {
+		return nil, fmt.Errorf("machine %s is not on the network", id)
+	}
+	ip := at.ipv6
+	if family == "tcp4" {
+		ip = at.ipv4
+	}
+	if !ip.IsValid() {
+		return nil, fmt.Errorf("machine %s has no address for %s", id, family)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, family, net.JoinHostPort(ip.String(), strconv.Itoa(port)))
+}
+
 // Dial connects to a TCP port of a Machine, as the host, which is what programs in
 // the Machine see. A program may listen on the private address, on the IPv4 one or
 // on both: the private one is asked first, and if nothing answers there, the other.

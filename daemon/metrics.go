@@ -1,0 +1,193 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/edge"
+	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/builtin"
+	"github.com/hangar-platform/hangar/metrics/gateway"
+	"github.com/hangar-platform/hangar/metrics/program"
+	"github.com/hangar-platform/hangar/metrics/remote"
+	"github.com/hangar-platform/hangar/metrics/scrape"
+	"github.com/hangar-platform/hangar/metrics/store"
+)
+
+// series are the time series of organizations: who measures, who keeps them, and who answers.
+type series struct {
+	writer  *remote.Writer
+	sampler *builtin.Sampler
+	scraper *scrape.Scraper // nil: Machines have no network
+	queries *queries
+}
+
+// openSeries opens the series of organizations; nil: there are none. The store starts when
+// something is written or asked.
+func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, public *edge.Edge, decide *control.Control) (*series, error) {
+	if d.cfg.MetricsURL == metricsOff {
+		return nil, nil //nolint:nilnil // it is asked for once
+	}
+	kept, err := d.openMetricsStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir := metricsDir(d.cfg)
+	writer := remote.New(remote.Options{
+		Store: kept, Dir: filepath.Join(dir, "spool"), Log: d.log,
+		Admit: func(bytes int64) error { return d.space.Admit("spool metrics", bytes) },
+	})
+	if err := writer.Open(); err != nil {
+		return nil, fmt.Errorf("open the spool of metrics: %w", err)
+	}
+	d.opened.add(writer.Close)
+	owners := &owners{routes: c.routes, orgs: decide.Metrics()}
+	prefixes := []string{hangar.MetricPrefixes.Neutral}
+	if d.cfg.MetricsOriginal {
+		prefixes = append(prefixes, hangar.MetricPrefixes.Original)
+	}
+	all := &series{
+		writer: writer,
+		sampler: builtin.New(builtin.Options{
+			Sources: []hangar.MetricSource{public, m.agent}, Apps: func(id hangar.AppID) (hangar.AppName, metrics.Tenant, bool) { return owners.app(ctx, id) },
+			Writer: writer, Region: d.cfg.Region, Host: s.self.ID, Prefixes: prefixes, Log: d.log,
+		}),
+		queries: &queries{gateway.New(gateway.Options{Store: kept, Log: d.log})},
+	}
+	if err := d.counts.Register(writer); err != nil {
+		return nil, err
+	}
+	if s.network == nil {
+		return all, nil
+	}
+	host := builtin.HostLabel(s.self.ID)
+	all.scraper = scrape.New(scrape.Options{
+		Targets: func() iter.Seq[scrape.Target] { return targets(ctx, m.agent.MetricsEndpoints(), owners, host) },
+		Dial: func(ctx context.Context, machine hangar.MachineRef, family string, port int) (net.Conn, error) {
+			return s.network.DialFamily(ctx, machine.ID, family, port)
+		},
+		Writer: writer, Tell: m.agent.LogMetrics,
+	})
+	return all, d.counts.Register(all.scraper)
+}
+
+// openMetricsStore opens the store of series: a child of this process, or a cluster.
+func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
+	if d.cfg.MetricsURL != "" {
+		writes := d.cfg.MetricsWriteURL
+		if writes == "" {
+			writes = d.cfg.MetricsURL
+		}
+		return store.NewCluster(d.cfg.MetricsURL, writes, &http.Client{})
+	}
+	dir := metricsDir(d.cfg)
+	kept, err := store.Open(ctx, store.Options{
+		Dir: filepath.Join(dir, "data"), Run: dir, Group: metricsGroup(d.cfg), Retention: d.cfg.MetricsRetention, Log: d.log,
+		Program: func(context.Context) (string, error) { return program.Locate(d.cfg.Dir) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.opened.add(kept.Close)
+	return kept, nil
+}
+
+func metricsDir(cfg Config) string { return filepath.Join(cfg.Dir, "metrics") }
+
+// metricsGroup names the control group of the store of metrics. A daemon that pretends needs no
+// root, and has none.
+func metricsGroup(cfg Config) string {
+	if cfg.Driver == DriverFake {
+		return ""
+	}
+	return "hangar-" + instance(cfg.Dir) + "-metrics"
+}
+
+// run measures and sends until ctx ends: first those that measure end, then the writer, which
+// keeps for the next daemon what it could not send.
+func (s *series) run(ctx context.Context) error {
+	sending, sent := finish.Lifetime(ctx)
+	defer sent()
+	var writing errgroup.Group
+	writing.Go(func() error { s.writer.Run(sending); return nil })
+	var measuring errgroup.Group
+	measuring.Go(func() error { return s.sampler.Run(ctx) })
+	if s.scraper != nil {
+		measuring.Go(func() error { s.scraper.Run(ctx); return nil })
+	}
+	err := measuring.Wait()
+	sent()
+	_ = writing.Wait()
+	return err
+}
+
+// targets are the Machines that are scraped. One whose organization is not known yet is left out.
+func targets(ctx context.Context, endpoints iter.Seq[hangar.MetricsEndpoint], owners *owners, host string) iter.Seq[scrape.Target] {
+	return func(yield func(scrape.Target) bool) {
+		for e := range endpoints {
+			tenant, ok := owners.tenant(ctx, e.Org)
+			if ok && !yield(scrape.Target{
+				Machine: e.Machine, Tenant: tenant, Region: e.Region, Host: host,
+				Port: e.Metrics.Port, Path: e.Metrics.Path, HTTPS: e.Metrics.HTTPS, Generation: e.Boot,
+			}) {
+				return
+			}
+		}
+	}
+}
+
+// owners finds out whose the series of an App or a Machine are.
+type owners struct {
+	routes *catalog.Routes
+	orgs   *control.Metrics
+
+	mu      sync.Mutex
+	numbers map[hangar.OrgID]uint64 // guarded by mu
+}
+
+// app returns the name of an App, and whose it is.
+func (o *owners) app(ctx context.Context, id hangar.AppID) (hangar.AppName, metrics.Tenant, bool) {
+	route, ok := o.routes.App(id)
+	if !ok {
+		return "", metrics.Tenant{}, false
+	}
+	tenant, ok := o.tenant(ctx, route.Org)
+	return route.App, tenant, ok
+}
+
+// tenant returns the tenant that an organization is, unless there is none.
+func (o *owners) tenant(ctx context.Context, org hangar.OrgID) (metrics.Tenant, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	number, ok := o.numbers[org]
+	if !ok {
+		fresh, err := o.orgs.OrgNumbers(ctx)
+		if err != nil {
+			return metrics.Tenant{}, false
+		}
+		o.numbers = fresh
+		number, ok = fresh[org]
+	}
+	return metrics.Tenant{Org: org, Number: uint32(number)}, ok && number <= math.MaxUint32
+}
+
+// queries answers queries of series.
+type queries struct{ gateway *gateway.Gateway }
+
+// QuerySeries implements hangar.SeriesQuerier.
+func (q *queries) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.MetricsScope, path string) {
+	tenant := metrics.Tenant{Org: scope.Org, Number: uint32(scope.Number)} //nolint:gosec // organizations are counted
+	q.gateway.Serve(w, r, tenant, gateway.Scope{Apps: scope.Apps}, path)
+}
