@@ -191,7 +191,7 @@ func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenan
 	if err != nil {
 		return err
 	}
-	resp, err := g.store.Client().Do(request)
+	resp, err := g.store.Client().Do(request) //nolint:gosec // the path is one of a list
 	if err != nil {
 		if errors.Is(context.Cause(asking), errTookTooLong) {
 			return errTookTooLong

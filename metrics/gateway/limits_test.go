@@ -25,8 +25,9 @@ type pretended func(*http.Request) (*http.Response, error)
 
 func (p pretended) RoundTrip(r *http.Request) (*http.Response, error) { return p(r) }
 func (p pretended) Client() *http.Client                              { return &http.Client{Transport: p} }
-func (p pretended) QueryURL(metrics.Tenant) string                    { return "http://store/prometheus" }
-func (p pretended) WriteURL(metrics.Tenant) string                    { return "" }
+
+func (p pretended) QueryURL(metrics.Tenant) string { return "http://store/prometheus" }
+func (p pretended) WriteURL(metrics.Tenant) string { return "" }
 
 // answering returns a store that answers each request with a status and a body.
 func answering(status int, body string) pretended {
@@ -378,8 +379,8 @@ func TestClientThatHangsUp(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer func() {
-				if r := recover(); r != http.ErrAbortHandler {
-					t.Errorf("the handler ends with %v", r)
+				if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+					t.Errorf("the handler ends with %v", err)
 				}
 			}()
 			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/?query=up", http.NoBody)

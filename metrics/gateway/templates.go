@@ -13,7 +13,7 @@ import (
 // name by what it stands for, without a bound, so that a line of text can become more than memory
 // holds. checkTemplates bounds the result before anything parses the text.
 const (
-	maxExpanded = 512 << 10 // bytes of a query whose templates are replaced
+	maxExpanded = 128 << 10 // bytes of a query whose templates are replaced
 	maxTokens   = 10_000    // of a query
 	maxNesting  = 128       // of brackets
 )
