@@ -340,3 +340,41 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 		t.Errorf("the store says that it is away: %v", err)
 	}
 }
+
+// TestDamagedValuesAreNeverAnswered: the index of a part is sound, its values are not. Whether the
+// child refuses the query or ends, nobody is given a wrong value, and the next child takes writes.
+func TestDamagedValuesAreNeverAnswered(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	in := func(o *store.Options) { o.Dir = dir }
+	first, now := metricstest.Start(t, in), time.Now()
+	var samples []metrics.Sample
+	for i := range 1000 {
+		samples = append(samples, metricstest.Sample("kept", float64(i*i%977), now.Add(time.Duration(i-1000)*time.Second)))
+	}
+	metricstest.Write(t, first, org, samples...)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "data", "small", "*", "*", "values.bin"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no parts: %v", err)
+	}
+	for _, name := range files {
+		raw, err := os.ReadFile(name)
+		if err != nil || len(raw) == 0 {
+			t.Fatalf("%s has %d bytes, %v", name, len(raw), err)
+		}
+		for i := range raw {
+			raw[i] ^= 0xff
+		}
+		if err := os.WriteFile(name, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := metricstest.Start(t, in)
+	if value, ok, err := metricstest.Query(t.Context(), s, org, "sum_over_time(kept[1h])", now); err == nil && ok {
+		t.Errorf("a query of damaged values answers %v", value)
+	}
+	metricstest.Write(t, s, org, metricstest.Sample("later", 7, now))
+	metricstest.Await(t, s, org, "later", now, 7)
+}
