@@ -28,9 +28,9 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 	if err != nil {
 		return true, err
 	}
-	lives := make([]context.Context, len(who.Tokens))
-	for i, id := range who.Tokens {
-		lives[i] = s.Auth.Life(id)
+	lives := make([]context.Context, 0, len(who.Tokens))
+	for _, id := range who.Tokens {
+		lives = append(lives, s.Auth.Life(id))
 	}
 	return s.waits.Park(w, requestID(r), func(told func(hangar.MachineReached, error)) (func(), error) {
 		return awaiter.AwaitMachine(r.Context(), ref, in, told)
@@ -38,7 +38,7 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 }
 
 // parkedResponse is the response to a wait that was parked.
-func parkedResponse(id string, reached hangar.MachineReached, err error) (*http.Response, error) {
+func parkedResponse(id string, reached hangar.MachineReached, err error) (http.Response, error) {
 	status, body := http.StatusOK, any(reachedView{true, reached})
 	header := http.Header{"Content-Type": {mediaJSON}, "X-Content-Type-Options": {"nosniff"}, "Date": {time.Now().UTC().Format(http.TimeFormat)}}
 	header.Set(hangar.HeaderRequestID.Neutral, id)
@@ -50,9 +50,9 @@ func parkedResponse(id string, reached hangar.MachineReached, err error) (*http.
 	}
 	raw, err := encode(body)
 	if err != nil {
-		return nil, err
+		return http.Response{}, err
 	}
-	return &http.Response{
+	return http.Response{
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header,
 		Body: io.NopCloser(bytes.NewReader(raw)), ContentLength: int64(len(raw)),
 	}, nil

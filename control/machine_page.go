@@ -183,21 +183,21 @@ func (m *Machines) publishedPage(
 	var page hostPage
 	for _, id := range slices.Sorted(maps.Keys(reserved)) {
 		row, err := m.rows.row(ctx, host, id)
-		m := &row.Machine
+		found := &row.Machine
 		switch {
 		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
 			continue
 		case err != nil:
 			return page, state.HangarError(err)
-		case m.AppID != reserved[id]:
+		case found.AppID != reserved[id]:
 			continue
 		}
-		if !slices.Contains(page.missed, m.Region) {
-			page.missed = append(page.missed, m.Region)
+		if !slices.Contains(page.missed, found.Region) {
+			page.missed = append(page.missed, found.Region)
 		}
-		if q.Matches(m) {
-			m.HostStatus = hostUnreachable
-			page.machines = append(page.machines, m)
+		if q.Matches(found) {
+			found.HostStatus = hostUnreachable
+			page.machines = append(page.machines, found)
 		}
 		if len(page.machines) > q.Limit {
 			break

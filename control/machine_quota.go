@@ -16,6 +16,7 @@ import (
 // it sorts after every version, so that no row lowers what is counted.
 const updating hangar.InstanceID = "~"
 
+// Counted is what a Machine counts, until it is destroyed.
 func (r reservation) Counted() (hangar.OrgID, hangar.Quotas) { return r.OrgID, r.Counts }
 
 // recount changes the reservation of a Machine, unless change reports that it is as it should

@@ -22,7 +22,8 @@ type volumeClaim struct {
 	CreatedAt time.Time        `json:"created_at"`
 }
 
-func (v volumeClaim) Counted() (hangar.OrgID, hangar.Quotas) { //nolint:unparam // of the constraint that ledger.Revise has
+// Counted is what a volume and its snapshots count.
+func (v volumeClaim) Counted() (hangar.OrgID, hangar.Quotas) {
 	counts := hangar.Quotas{hangar.QuotaVolumeGB: int64(v.SizeGB), hangar.QuotaSnapshots: int64(v.Snapshots)}
 	if v.SizeGB > 0 {
 		counts[hangar.QuotaVolumes] = 1

@@ -31,7 +31,7 @@ const maxWorkers = 8
 
 // Respond makes the response to a request of an id: to what was reached, or to the error that
 // the wait has ended with. What it refuses to answer is closed without a word.
-type Respond func(id string, reached hangar.MachineReached, err error) (*http.Response, error)
+type Respond func(id string, reached hangar.MachineReached, err error) (http.Response, error)
 
 // Waits holds the connections that wait.
 type Waits struct {

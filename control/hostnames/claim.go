@@ -344,7 +344,7 @@ func (h *Hostnames) claim(ctx context.Context, who *claimant, name hangar.Hostna
 	return c, nil
 }
 
-// counted is what a Hostname counts that an App has, proven or not.
+// Counted is what a Hostname counts that an App has, proven or not.
 func (r hostnameRecord) Counted() (hangar.OrgID, hangar.Quotas) {
 	if r.App == "" {
 		return r.OrgID, nil
