@@ -109,9 +109,11 @@ func TestPark(t *testing.T) {
 		end  func(r *rig, told func(hangar.MachineReached, error), expire func())
 		want string
 	}{
-		"told":             {func(_ *rig, told func(hangar.MachineReached, error), _ func()) { told(started, nil) }, "req1 started"},
-		"told of an error": {func(_ *rig, told func(hangar.MachineReached, error), _ func()) { told(hangar.MachineReached{}, io.ErrNoProgress) }, io.ErrNoProgress.Error()},
-		"expired":          {func(_ *rig, _ func(hangar.MachineReached, error), expire func()) { expire() }, errExpired.Error()},
+		"told": {func(_ *rig, told func(hangar.MachineReached, error), _ func()) { told(started, nil) }, "req1 started"},
+		"told of an error": {func(_ *rig, told func(hangar.MachineReached, error), _ func()) {
+			told(hangar.MachineReached{}, io.ErrNoProgress)
+		}, io.ErrNoProgress.Error()},
+		"expired": {func(_ *rig, _ func(hangar.MachineReached, error), expire func()) { expire() }, errExpired.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
