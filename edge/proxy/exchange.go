@@ -41,6 +41,7 @@ type exchange struct {
 	brokenOff      int               // connections that broke off after it was sent
 	status         int               // of the answer; 0: none
 	took           time.Duration     // until that was known
+	unanswered     bool              // the client has not waited for the answer
 	bytes          int64             // of its body that were taken over from the Machine, or from a file
 	code           hangar.EdgeCode   // of what the edge answered by itself
 
@@ -110,7 +111,7 @@ func (x *exchange) count() {
 	if x.home.route != nil {
 		route = x.home.route
 	}
-	if route == nil || x.status == 0 || x.status == statusClientGone {
+	if route == nil || x.status == 0 || x.unanswered {
 		return
 	}
 	x.traffic(route.ID).Response(x.status, x.took)
@@ -260,7 +261,7 @@ func (x *exchange) forward() {
 
 // clientGone ends an exchange whose client has disconnected.
 func (x *exchange) clientGone() {
-	x.status = statusClientGone
+	x.status, x.unanswered = statusClientGone, true
 	panic(http.ErrAbortHandler)
 }
 

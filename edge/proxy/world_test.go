@@ -25,6 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/edge/proxy"
+	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,6 +51,7 @@ type world struct {
 	tlsAddr  string // port 443
 	mu       sync.Mutex
 	entry    func(*proxy.Entry) // changes what connections come in as
+	count    *traffic.Table     // counts connections; nil: nothing does
 }
 
 type option func(*proxy.Options)
@@ -225,6 +227,10 @@ func (w *world) accept(l net.Listener, config *tls.Config) {
 				conn, e.Port, e.TLS, e.ServerName = secure, 443, &state, hangar.Canonical(state.ServerName)
 			}
 			w.mu.Lock()
+			if w.count != nil && config == nil {
+				counted := w.count.Count(conn.(*net.TCPConn))
+				conn, e.Flow = counted, counted.Flow()
+			}
 			change := w.entry
 			w.mu.Unlock()
 			if change != nil {

@@ -154,21 +154,29 @@ func (c *Conn) passed() (in, out uint64, ok bool) {
 			return
 		}
 		in, out, ok = info.Bytes_received, info.Bytes_sent-info.Bytes_retrans+uint64(info.Notsent_bytes), true
+		// The kernel counts the end of a direction as a byte: when it has come, and until it is sent.
 		if in > 0 && finReceived(info.State) {
-			in-- // the kernel counts the end as a byte
+			in--
+		}
+		if info.Notsent_bytes > 0 && finQueued(info.State) {
+			out--
 		}
 	})
 	return in, out, ok && err == nil
 }
 
-// States of TCP in which the peer has ended its direction, as in the kernel's
-// include/net/tcp_states.h.
+// States of TCP in which a direction has ended, as in the kernel's include/net/tcp_states.h.
 const (
+	tcpFinWait1  = 4
 	tcpTimeWait  = 6
 	tcpCloseWait = 8
 	tcpLastAck   = 9
 	tcpClosing   = 11
 )
+
+func finQueued(state uint8) bool {
+	return state == tcpFinWait1 || state == tcpLastAck || state == tcpClosing
+}
 
 func finReceived(state uint8) bool {
 	return state == tcpCloseWait || state == tcpLastAck || state == tcpClosing || state == tcpTimeWait
