@@ -143,6 +143,9 @@ func TestMetricsOfAVolume(t *testing.T) {
 // Of one host 200 Machines are sampled at once, each few seconds.
 func BenchmarkMetrics(b *testing.B) {
 	r := newRig(b)
+	r.close()
+	r.overcommit = 100
+	r.open()
 	var refs []hangar.MachineRef
 	for range 200 {
 		refs = append(refs, r.create(nil, func(s *hangar.MachineSpec) { s.Config.Guest = small() }))

@@ -119,3 +119,16 @@ func TestProcessor(t *testing.T) {
 	near("load 1", load[0], 0)
 	near("idle", p.Idle().Seconds(), 20)
 }
+
+// BenchmarkFileSystem is what is read of the kernel for each file system of a Machine.
+func BenchmarkFileSystem(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ReadFileSystem("/"); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := ReadDisk("/"); err != nil && !errors.Is(err, ErrNoDevice) {
+			b.Fatal(err)
+		}
+	}
+}

@@ -149,3 +149,16 @@ func BenchmarkQuota(b *testing.B) {
 	slices.Sort(used)
 	b.ReportMetric(used[len(used)/2], "cores")
 }
+
+// BenchmarkUsage measures a Machine, as the host does with each of them every few seconds.
+func BenchmarkUsage(b *testing.B) {
+	d := open(b)
+	m := boot(b, d, newSpec(b, "sleep"))
+	m.line()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := d.Usage(b.Context(), m.handle); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
