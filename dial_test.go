@@ -31,6 +31,7 @@ var dialers = map[string]string{
 	"host/volume/storaged/qmp.go":       "connects to a socket file of the daemon's own",
 	"internal/keeper/client.go":         "connects to a socket file of the daemon's own",
 	"control/hostnames/hostnames.go":    "asks the operator's name server about a hostname; nothing connects to what it answers",
+	"daemon/metrics.go":                 "connects to the cluster of VictoriaMetrics that the operator names",
 	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -36,7 +37,7 @@ type series struct {
 
 // openSeries opens the series of organizations; nil: there are none. The store starts when
 // something is written or asked.
-func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, public *edge.Edge, decide *control.Control) (*series, error) {
+func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, public *edge.Edge) (*series, error) {
 	if d.cfg.MetricsURL == metricsOff {
 		return nil, nil //nolint:nilnil // it is asked for once
 	}
@@ -53,7 +54,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 		return nil, fmt.Errorf("open the spool of metrics: %w", err)
 	}
 	d.opened.add(writer.Close)
-	owners := &owners{routes: c.routes, orgs: decide.Metrics()}
+	owners := &owners{routes: c.routes, orgs: c.mirror}
 	prefixes := []string{hangar.MetricPrefixes.Neutral}
 	if d.cfg.MetricsOriginal {
 		prefixes = append(prefixes, hangar.MetricPrefixes.Original)
@@ -151,7 +152,7 @@ func targets(ctx context.Context, endpoints iter.Seq[hangar.MetricsEndpoint], ow
 // owners finds out whose the series of an App or a Machine are.
 type owners struct {
 	routes *catalog.Routes
-	orgs   *control.Metrics
+	orgs   state.Store
 
 	mu      sync.Mutex
 	numbers map[hangar.OrgID]uint64 // guarded by mu
@@ -173,7 +174,7 @@ func (o *owners) tenant(ctx context.Context, org hangar.OrgID) (metrics.Tenant, 
 	defer o.mu.Unlock()
 	number, ok := o.numbers[org]
 	if !ok {
-		fresh, err := o.orgs.OrgNumbers(ctx)
+		fresh, err := control.OrgNumbers(ctx, o.orgs)
 		if err != nil {
 			return metrics.Tenant{}, false
 		}
@@ -188,6 +189,6 @@ type queries struct{ gateway *gateway.Gateway }
 
 // QuerySeries implements hangar.SeriesQuerier.
 func (q *queries) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.MetricsScope, path string) {
-	tenant := metrics.Tenant{Org: scope.Org, Number: uint32(scope.Number)} //nolint:gosec // organizations are counted
+	tenant := metrics.Tenant{Org: scope.Org, Number: uint32(scope.Number)}
 	q.gateway.Serve(w, r, tenant, gateway.Scope{Apps: scope.Apps}, path)
 }

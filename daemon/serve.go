@@ -90,7 +90,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.edge); err != nil {
 		return err
 	}
-	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge, p.control.decide); err != nil {
+	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
 		return err
 	}
 	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series); err != nil {
