@@ -59,7 +59,7 @@ func (r *responses) emit(prefix string, emit Emit) {
 // emit returns how many durations there are, which the buckets agree with.
 func (h *histogram) emit(name string, emit Emit, labels ...hangar.MetricLabel) (n uint64) {
 	seconds := float64(h.nanos.Load()) / 1e9
-	within := append(labels[:len(labels):len(labels)], hangar.MetricLabel{Name: labelBound})
+	within := append(slices.Clip(labels), hangar.MetricLabel{Name: labelBound})
 	for i := range h.counts {
 		n += h.counts[i].Load()
 		bound := "+Inf"

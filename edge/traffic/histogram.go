@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -84,7 +85,7 @@ func (r *responses) of(status int) *byStatus {
 		}
 	}
 	s := &byStatus{status: status, label: strconv.Itoa(status)}
-	all = append(all[:len(all):len(all)], s)
+	all = append(slices.Clip(all), s)
 	r.list.Store(&all)
 	return s
 }

@@ -20,7 +20,7 @@ func main() {
 	http.HandleFunc("/hold", func(_ http.ResponseWriter, r *http.Request) { hold(number(r) << 20) })
 	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) { write(w, number(r)<<20) })
 	http.HandleFunc("/exit", func(_ http.ResponseWriter, r *http.Request) { os.Exit(number(r)) })
-	if err := http.ListenAndServe(":8080", nil); err != nil { //nolint:gosec // of a test
+	if err := http.ListenAndServe(":8080", nil); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -44,7 +44,7 @@ func burn(w http.ResponseWriter, want time.Duration) {
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	for until := used() + want; used() < until; {
-		for range 1_000_000 { //nolint:revive // that is the work
+		for range 1_000_000 {
 		}
 	}
 	_, _ = fmt.Fprint(w, "burnt")
