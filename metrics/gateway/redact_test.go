@@ -20,29 +20,29 @@ func filtered(t *testing.T, from io.Reader) (string, error) {
 }
 
 func TestJSONFilter(t *testing.T) {
-	for text, want := range map[string]string{
-		`{}`:                               `{}`,
-		`{"a":1,"b":[1,"x",{}]}`:           `{"a":1,"b":[1,"x",{}]}`,
-		`{"__org__":"o"}`:                  `{}`,
-		`{"__org__":"o","a":"1"}`:          `{"a":"1"}`,
-		`{"a":"1","__org__":"o"}`:          `{"a":"1"}`,
-		`{"a":"1","__org__":"o","b":"2"}`:  `{"a":"1","b":"2"}`,
-		`{"__org__":"o","__org__":"p"}`:    `{}`,
-		`{"\u005f_org__":"o","a":"1"}`:     `{"a":"1"}`,
-		`{"__org__":"}\"],{","a":"1"}`:     `{"a":"1"}`,
-		`{"__org__":{"a":["}"]},"b":1}`:    `{"b":1}`,
-		`{"__org__":7,"b":1}`:              `{"b":1}`,
-		`{"a":"__org__","b":["__org__"]}`:  `{"a":"__org__","b":["__org__"]}`,
-		`{"__org__x":"1","x__org__":"2"}`:  `{"__org__x":"1","x__org__":"2"}`,
-		`{"a":"\"__org__\":\"x\",","b":1}`: `{"a":"\"__org__\":\"x\",","b":1}`,
-		`[{"__org__":"o"},{"m":{"__org__":"o","a":"1"},"v":[1,"2"]}]`:        `[{},{"m":{"a":"1"},"v":[1,"2"]}]`,
-		`{"` + strings.Repeat("long", 50) + `\"":"1","__org__":"2","b":"3"}`: `{"` + strings.Repeat("long", 50) + `\"":"1","b":"3"}`,
+	for _, c := range []struct{ text, want string }{
+		{`{}`, `{}`},
+		{`{"a":1,"b":[1,"x",{}]}`, `{"a":1,"b":[1,"x",{}]}`},
+		{`{"__org__":"o"}`, `{}`},
+		{`{"__org__":"o","a":"1"}`, `{"a":"1"}`},
+		{`{"a":"1","__org__":"o"}`, `{"a":"1"}`},
+		{`{"a":"1","__org__":"o","b":"2"}`, `{"a":"1","b":"2"}`},
+		{`{"__org__":"o","__org__":"p"}`, `{}`},
+		{`{"\u005f_org__":"o","a":"1"}`, `{"a":"1"}`},
+		{`{"__org__":"}\"],{","a":"1"}`, `{"a":"1"}`},
+		{`{"__org__":{"a":["}"]},"b":1}`, `{"b":1}`},
+		{`{"__org__":7,"b":1}`, `{"b":1}`},
+		{`{"a":"__org__","b":["__org__"]}`, `{"a":"__org__","b":["__org__"]}`},
+		{`{"__org__x":"1","x__org__":"2"}`, `{"__org__x":"1","x__org__":"2"}`},
+		{`{"a":"\"__org__\":\"x\",","b":1}`, `{"a":"\"__org__\":\"x\",","b":1}`},
+		{`[{"__org__":"o"},{"m":{"__org__":"o","a":"1"},"v":[1,"2"]}]`, `[{},{"m":{"a":"1"},"v":[1,"2"]}]`},
+		{`{"` + strings.Repeat("long", 50) + `\"":"1","__org__":"2","b":"3"}`, `{"` + strings.Repeat("long", 50) + `\"":"1","b":"3"}`},
 	} {
 		for name, from := range map[string]io.Reader{
-			"at once": strings.NewReader(text), "byte by byte": iotest.OneByteReader(strings.NewReader(text)), "in halves": iotest.HalfReader(strings.NewReader(text)),
+			"at once": strings.NewReader(c.text), "byte by byte": iotest.OneByteReader(strings.NewReader(c.text)), "in halves": iotest.HalfReader(strings.NewReader(c.text)),
 		} {
-			if got, err := filtered(t, from); err != nil || got != want {
-				t.Errorf("%s of %s is %s, %v; want %s", text, name, got, err, want)
+			if got, err := filtered(t, from); err != nil || got != c.want {
+				t.Errorf("%s of %s is %s, %v; want %s", c.text, name, got, err, c.want)
 			}
 		}
 	}
