@@ -82,7 +82,7 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	v.values = map[string]string{
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
-		"key": "role", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
+		"key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
 	}
 	v.marks = []string{
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
@@ -293,7 +293,8 @@ func (r route) stays() bool {
 	case "followLogs", "pollLogs", "execStream", "dialMachine", "waitMachine", "listProcesses", "readMetrics", "getHealth":
 		return false
 	default:
-		return r.method == http.MethodGet && !r.public()
+		// Series grow by themselves.
+		return r.method == http.MethodGet && !r.public() && !strings.HasPrefix(r.path, "/prometheus/")
 	}
 }
 
