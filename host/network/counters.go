@@ -21,7 +21,8 @@ type Direction struct{ Bytes, Packets, Errors, Dropped, FIFO, Compressed uint64 
 // Counters returns those of all Machines that are attached. It is one read of the kernel,
 // however many they are.
 func (n *Network) Counters() (map[hangar.MachineID]Counters, error) {
-	raw, err := os.ReadFile("/proc/self/net/dev")
+	// That of the process is its first thread's, which may be in the namespace of a Machine.
+	raw, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return nil, fmt.Errorf("read counters of network devices: %w", err)
 	}
