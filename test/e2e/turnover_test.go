@@ -29,8 +29,8 @@ import (
 )
 
 // What a destroyed Machine or volume keeps by design: its log, its snapshots, and records in the
-// journal and the cluster state.
-var keptByDesign = []string{"logs", "snapshots", "snapshots-cache", "state"}
+// journal and the cluster state; and series, whose store has more and fewer files by itself.
+var keptByDesign = []string{"logs", "metrics", "snapshots", "snapshots-cache", "state"}
 
 // heapAtRest is how much of the daemon's heap may be in use when nothing happens, and heapPerCycle
 // how much more for each cycle: for the records of some three Machines and five volumes with
