@@ -107,6 +107,8 @@ var rules = map[string]rule{
 	"metrics/scrape":      {imports: plus(language, "metrics"), tests: []string{"metrics/remote"}},
 	"metrics/store":       {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
 	"metrics/...":         {imports: plus(language, "metrics")},
+	"metrics/alerts":      {imports: plus(language, "metrics", "metrics/alerts/...")},
+	"metrics/alerts/...":  {imports: language},
 
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar/...", "cmd/hangar-sandbox/early")},

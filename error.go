@@ -76,8 +76,9 @@ const (
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 	ReasonAddressNotFound      = "address_not_found"
 	ReasonCertificateNotFound  = "certificate_not_found"
-	ReasonAtLimit              = "at_limit"     // a service has as many requests or connections as it may
-	ReasonStartFailed          = "start_failed" // a Machine was started for a request, in vain
+	ReasonAtLimit              = "at_limit"         // a service has as many requests or connections as it may
+	ReasonAlertsNotFound       = "alerts_not_found" // the organization has no rules
+	ReasonStartFailed          = "start_failed"     // a Machine was started for a request, in vain
 )
 
 // Error is what every service of the platform answers with. Message is for the

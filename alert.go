@@ -1,0 +1,272 @@
+package hangar
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"strconv"
+	"time"
+)
+
+// The limits of an AlertConfig and of what comes of it, per organization.
+const (
+	MaxAlertRulesBytes  = 256 << 10 // bytes of the rule file
+	MaxAlertGroups      = 100
+	MaxAlertRules       = 1000 // of all groups together
+	MaxAlertExprBytes   = 8 << 10
+	MaxAlertReceivers   = 10
+	MaxAlertRecipients  = 10   // of one AlertEmail
+	MaxAlertMatchLabels = 16   // of one AlertReceiver
+	MaxAlertGroupLabels = 16   // of an AlertGrouping
+	MaxAlerts           = 2000 // pending and firing at once
+)
+
+// AlertConfig is what an organization is alerted of, and where alerts are sent to.
+type AlertConfig struct {
+	// Rules is the text of a rule file, YAML as Prometheus and vmalert read it.
+	Rules string `json:"rules"`
+	// Receivers get the alerts, each those that it matches. Their names are unique.
+	Receivers []AlertReceiver `json:"receivers"`
+	Grouping  AlertGrouping   `json:"grouping"`
+	UpdatedAt time.Time       `json:"updated_at,omitzero"` // set by the server
+}
+
+// AlertReceiver is where alerts are sent to: exactly one of Webhook and Email is set.
+type AlertReceiver struct {
+	Name string `json:"name"` // at most 63 characters of a-z, A-Z, 0-9, dash and underscore
+	// Match are labels with the values that an alert must have to be sent here. Empty: every
+	// alert is.
+	Match map[string]string `json:"match,omitempty"`
+	// SendResolved says whether the end of an alert is sent, too. Nil: it is.
+	SendResolved *bool         `json:"send_resolved,omitempty"`
+	Webhook      *AlertWebhook `json:"webhook,omitempty"`
+	Email        *AlertEmail   `json:"email,omitempty"`
+}
+
+// WantsResolved reports whether the end of an alert is sent, too.
+func (r AlertReceiver) WantsResolved() bool { return r.SendResolved == nil || *r.SendResolved }
+
+// Matches reports whether alerts with these labels are sent to the receiver.
+func (r AlertReceiver) Matches(labels map[string]string) bool {
+	for name, value := range r.Match {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// AlertWebhook gets alerts by POST requests with the JSON of Alertmanager's webhooks, version 4
+// (https://prometheus.io/docs/alerting/latest/configuration/#webhook_config). The header
+// AlertSignatureHeader of each holds "sha256=" and the HMAC-SHA-256 of the body in hexadecimal,
+// keyed with Secret.
+type AlertWebhook struct {
+	URL string `json:"url"` // http or https
+	// Secret has 16 to 256 bytes. It is never shown. In SetAlerts, none means the one that the
+	// receiver of this name and URL has already.
+	Secret Sensitive `json:"secret,omitzero"`
+}
+
+// AlertSignatureHeader holds the signature of a webhook's body.
+const AlertSignatureHeader = "Hangar-Signature"
+
+// AlertEmail gets alerts by e-mail.
+type AlertEmail struct {
+	To []string `json:"to"` // addresses without names, such as ops@example.com
+}
+
+// AlertGrouping is how alerts are put together into notifications. Zero durations stand for the
+// defaults.
+type AlertGrouping struct {
+	// By are the labels whose values alerts of one notification share; "..." alone stands for
+	// all labels. Empty: alertname.
+	By []string `json:"group_by,omitempty"`
+	// Wait is how long the first notification of a group waits for further alerts.
+	Wait Duration `json:"group_wait,omitzero"`
+	// Interval is the least time between two notifications of a group when alerts of it change.
+	Interval Duration `json:"group_interval,omitzero"`
+	// Repeat is the time after which a group whose alerts still fire is sent again.
+	Repeat Duration `json:"repeat_interval,omitzero"`
+}
+
+// The defaults of an AlertGrouping.
+const (
+	DefaultAlertWait     = 30 * time.Second
+	DefaultAlertInterval = 5 * time.Minute
+	DefaultAlertRepeat   = 4 * time.Hour
+)
+
+// AllLabels as the only label of AlertGrouping.By puts each alert into a group of its own.
+const AllLabels = "..."
+
+// WithDefaults returns the grouping with nothing left to default.
+func (g AlertGrouping) WithDefaults() AlertGrouping {
+	if len(g.By) == 0 {
+		g.By = []string{AlertNameLabel}
+	}
+	if g.Wait == 0 {
+		g.Wait = Duration(DefaultAlertWait)
+	}
+	if g.Interval == 0 {
+		g.Interval = Duration(DefaultAlertInterval)
+	}
+	if g.Repeat == 0 {
+		g.Repeat = Duration(DefaultAlertRepeat)
+	}
+	return g
+}
+
+// AlertNameLabel is the label that holds the name of an alert's rule.
+const AlertNameLabel = "alertname"
+
+// AlertState is how far an Alert is.
+type AlertState string
+
+// The states of an alert. A pending alert becomes firing, or goes without a trace; a firing
+// one becomes resolved.
+const (
+	AlertPending  AlertState = "pending"  // its expression holds, not yet for as long as the rule wants
+	AlertFiring   AlertState = "firing"   // receivers are notified
+	AlertResolved AlertState = "resolved" // it fired; kept for AlertResolvedRetention
+)
+
+// AlertResolvedRetention is how long a resolved alert can be seen.
+const AlertResolvedRetention = 15 * time.Minute
+
+// Alert is one series for which the expression of a rule holds, or did.
+type Alert struct {
+	Group       string            `json:"group"`
+	Name        string            `json:"name"`
+	State       AlertState        `json:"state"`
+	Labels      map[string]string `json:"labels"` // AlertNameLabel included
+	Annotations map[string]string `json:"annotations"`
+	Value       AlertValue        `json:"value"`
+	ActiveAt    time.Time         `json:"active_at"` // since when the expression holds
+	FiredAt     time.Time         `json:"fired_at,omitzero"`
+	ResolvedAt  time.Time         `json:"resolved_at,omitzero"`
+	// Fingerprint is a hash of the labels, 16 hexadecimal characters as Alertmanager computes it.
+	Fingerprint string `json:"fingerprint"`
+	// Expr is the expression of the rule.
+	Expr string `json:"expr"`
+}
+
+// AlertValue is a sample's value. In JSON it is a string, as in the HTTP API of Prometheus,
+// because JSON has no infinity and no NaN.
+type AlertValue float64
+
+// String returns the shortest text that ParseFloat reads as the same value.
+func (v AlertValue) String() string { return strconv.FormatFloat(float64(v), 'g', -1, 64) }
+
+// MarshalJSON writes a string such as "0.5" or "+Inf".
+func (v AlertValue) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
+
+// UnmarshalJSON reads what MarshalJSON writes. It answers CodeInvalid.
+func (v *AlertValue) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return Errorf(CodeInvalid, "", "invalid value: must be a string with a number")
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return Errorf(CodeInvalid, "", "invalid value: %.40q is no number", text)
+	}
+	*v = AlertValue(f)
+	return nil
+}
+
+// AlertHealth is whether a rule can be evaluated.
+type AlertHealth string
+
+// The health of a rule.
+const (
+	AlertHealthUnknown AlertHealth = "unknown" // it was not evaluated yet
+	AlertHealthOK      AlertHealth = "ok"
+	AlertHealthError   AlertHealth = "err" // states of its alerts are as they were
+)
+
+// AlertRule is a rule and how its last evaluation went.
+type AlertRule struct {
+	Name        string      `json:"name"`
+	Expr        string      `json:"expr"`
+	Health      AlertHealth `json:"health"`
+	Error       string      `json:"error,omitempty"`
+	EvaluatedAt time.Time   `json:"evaluated_at,omitzero"`
+	Alerts      int         `json:"alerts"` // pending and firing
+}
+
+// AlertGroup is a group of rules that are evaluated one after another.
+type AlertGroup struct {
+	Name        string    `json:"name"`
+	Interval    Duration  `json:"interval"`
+	EvaluatedAt time.Time `json:"evaluated_at,omitzero"`
+	Took        Duration  `json:"took"`   // of the last evaluation
+	Missed      int       `json:"missed"` // evaluations that were left out because one took longer than Interval
+	Error       string    `json:"error,omitempty"`
+	// Rules are in the order of the file.
+	Rules []AlertRule `json:"rules"`
+}
+
+// AlertReceiverStatus is how notifications to a receiver went.
+type AlertReceiverStatus struct {
+	Name     string    `json:"name"`
+	SentAt   time.Time `json:"sent_at,omitzero"`   // of the last notification that was taken
+	FailedAt time.Time `json:"failed_at,omitzero"` // of the last one that was not
+	Error    string    `json:"error,omitempty"`    // why; empty after a success
+	Waiting  int       `json:"waiting"`            // alerts whose change was not sent yet
+	Dropped  int       `json:"dropped"`            // notifications that were given up since the start of the server
+}
+
+// AlertReport is what is known of the alerts of an organization.
+type AlertReport struct {
+	Groups []AlertGroup `json:"groups"` // in the order of the file
+	// Alerts are sorted by group, name and labels.
+	Alerts    []Alert               `json:"alerts"`
+	Receivers []AlertReceiverStatus `json:"receivers"`
+}
+
+// AlertService keeps what organizations are alerted of. An organization in which the caller is
+// allowed nothing is CodeNotFound with ReasonOrgNotFound, like one that does not exist.
+type AlertService interface {
+	// AlertConfig needs ActionRead. It shows no secrets. It answers CodeNotFound with
+	// ReasonAlertsNotFound if there is no config.
+	AlertConfig(ctx context.Context, slug OrgSlug) (AlertConfig, error)
+	// SetAlerts makes or replaces the config, which needs ActionWrite and ActionMetrics. Alerts
+	// of rules that stay keep their state: those of the same group, name and labels. It answers
+	// CodeInvalid, with the group, rule and field that is wrong, and may be repeated.
+	SetAlerts(ctx context.Context, slug OrgSlug, in AlertConfig) (AlertConfig, error)
+	// DeleteAlerts removes the config, which needs ActionWrite. It answers CodeNotFound with
+	// ReasonAlertsNotFound if there is none.
+	DeleteAlerts(ctx context.Context, slug OrgSlug) error
+	// Alerts needs ActionMetrics. It answers CodeUnavailable while nothing evaluates rules.
+	Alerts(ctx context.Context, slug OrgSlug) (AlertReport, error)
+	// TestAlerts evaluates a rule file once, now, and keeps nothing of it and notifies nobody,
+	// which needs ActionMetrics. Alerts are pending if their rule has a duration and firing
+	// otherwise. It answers CodeInvalid for a file that SetAlerts would refuse, CodeExhausted
+	// while another test of the organization runs, and CodeUnavailable. A rule whose query
+	// fails is told in the report.
+	TestAlerts(ctx context.Context, slug OrgSlug, rules string) (AlertReport, error)
+}
+
+// AlertFeed says what to evaluate.
+type AlertFeed interface {
+	// WatchAlerts yields the configs of all organizations that have one, with the secrets, and
+	// again after every change, until ctx ends. What cannot be read is left out. After an error
+	// the caller starts again.
+	WatchAlerts(ctx context.Context) iter.Seq2[[]OrgAlerts, error]
+}
+
+// OrgAlerts is the config of one organization.
+type OrgAlerts struct {
+	Org    Org
+	Config AlertConfig
+}
+
+// AlertHost evaluates rules.
+type AlertHost interface {
+	// CheckAlertRules answers CodeInvalid, with the group, rule and field that is wrong.
+	CheckAlertRules(rules string) error
+	// AlertReport is about the config that was last taken from an AlertFeed.
+	AlertReport(org OrgID) AlertReport
+	// TestAlertRules is AlertService.TestAlerts.
+	TestAlertRules(ctx context.Context, org Org, rules string) (AlertReport, error)
+}
