@@ -250,8 +250,7 @@ type AlertService interface {
 // AlertFeed says what to evaluate.
 type AlertFeed interface {
 	// WatchAlerts yields the configs of all organizations that have one, with the secrets, and
-	// again after every change, until ctx ends. What cannot be read is left out. After an error
-	// the caller starts again.
+	// again after every change, until ctx ends. After an error the caller starts again.
 	WatchAlerts(ctx context.Context) iter.Seq2[[]OrgAlerts, error]
 }
 
@@ -259,6 +258,9 @@ type AlertFeed interface {
 type OrgAlerts struct {
 	Org    Org
 	Config AlertConfig
+	// Unreadable says that there is a config which cannot be read now: what was known of it
+	// counts on.
+	Unreadable bool
 }
 
 // AlertHost evaluates rules.

@@ -1,0 +1,256 @@
+package notify
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	netmail "net/mail"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/wneessen/go-mail"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+)
+
+// Mail is the SMTP server of the operator.
+type Mail struct {
+	Host        string
+	Port        int
+	ImplicitTLS bool   // from the first byte on (smtps)
+	Plain       bool   // without any TLS, for a relay on the same server
+	User        string // empty: the server wants no user
+	Password    hangar.Sensitive
+	From        string      // address of the sender
+	TLS         *tls.Config // nil: as the system trusts
+}
+
+// The ports of SMTP: submission and its form with TLS from the first byte on (RFC 8314).
+const (
+	portSubmission  = 587
+	portSubmissions = 465
+)
+
+// ParseMail reads a URL, smtp://user:password@host:port or smtps://…, and the address of the
+// sender. smtp insists on STARTTLS unless the URL ends with ?tls=off. Errors do not repeat the
+// URL.
+func ParseMail(text, from string) (*Mail, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
+		return nil, errors.New("must be a URL such as smtp://user:password@mail.example.com:587")
+	}
+	m := &Mail{Host: u.Hostname(), Port: portSubmission}
+	switch u.Scheme {
+	case "smtp":
+	case "smtps":
+		m.ImplicitTLS, m.Port = true, portSubmissions
+	default:
+		return nil, errors.New("must begin with smtp:// or smtps://")
+	}
+	if port := u.Port(); port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return nil, errors.New("has no port from 1 to 65535")
+		}
+		m.Port = int(n)
+	}
+	switch query := u.RawQuery; {
+	case query == "tls=off" && !m.ImplicitTLS:
+		m.Plain = true
+	case query != "":
+		return nil, errors.New("may have ?tls=off after smtp://, and no other parameter")
+	}
+	if u.User != nil {
+		password, _ := u.User.Password()
+		m.User, m.Password = u.User.Username(), hangar.NewSensitive(password)
+		if m.Plain {
+			return nil, errors.New("must not send a password without TLS")
+		}
+	}
+	address, err := netmail.ParseAddress(from)
+	if err != nil || address.Address != from {
+		return nil, errors.New("the address of the sender must be like alerts@example.com")
+	}
+	m.From = from
+	return m, nil
+}
+
+// mailer sends e-mails. Organizations share its connections fairly.
+type mailer struct {
+	mail  *Mail
+	slots *fairsem.Semaphore[hangar.OrgID]
+}
+
+const mailConnections = 4
+
+func newMailer(m *Mail) *mailer {
+	return &mailer{m, fairsem.New[hangar.OrgID](mailConnections)}
+}
+
+var (
+	errNoMail      = errors.New("this server sends no e-mail")
+	errMailServer  = errors.New("the mail server of the platform cannot be reached")
+	errMailRefused = errors.New("the mail server of the platform does not take the e-mail")
+	errMailLater   = errors.New("the mail server of the platform does not take the e-mail now")
+)
+
+// send sends a message. Its errors are for tenants; logCause gets the cause.
+func (s *mailer) send(ctx context.Context, org hangar.Org, to []string, m *message, external string, logCause func(error)) error {
+	if s.mail == nil {
+		return refusal{errNoMail}
+	}
+	msg, err := s.compose(org, to, m, external)
+	if err != nil {
+		logCause(err)
+		return refusal{errMailRefused}
+	}
+	release, err := s.slots.Acquire(ctx, org.ID)
+	if err != nil {
+		return errMailServer
+	}
+	defer release()
+	client, err := s.client(ctx)
+	if err == nil {
+		err = client.DialAndSendWithContext(ctx, msg)
+	}
+	if err == nil {
+		return nil
+	}
+	logCause(err)
+	if e, ok := errors.AsType[*mail.SendError](err); ok {
+		if e.IsTemp() {
+			return errMailLater
+		}
+		return refusal{errMailRefused}
+	}
+	return errMailServer
+}
+
+// client returns a client whose connection ends with ctx.
+func (s *mailer) client(ctx context.Context) (*mail.Client, error) {
+	config := s.mail.TLS.Clone()
+	if config == nil {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if config.ServerName == "" {
+		config.ServerName = s.mail.Host
+	}
+	options := []mail.Option{
+		mail.WithPort(s.mail.Port), mail.WithTimeout(sendTimeout), mail.WithTLSConfig(config), mail.WithoutNoop(),
+		mail.WithDialContextFunc(func(dialing context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(dialing, network, address)
+			if err != nil {
+				return nil, err
+			}
+			context.AfterFunc(ctx, func() { conn.Close() })
+			if s.mail.ImplicitTLS {
+				secure := tls.Client(conn, config)
+				if err := secure.HandshakeContext(dialing); err != nil {
+					conn.Close()
+					return nil, err
+				}
+				return secure, nil
+			}
+			return conn, nil
+		}),
+	}
+	switch {
+	case s.mail.ImplicitTLS:
+		options = append(options, mail.WithSSL())
+	case s.mail.Plain:
+		options = append(options, mail.WithTLSPolicy(mail.NoTLS))
+	default:
+		options = append(options, mail.WithTLSPolicy(mail.TLSMandatory))
+	}
+	if s.mail.User != "" {
+		kind := mail.SMTPAuthAutoDiscover
+		if s.mail.ImplicitTLS {
+			kind = mail.SMTPAuthPlainNoEnc // the library does not see that what was dialled is encrypted
+		}
+		options = append(options, mail.WithSMTPAuth(kind), mail.WithUsername(s.mail.User), mail.WithPassword(s.mail.Password.Reveal()))
+	}
+	return mail.NewClient(s.mail.Host, options...)
+}
+
+// The bounds of an e-mail.
+const (
+	maxSubject  = 200 // characters
+	maxMailed   = 50  // alerts
+	maxMailText = 500 // characters of a label or annotation
+)
+
+// compose writes an e-mail. What tenants have written is one line each, so that it neither ends
+// a header nor looks like a part of the text that is ours.
+func (s *mailer) compose(org hangar.Org, to []string, m *message, external string) (*mail.Msg, error) {
+	msg := mail.NewMsg()
+	if err := errors.Join(msg.From(s.mail.From), msg.To(to...)); err != nil {
+		return nil, err
+	}
+	_, domain, _ := strings.Cut(s.mail.From, "@")
+	msg.SetMessageIDWithValue(strings.ToLower(rand.Text()) + "@" + domain)
+	msg.SetDate()
+	msg.SetBulk()
+	msg.SetGenHeader("Auto-Submitted", "auto-generated")
+	msg.Subject(oneLine(m.subject(org), maxSubject))
+	msg.SetBodyString(mail.TypeTextPlain, m.text(org, external))
+	return msg, nil
+}
+
+func (m *message) subject(org hangar.Org) string {
+	name := m.labels[hangar.AlertNameLabel]
+	if name == "" {
+		name = matchers(m.labels)
+	}
+	if n := len(m.firing); n > 0 {
+		return fmt.Sprintf("[FIRING:%d] %s (%s)", n, name, org.Slug)
+	}
+	return fmt.Sprintf("[RESOLVED] %s (%s)", name, org.Slug)
+}
+
+func (m *message) text(org hangar.Org, external string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Alerts of the organization %s, group %s\n", org.Slug, oneLine(matchers(m.labels), maxMailText))
+	for i, a := range m.all {
+		if i == maxMailed {
+			fmt.Fprintf(&b, "\n%d more alerts are not shown.\n", len(m.all)-maxMailed)
+			break
+		}
+		fmt.Fprintf(&b, "\n%s %s\n", strings.ToUpper(string(a.State)), oneLine(a.Name, maxMailText))
+		fmt.Fprintf(&b, "  labels: %s\n", oneLine(matchers(a.Labels), maxMailText))
+		for _, name := range slices.Sorted(maps.Keys(a.Annotations)) {
+			fmt.Fprintf(&b, "  %s: %s\n", name, oneLine(a.Annotations[name], maxMailText))
+		}
+		fmt.Fprintf(&b, "  value: %s\n  since: %s\n", a.Value, a.FiredAt.UTC().Format(time.RFC3339))
+		if a.State == hangar.AlertResolved {
+			fmt.Fprintf(&b, "  until: %s\n", a.ResolvedAt.UTC().Format(time.RFC3339))
+		}
+	}
+	if external != "" {
+		fmt.Fprintf(&b, "\nSent by %s; see `hangar alerts list`.\n", external)
+	}
+	return b.String()
+}
+
+// oneLine replaces what could begin another line, and cuts a text.
+func oneLine(text string, most int) string {
+	n := 0
+	return strings.Map(func(r rune) rune {
+		n++
+		switch {
+		case n > most:
+			return -1
+		case unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r):
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+}
