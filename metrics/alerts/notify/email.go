@@ -151,11 +151,11 @@ func (s *mailer) client(ctx context.Context) (*mail.Client, error) {
 			if err != nil {
 				return nil, err
 			}
-			context.AfterFunc(ctx, func() { conn.Close() })
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
 			if s.mail.ImplicitTLS {
 				secure := tls.Client(conn, config)
 				if err := secure.HandshakeContext(dialing); err != nil {
-					conn.Close()
+					_ = conn.Close()
 					return nil, err
 				}
 				return secure, nil

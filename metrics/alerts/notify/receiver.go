@@ -128,7 +128,7 @@ func (r *receiver) put(a hangar.Alert, now time.Time) bool {
 	g := r.groups[key]
 	if g == nil {
 		sent, known := r.notices[key]
-		if a.State != hangar.AlertFiring && !(known && sent.fired(a)) {
+		if a.State != hangar.AlertFiring && (!known || !sent.fired(a)) {
 			return false // nobody knows that it has fired
 		}
 		delete(r.notices, key)

@@ -64,7 +64,7 @@ func (w *webhooks) send(ctx context.Context, to hangar.AlertWebhook, p Payload) 
 		return fmt.Errorf("the webhook %s", publicdial.Describe(err))
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // an answer that does not end is cut
-	resp.Body.Close()
+	_ = resp.Body.Close()
 	return verdict(resp.StatusCode)
 }
 

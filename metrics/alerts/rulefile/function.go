@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -146,10 +147,8 @@ func (e *execution) printf(format string, args ...any) (string, error) {
 	if len(format) > maxText || len(flags) > maxVerbs {
 		return "", errors.New("printf: the format is too long")
 	}
-	for _, f := range flags {
-		if toolong.MatchString(f) {
-			return "", errors.New("printf: a width or precision has at most two digits")
-		}
+	if slices.ContainsFunc(flags, toolong.MatchString) {
+		return "", errors.New("printf: a width or precision has at most two digits")
 	}
 	if err := sized(args); err != nil {
 		return "", err

@@ -342,7 +342,7 @@ func CheckExpr(expr string) error {
 		return nil
 	}
 	if _, err := metricsql.Parse(expr); err != nil {
-		return fmt.Errorf("is no expression: %.300s", err)
+		return fmt.Errorf("is no expression: %.300s", err.Error())
 	}
 	return nil
 }

@@ -2,7 +2,8 @@
 //
 // A Store is one file. It has values by kind, organization and key; what they mean is their
 // writer's matter. What Save has written when it returns survives the loss of power, all of it
-// or nothing. Several writers at once share one fsync.
+// or nothing. Writers that come while another one writes share the next transaction, and one
+// alone does not wait for company.
 //
 // What is in a Store is worth a repeated notification, not more. So a file that cannot be used
 // is put aside, and a new one is begun.
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -33,7 +35,68 @@ const (
 func kinds() []Kind { return []Kind{Alerts, Notices} }
 
 // Store is an open file. Its methods may be called from many goroutines.
-type Store struct{ db *bolt.DB }
+type Store struct {
+	db *bolt.DB
+
+	mu      sync.Mutex // guards what follows
+	writing bool       // a writer is in its transaction, and takes care of waiting
+	waiting []*change
+}
+
+// change is what one writer does. It gets one signal, when it is written or when the writer is
+// to write for all that wait.
+type change struct {
+	apply  func(tx *bolt.Tx) error
+	signal chan struct{} // has room for one
+	lead   bool
+	err    error
+}
+
+// write runs apply in a transaction, with those of others.
+func (s *Store) write(apply func(tx *bolt.Tx) error) error {
+	own := &change{apply: apply, signal: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, own)
+	busy := s.writing
+	s.writing = true
+	s.mu.Unlock()
+	if busy {
+		if <-own.signal; !own.lead {
+			return own.err
+		}
+	}
+	s.mu.Lock()
+	batch := s.waiting
+	s.waiting = nil
+	s.mu.Unlock()
+	s.commit(batch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writing = len(s.waiting) > 0
+	if s.writing {
+		s.waiting[0].lead = true
+		s.waiting[0].signal <- struct{}{}
+	}
+	return own.err
+}
+
+// commit writes changes in one transaction, which fails for all of them or none.
+func (s *Store) commit(batch []*change) {
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for _, c := range batch {
+			if err := c.apply(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, c := range batch {
+		c.err = err
+		if !c.lead {
+			c.signal <- struct{}{}
+		}
+	}
+}
 
 // lockTimeout is how long Open waits for another process to let go.
 const lockTimeout = 2 * time.Second
@@ -80,7 +143,7 @@ func open(path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
-	return &Store{db}, nil
+	return &Store{db: db}, nil
 }
 
 // Close closes the file, after the calls that run.
@@ -107,7 +170,7 @@ func (s *Store) Save(kind Kind, org hangar.OrgID, values map[string][]byte) erro
 	if len(values) == 0 {
 		return nil
 	}
-	return s.db.Batch(func(tx *bolt.Tx) error {
+	return s.write(func(tx *bolt.Tx) error {
 		b, err := tx.Bucket([]byte(kind)).CreateBucketIfNotExists([]byte(org))
 		if err != nil {
 			return err
@@ -128,7 +191,7 @@ func (s *Store) Save(kind Kind, org hangar.OrgID, values map[string][]byte) erro
 
 // Forget removes all that an organization has.
 func (s *Store) Forget(org hangar.OrgID) error {
-	return s.db.Batch(func(tx *bolt.Tx) error {
+	return s.write(func(tx *bolt.Tx) error {
 		for _, k := range kinds() {
 			err := tx.Bucket([]byte(k)).DeleteBucket([]byte(org))
 			if err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
@@ -159,4 +222,12 @@ func (s *Store) Orgs() ([]hangar.OrgID, error) {
 		list = append(list, org)
 	}
 	return list, err
+}
+
+// LoadNotices is Load of Notices.
+func (s *Store) LoadNotices(org hangar.OrgID) (map[string][]byte, error) { return s.Load(Notices, org) }
+
+// SaveNotices is Save of Notices.
+func (s *Store) SaveNotices(org hangar.OrgID, values map[string][]byte) error {
+	return s.Save(Notices, org, values)
 }

@@ -117,15 +117,24 @@ func TestConcurrentWriters(t *testing.T) {
 	for i := range 20 {
 		wg.Go(func() {
 			org := hangar.OrgID(fmt.Sprint(i % 4))
-			if err := s.Save(states.Alerts, org, map[string][]byte{fmt.Sprint(i): []byte("x")}); err != nil {
-				t.Error(err)
+			for j := range 5 {
+				if err := s.Save(states.Alerts, org, map[string][]byte{fmt.Sprint(i, j): []byte("x")}); err != nil {
+					t.Error(err)
+				}
+				if got := load(t, s, states.Alerts, org)[fmt.Sprint(i, j)]; got != "x" {
+					t.Errorf("a value that was saved is %q", got)
+				}
 			}
 		})
 	}
 	wg.Wait()
 	for _, org := range []hangar.OrgID{"0", "1", "2", "3"} {
-		if got := load(t, s, states.Alerts, org); len(got) != 5 {
-			t.Errorf("%s has %v", org, got)
+		if got := load(t, s, states.Alerts, org); len(got) != 25 {
+			t.Errorf("%s has %d values", org, len(got))
 		}
+	}
+	s.Close()
+	if err := s.Save(states.Alerts, "0", map[string][]byte{"x": nil}); err == nil {
+		t.Error("saved after Close")
 	}
 }

@@ -1,0 +1,206 @@
+// Package alerts evaluates the rules of organizations and keeps the states of their alerts.
+//
+// An Evaluator follows the configs of a hangar.AlertFeed. Each group of rules is evaluated at
+// its interval, at an offset that follows from its name, so that not all come at once. Queries
+// go through a fixed number of slots that organizations share fairly (internal/fairsem): one
+// whose rules are slow, or many, delays nobody but itself. What fires and what is resolved is
+// told to a Notifier after it was written down.
+//
+// States are pending, firing and resolved, as hangar.AlertState says. A query that fails, or
+// yields too much, leaves them as they are, and is told in the health of the rule. They survive
+// restarts and kill -9: a pending alert keeps since when it holds, and a firing one goes on. If
+// the config changes, rules of the same group, name and labels keep theirs, and what fires of
+// rules that are gone is resolved.
+//
+// Rules, templates (metrics/alerts/rulefile) and the labels of series come from tenants: all that
+// is kept of them is bounded per organization, and so is the work of templates.
+package alerts
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/alerts/rulefile"
+	"github.com/hangar-platform/hangar/metrics/alerts/states"
+)
+
+// The defaults of Options.
+const (
+	DefaultWorkers      = 8
+	DefaultQueryTimeout = 10 * time.Second
+)
+
+// Query evaluates an expression of a tenant at a time, and ends with ctx. The message of a
+// hangar.Error is shown to the tenant, the text of another error is not.
+type Query func(ctx context.Context, tenant metrics.Tenant, expr string, at time.Time) ([]metrics.Sample, error)
+
+// Notifier is told what fires; metrics/alerts/notify has the one for receivers. Its methods do
+// not wait for receivers.
+type Notifier interface {
+	// Run notifies until ctx ends.
+	Run(ctx context.Context) error
+	// Configure sets the receivers of an organization.
+	Configure(org hangar.Org, config hangar.AlertConfig)
+	// Update tells alerts that have begun to fire, have changed, or are resolved.
+	Update(org hangar.OrgID, alerts []hangar.Alert)
+	// Remove forgets an organization.
+	Remove(org hangar.OrgID)
+	// Status is about the receivers of an organization.
+	Status(org hangar.OrgID) []hangar.AlertReceiverStatus
+}
+
+// Options of an Evaluator.
+type Options struct {
+	Configs  hangar.AlertFeed
+	Query    Query
+	States   *states.Store // stays open until Run has returned
+	Notifier Notifier
+	// ExternalURL is what templates see as $externalURL.
+	ExternalURL string
+	// Workers is how many queries run at once; 0: DefaultWorkers. One organization never has
+	// all of them.
+	Workers      int
+	QueryTimeout time.Duration // of one expression; 0: DefaultQueryTimeout
+	Log          *slog.Logger
+	Now          func() time.Time // nil: time.Now
+}
+
+// Evaluator evaluates rules. Its methods may be called from many goroutines.
+type Evaluator struct {
+	o     Options
+	slots *fairsem.Semaphore[hangar.OrgID]
+
+	mu      sync.Mutex // guards what follows
+	orgs    map[hangar.OrgID]*tenant
+	testing map[hangar.OrgID]bool // of which a test runs
+}
+
+var _ hangar.AlertHost = (*Evaluator)(nil)
+
+// New returns an Evaluator, which begins with Run.
+func New(o Options) *Evaluator {
+	if o.Workers == 0 {
+		o.Workers = DefaultWorkers
+	}
+	if o.QueryTimeout == 0 {
+		o.QueryTimeout = DefaultQueryTimeout
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Evaluator{
+		o: o, slots: fairsem.New[hangar.OrgID](o.Workers),
+		orgs: map[hangar.OrgID]*tenant{}, testing: map[hangar.OrgID]bool{},
+	}
+}
+
+// feedPause is how long the feed is left alone after an error.
+const feedPause = time.Second
+
+// Run evaluates and notifies until ctx ends.
+func (e *Evaluator) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { _ = e.o.Notifier.Run(ctx) }) // it ends with ctx only
+	for first := true; ctx.Err() == nil; {
+		for set, err := range e.o.Configs.WatchAlerts(ctx) {
+			if err != nil {
+				e.o.Log.Warn("configs of alerts cannot be read", keyError, err)
+				break
+			}
+			e.apply(ctx, set, &running)
+			if first {
+				e.sweep(set)
+				first = false
+			}
+		}
+		_ = pause.For(ctx, feedPause) // the loop looks at ctx
+	}
+	running.Wait()
+	return nil
+}
+
+// apply takes over the configs of all organizations.
+func (e *Evaluator) apply(ctx context.Context, set []hangar.OrgAlerts, running *sync.WaitGroup) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	there := map[hangar.OrgID]bool{}
+	for _, one := range set {
+		there[one.Org.ID] = true
+		t := e.orgs[one.Org.ID]
+		if one.Unreadable {
+			continue
+		}
+		if t == nil || t.removed() {
+			t = newTenant(e, one.Org, t)
+			own, stop := context.WithCancel(ctx)
+			t.stop = stop
+			e.orgs[one.Org.ID] = t
+			running.Go(func() { t.run(own) })
+		}
+		t.set(one)
+	}
+	for id, t := range e.orgs {
+		if !there[id] {
+			t.remove()
+		}
+	}
+}
+
+// ended takes out a tenant whose goroutine ends.
+func (e *Evaluator) ended(t *tenant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.orgs[t.id] == t {
+		delete(e.orgs, t.id)
+	}
+}
+
+// sweep forgets the states of organizations that were removed while no Evaluator ran.
+func (e *Evaluator) sweep(set []hangar.OrgAlerts) {
+	kept, err := e.o.States.Orgs()
+	there := map[hangar.OrgID]bool{}
+	for _, one := range set {
+		there[one.Org.ID] = true
+	}
+	for _, org := range kept {
+		if err == nil && !there[org] {
+			err = e.o.States.Forget(org)
+		}
+	}
+	if err != nil {
+		e.o.Log.Warn("states of alerts of removed organizations are kept", keyError, err)
+	}
+}
+
+// CheckAlertRules implements hangar.AlertHost.
+func (e *Evaluator) CheckAlertRules(rules string) error {
+	_, err := rulefile.Parse(rules)
+	return err
+}
+
+// AlertReport implements hangar.AlertHost.
+func (e *Evaluator) AlertReport(org hangar.OrgID) hangar.AlertReport {
+	e.mu.Lock()
+	t := e.orgs[org]
+	e.mu.Unlock()
+	report := hangar.AlertReport{Groups: []hangar.AlertGroup{}, Alerts: []hangar.Alert{}}
+	if t != nil && !t.removed() {
+		t.report(&report)
+	}
+	report.Receivers = e.o.Notifier.Status(org)
+	sortAlerts(report.Alerts)
+	return report
+}
+
+// Keys of log records.
+const (
+	keyOrg   = "org"
+	keyGroup = "group"
+	keyError = "err"
+)
