@@ -227,8 +227,8 @@ type AlertReport struct {
 // AlertService keeps what organizations are alerted of. An organization in which the caller is
 // allowed nothing is CodeNotFound with ReasonOrgNotFound, like one that does not exist.
 type AlertService interface {
-	// AlertConfig needs ActionRead. It shows no secrets. It answers CodeNotFound with
-	// ReasonAlertsNotFound if there is no config.
+	// AlertConfig needs ActionWrite, because URLs of webhooks may hold credentials. It shows no
+	// secrets. It answers CodeNotFound with ReasonAlertsNotFound if there is no config.
 	AlertConfig(ctx context.Context, slug OrgSlug) (AlertConfig, error)
 	// SetAlerts makes or replaces the config, which needs ActionWrite and ActionMetrics. Alerts
 	// of rules that stay keep their state: those of the same group, name and labels. It answers
@@ -266,7 +266,7 @@ type OrgAlerts struct {
 // AlertHost evaluates rules.
 type AlertHost interface {
 	// CheckAlertRules answers CodeInvalid, with the group, rule and field that is wrong.
-	CheckAlertRules(rules string) error
+	CheckAlertRules(ctx context.Context, org Org, rules string) error
 	// AlertReport is about the config that was last taken from an AlertFeed.
 	AlertReport(org OrgID) AlertReport
 	// TestAlertRules is AlertService.TestAlerts.

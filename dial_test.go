@@ -33,6 +33,8 @@ var dialers = map[string]string{
 	"control/hostnames/hostnames.go":    "asks the operator's name server about a hostname; nothing connects to what it answers",
 	"daemon/metrics.go":                 "connects to the cluster of VictoriaMetrics that the operator names",
 	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
+	"metrics/alerts/notify/webhook.go":  "connects by the guarded dialer that it is given, and by nothing without one",
+	"metrics/alerts/notify/email.go":    "the operator names the mail server",
 }
 
 // connecting is what connects, or is the default of what does, by package and name.

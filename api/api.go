@@ -29,7 +29,7 @@ const (
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName,
-// Metrics, MetricsScopes, Series, RateLimits and AppURL.
+// Metrics, MetricsScopes, Series, Alerts, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -53,6 +53,8 @@ type Config struct {
 	// MetricsScopes and Series answer queries of series. Nil: there are no such routes.
 	MetricsScopes hangar.MetricsService
 	Series        hangar.SeriesQuerier
+	// Alerts keeps rules. Nil: there are no such routes.
+	Alerts hangar.AlertService
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -152,6 +154,7 @@ func (s *server) routes() {
 	s.platformRoutes()
 	s.metricsRoutes()
 	s.seriesRoutes()
+	s.alertRoutes()
 	if s.Registry != nil {
 		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
 	}

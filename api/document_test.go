@@ -235,6 +235,8 @@ var samples = map[reflect.Type]any{
 	reflect.TypeFor[hangar.LogProvider]():   hangar.LogApp,
 	reflect.TypeFor[hangar.AppStatus]():     hangar.AppDeployed,
 	reflect.TypeFor[hangar.FSType]():        hangar.FSExt4,
+	reflect.TypeFor[hangar.AlertState]():    hangar.AlertFiring,
+	reflect.TypeFor[hangar.AlertHealth]():   hangar.AlertHealthOK,
 }
 
 // TestCheckIsStrict: what is checked is checked strictly.

@@ -64,6 +64,7 @@ var tags = []openapi.Tag{
 	{Name: "Keys", Description: "Key material of an App that the platform keeps, works with and shows to nobody, Machines of the App included."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Metrics", Description: "Series of Apps and Machines, and what they expose themselves, in the HTTP API of Prometheus and the language MetricsQL."},
+	{Name: "Alerts", Description: "Rules that watch the metrics of an organization, and receivers that are notified."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},

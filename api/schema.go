@@ -25,6 +25,7 @@ func newSchemas() *openapi.Schemas {
 	s.Name(reflect.TypeFor[snapshotAnswer](), "SnapshotBegun")
 
 	describeProperties(s)
+	describeAlerts(s)
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})

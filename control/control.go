@@ -31,6 +31,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/addresses"
+	"github.com/hangar-platform/hangar/control/alerts"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
@@ -117,6 +118,7 @@ type Control struct {
 	encryption   *vault.Encryption
 	identity     *Identity
 	metrics      *Metrics
+	alerts       func(hangar.AlertHost) *alerts.Alerts
 }
 
 // New returns a Control that has read nothing yet.
@@ -171,6 +173,9 @@ func New(cfg Config) *Control {
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
 		repositories: &Repositories{dir},
 		metrics:      &Metrics{dir},
+		alerts: func(host hangar.AlertHost) *alerts.Alerts {
+			return alerts.New(cfg.Store, dir, sealed, host, cfg.Now)
+		},
 	}
 }
 
@@ -245,6 +250,9 @@ func (c *Control) Identity() *Identity { return c.identity }
 
 // Metrics returns the service of whose series a caller may query.
 func (c *Control) Metrics() *Metrics { return c.metrics }
+
+// Alerts returns the service of alerts, which host evaluates.
+func (c *Control) Alerts(host hangar.AlertHost) *alerts.Alerts { return c.alerts(host) }
 
 // Issuer returns what those who verify identity tokens ask. Unlike the services it
 // requires no principal.

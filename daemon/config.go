@@ -135,6 +135,9 @@ type Config struct {
 	MetricsRetention time.Duration `json:"metrics_retention,omitempty"`
 	MetricsOriginal  bool          `json:"metrics_original_names,omitempty"` // every series also under its name of the public platform
 
+	SMTP     string `json:"smtp,omitempty"`      // the server that sends e-mail for alerts, see notify.ParseMail; empty: none is sent
+	SMTPFrom string `json:"smtp_from,omitempty"` // the address that e-mail comes from
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 

@@ -91,7 +91,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}
 	if measured != nil {
-		config.MetricsScopes, config.Series = decide.Metrics(), measured.queries
+		config.MetricsScopes, config.Series, config.Alerts = decide.Metrics(), measured.queries, decide.Alerts(measured.alerts)
 	}
 	return api.New(config), nil
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"sync"
 
@@ -14,11 +15,17 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	controlalerts "github.com/hangar-platform/hangar/control/alerts"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/alerts"
+	"github.com/hangar-platform/hangar/metrics/alerts/notify"
+	"github.com/hangar-platform/hangar/metrics/alerts/states"
 	"github.com/hangar-platform/hangar/metrics/builtin"
 	"github.com/hangar-platform/hangar/metrics/gateway"
 	"github.com/hangar-platform/hangar/metrics/program"
@@ -33,6 +40,7 @@ type series struct {
 	sampler *builtin.Sampler
 	scraper *scrape.Scraper // nil: Machines have no network
 	queries *queries
+	alerts  *alerts.Evaluator
 }
 
 // openSeries opens the series of organizations; nil: there are none. The store starts when
@@ -70,6 +78,9 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	if err := d.counts.Register(writer); err != nil {
 		return nil, err
 	}
+	if all.alerts, err = d.openAlerts(c, all.queries); err != nil {
+		return nil, err
+	}
 	if s.network == nil {
 		return all, nil
 	}
@@ -82,6 +93,30 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 		Writer: writer, Tell: m.agent.LogMetrics,
 	})
 	return all, d.counts.Register(all.scraper)
+}
+
+// openAlerts opens what evaluates the rules of organizations.
+func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, error) {
+	pools, err := d.cfg.addressPools()
+	if err != nil {
+		return nil, err
+	}
+	mail, err := d.cfg.mail()
+	if err != nil {
+		return nil, err
+	}
+	kept, err := states.Open(filepath.Join(metricsDir(d.cfg), "alerts.db"), d.log)
+	if err != nil {
+		return nil, fmt.Errorf("open the states of alerts: %w", err)
+	}
+	d.opened.add(kept.Close)
+	dialer := publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }})
+	external := "https://" + string(hangar.PlatformAPI.Hostname(hangar.Hostname(d.cfg.Domain)))
+	return alerts.New(alerts.Options{
+		Configs: controlalerts.NewFeed(c.mirror, vault.New(c.mirror, c.keys, d.log), d.log), Query: alerts.QueryBy(asked), States: kept,
+		Notifier:    notify.New(notify.Options{Ledger: kept, Dial: dialer.DialContext, Mail: mail, ExternalURL: external, Log: d.log}),
+		ExternalURL: external, Log: d.log,
+	}), nil
 }
 
 // openMetricsStore opens the store of series: a child of this process, or a cluster.
@@ -125,6 +160,7 @@ func (s *series) run(ctx context.Context) error {
 	writing.Go(func() error { s.writer.Run(sending); return nil })
 	var measuring errgroup.Group
 	measuring.Go(func() error { return s.sampler.Run(ctx) })
+	measuring.Go(func() error { return s.alerts.Run(ctx) })
 	if s.scraper != nil {
 		measuring.Go(func() error { s.scraper.Run(ctx); return nil })
 	}

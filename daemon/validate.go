@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/internal/publicdial"
+	"github.com/hangar-platform/hangar/metrics/alerts/notify"
 )
 
 var (
@@ -105,10 +106,28 @@ func (c *Config) Validate() error {
 // maxOIDCPeriod is for as good as ever.
 const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
 
+// mail is how e-mail is sent; nil: it is not.
+func (c *Config) mail() (*notify.Mail, error) {
+	if c.SMTP == "" {
+		if c.SMTPFrom != "" {
+			return nil, errors.New("--smtp-from goes with --smtp")
+		}
+		return nil, nil //nolint:nilnil // there is none
+	}
+	server, err := notify.ParseMail(c.SMTP, c.SMTPFrom)
+	if err != nil {
+		return nil, fmt.Errorf("--smtp: %w", err)
+	}
+	return server, nil
+}
+
 // validateMetrics checks where the series of organizations are kept, and for how long.
 func (c *Config) validateMetrics() error {
 	if c.MetricsRetention != 0 && c.MetricsRetention < 24*time.Hour {
 		return fmt.Errorf("--metrics-retention %s: must be at least 24h", c.MetricsRetention)
+	}
+	if _, err := c.mail(); err != nil {
+		return err
 	}
 	if c.MetricsURL == "" || c.MetricsURL == metricsOff {
 		if c.MetricsWriteURL != "" {

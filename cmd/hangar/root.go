@@ -63,7 +63,7 @@ func newRootCommand(c *cli) *cobra.Command {
 	)
 	for _, cmd := range []*cobra.Command{
 		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newServicesCommand(c), newIPsCommand(c), newSecretsCommand(c), newSecretKeysCommand(c), newImageCommand(c),
-		newRegistryCommand(c), newLogsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
+		newRegistryCommand(c), newLogsCommand(c), newAlertsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
 		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c), newCertsCommand(c),
 		newLoginCommand(c), newLogoutCommand(c), newContextCommand(c),
 	} {

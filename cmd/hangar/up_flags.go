@@ -40,6 +40,8 @@ func daemonFlags(cmd *cobra.Command, c *daemon.Config) {
 	imageFlags(flags, c)
 	flags.StringVar(&c.MetricsURL, "metrics-url", c.MetricsURL, "vmselect of a VictoriaMetrics cluster that keeps the metrics of organizations; off measures nothing (default: a store of this server's own)")
 	flags.StringVar(&c.MetricsWriteURL, "metrics-write-url", c.MetricsWriteURL, "vminsert of that cluster (default --metrics-url)")
+	flags.StringVar(&c.SMTP, "smtp", c.SMTP, "server that sends e-mail for alerts, like smtp://USER:PASSWORD@HOST:587 or smtps://HOST (default: none)")
+	flags.StringVar(&c.SMTPFrom, "smtp-from", c.SMTPFrom, "address that e-mail comes from")
 	flags.DurationVar(&c.MetricsRetention, "metrics-retention", c.MetricsRetention, "how long this server keeps metrics")
 	flags.BoolVar(&c.MetricsOriginal, "metrics-original-names", c.MetricsOriginal, "keep every metric of the platform also under its name at the public platform, for dashboards made for that")
 	flags.StringVar(&c.Engine, "engine", c.Engine, "sandbox binary to use instead of the one built in")

@@ -23,6 +23,7 @@ const (
 	HostnamesPrefix    = "/hostnames/"      // <hostname, its labels from the right: com.example.www>
 	CertificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
 	ArchivePrefix      = "/archive/"        // what the archive of snapshots needs
+	AlertsPrefix       = "/alerts/"         // <id of the org>
 	SealKey            = "/seal"            // says which keys encrypt what is encrypted
 	UsagePrefix        = "/usage/"          // <id of the organization>, what it uses of its quotas
 	VolumeClaimsPrefix = "/volume-claims/"  // <id of the volume>, what it counts against quotas
@@ -36,6 +37,9 @@ const (
 
 // OrgKey is the key of an organization.
 func OrgKey(org hangar.OrgSlug) string { return OrgsPrefix + string(org) }
+
+// AlertsKey is the key of what an organization is alerted of.
+func AlertsKey(org hangar.OrgID) string { return AlertsPrefix + string(org) }
 
 // NetworkKey is the key of a network of an organization; without a name, the prefix of all.
 func NetworkKey(org hangar.OrgID, name string) string {

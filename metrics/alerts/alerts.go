@@ -178,10 +178,28 @@ func (e *Evaluator) sweep(set []hangar.OrgAlerts) {
 	}
 }
 
-// CheckAlertRules implements hangar.AlertHost.
-func (e *Evaluator) CheckAlertRules(rules string) error {
-	_, err := rulefile.Parse(rules)
-	return err
+// CheckAlertRules implements hangar.AlertHost. What is no expression, the store knows, which is
+// asked; while it is away, and beyond a time, expressions pass.
+func (e *Evaluator) CheckAlertRules(ctx context.Context, org hangar.Org, rules string) error {
+	file, err := rulefile.Parse(rules)
+	if err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	at := e.o.Now()
+	for _, g := range file.Groups {
+		for i := range g.Rules {
+			_, err := e.ask(limit, org, g.Rules[i].Expr, at)
+			switch {
+			case hangar.CodeOf(err) == hangar.CodeInvalid:
+				return invalidf("group %q, rule %d (%s), field expr: %s", g.Name, i+1, g.Rules[i].Alert, messageOf(err))
+			case err != nil:
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
 }
 
 // AlertReport implements hangar.AlertHost.

@@ -142,8 +142,17 @@ func (g *group) report(to *hangar.AlertReport) {
 	to.Groups = append(to.Groups, health)
 }
 
-// find returns the alerts of a rule, without states. It waits for a slot.
+// find returns the alerts of a rule, without states.
 func (e *Evaluator) find(ctx context.Context, org hangar.Org, r *rulefile.Rule, g rulefile.Group, at time.Time, budget rulefile.Budget) ([]hangar.Alert, error) {
+	samples, err := e.ask(ctx, org, r.Expr, at)
+	if err != nil {
+		return nil, err
+	}
+	return alertsOf(samples, r, g, e.o.ExternalURL, budget)
+}
+
+// ask evaluates an expression. It waits for a slot.
+func (e *Evaluator) ask(ctx context.Context, org hangar.Org, expr string, at time.Time) ([]metrics.Sample, error) {
 	release, err := e.slots.Acquire(ctx, org.ID)
 	if err != nil {
 		return nil, err
@@ -151,14 +160,11 @@ func (e *Evaluator) find(ctx context.Context, org hangar.Org, r *rulefile.Rule, 
 	defer release()
 	limit, cancel := context.WithTimeoutCause(ctx, e.o.QueryTimeout, errSlow)
 	defer cancel()
-	samples, err := e.o.Query(limit, metricsTenant(org), r.Expr, at)
+	samples, err := e.o.Query(limit, metricsTenant(org), expr, at)
 	if err != nil && limit.Err() != nil && ctx.Err() == nil {
-		return nil, errSlow
+		err = errSlow
 	}
-	if err != nil {
-		return nil, err
-	}
-	return alertsOf(samples, r, g, e.o.ExternalURL, budget)
+	return samples, err
 }
 
 var errSlow = &hangar.Error{Code: hangar.CodeTimeout, Message: "the query takes too long"}

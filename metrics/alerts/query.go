@@ -37,12 +37,27 @@ func QueryBy(q hangar.SeriesQuerier) Query {
 		}
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		answer := &answer{header: http.Header{}, status: http.StatusOK}
-		q.QuerySeries(answer, req, hangar.MetricsScope{Org: tenant.Org, Number: uint64(tenant.Number)}, queryPath)
+		whole := answer.by(q, req, hangar.MetricsScope{Org: tenant.Org, Number: uint64(tenant.Number)})
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if !whole {
+			return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the answer to the query was cut short"}
+		}
 		return answer.samples(at)
 	}
+}
+
+// by has a request answered, and reports whether that was done as a whole: a handler says that it
+// was not by panicking, as net/http has it.
+func (a *answer) by(q hangar.SeriesQuerier, r *http.Request, scope hangar.MetricsScope) (whole bool) {
+	defer func() {
+		if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // the very value
+			panic(v)
+		}
+	}()
+	q.QuerySeries(a, r, scope, queryPath)
+	return true
 }
 
 // answer is an http.ResponseWriter that keeps a bounded body.
@@ -82,8 +97,10 @@ func (a *answer) samples(at time.Time) ([]metrics.Sample, error) {
 	}
 	err := json.Unmarshal(a.body.Bytes(), &body)
 	switch {
-	case a.status != http.StatusOK && err == nil && body.Error != "":
+	case a.status == http.StatusBadRequest && err == nil && body.Error != "":
 		return nil, invalidf("%.300s", body.Error)
+	case a.status != http.StatusOK && err == nil && body.Error != "":
+		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("%.300s", body.Error)}
 	case a.status != http.StatusOK:
 		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("the query is answered with status %d", a.status)}
 	case err != nil:

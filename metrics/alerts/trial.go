@@ -13,6 +13,9 @@ import (
 // testTimeout bounds a test of a rule file as a whole.
 const testTimeout = 25 * time.Second
 
+// checkTimeout bounds the check of expressions before rules are kept.
+const checkTimeout = 10 * time.Second
+
 // TestAlertRules implements hangar.AlertHost.
 func (e *Evaluator) TestAlertRules(ctx context.Context, org hangar.Org, rules string) (hangar.AlertReport, error) {
 	report := hangar.AlertReport{Groups: []hangar.AlertGroup{}, Alerts: []hangar.Alert{}, Receivers: []hangar.AlertReceiverStatus{}}

@@ -28,6 +28,9 @@ const (
 )
 
 func newWebhooks(dial func(ctx context.Context, network, address string) (net.Conn, error)) *webhooks {
+	if dial == nil { // which http.Transport would take for leave to call every address
+		dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoDialer }
+	}
 	return &webhooks{&http.Client{
 		Transport: &http.Transport{
 			DialContext: dial, DisableKeepAlives: true, DisableCompression: true,
@@ -38,6 +41,8 @@ func newWebhooks(dial func(ctx context.Context, network, address string) (net.Co
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
+
+var errNoDialer = errors.New("there is no dialer for webhooks")
 
 // Signature is the value of hangar.AlertSignatureHeader for a body.
 func Signature(secret string, body []byte) string {

@@ -192,6 +192,9 @@ func TestWebhookSend(t *testing.T) {
 	none := newWebhooks(func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("dial tcp 10.1.2.3:80: no")
 	})
+	if err := send(newWebhooks(nil), server.URL+"/good"); err == nil {
+		t.Error("a webhook is called without a dialer")
+	}
 	if err := send(none, "http://x"); err == nil || strings.Contains(err.Error(), "10.1.2.3") {
 		t.Errorf("a dialer's error: %v", err)
 	}

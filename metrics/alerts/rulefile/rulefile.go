@@ -21,7 +21,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/VictoriaMetrics/metricsql"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
@@ -270,7 +269,7 @@ func parseRule(n *yaml.Node, at place, groupLabels []Template) (Rule, error) {
 	case r.Expr == "":
 		return r, at.errorf("field expr: is required")
 	}
-	if err := CheckExpr(r.Expr); err != nil {
+	if err := checkExpr(r.Expr); err != nil {
 		return r, exprAt.errorf("%s", err)
 	}
 	for _, l := range groupLabels {
@@ -328,21 +327,13 @@ func templates(n *yaml.Node, at place, labels bool) ([]Template, error) {
 	return list, err
 }
 
-// CheckExpr returns an error for what is no expression in MetricsQL, if that can be found out
-// cheaply. Those with WITH templates are not looked at: expanding them can take exponential
-// time, which is for the store to bound.
-func CheckExpr(expr string) error {
+// checkExpr bounds an expression. Whether it is one, the store says that evaluates it.
+func checkExpr(expr string) error {
 	if n := len(expr); n > hangar.MaxAlertExprBytes {
 		return fmt.Errorf("has %d bytes, more than the %d that are allowed", n, hangar.MaxAlertExprBytes)
 	}
 	if depth(expr) > maxDepth {
 		return fmt.Errorf("has more than %d brackets within each other", maxDepth)
-	}
-	if strings.Contains(strings.ToLower(expr), "with") {
-		return nil
-	}
-	if _, err := metricsql.Parse(expr); err != nil {
-		return fmt.Errorf("is no expression: %.300s", err.Error())
 	}
 	return nil
 }

@@ -89,7 +89,6 @@ func TestParseErrors(t *testing.T) {
 		"groups:\n- name: g\n  rules:\n  - record: a:b\n    expr: up":              `group "g", rule 1 (a:b), field record, line 4: recording rules are not evaluated here`,
 		"groups:\n- name: g\n  rules:\n  - expr: up":                               `group "g", rule 1, line 4: field alert: is required`,
 		"groups:\n- name: g\n  rules:\n  - alert: A":                               `group "g", rule 1 (A), line 4: field expr: is required`,
-		"groups:\n- name: g\n  rules:\n  - alert: A\n    expr: up >":               `group "g", rule 1 (A), field expr, line 5: is no expression`,
 		"groups:\n- name: g\n  rules:\n  - alert: A\n    expr: " + deep:            `field expr, line 5: has more than 100 brackets within each other`,
 		"groups:\n- name: g\n  rules:\n  - &a\n    alert: A\n    expr: up\n  - *a": `group "g", rule 2, line 7: must have fields with values`,
 		"groups:\n- name: &n g\n  rules:\n  - alert: *n\n    expr: up":             `group "g", rule 1, field alert, line 4: aliases of YAML are not read`,

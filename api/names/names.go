@@ -1,4 +1,6 @@
-package api
+// Package names serves the platform at names of its own: the handler of the API, which is behind
+// some of them in part.
+package names
 
 import (
 	"context"
@@ -15,9 +17,9 @@ import (
 // before its context does: enough for all but streams and waits, which never end by themselves.
 const platformGrace = time.Second
 
-// PlatformHandlers are what an edge serves at names of the platform itself, all by the handler
+// Handlers are what an edge serves at names of the platform itself, all by the handler
 // of the API, which is behind other names in part. What they serve ends soon after ctx.
-func PlatformHandlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
+func Handlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
 	handlers := map[hangar.Hostname]http.Handler{}
 	for _, row := range []struct {
 		name    hangar.PlatformName

@@ -1,4 +1,4 @@
-package api
+package names
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPlatformHandlers: each name serves its part, and nothing else.
-func TestPlatformHandlers(t *testing.T) {
+// TestHandlers: each name serves its part, and nothing else.
+func TestHandlers(t *testing.T) {
 	t.Parallel()
 	var path, token string
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -20,7 +20,7 @@ func TestPlatformHandlers(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "ok")
 	})
-	handlers := PlatformHandlers(t.Context(), "example.com", api)
+	handlers := Handlers(t.Context(), "example.com", api)
 	if len(handlers) != 4 {
 		t.Errorf("there are %d names", len(handlers))
 	}

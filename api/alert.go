@@ -1,0 +1,156 @@
+package api
+
+import (
+	"net/http"
+	"reflect"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/openapi"
+)
+
+// describeAlerts knows the types of alerts.
+func describeAlerts(s *openapi.Schemas) {
+	know[hangar.AlertValue](s, openapi.Schema{Type: []string{"string"}, Description: "A number as a text, as in Prometheus.", Examples: []any{"0.05"}})
+	enum(s, hangar.AlertPending, hangar.AlertFiring, hangar.AlertResolved)
+	enum(s, hangar.AlertHealthUnknown, hangar.AlertHealthOK, hangar.AlertHealthError)
+	s.Name(reflect.TypeFor[hangar.AlertReceiverStatus](), "AlertReceiverStatus")
+	tell[hangar.AlertConfig](s, texts{
+		"rules":      "A rule file, YAML as Prometheus and vmalert read it, without recording rules.",
+		"receivers":  "Each gets the alerts that it matches.",
+		"updated_at": "When it was set. Ignored when it is sent.",
+	})
+	tell[hangar.AlertReceiver](s, texts{
+		"name":          "Unique in the organization.",
+		"match":         "Labels with the values that an alert must have; empty: every alert is sent.",
+		"send_resolved": "Whether the end of an alert is sent, too: yes, unless it is false.",
+		"webhook":       "Either this or `email`.",
+	})
+	tell[hangar.AlertWebhook](s, texts{
+		"url":    "Gets POST requests with the JSON of Alertmanager's webhooks, version 4.",
+		"secret": "16 to 256 bytes, the key of the header " + hangar.AlertSignatureHeader + ". Never shown. When it is left out, the one of the receiver of this name and URL stays.",
+	})
+	tell[hangar.AlertGrouping](s, texts{
+		"group_by":        "The labels whose values alerts of one notification share; `...` alone stands for all. `alertname` when it is left out.",
+		"group_wait":      "How long the first notification of a group waits for further alerts: 30s when it is left out.",
+		"group_interval":  "The least time between two notifications of a group that changes: 5m when it is left out.",
+		"repeat_interval": "After which a group that still fires is sent again: 4h when it is left out.",
+	})
+	tell[hangar.AlertGroup](s, texts{
+		"took":   "How long the last evaluation took.",
+		"missed": "Evaluations that were left out because one took longer than the interval.",
+	})
+	tell[hangar.AlertReceiverStatus](s, texts{
+		"waiting": "Alerts whose change was not sent yet.",
+		"dropped": "Notifications that were given up since the start of the server.",
+	})
+}
+
+func exampleAlerts() hangar.AlertReport {
+	return hangar.AlertReport{
+		Groups: []hangar.AlertGroup{{
+			Name: "web", Interval: hangar.Duration(30e9), EvaluatedAt: exampleTime, Took: hangar.Duration(12e6),
+			Rules: []hangar.AlertRule{{Name: "HighMemory", Expr: "platform_instance_memory_mem_available < 1e7", Health: hangar.AlertHealthOK, EvaluatedAt: exampleTime, Alerts: 1}},
+		}},
+		Alerts: []hangar.Alert{{
+			Group: "web", Name: "HighMemory", State: hangar.AlertFiring, Labels: map[string]string{"alertname": "HighMemory", "app": "web"},
+			Annotations: map[string]string{"summary": "web runs out of memory"}, Value: 9e6, ActiveAt: exampleTime, FiredAt: exampleTime,
+			Fingerprint: "0f1e2d3c4b5a6978", Expr: "platform_instance_memory_mem_available < 1e7",
+		}},
+		Receivers: []hangar.AlertReceiverStatus{{Name: "ops", SentAt: exampleTime}},
+	}
+}
+
+func (s *server) alertRoutes() {
+	if s.Alerts == nil {
+		return
+	}
+	const all = "/v1/orgs/{org}/alerts"
+	const rules = all + "/rules"
+	config := hangar.AlertConfig{
+		Rules:     "groups:\n- name: web\n  rules:\n  - alert: HighMemory\n    expr: platform_instance_memory_mem_available < 1e7\n    for: 5m\n",
+		Receivers: []hangar.AlertReceiver{{Name: "ops", Webhook: &hangar.AlertWebhook{URL: "https://example.com/alerts"}}},
+		Grouping:  hangar.AlertGrouping{By: []string{"alertname", "app"}},
+	}
+	shown := config
+	shown.UpdatedAt = exampleTime
+	s.handle("GET "+rules, s.getAlertConfig, operation{
+		ID: "getAlertConfig", Tag: "Alerts", Summary: "Get the rules and receivers of alerts",
+		Text:   "Without secrets. Needs the right to change the organization, as URLs may hold credentials.",
+		Answer: shown,
+	})
+	s.handle("PUT "+rules, s.setAlerts, operation{
+		ID: "setAlerts", Tag: "Alerts", Summary: "Set the rules and receivers of alerts",
+		Text: "Replaces all of them. Alerts of rules with the same group, name and labels keep their state. Needs the rights to change the " +
+			"organization and to query its metrics.",
+		Body: config, Answer: shown,
+	})
+	s.handle("DELETE "+rules, s.deleteAlerts, operation{
+		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove the rules and receivers of alerts",
+		Text: "Nobody is notified of the end of alerts.", Status: http.StatusNoContent,
+	})
+	s.handle("GET "+all, s.listAlerts, operation{
+		ID: "listAlerts", Tag: "Alerts", Summary: "List alerts",
+		Text:   "Those that are pending or firing, or were resolved within 15 minutes, with the health of rules and receivers.",
+		Answer: exampleAlerts(),
+	})
+	tested := exampleAlerts()
+	tested.Receivers = []hangar.AlertReceiverStatus{}
+	s.handle("POST "+all+"/test", s.testAlerts, operation{
+		ID: "testAlerts", Tag: "Alerts", Summary: "Evaluate a rule file",
+		Text: "Once and now, within 25 seconds. Nothing is kept and nobody is notified. One test of an organization runs at a time.",
+		Body: alertRules{Rules: config.Rules}, Answer: tested,
+	})
+}
+
+// alertRules is the body of a test.
+type alertRules struct {
+	Rules string `json:"rules" schema:"required"`
+}
+
+func (s *server) getAlertConfig(r *http.Request) (answer, error) {
+	config, err := s.Alerts.AlertConfig(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(config)
+}
+
+func (s *server) setAlerts(r *http.Request) (answer, error) {
+	in, err := input.Decode[hangar.AlertConfig](r)
+	if err != nil {
+		return answer{}, err
+	}
+	config, err := s.Alerts.SetAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(config)
+}
+
+func (s *server) deleteAlerts(r *http.Request) (answer, error) {
+	if err := s.Alerts.DeleteAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusNoContent}, nil
+}
+
+func (s *server) listAlerts(r *http.Request) (answer, error) {
+	report, err := s.Alerts.Alerts(r.Context(), hangar.OrgSlug(r.PathValue("org")))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(report)
+}
+
+func (s *server) testAlerts(r *http.Request) (answer, error) {
+	in, err := input.Decode[alertRules](r)
+	if err != nil {
+		return answer{}, err
+	}
+	report, err := s.Alerts.TestAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Rules)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(report)
+}

@@ -1,0 +1,231 @@
+// Package alerts keeps the rules and receivers of organizations' alerts, encrypted, in the cluster
+// state.
+//
+// Alerts is the service; a hangar.AlertHost evaluates what it keeps, and hears of that by a Feed.
+// The package evaluates nothing and notifies nobody.
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// record is a config as the state keeps it, encrypted.
+type record struct {
+	hangar.AlertConfig
+	Secrets map[string]string `json:"secrets,omitempty"` // of webhooks, by the name of their receiver
+}
+
+func newRecord(config hangar.AlertConfig) record {
+	rec := record{AlertConfig: withoutSecrets(config), Secrets: map[string]string{}}
+	for _, r := range config.Receivers {
+		if r.Webhook != nil {
+			rec.Secrets[r.Name] = r.Webhook.Secret.Reveal()
+		}
+	}
+	return rec
+}
+
+// open decrypts the record of an item. It answers CodeInternal for one that cannot be read.
+func open(v *vault.Vault, item state.Item) (rec record, err error) {
+	plain, err := v.Open(item)
+	if err == nil {
+		err = json.Unmarshal(plain, &rec)
+	}
+	if err != nil {
+		return record{}, &hangar.Error{
+			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read", Err: fmt.Errorf("record %s: %w", item.Key, err),
+		}
+	}
+	return rec, nil
+}
+
+// config returns the config with its secrets.
+func (r record) config() hangar.AlertConfig {
+	config := r.AlertConfig
+	config.Receivers = slices.Clone(config.Receivers)
+	for i := range config.Receivers {
+		one := &config.Receivers[i]
+		if secret, ok := r.Secrets[one.Name]; ok && one.Webhook != nil {
+			webhook := *one.Webhook
+			webhook.Secret = hangar.NewSensitive(secret)
+			one.Webhook = &webhook
+		}
+	}
+	return config
+}
+
+// withoutSecrets is a config as it may be shown.
+func withoutSecrets(config hangar.AlertConfig) hangar.AlertConfig {
+	config.Receivers = append([]hangar.AlertReceiver{}, config.Receivers...)
+	for i := range config.Receivers {
+		if w := config.Receivers[i].Webhook; w != nil {
+			config.Receivers[i].Webhook = &hangar.AlertWebhook{URL: w.URL}
+		}
+	}
+	return config
+}
+
+// keepSecrets gives webhooks that come without a secret the one that a receiver of the same name
+// and URL has.
+func keepSecrets(config, before hangar.AlertConfig) hangar.AlertConfig {
+	config.Receivers = slices.Clone(config.Receivers)
+	for i := range config.Receivers {
+		one := &config.Receivers[i]
+		if one.Webhook == nil || !one.Webhook.Secret.IsZero() {
+			continue
+		}
+		for _, old := range before.Receivers {
+			if old.Name == one.Name && old.Webhook != nil && old.Webhook.URL == one.Webhook.URL {
+				one.Webhook = old.Webhook
+			}
+		}
+	}
+	return config
+}
+
+// Alerts implements hangar.AlertService.
+type Alerts struct {
+	store   state.Store
+	tenants *tenants.Directory
+	vault   *vault.Vault
+	host    hangar.AlertHost
+	now     func() time.Time
+}
+
+var _ hangar.AlertService = (*Alerts)(nil)
+
+// New returns the service of what is in a state, which host evaluates.
+func New(store state.Store, dir *tenants.Directory, v *vault.Vault, host hangar.AlertHost, now func() time.Time) *Alerts {
+	return &Alerts{store: store, tenants: dir, vault: v, host: host, now: now}
+}
+
+// orgFor returns an organization in which the caller may do each of actions.
+func (a *Alerts) orgFor(ctx context.Context, slug hangar.OrgSlug, actions ...hangar.Action) (org hangar.Org, item state.Item, err error) {
+	p, err := tenants.Caller(ctx)
+	for _, action := range actions {
+		if err == nil {
+			org, item, err = a.tenants.Org(ctx, p, slug, action)
+		}
+	}
+	return org, item, err
+}
+
+func alertsNotFound(slug hangar.OrgSlug) error {
+	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAlertsNotFound, "The organization %q has no rules for alerts", slug)
+}
+
+// read returns the record of an organization and what compares it.
+func (a *Alerts) read(ctx context.Context, org hangar.Org) (rec record, item state.Item, err error) {
+	item, err = a.store.Get(ctx, state.AlertsKey(org.ID))
+	if err == nil {
+		rec, err = open(a.vault, item)
+	}
+	if errors.Is(err, state.ErrNotFound) {
+		return rec, item, alertsNotFound(org.Slug)
+	}
+	return rec, item, state.HangarError(err)
+}
+
+// AlertConfig implements hangar.AlertService.
+func (a *Alerts) AlertConfig(ctx context.Context, slug hangar.OrgSlug) (hangar.AlertConfig, error) {
+	org, _, err := a.orgFor(ctx, slug, hangar.ActionWrite)
+	if err != nil {
+		return hangar.AlertConfig{}, err
+	}
+	rec, _, err := a.read(ctx, org)
+	return withoutSecrets(rec.AlertConfig), err
+}
+
+// SetAlerts implements hangar.AlertService.
+func (a *Alerts) SetAlerts(ctx context.Context, slug hangar.OrgSlug, in hangar.AlertConfig) (hangar.AlertConfig, error) {
+	// Rules read series, and what they find is sent elsewhere.
+	org, orgItem, err := a.orgFor(ctx, slug, hangar.ActionWrite, hangar.ActionMetrics)
+	if err != nil {
+		return hangar.AlertConfig{}, err
+	}
+	if err := a.host.CheckAlertRules(ctx, org, in.Rules); err != nil {
+		return hangar.AlertConfig{}, err
+	}
+	for {
+		before, item, err := a.read(ctx, org)
+		cond := state.Unchanged(item)
+		switch hangar.CodeOf(err) {
+		case "":
+		case hangar.CodeNotFound:
+			cond = state.Absent(state.AlertsKey(org.ID))
+		case hangar.CodeInternal: // one that cannot be read any more is replaced: that is how it is fixed
+			before = record{}
+		default:
+			return hangar.AlertConfig{}, err
+		}
+		next := keepSecrets(in, before.config())
+		if err := next.Validate(); err != nil {
+			return hangar.AlertConfig{}, err
+		}
+		next.UpdatedAt = a.now().UTC().Truncate(time.Second)
+		err = a.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := vault.Sealed(keys, state.AlertsKey(org.ID), newRecord(next))
+			// An organization that goes takes no rules.
+			return state.Txn{If: []state.Compare{cond, state.Unchanged(orgItem)}, Then: []state.Op{put}}, err
+		})
+		if err == nil {
+			return withoutSecrets(next), nil
+		}
+		if !errors.Is(err, state.ErrConflict) {
+			return hangar.AlertConfig{}, state.HangarError(err)
+		}
+		if org, orgItem, err = a.orgFor(ctx, slug, hangar.ActionWrite, hangar.ActionMetrics); err != nil {
+			return hangar.AlertConfig{}, err
+		}
+	}
+}
+
+// DeleteAlerts implements hangar.AlertService.
+func (a *Alerts) DeleteAlerts(ctx context.Context, slug hangar.OrgSlug) error {
+	org, _, err := a.orgFor(ctx, slug, hangar.ActionWrite)
+	if err != nil {
+		return err
+	}
+	for {
+		item, err := a.store.Get(ctx, state.AlertsKey(org.ID))
+		if errors.Is(err, state.ErrNotFound) {
+			return alertsNotFound(slug)
+		}
+		if err != nil {
+			return state.HangarError(err)
+		}
+		_, err = a.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}})
+		if !errors.Is(err, state.ErrConflict) {
+			return state.HangarError(err)
+		}
+	}
+}
+
+// Alerts implements hangar.AlertService.
+func (a *Alerts) Alerts(ctx context.Context, slug hangar.OrgSlug) (hangar.AlertReport, error) {
+	org, _, err := a.orgFor(ctx, slug, hangar.ActionMetrics)
+	if err != nil {
+		return hangar.AlertReport{}, err
+	}
+	return a.host.AlertReport(org.ID), nil
+}
+
+// TestAlerts implements hangar.AlertService.
+func (a *Alerts) TestAlerts(ctx context.Context, slug hangar.OrgSlug, rules string) (hangar.AlertReport, error) {
+	org, _, err := a.orgFor(ctx, slug, hangar.ActionMetrics)
+	if err != nil {
+		return hangar.AlertReport{}, err
+	}
+	return a.host.TestAlertRules(ctx, org, rules)
+}
