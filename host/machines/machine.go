@@ -40,6 +40,7 @@ type machine struct {
 
 	rec    atomic.Pointer[journal.Record] // replaced under mu, never changed in place
 	recent atomic.Pointer[[]hangar.Event] // see newest; replaced under mu, never changed in place
+	ended  atomic.Pointer[ended]          // see lastExit; the same
 
 	health atomic.Pointer[journal.Health] // that was journaled last by this daemon; nil: none was
 

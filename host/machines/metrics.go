@@ -113,25 +113,21 @@ func (e *series) known(name string, value int64) {
 // exitSeries tell how the Machine has ended last, if it has. A sandbox ends with the code of its
 // main process, so that the one of the virtual machine is the same.
 func (m *machine) exitSeries(e *series) {
-	events, err := m.newest()
+	exit, err := m.lastExit()
 	if err != nil {
 		m.store.o.Log.Warn("read events", keyMachine, m.id, keyError, err)
 		return
 	}
-	for i := range events {
-		request := events[i].Request
-		if request == nil || request.ExitEvent == nil {
-			continue
-		}
-		exit, oom := request.ExitEvent, 0.0
-		if exit.OOMKilled {
-			oom = 1
-		}
-		e.emit("exit_code", float64(exit.GuestExitCode))
-		e.emit("exit_oom", oom)
-		e.emit("exit_vm_code", float64(exit.ExitCode))
+	if exit == nil {
 		return
 	}
+	oom := 0.0
+	if exit.OOMKilled {
+		oom = 1
+	}
+	e.emit("exit_code", float64(exit.GuestExitCode))
+	e.emit("exit_oom", oom)
+	e.emit("exit_vm_code", float64(exit.ExitCode))
 }
 
 // runningSeries are those of a Machine that is started.

@@ -31,8 +31,52 @@ func (m *machine) newestLocked() ([]hangar.Event, error) {
 	return recent, nil
 }
 
+// ended is how the main process of a Machine has ended last.
+type ended struct {
+	exit *hangar.ExitEvent // nil: it has not, or so long ago that its event does not come with the Machine
+}
+
+// lastExit returns how the main process has ended last; nil as in ended. Unlike the events it
+// is kept of every Machine that was asked for it.
+func (m *machine) lastExit() (*hangar.ExitEvent, error) {
+	if last := m.ended.Load(); last != nil {
+		return last.exit, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last := m.ended.Load(); last != nil {
+		return last.exit, nil
+	}
+	events, err := m.store.o.Journal.Events(m.id, shownEvents)
+	if err != nil {
+		return nil, err
+	}
+	var last ended
+	for i := range slices.Backward(events) {
+		last.note(&events[i])
+	}
+	m.ended.Store(&last)
+	return last.exit, nil
+}
+
+// note takes over the exit of an event that is newer.
+func (l *ended) note(e *hangar.Event) {
+	if e.Request != nil && e.Request.ExitEvent != nil {
+		l.exit = e.Request.ExitEvent
+	}
+}
+
 // remember adds events that were committed, the oldest first. m.mu is held.
 func (m *machine) remember(events []hangar.Event) {
+	if last := m.ended.Load(); last != nil {
+		now := *last
+		for i := range events {
+			now.note(&events[i])
+		}
+		if now != *last {
+			m.ended.Store(&now)
+		}
+	}
 	recent := m.recent.Load()
 	if recent == nil || len(events) == 0 {
 		return // nobody has asked for them, or nothing happened
