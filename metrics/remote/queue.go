@@ -125,11 +125,11 @@ type taken struct {
 }
 
 // take returns the oldest samples, at most maxRequest bytes unless one batch is larger, and
-// leaves them in the queue. It returns none if there are none that can be read.
-func (q *queue) take() taken {
+// leaves them in the queue. It returns none if none are left.
+func (q *queue) take() (taken, error) {
 	if q.backlogged() {
-		b, at := q.log.read()
-		return taken{batch: b, at: at, fromDisk: true}
+		b, at, err := q.log.read()
+		return taken{batch: b, at: at, fromDisk: true}, err
 	}
 	n, size := 0, 0
 	for n < len(q.pending) && (n == 0 || size+len(q.pending[n].request) <= maxRequest) {
@@ -137,9 +137,9 @@ func (q *queue) take() taken {
 		n++
 	}
 	if n == 0 {
-		return taken{}
+		return taken{}, nil
 	}
-	return taken{batch: joined(q.pending[:n]), moved: q.moved, pending: n}
+	return taken{batch: joined(q.pending[:n]), moved: q.moved, pending: n}, nil
 }
 
 // done removes what take has returned, unless it is gone from there already.

@@ -588,6 +588,51 @@ func segments(t *testing.T, dir string) []string {
 	return names
 }
 
+// TestSegmentsThatCannotBeReadStay: looking at a segment fails for a while, as it does when no
+// descriptors are left, and nothing of it is lost.
+func TestSegmentsThatCannotBeReadStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s := &store{answer: func(context.Context, string, []metrics.Sample) (int, error) { return 0, errGone }}
+		w := open(t, remote.Options{Store: s, Dir: dir})
+		stop := run(t, w)
+		for i := range 3 {
+			write(t, w, alpha, noise(i))
+		}
+		synctest.Wait()
+		stop()
+		segments, err := filepath.Glob(filepath.Join(dir, "*", "*.segment"))
+		if err != nil || len(segments) != 1 {
+			t.Fatalf("segments are %v, %v", segments, err)
+		}
+		// A directory can be opened, and not read as a file.
+		for _, step := range []error{os.Rename(segments[0], segments[0]+".aside"), os.Mkdir(segments[0], 0o700)} {
+			if step != nil {
+				t.Fatal(step)
+			}
+		}
+		s.answer = nil
+		stop = run(t, w)
+		time.Sleep(time.Hour)
+		if got := s.values(alpha); len(got) > 0 {
+			t.Errorf("%v came of what cannot be read", got)
+		}
+		if n := value(t, w, "hangar_remote_damaged_segments_total", ""); n != 0 {
+			t.Errorf("%v segments count as damaged", n)
+		}
+		for _, step := range []error{os.Remove(segments[0]), os.Rename(segments[0]+".aside", segments[0])} {
+			if step != nil {
+				t.Fatal(step)
+			}
+		}
+		time.Sleep(time.Hour)
+		if got := s.values(alpha); !slices.Equal(got, upTo(3)) {
+			t.Errorf("%v arrived once it can be read", got)
+		}
+		stop()
+	})
+}
+
 // TestDamagedSegments: what is whole before the damage arrives, and so do later segments.
 func TestDamagedSegments(t *testing.T) {
 	full := func(t *testing.T) (dir string, whole []byte) {

@@ -38,8 +38,14 @@ type sender struct {
 func (s *sender) turn(ctx context.Context, q *queue) {
 	w := s.w
 	q.mu.Lock()
-	t := q.take()
+	t, err := q.take()
 	q.mu.Unlock()
+	if err != nil {
+		w.counts.complain(w.o.Log, err)
+		q.pause = longer(q.pause)
+		w.served(q, time.Now().Add(q.pause), "")
+		return
+	}
 	if t.samples == 0 {
 		w.served(q, time.Now(), "")
 		return

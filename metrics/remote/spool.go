@@ -205,7 +205,11 @@ func (s *spool) dropOldest(reason string) {
 	}
 	g := s.segments[0]
 	lost := 0
-	for _, r := range s.records(g, s.begins(g)) {
+	records, err := s.records(g, s.begins(g))
+	if err != nil {
+		s.w.counts.complain(s.w.o.Log, err)
+	}
+	for _, r := range records {
 		lost += r.samples
 	}
 	s.w.counts.drop(reason, lost)
@@ -241,17 +245,16 @@ type record struct {
 	end     int64 // where the next begins
 }
 
-// records reads what is whole of a segment from an offset.
-func (s *spool) records(g segment, from int64) []record {
+// records reads what is whole of a segment from an offset. It fails for one that is there and
+// cannot be read, which may be for want of a descriptor.
+func (s *spool) records(g segment, from int64) (list []record, err error) {
 	b, err := os.ReadFile(s.path(g.number))
-	if err != nil {
-		s.w.counts.complain(s.w.o.Log, err)
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	if !strings.HasPrefix(string(b[:min(len(b), len(magic))]), magic) || from > int64(len(b)) {
-		return nil
+		return nil, nil
 	}
-	var list []record
 	for rest := b[from:]; len(rest) >= recordHeader; {
 		end := recordHeader + int64(binary.LittleEndian.Uint32(rest))
 		if end > maxRecord || end > int64(len(rest)) ||
@@ -262,12 +265,12 @@ func (s *spool) records(g segment, from int64) []record {
 		list = append(list, record{payload: rest[recordHeader:end], samples: int(binary.LittleEndian.Uint32(rest[8:])), end: from})
 		rest = rest[end:]
 	}
-	return list
+	return list, nil
 }
 
 // read returns the oldest records as one batch, and where the next is. Segments that are too old
-// or damaged are dropped; an empty batch: nothing is left.
-func (s *spool) read() (batch, position) {
+// or damaged are dropped; an empty batch: nothing is left. One that cannot be read now stays.
+func (s *spool) read() (batch, position, error) {
 	for len(s.segments) > 0 {
 		g := s.segments[0]
 		if time.Since(g.last) > s.w.limits.SpoolAge {
@@ -276,7 +279,11 @@ func (s *spool) read() (batch, position) {
 		}
 		var b batch
 		at := position{g.number, s.begins(g)}
-		for _, r := range s.records(g, at.offset) {
+		records, err := s.records(g, at.offset)
+		if err != nil {
+			return batch{}, position{}, err
+		}
+		for _, r := range records {
 			n, err := snappy.DecodedLen(r.payload)
 			if err != nil || n > maxRecord || b.samples > 0 && len(b.request)+n > maxRequest {
 				break
@@ -290,14 +297,14 @@ func (s *spool) read() (batch, position) {
 			at.offset = r.end
 		}
 		if b.samples > 0 {
-			return b, at
+			return b, at, nil
 		}
 		if s.begins(g) < g.size {
 			s.w.counts.damaged.Inc()
 		}
 		s.shift()
 	}
-	return batch{}, position{}
+	return batch{}, position{}, nil
 }
 
 // advance notes that what is before a position was sent.
