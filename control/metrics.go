@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
@@ -55,20 +54,4 @@ func (m *Metrics) apps(ctx context.Context, p hangar.Principal, org hangar.Org) 
 	}
 	slices.Sort(apps)
 	return slices.Compact(apps), nil
-}
-
-// OrgNumbers returns the numbers of all organizations in a state, by which a cluster of stores of
-// metrics tells them apart. A record that cannot be read is left out.
-func OrgNumbers(ctx context.Context, store state.Store) (map[hangar.OrgID]uint64, error) {
-	items, _, err := state.All(ctx, store, state.OrgsPrefix, false)
-	if err != nil {
-		return nil, state.HangarError(err)
-	}
-	numbers := make(map[hangar.OrgID]uint64, len(items))
-	for _, item := range items {
-		if rec, err := state.Decode[tenants.OrgRecord](item); err == nil {
-			numbers[rec.ID] = rec.NumericID
-		}
-	}
-	return numbers, nil
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 )
 
 // TestMetricsScope: who may query the series of which Apps, and what everybody else is told.
@@ -60,8 +60,8 @@ func TestMetricsScope(t *testing.T) {
 	}
 	_, err = p.Metrics().MetricsScope(admin(t), "nowhere")
 	wantError(t, err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)
-	numbers, err := control.OrgNumbers(t.Context(), store)
-	if err != nil || numbers[acme.ID] != acme.NumericID || len(numbers) != 3 {
-		t.Errorf("numbers are %v, %v", numbers, err)
+	orgs, err := tenants.OrgsByID(t.Context(), store, func(item state.Item, err error) { t.Errorf("%s: %v", item.Key, err) })
+	if err != nil || orgs[acme.ID].NumericID != acme.NumericID || len(orgs) != 3 {
+		t.Errorf("organizations are %v, %v", orgs, err)
 	}
 }

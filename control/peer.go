@@ -327,32 +327,7 @@ func NewPeerRecords(store state.Store, log *slog.Logger) *PeerRecords {
 
 // WatchPeers implements hangar.PeerFeed.
 func (r *PeerRecords) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, error] {
-	return func(yield func([]hangar.Peer, error) bool) {
-		for ctx.Err() == nil {
-			peers, revision, err := readPeers(ctx, r.store, state.PeersPrefix, r.log)
-			if err == nil && !yield(peers, nil) {
-				return
-			}
-			if err == nil {
-				err = r.change(ctx, revision+1)
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(nil, state.HangarError(err))
-				return
-			}
-		}
-	}
-}
-
-// change returns when a peer was made or removed after a revision.
-func (r *PeerRecords) change(ctx context.Context, from state.Revision) error {
-	for batch, err := range r.store.Watch(ctx, state.PeersPrefix, from) {
-		if err != nil || len(batch.Changes) > 0 {
-			return err
-		}
-	}
-	return nil
+	return state.Snapshots(ctx, r.store, state.PeersPrefix, func(ctx context.Context) ([]hangar.Peer, state.Revision, error) {
+		return readPeers(ctx, r.store, state.PeersPrefix, r.log)
+	})
 }

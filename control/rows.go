@@ -46,26 +46,23 @@ func (r *Rows) SetQuotas(defaults ledger.Defaults) { r.ledger.SetDefaults(defaul
 // AdmitImages refuses more images of an organization that uses so many bytes of a host. It
 // answers CodeExhausted with ReasonQuota.
 func (r *Rows) AdmitImages(ctx context.Context, org hangar.OrgID, used int64) error {
-	items, _, err := state.All(ctx, r.store, state.OrgsPrefix, false)
+	orgs, err := tenants.OrgsByID(ctx, r.store, func(state.Item, error) {})
 	if err != nil {
-		return state.HangarError(err)
+		return err
 	}
-	for _, item := range items {
-		rec, err := state.Decode[tenants.OrgRecord](item)
-		if err != nil || rec.ID != org {
-			continue
-		}
-		limits, err := r.ledger.Limits(&rec)
-		if err != nil {
-			return err
-		}
-		limit, ok := limits.Limit(hangar.QuotaImageMB)
-		if mb := used >> 20; ok && mb >= limit {
-			return hangar.QuotaExceeded(rec.Slug, hangar.QuotaImageMB, limit, mb, 1)
-		}
-		return nil
+	rec, ok := orgs[org]
+	if !ok {
+		return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonOrgNotFound, "organization not found")
 	}
-	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonOrgNotFound, "organization not found")
+	limits, err := r.ledger.Limits(&rec)
+	if err != nil {
+		return err
+	}
+	limit, ok := limits.Limit(hangar.QuotaImageMB)
+	if mb := used >> 20; ok && mb >= limit {
+		return hangar.QuotaExceeded(rec.Slug, hangar.QuotaImageMB, limit, mb, 1)
+	}
+	return nil
 }
 
 // Unreadable returns how often a row was skipped because it could not be read.

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control"
 	controlalerts "github.com/hangar-platform/hangar/control/alerts"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
@@ -190,8 +190,8 @@ type owners struct {
 	routes *catalog.Routes
 	orgs   state.Store
 
-	mu      sync.Mutex
-	numbers map[hangar.OrgID]uint64 // guarded by mu
+	mu    sync.Mutex
+	known map[hangar.OrgID]tenants.OrgRecord // guarded by mu
 }
 
 // app returns the name of an App, and whose it is.
@@ -208,16 +208,16 @@ func (o *owners) app(ctx context.Context, id hangar.AppID) (hangar.AppName, metr
 func (o *owners) tenant(ctx context.Context, org hangar.OrgID) (metrics.Tenant, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	number, ok := o.numbers[org]
+	rec, ok := o.known[org]
 	if !ok {
-		fresh, err := control.OrgNumbers(ctx, o.orgs)
+		fresh, err := tenants.OrgsByID(ctx, o.orgs, func(state.Item, error) {})
 		if err != nil {
 			return metrics.Tenant{}, false
 		}
-		o.numbers = fresh
-		number, ok = fresh[org]
+		o.known = fresh
+		rec, ok = fresh[org]
 	}
-	return metrics.Tenant{Org: org, Number: uint32(number)}, ok && number <= math.MaxUint32
+	return metrics.Tenant{Org: org, Number: uint32(rec.NumericID)}, ok && rec.NumericID <= math.MaxUint32
 }
 
 // queries answers queries of series.

@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"log/slog"
 	"strings"
@@ -30,25 +29,10 @@ func NewFeed(store state.Store, v *vault.Vault, log *slog.Logger) *Feed {
 
 // WatchAlerts implements hangar.AlertFeed.
 func (r *Feed) WatchAlerts(ctx context.Context) iter.Seq2[[]hangar.OrgAlerts, error] {
-	return func(yield func([]hangar.OrgAlerts, error) bool) {
-		opened := map[string]openedAlerts{}
-		for ctx.Err() == nil {
-			set, revision, err := r.read(ctx, opened)
-			if err == nil && !yield(set, nil) {
-				return
-			}
-			if err == nil {
-				err = r.change(ctx, revision+1)
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(nil, state.HangarError(err))
-				return
-			}
-		}
-	}
+	opened := map[string]openedAlerts{}
+	return state.Snapshots(ctx, r.store, state.AlertsPrefix, func(ctx context.Context) ([]hangar.OrgAlerts, state.Revision, error) {
+		return r.read(ctx, opened)
+	})
 }
 
 // openedAlerts is a config that was decrypted, as of a revision.
@@ -63,7 +47,9 @@ func (r *Feed) read(ctx context.Context, opened map[string]openedAlerts) (set []
 	if err != nil {
 		return nil, 0, err
 	}
-	orgs, err := r.orgs(ctx)
+	orgs, err := tenants.OrgsByID(ctx, r.store, func(item state.Item, err error) {
+		r.log.Error("organization skipped", "key", item.Key, "err", err)
+	})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -87,25 +73,7 @@ func (r *Feed) read(ctx context.Context, opened map[string]openedAlerts) (set []
 	return set, revision, nil
 }
 
-// orgs are the organizations by their ids.
-func (r *Feed) orgs(ctx context.Context) (map[hangar.OrgID]hangar.Org, error) {
-	items, _, err := state.All(ctx, r.store, state.OrgsPrefix, false)
-	if err != nil {
-		return nil, err
-	}
-	orgs := make(map[hangar.OrgID]hangar.Org, len(items))
-	for _, item := range items {
-		rec, err := state.Decode[tenants.OrgRecord](item)
-		if err != nil {
-			r.log.Error("organization skipped", "key", item.Key, "err", err)
-			continue
-		}
-		orgs[rec.ID] = rec.Org
-	}
-	return orgs, nil
-}
-
-func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]hangar.Org) hangar.OrgAlerts {
+func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]tenants.OrgRecord) hangar.OrgAlerts {
 	id := hangar.OrgID(strings.TrimPrefix(item.Key, state.AlertsPrefix))
 	org, known := orgs[id]
 	if !known {
@@ -114,17 +82,7 @@ func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]hangar.Org) hangar.Or
 	rec, err := open(r.vault, item)
 	if err != nil {
 		r.log.Error("rules of alerts cannot be read", "key", item.Key, "err", err)
-		return hangar.OrgAlerts{Org: org, Unreadable: true}
+		return hangar.OrgAlerts{Org: org.Org, Unreadable: true}
 	}
-	return hangar.OrgAlerts{Org: org, Config: rec.config()}
-}
-
-// change returns when a config has changed after a revision.
-func (r *Feed) change(ctx context.Context, from state.Revision) error {
-	for batch, err := range r.store.Watch(ctx, state.AlertsPrefix, from) {
-		if err != nil || len(batch.Changes) > 0 {
-			return err
-		}
-	}
-	return nil
+	return hangar.OrgAlerts{Org: org.Org, Config: rec.config()}
 }

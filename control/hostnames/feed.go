@@ -2,7 +2,6 @@ package hostnames
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"log/slog"
 
@@ -28,25 +27,10 @@ func NewFeed(store state.Store, v *vault.Vault, log *slog.Logger) *Feed {
 
 // WatchCertificates implements hangar.CertificateFeed.
 func (f *Feed) WatchCertificates(ctx context.Context) iter.Seq2[hangar.CertificateSet, error] {
-	return func(yield func(hangar.CertificateSet, error) bool) {
-		opened := map[string]openedCertificate{}
-		for ctx.Err() == nil {
-			set, revision, err := f.read(ctx, opened)
-			if err == nil && !yield(set, nil) {
-				return
-			}
-			if err == nil {
-				err = f.change(ctx, revision+1)
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil && !errors.Is(err, state.ErrCompacted) {
-				yield(hangar.CertificateSet{}, state.HangarError(err))
-				return
-			}
-		}
-	}
+	opened := map[string]openedCertificate{}
+	return state.Snapshots(ctx, f.store, state.HostnamesPrefix, func(ctx context.Context) (hangar.CertificateSet, state.Revision, error) {
+		return f.read(ctx, opened)
+	})
 }
 
 // openedCertificate is one that was decrypted, as of a revision.
@@ -96,14 +80,4 @@ func (f *Feed) read(ctx context.Context, opened map[string]openedCertificate) (s
 		}
 	}
 	return set, revision, nil
-}
-
-// change returns when a Hostname or its certificate has changed after a revision.
-func (f *Feed) change(ctx context.Context, from state.Revision) error {
-	for batch, err := range f.store.Watch(ctx, state.HostnamesPrefix, from) {
-		if err != nil || len(batch.Changes) > 0 {
-			return err
-		}
-	}
-	return nil
 }

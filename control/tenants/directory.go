@@ -139,3 +139,22 @@ func (d *Directory) Network(ctx context.Context, org hangar.OrgID, name string) 
 	bind, err := state.Write(key, NetworkRecord{ID: id})
 	return id, state.Txn{If: []state.Compare{state.Absent(key), unclaimed}, Then: []state.Op{bind, claim}}, err
 }
+
+// OrgsByID returns all organizations of a state, those that are being deleted included. A record
+// that cannot be read is left out; skipped is called for it.
+func OrgsByID(ctx context.Context, store state.Store, skipped func(item state.Item, err error)) (map[hangar.OrgID]OrgRecord, error) {
+	items, _, err := state.All(ctx, store, state.OrgsPrefix, false)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	orgs := make(map[hangar.OrgID]OrgRecord, len(items))
+	for _, item := range items {
+		rec, err := state.Decode[OrgRecord](item)
+		if err != nil {
+			skipped(item, err)
+			continue
+		}
+		orgs[rec.ID] = rec
+	}
+	return orgs, nil
+}
