@@ -27,6 +27,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -176,21 +177,21 @@ func New(opts Options) *Store {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &opts.Limits
-	l.UnpackedBytes = orDefault(l.UnpackedBytes, DefaultUnpackedBytes)
-	l.Files = orDefault(l.Files, DefaultFiles)
-	l.Layers = orDefault(l.Layers, DefaultLayers)
-	l.ManifestBytes = orDefault(l.ManifestBytes, DefaultManifestBytes)
-	l.BlobBytes = orDefault(l.BlobBytes, DefaultBlobBytes)
-	l.Ratio = orDefault(l.Ratio, DefaultRatio)
-	l.RatioSlack = orDefault(l.RatioSlack, DefaultRatioSlack)
-	l.MinRate = orDefault(l.MinRate, DefaultMinRate)
-	l.RateWindow = orDefault(l.RateWindow, DefaultRateWindow)
-	l.PullTime = orDefault(l.PullTime, DefaultPullTime)
-	l.ResolveTime = orDefault(l.ResolveTime, DefaultResolveTime)
-	l.RetryPause = orDefault(l.RetryPause, DefaultRetryPause)
-	l.UsageAge = orDefault(l.UsageAge, DefaultUsageAge)
-	l.OrgPulls = orDefault(l.OrgPulls, DefaultOrgPulls)
-	l.OrgResolves = orDefault(l.OrgResolves, DefaultOrgResolves)
+	l.UnpackedBytes = cmp.Or(l.UnpackedBytes, DefaultUnpackedBytes)
+	l.Files = cmp.Or(l.Files, DefaultFiles)
+	l.Layers = cmp.Or(l.Layers, DefaultLayers)
+	l.ManifestBytes = cmp.Or(l.ManifestBytes, DefaultManifestBytes)
+	l.BlobBytes = cmp.Or(l.BlobBytes, DefaultBlobBytes)
+	l.Ratio = cmp.Or(l.Ratio, DefaultRatio)
+	l.RatioSlack = cmp.Or(l.RatioSlack, DefaultRatioSlack)
+	l.MinRate = cmp.Or(l.MinRate, DefaultMinRate)
+	l.RateWindow = cmp.Or(l.RateWindow, DefaultRateWindow)
+	l.PullTime = cmp.Or(l.PullTime, DefaultPullTime)
+	l.ResolveTime = cmp.Or(l.ResolveTime, DefaultResolveTime)
+	l.RetryPause = cmp.Or(l.RetryPause, DefaultRetryPause)
+	l.UsageAge = cmp.Or(l.UsageAge, DefaultUsageAge)
+	l.OrgPulls = cmp.Or(l.OrgPulls, DefaultOrgPulls)
+	l.OrgResolves = cmp.Or(l.OrgResolves, DefaultOrgResolves)
 	if opts.Dialer == nil {
 		opts.Dialer = publicdial.New(publicdial.Options{})
 	}
@@ -206,14 +207,6 @@ func New(opts Options) *Store {
 		Quota: s.withinQuota,
 	})
 	return s
-}
-
-func orDefault[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 // Open makes the directory, removes what a crash left half-made and reads what is

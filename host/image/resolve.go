@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,7 +121,7 @@ func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan,
 			return nil, img, nil
 		}
 	}
-	raw, err := s.manifest(ctx, src, orDefault(p.digest, ref.identifier()))
+	raw, err := s.manifest(ctx, src, cmp.Or(p.digest, ref.identifier()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -239,7 +240,7 @@ func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 		return badImage("config is damaged")
 	}
 	p.config = *config
-	have := v1.Platform{OS: orDefault(config.OS, s.opts.Platform.OS), Architecture: orDefault(config.Architecture, s.opts.Platform.Architecture)}
+	have := v1.Platform{OS: cmp.Or(config.OS, s.opts.Platform.OS), Architecture: cmp.Or(config.Architecture, s.opts.Platform.Architecture)}
 	if have.OS != s.opts.Platform.OS || have.Architecture != s.opts.Platform.Architecture {
 		return badImage("image is made for %.100s, not for %s", have, s.opts.Platform)
 	}

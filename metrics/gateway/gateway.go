@@ -16,6 +16,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -57,27 +58,20 @@ func DefaultLimits() Limits {
 	}
 }
 
-func orDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits()
-	orDefault(&l.Concurrent, d.Concurrent)
-	orDefault(&l.Waiting, d.Waiting)
-	orDefault(&l.Wait, d.Wait)
-	orDefault(&l.Rate, d.Rate)
-	orDefault(&l.Burst, d.Burst)
-	orDefault(&l.Range, d.Range)
-	orDefault(&l.Points, d.Points)
-	orDefault(&l.Time, d.Time)
-	orDefault(&l.Transfer, d.Transfer)
-	orDefault(&l.Bytes, d.Bytes)
-	orDefault(&l.FormBytes, d.FormBytes)
-	orDefault(&l.Total, d.Total)
+	l.Concurrent = cmp.Or(l.Concurrent, d.Concurrent)
+	l.Waiting = cmp.Or(l.Waiting, d.Waiting)
+	l.Wait = cmp.Or(l.Wait, d.Wait)
+	l.Rate = cmp.Or(l.Rate, d.Rate)
+	l.Burst = cmp.Or(l.Burst, d.Burst)
+	l.Range = cmp.Or(l.Range, d.Range)
+	l.Points = cmp.Or(l.Points, d.Points)
+	l.Time = cmp.Or(l.Time, d.Time)
+	l.Transfer = cmp.Or(l.Transfer, d.Transfer)
+	l.Bytes = cmp.Or(l.Bytes, d.Bytes)
+	l.FormBytes = cmp.Or(l.FormBytes, d.FormBytes)
+	l.Total = cmp.Or(l.Total, d.Total)
 	return l
 }
 

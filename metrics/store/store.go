@@ -17,6 +17,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,10 +85,10 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Dir == "" || opts.Run == "" || opts.Program == nil || opts.Log == nil {
 		return nil, errors.New("metrics store: Dir, Run, Program and Log are needed")
 	}
-	setDefault(&opts.Retention, DefaultRetention)
-	setDefault(&opts.MemoryBytes, DefaultMemoryBytes)
-	setDefault(&opts.MinFreeBytes, DefaultMinFreeBytes)
-	setDefault(&opts.Queries, DefaultQueries)
+	opts.Retention = cmp.Or(opts.Retention, DefaultRetention)
+	opts.MemoryBytes = cmp.Or(opts.MemoryBytes, DefaultMemoryBytes)
+	opts.MinFreeBytes = cmp.Or(opts.MinFreeBytes, DefaultMinFreeBytes)
+	opts.Queries = cmp.Or(opts.Queries, DefaultQueries)
 	if opts.Retention < 24*time.Hour {
 		return nil, fmt.Errorf("metrics store: a retention of %s is less than a day", opts.Retention)
 	}
@@ -109,13 +110,6 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	}
 	s.client = &http.Client{Transport: s}
 	return s, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // maxSocketPath is what fits in a sockaddr_un, with the zero byte at its end.
