@@ -258,17 +258,27 @@ func TestPackageNamesSayWhatIsInside(t *testing.T) {
 // maxLines is where a file has become several files.
 const maxLines = 800
 
+// linesOf are the lines of the files of a package, without its tests and what is generated.
+func linesOf(t *testing.T, files map[string]*ast.File) map[string]int {
+	t.Helper()
+	lines := map[string]int{}
+	for name, f := range files {
+		if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[name] = strings.Count(string(b), "\n")
+	}
+	return lines
+}
+
 func TestNoFileIsTooLong(t *testing.T) {
 	for _, files := range goFiles(t) {
-		for name, f := range files {
-			if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
-				continue
-			}
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(b), "\n"); n > maxLines {
+		for name, n := range linesOf(t, files) {
+			if n > maxLines {
 				t.Errorf("%s has %d lines, more than %d", name, n, maxLines)
 			}
 		}
@@ -291,15 +301,8 @@ func TestNoPackageIsTooLarge(t *testing.T) {
 			continue
 		}
 		total := 0
-		for name, f := range files {
-			if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
-				continue
-			}
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			total += strings.Count(string(b), "\n")
+		for _, n := range linesOf(t, files) {
+			total += n
 		}
 		switch most, listed := toBeDivided[folder]; {
 		case listed && total <= maxPackageLines:
