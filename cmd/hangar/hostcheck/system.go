@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/cgroup"
 )
 
 func checkRoot(string) Check {
@@ -77,12 +79,12 @@ const cgroupFix = "mount cgroup2 at /sys/fs/cgroup with the controllers cpu, mem
 
 // checkCgroups makes a cgroup and gives it limits, as every Machine gets them.
 func checkCgroups(string) Check {
-	var st unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
+	unified, err := cgroup.Unified()
+	if err != nil {
 		return fail(cgroupFix, "no cgroups: %v; Machines need them for their memory and CPU limits", err)
 	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		controllers, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+	if unified {
+		controllers, err := os.ReadFile(filepath.Join(cgroup.Root, "cgroup.controllers"))
 		if err != nil {
 			return fail(cgroupFix, "cgroup v2 cannot be read: %v", err)
 		}
@@ -91,13 +93,13 @@ func checkCgroups(string) Check {
 				return fail(cgroupFix, "cgroup v2 has no controller %s; Machines need it for their limits", want)
 			}
 		}
-		if err := tryCgroup("/sys/fs/cgroup", "cgroup.procs"); err != nil {
+		if err := tryCgroup(cgroup.Root, "cgroup.procs"); err != nil {
 			return fail(cgroupFix, "cgroup v2 cannot be used: %v", err)
 		}
 		return ok("v2, with the limits of memory and CPU that Machines need")
 	}
 	for controller, file := range map[string]string{"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us"} {
-		if err := tryCgroup(filepath.Join("/sys/fs/cgroup", controller), file); err != nil {
+		if err := tryCgroup(filepath.Join(cgroup.Root, controller), file); err != nil {
 			return fail(cgroupFix, "cgroup v1 controller %s cannot be used: %v; Machines need it for their limits", controller, err)
 		}
 	}

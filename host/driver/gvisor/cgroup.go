@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-const cgroupRoot = "/sys/fs/cgroup"
+	"github.com/hangar-platform/hangar/internal/cgroup"
+)
 
 // cgroups are the control groups of all sandboxes of one driver. The engine makes
 // them; the driver reads, adjusts and removes them.
@@ -34,21 +34,22 @@ func findCgroups(parent string) (cgroups, error) {
 		return cgroups{}, fmt.Errorf("cgroup parent %q: must be one name", parent)
 	}
 	c := cgroups{parent: parent}
-	var st unix.Statfs_t
-	if err := unix.Statfs(cgroupRoot, &st); err != nil {
-		return cgroups{}, fmt.Errorf("look at %s: %w", cgroupRoot, err)
-	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		c.v2 = true
-		c.hierarchies = []string{cgroupRoot}
-		return c, nil
-	}
-	entries, err := os.ReadDir(cgroupRoot)
+	unified, err := cgroup.Unified()
 	if err != nil {
 		return cgroups{}, err
 	}
+	if unified {
+		c.v2 = true
+		c.hierarchies = []string{cgroup.Root}
+		return c, nil
+	}
+	entries, err := os.ReadDir(cgroup.Root)
+	if err != nil {
+		return cgroups{}, err
+	}
+	var st unix.Statfs_t
 	for _, e := range entries {
-		dir := filepath.Join(cgroupRoot, e.Name())
+		dir := filepath.Join(cgroup.Root, e.Name())
 		if e.Type()&os.ModeSymlink != 0 { // "cpu" may be a link to "cpu,cpuacct"
 			continue
 		}
@@ -57,7 +58,7 @@ func findCgroups(parent string) (cgroups, error) {
 		}
 	}
 	for _, need := range []string{"memory", "cpu"} {
-		if _, err := os.Stat(filepath.Join(cgroupRoot, need)); err != nil {
+		if _, err := os.Stat(filepath.Join(cgroup.Root, need)); err != nil {
 			return cgroups{}, fmt.Errorf("no %s controller: %w", need, err)
 		}
 	}
@@ -77,7 +78,7 @@ func ownGroup() string {
 		if len(fields) < 3 || fields[1] != "memory" {
 			continue
 		}
-		path := filepath.Join(cgroupRoot, "memory", fields[2], "cgroup.procs")
+		path := filepath.Join(cgroup.Root, "memory", fields[2], "cgroup.procs")
 		members, err := os.ReadFile(path)
 		if err == nil && slices.Contains(strings.Fields(string(members)), strconv.Itoa(os.Getpid())) {
 			return path
@@ -110,7 +111,7 @@ func (c cgroups) file(id, controller, name string) string {
 	if c.v2 {
 		controller = ""
 	}
-	return filepath.Join(cgroupRoot, controller, c.parent, id, name)
+	return filepath.Join(cgroup.Root, controller, c.parent, id, name)
 }
 
 // oomKills returns how often the kernel killed in the group for want of memory.
@@ -191,18 +192,8 @@ func (c cgroups) limitFile(id string) string {
 // limitParent bounds the memory of all sandboxes together, in bytes. Beyond that the kernel
 // ends one of them, and no other process of the host (docs/adr/0032-quotas.md).
 func (c cgroups) limitParent(limit int64) error {
-	dir, file := filepath.Join(cgroupRoot, "memory", c.parent), "memory.limit_in_bytes"
-	if c.v2 {
-		dir, file = filepath.Join(cgroupRoot, c.parent), "memory.max"
-		// Without it the group has no such file. Where there are others it is set already.
-		if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte("+memory"), 0o600); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // as the others there
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0o600)
+	_, err := cgroup.LimitMemory(c.parent, limit)
+	return err
 }
 
 // hasSwap reports whether the host has swap, and its kernel counts who uses it.
@@ -211,10 +202,10 @@ func (c cgroups) hasSwap() bool {
 	if err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") == 0 {
 		return false // the first line is a title
 	}
-	counted := filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes")
+	counted := filepath.Join(cgroup.Root, "memory", "memory.memsw.limit_in_bytes")
 	if c.v2 {
 		// The root group has no limits: look at any other.
-		groups, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "memory.swap.max"))
+		groups, err := filepath.Glob(filepath.Join(cgroup.Root, "*", "memory.swap.max"))
 		return err == nil && len(groups) > 0
 	}
 	_, err = os.Stat(counted)
@@ -245,7 +236,7 @@ func (c cgroups) processes(id string) []int {
 func (c cgroups) remove(id string) error {
 	var errs []error
 	for _, h := range c.hierarchies {
-		errs = append(errs, removeGroup(filepath.Join(h, c.parent, id)))
+		errs = append(errs, cgroup.Remove(filepath.Join(h, c.parent, id)))
 	}
 	return errors.Join(errs...)
 }
@@ -253,16 +244,9 @@ func (c cgroups) remove(id string) error {
 func (c cgroups) removeParent() error {
 	var errs []error
 	for _, h := range c.hierarchies {
-		errs = append(errs, removeGroup(filepath.Join(h, c.parent)))
+		errs = append(errs, cgroup.Remove(filepath.Join(h, c.parent)))
 	}
 	return errors.Join(errs...)
-}
-
-func removeGroup(dir string) error {
-	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}
-	}
-	return nil
 }
 
 // ids returns the sandboxes that have a group.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/cgroup"
 )
 
 // Usage implements driver.UsageReader, by files of the sandbox's groups alone.
@@ -92,7 +93,7 @@ func (c cgroups) usageOfCPU(id string, u *driver.Usage) error {
 // many are.
 func (c cgroups) swap(id string, stat map[string]int64) (total, used int64) {
 	if c.v2 {
-		total, err := number(filepath.Join(cgroupRoot, c.parent, id, "memory.swap.max"))
+		total, err := number(filepath.Join(cgroup.Root, c.parent, id, "memory.swap.max"))
 		if err != nil {
 			return 0, 0 // it says max, or the host has none
 		}
