@@ -68,7 +68,6 @@ func (e *Edge) knows(app hangar.AppID) bool {
 // has passed something on, or that run on its own host. It may be called once Open has returned.
 func (e *Edge) Metrics() iter.Seq[hangar.Metric] {
 	return func(yield func(hangar.Metric) bool) {
-		e.traffic.Sweep(e.knows)
 		s := series{colour: e.colour, yield: yield}
 		for _, a := range e.traffic.Apps() {
 			s.app, s.machine = a.ID(), ""

@@ -36,6 +36,7 @@ import (
 	"github.com/VictoriaMetrics/metricsql"
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/metrics"
 )
@@ -155,7 +156,8 @@ func (s *Store) Close() error {
 }
 
 // readPath are the paths of queries, below a prefix that VictoriaMetrics has in its cluster, too.
-var readPath = regexp.MustCompile(`^/prometheus/(federate|api/v1/(query|query_range|series|labels|label/[^/]+/values|status/tsdb))$`)
+var readPath = regexp.MustCompile(
+	"^/prometheus(" + strings.ReplaceAll(strings.Join(hangar.SeriesPaths(), "|"), "{label}", "[^/]+") + ")$")
 
 const (
 	writePath = "/prometheus/api/v1/write"
