@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"maps"
 	"net"
@@ -24,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/edge/edgetest"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/driver/gvisor"
 	"github.com/hangar-platform/hangar/host/image"
@@ -48,55 +48,23 @@ const (
 // measuredCluster is what is around the server: rows go from the host to the edge, an image is
 // there, and one App has an address.
 type measuredCluster struct {
+	*edgetest.Feed
 	agent *host.Agent
 	layer string
-	rows  chan hangar.MachineRowChange
 }
 
-func (c *measuredCluster) PublishMachine(ctx context.Context, row hangar.MachineRow) error {
-	return c.tell(ctx, hangar.MachineRowChange{ID: row.Machine.ID, Row: &row})
+func (c *measuredCluster) PublishMachine(_ context.Context, row hangar.MachineRow) error {
+	c.Put(row)
+	return nil
 }
 
-func (c *measuredCluster) RetractMachine(ctx context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
-	return c.tell(ctx, hangar.MachineRowChange{ID: ref.ID})
-}
-
-func (c *measuredCluster) tell(ctx context.Context, change hangar.MachineRowChange) error {
-	select {
-	case c.rows <- change:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+func (c *measuredCluster) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
+	c.Feed.Remove(ref.ID)
+	return nil
 }
 
 func (c *measuredCluster) PublishedMachines(context.Context, hangar.HostID) (map[hangar.MachineID]uint64, error) {
 	return map[hangar.MachineID]uint64{}, nil
-}
-
-func (c *measuredCluster) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowChange, error] {
-	return func(yield func(hangar.MachineRowChange, error) bool) {
-		for more := yield(hangar.MachineRowChange{Synced: true}, nil); more; {
-			select {
-			case change := <-c.rows:
-				more = yield(change, nil)
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-func (c *measuredCluster) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, error] {
-	return func(yield func(hangar.RouteChange, error) bool) {
-		route := &hangar.AppRoute{
-			ID: "shop", App: "shop", Org: volumestest.Org, Network: 1, Seq: 1,
-			Addresses: []hangar.Address{{IP: netip.MustParseAddr("127.0.0.1"), Kind: hangar.AddressSharedV4, App: "shop"}},
-		}
-		if yield(hangar.RouteChange{App: "shop", Route: route}, nil) && yield(hangar.RouteChange{Synced: true}, nil) {
-			<-ctx.Done()
-		}
-	}
 }
 
 func (c *measuredCluster) Gate(hangar.HostID) (hangar.MachineGate, error) { return c.agent, nil }
@@ -182,7 +150,11 @@ func startMeasured(t *testing.T) *measured {
 	dir, log := t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	run, err := os.MkdirTemp("/run", "hangar-test-") //nolint:usetesting // sockets need a short path
 	check(t, err)
-	c := &measuredCluster{layer: t.TempDir(), rows: make(chan hangar.MachineRowChange)}
+	c := &measuredCluster{Feed: edgetest.NewFeed(), layer: t.TempDir()}
+	c.PutRoute(hangar.AppRoute{
+		ID: "shop", App: "shop", Org: volumestest.Org, Network: 1,
+		Addresses: []hangar.Address{{IP: netip.MustParseAddr("127.0.0.1"), Kind: hangar.AddressSharedV4, App: "shop"}},
+	})
 	check(t, gobuild.Build(t.Context(), filepath.Join(c.layer, "measured"), "./measured"))
 	m := &measured{T: t, measuredCluster: c, Rig: volumestest.Rig{TB: t}, samples: map[string]float64{}}
 
