@@ -1,4 +1,5 @@
-// Package metricstest runs a real store of metrics for tests, and writes samples to it.
+// Package metricstest runs a real store of metrics for tests, writes samples to it, and reads what
+// collectors count.
 //
 // A package whose tests use it has a TestMain that calls Main.
 package metricstest
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/hangar-platform/hangar"
@@ -219,4 +221,26 @@ func Await(tb testing.TB, s metrics.Store, tenant metrics.Tenant, query string, 
 			tb.Fatalf("%s is %v, %t, %v; want %v", query, value, ok, err, want)
 		}
 	}
+}
+
+// Value returns the value of a counter or gauge of a collector; with a label, of the one whose
+// first label has that value. It is 0 for one that is not there.
+func Value(tb testing.TB, c prometheus.Collector, name, label string) float64 {
+	tb.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		tb.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
 }

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/snappy"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -28,6 +27,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
 	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/metricstest"
 	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
@@ -212,27 +212,6 @@ func write(t *testing.T, w *remote.Writer, tenant metrics.Tenant, samples []metr
 	}
 }
 
-// value is that of a metric of the operator's, with the value of its label if it has one.
-func value(t *testing.T, w *remote.Writer, name, label string) float64 {
-	t.Helper()
-	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(w); err != nil {
-		t.Fatal(err)
-	}
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return 0
-}
-
 func TestSamplesArriveAsTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -293,10 +272,10 @@ func TestTheSpoolKeepsTheOrderWhileTheStoreIsAway(t *testing.T) {
 			write(t, w, beta, numbered(i, 1))
 			time.Sleep(time.Second)
 		}
-		if n := value(t, w, "hangar_remote_spool_bytes", ""); n == 0 {
+		if n := metricstest.Value(t, w, "hangar_remote_spool_bytes", ""); n == 0 {
 			t.Error("the spool is empty")
 		}
-		if n := value(t, w, "hangar_remote_requests_total", "away"); n < 5 || n > 20 {
+		if n := metricstest.Value(t, w, "hangar_remote_requests_total", "away"); n < 5 || n > 20 {
 			t.Errorf("the store was tried %v times in 300 s", n)
 		}
 		mu.Lock()
@@ -312,7 +291,7 @@ func TestTheSpoolKeepsTheOrderWhileTheStoreIsAway(t *testing.T) {
 			t.Errorf("%d samples of the other tenant", len(got))
 		}
 		for _, name := range []string{"hangar_remote_spool_bytes", "hangar_remote_pending_bytes", "hangar_remote_waiting_tenants", "hangar_remote_store_away"} {
-			if n := value(t, w, name, ""); n != 0 {
+			if n := metricstest.Value(t, w, name, ""); n != 0 {
 				t.Errorf("%s is %v in the end", name, n)
 			}
 		}
@@ -365,7 +344,7 @@ func TestWhatTheStoreCallsInvalidIsDropped(t *testing.T) {
 		if got := s.values(alpha); !slices.Equal(got, []int{0, 2}) {
 			t.Errorf("the store has %v", got)
 		}
-		if n, of := value(t, w, "hangar_remote_dropped_samples_total", "invalid"), len(s.order()); n != 1 || of != 3 {
+		if n, of := metricstest.Value(t, w, "hangar_remote_dropped_samples_total", "invalid"), len(s.order()); n != 1 || of != 3 {
 			t.Errorf("%v samples are dropped in %d requests", n, of)
 		}
 	})
@@ -418,7 +397,7 @@ func TestABatchThatOnlyFailsIsGivenUp(t *testing.T) {
 		}
 		write(t, w, beta, numbered(0, 1))
 		time.Sleep(time.Hour)
-		if n := value(t, w, "hangar_remote_dropped_samples_total", "invalid"); n != 1 {
+		if n := metricstest.Value(t, w, "hangar_remote_dropped_samples_total", "invalid"); n != 1 {
 			t.Errorf("%v samples are dropped", n)
 		}
 		write(t, w, alpha, numbered(1, 1))
@@ -494,7 +473,7 @@ func TestBoundsOfTheSpool(t *testing.T) {
 			if i%10 != 9 {
 				continue
 			}
-			if n := value(t, w, "hangar_remote_spool_bytes", ""); n > 300_000 {
+			if n := metricstest.Value(t, w, "hangar_remote_spool_bytes", ""); n > 300_000 {
 				t.Fatalf("the spool has %v bytes", n)
 			}
 		}
@@ -509,7 +488,7 @@ func TestBoundsOfTheSpool(t *testing.T) {
 		if len(got) < 30 || len(got) > 60 || got[len(got)-1] != 299 || got[0] != 300-len(got) || !slices.IsSorted(got) {
 			t.Errorf("not the newest samples are left: %v", got)
 		}
-		if n := value(t, w, "hangar_remote_dropped_samples_total", "spool_full"); int(n) != 300-len(got) {
+		if n := metricstest.Value(t, w, "hangar_remote_dropped_samples_total", "spool_full"); int(n) != 300-len(got) {
 			t.Errorf("%v samples are counted as dropped, %d are", n, 300-len(got))
 		}
 	})
@@ -570,11 +549,11 @@ func await(t *testing.T, w *remote.Writer, name, label string, want float64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for value(t, w, name, label) != want {
+	for metricstest.Value(t, w, name, label) != want {
 		select {
 		case <-tick.C:
 		case <-t.Context().Done():
-			t.Fatalf("%s is %v, not %v", name, value(t, w, name, label), want)
+			t.Fatalf("%s is %v, not %v", name, metricstest.Value(t, w, name, label), want)
 		}
 	}
 }
@@ -617,7 +596,7 @@ func TestSegmentsThatCannotBeReadStay(t *testing.T) {
 		if got := s.values(alpha); len(got) > 0 {
 			t.Errorf("%v came of what cannot be read", got)
 		}
-		if n := value(t, w, "hangar_remote_damaged_segments_total", ""); n != 0 {
+		if n := metricstest.Value(t, w, "hangar_remote_damaged_segments_total", ""); n != 0 {
 			t.Errorf("%v segments count as damaged", n)
 		}
 		for _, step := range []error{os.Remove(segments[0]), os.Rename(segments[0]+".aside", segments[0])} {
@@ -756,7 +735,7 @@ func TestNoRoom(t *testing.T) {
 			if i%10 != 9 {
 				continue
 			}
-			if n := value(t, w, "hangar_remote_pending_bytes", ""); n > 50_000 {
+			if n := metricstest.Value(t, w, "hangar_remote_pending_bytes", ""); n > 50_000 {
 				t.Fatalf("%v bytes in memory", n)
 			}
 		}
@@ -771,7 +750,7 @@ func TestNoRoom(t *testing.T) {
 			t.Errorf("not the newest samples are left: %v", got)
 		}
 		lost := 301 - len(got) - len(s.values(beta)) - len(s.values(gamma))
-		if n := value(t, w, "hangar_remote_dropped_samples_total", "disk_full"); int(n) != lost {
+		if n := metricstest.Value(t, w, "hangar_remote_dropped_samples_total", "disk_full"); int(n) != lost {
 			t.Errorf("%v samples are counted as dropped, %d are", n, lost)
 		}
 	})
@@ -786,7 +765,7 @@ func TestAFullDisk(t *testing.T) {
 	write(t, w, alpha, noiseOf(0, 50_000))
 	await(t, w, "hangar_remote_store_away", "", 1)
 	n := 1
-	for ; value(t, w, "hangar_remote_dropped_samples_total", "disk_full") < 20; n++ {
+	for ; metricstest.Value(t, w, "hangar_remote_dropped_samples_total", "disk_full") < 20; n++ {
 		write(t, w, alpha, noiseOf(n, 50_000))
 	}
 	stop()

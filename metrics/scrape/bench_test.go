@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/metricstest"
 	"github.com/hangar-platform/hangar/metrics/remote"
 	"github.com/hangar-platform/hangar/metrics/scrape"
 )
@@ -147,16 +147,8 @@ func BenchmarkScrape(b *testing.B) {
 	b.ReportMetric(float64(used)/1e6, "cpu-ms/round")
 	b.ReportMetric(100*float64(used)/float64(metrics.Interval), "core%")
 	b.ReportMetric(float64(used)/(machines*series), "cpu-ns/sample")
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(s)
-	families, err := r.Gather()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "hangar_scrape_series" && f.GetMetric()[0].GetGauge().GetValue() != machines*series {
-			b.Errorf("series %v", f)
-		}
+	if got := metricstest.Value(b, s, "hangar_scrape_series", ""); got != machines*series {
+		b.Errorf("there are %v series, want %d", got, machines*series)
 	}
 	s.Drop()
 	cancel()

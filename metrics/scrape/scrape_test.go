@@ -17,11 +17,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/metricstest"
 	"github.com/hangar-platform/hangar/metrics/scrape"
 )
 
@@ -247,22 +247,7 @@ func (r *rig) lines() []string {
 
 func (r *rig) value(t *testing.T, name, label string) float64 {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	if err := reg.Register(r.Scraper); err != nil {
-		t.Fatal(err)
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return 0
+	return metricstest.Value(t, r.Scraper, name, label)
 }
 
 // want compares series, values and markers, whatever their times.
