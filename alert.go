@@ -239,7 +239,7 @@ type AlertService interface {
 	DeleteAlerts(ctx context.Context, slug OrgSlug) error
 	// Alerts needs ActionMetrics. It answers CodeUnavailable while nothing evaluates rules.
 	Alerts(ctx context.Context, slug OrgSlug) (AlertReport, error)
-	// TestAlerts evaluates a rule file once, now, and keeps nothing of it and notifies nobody,
+	// TestAlerts evaluates a rule file once, now, and keeps nothing of it and sends no notification,
 	// which needs ActionMetrics. Alerts are pending if their rule has a duration and firing
 	// otherwise. It answers CodeInvalid for a file that SetAlerts would refuse, CodeExhausted
 	// while another test of the organization runs, and CodeUnavailable. A rule whose query

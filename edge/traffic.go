@@ -94,7 +94,7 @@ type series struct {
 	machine hangar.MachineID
 	colour  colour
 	yield   func(hangar.Metric) bool
-	over    bool // nobody wants more
+	over    bool // yield has returned false
 }
 
 func (s *series) emit(name string, value float64, labels ...hangar.MetricLabel) {

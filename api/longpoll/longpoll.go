@@ -51,7 +51,7 @@ func New(timeout time.Duration, respond Respond) *Waits {
 	return &Waits{respond: respond, timeout: timeout, all: map[*wait]struct{}{}}
 }
 
-// errHungUp ends waits whose client is gone. There is nobody to be told.
+// errHungUp ends waits whose client is gone. They are not answered.
 var errHungUp = errors.New("longpoll: the client has hung up")
 
 // errDraining ends waits whose server ends.
@@ -67,7 +67,7 @@ type wait struct {
 	leave   []func()   // lets go of that
 	ended   bool
 	reached hangar.MachineReached
-	err     error // errHungUp: nobody is left to be told
+	err     error // errHungUp: the client has gone
 }
 
 // Park takes over the connection of a request until told of what it waits for. await has told

@@ -2,7 +2,7 @@
 // state.
 //
 // Alerts is the service; a hangar.AlertHost evaluates what it keeps, and hears of that by a Feed.
-// The package evaluates nothing and notifies nobody.
+// The package evaluates no rules and sends no notifications.
 package alerts
 
 import (

@@ -75,7 +75,7 @@ type Options struct {
 	Tickets        string         // the file of the keys of TLS sessions; empty: they end with the process
 	Drain          time.Duration  // how long connections go on after Run was told to end
 	Limits         Limits
-	Traffic        *traffic.Table                  // counts what passes; nil: nobody reads it
+	Traffic        *traffic.Table                  // counts what passes; nil: it is not counted
 	Ready          func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
 	Log            *slog.Logger
 }

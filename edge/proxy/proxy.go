@@ -152,7 +152,7 @@ type Options struct {
 	Buckets   *statics.Buckets
 	Platform  map[hangar.Hostname]http.Handler // what answers at names of the platform itself; see servePlatform
 	Limits    Limits
-	Traffic   *traffic.Table // counts requests; nil: nobody reads it
+	Traffic   *traffic.Table // counts requests; nil: they are not counted
 	Log       *slog.Logger
 }
 

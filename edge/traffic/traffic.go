@@ -7,7 +7,7 @@
 //
 // What is kept is bounded. An App has as many entries as there are registered statuses of HTTP
 // and MaxServerNames; a Table has an entry for each App that somebody has connected to until Sweep,
-// and a Flow for each connection. Counts of Machines belong to whoever made them.
+// and a Flow for each connection. The maker of the counts of a Machine keeps them.
 //
 // All methods may be called from many goroutines.
 package traffic
@@ -73,7 +73,7 @@ func (t *Table) Apps() []*App {
 }
 
 // Sweep forgets the Apps that are not known any more. Connections that are still open for one
-// count for nobody.
+// are not counted.
 func (t *Table) Sweep(known func(hangar.AppID) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

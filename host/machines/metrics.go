@@ -88,7 +88,7 @@ type series struct {
 	app     hangar.AppID
 	machine hangar.MachineID
 	yield   func(hangar.Metric) bool
-	over    bool // nobody wants more
+	over    bool // yield has returned false
 }
 
 // emit takes labels as names and values.

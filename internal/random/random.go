@@ -1,4 +1,4 @@
-// Package random makes numbers and ids that nobody can predict.
+// Package random makes unpredictable numbers and ids.
 package random
 
 import (

@@ -3,7 +3,7 @@
 // An Evaluator follows the configs of a hangar.AlertFeed. Each group of rules is evaluated at
 // its interval, at an offset that follows from its name, so that not all come at once. Queries
 // go through a fixed number of slots that organizations share fairly (internal/fairsem): one
-// whose rules are slow, or many, delays nobody but itself. What fires and what is resolved is
+// whose rules are slow, or many, delays only itself. What fires and what is resolved is
 // told to a Notifier after it was written down.
 //
 // States are pending, firing and resolved, as hangar.AlertState says. A query that fails, or

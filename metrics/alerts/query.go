@@ -24,7 +24,7 @@ const maxAnswer = 4 << 20
 const queryPath = "/api/v1/query"
 
 // QueryBy returns a Query that asks what answers the queries of tenants, with the rights of
-// somebody who may query all of an organization.
+// a caller who may query all of an organization.
 func QueryBy(q hangar.SeriesQuerier) Query {
 	return func(ctx context.Context, tenant metrics.Tenant, expr string, at time.Time) ([]metrics.Sample, error) {
 		form := url.Values{"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1e3, 'f', 3, 64)}}

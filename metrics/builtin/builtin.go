@@ -2,7 +2,7 @@
 // organizations.
 //
 // A Sampler asks its sources, adds the labels that all series have, and writes all series of one
-// moment, tenant after tenant. What cannot be written is lost, as is a sample that nobody takes: a
+// moment, tenant after tenant. What cannot be written is lost, as is a sample that is not taken: a
 // counter has it the next time. A series that has gone is marked as stale, so that queries do not
 // go on to see its last value.
 //

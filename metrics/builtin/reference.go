@@ -45,7 +45,7 @@ func Reference() []Family {
 
 func edgeFamilies() []Family {
 	return withLabel("proxy_id", []Family{
-		{Name: "edge_http_responses_count", Type: Counter, Labels: []string{"status"}, Help: "Answers to clients, by whoever gave them"},
+		{Name: "edge_http_responses_count", Type: Counter, Labels: []string{"status"}, Help: "Answers to clients, from a Machine or from the edge itself"},
 		{Name: "edge_http_response_time_seconds", Type: Histogram, Labels: []string{"status"}, Unit: "seconds", Help: "From the header of a request to that of its answer"},
 		{Name: "edge_tcp_connects_count", Type: Counter, Help: "Connections of clients, once it is known which App they are for"},
 		{Name: "edge_tcp_disconnects_count", Type: Counter, Help: "Those of them that have ended"},

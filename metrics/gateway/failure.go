@@ -81,7 +81,7 @@ func (f *failure) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(f.retryAfter))
 	}
 	w.WriteHeader(f.status)
-	_ = json.NewEncoder(w).Encode(struct { // there is nobody else to tell
+	_ = json.NewEncoder(w).Encode(struct { // an error means that the client has gone
 		Status    string `json:"status"`
 		ErrorType string `json:"errorType"`
 		Error     string `json:"error"`

@@ -177,7 +177,7 @@ func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), 
 }
 
 // run sends a query to the store and copies the answer. The context does not end with the
-// client's, because the store goes on with a query that nobody waits for.
+// client's, because the store goes on with a query whose client has gone.
 func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
 	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
 	defer cancel()

@@ -42,7 +42,7 @@ func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // as a RoundTripper has to, and to nobody's loss
+		_ = r.Body.Close() // as a RoundTripper has to; its error changes nothing
 	}
 }
 

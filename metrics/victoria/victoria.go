@@ -211,7 +211,7 @@ func checkQuery(r *http.Request) error {
 func refuse(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusBadRequest)
-	_ = json.NewEncoder(w).Encode(map[string]string{ // there is nobody else to tell
+	_ = json.NewEncoder(w).Encode(map[string]string{ // an error means that the client has gone
 		"status": "error", "errorType": "bad_data", "error": err.Error(),
 	})
 }
