@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,7 +31,7 @@ func (c *cli) alertOrg(cmd *cobra.Command) func() hangar.OrgSlug {
 	var org string
 	cmd.Flags().StringVar(&org, "org", "", "organization (default that of the context, or personal)")
 	return func() hangar.OrgSlug {
-		return hangar.OrgSlug(firstOf(org, string(c.used.org), string(hangar.OrgPersonal)))
+		return hangar.OrgSlug(cmp.Or(org, string(c.used.org), string(hangar.OrgPersonal)))
 	}
 }
 

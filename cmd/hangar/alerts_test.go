@@ -78,14 +78,12 @@ func TestAlertsCommands(t *testing.T) {
 	var out, errs strings.Builder
 	run := func(want int, args ...string) {
 		t.Helper()
-		c := newCLI()
 		out.Reset()
 		errs.Reset()
-		c.stdin, c.stdout, c.stderr = strings.NewReader("groups: [from stdin]"), &out, &errs
-		c.getenv = func(name string) string {
+		c := newCLI(streams{stdin: strings.NewReader("groups: [from stdin]"), stdout: &out, stderr: &errs}, func(name string) string {
 			return map[string]string{"HANGAR_URL": server.URL, "HANGAR_TOKEN": "x", "HOME": dir}[name]
-		}
-		if code := c.run(t.Context(), append([]string{"alerts"}, args...)); code != want {
+		})
+		if code := c.run(t.Context(), newAlertsCommand(c), args); code != want {
 			t.Fatalf("%v: code %d, not %d\n%s%s", args, code, want, &out, &errs)
 		}
 	}

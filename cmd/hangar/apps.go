@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -46,7 +47,7 @@ func newAppsCreateCommand(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&network, "network", "", "name of its private network (default the organization's)")
 	return answering(c, cmd, asked(c, func(ctx context.Context, p *client.Client, args []string) (*hangar.App, error) {
 		return p.CreateApp(ctx, hangar.AppCreate{
-			Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(firstOf(org, string(c.used.org))), Network: network,
+			Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(cmp.Or(org, string(c.used.org))), Network: network,
 		})
 	}), func(app *hangar.App) error {
 		return c.sayf("App %s is there. Next: hangar machine run %s IMAGE", app.Name, app.Name)
@@ -74,7 +75,7 @@ func newAppsStatusCommand(c *cli) *cobra.Command {
 			if app.VolumeCount > 0 {
 				volumes = strconv.Itoa(app.VolumeCount)
 			}
-			err = printFields(c.stdout, []field{
+			err = c.printFields([]field{
 				{"Name", string(app.Name)},
 				{"Organization", string(app.Org.Slug)},
 				{"Status", string(app.Status)},

@@ -194,7 +194,7 @@ func (s *streams) printCertificate(cert *hangar.Certificate) error {
 	if cert.Proof != "" {
 		fields = append(fields, field{"Proven by", string(cert.Proof)})
 	}
-	if err := printFields(s.stdout, fields); err != nil || cert.Active() {
+	if err := s.printFields(fields); err != nil || cert.Active() {
 		return err
 	}
 	fmt.Fprintf(s.stdout, "\nLet the hostname lead to the App by one of these DNS records:\n")
@@ -208,11 +208,11 @@ func (s *streams) printCertificate(cert *hangar.Certificate) error {
 	if cert.CNAME != "" {
 		rows = append(rows, field{"  CNAME", string(cert.CNAME)})
 	}
-	if err := printFields(s.stdout, rows); err != nil || cert.Proof != "" {
+	if err := s.printFields(rows); err != nil || cert.Proof != "" {
 		return err
 	}
 	fmt.Fprintf(s.stdout, "\nIt is not served before it is proven to be yours. A CNAME proves it, a certificate that is issued, and always this record:\n")
-	return printFields(s.stdout, []field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
+	return s.printFields([]field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
 }
 
 func newCertsCheckCommand(c *cli) *cobra.Command {

@@ -31,14 +31,14 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"hangar": func() {
-			c := newCLI()
+			c := newInvocation()
 			c.settling = time.Millisecond // most scripts have Machines that stay
-			os.Exit(c.run(context.Background(), os.Args[1:]))
+			os.Exit(run(context.Background(), c, os.Args[1:]))
 		},
 		"settling-hangar": func() {
-			c := newCLI()
+			c := newInvocation()
 			c.settling = time.Minute // a script that needs it to the end waits in vain
-			os.Exit(c.run(context.Background(), os.Args[1:]))
+			os.Exit(run(context.Background(), c, os.Args[1:]))
 		},
 	})
 }

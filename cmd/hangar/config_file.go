@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,9 +107,9 @@ func newConfigShowCommand(c *cli) *cobra.Command {
 // dirFlag is the one flag of all commands that the file can set, too.
 const dirFlag = "dir"
 
-// dirFlagOf makes it.
-func dirFlagOf(root *cobra.Command, c *cli) {
-	root.PersistentFlags().StringVar(&c.dir, dirFlag, "", "data directory of the local daemon (default "+defaultDir+")")
+// addDirFlag makes it.
+func (t *target) addDirFlag(root *cobra.Command) {
+	root.PersistentFlags().StringVar(&t.dir, dirFlag, "", "data directory of the local daemon (default "+defaultDir+")")
 }
 
 // fileFlags are the flags that the configuration file can set: those of `hangar up` and
@@ -135,9 +136,9 @@ func (c *cli) readConfig(args []string) (configReading, error) {
 	if len(args) > 0 {
 		named = args[0]
 	}
-	alone := &cli{streams: c.streams, target: target{getenv: c.getenv}}
+	alone := newCLI(c.streams, c.getenv)
 	root := &cobra.Command{Use: "hangar"}
-	dirFlagOf(root, alone)
+	alone.addDirFlag(root)
 	up := &cobra.Command{Use: "up"}
 	root.AddCommand(up)
 	if c.dir != "" {
@@ -171,7 +172,7 @@ func (r configReading) document() any {
 // openConfigFile reads the configuration file: the one that is named, or that
 // HANGAR_CONFIG names, or else the default one if it exists; nil: there is none.
 func (t *target) openConfigFile(named string) (*flagfile.File, error) {
-	path := firstOf(named, t.getenv("HANGAR_CONFIG"))
+	path := cmp.Or(named, t.getenv("HANGAR_CONFIG"))
 	if path != "" {
 		return flagfile.Load(path)
 	}
@@ -199,7 +200,7 @@ func (f *upFlags) load(c *cli, cmd *cobra.Command) error {
 	if file.Line(dirFlag) > 0 && !filepath.IsAbs(c.dir) {
 		return file.Place(usageErrorf("--dir %q: must be an absolute path", c.dir))
 	}
-	if f.config.Dir, err = filepath.Abs(firstOf(c.dir, c.getenv("HANGAR_DIR"), defaultDir)); err != nil {
+	if f.config.Dir, err = filepath.Abs(cmp.Or(c.dir, c.getenv("HANGAR_DIR"), defaultDir)); err != nil {
 		return err
 	}
 	return file.Place(f.validate(c))
@@ -219,7 +220,7 @@ func wrongUse(err error) error {
 	if _, unreadable := errors.AsType[*fs.PathError](err); err == nil || unreadable {
 		return err
 	}
-	return usageError{err}
+	return usageError{Err: err}
 }
 
 // configuredDir is the data directory that the configuration file names, or empty. A file

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/flagfile"
 )
 
@@ -28,7 +29,7 @@ var examplePath = filepath.Join("..", "..", "packaging", "hangar.yaml")
 func upForFile() (*upFlags, *pflag.FlagSet) {
 	c := &cli{}
 	root := &cobra.Command{Use: "hangar"}
-	dirFlagOf(root, c)
+	c.addDirFlag(root)
 	up := &cobra.Command{Use: "up"}
 	root.AddCommand(up)
 	f := &upFlags{}
@@ -163,7 +164,7 @@ func TestRefusedValuesAreFoundInTheFile(t *testing.T) {
 		}
 		c := &cli{target: target{getenv: func(string) string { return "" }}}
 		_, err := c.readConfig([]string{path})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) || codeFor(err) != exitUsage {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) || hangar.CodeOf(err) != hangar.CodeInvalid {
 			t.Errorf("%s: got %v", content, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"io/fs"
@@ -41,14 +42,14 @@ type target struct {
 // dataDir is the data directory that the invocation means: of the flag, the environment,
 // or the configuration file.
 func (t *target) dataDir() (string, error) {
-	dir := firstOf(t.dir, t.getenv("HANGAR_DIR"))
+	dir := cmp.Or(t.dir, t.getenv("HANGAR_DIR"))
 	if dir == "" {
 		var err error
 		if dir, err = t.configuredDir(); err != nil {
 			return "", err
 		}
 	}
-	return filepath.Abs(firstOf(dir, defaultDir))
+	return filepath.Abs(cmp.Or(dir, defaultDir))
 }
 
 // endpoint is where the API is and what opens it.
@@ -114,7 +115,7 @@ func (t *target) locate() (endpoint, error) {
 	case env("HANGAR_URL") != "":
 		return t.atURL(env("HANGAR_URL"))
 	case env("HANGAR_CONTEXT") != "":
-		return t.atContext(env("HANGAR_CONTEXT"), firstOf(t.token, env("HANGAR_TOKEN")))
+		return t.atContext(env("HANGAR_CONTEXT"), cmp.Or(t.token, env("HANGAR_TOKEN")))
 	case env("HANGAR_DIR") != "":
 		return t.atLocal()
 	}
@@ -123,14 +124,14 @@ func (t *target) locate() (endpoint, error) {
 		return endpoint{}, err
 	}
 	if all.Current != "" {
-		return t.atContext(all.Current, firstOf(t.token, env("HANGAR_TOKEN")))
+		return t.atContext(all.Current, cmp.Or(t.token, env("HANGAR_TOKEN")))
 	}
 	return t.atLocal()
 }
 
 // atURL is the API at a URL that was named.
 func (t *target) atURL(text string) (endpoint, error) {
-	return endpoint{url: completeURL(text), token: firstOf(t.token, t.getenv("HANGAR_TOKEN"))}, nil
+	return endpoint{url: completeURL(text), token: cmp.Or(t.token, t.getenv("HANGAR_TOKEN"))}, nil
 }
 
 // atContext is the API of a context; token, unless empty, is used instead of its own.
@@ -157,7 +158,7 @@ func (t *target) atLocal() (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	e := endpoint{url: localURL(dir), token: firstOf(t.token, t.getenv("HANGAR_TOKEN"))}
+	e := endpoint{url: localURL(dir), token: cmp.Or(t.token, t.getenv("HANGAR_TOKEN"))}
 	if e.url == "" {
 		return endpoint{}, withHint(hangar.Errorf(hangar.CodeUnavailable, "", "no daemon has used %s on this server", dir),
 			"start one with `hangar up`, name its directory with --dir, or sign in at a remote one with `hangar login https://api.example.com`")
@@ -272,14 +273,10 @@ func (t *target) connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(e.url, e.token, client.WithRootCAs(e.roots)), nil
+	return e.connect(), nil
 }
 
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
+// connect returns the platform whose API is there.
+func (e endpoint) connect() *client.Client {
+	return client.New(e.url, e.token, client.WithRootCAs(e.roots))
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,17 +43,15 @@ func viewContext(x savedContext, inUse bool) contextView {
 		v.TokenIn = "file"
 	}
 	v.SignedIn = v.TokenIn != ""
-	if x.CA != "" {
+	var err error
+	if v.CA, err = x.authority(); err != nil {
 		v.CA = "damaged"
-		if certs, err := authorities(x.CA); err == nil {
-			v.CA = authorityText(certs...)
-		}
 	}
 	return v
 }
 
-// inUse is the context that commands without flags use; local: the daemon of this server.
-func (t *target) inUse(all contexts) string {
+// contextInUse is the context that commands without flags use; local: the daemon of this server.
+func (t *target) contextInUse(all contexts) string {
 	if t.getenv("HANGAR_URL") != "" {
 		return ""
 	}
@@ -63,7 +61,7 @@ func (t *target) inUse(all contexts) string {
 	if t.getenv("HANGAR_DIR") != "" {
 		return localContext
 	}
-	return firstOf(all.Current, localContext)
+	return cmp.Or(all.Current, localContext)
 }
 
 func newContextListCommand(c *cli) *cobra.Command {
@@ -74,7 +72,7 @@ func newContextListCommand(c *cli) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		current := c.inUse(all)
+		current := c.contextInUse(all)
 		var views []contextView
 		if dir, err := c.dataDir(); err == nil && localURL(dir) != "" {
 			views = append(views, contextView{Name: localContext, URL: localURL(dir), InUse: current == localContext, SignedIn: true, TokenIn: "file"})
@@ -90,7 +88,7 @@ func newContextListCommand(c *cli) *cobra.Command {
 			if v.InUse {
 				mark = "*"
 			}
-			return []string{mark, v.Name, v.URL, string(v.Org), firstOf(v.TokenIn, "signed out")}
+			return []string{mark, v.Name, v.URL, string(v.Org), cmp.Or(v.TokenIn, "signed out")}
 		},
 		names: "names", named: 1, hint: "No contexts yet. Sign in: hangar login https://api.example.com",
 	})
@@ -142,22 +140,22 @@ func newContextShowCommand(c *cli) *cobra.Command {
 		if err != nil {
 			return view, err
 		}
-		x, err := c.chosen(&all, args)
+		x, err := c.chosenContext(&all, args)
 		if err != nil {
 			return view, err
 		}
-		return viewContext(*x, x.Name == c.inUse(all)), nil
+		return viewContext(*x, x.Name == c.contextInUse(all)), nil
 	}, func(v contextView) error {
 		insecure := ""
 		if v.Insecure {
 			insecure = "plain HTTP is allowed"
 		}
-		return printFields(c.stdout, []field{
+		return c.printFields([]field{
 			{"name", v.Name},
 			{"url", v.URL},
 			{"in use", yesNo(v.InUse)},
 			{"org", string(v.Org)},
-			{"token", firstOf(v.TokenIn, "signed out")},
+			{"token", cmp.Or(v.TokenIn, "signed out")},
 			{"authority", v.CA},
 			{"insecure", insecure},
 		})
@@ -180,14 +178,11 @@ func newContextRemoveCommand(c *cli) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := c.forget(x); err != nil {
+				if err := c.forgetToken(x); err != nil {
 					return err
 				}
-				i := all.index(args[0])
-				all.Contexts = slices.Delete(all.Contexts, i, i+1)
-				if wasUsed = all.Current == args[0]; wasUsed {
-					all.Current = ""
-				}
+				wasUsed = all.Current == x.Name
+				all.remove(x.Name)
 				return nil
 			})
 			if err != nil {

@@ -56,10 +56,11 @@ type laptop struct {
 func (l *laptop) run(stdin string, args ...string) (int, string) {
 	l.t.Helper()
 	var out strings.Builder
-	c := &cli{streams: streams{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out}, target: target{keyring: l.keys, getenv: func(name string) string {
+	c := newCLI(streams{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out}, func(name string) string {
 		return map[string]string{"HOME": l.home, "HANGAR_CONFIG": "/dev/null"}[name]
-	}}}
-	code := c.run(l.t.Context(), args)
+	})
+	c.keyring = l.keys
+	code := run(l.t.Context(), c, args)
 	return code, out.String()
 }
 
@@ -76,7 +77,7 @@ func (l *laptop) must(stdin string, args ...string) string {
 // file is what the file of contexts has.
 func (l *laptop) file() string {
 	l.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(l.home, ".config", "hangar", contextsFile))
+	raw, err := os.ReadFile(filepath.Join(l.home, ".config", "hangar", "contexts.json"))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -46,6 +46,9 @@ type contexts struct {
 // contextName is what a context may be called: a host with or without a port is one.
 var contextName = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,127}$`)
 
+// validContextName reports whether a context may be called so.
+func validContextName(name string) bool { return name != localContext && contextName.MatchString(name) }
+
 // configDir is where the user's own files of hangar are.
 func (t *target) configDir() (string, error) {
 	if dir := t.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
@@ -145,6 +148,14 @@ func (all *contexts) put(x savedContext) {
 	slices.SortFunc(all.Contexts, func(a, b savedContext) int { return strings.Compare(a.Name, b.Name) })
 }
 
+// remove takes a context away. If it was in use, the local daemon is.
+func (all *contexts) remove(name string) {
+	all.Contexts = slices.DeleteFunc(all.Contexts, func(x savedContext) bool { return x.Name == name })
+	if all.Current == name {
+		all.Current = ""
+	}
+}
+
 // token is what opens the platform; empty: signed out.
 func (x *savedContext) token(k keyring) (string, error) {
 	if !x.Keyring {
@@ -170,22 +181,35 @@ func (x *savedContext) roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// authority shows who signs the server's certificate to a person; empty: the system's
+// authorities.
+func (x *savedContext) authority() (string, error) {
+	if x.CA == "" {
+		return "", nil
+	}
+	certs, err := authorities(x.CA)
+	if err != nil {
+		return "", err
+	}
+	return authorityText(certs...), nil
+}
+
 // readAuthorities reads the certificates of a file in PEM.
-func readAuthorities(path string) (text string, certs []*x509.Certificate, err error) {
+func readAuthorities(path string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return "", nil, fmt.Errorf("--ca: %w", err)
+		return "", fmt.Errorf("--ca: %w", err)
 	}
-	certs, err = authorities(string(raw))
+	certs, err := authorities(string(raw))
 	if err != nil {
-		return "", nil, usageErrorf("--ca %s: %w", path, err)
+		return "", usageErrorf("--ca %s: %w", path, err)
 	}
 	// Only the certificates: a file that has a key, too, leaves it where it is.
 	var out strings.Builder
 	for _, cert := range certs {
 		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
 	}
-	return out.String(), certs, nil
+	return out.String(), nil
 }
 
 // authorities are the certificates of a text in PEM, one at least.

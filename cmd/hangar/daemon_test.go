@@ -54,8 +54,8 @@ func TestDaemon(t *testing.T) {
 				for _, dir := range dirs {
 					endDaemon(t, dir)
 					// A script that failed may have left volumes open.
-					down := cli{streams: streams{stdout: io.Discard, stderr: io.Discard, stdin: strings.NewReader("")}, target: target{getenv: func(string) string { return "" }}}
-					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && down.run(context.Background(), []string{"down", "--yes", "--dir", dir}) != exitOK {
+					down := newCLI(streams{stdout: io.Discard, stderr: io.Discard, stdin: strings.NewReader("")}, func(string) string { return "" })
+					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && run(context.Background(), down, []string{"down", "--yes", "--dir", dir}) != exitOK {
 						t.Errorf("%s is not taken down", dir)
 					}
 				}

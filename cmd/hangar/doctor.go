@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -51,7 +52,7 @@ func (c *cli) checkConfig() (hostcheck.Check, string) {
 		return hostcheck.Check{
 			Name: "configuration", Status: hostcheck.Fail, Detail: message(err),
 			Fix: "correct the file; `hangar config check` tells whether it is valid, packaging/hangar.yaml lists every key",
-		}, firstOf(c.dir, c.getenv("HANGAR_DIR"), defaultDir)
+		}, cmp.Or(c.dir, c.getenv("HANGAR_DIR"), defaultDir)
 	}
 	detail := "no " + defaultConfigFile + ": defaults and flags"
 	if r.file != nil {

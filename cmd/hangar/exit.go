@@ -92,10 +92,14 @@ var hints = map[string]string{
 }
 
 // usageError is a command line that cannot be carried out as written.
-type usageError struct{ error }
+type usageError struct{ Err error }
 
-func (e usageError) Unwrap() error { return e.error }
+func (e usageError) Error() string { return e.Err.Error() }
 
+// Unwrap returns what is wrong with it.
+func (e usageError) Unwrap() error { return e.Err }
+
+// usageErrorf makes a usageError of a text.
 func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // withHint attaches the next step to an error; nil stays nil.
@@ -107,9 +111,11 @@ type exitStatus int
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // notRun marks an error of `machine exec` or `ssh console` itself, apart from the command's.
-type notRun struct{ error }
+type notRun struct{ Err error }
 
-func (e notRun) Unwrap() error { return e.error }
+func (e notRun) Error() string { return e.Err.Error() }
+
+func (e notRun) Unwrap() error { return e.Err }
 
 // report prints an error the way a person can act on and returns the exit code.
 func (c *cli) report(cmd *cobra.Command, err error) int {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
@@ -50,13 +50,13 @@ func newImagePushCommand(c *cli) *cobra.Command {
 				return err
 			}
 			if org == "" {
-				org = firstOf(string(at.org), string(hangar.OrgPersonal))
+				org = cmp.Or(string(at.org), string(hangar.OrgPersonal))
 			}
 			to, err := registryReference(at.url, org, args[1])
 			if err != nil {
 				return err
 			}
-			shown, err := at.imageReference(cmd.Context(), to)
+			shown, err := imageReference(cmd.Context(), at, to)
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func newImagePushCommand(c *cli) *cobra.Command {
 				return err
 			}
 			defer image.Close()
-			bar := newProgress(c.stderr)
+			bar := c.progress()
 			registry := ociimage.Registry{Plain: strings.HasPrefix(at.url, "http:"), Roots: at.roots, Token: at.token}
 			digest, err := ociimage.Push(cmd.Context(), image, to, registry, func(done, total int64) {
 				bar.update("pushing "+args[1], done, total)
@@ -131,11 +131,11 @@ func registryReference(api, org, name string) (string, error) {
 
 // imageReference is how Machines refer to an image that is pushed as ref: by the name that
 // the platform's registry has, or on the server itself by the address of its API.
-func (e endpoint) imageReference(ctx context.Context, ref string) (string, error) {
-	if u, err := url.Parse(e.url); err != nil || u.Scheme == "http" && isLoopback(u.Hostname()) {
+func imageReference(ctx context.Context, at endpoint, ref string) (string, error) {
+	if u, err := url.Parse(at.url); err != nil || u.Scheme == "http" && isLoopback(u.Hostname()) {
 		return ref, err
 	}
-	p := client.New(e.url, e.token, client.WithRootCAs(e.roots))
+	p := at.connect()
 	defer p.Close()
 	health, err := p.Health(ctx)
 	if err != nil || health.Registry == "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -77,7 +78,7 @@ func (t *target) newContext(f loginFlags, args []string) (savedContext, error) {
 		if err != nil {
 			return x, err
 		}
-		name := firstOf(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
+		name := cmp.Or(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
 		if name == "" || name == localContext {
 			return x, withHint(usageErrorf("which platform?"), "hangar login https://api.example.com; the daemon of this server needs no login")
 		}
@@ -98,16 +99,16 @@ func (t *target) newContext(f loginFlags, args []string) (savedContext, error) {
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return x, usageErrorf("invalid URL: must be like https://HOST or https://HOST:PORT, without a user name")
 	}
-	x.Name = firstOf(f.name, x.Name, u.Host, "unix")
-	if !contextName.MatchString(x.Name) || x.Name == localContext {
+	x.Name = cmp.Or(f.name, x.Name, u.Host, "unix")
+	if !validContextName(x.Name) {
 		return x, usageErrorf("--name %q: must have up to 128 letters, digits, dots, dashes and colons, and not be %q", x.Name, localContext)
 	}
 	if f.ca != "" {
-		if x.CA, _, err = readAuthorities(f.ca); err != nil {
+		if x.CA, err = readAuthorities(f.ca); err != nil {
 			return x, err
 		}
 	}
-	x.Org = hangar.OrgSlug(firstOf(f.org, string(x.Org)))
+	x.Org = hangar.OrgSlug(cmp.Or(f.org, string(x.Org)))
 	x.Insecure = x.Insecure || t.insecure
 	return x, endpoint{url: x.URL, insecure: x.Insecure}.checkPlain()
 }
@@ -118,7 +119,7 @@ func (c *cli) login(cmd *cobra.Command, f loginFlags, x savedContext) error {
 	if err != nil {
 		return err
 	}
-	token := firstOf(c.token, c.getenv("HANGAR_TOKEN"))
+	token := cmp.Or(c.token, c.getenv("HANGAR_TOKEN"))
 	if f.fromStdin || token == "" {
 		secret, err := c.readSecret(f.fromStdin, "token", "hangar login URL --token-stdin < FILE", "Token for %s: ", x.URL)
 		if err != nil {
@@ -146,23 +147,24 @@ func (c *cli) login(cmd *cobra.Command, f loginFlags, x savedContext) error {
 	if x.Org == "" {
 		x.Org = orgOf(tokens)
 	}
-	where, err := c.keep(f, &x, token)
+	where, err := c.keepContext(&x, token, f.noKeyring)
 	if err != nil {
 		return err
 	}
 	if f.asJSON {
 		return c.printJSON(viewContext(x, true))
 	}
-	fmt.Fprintf(c.stdout, "Signed in at %s as %s.\n", x.URL, firstOf(tokens[0].User, tokens[0].Name))
-	shown := []field{{"context", x.Name + ", in use from now on"}, {"org", string(x.Org)}}
-	if x.CA != "" {
-		certs, err := authorities(x.CA)
-		if err != nil {
-			return err
-		}
-		shown = append(shown, field{"authority", authorityText(certs...)})
+	fmt.Fprintf(c.stdout, "Signed in at %s as %s.\n", x.URL, cmp.Or(tokens[0].User, tokens[0].Name))
+	authority, err := x.authority()
+	if err != nil {
+		return err
 	}
-	return printFields(c.stdout, append(shown, field{"token", scopeOf(tokens[0].Grant) + ", " + expires(tokens[0].Grant.Until) + "; kept in " + where}))
+	return c.printFields([]field{
+		{"context", x.Name + ", in use from now on"},
+		{"org", string(x.Org)},
+		{"authority", authority},
+		{"token", scopeOf(tokens[0].Grant) + ", " + expires(tokens[0].Grant.Until) + "; kept in " + where},
+	})
 }
 
 // orgOf is the one organization that all tokens are for, or empty.
@@ -176,17 +178,18 @@ func orgOf(tokens []*hangar.Token) hangar.OrgSlug {
 	return org
 }
 
-// keep makes x the context in use, and returns where its token is.
-func (t *target) keep(f loginFlags, x *savedContext, token string) (where string, err error) {
+// keepContext makes x the context in use. Its token goes to the keyring, unless inFile says
+// otherwise, there is none or it refuses; where says for people where it is.
+func (t *target) keepContext(x *savedContext, token string, inFile bool) (where string, err error) {
 	dir, err := t.configDir()
 	if err != nil {
 		return "", err
 	}
 	where = dir + "/" + contextsFile + " (there is no keyring here)"
-	if f.noKeyring {
+	if inFile {
 		where = dir + "/" + contextsFile
 	}
-	if !f.noKeyring && t.keyring.here() {
+	if !inFile && t.keyring.here() {
 		if err := t.keyring.set(x.Name, token); err == nil {
 			x.Keyring, where = true, "the keyring"
 		} else {
@@ -223,12 +226,12 @@ func newLogoutCommand(c *cli) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			name := ""
 			err := c.changeContexts(func(all *contexts) error {
-				x, err := c.chosen(all, args)
+				x, err := c.chosenContext(all, args)
 				if err != nil {
 					return err
 				}
 				name = x.Name
-				return c.forget(x)
+				return c.forgetToken(x)
 			})
 			if err != nil {
 				return err
@@ -238,8 +241,8 @@ func newLogoutCommand(c *cli) *cobra.Command {
 	}
 }
 
-// forget removes the token of a context.
-func (t *target) forget(x *savedContext) error {
+// forgetToken removes the token of a context.
+func (t *target) forgetToken(x *savedContext) error {
 	if x.Keyring {
 		if err := t.keyring.remove(x.Name); err != nil {
 			return fmt.Errorf("remove the token from the keyring: %w", err)
@@ -249,9 +252,9 @@ func (t *target) forget(x *savedContext) error {
 	return nil
 }
 
-// chosen is the context that an argument names, or else the one in use.
-func (t *target) chosen(all *contexts, args []string) (*savedContext, error) {
-	name := firstOf(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
+// chosenContext is the context that an argument names, or else the one in use.
+func (t *target) chosenContext(all *contexts, args []string) (*savedContext, error) {
+	name := cmp.Or(t.context, t.getenv("HANGAR_CONTEXT"), all.Current)
 	if len(args) > 0 {
 		name = args[0]
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 
 	"github.com/spf13/cobra"
@@ -44,10 +45,10 @@ func newLogsCommand(c *cli) *cobra.Command {
 					query.Instance = m.ID
 				}
 			}
-			print := c.printEntry
+			print := func(e hangar.LogEntry) error { return printEntry(c.stdout, e) }
 			switch {
 			case asJSON:
-				print = func(e hangar.LogEntry) error { return c.printLine(e) }
+				print = func(e hangar.LogEntry) error { return c.printJSONLine(e) }
 			case bare:
 				print = func(e hangar.LogEntry) error {
 					_, err := fmt.Fprintln(c.stdout, e.Message)
@@ -114,18 +115,18 @@ func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEn
 }
 
 // printEntry writes a line for people: when, where, who, what.
-func (s *streams) printEntry(e hangar.LogEntry) error {
+func printEntry(out io.Writer, e hangar.LogEntry) error {
 	if e.Edge != nil {
-		_, err := fmt.Fprintf(s.stdout, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
+		_, err := fmt.Fprintf(out, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
 		return err
 	}
-	_, err := fmt.Fprintf(s.stdout, "%s %s %s %s[%s] %s\n",
+	_, err := fmt.Fprintf(out, "%s %s %s %s[%s] %s\n",
 		e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Instance, e.Region, e.Provider, e.Level, e.Message)
 	return err
 }
 
-// printLine writes one JSON value on one line.
-func (s *streams) printLine(v any) error {
+// printJSONLine writes one JSON value on one line.
+func (s *streams) printJSONLine(v any) error {
 	enc := json.NewEncoder(s.stdout)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)

@@ -30,7 +30,7 @@ func newMachineCommand(c *cli) *cobra.Command {
 		newMachineDestroyCommand(c), newMachineSignalCommand(c), newMachineWaitCommand(c), newMachineExecCommand(c),
 		newMachineCordonCommand(c), newMachineUncordonCommand(c), newMachineMetadataCommand(c), newMachineLeaseCommand(c), newMachineBusyCommand(c),
 	)
-	cmd.PersistentFlags().StringVar(&c.nonce, "nonce", "", "nonce of the Machine's lease (or HANGAR_LEASE_NONCE)")
+	cmd.PersistentFlags().StringVar(&c.leaseNonce, "nonce", "", "nonce of the Machine's lease (or HANGAR_LEASE_NONCE)")
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func newMachineExecCommand(c *cli) *cobra.Command {
 			}
 			p, m, err := c.oneMachine(cmd.Context(), names)
 			if err != nil {
-				return notRun{err}
+				return notRun{Err: err}
 			}
 			return c.execute(cmd.Context(), p, m, hangar.ExecRequest{Command: command, TTY: tty, Timeout: timeout}, interactive)
 		},
@@ -70,7 +70,7 @@ func (c *cli) execute(ctx context.Context, p *client.Client, m *hangar.Machine, 
 	case hangar.CodeOf(err) == hangar.CodeTimeout:
 		return err
 	case err != nil:
-		return notRun{err}
+		return notRun{Err: err}
 	case result.ExitCode != 0:
 		return exitStatus(result.ExitCode)
 	}

@@ -69,7 +69,7 @@ func newLeaseViewCommand(c *cli) *cobra.Command {
 			if asJSON {
 				return c.printJSON(lease)
 			}
-			return printFields(c.stdout, []field{
+			return c.printFields([]field{
 				{"Machine", string(m.ID)},
 				{"Owner", lease.Owner},
 				{"Description", lease.Description},

@@ -219,7 +219,7 @@ func (s *streams) printStatus(m *hangar.Machine) error {
 		{"Stands by for", joined(m.Config.Standbys)},
 		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
 	}
-	err := printFields(s.stdout, append(fields, mountFields(m)...))
+	err := s.printFields(append(fields, mountFields(m)...))
 	if err == nil && len(m.Checks) > 0 {
 		fmt.Fprintln(s.stdout)
 		err = s.printTable(healthRows([]*hangar.Machine{m}))
@@ -249,7 +249,7 @@ func newMachineEventsCommand(c *cli) *cobra.Command {
 						continue
 					}
 					if asJSON {
-						err = c.printLine(change.Event)
+						err = c.printJSONLine(change.Event)
 					} else {
 						err = c.sayf("%s", strings.Join(eventRow(*change.Event), "  "))
 					}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func (c *cli) createAndFollow(
 		if f.skipLaunch || config.StandsBy() {
 			wished = hangar.MachineStopped
 		}
-		if m, err = c.follow(ctx, p, m, wished, f.patience); err != nil {
+		if m, err = followMachine(ctx, p, m, wished, f.patience, c.progress()); err != nil {
 			return err
 		}
 		took := time.Since(began)
@@ -188,14 +189,15 @@ func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f 
 	return m, err
 }
 
-// follow watches a new version of a Machine until it is as wished, with a
+// followMachine watches a new version of a Machine until it is as wished, with a
 // progress bar for its image. A Machine that ran to its end meanwhile was started,
 // too.
-func (c *cli) follow(ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration) (*hangar.Machine, error) {
+func followMachine(
+	ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration, bar *progress,
+) (*hangar.Machine, error) {
 	timeout := hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "Machine %s is not %s after %s", m.ID, wished, patience)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, timeout)
 	defer cancel()
-	bar := newProgress(c.stderr)
 	defer bar.close()
 
 	ref := m.Ref()
@@ -318,7 +320,7 @@ func (c *cli) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duratio
 		return c.sayf("Machine %s (%s) is recorded and boots by itself.", m.ID, m.Name)
 	}
 	fmt.Fprintf(c.stdout, "Machine %s (%s) is %s after %s.\n", m.ID, m.Name, m.State, brief(took))
-	return printFields(c.stdout, append(public, reach(m)...))
+	return c.printFields(append(public, reach(m)...))
 }
 
 // reach is how a person gets at a Machine.
@@ -367,7 +369,7 @@ func newMachineCloneCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			app := hangar.AppName(firstOf(toApp, string(source.App)))
+			app := hangar.AppName(cmp.Or(toApp, string(source.App)))
 			made, err := c.cloneVolumes(cmd.Context(), p, source, app, &f, snapshot, &config)
 			if err != nil {
 				return err
@@ -417,7 +419,7 @@ func newMachineUpdateCommand(c *cli) *cobra.Command {
 				return err
 			}
 			if !f.detach {
-				if m, err = c.follow(cmd.Context(), p, m, wished, f.patience); err != nil {
+				if m, err = followMachine(cmd.Context(), p, m, wished, f.patience, c.progress()); err != nil {
 					return err
 				}
 			}

@@ -3,15 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 )
-
-// settling is how long a new Machine is watched once it has started: many a program ends right
-// away, because its config or its command is wrong.
-const settling = 2 * time.Second
 
 // lastLines is how many lines of the log are shown of a program that has ended.
 const lastLines = 10
@@ -88,7 +83,7 @@ func (c *cli) printEnded(ctx context.Context, p *client.Client, m *hangar.Machin
 		_, err = fmt.Fprintln(c.stdout, m.ID)
 	case done:
 		fmt.Fprintf(c.stdout, "Machine %s (%s) is %s: its program has ended with %s.\n", m.ID, m.Name, m.State, exitText(exit))
-		err = printFields(c.stdout, reach(m))
+		err = c.printFields(reach(m))
 	default:
 		err = nil
 	}

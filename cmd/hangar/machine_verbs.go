@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (c *cli) command(v verb) *cobra.Command {
 				if reached.State == hangar.MachineFailed && v.reaches[0] == hangar.MachineStarted {
 					return "", whyFailed(ctx, p, m.Ref())
 				}
-				return fmt.Sprintf("Machine %s is %s (%s)", m.ID, firstOf(string(reached.State), v.done), brief(time.Since(began))), nil
+				return fmt.Sprintf("Machine %s is %s (%s)", m.ID, cmp.Or(string(reached.State), v.done), brief(time.Since(began))), nil
 			})
 		},
 	}

@@ -103,7 +103,7 @@ func pickVolume(
 	var busy []string
 	for _, v := range volumes {
 		switch {
-		case v.Name != name || taken[v.ID] || !kept(v) || region != "" && v.Region != region:
+		case v.Name != name || taken[v.ID] || v.State.Gone() || region != "" && v.Region != region:
 		case own != "" && v.AttachedMachine == own:
 			return v, nil
 		case v.AttachedMachine != "":

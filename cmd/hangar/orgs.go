@@ -72,7 +72,7 @@ func newOrgsShowCommand(c *cli) *cobra.Command {
 			for _, a := range apps {
 				fields = append(fields, field{"", string(a.Name)})
 			}
-			return printFields(c.stdout, fields)
+			return c.printFields(fields)
 		}),
 	}
 	jsonFlag(cmd, &asJSON)

@@ -83,15 +83,15 @@ func (s *streams) printList(f listFlags, list any, rows [][]string, hint string)
 	return s.printTable(rows)
 }
 
-// field is one line of a description.
-type field struct{ name, value string }
+// field is one line of a description: a name and a value.
+type field [2]string
 
 // printFields writes "name  value" lines, leaving out empty values.
-func printFields(out io.Writer, fields []field) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+func (s *streams) printFields(fields []field) error {
+	w := tabwriter.NewWriter(s.stdout, 0, 0, 3, ' ', 0)
 	for _, f := range fields {
-		if f.value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", f.name, f.value)
+		if f[1] != "" {
+			fmt.Fprintf(w, "%s\t%s\n", f[0], f[1])
 		}
 	}
 	return w.Flush()

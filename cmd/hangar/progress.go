@@ -33,12 +33,16 @@ type progress struct {
 	line  plainLine
 }
 
-func newProgress(out io.Writer) *progress { return &progress{out: out, shown: isTerminal(out)} }
+// progress follows a transfer on standard error.
+func (s *streams) progress() *progress { return &progress{out: s.stderr, shown: isTerminal(s.stderr)} }
 
-// newWorkProgress follows work that may take long, which has lines where there is no
-// terminal for a bar.
-func newWorkProgress(out io.Writer) *progress {
-	p := newProgress(out)
+// workProgress follows work that may take long, which has lines where there is no
+// terminal for a bar. If quiet, a program reads along and nothing is shown.
+func (s *streams) workProgress(quiet bool) *progress {
+	if quiet {
+		return &progress{}
+	}
+	p := s.progress()
 	p.lines = !p.shown
 	return p
 }

@@ -72,12 +72,9 @@ func newBackground(ts *testscript.TestScript, args []string) *background {
 	for _, name := range []string{"HANGAR_URL", "HANGAR_TOKEN", "HANGAR_DIR"} {
 		env[name] = ts.Getenv(name)
 	}
-	c := &cli{
-		streams: streams{stdin: strings.NewReader(""), stdout: in, stderr: &b.stderr},
-		target:  target{getenv: func(name string) string { return env[name] }},
-	}
+	c := newCLI(streams{stdin: strings.NewReader(""), stdout: in, stderr: &b.stderr}, func(name string) string { return env[name] })
 	go func() {
-		b.ended <- c.run(ctx, append([]string{"proxy", "--quiet"}, args...))
+		b.ended <- run(ctx, c, append([]string{"proxy", "--quiet"}, args...))
 		in.Close()
 	}()
 	ts.Defer(cancel)

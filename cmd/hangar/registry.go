@@ -46,7 +46,7 @@ func newRegistryLoginCommand(c *cli) *cobra.Command {
 		if user == "" {
 			return hangar.RegistryCredential{}, usageErrorf("-u is missing: who signs in?")
 		}
-		password, err := c.readPassword(fromStdin, "Password of %s at %s: ", user, args[0])
+		password, err := c.readSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", "Password of %s at %s: ", user, args[0])
 		if err != nil {
 			return hangar.RegistryCredential{}, err
 		}
@@ -58,11 +58,6 @@ func newRegistryLoginCommand(c *cli) *cobra.Command {
 
 // maxPasswordInput bounds what is read of standard input, in bytes.
 const maxPasswordInput = hangar.MaxRegistryPassword + 2
-
-// readPassword reads the password of a registry.
-func (s *streams) readPassword(fromStdin bool, format string, args ...any) (hangar.Sensitive, error) {
-	return s.readSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", format, args...)
-}
 
 // readSecret reads a password or a token from standard input or asks a person, who does
 // not see it. There is no flag for it: the command line is visible to every user of the

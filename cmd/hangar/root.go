@@ -2,8 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-
-	"github.com/hangar-platform/hangar"
 )
 
 const rootLong = `hangar turns a Linux server into a hosting platform: it runs any OCI image as a
@@ -35,28 +33,12 @@ Exit codes:
 // newRootCommand builds the whole command tree for one invocation.
 func newRootCommand(c *cli) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "hangar",
-		Short:         "A hosting platform in one binary",
-		Long:          rootLong,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			c.parsed = true
-			if nonce := firstOf(c.nonce, c.getenv("HANGAR_LEASE_NONCE")); nonce != "" {
-				cmd.SetContext(hangar.WithLeaseNonce(cmd.Context(), nonce))
-			}
-		},
+		Use:   "hangar",
+		Short: "A hosting platform in one binary",
+		Long:  rootLong,
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	flags := root.PersistentFlags()
-	flags.StringVar(&c.url, "url", "", "address of the platform's API, e.g. https://api.example.com or unix:///run/hangar.sock")
-	flags.StringVar(&c.token, "token", "", "API token (safer in HANGAR_TOKEN: flags are visible to every user of this computer)")
-	flags.StringVar(&c.context, "context", "", "context to use, see hangar context list; local is the daemon of this server")
-	flags.BoolVar(&c.insecure, "insecure", false, "allow plain HTTP to another computer, which sends tokens in the clear")
-	_ = root.RegisterFlagCompletionFunc("context", c.completeContextFlag)
-	dirFlagOf(root, c)
-
 	root.AddGroup(
 		&cobra.Group{ID: "use", Title: "Use the platform:"},
 		&cobra.Group{ID: "run", Title: "Run the platform:"},

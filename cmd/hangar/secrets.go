@@ -260,19 +260,11 @@ func (c *cli) deploySecrets(ctx context.Context, p *client.Client, app hangar.Ap
 		if m.State == hangar.MachineStarted {
 			wished = hangar.MachineStarted
 		}
-		config, err := asObject(m.Config)
-		if err != nil {
-			return err
-		}
-		same, err := patched(config, nil)
-		if err != nil {
-			return err
-		}
 		updated, err := p.UpdateMachine(ctx, m.Ref(), hangar.MachineUpdate{
-			Config: same, CurrentVersion: m.InstanceID, MinSecretsVersion: version,
+			Config: m.Config, CurrentVersion: m.InstanceID, MinSecretsVersion: version,
 		})
 		if err == nil {
-			updated, err = c.follow(ctx, p, updated, wished, patience)
+			updated, err = followMachine(ctx, p, updated, wished, patience, c.progress())
 		}
 		if err != nil {
 			return about(m.ID, err)

@@ -140,7 +140,7 @@ func newServicesListCommand(c *cli) *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(c.stdout)
-			return printFields(c.stdout, answersAt(app, addresses))
+			return c.printFields(answersAt(app, addresses))
 		}),
 	}
 	jsonFlag(cmd, &asJSON)

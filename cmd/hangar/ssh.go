@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,7 +58,7 @@ func newSSHConsoleCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := hangar.ExecRequest{TTY: pty || isTerminal(c.stdin) && isTerminal(c.stdout)}
 			if req.Command = []string{"sh", "-c", loginShell, "sh"}; req.TTY {
-				req.Command = append(req.Command, firstOf(c.getenv("TERM"), "xterm"))
+				req.Command = append(req.Command, cmp.Or(c.getenv("TERM"), "xterm"))
 			}
 			if cmd.Flags().Changed("command") {
 				words, err := cmdline.Split(command)
@@ -72,7 +73,7 @@ func newSSHConsoleCommand(c *cli) *cobra.Command {
 			}
 			m, err := c.console(cmd.Context(), p, args[0], which)
 			if err != nil {
-				return notRun{err}
+				return notRun{Err: err}
 			}
 			err = c.execute(cmd.Context(), p, m, req, true)
 			if command == "" && hangar.CodeOf(err) == hangar.CodeInvalid {

@@ -145,7 +145,7 @@ func (c *cli) createToken(cmd *cobra.Command, f *tokenFlags) error {
 	}
 	var err error
 	if in.Actions, err = hangar.ParseActions(f.actions); err != nil {
-		return usageError{err}
+		return usageError{Err: err}
 	}
 	for i, line := range slices.Concat(f.commands, f.prefixes) {
 		args, err := cmdline.Split(line)

@@ -129,7 +129,7 @@ func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	})()
 
 	err := daemon.Run(ctx, f.config, daemon.Options{
-		Version: version, DockerConfig: dockerConfig(), Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
+		Version: c.build.version, DockerConfig: dockerConfig(), Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
 		Ready: func(addr string) error {
 			if err := c.announce(f, addr, time.Since(began)); err != nil {
 				return err
@@ -137,7 +137,7 @@ func (c *cli) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 			notify(log, systemd.SdNotifyReady)
 			// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
 			go debug.FreeOSMemory()
-			log.Info("ready", "api", addr, "duration", time.Since(began), "version", version, "commit", commit, "config", f.file.Name())
+			log.Info("ready", "api", addr, "duration", time.Since(began), "version", c.build.version, "commit", c.build.commit, "config", f.file.Name())
 			return nil
 		},
 	})
@@ -176,8 +176,8 @@ func notify(log *slog.Logger, state string) {
 // announce prints one line per thing that a person needs.
 func (c *cli) announce(f *upFlags, addr string, took time.Duration) error {
 	dir := f.config.Dir
-	fmt.Fprintf(c.stdout, "hangar %s is ready after %s\n", version, brief(took))
-	err := printFields(c.stdout, []field{
+	fmt.Fprintf(c.stdout, "hangar %s is ready after %s\n", c.build.version, brief(took))
+	err := c.printFields([]field{
 		{"api", "http://" + reachable(addr)},
 		{"public api", f.config.PublicAPI()},
 		{"token", filepath.Join(dir, tokenFile)},
@@ -236,8 +236,8 @@ func (c *cli) upDetached(ctx context.Context, cfg daemon.Config, file string) er
 		_ = cmd.Wait() // that it failed is known; why is in its log
 		return withHint(fmt.Errorf("the daemon did not start: %s", lastLine(path)), "see "+path)
 	}
-	fmt.Fprintf(c.stdout, "hangar %s runs in the background, process %d\n", version, cmd.Process.Pid)
-	return printFields(c.stdout, []field{
+	fmt.Fprintf(c.stdout, "hangar %s runs in the background, process %d\n", c.build.version, cmd.Process.Pid)
+	return c.printFields([]field{
 		{"api", "http://" + reachable(strings.TrimSpace(addr))},
 		{"public api", cfg.PublicAPI()},
 		{"token", filepath.Join(cfg.Dir, tokenFile)},

@@ -7,15 +7,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The linker sets these; see the Makefile.
-var (
-	version = "dev"
-	commit  = ""
-
-	// engineVersion decides whether a suspended Machine can be resumed.
-	engineVersion = ""
-)
-
 // versionOutput is what --json prints.
 type versionOutput struct {
 	Version  string `json:"version"`
@@ -40,10 +31,10 @@ func newVersionCommand(c *cli) *cobra.Command {
 		if dir, err := c.dataDir(); name == "" && at.url != "" && err == nil && at.url == localURL(dir) {
 			name = localContext
 		}
-		return versionOutput{version, commit, engineVersion, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, name, at.url}, nil
+		return versionOutput{c.build.version, c.build.commit, c.build.engine, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, name, at.url}, nil
 	}, func(v versionOutput) error {
 		fmt.Fprintf(c.stdout, "hangar %s\n", v.Version)
-		return printFields(c.stdout, []field{
+		return c.printFields([]field{
 			{"commit", v.Commit},
 			{"engine", v.Engine},
 			{"go", v.Go},

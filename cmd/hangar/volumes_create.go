@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -233,14 +234,6 @@ func origin(v *hangar.Volume, in hangar.VolumeCreate) string {
 	return ""
 }
 
-// workProgress follows long work, unless a program reads along.
-func (s *streams) workProgress(quiet bool) *progress {
-	if quiet {
-		return &progress{}
-	}
-	return newWorkProgress(s.stderr)
-}
-
 // warnOfOneVolume says what an App risks that has one volume of a name.
 func (c *volumesCommand) warnOfOneVolume(ctx context.Context, p *client.Client, v *hangar.Volume) {
 	volumes, err := p.Volumes(ctx, v.App)
@@ -292,7 +285,7 @@ func newVolumesForkCommand(c *volumesCommand) *cobra.Command {
 			if in.SizeGB != 0 && in.SizeGB < source.SizeGB {
 				return usageErrorf("invalid --size %d: volume %s has %d GB, and its copy cannot have less", in.SizeGB, source.ID, source.SizeGB)
 			}
-			in.Source, in.Name = source.ID, firstOf(name, source.Name)
+			in.Source, in.Name = source.ID, cmp.Or(name, source.Name)
 			v, err := c.createVolume(cmd.Context(), p, source.App, in, &f)
 			if err == nil && f.asJSON {
 				err = c.printJSON(volumeJSON(v))

@@ -88,7 +88,7 @@ func (s *streams) printDrill(d *hangar.VolumeDrill) error {
 	if !d.FinishedAt.IsZero() {
 		took = brief(d.FinishedAt.Sub(d.StartedAt))
 	}
-	return printFields(s.stdout, []field{
+	return s.printFields([]field{
 		{"Result", result},
 		{"Snapshot", string(d.Snapshot)},
 		{"Volume", string(d.Volume)},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func followSnapshot(ctx context.Context, p hangar.SnapshotService, ref hangar.Vo
 		return err
 	})
 	if err == nil && s.State == hangar.SnapshotFailed {
-		err = withHint(fmt.Errorf("snapshot %s: %s", s.ID, firstOf(s.Fault, "it failed")),
+		err = withHint(fmt.Errorf("snapshot %s: %s", s.ID, cmp.Or(s.Fault, "it failed")),
 			fmt.Sprintf("see `hangar volumes events %s %s`, and try again", ref.App, ref.ID))
 	}
 	return s, err

@@ -98,7 +98,7 @@ func TestFollowFillingInLines(t *testing.T) {
 		}}
 		var out strings.Builder
 		begun := filling(hangar.VolumeRestoring, 0)
-		v, err := followFilling(t.Context(), s, &begun, newWorkProgress(&out))
+		v, err := followFilling(t.Context(), s, &begun, (&streams{stderr: &out}).workProgress(false))
 		if err != nil || v.State != hangar.VolumeCreated {
 			t.Fatalf("%+v, %v", v, err)
 		}
@@ -212,7 +212,7 @@ func TestFollowDrill(t *testing.T) {
 		ended.FinishedAt, ended.Fault = time.Now().Add(6*time.Second), "e2fsck: unexpected inconsistency"
 		s := &scripted{began: time.Now(), drills: []step[hangar.VolumeDrill]{{0, begun, nil}, {7 * time.Second, read, nil}, {30 * time.Second, ended, nil}}}
 		var out strings.Builder
-		got, err := followDrill(t.Context(), s, &begun, newWorkProgress(&out))
+		got, err := followDrill(t.Context(), s, &begun, (&streams{stderr: &out}).workProgress(false))
 		if err != nil || got.Passed || got.Fault != ended.Fault {
 			t.Errorf("%+v, %v", got, err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -38,7 +39,7 @@ func newVolumesListCommand(c *volumesCommand) *cobra.Command {
 			var volumes []*hangar.Volume
 			if destroyed {
 				all = true
-				volumes, err = p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(firstOf(org, string(c.used.org), string(hangar.OrgPersonal))))
+				volumes, err = p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(cmp.Or(org, string(c.used.org), string(hangar.OrgPersonal))))
 			} else {
 				volumes, err = c.listVolumes(cmd.Context(), p, args, hangar.OrgSlug(org))
 			}
@@ -215,7 +216,7 @@ func (s *streams) printVolume(v *hangar.Volume) error {
 	} else if v.Wanted == hangar.FSRaw {
 		fs = "none (raw)"
 	}
-	return printFields(s.stdout, []field{
+	return s.printFields([]field{
 		{"ID", string(v.ID)},
 		{"Name", v.Name},
 		{"App", string(v.App)},
@@ -255,7 +256,7 @@ func newVolumesEventsCommand(c *volumesCommand) *cobra.Command {
 			}
 			return []string{
 				time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Type), result, string(e.Source),
-				firstOf(string(e.Machine), string(e.Snapshot)), firstOf(e.Fault, e.Text),
+				cmp.Or(string(e.Machine), string(e.Snapshot)), cmp.Or(e.Fault, e.Text),
 			}
 		},
 	})

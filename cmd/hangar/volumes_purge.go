@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -34,7 +35,7 @@ func newVolumesPurgeCommand(c *volumesCommand) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			org = firstOf(org, string(c.used.org), string(hangar.OrgPersonal))
+			org = cmp.Or(org, string(c.used.org), string(hangar.OrgPersonal))
 			ids := make([]hangar.VolumeID, 0, len(args))
 			for _, id := range args {
 				ids = append(ids, hangar.VolumeID(id))

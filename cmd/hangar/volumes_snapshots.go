@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -207,7 +208,7 @@ func newSnapshotsRestoreCommand(c *volumesCommand) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				app, in.Name = of.App, firstOf(name, of.Name)
+				app, in.Name = of.App, cmp.Or(name, of.Name)
 			}
 			v, err := c.createVolume(cmd.Context(), p, app, in, &f)
 			if err == nil && f.asJSON {
