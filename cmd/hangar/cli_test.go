@@ -32,12 +32,12 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"hangar": func() {
 			c := newInvocation()
-			c.settling = time.Millisecond // most scripts have Machines that stay
+			c.Settling = time.Millisecond // most scripts have Machines that stay
 			os.Exit(run(context.Background(), c, os.Args[1:]))
 		},
 		"settling-hangar": func() {
 			c := newInvocation()
-			c.settling = time.Minute // a script that needs it to the end waits in vain
+			c.Settling = time.Minute // a script that needs it to the end waits in vain
 			os.Exit(run(context.Background(), c, os.Args[1:]))
 		},
 	})
@@ -170,17 +170,5 @@ func expectCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if want := args[0]; want != fmt.Sprint(got) {
 		ts.Fatalf("exit code %d, want %s", got, want)
-	}
-}
-
-func TestEveryCodeOfTheLanguageHasAnExitCode(t *testing.T) {
-	t.Parallel()
-	for _, code := range hangar.Codes() {
-		if _, ok := exitCodes[code]; !ok {
-			t.Errorf("no exit code for %s", code)
-		}
-	}
-	if got := codeFor(fmt.Errorf("x: %w", context.DeadlineExceeded)); got != exitTimeout {
-		t.Errorf("a deadline exits with %d", got)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
@@ -21,9 +21,9 @@ type fakeKeyring struct {
 	broken error
 }
 
-func (k *fakeKeyring) here() bool { return !k.absent }
+func (k *fakeKeyring) Here() bool { return !k.absent }
 
-func (k *fakeKeyring) get(context string) (string, error) {
+func (k *fakeKeyring) Get(context string) (string, error) {
 	token, ok := k.tokens[context]
 	if !ok && k.broken == nil {
 		return "", errors.New("no such token")
@@ -31,14 +31,14 @@ func (k *fakeKeyring) get(context string) (string, error) {
 	return token, k.broken
 }
 
-func (k *fakeKeyring) set(context, token string) error {
+func (k *fakeKeyring) Set(context, token string) error {
 	if k.broken == nil {
 		k.tokens[context] = token
 	}
 	return k.broken
 }
 
-func (k *fakeKeyring) remove(context string) error {
+func (k *fakeKeyring) Remove(context string) error {
 	if k.broken == nil {
 		delete(k.tokens, context)
 	}
@@ -56,10 +56,10 @@ type laptop struct {
 func (l *laptop) run(stdin string, args ...string) (int, string) {
 	l.t.Helper()
 	var out strings.Builder
-	c := newCLI(streams{stdin: strings.NewReader(stdin), stdout: &out, stderr: &out}, func(name string) string {
+	c := cli.New(cli.Streams{Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &out}, func(name string) string {
 		return map[string]string{"HOME": l.home, "HANGAR_CONFIG": "/dev/null"}[name]
 	})
-	c.keyring = l.keys
+	c.Keyring = l.keys
 	code := run(l.t.Context(), c, args)
 	return code, out.String()
 }
@@ -68,7 +68,7 @@ func (l *laptop) run(stdin string, args ...string) (int, string) {
 func (l *laptop) must(stdin string, args ...string) string {
 	l.t.Helper()
 	code, out := l.run(stdin, args...)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		l.t.Fatalf("hangar %s: code %d\n%s", strings.Join(args, " "), code, out)
 	}
 	return out
@@ -100,11 +100,11 @@ func TestLoginNeedsAPlatform(t *testing.T) {
 	defer other.Close()
 	l := &laptop{t, t.TempDir(), &fakeKeyring{absent: true}}
 	code, out := l.run("token", "login", other.URL, "--token-stdin")
-	if code != exitNotFound || !strings.Contains(out, other.URL+" is not the API of a platform") {
+	if code != cli.ExitNotFound || !strings.Contains(out, other.URL+" is not the API of a platform") {
 		t.Errorf("code %d\n%s", code, out)
 	}
 	for _, token := range []string{"", "two words", "ümlaut"} {
-		if code, out := l.run(token, "login", other.URL, "--token-stdin"); code == exitOK || code == exitNotFound {
+		if code, out := l.run(token, "login", other.URL, "--token-stdin"); code == cli.ExitOK || code == cli.ExitNotFound {
 			t.Errorf("%q: code %d\n%s", token, code, out)
 		}
 	}
@@ -124,7 +124,7 @@ func TestTokensAreKeptInTheKeyring(t *testing.T) {
 
 	l.keys.broken = errors.New("locked")
 	code, out := l.run("", "apps", "list")
-	if code != exitFailed || !strings.Contains(out, "read the token of context lab from the keyring: locked") || !strings.Contains(out, "--no-keyring") {
+	if code != cli.ExitFailed || !strings.Contains(out, "read the token of context lab from the keyring: locked") || !strings.Contains(out, "--no-keyring") {
 		t.Errorf("with a locked keyring: %d\n%s", code, out)
 	}
 	// A keyring that is locked is no reason not to sign in.
@@ -149,7 +149,7 @@ func TestTokensAreKeptInTheKeyring(t *testing.T) {
 	if len(l.keys.tokens) != 0 {
 		t.Errorf("after logout the keyring has %v", l.keys.tokens)
 	}
-	if code, _ := l.run("", "apps", "list", "--context", "lab"); code != exitDenied {
+	if code, _ := l.run("", "apps", "list", "--context", "lab"); code != cli.ExitDenied {
 		t.Errorf("after logout: %d", code)
 	}
 }
@@ -163,7 +163,7 @@ func TestLoginsAtOnceAreAllKept(t *testing.T) {
 	var all sync.WaitGroup
 	for _, name := range names {
 		all.Go(func() {
-			if code, out := l.run(token, "login", url, "--name", name, "--token-stdin"); code != exitOK {
+			if code, out := l.run(token, "login", url, "--name", name, "--token-stdin"); code != cli.ExitOK {
 				t.Errorf("login %s: %d\n%s", name, code, out)
 			}
 		})
@@ -171,48 +171,5 @@ func TestLoginsAtOnceAreAllKept(t *testing.T) {
 	all.Wait()
 	if out := l.must("", "context", "list", "-q"); out != strings.Join(names, "\n")+"\n" {
 		t.Errorf("kept are\n%s", out)
-	}
-}
-
-func TestPlainHTTPIsForThisComputer(t *testing.T) {
-	t.Parallel()
-	for url, refused := range map[string]bool{
-		"http://127.0.0.1:4280": false, "http://127.9.9.9": false, "http://[::1]:4280": false, "http://[::ffff:127.0.0.1]": false,
-		"http://localhost:4280": false, "http://api.hangar.localhost": false, "unix:///run/hangar.sock": false, "https://api.example.com": false,
-		"http://10.0.0.1:4280": true, "http://[fdaa::3]:4280": true, "http://api.example.com": true, "http://0.0.0.0:4280": true,
-		"http://localhost.example.com": true, "http://127.0.0.1.example.com": true, "http://127.0.0.1@example.com": true,
-	} {
-		c := &cli{target: target{getenv: func(string) string { return "" }, url: url, token: "secret"}}
-		if _, err := c.endpoint(); (err != nil) != refused {
-			t.Errorf("%s: %v", url, err)
-		}
-		c.insecure = true
-		if _, err := c.endpoint(); err != nil {
-			t.Errorf("%s with --insecure: %v", url, err)
-		}
-		c.insecure, c.getenv = false, func(name string) string { return map[string]string{"HANGAR_INSECURE": "1"}[name] }
-		if _, err := c.endpoint(); err != nil {
-			t.Errorf("%s with HANGAR_INSECURE: %v", url, err)
-		}
-	}
-	// What is sent to an own address does not leave the computer.
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range own {
-		ip := a.(*net.IPNet).IP
-		c := &cli{target: target{getenv: func(string) string { return "" }, url: "http://" + net.JoinHostPort(ip.String(), "4280"), token: "secret"}}
-		if _, err := c.endpoint(); err != nil {
-			t.Errorf("%s: %v", c.url, err)
-		}
-	}
-	for text, want := range map[string]string{
-		"api.example.com": "https://api.example.com", "127.0.0.1:4280/": "http://127.0.0.1:4280", "[::1]:4280": "http://[::1]:4280",
-		"localhost": "http://localhost", "10.0.0.1:4280": "https://10.0.0.1:4280", "http://x/": "http://x",
-	} {
-		if got := completeURL(text); got != want {
-			t.Errorf("%s: got %s, want %s", text, got, want)
-		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/daemon"
 )
 
@@ -54,8 +55,8 @@ func TestDaemon(t *testing.T) {
 				for _, dir := range dirs {
 					endDaemon(t, dir)
 					// A script that failed may have left volumes open.
-					down := newCLI(streams{stdout: io.Discard, stderr: io.Discard, stdin: strings.NewReader("")}, func(string) string { return "" })
-					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && run(context.Background(), down, []string{"down", "--yes", "--dir", dir}) != exitOK {
+					down := cli.New(cli.Streams{Stdout: io.Discard, Stderr: io.Discard, Stdin: strings.NewReader("")}, func(string) string { return "" })
+					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && run(context.Background(), down, []string{"down", "--yes", "--dir", dir}) != cli.ExitOK {
 						t.Errorf("%s is not taken down", dir)
 					}
 				}

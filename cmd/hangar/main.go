@@ -12,6 +12,8 @@ package main
 import (
 	"context"
 	"os"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
 // The linker sets these; see the Makefile.
@@ -24,11 +26,13 @@ var (
 func main() { os.Exit(run(context.Background(), newInvocation(), os.Args[1:])) }
 
 // newInvocation is that of this process.
-func newInvocation() *cli {
-	c := newCLI(streams{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Getenv)
-	c.build = build{version: version, commit: commit, engine: engineVersion}
+func newInvocation() *cli.Invocation {
+	c := cli.New(cli.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}, os.Getenv)
+	c.Build = cli.Build{Version: version, Commit: commit, Engine: engineVersion}
 	return c
 }
 
 // run executes a command line of the whole program and returns the exit code.
-func run(ctx context.Context, c *cli, args []string) int { return c.run(ctx, newRootCommand(c), args) }
+func run(ctx context.Context, c *cli.Invocation, args []string) int {
+	return c.Run(ctx, newRootCommand(c), args)
+}

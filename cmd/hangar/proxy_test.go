@@ -7,9 +7,10 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
 // background is a `hangar proxy` that a script runs. Scripts cannot do that
@@ -52,7 +53,7 @@ func proxyCommands() map[string]func(ts *testscript.TestScript, neg bool, args [
 		"end": func(ts *testscript.TestScript, _ bool, _ []string) {
 			b := of(ts)
 			b.cancel()
-			if code := <-b.ended; code != exitOK {
+			if code := <-b.ended; code != cli.ExitOK {
 				ts.Fatalf("the proxy ended with %d", code)
 			}
 			ts.Check(ts.Exec("sh", "-c", `printf %s "$1" >&2`, "sh", b.stderr.String()))
@@ -72,7 +73,7 @@ func newBackground(ts *testscript.TestScript, args []string) *background {
 	for _, name := range []string{"HANGAR_URL", "HANGAR_TOKEN", "HANGAR_DIR"} {
 		env[name] = ts.Getenv(name)
 	}
-	c := newCLI(streams{stdin: strings.NewReader(""), stdout: in, stderr: &b.stderr}, func(name string) string { return env[name] })
+	c := cli.New(cli.Streams{Stdin: strings.NewReader(""), Stdout: in, Stderr: &b.stderr}, func(name string) string { return env[name] })
 	go func() {
 		b.ended <- run(ctx, c, append([]string{"proxy", "--quiet"}, args...))
 		in.Close()
@@ -101,23 +102,4 @@ func talk(addr, text string) (string, error) {
 	}
 	got, err := io.ReadAll(conn)
 	return string(got), err
-}
-
-// TestProxyPorts reads LOCAL[:REMOTE].
-func TestProxyPorts(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		text          string
-		local, remote int
-	}{{"5432", 5432, 5432}, {"0:5432", 0, 5432}, {"15432:5432", 15432, 5432}, {"65535", 65535, 65535}} {
-		local, remote, err := parsePorts(test.text)
-		if err != nil || local != test.local || remote != test.remote {
-			t.Errorf("%s: %d, %d, %v", test.text, local, remote, err)
-		}
-	}
-	for _, text := range []string{"", ":", "0", "1:", ":1", "-1:1", "1:2:3", "1:65536", "a"} {
-		if _, _, err := parsePorts(text); err == nil {
-			t.Errorf("%q is taken", text)
-		}
-	}
 }

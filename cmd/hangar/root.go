@@ -2,6 +2,17 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/account"
+	"github.com/hangar-platform/hangar/cmd/hangar/alert"
+	"github.com/hangar-platform/hangar/cmd/hangar/app"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/image"
+	"github.com/hangar-platform/hangar/cmd/hangar/machine"
+	"github.com/hangar-platform/hangar/cmd/hangar/network"
+	"github.com/hangar-platform/hangar/cmd/hangar/platform"
+	"github.com/hangar-platform/hangar/cmd/hangar/secret"
+	"github.com/hangar-platform/hangar/cmd/hangar/volume"
 )
 
 const rootLong = `hangar turns a Linux server into a hosting platform: it runs any OCI image as a
@@ -31,7 +42,7 @@ Exit codes:
   did not run.`
 
 // newRootCommand builds the whole command tree for one invocation.
-func newRootCommand(c *cli) *cobra.Command {
+func newRootCommand(c *cli.Invocation) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hangar",
 		Short: "A hosting platform in one binary",
@@ -44,30 +55,18 @@ func newRootCommand(c *cli) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		newAppsCommand(c), newMachineCommand(c), newChecksCommand(c), newServicesCommand(c), newIPsCommand(c), newSecretsCommand(c), newSecretKeysCommand(c), newImageCommand(c),
-		newRegistryCommand(c), newLogsCommand(c), newAlertsCommand(c), newSSHCommand(c), newProxyCommand(c), newOrgsCommand(c), newTokensCommand(c),
-		newOIDCCommand(c), newWireguardCommand(c), newVolumesCommand(c), newCertsCommand(c),
-		newLoginCommand(c), newLogoutCommand(c), newContextCommand(c),
+		app.NewCommand(c), machine.NewCommand(c), machine.NewChecksCommand(c), app.NewServicesCommand(c), network.NewIPsCommand(c), secret.NewCommand(c), secret.NewKeysCommand(c), image.NewCommand(c),
+		image.NewRegistryCommand(c), app.NewLogsCommand(c), alert.NewCommand(c), machine.NewSSHCommand(c), network.NewProxyCommand(c), account.NewOrgsCommand(c), account.NewTokensCommand(c),
+		account.NewOIDCCommand(c), network.NewWireguardCommand(c), volume.NewCommand(c), network.NewCertsCommand(c),
+		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{newUpCommand(c), newDownCommand(c), newDoctorCommand(c), newConfigCommand(c)} {
+	for _, cmd := range []*cobra.Command{platform.NewUpCommand(c), platform.NewDownCommand(c), platform.NewDoctorCommand(c), platform.NewConfigCommand(c)} {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}
-	root.AddCommand(newVersionCommand(c), newGuardCommand(c))
+	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c))
 	return root
-}
-
-// group is a command that only holds others: alone it shows its help, and a word
-// that is none of its commands is a usage error.
-func group(use, short string, aliases ...string) *cobra.Command {
-	return &cobra.Command{
-		Use:     use,
-		Short:   short,
-		Aliases: aliases,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
 }

@@ -1,0 +1,215 @@
+// Package account has the commands about who uses a platform: signing in, the contexts that result, tokens
+// and organizations.
+package account
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// commands make the commands of one invocation.
+type commands struct{ *cli.Invocation }
+
+const loginLong = `Sign in at a platform from this computer: the token is checked and kept with the URL as a
+context, which later commands use. The token is asked for, read from standard input with
+--token-stdin, or taken from HANGAR_TOKEN; ` + "`hangar tokens create`" + ` makes one.
+
+It is kept in the system's keyring (the Secret Service of D-Bus) where there is one, and
+otherwise in a file that only you can read, ~/.config/hangar/contexts.json.
+
+A server whose certificate no public authority has signed needs --ca with the certificate
+of its own; the fingerprint is shown, to compare. Without a URL, the context in use gets
+another token.
+
+Exit codes: 2 plain HTTP to another computer, 3 no API there, 6 the token is not valid, 7 no
+answer, or a certificate that is not trusted.`
+
+const loginExample = `  hangar login https://api.example.com
+  hangar login https://10.0.0.1:4280 --ca hangar-ca.pem --name lab --token-stdin < token`
+
+// loginFlags are what `hangar login` is told beside the URL.
+type loginFlags struct {
+	name, ca, org string
+	fromStdin     bool
+	noKeyring     bool
+	asJSON        bool
+}
+
+// NewLoginCommand makes `hangar login`.
+func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	var f loginFlags
+	cmd := &cobra.Command{
+		Use:               "login [URL]",
+		Short:             "Sign in at a platform from this computer",
+		Long:              loginLong,
+		Example:           loginExample,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			x, err := c.newContext(f, args)
+			if err != nil {
+				return err
+			}
+			return c.login(cmd, f, x)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.name, "name", "", "name of the context (default the host)")
+	flags.StringVar(&f.ca, "ca", "", "file with the certificate of the server's own authority, in PEM")
+	flags.StringVar(&f.org, "org", "", "organization in which commands make things (default that of the token)")
+	flags.BoolVar(&f.fromStdin, "token-stdin", false, "read the token from standard input")
+	flags.BoolVar(&f.noKeyring, "no-keyring", false, "keep the token in a file, also where there is a keyring")
+	cli.JSONFlag(cmd, &f.asJSON)
+	return cmd
+}
+
+// newContext is the context to sign in at, without a token: of the URL, or the one in use.
+func (c commands) newContext(f loginFlags, args []string) (cli.SavedContext, error) {
+	var x cli.SavedContext
+	switch {
+	case len(args) == 1 && c.URL == "" && c.Context == "":
+		x.URL = cli.AddScheme(args[0])
+	case len(args) == 1:
+		return x, cli.UsageErrorf("the URL is an argument: --url and --context say nothing more")
+	default:
+		all, err := c.Contexts()
+		if err != nil {
+			return x, err
+		}
+		name := cmp.Or(c.Context, c.Getenv("HANGAR_CONTEXT"), all.Current)
+		if name == "" || name == cli.LocalContext {
+			return x, cli.WithHint(cli.UsageErrorf("which platform?"), "hangar login https://api.example.com; the daemon of this server needs no login")
+		}
+		found, err := all.Find(name)
+		if err != nil {
+			return x, err
+		}
+		x = *found
+		x.Token, x.Keyring = "", false
+	}
+	if err := cli.CheckURL(x.URL); err != nil {
+		return x, err
+	}
+	u, err := url.Parse(x.URL)
+	if err != nil {
+		return x, err
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return x, cli.UsageErrorf("invalid URL: must be like https://HOST or https://HOST:PORT, without a user name")
+	}
+	x.Name = cmp.Or(f.name, x.Name, u.Host, "unix")
+	if !cli.ValidContextName(x.Name) {
+		return x, cli.UsageErrorf("--name %q: must have up to 128 letters, digits, dots, dashes and colons, and not be %q", x.Name, cli.LocalContext)
+	}
+	if f.ca != "" {
+		if x.CA, err = cli.ReadAuthorities(f.ca); err != nil {
+			return x, err
+		}
+	}
+	x.Org = hangar.OrgSlug(cmp.Or(f.org, string(x.Org)))
+	x.Insecure = x.Insecure || c.Insecure
+	return x, cli.Endpoint{URL: x.URL, Insecure: x.Insecure}.CheckPlain()
+}
+
+// login checks a token against the platform and keeps the context.
+func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) error {
+	roots, err := x.Roots()
+	if err != nil {
+		return err
+	}
+	token := cmp.Or(c.Token, c.Getenv("HANGAR_TOKEN"))
+	if f.fromStdin || token == "" {
+		secret, err := c.ReadSecret(f.fromStdin, "token", "hangar login URL --token-stdin < FILE", "Token for %s: ", x.URL)
+		if err != nil {
+			return err
+		}
+		token = secret.Reveal()
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return cli.UsageErrorf("the token is not one: it has blanks or characters beyond ASCII")
+	}
+	c.Used = cli.Endpoint{URL: x.URL, Context: x.Name, Roots: roots}
+	p := client.New(x.URL, token, client.WithRootCAs(roots))
+	defer p.Close()
+	tokens, err := p.CurrentTokens(cmd.Context())
+	switch {
+	case hangar.CodeOf(err) == hangar.CodeNotFound:
+		return cli.WithHint(hangar.Errorf(hangar.CodeNotFound, "", "%s is not the API of a platform", x.URL), "its name begins with api. where the platform serves a domain: https://api.example.com")
+	case hangar.CodeOf(err) == hangar.CodeUnauthenticated:
+		return cli.WithHint(err, "the token is wrong, expired or revoked; `hangar tokens create` makes another, on the server itself with sudo")
+	case err != nil:
+		return err
+	case len(tokens) == 0:
+		return cli.WithHint(hangar.Errorf(hangar.CodeUnauthenticated, "", "the server knows no token"), "pass a valid one")
+	}
+	if x.Org == "" {
+		x.Org = orgOf(tokens)
+	}
+	where, err := c.KeepContext(&x, token, f.noKeyring)
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		return c.PrintJSON(viewContext(x, true))
+	}
+	fmt.Fprintf(c.Stdout, "Signed in at %s as %s.\n", x.URL, cmp.Or(tokens[0].User, tokens[0].Name))
+	authority, err := x.Authority()
+	if err != nil {
+		return err
+	}
+	return c.PrintFields([]cli.Field{
+		{"context", x.Name + ", in use from now on"},
+		{"org", string(x.Org)},
+		{"authority", authority},
+		{"token", scopeOf(tokens[0].Grant) + ", " + expires(tokens[0].Grant.Until) + "; kept in " + where},
+	})
+}
+
+// orgOf is the one organization that all tokens are for, or empty.
+func orgOf(tokens []*hangar.Token) hangar.OrgSlug {
+	org := tokens[0].Grant.Org
+	for _, t := range tokens {
+		if t.Admin || t.Grant.Org != org {
+			return ""
+		}
+	}
+	return org
+}
+
+// NewLogoutCommand makes `hangar logout`.
+func NewLogoutCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	return &cobra.Command{
+		Use:   "logout [CONTEXT]",
+		Short: "Forget the token of a context",
+		Long: "Forget the token of a context, by default of the one in use. `hangar login` signs in again.\n" +
+			"The token itself stays valid: `hangar tokens revoke` ends it.",
+		Example:           "  hangar logout\n  hangar logout lab",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.CompleteContext,
+		RunE: func(_ *cobra.Command, args []string) error {
+			name := ""
+			err := c.ChangeContexts(func(all *cli.Contexts) error {
+				x, err := c.ChosenContext(all, args)
+				if err != nil {
+					return err
+				}
+				name = x.Name
+				return c.ForgetToken(x)
+			})
+			if err != nil {
+				return err
+			}
+			return c.Sayf("Signed out of %s. Sign in again: hangar login --context %s", name, name)
+		},
+	}
+}

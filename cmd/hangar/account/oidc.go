@@ -1,0 +1,97 @@
+package account
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// NewOIDCCommand makes `hangar oidc`.
+func NewOIDCCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("oidc", "Identity tokens of Machines, and the keys that sign them")
+	cmd.AddCommand(newOIDCTokenCommand(c), newOIDCKeysCommand(c), newOIDCRotateCommand(c))
+	return cmd
+}
+
+const oidcTokenLong = `Print an identity token of a Machine: a JSON Web Token that says who it is, for
+those outside of the platform who verify such tokens, as clouds do. It is valid for 15
+minutes. A Machine gets its own by asking from within, as docs/identity.md says; this is
+to try out what accepts them. The Machine must run.`
+
+func newOIDCTokenCommand(c commands) *cobra.Command {
+	var in hangar.IdentityTokenRequest
+	cmd := &cobra.Command{
+		Use:               "token APP [MACHINE]",
+		Short:             "Print an identity token of a Machine",
+		Long:              oidcTokenLong,
+		Example:           "  hangar oidc token shop web-1 --aud sts.amazonaws.com",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.CompleteMachine,
+		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
+			token, err := p.IssueIdentityToken(ctx, m.Ref(), in)
+			if err != nil {
+				return err
+			}
+			return c.Sayf("%s", token)
+		}),
+	}
+	cmd.Flags().StringVar(&in.Audience, "aud", "", "who shall accept it (default: the address of the platform with the organization)")
+	cmd.Flags().BoolVar(&in.AWSPrincipalTags, "aws-principal-tags", false, "add the tags by which policies of AWS tell Machines apart")
+	return cmd
+}
+
+const oidcKeysLong = `List the keys that sign identity tokens, oldest first. Third parties are shown all of
+them: the next one ahead of its time, and those that are retired until everything that
+they have signed has expired. Only an administrator may do this.`
+
+func newOIDCKeysCommand(c commands) *cobra.Command {
+	return newSigningKeysCommand(c, &cobra.Command{
+		Use:   "keys",
+		Short: "List the keys that sign identity tokens",
+		Long:  oidcKeysLong,
+	}, (*client.Client).SigningKeys)
+}
+
+const oidcRotateLong = `Replace the key that signs identity tokens, out of turn: the next one, which third
+parties have been shown already, signs from now on, and another one is made to follow it.
+Nothing has to be told to anybody, and tokens that were signed before stay valid until they
+expire. A next key that was made just now signs as soon as it has been shown for long
+enough; repeating the command changes nothing until then.
+
+Keys are also replaced by themselves, see --oidc-rotate-every of ` + "`hangar up`" + `. Only an
+administrator may do this.`
+
+func newOIDCRotateCommand(c commands) *cobra.Command {
+	return newSigningKeysCommand(c, &cobra.Command{
+		Use:   "rotate",
+		Short: "Replace the key that signs identity tokens",
+		Long:  oidcRotateLong,
+	}, (*client.Client).RotateSigningKey)
+}
+
+// newSigningKeysCommand completes a command that prints the keys which do returns.
+func newSigningKeysCommand(c commands, cmd *cobra.Command, do func(*client.Client, context.Context) ([]hangar.SigningKey, error)) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.SigningKey, error) {
+		return do(p, ctx)
+	}), cli.Table[hangar.SigningKey]{
+		Head: []string{"KEY", "STATE", "SIGNS FROM", "UNTIL"},
+		Row: func(_ time.Time, k hangar.SigningKey) []string {
+			return []string{k.ID, string(k.State), moment(k.NotBefore), moment(k.NotAfter)}
+		},
+	})
+}
+
+// moment is a time for people who compare it with others.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.DateTime) + " UTC"
+}

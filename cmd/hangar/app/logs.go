@@ -1,0 +1,127 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// NewLogsCommand makes `hangar logs`.
+func NewLogsCommand(c *cli.Invocation) *cobra.Command {
+	var (
+		follow, asJSON, bare, edge bool
+		limit                      int
+		region                     string
+	)
+	cmd := &cobra.Command{
+		Use:     "logs APP [MACHINE]",
+		Aliases: []string{"log"},
+		Short:   "Show what Machines printed",
+		Long: "Show the newest lines of the log of an App, or of one of its Machines, oldest first.\n\n" +
+			"With --edge, show instead what the edge does with requests from now on: client, request, host, status, bytes of the body, " +
+			"time, Machine and request id. Such lines are not kept; a reader that is too slow loses some, and is told how many.",
+		Example:           "  hangar logs -f hello\n  hangar logs hello --edge --json | jq .edge.status",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.CompleteMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			app := hangar.AppName(args[0])
+			query := hangar.LogQuery{Region: hangar.Region(region), Limit: limit}
+			if len(args) == 2 {
+				query.Instance = hangar.MachineID(args[1])
+				// A destroyed Machine has no name any more, but its lines are there by id.
+				if !query.Instance.Valid() {
+					m, err := cli.FindMachine(cmd.Context(), p, app, args[1])
+					if err != nil {
+						return err
+					}
+					query.Instance = m.ID
+				}
+			}
+			print := func(e hangar.LogEntry) error { return printEntry(c.Stdout, e) }
+			switch {
+			case asJSON:
+				print = func(e hangar.LogEntry) error { return c.PrintJSONLine(e) }
+			case bare:
+				print = func(e hangar.LogEntry) error {
+					_, err := fmt.Fprintln(c.Stdout, e.Message)
+					return err
+				}
+			}
+			if edge {
+				query.Edge = true
+				entries := p.FollowLogs(cmd.Context(), app, query)
+				if cmd.Flags().Changed("limit") {
+					entries = firstEntries(entries, limit)
+				}
+				return printAll(entries, print)
+			}
+			if follow {
+				return printAll(p.FollowLogs(cmd.Context(), app, query), print)
+			}
+			page, err := p.Logs(cmd.Context(), app, query)
+			if err != nil {
+				return err
+			}
+			for _, e := range page.Entries {
+				if err := print(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new lines as they are written")
+	cmd.Flags().IntVarP(&limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
+	cmd.Flags().BoolVar(&edge, "edge", false, "follow what the edge does with requests; -n: end after so many lines")
+	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
+	cmd.Flags().BoolVar(&bare, "bare", false, "print messages only, as they were written")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	return cmd
+}
+
+// firstEntries ends after the n-th entry.
+func firstEntries(entries iter.Seq2[hangar.LogEntry, error], n int) iter.Seq2[hangar.LogEntry, error] {
+	return func(yield func(hangar.LogEntry, error) bool) {
+		if n <= 0 {
+			return
+		}
+		left := n
+		for e, err := range entries {
+			if left--; !yield(e, err) || left == 0 {
+				return
+			}
+		}
+	}
+}
+
+func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEntry) error) error {
+	for e, err := range entries {
+		if err != nil {
+			return err
+		}
+		if err := print(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printEntry writes a line for people: when, where, who, what.
+func printEntry(out io.Writer, e hangar.LogEntry) error {
+	if e.Edge != nil {
+		_, err := fmt.Fprintf(out, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s %s %s %s[%s] %s\n",
+		e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Instance, e.Region, e.Provider, e.Level, e.Message)
+	return err
+}

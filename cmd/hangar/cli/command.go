@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+)
+
+// Getter is the part of a command that asks for what the command prints.
+type Getter[T any] func(cmd *cobra.Command, args []string) (T, error)
+
+// Asked gets what a call to the platform returns.
+func Asked[T any](c *Invocation, call func(ctx context.Context, p *client.Client, args []string) (T, error)) Getter[T] {
+	return func(cmd *cobra.Command, args []string) (T, error) {
+		p, err := c.Connect()
+		if err != nil {
+			return *new(T), err
+		}
+		return call(cmd.Context(), p, args)
+	}
+}
+
+// AskedOf gets what a call returns that is about the Machine of the arguments APP [MACHINE].
+func AskedOf[T any](c *Invocation, call func(context.Context, *client.Client, *hangar.Machine) (T, error)) Getter[T] {
+	return func(cmd *cobra.Command, args []string) (T, error) {
+		p, m, err := c.OneMachine(cmd.Context(), args)
+		if err != nil {
+			return *new(T), err
+		}
+		return call(cmd.Context(), p, m)
+	}
+}
+
+// Connected is the work of a command that acts on the platform.
+func (c *Invocation) Connected(work func(ctx context.Context, p *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		p, err := c.Connect()
+		if err != nil {
+			return err
+		}
+		return work(cmd.Context(), p, args)
+	}
+}
+
+// Answering completes a command that prints what get returns: with show, or as JSON.
+func Answering[T any](c *Invocation, cmd *cobra.Command, get Getter[T], show func(T) error) *cobra.Command {
+	return AnsweringAs(c, cmd, get, func(answer T) T { return answer }, show)
+}
+
+// AnsweringAs is answering for what looks different as JSON.
+func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJSON func(T) J, show func(T) error) *cobra.Command {
+	var wanted bool
+	JSONFlag(cmd, &wanted)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		answer, err := get(cmd, args)
+		switch {
+		case err != nil:
+			return err
+		case wanted:
+			return c.PrintJSON(asJSON(answer))
+		}
+		return show(answer)
+	}
+	return cmd
+}
+
+// Table is how a list is printed.
+type Table[T any] struct {
+	Head  []string
+	Row   func(now time.Time, item T) []string
+	Names string // what --quiet prints, which is the column named: without them there is no --quiet
+	Named int
+	Hint  string      // printed for an empty list; %s stands for the first argument
+	JSON  func(T) any // nil: the items themselves
+}
+
+// Listing completes a command that prints the list which get returns.
+func Listing[T any](c *Invocation, cmd *cobra.Command, get Getter[[]T], t Table[T]) *cobra.Command {
+	f := ListFlags{Name: t.Named}
+	JSONFlag(cmd, &f.AsJSON)
+	if t.Names != "" {
+		QuietFlag(cmd, &f.Quiet, t.Names)
+	}
+	if cmd.Name() == "list" {
+		cmd.Aliases = []string{"ls"}
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		list, err := get(cmd, args)
+		if err != nil {
+			return err
+		}
+		hint := t.Hint
+		if len(args) > 0 {
+			hint = strings.ReplaceAll(hint, "%s", args[0])
+		}
+		var out any = OrEmpty(list)
+		if t.JSON != nil {
+			views := []any{}
+			for _, item := range list {
+				views = append(views, t.JSON(item))
+			}
+			out = views
+		}
+		return c.PrintList(f, out, t.rows(list), hint)
+	}
+	return cmd
+}
+
+// rows are those of the table, of which the first is its header.
+func (t Table[T]) rows(list []T) [][]string {
+	now := time.Now()
+	rows := [][]string{t.Head}
+	for _, item := range list {
+		rows = append(rows, t.Row(now, item))
+	}
+	return rows
+}
+
+// Group is a command that only holds others: alone it shows its help, and a word
+// that is none of its commands is a usage error.
+func Group(use, short string, aliases ...string) *cobra.Command {
+	return &cobra.Command{
+		Use:     use,
+		Short:   short,
+		Aliases: aliases,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+}

@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"cmp"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/daemon"
+)
+
+// The files by which commands find the local daemon, in its data directory.
+const (
+	DefaultDir    = "/var/lib/hangar"
+	TokenFile     = "admin.token" // mode 0600, written on the first start
+	unixURLPrefix = "unix://"
+)
+
+// Target is the platform that the invocation means: by the global flags, the environment and
+// the contexts.
+type Target struct {
+	URL      string
+	Token    string
+	Context  string
+	Insecure bool
+	Dir      string
+	Getenv   func(string) string
+	Keyring  Keyring
+
+	Used Endpoint // the API that the command has used
+}
+
+// Endpoint is where the API is and what opens it.
+type Endpoint struct {
+	URL      string
+	Token    string
+	Context  string         // by which it was found; empty: none
+	Org      hangar.OrgSlug // default of commands that make something; empty: none
+	Roots    *x509.CertPool // who may sign its certificate; nil: the system's authorities
+	Insecure bool           // plain HTTP is allowed
+	saved    *SavedContext  // the context itself, or nil
+}
+
+// Endpoint finds the API: by flags, then the environment, then the context in use, then
+// the files of the local daemon. A token goes only where it belongs: the local daemon's to
+// the local daemon, a context's to its URL.
+func (t *Target) Endpoint() (Endpoint, error) {
+	e, err := t.Locate()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	if err := CheckURL(e.URL); err != nil {
+		return Endpoint{}, err
+	}
+	e.Insecure = e.Insecure || t.Insecure || t.Getenv("HANGAR_INSECURE") == "1"
+	if err := e.CheckPlain(); err != nil {
+		return Endpoint{}, err
+	}
+	t.Used = e
+	switch {
+	case e.Token != "":
+	case e.saved != nil:
+		e.Token, err = e.saved.token(t.Keyring)
+	default:
+		e.Token, err = t.tokenOfLocal(e.URL)
+	}
+	return e, err
+}
+
+// tokenOfLocal is the local daemon's token if at is its URL, and else empty.
+func (t *Target) tokenOfLocal(at string) (string, error) {
+	dir, err := t.DataDir()
+	if err != nil || at != LocalURL(dir) {
+		return "", err
+	}
+	return localToken(dir)
+}
+
+// Locate finds the URL, and the token unless it is the context's own or the local daemon's.
+func (t *Target) Locate() (Endpoint, error) {
+	env := t.Getenv
+	switch {
+	case t.URL != "" && t.Context != "":
+		return Endpoint{}, UsageErrorf("--url and --context exclude one another")
+	case t.URL != "":
+		return t.atURL(t.URL)
+	case t.Context != "":
+		return t.atContext(t.Context, t.Token)
+	case t.Dir != "":
+		return t.atLocal()
+	case env("HANGAR_URL") != "" && env("HANGAR_CONTEXT") != "":
+		return Endpoint{}, UsageErrorf("HANGAR_URL and HANGAR_CONTEXT exclude one another: unset one")
+	case env("HANGAR_URL") != "":
+		return t.atURL(env("HANGAR_URL"))
+	case env("HANGAR_CONTEXT") != "":
+		return t.atContext(env("HANGAR_CONTEXT"), cmp.Or(t.Token, env("HANGAR_TOKEN")))
+	case env("HANGAR_DIR") != "":
+		return t.atLocal()
+	}
+	all, err := t.Contexts()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	if all.Current != "" {
+		return t.atContext(all.Current, cmp.Or(t.Token, env("HANGAR_TOKEN")))
+	}
+	return t.atLocal()
+}
+
+// atURL is the API at a URL that was named.
+func (t *Target) atURL(text string) (Endpoint, error) {
+	return Endpoint{URL: AddScheme(text), Token: cmp.Or(t.Token, t.Getenv("HANGAR_TOKEN"))}, nil
+}
+
+// atContext is the API of a context; token, unless empty, is used instead of its own.
+func (t *Target) atContext(name, token string) (Endpoint, error) {
+	if name == LocalContext {
+		return t.atLocal()
+	}
+	all, err := t.Contexts()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	x, err := all.Find(name)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e := Endpoint{URL: x.URL, Token: token, Context: x.Name, Org: x.Org, Insecure: x.Insecure, saved: x}
+	e.Roots, err = x.Roots()
+	return e, err
+}
+
+// atLocal is the API of the daemon on this server.
+func (t *Target) atLocal() (Endpoint, error) {
+	dir, err := t.DataDir()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e := Endpoint{URL: LocalURL(dir), Token: cmp.Or(t.Token, t.Getenv("HANGAR_TOKEN"))}
+	if e.URL == "" {
+		return Endpoint{}, WithHint(hangar.Errorf(hangar.CodeUnavailable, "", "no daemon has used %s on this server", dir),
+			"start one with `hangar up`, name its directory with --dir, or sign in at a remote one with `hangar login https://api.example.com`")
+	}
+	return e, nil
+}
+
+// AddScheme adds the scheme to an address that has none: HTTPS to another computer.
+func AddScheme(text string) string {
+	text = strings.TrimSuffix(text, "/")
+	if text == "" || strings.Contains(text, "://") {
+		return text
+	}
+	if u, err := url.Parse("http://" + text); err == nil && IsLoopback(u.Hostname()) {
+		return "http://" + text
+	}
+	return "https://" + text
+}
+
+// IsLoopback reports whether a host is this computer by its very name (RFC 6761, section
+// 6.3), whatever a resolver says.
+func IsLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// isOwn reports whether a host is an address of this computer: what is sent there never
+// leaves it.
+func isOwn(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		p, ok := a.(*net.IPNet)
+		return ok && p.IP.Equal(ip.Unmap().AsSlice())
+	})
+}
+
+// plain reports whether requests to e cross a network without TLS.
+func (e Endpoint) plain() bool {
+	u, err := url.Parse(e.URL)
+	return err == nil && u.Scheme == "http" && !IsLoopback(u.Hostname()) && !isOwn(u.Hostname())
+}
+
+// CheckPlain refuses what would send tokens and secrets in the clear.
+func (e Endpoint) CheckPlain() error {
+	if !e.plain() || e.Insecure {
+		return nil
+	}
+	return WithHint(hangar.Errorf(hangar.CodeInvalid, "", "%s is not this computer, and plain HTTP would send tokens and secrets in the clear", e.URL),
+		"use its https:// address, or --insecure (HANGAR_INSECURE=1) if every network between is trusted")
+}
+
+// CheckURL refuses a URL at which no API can be.
+func CheckURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return UsageErrorf("invalid URL %q: %v", text, errors.Unwrap(err))
+	case u.Scheme == "unix" && u.Path != "":
+		return nil
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return UsageErrorf("invalid URL %q: must be like http://HOST:PORT, https://HOST or unix:///PATH", text)
+	}
+	return nil
+}
+
+// LocalURL is where the daemon of a data directory serves, or empty.
+func LocalURL(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, daemon.AddressFile))
+	if err != nil {
+		return ""
+	}
+	addr := strings.TrimSpace(string(b))
+	if addr == "" || strings.HasPrefix(addr, unixURLPrefix) {
+		return addr
+	}
+	return "http://" + Reachable(addr)
+}
+
+// Reachable turns an address to listen on into one to connect to.
+func Reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func localToken(dir string) (string, error) {
+	path := filepath.Join(dir, TokenFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", WithHint(errors.New("the token in "+path+" is readable by root only"), "run the command with sudo, or set HANGAR_TOKEN")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // the server says that a token is missing
+	}
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Connect returns the platform that the invocation means.
+func (t *Target) Connect() (*client.Client, error) {
+	e, err := t.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	return e.Connect(), nil
+}
+
+// Connect returns the platform whose API is there.
+func (e Endpoint) Connect() *client.Client {
+	return client.New(e.URL, e.Token, client.WithRootCAs(e.Roots))
+}

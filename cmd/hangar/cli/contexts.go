@@ -1,0 +1,267 @@
+package cli
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
+)
+
+// ContextInUse is the context that commands without flags use; local: the daemon of this server.
+func (t *Target) ContextInUse(all Contexts) string {
+	if t.Getenv("HANGAR_URL") != "" {
+		return ""
+	}
+	if name := t.Getenv("HANGAR_CONTEXT"); name != "" {
+		return name
+	}
+	if t.Getenv("HANGAR_DIR") != "" {
+		return LocalContext
+	}
+	return cmp.Or(all.Current, LocalContext)
+}
+
+const (
+	contextsFile = "contexts.json"
+	// LocalContext is the name of the daemon on this server, which needs no login.
+	LocalContext = "local"
+)
+
+// SavedContext is a platform that `hangar login` has signed in at.
+type SavedContext struct {
+	Name     string         `json:"name"`
+	URL      string         `json:"url"`
+	Org      hangar.OrgSlug `json:"org,omitempty"`      // default of commands that make something
+	CA       string         `json:"ca,omitempty"`       // PEM of its authorities; empty: the system's
+	Token    string         `json:"token,omitempty"`    // empty: in the keyring, or signed out
+	Keyring  bool           `json:"keyring,omitempty"`  // the token is in the system's keyring
+	Insecure bool           `json:"insecure,omitempty"` // plain HTTP is allowed
+}
+
+// Contexts are the platforms that the user has signed in at.
+type Contexts struct {
+	Current  string         `json:"current,omitempty"` // empty: the local daemon
+	Contexts []SavedContext `json:"contexts"`
+}
+
+// contextName is what a context may be called: a host with or without a port is one.
+var contextName = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,127}$`)
+
+// ValidContextName reports whether a context may be called so.
+func ValidContextName(name string) bool { return name != LocalContext && contextName.MatchString(name) }
+
+// configDir is where the user's own files of hangar are.
+func (t *Target) configDir() (string, error) {
+	if dir := t.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "hangar"), nil
+	}
+	home := t.Getenv("HOME")
+	if home == "" {
+		return "", errors.New("neither XDG_CONFIG_HOME nor HOME is set: there is no place for contexts")
+	}
+	return filepath.Join(home, ".config", "hangar"), nil
+}
+
+// Contexts reads what is there; no file is no contexts.
+func (t *Target) Contexts() (Contexts, error) {
+	dir, err := t.configDir()
+	if err != nil {
+		return Contexts{}, nil //nolint:nilerr // a user without a home has no contexts
+	}
+	return readContexts(filepath.Join(dir, contextsFile))
+}
+
+func readContexts(path string) (Contexts, error) {
+	var all Contexts
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return all, err
+	}
+	if info.Mode()&0o077 != 0 {
+		return all, WithHint(fmt.Errorf("other users can read or write %s, which holds tokens", path), "chmod 600 "+path)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return all, err
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return all, WithHint(fmt.Errorf("%s is damaged: %w", path, err), "remove it and sign in again with `hangar login`")
+	}
+	return all, nil
+}
+
+// ChangeContexts replaces the file with what change makes of it. Another `hangar` that
+// changes it meanwhile waits.
+func (t *Target) ChangeContexts(change func(*Contexts) error) error {
+	dir, err := t.configDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", dir, err)
+	}
+	path := filepath.Join(dir, contextsFile)
+	all, err := readContexts(path)
+	if err != nil {
+		return err
+	}
+	if err := change(&all); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(path, append(raw, '\n'), 0o600)
+}
+
+// Find returns a context by its name. It answers CodeNotFound.
+func (all *Contexts) Find(name string) (*SavedContext, error) {
+	i := all.index(name)
+	if i < 0 {
+		return nil, WithHint(hangar.Errorf(hangar.CodeNotFound, "", "there is no context %q", name), "see `hangar context list`, or make it with `hangar login URL`")
+	}
+	return &all.Contexts[i], nil
+}
+
+func (all *Contexts) index(name string) int {
+	return slices.IndexFunc(all.Contexts, func(x SavedContext) bool { return x.Name == name })
+}
+
+// put adds a context or replaces that of its name.
+func (all *Contexts) put(x SavedContext) {
+	if i := all.index(x.Name); i >= 0 {
+		all.Contexts[i] = x
+		return
+	}
+	all.Contexts = append(all.Contexts, x)
+	slices.SortFunc(all.Contexts, func(a, b SavedContext) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Remove takes a context away. If it was in use, the local daemon is.
+func (all *Contexts) Remove(name string) {
+	all.Contexts = slices.DeleteFunc(all.Contexts, func(x SavedContext) bool { return x.Name == name })
+	if all.Current == name {
+		all.Current = ""
+	}
+}
+
+// token is what opens the platform; empty: signed out.
+func (x *SavedContext) token(k Keyring) (string, error) {
+	if !x.Keyring {
+		return x.Token, nil
+	}
+	token, err := k.Get(x.Name)
+	if err != nil {
+		return "", WithHint(fmt.Errorf("read the token of context %s from the keyring: %w", x.Name, err),
+			"unlock the keyring, or keep the token in a file: hangar login --context "+x.Name+" --no-keyring")
+	}
+	return token, nil
+}
+
+// Roots are who may sign the server's certificate; nil: the system's authorities.
+func (x *SavedContext) Roots() (*x509.CertPool, error) {
+	if x.CA == "" {
+		return nil, nil //nolint:nilnil // x509 takes it for the system's
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(x.CA)) {
+		return nil, fmt.Errorf("the authority of context %s is damaged: sign in again with --ca", x.Name)
+	}
+	return pool, nil
+}
+
+// Authority shows who signs the server's certificate to a person; empty: the system's
+// authorities.
+func (x *SavedContext) Authority() (string, error) {
+	if x.CA == "" {
+		return "", nil
+	}
+	certs, err := authorities(x.CA)
+	if err != nil {
+		return "", err
+	}
+	return authorityText(certs...), nil
+}
+
+// KeepContext makes x the context in use. Its token goes to the keyring, unless inFile says
+// otherwise, there is none or it refuses; where says for people where it is.
+func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where string, err error) {
+	dir, err := t.configDir()
+	if err != nil {
+		return "", err
+	}
+	where = dir + "/" + contextsFile + " (there is no keyring here)"
+	if inFile {
+		where = dir + "/" + contextsFile
+	}
+	if !inFile && t.Keyring.Here() {
+		if err := t.Keyring.Set(x.Name, token); err == nil {
+			x.Keyring, where = true, "the keyring"
+		} else {
+			where = fmt.Sprintf("%s/%s (the keyring refused it: %v)", dir, contextsFile, err)
+		}
+	}
+	if !x.Keyring {
+		x.Token = token
+	}
+	var before SavedContext
+	err = t.ChangeContexts(func(all *Contexts) error {
+		if i := all.index(x.Name); i >= 0 {
+			before = all.Contexts[i]
+		}
+		all.put(*x)
+		all.Current = x.Name
+		return nil
+	})
+	if err == nil && before.Keyring && !x.Keyring {
+		err = t.Keyring.Remove(x.Name) // an old token
+	}
+	return where, err
+}
+
+// ForgetToken removes the token of a context.
+func (t *Target) ForgetToken(x *SavedContext) error {
+	if x.Keyring {
+		if err := t.Keyring.Remove(x.Name); err != nil {
+			return fmt.Errorf("remove the token from the keyring: %w", err)
+		}
+	}
+	x.Token, x.Keyring = "", false
+	return nil
+}
+
+// ChosenContext is the context that an argument names, or else the one in use.
+func (t *Target) ChosenContext(all *Contexts, args []string) (*SavedContext, error) {
+	name := cmp.Or(t.Context, t.Getenv("HANGAR_CONTEXT"), all.Current)
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if name == "" || name == LocalContext {
+		return nil, WithHint(errors.New("the daemon of this server is in use, which is no context"), "name one, see `hangar context list`")
+	}
+	return all.Find(name)
+}

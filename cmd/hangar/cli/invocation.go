@@ -1,0 +1,90 @@
+// Package cli is what the commands of hangar share: an invocation with its streams and flags, how it finds
+// the platform, how commands are built of a call to the platform and a way to print the answer, how Machines
+// are named, and how errors become messages and exit codes.
+//
+// A command returns an error and leaves printing it, the advice that follows and the exit code to one place,
+// exit.go. The packages of commands import this package and not one another; what only one of them needs
+// stays there.
+package cli
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// settling is how long a new Machine is watched once it has started: many a program ends right
+// away, because its config or its command is wrong.
+const settling = 2 * time.Second
+
+// Invocation is one invocation of the program: the streams, the environment and the flags of
+// all commands.
+type Invocation struct {
+	Streams
+	Target
+
+	Build      Build
+	LeaseNonce string        // of the lease that commands on Machines act under
+	Settling   time.Duration // how long a Machine that has started is watched for the end of its program
+	Args       []string      // the command line without the name of the program
+
+	parsed bool // the command line was understood; what fails later is no usage error
+}
+
+// Build is what the binary was built of.
+type Build struct {
+	Version string
+	Commit  string
+	Engine  string // version of the sandbox; it decides whether a suspended Machine can be resumed
+}
+
+// New makes an invocation that has the keyring of the system.
+func New(s Streams, getenv func(string) string) *Invocation {
+	return &Invocation{Streams: s, Target: Target{Getenv: getenv, Keyring: systemKeyring{getenv}}, Settling: settling}
+}
+
+// Run gives root the flags of all commands, executes a command line below it, reports
+// what fails and returns the exit code.
+func (c *Invocation) Run(ctx context.Context, root *cobra.Command, args []string) int {
+	c.Args = args
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.begin(cmd) }
+	c.addFlags(root)
+	root.SetArgs(args)
+	root.SetIn(c.Stdin)
+	root.SetOut(c.Stdout)
+	root.SetErr(c.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return c.report(cmd, err)
+}
+
+// begin is called when the command line was understood, before the command is run.
+func (c *Invocation) begin(cmd *cobra.Command) {
+	c.parsed = true
+	if nonce := cmp.Or(c.LeaseNonce, c.Getenv("HANGAR_LEASE_NONCE")); nonce != "" {
+		cmd.SetContext(hangar.WithLeaseNonce(cmd.Context(), nonce))
+	}
+}
+
+// addFlags adds the flags of all commands.
+func (c *Invocation) addFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.URL, "url", "", "address of the platform's API, e.g. https://api.example.com or unix:///run/hangar.sock")
+	flags.StringVar(&c.Token, "token", "", "API token (safer in HANGAR_TOKEN: flags are visible to every user of this computer)")
+	flags.StringVar(&c.Context, "context", "", "context to use, see hangar context list; local is the daemon of this server")
+	flags.BoolVar(&c.Insecure, "insecure", false, "allow plain HTTP to another computer, which sends tokens in the clear")
+	_ = root.RegisterFlagCompletionFunc("context", c.completeContextFlag)
+	c.AddDirFlag(root)
+}
+
+// IsTerminal reports whether a stream of an invocation is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	system "github.com/zalando/go-keyring"
+)
+
+// Keyring keeps the tokens of contexts outside of files.
+type Keyring interface {
+	// here reports whether there is a keyring at all.
+	Here() bool
+	Get(context string) (string, error)
+	Set(context, token string) error
+	// remove answers no error for a token that is not there.
+	Remove(context string) error
+}
+
+// keyringService is the name under which the system's keyring has the tokens.
+const keyringService = "hangar"
+
+// keyringPatience is how long a person has to unlock the keyring.
+const keyringPatience = time.Minute
+
+// systemKeyring is the Secret Service of the user's session, which is reached by D-Bus.
+type systemKeyring struct{ getenv func(string) string }
+
+// Here looks for the bus of a session first: the library starts one where there is none.
+func (k systemKeyring) Here() bool {
+	if k.getenv("DBUS_SESSION_BUS_ADDRESS") == "" {
+		dir := k.getenv("XDG_RUNTIME_DIR")
+		if dir == "" {
+			return false
+		}
+		if _, err := os.Stat(filepath.Join(dir, "bus")); err != nil {
+			return false
+		}
+	}
+	// No such token: there is one that answers. It may have to be unlocked to say so.
+	_, err := k.Get("no context is called so")
+	return err == nil || errors.Is(err, system.ErrNotFound)
+}
+
+func (k systemKeyring) Get(context string) (string, error) {
+	token := ""
+	err := bounded(func() error {
+		got, err := system.Get(keyringService, context)
+		if err == nil {
+			token = got
+		}
+		return err
+	})
+	if err != nil {
+		return "", err // and leave token alone: the library may still write it
+	}
+	return token, nil
+}
+
+func (k systemKeyring) Set(context, token string) error {
+	return bounded(func() error { return system.Set(keyringService, context, token) })
+}
+
+func (k systemKeyring) Remove(context string) error {
+	err := bounded(func() error { return system.Delete(keyringService, context) })
+	if errors.Is(err, system.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// bounded gives up on a keyring that does not answer. The library has no context; what it
+// still does ends with the process.
+func bounded(ask func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- ask() }()
+	select {
+	case err := <-answered:
+		return err
+	case <-time.After(keyringPatience):
+		return errors.New("the keyring does not answer")
+	}
+}

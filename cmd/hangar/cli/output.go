@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// Streams are where an invocation prints, and what it asks a person or a script.
+type Streams struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Sayf prints a line on standard output.
+func (s *Streams) Sayf(format string, args ...any) error {
+	_, err := fmt.Fprintf(s.Stdout, format+"\n", args...)
+	return err
+}
+
+// PrintJSON writes one indented document.
+func (s *Streams) PrintJSON(v any) error {
+	enc := json.NewEncoder(s.Stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// PrintJSONLine writes one JSON value on one line.
+func (s *Streams) PrintJSONLine(v any) error {
+	enc := json.NewEncoder(s.Stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// PrintTable writes aligned columns. The first row is their header.
+func (s *Streams) PrintTable(rows [][]string) error {
+	w := tabwriter.NewWriter(s.Stdout, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+		}
+		// The last cell ends without a tab, so that lines have no trailing blanks.
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}
+
+// ListFlags are those of a command that lists, and which column of its table has the names.
+type ListFlags struct {
+	AsJSON, Quiet bool
+	Name          int
+}
+
+// Add gives a command --json and --quiet; names says what the latter prints.
+func (f *ListFlags) Add(cmd *cobra.Command, names string) {
+	JSONFlag(cmd, &f.AsJSON)
+	QuietFlag(cmd, &f.Quiet, names)
+}
+
+// PrintList writes a list: as JSON, only its names, or as a table, of which the first row is
+// the header. For an empty list, a hint stands in for the table.
+func (s *Streams) PrintList(f ListFlags, list any, rows [][]string, hint string) error {
+	switch {
+	case f.AsJSON:
+		return s.PrintJSON(list)
+	case f.Quiet:
+		for _, row := range rows[1:] {
+			fmt.Fprintln(s.Stdout, row[f.Name])
+		}
+		return nil
+	case len(rows) == 1 && hint != "":
+		fmt.Fprintln(s.Stderr, hint)
+		return nil
+	}
+	return s.PrintTable(rows)
+}
+
+// Field is one line of a description: a name and a value.
+type Field [2]string
+
+// PrintFields writes "name  value" lines, leaving out empty values.
+func (s *Streams) PrintFields(fields []Field) error {
+	w := tabwriter.NewWriter(s.Stdout, 0, 0, 3, ' ', 0)
+	for _, f := range fields {
+		if f[1] != "" {
+			fmt.Fprintf(w, "%s\t%s\n", f[0], f[1])
+		}
+	}
+	return w.Flush()
+}
+
+// OrEmpty makes nil an empty list, so that JSON readers always get an array.
+func OrEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

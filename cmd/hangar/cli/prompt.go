@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// ConfirmUnless asks a person who has not said yes already, as confirm does.
+func (s *Streams) ConfirmUnless(yes bool, format string, args ...any) error {
+	if yes {
+		return nil
+	}
+	return s.Confirm(format, args...)
+}
+
+// Confirm asks a person; where nobody can answer, the command line counts as the
+// answer.
+func (s *Streams) Confirm(format string, args ...any) error {
+	if !IsTerminal(s.Stdin) || !IsTerminal(s.Stderr) {
+		return nil
+	}
+	fmt.Fprintf(s.Stderr, format+" [y/N] ", args...)
+	line, err := bufio.NewReader(s.Stdin).ReadString('\n')
+	if err != nil && line == "" {
+		return ExitStatus(ExitFailed)
+	}
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	fmt.Fprintln(s.Stderr, "Nothing was changed.")
+	return ExitStatus(ExitFailed)
+}
+
+// maxPasswordInput bounds what is read of standard input, in bytes.
+const maxPasswordInput = hangar.MaxRegistryPassword + 2
+
+// ReadSecret reads a password or a token from standard input or asks a person, who does
+// not see it. There is no flag for it: the command line is visible to every user of the
+// computer. what is the word for it, pipe an example that pipes it in.
+func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
+	var raw []byte
+	var err error
+	stdin, _ := s.Stdin.(*os.File)
+	switch {
+	case fromStdin:
+		raw, err = io.ReadAll(io.LimitReader(s.Stdin, maxPasswordInput))
+	case IsTerminal(s.Stdin) && IsTerminal(s.Stderr):
+		fmt.Fprintf(s.Stderr, format, args...)
+		raw, err = term.ReadPassword(int(stdin.Fd()))
+		fmt.Fprintln(s.Stderr)
+	default:
+		return hangar.Sensitive{}, UsageErrorf("--%s-stdin is missing: without a terminal there is no prompt for the %s", what, what)
+	}
+	if err != nil {
+		return hangar.Sensitive{}, fmt.Errorf("read the %s: %w", what, err)
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	if password == "" {
+		return hangar.Sensitive{}, WithHint(fmt.Errorf("the %s is empty", what), "pipe it in: "+pipe)
+	}
+	return hangar.NewSensitive(password), nil
+}

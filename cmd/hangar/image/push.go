@@ -1,0 +1,147 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/ociimage"
+)
+
+const pushLong = `Make an image, without Docker, and push it to the platform's own registry.
+
+The image is made of a directory, which becomes its root file system; of a static
+program; or of an archive that docker save wrote, or an OCI layout, which keep their
+config. The last word printed is the reference to run.`
+
+const pushExample = `  CGO_ENABLED=0 go build -o server . && hangar image push server api:v2
+  hangar image push ./rootfs site --entrypoint /bin/httpd --expose 80
+  docker save app | gzip > app.tgz && hangar image push app.tgz app`
+
+func newPushCommand(c *cli.Invocation) *cobra.Command {
+	var (
+		config ociimage.Config
+		labels []string
+		org    string
+		asJSON bool
+		quiet  bool
+	)
+	cmd := &cobra.Command{
+		Use:     "push DIR|BINARY|TAR NAME[:TAG]",
+		Short:   "Make an image of a directory, a program or an archive, and push it",
+		Long:    pushLong,
+		Example: pushExample,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if config.Labels, err = cli.ParsePairs("--label", labels); err != nil {
+				return err
+			}
+			at, err := c.Endpoint()
+			if err != nil {
+				return err
+			}
+			if org == "" {
+				org = cmp.Or(string(at.Org), string(hangar.OrgPersonal))
+			}
+			to, err := registryReference(at.URL, org, args[1])
+			if err != nil {
+				return err
+			}
+			shown, err := imageReference(cmd.Context(), at, to)
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			image, err := ociimage.Open(args[0], config)
+			if err != nil {
+				return err
+			}
+			defer image.Close()
+			bar := c.Progress()
+			registry := ociimage.Registry{Plain: strings.HasPrefix(at.URL, "http:"), Roots: at.Roots, Token: at.Token}
+			digest, err := ociimage.Push(cmd.Context(), image, to, registry, func(done, total int64) {
+				bar.Update("pushing "+args[1], done, total)
+			})
+			bar.Close()
+			if err != nil {
+				return err
+			}
+			pushed := shown + "@" + digest.String()
+			switch {
+			case asJSON:
+				return c.PrintJSON(map[string]string{"reference": pushed})
+			case quiet:
+			default:
+				// Standard output is the reference alone: $(hangar image push …) is an argument.
+				fmt.Fprintf(c.Stderr, "pushed %s after %s; to run it: hangar machine run APP %s\n", args[1], cli.Brief(time.Since(began)), pushed)
+			}
+			_, err = fmt.Fprintln(c.Stdout, pushed)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&config.Entrypoint, "entrypoint", nil, "program to run; repeat it for each argument")
+	flags.StringArrayVar(&config.Cmd, "cmd", nil, "default arguments; repeat it for each")
+	flags.StringArrayVarP(&config.Env, "env", "e", nil, "set a variable NAME=VALUE; may be repeated")
+	flags.StringVar(&config.WorkingDir, "workdir", "", "working directory")
+	flags.StringVar(&config.User, "user", "", "user to run as, USER or USER:GROUP")
+	flags.StringArrayVar(&config.Expose, "expose", nil, "port that it listens on; may be repeated")
+	flags.StringArrayVar(&labels, "label", nil, "label KEY=VALUE; may be repeated")
+	flags.StringVar(&org, "org", "", "organization that owns the image (default that of the context, or personal)")
+	cli.JSONFlag(cmd, &asJSON)
+	cli.QuietFlag(cmd, &quiet, "the reference")
+	return cmd
+}
+
+// imageName is what may follow the organization in the built-in registry.
+var imageName = regexp.MustCompile(`^[a-z0-9]+([._/-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$`)
+
+// registryReference names an image in the registry that the API serves.
+func registryReference(api, org, name string) (string, error) {
+	if !imageName.MatchString(name) {
+		return "", cli.UsageErrorf("invalid image name %q: must be like hello, team/hello or hello:v2, in lowercase", name)
+	}
+	u, err := url.Parse(api)
+	if err != nil {
+		return "", err
+	}
+	host := u.Host
+	if u.Port() == "" {
+		// A reference whose first part has neither dot nor port means Docker Hub.
+		port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		if !ok {
+			return "", cli.UsageErrorf("images are pushed over HTTP: give the address of the platform as --url http://HOST:PORT")
+		}
+		host = net.JoinHostPort(u.Hostname(), port)
+	}
+	if !strings.Contains(name, ":") {
+		name += ":latest"
+	}
+	return strings.Join([]string{host, org, name}, "/"), nil
+}
+
+// imageReference is how Machines refer to an image that is pushed as ref: by the name that
+// the platform's registry has, or on the server itself by the address of its API.
+func imageReference(ctx context.Context, at cli.Endpoint, ref string) (string, error) {
+	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "http" && cli.IsLoopback(u.Hostname()) {
+		return ref, err
+	}
+	p := at.Connect()
+	defer p.Close()
+	health, err := p.Health(ctx)
+	if err != nil || health.Registry == "" {
+		return ref, err
+	}
+	_, path, _ := strings.Cut(ref, "/")
+	return health.Registry + "/" + path, nil
+}

@@ -1,0 +1,202 @@
+package machine
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// serviceFlags say how the edge serves the ports of a Machine: all in the same way.
+type serviceFlags struct {
+	ports         []string
+	autostop      string
+	autostart     bool
+	autostopAfter time.Duration
+	minRunning    int
+	concurrency   string
+}
+
+// The flags that are of no use without a port. minRunningWord is the older name of one.
+const (
+	flagAutostop      = "autostop"
+	flagAutostart     = "autostart"
+	flagAutostopAfter = "autostop-after"
+	flagMinRunning    = "min-running"
+	flagConcurrency   = "concurrency"
+	minRunningWord    = "min-machines-running"
+)
+
+func (f *serviceFlags) add(fs *pflag.FlagSet) {
+	fs.StringArrayVarP(&f.ports, "port", "p", nil,
+		"serve PUBLIC[-END]:INTERNAL[/tcp|udp][:HANDLER+HANDLER], e.g. 80:8080 or 443:8080/tcp:tls+http; may be repeated")
+	fs.StringVar(&f.autostop, flagAutostop, "", "what to do with an idle Machine: off, stop or suspend")
+	fs.BoolVar(&f.autostart, flagAutostart, true, "start the Machine when a request comes")
+	fs.DurationVar(&f.autostopAfter, flagAutostopAfter, 0, "how long the Machine has to be idle before autostop (default the server's)")
+	fs.IntVar(&f.minRunning, flagMinRunning, 0, "keep this many of the App's Machines running")
+	fs.StringVar(&f.concurrency, flagConcurrency, "", "how much a Machine gets at once, SOFT[:HARD][:requests], e.g. 20:50:requests")
+	fs.IntVar(&f.minRunning, minRunningWord, 0, "")
+	_ = fs.MarkHidden(minRunningWord)
+}
+
+// patch adds the services to the patch of a config.
+func (f *serviceFlags) patch(cmd *cobra.Command, p object) error {
+	changed := cmd.Flags().Changed
+	if len(f.ports) == 0 {
+		for _, name := range []string{flagAutostop, flagAutostart, flagAutostopAfter, flagMinRunning, flagConcurrency, minRunningWord} {
+			if changed(name) {
+				return cli.UsageErrorf("--%s says how a port is served: give --port too", name)
+			}
+		}
+		return nil
+	}
+	limits, err := parseConcurrency(f.concurrency)
+	if err != nil {
+		return err
+	}
+	var services []hangar.Service
+	for _, text := range f.ports {
+		protocol, internal, port, err := parsePort(text)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(services, func(s hangar.Service) bool { return s.InternalPort == internal && s.Protocol == protocol })
+		if at < 0 {
+			services = append(services, hangar.Service{Protocol: protocol, InternalPort: internal, Concurrency: limits})
+			at = len(services) - 1
+		}
+		services[at].Ports = append(services[at].Ports, port)
+	}
+	for i := range services {
+		s := &services[i]
+		if f.autostop != "" {
+			s.Autostop = f.autostop
+			s.Autostart = &f.autostart
+		}
+		if changed(flagAutostart) {
+			s.Autostart = &f.autostart
+		}
+		if changed(flagAutostopAfter) {
+			s.AutostopAfter = new(hangar.Duration(f.autostopAfter))
+		}
+		if changed(flagMinRunning) || changed(minRunningWord) {
+			s.MinMachinesRunning = &f.minRunning
+		}
+	}
+	p["services"] = services
+	return nil
+}
+
+// parseConcurrency reads SOFT[:HARD][:requests|connections].
+func parseConcurrency(text string) (*hangar.ServiceConcurrency, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // the server's defaults
+	}
+	invalid := cli.UsageErrorf("invalid --concurrency %q: must be SOFT[:HARD][:requests|connections], e.g. 20:50:requests", text)
+	limits := &hangar.ServiceConcurrency{Type: "connections"}
+	parts := strings.Split(text, ":")
+	if last := parts[len(parts)-1]; last == "requests" || last == "connections" {
+		limits.Type, parts = last, parts[:len(parts)-1]
+	}
+	if len(parts) < 1 || len(parts) > 2 {
+		return nil, invalid
+	}
+	for i, to := range []*int{&limits.SoftLimit, &limits.HardLimit}[:len(parts)] {
+		n, err := strconv.ParseUint(parts[i], 10, 31)
+		if err != nil || n == 0 {
+			return nil, invalid
+		}
+		*to = int(n)
+	}
+	if limits.HardLimit != 0 && limits.HardLimit < limits.SoftLimit {
+		return nil, cli.UsageErrorf("invalid --concurrency %q: the hard limit is below the soft one", text)
+	}
+	return limits, nil
+}
+
+// Ports by which handlers are known when nobody names one.
+const (
+	portHTTP  = 80
+	portHTTPS = 443
+)
+
+// parsePort reads PUBLIC[-END]:INTERNAL[/PROTOCOL][:HANDLER+HANDLER]; one number stands for
+// both. Without a protocol and a handler, 80 is HTTP, 443 is HTTP over TLS and what comes to
+// any other port is passed through. "/http" and "/tls" are short for tcp with a handler.
+func parsePort(text string) (protocol string, internal int, port hangar.ServicePort, err error) {
+	invalid := func(why string) (string, int, hangar.ServicePort, error) {
+		return "", 0, hangar.ServicePort{}, cli.UsageErrorf(
+			"invalid --port %q: %s; must be PUBLIC[-END]:INTERNAL[/tcp|udp][:HANDLER+HANDLER], e.g. 80:8080 or 443:8080/tcp:tls+http", text, why)
+	}
+	numbers, behind, slash := strings.Cut(text, "/")
+	protocol, handlers, named := "tcp", "", false
+	if slash {
+		protocol, handlers, named = strings.Cut(behind, ":")
+	} else if parts := strings.SplitN(numbers, ":", 3); len(parts) == 3 {
+		numbers, handlers, named = parts[0]+":"+parts[1], parts[2], true
+	}
+	outside, inside, two := strings.Cut(numbers, ":")
+	if !two {
+		inside = outside
+	}
+	first, last, isRange := strings.Cut(outside, "-")
+	if port, err = publicPorts(first, last, isRange); err != nil {
+		return invalid("the public port is none from 1 to 65535")
+	}
+	if internal, err = portNumber(inside); err != nil {
+		return invalid("the internal port is none from 1 to 65535")
+	}
+	switch {
+	case named:
+		port.Handlers = strings.Split(handlers, "+")
+		if !knownHandlers(port.Handlers) {
+			return invalid("the handlers are " + strings.Join(handlerNames(), ", "))
+		}
+		if protocol != "tcp" {
+			return invalid("only tcp has handlers")
+		}
+	case !slash:
+		port.Handlers = map[int][]string{portHTTP: {"http"}, portHTTPS: {"tls", "http"}}[port.Port]
+	case protocol == "http" && port.Port == portHTTPS:
+		protocol, port.Handlers = "tcp", []string{"tls", "http"}
+	case protocol == "http", protocol == "tls":
+		protocol, port.Handlers = "tcp", []string{protocol}
+	case protocol != "tcp" && protocol != "udp":
+		return invalid("the protocol is tcp or udp")
+	}
+	return protocol, internal, port, nil
+}
+
+// handlerNames are the handlers that a port may have, from the outside in.
+func handlerNames() []string { return []string{"proxy_proto", "tls", "pg_tls", "http"} }
+
+func knownHandlers(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(handlerNames(), name) })
+}
+
+// publicPorts is one public port, or a range of them.
+func publicPorts(first, last string, isRange bool) (hangar.ServicePort, error) {
+	from, err := portNumber(first)
+	if err != nil || !isRange {
+		return hangar.ServicePort{Port: from}, err
+	}
+	to, err := portNumber(last)
+	if err == nil && to < from {
+		err = strconv.ErrRange
+	}
+	return hangar.ServicePort{StartPort: from, EndPort: to}, err
+}
+
+func portNumber(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}

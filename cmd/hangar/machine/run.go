@@ -1,0 +1,348 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
+)
+
+const runLong = `Run an image as a new Machine of an App, wait until it is started and say how to
+reach it. An App without an address gets the one that Apps share when the Machine has a
+port that can be served there.
+
+For two seconds after its start the Machine is watched, unless --detach is given: when its
+program ends meanwhile, its exit code and the last lines of its log are shown, and the exit code of
+this command is 1, or 0 for a job: a Machine without ports whose program ends with 0.
+
+What follows IMAGE replaces the image's command; write -- before it, so that its
+flags are its own.`
+
+const runExample = `  hangar machine run hello nginx:alpine --port 80:80
+  hangar machine run jobs debian:12 --rm -- sh -c 'echo done'
+  hangar machine run api registry.example.com/api@sha256:… --memory 1gb --env MODE=prod -p 443:8080/tcp:tls+http \
+    --autostop suspend --autostop-after 1m --concurrency 20:50:requests`
+
+// launchFlags say how a new Machine comes to be.
+type launchFlags struct {
+	config     configFlags
+	name       string
+	region     string
+	skipLaunch bool
+	cordoned   bool
+	detach     bool
+	asJSON     bool
+	quiet      bool
+	patience   time.Duration
+}
+
+func (f *launchFlags) add(c commands, cmd *cobra.Command) {
+	f.config.add(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("volume", c.completeMount)
+	fs := cmd.Flags()
+	fs.StringVar(&f.name, "name", "", "name of the Machine, unique in its App (default a generated one)")
+	fs.StringVar(&f.region, "region", "", "region to run in (default the server's)")
+	fs.BoolVar(&f.skipLaunch, "skip-launch", false, "prepare the Machine and leave it stopped")
+	fs.BoolVar(&f.cordoned, "cordoned", false, "do not send it requests yet")
+	fs.BoolVarP(&f.detach, "detach", "d", false, "return as soon as the Machine is recorded")
+	fs.DurationVar(&f.patience, "timeout", cli.DefaultPatience, "how long to wait")
+	cli.JSONFlag(cmd, &f.asJSON)
+	cli.QuietFlag(cmd, &f.quiet, "the id of the Machine")
+}
+
+func newRunCommand(c commands) *cobra.Command {
+	var f launchFlags
+	cmd := &cobra.Command{
+		Use:               "run APP IMAGE [-- COMMAND…]",
+		Short:             "Run an image as a new Machine",
+		Long:              runLong,
+		Example:           runExample,
+		Args:              imageArgs(&f.config),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.launch(cmd, &f, args)
+		},
+	}
+	f.add(c, cmd)
+	return cmd
+}
+
+func newCreateCommand(c commands) *cobra.Command {
+	f := launchFlags{}
+	cmd := &cobra.Command{
+		Use:               "create APP IMAGE [-- COMMAND…]",
+		Short:             "Prepare a Machine without starting it",
+		Long:              "Prepare a Machine and leave it stopped; `hangar machine start` boots it.",
+		Args:              imageArgs(&f.config),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.skipLaunch = true
+			return c.launch(cmd, &f, args)
+		},
+	}
+	f.add(c, cmd)
+	_ = cmd.Flags().MarkHidden("skip-launch")
+	return cmd
+}
+
+// imageArgs asks for APP and IMAGE; the image may be in a config file instead.
+func imageArgs(f *configFlags) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return cli.UsageErrorf("say which App, and which image")
+		case len(args) == 1 && f.file == "":
+			return cli.UsageErrorf("say which image")
+		}
+		return nil
+	}
+}
+
+// launch creates a Machine from APP [IMAGE] [COMMAND…] and follows its start.
+func (c commands) launch(cmd *cobra.Command, f *launchFlags, args []string) error {
+	app, command := hangar.AppName(args[0]), []string(nil)
+	// With --config, what follows APP -- is the command; the image is in the file.
+	if rest := args[1:]; cmd.ArgsLenAtDash() == 1 {
+		command = rest
+	} else if len(rest) > 0 {
+		f.config.image, command = rest[0], rest[1:]
+	}
+	base, err := f.config.base(c.Invocation)
+	if err != nil {
+		return err
+	}
+	patch, err := f.config.patch(c.Invocation, cmd, command)
+	if err != nil {
+		return err
+	}
+	config, err := patched(base, patch)
+	if err != nil {
+		return err
+	}
+	if config.ImageName() == "" {
+		return cli.UsageErrorf("say which image")
+	}
+	p, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	return c.createAndFollow(cmd.Context(), p, app, f, config)
+}
+
+// createAndFollow makes a Machine and follows its start. When there is none, neither are
+// the volumes that were made for it.
+func (c commands) createAndFollow(
+	ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig, made ...*hangar.Volume,
+) error {
+	began := time.Now()
+	m, err := createMachine(ctx, p, app, f, config)
+	if err != nil {
+		return errors.Join(err, destroyVolumes(ctx, p, made))
+	}
+	url := ""
+	if !f.skipLaunch {
+		url = c.openApp(ctx, p, app, &config)
+	}
+	if !f.detach {
+		wished := hangar.MachineStarted
+		if f.skipLaunch || config.StandsBy() {
+			wished = hangar.MachineStopped
+		}
+		if m, err = follow.Machine(ctx, p, m, wished, f.patience, c.Progress()); err != nil {
+			return err
+		}
+		took := time.Since(began)
+		if wished == hangar.MachineStarted {
+			if exit, err := c.settled(ctx, p, m); err != nil {
+				return err
+			} else if exit != nil {
+				return c.printEnded(ctx, p, m, f, exit)
+			}
+		}
+		return c.printLaunched(m, f, took, cli.Field{"  public", url})
+	}
+	return c.printLaunched(m, f, time.Since(began), cli.Field{"  public", url})
+}
+
+func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) (*hangar.Machine, error) {
+	if err := pickVolumes(ctx, p, app, hangar.Region(f.region), "", &config); err != nil {
+		return nil, err
+	}
+	m, err := p.CreateMachine(ctx, app, hangar.MachineCreate{
+		Name: f.name, Region: hangar.Region(f.region), Config: config,
+		SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
+	})
+	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
+		err = cli.WithHint(err, "make it first: hangar apps create "+string(app))
+	}
+	return m, err
+}
+
+// printLaunched says how a Machine is reached, in public first.
+func (c commands) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duration, public ...cli.Field) error {
+	switch {
+	case f.asJSON:
+		return c.PrintJSON(m)
+	case f.quiet:
+		_, err := fmt.Fprintln(c.Stdout, m.ID)
+		return err
+	}
+	if f.detach {
+		return c.Sayf("Machine %s (%s) is recorded and boots by itself.", m.ID, m.Name)
+	}
+	fmt.Fprintf(c.Stdout, "Machine %s (%s) is %s after %s.\n", m.ID, m.Name, m.State, cli.Brief(took))
+	return c.PrintFields(append(public, reach(m)...))
+}
+
+// reach is how a person gets at a Machine.
+func reach(m *hangar.Machine) []cli.Field {
+	machine := fmt.Sprintf("%s %s", m.App, m.ID)
+	switch m.State {
+	case hangar.MachineStarted:
+	case hangar.MachineDestroying, hangar.MachineDestroyed:
+		return []cli.Field{{"  logs", "hangar logs " + machine}}
+	default:
+		return []cli.Field{{"  start", "hangar machine start " + machine}}
+	}
+	fields := []cli.Field{{"  address", cli.AddressText(m)}}
+	for _, s := range m.Config.Services {
+		at := net.JoinHostPort(cli.AddressText(m), strconv.Itoa(s.InternalPort))
+		if slices.ContainsFunc(s.Ports, func(p hangar.ServicePort) bool { return slices.Contains(p.Handlers, "http") }) {
+			at = "curl http://" + at
+		}
+		fields = append(fields, cli.Field{"  from this server", at})
+	}
+	return append(fields,
+		cli.Field{"  logs", "hangar logs -f " + machine},
+		cli.Field{"  shell", "hangar machine exec -it " + machine + " sh"},
+	)
+}
+
+func newCloneCommand(c commands) *cobra.Command {
+	var (
+		f               launchFlags
+		toApp, snapshot string
+	)
+	cmd := &cobra.Command{
+		Use:   "clone APP MACHINE [-- COMMAND…]",
+		Short: "Run a new Machine with the config of another",
+		Long: "Run a new Machine with the config of another. For each volume of that one it gets a new volume of the\n" +
+			"same kind: an empty one, or with --from-snapshot what a snapshot has. --volume mounts one that exists instead.",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.CompleteMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			named, command := splitCommand(cmd, args, 2)
+			p, source, err := c.OneMachine(cmd.Context(), named)
+			if err != nil {
+				return err
+			}
+			config, err := f.config.change(c.Invocation, cmd, source, command)
+			if err != nil {
+				return err
+			}
+			app := hangar.AppName(cmp.Or(toApp, string(source.App)))
+			made, err := c.cloneVolumes(cmd.Context(), p, source, app, &f, snapshot, &config)
+			if err != nil {
+				return err
+			}
+			return c.createAndFollow(cmd.Context(), p, app, &f, config, made...)
+		},
+	}
+	f.add(c, cmd)
+	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
+	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "leave out a variable; may be repeated")
+	cmd.Flags().StringVar(&snapshot, "from-snapshot", "", "fill its new volume from this snapshot, or from the last one")
+	cmd.Flags().StringVar(&toApp, "to-app", "", "App of the new Machine (default the same)")
+	return cmd
+}
+
+func newUpdateCommand(c commands) *cobra.Command {
+	var f launchFlags
+	cmd := &cobra.Command{
+		Use:   "update APP MACHINE [-- COMMAND…]",
+		Short: "Change the config of a Machine",
+		Long: "Change what flags name and leave the rest of the config as it is. A started Machine reboots\n" +
+			"with its new version; any other stays stopped.",
+		Example:           "  hangar machine update hello 3d8d413b29d089 --image nginx:1.29 --memory 512",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.CompleteMachine,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			named, command := splitCommand(cmd, args, 2)
+			p, m, err := c.OneMachine(cmd.Context(), named)
+			if err != nil {
+				return err
+			}
+			config, err := f.config.change(c.Invocation, cmd, m, command)
+			if err != nil {
+				return err
+			}
+			if err := pickVolumes(cmd.Context(), p, m.App, "", m.ID, &config); err != nil {
+				return err
+			}
+			began, wished := time.Now(), hangar.MachineStopped
+			if m.State == hangar.MachineStarted && !f.skipLaunch && !config.StandsBy() {
+				wished = hangar.MachineStarted
+			}
+			m, err = p.UpdateMachine(cmd.Context(), m.Ref(), hangar.MachineUpdate{
+				Config: config, CurrentVersion: m.InstanceID, SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
+			})
+			if err != nil {
+				return err
+			}
+			if !f.detach {
+				if m, err = follow.Machine(cmd.Context(), p, m, wished, f.patience, c.Progress()); err != nil {
+					return err
+				}
+			}
+			return c.printLaunched(m, &f, time.Since(began))
+		},
+	}
+	f.add(c, cmd)
+	_ = cmd.Flags().MarkHidden("name")
+	_ = cmd.Flags().MarkHidden("region")
+	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
+	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "remove a variable; may be repeated")
+	return cmd
+}
+
+// change applies the flags to the config of a Machine that exists.
+func (f *configFlags) change(c *cli.Invocation, cmd *cobra.Command, m *hangar.Machine, command []string) (hangar.MachineConfig, error) {
+	base, err := f.base(c)
+	if err != nil {
+		return hangar.MachineConfig{}, err
+	}
+	if f.file == "" {
+		if base, err = asObject(m.Config); err != nil {
+			return hangar.MachineConfig{}, err
+		}
+	}
+	patch, err := f.patch(c, cmd, command)
+	if err != nil {
+		return hangar.MachineConfig{}, err
+	}
+	if f.file == "" && len(patch) == 0 && cmd.Name() == "update" {
+		return hangar.MachineConfig{}, cli.UsageErrorf("say what to change, e.g. --image or --memory")
+	}
+	return patched(base, patch)
+}
+
+// splitCommand divides arguments into at most n names and a command: at the --
+// where there is one, else after the names.
+func splitCommand(cmd *cobra.Command, args []string, n int) (names, command []string) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 || at > n {
+		at = min(n, len(args))
+	}
+	return args[:at], args[at:]
+}

@@ -1,0 +1,229 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/splice"
+)
+
+const proxyLong = `Listen on a port of this computer and pass every connection on to a port of an App's
+Machines, until interrupted. It goes through the API: neither a public service nor a
+WireGuard peer is needed, and the program may listen on the private network alone.
+
+LOCAL may be 0 for a free port, which is printed; REMOTE is the same as LOCAL if it is
+left out. Connections take turns over the Machines that are started, those that come
+later included; --machine or --select keeps to one.
+
+The token must allow the action control: who reaches a port that is not public may do
+there whatever the program lets it.`
+
+// machinesFresh is how old a list of Machines may be that a new connection goes by.
+const machinesFresh = time.Second
+
+// NewProxyCommand makes `hangar proxy`.
+func NewProxyCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	var (
+		which cli.MachineChoice
+		bind  string
+		quiet bool
+	)
+	cmd := &cobra.Command{
+		Use:     "proxy LOCAL[:REMOTE] APP",
+		Short:   "Reach a port of an App's Machines from here",
+		Long:    proxyLong,
+		Example: "  hangar proxy 5432 db\n  hangar proxy 15432:5432 db --machine 3d8d413b29d089\n  hangar proxy 0:6379 cache",
+		Args:    cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) != 1 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.CompleteApp(cmd, nil, prefix)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			local, remote, err := parsePorts(args[0])
+			if err != nil {
+				return err
+			}
+			p, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			x := &proxy{c: c, p: p, app: hangar.AppName(args[1]), port: remote, which: which}
+			if _, err := x.machines(cmd.Context()); err != nil {
+				return err
+			}
+			if which.Ask { // once
+				x.which = cli.MachineChoice{Machine: string(x.list[0].ID)}
+			}
+			l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", net.JoinHostPort(bind, strconv.Itoa(local)))
+			if err != nil {
+				return cli.WithHint(fmt.Errorf("cannot listen: %w", err), "choose another port, or 0 for a free one")
+			}
+			if quiet {
+				fmt.Fprintln(c.Stdout, l.Addr())
+			} else {
+				fmt.Fprintf(c.Stdout, "Listening on %s for port %d of App %s; Ctrl-C ends it\n", l.Addr(), remote, x.app)
+			}
+			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer restore()
+			return x.serve(ctx, l)
+		},
+	}
+	which.Add(c.Invocation, cmd)
+	cmd.Flags().StringVarP(&bind, "bind", "b", "127.0.0.1", "address of this computer to listen on; others can reach it if it is not a loopback address")
+	cli.QuietFlag(cmd, &quiet, "the address")
+	return cmd
+}
+
+// parsePorts reads LOCAL[:REMOTE].
+func parsePorts(text string) (local, remote int, err error) {
+	first, second, both := strings.Cut(text, ":")
+	if local, err = proxyPort("LOCAL", first, 0); err != nil {
+		return 0, 0, err
+	}
+	if !both {
+		second = first
+	}
+	remote, err = proxyPort("REMOTE", second, 1)
+	if err != nil && !both {
+		err = cli.UsageErrorf("REMOTE is missing: LOCAL 0 is a free port here, say which one of the Machine, as in 0:5432")
+	}
+	return local, remote, err
+}
+
+func proxyPort(name, text string, lowest int) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < lowest || n > hangar.MaxPort {
+		return 0, cli.UsageErrorf("%s: %q is not a port from %d to %d", name, text, lowest, hangar.MaxPort)
+	}
+	return n, nil
+}
+
+// proxy passes connections on to the Machines of an App.
+type proxy struct {
+	c     commands
+	p     *client.Client
+	app   hangar.AppName
+	port  int
+	which cli.MachineChoice
+
+	mu    sync.Mutex // guards what follows
+	list  []*hangar.Machine
+	asked time.Time // when list was made
+	turn  int
+	said  string // the last complaint
+}
+
+// serve takes connections until ctx ends, and ends those that there are.
+func (x *proxy) serve(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		connections.Go(func() { x.pass(ctx, conn) })
+	}
+}
+
+// pass joins a connection to one of the Machines.
+func (x *proxy) pass(ctx context.Context, conn net.Conn) {
+	remote, err := x.dial(ctx)
+	if err != nil {
+		splice.Abort(conn, err)
+		if ctx.Err() == nil {
+			x.complain(err)
+		}
+		return
+	}
+	if splice.Join(ctx, conn, remote) == nil {
+		// Both are told in full, and what there is to say about it was said to them.
+		_, _ = conn.Close(), remote.Close()
+	}
+}
+
+// dial connects to the Machine whose turn it is, or to the next that can be reached.
+// That all have stopped since they were listed is a reason to list them again.
+func (x *proxy) dial(ctx context.Context) (net.Conn, error) {
+	for again := true; ; again = false {
+		machines, err := x.machines(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range machines {
+			var conn net.Conn
+			if conn, err = x.p.DialMachine(ctx, m.Ref(), x.port); err == nil {
+				x.complain(nil)
+				return conn, nil
+			}
+			err = cli.AboutMachine(m.ID, err)
+			if code := hangar.CodeOf(err); code == hangar.CodeForbidden || code == hangar.CodeUnauthenticated || ctx.Err() != nil {
+				return nil, err
+			}
+		}
+		if reason := hangar.ReasonOf(err); !again || reason != hangar.ReasonWrongState && reason != hangar.ReasonMachineNotFound {
+			return nil, err
+		}
+		x.forget()
+	}
+}
+
+// forget has the Machines listed anew.
+func (x *proxy) forget() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.asked = time.Time{}
+}
+
+// machines are those that a connection may go to, the one whose turn it is first.
+func (x *proxy) machines(ctx context.Context) ([]*hangar.Machine, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if time.Since(x.asked) > machinesFresh {
+		list, err := x.c.StartedMachines(ctx, x.p, x.app, x.which)
+		if err != nil {
+			return nil, err
+		}
+		x.list, x.asked = list, time.Now()
+	}
+	n := x.turn % len(x.list)
+	x.turn++
+	return append(append([]*hangar.Machine{}, x.list[n:]...), x.list[:n]...), nil
+}
+
+// complain says why a connection is refused, once for each reason; nil is the end of
+// the complaints.
+func (x *proxy) complain(err error) {
+	text := ""
+	if err != nil {
+		text = cli.Message(err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if text != "" && text != x.said {
+		fmt.Fprintf(x.c.Stderr, "Error: %s\n", text)
+		if hint := cli.HintFor(err); hint != "" {
+			fmt.Fprintf(x.c.Stderr, "Next: %s\n", hint)
+		}
+	}
+	x.said = text
+}

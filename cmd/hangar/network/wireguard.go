@@ -1,0 +1,241 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// NewWireguardCommand makes `hangar wireguard`.
+func NewWireguardCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("wireguard", "Let computers into private networks through WireGuard", "wg")
+	cmd.AddCommand(newWireguardCreateCommand(c), newWireguardListCommand(c), newWireguardRemoveCommand(c))
+	return cmd
+}
+
+const wireguardCreateLong = `Let a computer into a private network of an organization, and print the configuration
+that its WireGuard takes. The computer reaches the Machines of that network by their
+addresses and by their names below .internal, and nothing else.
+
+The private key is made here and sent to nobody; it is printed once. With --public-key
+nothing is made: put the private key that belongs to it in yourself.`
+
+const wireguardCreateExample = `  hangar wireguard create personal laptop -o hangar.conf
+  sudo wg-quick up ./hangar.conf
+  hangar wireguard create acme --network staging > staging.conf`
+
+// wireguardCreate is what `wireguard create` is told.
+type wireguardCreate struct {
+	org       hangar.OrgSlug
+	peer      hangar.PeerCreate
+	publicKey string // empty: a key pair is made
+	output    string // name of a file; empty: standard output
+	asJSON    bool
+}
+
+func newWireguardCreateCommand(c commands) *cobra.Command {
+	var in wireguardCreate
+	cmd := &cobra.Command{
+		Use:               "create [ORG] [NAME]",
+		Short:             "Let a computer in, and print its WireGuard configuration",
+		Long:              wireguardCreateLong,
+		Example:           wireguardCreateExample,
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.CompleteOrg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.org = orgArgument(args)
+			if len(args) == 2 {
+				in.peer.Name = args[1]
+			}
+			return c.createPeer(cmd.Context(), in)
+		},
+	}
+	cmd.Flags().StringVar(&in.peer.Network, "network", "", "the private network to reach (default the organization's own)")
+	cmd.Flags().StringVar(&in.publicKey, "public-key", "", "public key of a key pair that is there already")
+	cmd.Flags().StringVarP(&in.output, "output", "o", "", "write the configuration to a new file, for its owner only")
+	cli.JSONFlag(cmd, &in.asJSON)
+	return cmd
+}
+
+func (c commands) createPeer(ctx context.Context, in wireguardCreate) (err error) {
+	var private string
+	if in.publicKey == "" {
+		private, in.peer.PublicKey, err = newKeyPair()
+	} else if in.peer.PublicKey, err = hangar.ParsePeerKey(in.publicKey); err != nil {
+		err = cli.UsageErrorf("--public-key: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	var file *os.File
+	if in.output != "" { // one that cannot be written must not cost a peer
+		if file, err = createPrivate(in.output); err != nil {
+			return err
+		}
+		defer func() {
+			err = errors.Join(err, file.Close())
+			if err != nil {
+				err = errors.Join(err, os.Remove(in.output))
+			}
+		}()
+	}
+	p, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	made, err := p.CreatePeer(ctx, in.org, in.peer)
+	if err != nil {
+		return err
+	}
+	config := quickConfig(made, private)
+	if file != nil {
+		if _, err := file.WriteString(config); err != nil {
+			return err
+		}
+		config = ""
+	}
+	switch {
+	case in.asJSON:
+		return c.PrintJSON(struct {
+			*hangar.NewPeer
+			Config string `json:"config,omitempty"`
+		}{made, config})
+	case file != nil:
+		fmt.Fprintf(c.Stdout, "Peer %s of %s may connect. Next: sudo wg-quick up %s\n", made.Name, made.Org, in.output)
+	default:
+		fmt.Fprint(c.Stdout, config)
+		fmt.Fprintf(c.Stderr, "Peer %s of %s may connect. This is printed once; to cut it off: hangar wireguard remove %s %s\n",
+			made.Name, made.Org, made.Org, made.Name)
+	}
+	return nil
+}
+
+// createPrivate makes a file that only its owner may read.
+func createPrivate(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		err = cli.UsageErrorf("-o %s: the file exists", name)
+	}
+	return f, err
+}
+
+// orgArgument is the organization that the first argument names.
+func orgArgument(args []string) hangar.OrgSlug {
+	if len(args) == 0 {
+		return hangar.OrgPersonal
+	}
+	return hangar.OrgSlug(args[0])
+}
+
+// newKeyPair makes the key pair of a peer.
+func newKeyPair() (private string, public hangar.PeerKey, err error) {
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	encode := base64.StdEncoding.EncodeToString
+	return encode(key.Bytes()), hangar.PeerKey(encode(key.PublicKey().Bytes())), nil
+}
+
+// peerMTU is what a WireGuard packet over IPv6 has room for on an Ethernet, in bytes.
+const peerMTU = 1420
+
+// peerKeepalive keeps the way through routers that translate addresses open, in seconds.
+const peerKeepalive = 15
+
+// quickConfig is a configuration as wg-quick(8) and the apps of WireGuard take it.
+func quickConfig(p *hangar.NewPeer, private string) string {
+	key := "PrivateKey = " + private
+	if private == "" {
+		key = "# PrivateKey = the one that belongs to " + string(p.PublicKey)
+	}
+	return strings.Join([]string{
+		"# " + p.Name + ", " + string(p.Org) + ", network " + p.Network,
+		"[Interface]",
+		key,
+		"Address = " + p.Prefix().String(),
+		"DNS = " + p.Nameserver().String(),
+		"MTU = " + strconv.Itoa(peerMTU),
+		"",
+		"[Peer]",
+		"PublicKey = " + string(p.GatewayKey),
+		"AllowedIPs = " + hangar.NetworkPrefix(p.Address).String(),
+		"Endpoint = " + net.JoinHostPort(p.EndpointIP, strconv.Itoa(int(p.EndpointPort))),
+		"PersistentKeepalive = " + strconv.Itoa(peerKeepalive),
+		"",
+	}, "\n")
+}
+
+func newWireguardListCommand(c commands) *cobra.Command {
+	var f cli.ListFlags
+	cmd := &cobra.Command{
+		Use: "list [ORG]", Aliases: []string{"ls"}, Short: "List the computers that may connect, and when they did last",
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.CompleteOrg,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			org := orgArgument(args)
+			list, err := p.Peers(ctx, org)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			rows := [][]string{{"NAME", "ADDRESS", "NETWORK", "HANDSHAKE", "RECEIVED", "SENT"}}
+			for _, peer := range list {
+				rows = append(rows, []string{
+					peer.Name, peer.Address.String(), peer.Network, cmp.Or(cli.Ago(now, peer.Handshake), "never"),
+					cli.Bytes(int64(peer.Received)), cli.Bytes(int64(peer.Sent)),
+				})
+			}
+			return c.PrintList(f, cli.OrEmpty(list), rows, fmt.Sprintf("No peers yet. Let a computer in: hangar wireguard create %s NAME", org))
+		}),
+	}
+	f.Add(cmd, "names")
+	return cmd
+}
+
+func newWireguardRemoveCommand(c commands) *cobra.Command {
+	return &cobra.Command{
+		Use: "remove ORG NAME", Aliases: []string{"rm", "delete"}, Short: "Cut a computer off, at once",
+		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completePeer,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			if err := p.RemovePeer(ctx, orgArgument(args), args[1]); err != nil {
+				return err
+			}
+			return c.Sayf("Peer %s of %s is cut off.", args[1], args[0])
+		}),
+	}
+}
+
+// completePeer completes ORG and then the names of its peers.
+func (c commands) completePeer(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return c.CompleteOrg(cmd, args, prefix)
+	case 1:
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.Complete(cmd, func(ctx context.Context, p *client.Client) (names []string, err error) {
+		peers, err := p.Peers(ctx, hangar.OrgSlug(args[0]))
+		for _, peer := range peers {
+			names = append(names, fmt.Sprintf("%s\t%s, network %s", peer.Name, peer.Address, peer.Network))
+		}
+		return names, err
+	})
+}

@@ -1,0 +1,283 @@
+// Package platform has the commands of who runs a platform on a server: starting and ending the daemon,
+// its configuration, and what this binary is.
+package platform
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/daemon"
+	"github.com/hangar-platform/hangar/internal/flagfile"
+)
+
+// commands make the commands of one invocation.
+type commands struct{ *cli.Invocation }
+
+const upLong = `Run the platform on this server, in the foreground. Needs root.
+
+SIGTERM and Ctrl-C end the daemon and leave Machines running: the next start takes
+them back. ` + "`hangar down`" + ` stops everything and removes the data directory.
+
+Every flag can be set in a configuration file, too: ` + "`hangar config --help`" + ` says how.
+
+Several daemons share a server when each has its own --dir and its own addresses.`
+
+const upExample = `  hangar up
+  hangar up --config ./hangar.yaml --log-level debug
+  hangar up --detach --domain apps.example.com`
+
+// The files of a daemon in the background.
+const (
+	daemonLog = "daemon.log"
+	readyFD   = 3 // of the child: it writes a line here once it is ready
+)
+
+// startPatience is how long `up --detach` waits for the daemon to be ready.
+const startPatience = time.Minute
+
+// upFlags are the flags of `up`: the daemon's config and what is about this start.
+type upFlags struct {
+	config     daemon.Config
+	configPath string         // as the flag names it
+	file       *flagfile.File // nil: there is none
+	logLevel   string
+	logFormat  string
+	detach     bool
+	signalUp   bool // hidden: report on readyFD
+}
+
+// register makes the flags of `up`, all but the data directory. The configuration file can
+// set those that are not about one start.
+func (f *upFlags) register(cmd *cobra.Command) {
+	f.config = daemon.DefaultConfig()
+	daemonFlags(cmd, &f.config)
+	set := cmd.Flags()
+	set.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
+	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	set.StringVar(&f.configPath, "config", "", "YAML file with values for these flags (default "+cli.DefaultConfigFile+", if it exists)")
+	set.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
+	set.BoolVar(&f.signalUp, "signal-ready", false, "report readiness on file descriptor "+strconv.Itoa(readyFD))
+	_ = set.MarkHidden("signal-ready")
+	flagfile.Exclude(set, "config", "detach", "signal-ready", "forget-secrets")
+}
+
+// NewUpCommand makes `hangar up`.
+func NewUpCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run the platform on this server",
+		Long:  upLong, Example: upExample,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.load(c.Invocation, cmd); err != nil {
+				return err
+			}
+			log, err := newLogger(c.Invocation, f.logLevel, f.logFormat)
+			if err != nil {
+				return err
+			}
+			if f.detach {
+				if err := f.config.Prepare(cmd.Context()); err != nil {
+					return err
+				}
+				return c.upDetached(cmd.Context(), f.config, f.file.Name())
+			}
+			return c.up(cmd.Context(), &f, log)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// newLogger makes the one logger that is handed down.
+func newLogger(c *cli.Invocation, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, cli.UsageErrorf("--log-level %q: must be debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(c.Stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(c.Stderr, options)), nil
+	}
+	return nil, cli.UsageErrorf("--log-format %q: must be text or json", format)
+}
+
+// up runs the daemon until a signal ends it.
+func (c commands) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
+	began := time.Now()
+	// After the first signal the default comes back, so that a second one ends a
+	// daemon that hangs.
+	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer restore()
+	defer context.AfterFunc(ctx, func() {
+		restore()
+		notify(log, stopping(f.config.Drain))
+	})()
+
+	err := daemon.Run(ctx, f.config, daemon.Options{
+		Version: c.Build.Version, DockerConfig: dockerConfig(), Guard: []string{"/proc/self/exe", guardCommand}, Log: log,
+		Ready: func(addr string) error {
+			if err := c.announce(f, addr, time.Since(began)); err != nil {
+				return err
+			}
+			notify(log, systemd.SdNotifyReady)
+			// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
+			go debug.FreeOSMemory()
+			log.Info("ready", "api", addr, "duration", time.Since(began), "version", c.Build.Version, "commit", c.Build.Commit, "config", f.file.Name())
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	log.Info("stopped; Machines keep running")
+	return nil
+}
+
+// dockerConfig is where `docker login` keeps what it was told.
+func dockerConfig() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".docker", "config.json")
+}
+
+// endTime is how long the end of a daemon may take beside --drain. It is TimeoutStopSec of
+// packaging/hangar.service.
+const endTime = 30 * time.Second
+
+// stopping tells systemd that the daemon ends, and until when it is not to be killed.
+func stopping(drain time.Duration) string {
+	return fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", systemd.SdNotifyStopping, (drain + endTime).Microseconds())
+}
+
+// notify tells systemd, where there is one.
+func notify(log *slog.Logger, state string) {
+	if _, err := systemd.SdNotify(false, state); err != nil {
+		log.Warn("notify systemd", "error", err)
+	}
+}
+
+// announce prints one line per thing that a person needs.
+func (c commands) announce(f *upFlags, addr string, took time.Duration) error {
+	dir := f.config.Dir
+	fmt.Fprintf(c.Stdout, "hangar %s is ready after %s\n", c.Build.Version, cli.Brief(took))
+	err := c.PrintFields([]cli.Field{
+		{"api", "http://" + cli.Reachable(addr)},
+		{"public api", f.config.PublicAPI()},
+		{"token", filepath.Join(dir, cli.TokenFile)},
+		{"apps domain", f.config.Domain},
+		{"data", dir},
+		{"config", f.file.Name()},
+	})
+	if f.signalUp {
+		ready := os.NewFile(readyFD, "ready")
+		_, failed := fmt.Fprintln(ready, addr)
+		err = errors.Join(err, failed, ready.Close())
+	}
+	return err
+}
+
+// upDetached starts the daemon as a process of its own session and returns once
+// it is ready or has failed.
+func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(cfg.Dir, daemonLog)
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	ready, child, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+
+	// The daemon outlives this process: ctx bounds the waiting only.
+	cmd := exec.Command(self, detachedArgs(c.Args)...) //nolint:noctx // see above
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{child}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = child.Close() // the daemon's end is all that keeps the pipe open
+	if err != nil {
+		return err
+	}
+	if err := ready.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
+	addr, err := bufio.NewReader(ready).ReadString('\n')
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return cli.WithHint(fmt.Errorf("the daemon, process %d, is not ready after %s", cmd.Process.Pid, startPatience), "see "+path)
+	case err != nil:
+		_ = cmd.Wait() // that it failed is known; why is in its log
+		return cli.WithHint(fmt.Errorf("the daemon did not start: %s", lastLine(path)), "see "+path)
+	}
+	fmt.Fprintf(c.Stdout, "hangar %s runs in the background, process %d\n", c.Build.Version, cmd.Process.Pid)
+	return c.PrintFields([]cli.Field{
+		{"api", "http://" + cli.Reachable(strings.TrimSpace(addr))},
+		{"public api", cfg.PublicAPI()},
+		{"token", filepath.Join(cfg.Dir, cli.TokenFile)},
+		{"apps domain", cfg.Domain},
+		{"data", cfg.Dir},
+		{"config", file},
+		{"log", path},
+	})
+}
+
+// detachedArgs are the arguments of this process for the one in the background.
+func detachedArgs(args []string) []string {
+	kept := []string{}
+	for _, a := range args {
+		if a != "--detach" && a != "-d" && a != "--detach=true" {
+			kept = append(kept, a)
+		}
+	}
+	return append(kept, "--signal-ready")
+}
+
+// lastLine is what a daemon said last.
+func lastLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	for _, line := range slices.Backward(lines) {
+		if text, ok := strings.CutPrefix(line, "Error: "); ok {
+			return text
+		}
+	}
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,67 @@
+package platform
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/daemon"
+)
+
+// TestStoppingTakesAsLongAsDrain: systemd, which kills what does not end in time, is told that a
+// longer --drain is meant.
+func TestStoppingTakesAsLongAsDrain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	_ = socket.SetDeadline(time.Now().Add(30 * time.Second))
+	t.Setenv("NOTIFY_SOCKET", path)
+	notify(slog.New(slog.DiscardHandler), stopping(time.Hour))
+	got := make([]byte, 100)
+	n, err := socket.Read(got)
+	if want := "STOPPING=1\nEXTEND_TIMEOUT_USEC=3630000000"; err != nil || string(got[:n]) != want {
+		t.Errorf("told %q, %v", got[:n], err)
+	}
+}
+
+func TestDetachedArgs(t *testing.T) {
+	t.Parallel()
+	got := detachedArgs([]string{"--dir", "/d", "up", "-d", "--detach", "--api", "x"})
+	if want := "--dir /d up --api x --signal-ready"; strings.Join(got, " ") != want {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestRefusedConfigIsWrongUse: a file that cannot be read is another failure.
+func TestRefusedConfigIsWrongUse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(*daemon.Config)
+		wrong bool
+	}{
+		"--region":         {func(c *daemon.Config) { c.Region = "Local" }, true},
+		"--api :4280":      {func(c *daemon.Config) { c.API = ":4280" }, true},
+		"--allow-registry": {func(c *daemon.Config) { c.AllowRegistry = []string{"http://x"} }, true},
+		`"/dev/null"`:      {func(c *daemon.Config) { c.ACMERoot = "/dev/null" }, true},
+		"--acme-root":      {func(c *daemon.Config) { c.ACMERoot = "/nowhere/roots.pem" }, false},
+	} {
+		cfg := daemon.DefaultConfig()
+		c.spoil(&cfg)
+		err := wrongUse(cfg.Validate())
+		if _, wrong := errors.AsType[cli.UsageError](err); err == nil || wrong != c.wrong || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	cfg := daemon.DefaultConfig()
+	if err := wrongUse(cfg.Validate()); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+}

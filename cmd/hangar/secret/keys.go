@@ -1,0 +1,155 @@
+package secret
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// NewKeysCommand makes `hangar secretkeys`.
+func NewKeysCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("secretkeys", "Keep keys that the platform encrypts and signs with", "secretkey")
+	cmd.AddCommand(newKeysListCommand(c), newKeysGenerateCommand(c), newKeysSetCommand(c), newKeysDeleteCommand(c))
+	return cmd
+}
+
+func newKeysListCommand(c commands) *cobra.Command {
+	var types []string
+	cmd := &cobra.Command{
+		Use:               "list APP",
+		Short:             "List secret keys",
+		Long:              "List the secret keys of an App. The public key is in base64; a symmetric key has none. The value is not shown.",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.CompleteApp,
+	}
+	cmd.Flags().StringSliceVar(&types, "type", nil, "only keys of these types")
+	cli.CompleteFlag(cmd, "type", cli.Texts(hangar.SecretKeyTypes())...)
+	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) ([]hangar.SecretKey, error) {
+		var q hangar.SecretKeyQuery
+		for _, t := range types {
+			q.Types = append(q.Types, hangar.SecretKeyType(t))
+		}
+		return p.SecretKeys(ctx, hangar.AppName(args[0]), q)
+	}), cli.Table[hangar.SecretKey]{
+		Head: []string{"NAME", "TYPE", "UPDATED", "PUBLIC KEY"},
+		Row: func(now time.Time, k hangar.SecretKey) []string {
+			return []string{k.Name, string(k.Type), cli.Ago(now, k.UpdatedAt), base64.StdEncoding.EncodeToString(k.PublicKey)}
+		},
+		Names: "names", Hint: "No secret keys. Make one: hangar secretkeys generate %s NAME TYPE",
+	})
+}
+
+// completeSecretKeyType completes APP NAME TYPE.
+func (c commands) completeSecretKeyType(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 2 {
+		return cli.Texts(hangar.SecretKeyTypes()), cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.CompleteApp(cmd, args, prefix)
+}
+
+const generateKeyLong = `Make a secret key of an App of random bytes, which stay in the platform: programs have it
+encrypt, decrypt, sign and verify over the API. A key of the same name is replaced, and
+what only that one decrypts is lost.
+
+  es256, nacl_sign               sign; everybody who has the public key can verify
+  hs256, hs384, hs512, nacl_auth sign and verify
+  nacl_box                       decrypt what everybody who has the public key can encrypt
+  nacl_secretbox, xaes256gcm     encrypt and decrypt, the second with associated data`
+
+func newKeysGenerateCommand(c commands) *cobra.Command {
+	return cli.Answering(c.Invocation, &cobra.Command{
+		Use:               "generate APP NAME TYPE",
+		Aliases:           []string{"create"},
+		Short:             "Make a secret key",
+		Long:              generateKeyLong,
+		Example:           "  hangar secretkeys generate hello sessions xaes256gcm",
+		Args:              cobra.ExactArgs(3),
+		ValidArgsFunction: c.completeSecretKeyType,
+	}, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (madeKeyOutput, error) {
+		key, version, err := p.GenerateSecretKey(ctx, secretKeyArg(args), hangar.SecretKeyType(args[2]))
+		return madeKeyOutput{args[0], key, version}, err
+	}), c.printMadeKey)
+}
+
+func secretKeyArg(args []string) hangar.SecretKeyRef {
+	return hangar.SecretKeyRef{App: hangar.AppName(args[0]), Name: args[1]}
+}
+
+// madeKeyOutput is what --json prints.
+type madeKeyOutput struct {
+	app string
+	hangar.SecretKey
+	Version int `json:"version"`
+}
+
+func (c commands) printMadeKey(key madeKeyOutput) error {
+	fmt.Fprintf(c.Stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
+	if key.PublicKey == nil {
+		return nil
+	}
+	return c.Sayf("Its public key: %s", base64.StdEncoding.EncodeToString(key.PublicKey))
+}
+
+func newKeysSetCommand(c commands) *cobra.Command {
+	return cli.Answering(c.Invocation, &cobra.Command{
+		Use:   "set APP NAME TYPE < FILE",
+		Short: "Set a secret key to bytes of one's own",
+		Long: "Set a secret key of an App, or replace it. Standard input has its bytes in base64. Which there have to be\n" +
+			"follows from the type: see docs/api.md.",
+		Example:           "  openssl rand -base64 32 | hangar secretkeys set hello tickets hs256",
+		Args:              cobra.ExactArgs(3),
+		ValidArgsFunction: c.completeSecretKeyType,
+	}, func(cmd *cobra.Command, args []string) (made madeKeyOutput, err error) {
+		value, err := c.readKey()
+		if err != nil {
+			return made, err
+		}
+		p, err := c.Connect()
+		if err != nil {
+			return made, err
+		}
+		key, version, err := p.SetSecretKey(cmd.Context(), secretKeyArg(args), hangar.SecretKeySet{Type: hangar.SecretKeyType(args[2]), Value: value})
+		return madeKeyOutput{args[0], key, version}, err
+	}, c.printMadeKey)
+}
+
+// readKey reads key material from standard input. Its errors do not repeat any of it.
+func (c commands) readKey() (hangar.Sensitive, error) {
+	raw, err := io.ReadAll(io.LimitReader(c.Stdin, maxSecretsInput))
+	if err != nil {
+		return hangar.Sensitive{}, fmt.Errorf("read standard input: %w", err)
+	}
+	value, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return hangar.Sensitive{}, cli.UsageErrorf("standard input is not base64 with padding")
+	}
+	return hangar.NewSensitive(string(value)), nil
+}
+
+func newKeysDeleteCommand(c commands) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete APP NAME",
+		Aliases:           []string{"rm", "remove"},
+		Short:             "Take a secret key away",
+		Long:              "Take a secret key of an App away. What only it decrypts is lost.",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			version, err := p.DeleteSecretKey(ctx, secretKeyArg(args))
+			if err != nil {
+				return err
+			}
+			return c.Sayf("Secret key %s is gone; the secrets of App %s are at version %d.", args[1], args[0], version)
+		}),
+	}
+}

@@ -1,0 +1,28 @@
+package secret
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+const rotateKeyLong = `Replace the key with which the platform encrypts secrets, while it runs: make a new
+key, encrypt everything with it, and drop the old one. Backups of the data directory
+that are older hold the old key, and open only what they hold themselves.
+
+When it is interrupted, both keys stay in use, and the next start of the daemon, or
+the next run of this command, goes on. Only an administrator may do this.`
+
+func newRotateKeyCommand(c commands) *cobra.Command {
+	return cli.Answering(c.Invocation, &cobra.Command{
+		Use: "rotate-key", Short: "Replace the key that secrets are encrypted with", Long: rotateKeyLong, Args: cobra.NoArgs,
+	}, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.KeyRotation, error) {
+		return p.RotateEncryptionKey(ctx)
+	}), func(done hangar.KeyRotation) error {
+		return c.Sayf("The key is replaced; %d values were encrypted anew. Back up keyset.json of the data directory.", done.Resealed)
+	})
+}

@@ -1,0 +1,323 @@
+// Package secret has the commands about secrets of Apps and the keys that the platform uses for them.
+package secret
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
+)
+
+// commands make the commands of one invocation.
+type commands struct{ *cli.Invocation }
+
+// NewCommand makes `hangar secrets`.
+func NewCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("secrets", "Keep what only the Machines of an App may know", "secret")
+	cmd.AddCommand(newSetCommand(c), newImportCommand(c), newUnsetCommand(c), newListCommand(c),
+		newDeployCommand(c), newRotateKeyCommand(c))
+	return cmd
+}
+
+// secretsFlags say what follows a change of secrets.
+type secretsFlags struct {
+	stage    bool
+	deploy   bool
+	asJSON   bool
+	patience time.Duration
+}
+
+func (f *secretsFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.stage, "stage", false, "only store, and do not look at Machines")
+	fs.BoolVar(&f.deploy, "deploy", false, "update every Machine of the App at once, so that it has them; started ones reboot")
+	fs.DurationVar(&f.patience, "timeout", cli.DefaultPatience, "how long to wait for Machines, with --deploy")
+	cli.JSONFlag(cmd, &f.asJSON)
+	cmd.MarkFlagsMutuallyExclusive("stage", "deploy")
+}
+
+const setLong = `Set secrets of an App. Its Machines find them in their environment. A Machine has the
+secrets that there were when its current version was made: new Machines have these at
+once, others from their next update on; --deploy makes that now.
+
+What is on the command line is visible to other users of this computer and stays in the
+history of the shell: read a value from standard input with --stdin, or many with
+` + "`hangar secrets import`" + `.`
+
+const setExample = `  hangar secrets set hello MODE=prod LEVEL=3
+  hangar secrets set hello TOKEN --stdin < token
+  hangar secrets set hello TOKEN=… --deploy`
+
+func newSetCommand(c commands) *cobra.Command {
+	var (
+		f         secretsFlags
+		fromStdin bool
+	)
+	cmd := &cobra.Command{
+		Use:               "set APP NAME=VALUE…",
+		Short:             "Set secrets",
+		Long:              setLong,
+		Example:           setExample,
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			values, err := c.secretArgs(args[1:], fromStdin)
+			if err != nil {
+				return err
+			}
+			return c.changeSecrets(cmd.Context(), hangar.AppName(args[0]), values, &f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&fromStdin, "stdin", false, "read the value of the one secret NAME from standard input")
+	return cmd
+}
+
+// maxSecretsInput bounds what is read of standard input, in bytes.
+const maxSecretsInput = 4 * hangar.MaxSecretsSize
+
+// secretArgs reads NAME=VALUE arguments, or one NAME with its value on standard input.
+func (c commands) secretArgs(args []string, fromStdin bool) (map[string]hangar.Sensitive, error) {
+	values := map[string]hangar.Sensitive{}
+	if fromStdin {
+		if len(args) != 1 || strings.Contains(args[0], "=") {
+			return nil, cli.UsageErrorf("--stdin is the value of one secret: give its NAME alone")
+		}
+		raw, err := io.ReadAll(io.LimitReader(c.Stdin, maxSecretsInput))
+		if err != nil {
+			return nil, fmt.Errorf("read standard input: %w", err)
+		}
+		values[args[0]] = hangar.NewSensitive(strings.TrimSuffix(string(raw), "\n"))
+		return values, nil
+	}
+	for i, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		if !ok { // it may be a value, so it is not repeated
+			return nil, cli.UsageErrorf("argument %d after APP is not NAME=VALUE; with --stdin the value comes from standard input", i+1)
+		}
+		values[name] = hangar.NewSensitive(value)
+	}
+	return values, nil
+}
+
+func newImportCommand(c commands) *cobra.Command {
+	var f secretsFlags
+	cmd := &cobra.Command{
+		Use:   "import APP < FILE",
+		Short: "Set secrets from lines NAME=VALUE of standard input",
+		Long: "Set secrets from standard input, which has lines NAME=VALUE. Empty lines and lines that begin with # count\n" +
+			"for nothing. A value may be in quotes, and of several lines between \"\"\" and \"\"\".",
+		Example:           "  hangar secrets import hello < .env",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := io.ReadAll(io.LimitReader(c.Stdin, maxSecretsInput))
+			if err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+			values, err := parseSecrets(string(raw))
+			if err != nil {
+				return err
+			}
+			return c.changeSecrets(cmd.Context(), hangar.AppName(args[0]), values, &f)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+const manyLines = `"""` // before and after a value of several lines
+
+// parseSecrets reads lines NAME=VALUE. Its errors name lines and never what is in them.
+func parseSecrets(text string) (map[string]hangar.Sensitive, error) {
+	values := map[string]hangar.Sensitive{}
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		line := strings.TrimSpace(lines[i])
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok {
+			return nil, cli.UsageErrorf("line %d is not NAME=VALUE", i+1)
+		}
+		if rest, ok := strings.CutPrefix(value, manyLines); ok {
+			first := i + 1
+			for !strings.HasSuffix(rest, manyLines) {
+				if i++; i == len(lines) {
+					return nil, cli.UsageErrorf("line %d: the value of several lines has no end", first)
+				}
+				rest += "\n" + strings.TrimSuffix(lines[i], "\r")
+			}
+			value = strings.TrimSuffix(rest, manyLines)
+		} else if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			value = value[1 : n-1]
+		}
+		values[name] = hangar.NewSensitive(value)
+	}
+	if len(values) == 0 {
+		return nil, cli.UsageErrorf("there is no line NAME=VALUE on standard input")
+	}
+	return values, nil
+}
+
+func newUnsetCommand(c commands) *cobra.Command {
+	var f secretsFlags
+	cmd := &cobra.Command{
+		Use:               "unset APP NAME…",
+		Aliases:           []string{"rm", "remove"},
+		Short:             "Take secrets away",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			values := map[string]hangar.Sensitive{}
+			for _, name := range args[1:] {
+				values[name] = hangar.Sensitive{}
+			}
+			return c.changeSecrets(cmd.Context(), hangar.AppName(args[0]), values, &f)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// changeSecrets stores secrets and says, or does, what lets Machines have them.
+func (c commands) changeSecrets(ctx context.Context, app hangar.AppName, values map[string]hangar.Sensitive, f *secretsFlags) error {
+	p, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	all, err := p.SetSecrets(ctx, app, values)
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		if f.deploy {
+			err = c.deploySecrets(ctx, p, app, all.Version, f.patience, io.Discard)
+		}
+		if err != nil {
+			return err
+		}
+		return c.PrintJSON(all)
+	}
+	fmt.Fprintf(c.Stdout, "The secrets of App %s are at version %d.\n", app, all.Version)
+	switch {
+	case f.stage:
+		return nil
+	case f.deploy:
+		return c.deploySecrets(ctx, p, app, all.Version, f.patience, c.Stdout)
+	}
+	lagging, err := withoutSecrets(ctx, p, app, all.Version)
+	if err != nil || len(lagging) == 0 {
+		return err
+	}
+	fmt.Fprintf(c.Stdout, "%s without them until the next update: %s\nTo update now: hangar secrets deploy %s\n",
+		cli.Plural(len(lagging), "Machine is", "Machines are"), strings.Join(ids(lagging), " "), app)
+	return nil
+}
+
+func ids(machines []*hangar.Machine) []string {
+	list := make([]string, 0, len(machines))
+	for _, m := range machines {
+		list = append(list, string(m.ID))
+	}
+	return list
+}
+
+// withoutSecrets are the Machines of an App whose version is older than its secrets.
+func withoutSecrets(ctx context.Context, p *client.Client, app hangar.AppName, version int) ([]*hangar.Machine, error) {
+	machines, err := p.Machines(ctx, app, hangar.MachineFilter{})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(machines, func(m *hangar.Machine) bool { return m.SecretsVersion >= version }), nil
+}
+
+// deploySecrets updates the Machines that are without the secrets, one after the other,
+// so that a mistake in them stops the first one only.
+func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hangar.AppName, version int, patience time.Duration, out io.Writer) error {
+	lagging, err := withoutSecrets(ctx, p, app, version)
+	if err != nil {
+		return err
+	}
+	if len(lagging) == 0 {
+		fmt.Fprintln(out, "Every Machine has them.")
+		return nil
+	}
+	for _, m := range lagging {
+		wished := hangar.MachineStopped
+		if m.State == hangar.MachineStarted {
+			wished = hangar.MachineStarted
+		}
+		updated, err := p.UpdateMachine(ctx, m.Ref(), hangar.MachineUpdate{
+			Config: m.Config, CurrentVersion: m.InstanceID, MinSecretsVersion: version,
+		})
+		if err == nil {
+			updated, err = follow.Machine(ctx, p, updated, wished, patience, c.Progress())
+		}
+		if err != nil {
+			return cli.AboutMachine(m.ID, err)
+		}
+		fmt.Fprintf(out, "Machine %s has them and is %s\n", updated.ID, updated.State)
+	}
+	return nil
+}
+
+func newDeployCommand(c commands) *cobra.Command {
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use:   "deploy APP",
+		Short: "Update the Machines that are without the newest secrets",
+		Long: "Give every Machine of an App the newest secrets by a new version with the same config, one after the other.\n" +
+			"A started Machine reboots; any other stays stopped. It ends at the first Machine that fails.",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			app := hangar.AppName(args[0])
+			all, err := p.Secrets(ctx, app, hangar.SecretQuery{})
+			if err != nil {
+				return err
+			}
+			return c.deploySecrets(ctx, p, app, all.Version, patience, c.Stdout)
+		}),
+	}
+	cmd.Flags().DurationVar(&patience, "timeout", cli.DefaultPatience, "how long to wait for each Machine")
+	return cmd
+}
+
+func newListCommand(c commands) *cobra.Command {
+	var f cli.ListFlags
+	cmd := &cobra.Command{
+		Use:               "list APP",
+		Aliases:           []string{"ls"},
+		Short:             "List the names of secrets",
+		Long:              "List the names of secrets. The digest of a value is the same as long as the value is; the value is not shown.",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.CompleteApp,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			all, err := p.Secrets(ctx, hangar.AppName(args[0]), hangar.SecretQuery{})
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			rows := [][]string{{"NAME", "DIGEST", "UPDATED"}}
+			for _, s := range all.List {
+				rows = append(rows, []string{s.Name, s.Digest, cli.Ago(now, s.UpdatedAt)})
+			}
+			return c.PrintList(f, hangar.Secrets{List: cli.OrEmpty(all.List), Version: all.Version}, rows, fmt.Sprintf("No secrets yet. Set one: hangar secrets set %s NAME=VALUE", args[0]))
+		}),
+	}
+	f.Add(cmd, "names")
+	return cmd
+}

@@ -1,0 +1,297 @@
+package volume
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
+)
+
+const createLong = `Create a volume: storage of an App on one server, which a Machine mounts.
+
+It is encrypted with a key of its own unless --no-encryption says otherwise. It takes
+from the server's disk what is written to it. The file system is made when a Machine
+has it first.
+
+Names have at most 30 characters of a-z, 0-9 and underscore, and several volumes of an
+App may have the same.`
+
+const createExample = `  hangar volumes create hello data --size 10
+  hangar volumes create data -a hello --size 10 --snapshot-retention 14
+  hangar machine run hello IMAGE --volume data:/data`
+
+// fillFlags say how a new volume comes to be, and how that is followed.
+type fillFlags struct {
+	in                hangar.VolumeCreate
+	region            string
+	size              string
+	plain             bool
+	scheduled, unique bool
+	detach            bool
+	asJSON, quiet     bool
+}
+
+func (f *fillFlags) add(cmd *cobra.Command, defaultSize string) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.size, "size", "s", "", "size in GB, from 1 to 500 (default "+defaultSize+")")
+	fs.StringVarP(&f.region, "region", "r", "", "region to be in (default the server's)")
+	fs.IntVar(&f.in.SnapshotRetention, "snapshot-retention", 0, "days that snapshots are kept, from 1 to 60 (default 5)")
+	fs.BoolVar(&f.scheduled, "scheduled-snapshots", true, "take a snapshot every day")
+	fs.BoolVar(&f.unique, "require-unique-zone", true, "not in the zone of a volume of the same name; here every volume has its own")
+	cli.JSONFlag(cmd, &f.asJSON)
+	cli.QuietFlag(cmd, &f.quiet, "ids")
+}
+
+func (f *fillFlags) addFollow(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return at once")
+}
+
+// wish reads the flags.
+func (f *fillFlags) wish(cmd *cobra.Command) (hangar.VolumeCreate, error) {
+	in := f.in
+	in.Region = hangar.Region(f.region)
+	if f.size != "" {
+		var err error
+		if in.SizeGB, err = parseGB("--size", f.size); err != nil {
+			return in, err
+		}
+	}
+	changed := cmd.Flags().Changed
+	if changed("snapshot-retention") {
+		if err := checkRetention(in.SnapshotRetention); err != nil {
+			return in, err
+		}
+	}
+	if changed("scheduled-snapshots") {
+		in.AutoBackup = &f.scheduled
+	}
+	if changed("require-unique-zone") {
+		in.UniqueZone = &f.unique
+	}
+	if f.plain {
+		encrypted := false
+		in.Encrypted = &encrypted
+	}
+	return in, nil
+}
+
+func checkRetention(days int) error {
+	if days < hangar.MinSnapshotRetention || days > hangar.MaxSnapshotRetention {
+		return cli.UsageErrorf("invalid --snapshot-retention %d: must be from %d to %d days", days, hangar.MinSnapshotRetention, hangar.MaxSnapshotRetention)
+	}
+	return nil
+}
+
+// maxVolumesAtOnce bounds --count.
+const maxVolumesAtOnce = 20
+
+func newCreateCommand(c *commands) *cobra.Command {
+	var (
+		f        fillFlags
+		count    int
+		yes      bool
+		fstype   string
+		snapshot string
+		compute  hangar.Guest
+		memory   string
+	)
+	cmd := &cobra.Command{
+		Use:               "create APP NAME",
+		Aliases:           []string{"add"},
+		Short:             "Create a volume",
+		Long:              createLong,
+		Example:           createExample,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeVolumesApp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			app, names, err := c.split(args)
+			switch {
+			case err != nil:
+				return err
+			case app == "" || len(names) != 1:
+				return cli.UsageErrorf("say which App, and how the volume shall be called")
+			case count < 1 || count > maxVolumesAtOnce:
+				return cli.UsageErrorf("invalid --count %d: must be from 1 to %d", count, maxVolumesAtOnce)
+			}
+			in, err := f.wish(cmd)
+			if err != nil {
+				return err
+			}
+			in.Name, in.FSType, in.Snapshot = names[0], hangar.FSType(fstype), hangar.SnapshotID(snapshot)
+			if memory != "" {
+				if compute.MemoryMB, err = cli.ParseMemory(memory); err != nil {
+					return err
+				}
+			}
+			if compute.CPUs != 0 || compute.CPUKind != "" || compute.MemoryMB != 0 {
+				in.Compute = &compute
+			}
+			p, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			made := make([]*hangar.Volume, 0, count)
+			for range count {
+				v, err := c.createVolume(cmd.Context(), p, app, in, &f)
+				if err != nil {
+					return err
+				}
+				made = append(made, v)
+			}
+			if f.asJSON {
+				if count == 1 {
+					return c.PrintJSON(volumeJSON(made[0]))
+				}
+				return c.PrintJSON(volumesJSON(made))
+			}
+			if !f.quiet && !yes {
+				c.warnOfOneVolume(cmd.Context(), p, made[0])
+			}
+			return nil
+		},
+	}
+	f.add(cmd, "3, or that of the snapshot")
+	f.addFollow(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.plain, "no-encryption", false, "keep the data as it is on the server's disk")
+	fs.StringVar(&fstype, "fstype", "", "ext4, or raw for a block device without a file system (default ext4)")
+	fs.StringVar(&fstype, "fs-type", "", "the public platform's name of --fstype")
+	_ = fs.MarkHidden("fs-type")
+	fs.StringVar(&snapshot, "snapshot-id", "", "fill it from this snapshot")
+	fs.BoolVar(&f.in.UniqueZoneAppWide, "unique-zone-app-wide", false, "not in the zone of any volume of the App")
+	fs.IntVarP(&count, "count", "n", 1, "create as many alike")
+	fs.IntVar(&compute.CPUs, "vm-cpus", 0, "where a Machine with so many CPUs has room")
+	fs.StringVar(&compute.CPUKind, "vm-cpu-kind", "", "and that are shared or performance")
+	fs.StringVar(&memory, "vm-memory", "", "where a Machine with so much memory has room, e.g. 512, 1gb")
+	fs.BoolVarP(&yes, "yes", "y", false, "do not warn of what one volume means")
+	cli.CompleteFlag(cmd, "fstype", string(hangar.FSExt4), string(hangar.FSRaw))
+	cli.CompleteFlag(cmd, "vm-cpu-kind", "shared", "performance")
+	return cmd
+}
+
+// createVolume makes a volume, follows how it is filled, and prints what there is,
+// but for JSON.
+func (c *commands) createVolume(
+	ctx context.Context, p *client.Client, app hangar.AppName, in hangar.VolumeCreate, f *fillFlags,
+) (*hangar.Volume, error) {
+	began := time.Now()
+	v, err := p.CreateVolume(ctx, app, in)
+	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
+		err = cli.WithHint(err, "make it first: hangar apps create "+string(app))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !f.detach && v.State != hangar.VolumeCreated {
+		if v, err = follow.Filling(ctx, p, v, c.WorkProgress(f.asJSON || f.quiet)); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case f.asJSON:
+		return v, nil
+	case f.quiet:
+		fmt.Fprintln(c.Stdout, v.ID)
+		return v, nil
+	case v.State == hangar.VolumeRestoring:
+		fmt.Fprintf(c.Stdout, "Volume %s (%s) is being filled; see `hangar volumes show %s %s`\n", v.ID, v.Name, v.App, v.ID)
+		return v, nil
+	}
+	fmt.Fprintf(c.Stdout, "Volume %s (%s) is there after %s: %s in %s, %s%s.\n",
+		v.ID, v.Name, cli.Brief(time.Since(began)), cli.GB(v.SizeGB), v.Region, encryption(v), origin(v, in))
+	fmt.Fprintf(c.Stdout, "  mount it: hangar machine run %s IMAGE --volume %s:/data\n", v.App, v.ID)
+	return v, nil
+}
+
+func encryption(v *hangar.Volume) string {
+	if v.Encrypted {
+		return "encrypted"
+	}
+	return "not encrypted"
+}
+
+// origin says from what a volume was made.
+func origin(v *hangar.Volume, in hangar.VolumeCreate) string {
+	switch {
+	case in.Snapshot != "":
+		return fmt.Sprintf(", restored from %s", in.Snapshot)
+	case in.Source != "":
+		return fmt.Sprintf(", a copy of %s", in.Source)
+	case v.Wanted == hangar.FSRaw:
+		return ", without a file system"
+	}
+	return ""
+}
+
+// warnOfOneVolume says what an App risks that has one volume of a name.
+func (c *commands) warnOfOneVolume(ctx context.Context, p *client.Client, v *hangar.Volume) {
+	volumes, err := p.Volumes(ctx, v.App)
+	if err != nil {
+		return // it is there, and that is what was asked for
+	}
+	volumes = slices.DeleteFunc(volumes, func(x *hangar.Volume) bool { return !kept(x) || x.Name != v.Name })
+	if len(volumes) != 1 {
+		return
+	}
+	every := "No snapshots of it are taken by themselves."
+	if v.AutoBackup {
+		every = fmt.Sprintf("A snapshot of it is taken every day and kept for %s.", cli.Plural(v.SnapshotRetention, "day", "days"))
+	}
+	fmt.Fprintf(c.Stderr, `
+Note: this is the App's only volume called %s. A volume is on the disk of one server, for
+one Machine: when that server is down, so is what needs the volume, and what is lost with
+the disk is lost. An App that must not be down has two Machines with a volume each, and
+copies between them what they keep. %s
+`, v.Name, every)
+}
+
+const forkLong = `Create a volume with the content of another one of the App, as that is now.
+
+A Machine may go on writing to it: the copy is what was on the volume at one moment. It
+is as large as the volume, or larger with --size, and has a key of its own.`
+
+func newForkCommand(c *commands) *cobra.Command {
+	var (
+		f    fillFlags
+		name string
+	)
+	cmd := &cobra.Command{
+		Use:               "fork [APP] VOLUME",
+		Short:             "Copy a volume into a new one",
+		Long:              forkLong,
+		Example:           "  hangar volumes fork hello data --name data_test",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: c.completeVolume,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := f.wish(cmd)
+			if err != nil {
+				return err
+			}
+			p, source, err := c.oneVolume(cmd.Context(), args, kept)
+			if err != nil {
+				return err
+			}
+			if in.SizeGB != 0 && in.SizeGB < source.SizeGB {
+				return cli.UsageErrorf("invalid --size %d: volume %s has %d GB, and its copy cannot have less", in.SizeGB, source.ID, source.SizeGB)
+			}
+			in.Source, in.Name = source.ID, cmp.Or(name, source.Name)
+			v, err := c.createVolume(cmd.Context(), p, source.App, in, &f)
+			if err == nil && f.asJSON {
+				err = c.PrintJSON(volumeJSON(v))
+			}
+			return err
+		},
+	}
+	f.add(cmd, "that of the volume")
+	f.addFollow(cmd)
+	cmd.Flags().StringVarP(&name, "name", "n", "", "name of the new volume (default the same)")
+	return cmd
+}

@@ -1,0 +1,76 @@
+package volume
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+func newPurgeCommand(c *commands) *cobra.Command {
+	var (
+		all, yes bool
+		org      string
+	)
+	cmd := &cobra.Command{
+		Use:   "purge [ID...]",
+		Short: "Remove destroyed volumes for good",
+		Long: "Remove destroyed volumes of an organization before their 24 hours are over: they cannot be undeleted any more, and what they\n" +
+			"take of its quotas and of the server is free. Their Apps may be gone. Snapshots stay for as long as they were to be kept.\n" +
+			"`hangar volumes list --destroyed` shows which there are.",
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return cli.UsageErrorf("say which destroyed volumes by their ids, or --all")
+			}
+			for _, id := range args {
+				if !hangar.VolumeID(id).Valid() {
+					return cli.UsageErrorf("%q is no id of a volume; see `hangar volumes list --destroyed`", id)
+				}
+			}
+			p, err := c.Connect()
+			if err != nil {
+				return err
+			}
+			org = cmp.Or(org, string(c.Used.Org), string(hangar.OrgPersonal))
+			ids := make([]hangar.VolumeID, 0, len(args))
+			for _, id := range args {
+				ids = append(ids, hangar.VolumeID(id))
+			}
+			if all {
+				volumes, err := p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(org))
+				if err != nil {
+					return err
+				}
+				for _, v := range volumes {
+					ids = append(ids, v.ID)
+				}
+			}
+			if len(ids) == 0 {
+				fmt.Fprintln(c.Stderr, "No destroyed volumes.")
+				return nil
+			}
+			if err := c.ConfirmUnless(yes, "Remove %s of organization %s for good?", cli.Plural(len(ids), "destroyed volume", "destroyed volumes"), org); err != nil {
+				return err
+			}
+			var failed []error
+			for _, id := range ids {
+				v, err := p.PurgeVolume(cmd.Context(), hangar.OrgSlug(org), id)
+				if err != nil {
+					failed = append(failed, err)
+					continue
+				}
+				fmt.Fprintf(c.Stdout, "Volume %s (%s, %s) of App %s is purged.\n", v.ID, v.Name, cli.GB(v.SizeGB), v.App)
+			}
+			return errors.Join(failed...)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all destroyed volumes of the organization")
+	cmd.Flags().StringVar(&org, "org", "", "organization of the volumes (default that of the context, or personal)")
+	cli.YesFlag(cmd, &yes)
+	return cmd
+}
