@@ -52,7 +52,7 @@ func Answering[T any](c *Invocation, cmd *cobra.Command, get Getter[T], show fun
 	return AnsweringAs(c, cmd, get, func(answer T) T { return answer }, show)
 }
 
-// AnsweringAs is answering for what looks different as JSON.
+// AnsweringAs is Answering for what looks different as JSON.
 func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJSON func(T) J, show func(T) error) *cobra.Command {
 	var wanted bool
 	JSONFlag(cmd, &wanted)

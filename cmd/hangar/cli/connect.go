@@ -20,19 +20,19 @@ import (
 
 // The files by which commands find the local daemon, in its data directory.
 const (
-	DefaultDir    = "/var/lib/hangar"
-	TokenFile     = "admin.token" // mode 0600, written on the first start
+	DefaultDir    = "/var/lib/hangar" // the directory, where nothing names another
+	TokenFile     = "admin.token"     // mode 0600, written on the first start
 	unixURLPrefix = "unix://"
 )
 
 // Target is the platform that the invocation means: by the global flags, the environment and
 // the contexts.
 type Target struct {
-	URL      string
-	Token    string
-	Context  string
-	Insecure bool
-	Dir      string
+	URL      string // of --url
+	Token    string // of --token
+	Context  string // of --context: a name
+	Insecure bool   // of --insecure
+	Dir      string // of --dir
 	Getenv   func(string) string
 	Keyring  Keyring
 

@@ -19,25 +19,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// ContextInUse is the context that commands without flags use; local: the daemon of this server.
-func (t *Target) ContextInUse(all Contexts) string {
-	if t.Getenv("HANGAR_URL") != "" {
-		return ""
-	}
-	if name := t.Getenv("HANGAR_CONTEXT"); name != "" {
-		return name
-	}
-	if t.Getenv("HANGAR_DIR") != "" {
-		return LocalContext
-	}
-	return cmp.Or(all.Current, LocalContext)
-}
+// LocalContext is the name of the daemon on this server, which needs no login.
+const LocalContext = "local"
 
-const (
-	contextsFile = "contexts.json"
-	// LocalContext is the name of the daemon on this server, which needs no login.
-	LocalContext = "local"
-)
+const contextsFile = "contexts.json"
 
 // SavedContext is a platform that `hangar login` has signed in at.
 type SavedContext struct {
@@ -105,8 +90,8 @@ func readContexts(path string) (Contexts, error) {
 	return all, nil
 }
 
-// ChangeContexts replaces the file with what change makes of it. Another `hangar` that
-// changes it meanwhile waits.
+// ChangeContexts replaces the file with what change makes of it, unless that fails. Another
+// `hangar` that changes it meanwhile waits.
 func (t *Target) ChangeContexts(change func(*Contexts) error) error {
 	dir, err := t.configDir()
 	if err != nil {
@@ -252,6 +237,20 @@ func (t *Target) ForgetToken(x *SavedContext) error {
 	}
 	x.Token, x.Keyring = "", false
 	return nil
+}
+
+// ContextInUse is the context that commands without flags use; local: the daemon of this server.
+func (t *Target) ContextInUse(all Contexts) string {
+	if t.Getenv("HANGAR_URL") != "" {
+		return ""
+	}
+	if name := t.Getenv("HANGAR_CONTEXT"); name != "" {
+		return name
+	}
+	if t.Getenv("HANGAR_DIR") != "" {
+		return LocalContext
+	}
+	return cmp.Or(all.Current, LocalContext)
 }
 
 // ChosenContext is the context that an argument names, or else the one in use.

@@ -18,7 +18,7 @@ const DefaultConfigFile = "/etc/hangar/hangar.yaml"
 // DirFlag is the one flag of all commands that the file can set, too.
 const DirFlag = "dir"
 
-// AddDirFlag makes it.
+// AddDirFlag gives root the flag DirFlag.
 func (t *Target) AddDirFlag(root *cobra.Command) {
 	root.PersistentFlags().StringVar(&t.Dir, DirFlag, "", "data directory of the local daemon (default "+DefaultDir+")")
 }

@@ -60,7 +60,7 @@ var exitReasons = map[string]int{
 }
 
 // hints is the advice for reasons and codes that mean the same everywhere; a
-// command that knows better attaches its own with withHint.
+// command that knows better attaches its own with WithHint.
 var hints = map[string]string{
 	hangar.ReasonAppNotFound:          "see `hangar apps list`, or make it with `hangar apps create NAME`",
 	hangar.ReasonMachineNotFound:      "see `hangar machine list`",
@@ -99,7 +99,7 @@ func (e UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns what is wrong with it.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// UsageErrorf makes a usageError of a text.
+// UsageErrorf makes a UsageError of a text.
 func UsageErrorf(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
 // WithHint attaches the next step to an error; nil stays nil.
@@ -115,6 +115,7 @@ type NotRunError struct{ Err error }
 
 func (e NotRunError) Error() string { return e.Err.Error() }
 
+// Unwrap returns why.
 func (e NotRunError) Unwrap() error { return e.Err }
 
 // report prints an error the way a person can act on and returns the exit code.

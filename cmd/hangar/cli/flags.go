@@ -10,9 +10,27 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// DefaultPatience is how long a command waits for a Machine before it gives up.
+const DefaultPatience = 5 * time.Minute
+
+// JSONFlag gives a command --json.
+func JSONFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "json", false, "print JSON")
+}
+
+// QuietFlag gives a command --quiet.
+func QuietFlag(cmd *cobra.Command, p *bool, what string) {
+	cmd.Flags().BoolVarP(p, "quiet", "q", false, "print only "+what)
+}
+
 // YesFlag gives a command --yes.
 func YesFlag(cmd *cobra.Command, p *bool) {
 	cmd.Flags().BoolVarP(p, "yes", "y", false, "do not ask")
+}
+
+// CompleteFlag completes a flag with words.
+func CompleteFlag(cmd *cobra.Command, flag string, words ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // mebibyte is the unit of guest memory.
@@ -44,22 +62,4 @@ func ParsePairs(flag string, pairs []string) (map[string]string, error) {
 		m[k] = v
 	}
 	return m, nil
-}
-
-// DefaultPatience is how long a command waits for a Machine before it gives up.
-const DefaultPatience = 5 * time.Minute
-
-// JSONFlag gives a command --json.
-func JSONFlag(cmd *cobra.Command, p *bool) {
-	cmd.Flags().BoolVar(p, "json", false, "print JSON")
-}
-
-// QuietFlag gives a command --quiet.
-func QuietFlag(cmd *cobra.Command, p *bool, what string) {
-	cmd.Flags().BoolVarP(p, "quiet", "q", false, "print only "+what)
-}
-
-// CompleteFlag completes a flag with words.
-func CompleteFlag(cmd *cobra.Command, flag string, words ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -11,11 +11,11 @@ import (
 
 // Keyring keeps the tokens of contexts outside of files.
 type Keyring interface {
-	// here reports whether there is a keyring at all.
+	// Here reports whether there is a keyring at all.
 	Here() bool
 	Get(context string) (string, error)
 	Set(context, token string) error
-	// remove answers no error for a token that is not there.
+	// Remove answers no error for a token that is not there.
 	Remove(context string) error
 }
 

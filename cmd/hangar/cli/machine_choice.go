@@ -16,8 +16,8 @@ import (
 
 // MachineChoice is how a person picks one of the started Machines of an App.
 type MachineChoice struct {
-	Machine string
-	Ask     bool
+	Machine string // its id or name; empty: any
+	Ask     bool   // the person is asked
 }
 
 // Add gives a command --machine and --select. Of its arguments, the last is the App.

@@ -56,7 +56,7 @@ func (s *Streams) PrintTable(rows [][]string) error {
 // ListFlags are those of a command that lists, and which column of its table has the names.
 type ListFlags struct {
 	AsJSON, Quiet bool
-	Name          int
+	Name          int // of the column, from 0
 }
 
 // Add gives a command --json and --quiet; names says what the latter prints.

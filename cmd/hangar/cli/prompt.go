@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// ConfirmUnless asks a person who has not said yes already, as confirm does.
+// ConfirmUnless asks a person who has not said yes already, as Confirm does.
 func (s *Streams) ConfirmUnless(yes bool, format string, args ...any) error {
 	if yes {
 		return nil

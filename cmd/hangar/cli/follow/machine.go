@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Machine watches a new version of a Machine until it is as wished, with a
-// progress bar for its image. A Machine that ran to its end meanwhile was started,
-// too.
+// Machine watches a new version of a Machine until it is as wished, with a progress bar for
+// its image. A Machine that ran to its end meanwhile was started, too. It answers CodeTimeout
+// when patience ends first; the Machine goes on by itself.
 func Machine(
 	ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration, bar *cli.Progress,
 ) (*hangar.Machine, error) {
@@ -133,7 +133,7 @@ func Watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Se
 	}
 }
 
-// WhyFailed turns the newest event that says why into an error.
+// WhyFailed turns the newest event of a Machine that says why it failed into an error.
 func WhyFailed(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 	cause := "it failed"
 	if m, err := p.Machine(ctx, ref); err == nil {
@@ -147,7 +147,7 @@ func WhyFailed(ctx context.Context, p *client.Client, ref hangar.MachineRef) err
 	return Failed(ref, cause)
 }
 
-// Failed is the error of a Machine that did not come up.
+// Failed is the error of a Machine that did not come up, with where to look.
 func Failed(ref hangar.MachineRef, cause string) error {
 	return cli.WithHint(cli.AboutMachine(ref.ID, errors.New(cause)),
 		fmt.Sprintf("see `hangar logs %s %s` and `hangar machine status %s %s`", ref.App, ref.ID, ref.App, ref.ID))
