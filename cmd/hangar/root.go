@@ -55,10 +55,14 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		app.NewCommand(c), machine.NewCommand(c), machine.NewChecksCommand(c), app.NewServicesCommand(c), network.NewIPsCommand(c), secret.NewCommand(c), secret.NewKeysCommand(c), image.NewCommand(c),
-		image.NewRegistryCommand(c), app.NewLogsCommand(c), alert.NewCommand(c), machine.NewSSHCommand(c), network.NewProxyCommand(c), account.NewOrgsCommand(c), account.NewTokensCommand(c),
-		account.NewOIDCCommand(c), network.NewWireguardCommand(c), volume.NewCommand(c), network.NewCertsCommand(c),
+		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), alert.NewCommand(c),
+		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
+		volume.NewCommand(c),
+		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),
+		secret.NewCommand(c), secret.NewKeysCommand(c),
+		image.NewCommand(c), image.NewRegistryCommand(c),
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
+		account.NewOrgsCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
