@@ -116,6 +116,8 @@ var rules = map[string]rule{
 	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},
 	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api"}},
 	"cmd/hangar/cli":                {imports: plus(language, "client", "daemon")},
+	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
+	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},
 	"cmd/hangar/platform":           {imports: plus(language, "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
 	"cmd/hangar/platform/hostcheck": {imports: language},

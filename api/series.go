@@ -15,6 +15,7 @@ var series = map[string]operation{
 		ID: "queryMetrics", Summary: "Evaluate an expression at one time",
 		Query: []param{
 			{"query", "sum(rate(platform_edge_http_responses_count)) by (app)", "In MetricsQL."},
+			seriesApp,
 			{"time", "2026-11-25T10:00:00Z", "RFC 3339, or seconds since 1970. Absent: now."},
 			{"step", "1m", "How far back a value may be, and the range of functions that name none."},
 			{"timeout", "10s", "How long it may take at most."},
@@ -24,6 +25,7 @@ var series = map[string]operation{
 		ID: "queryMetricsRange", Summary: "Evaluate an expression over a range of time",
 		Query: []param{
 			{"query", "platform_instance_load_average", "In MetricsQL."},
+			seriesApp,
 			{"start", "2026-11-25T09:00:00Z", "RFC 3339, seconds since 1970, or a duration back from now such as -1h."},
 			{"end", "2026-11-25T10:00:00Z", "Absent: now."},
 			{"step", "15s", "Between two points."},
@@ -32,15 +34,15 @@ var series = map[string]operation{
 	},
 	"/api/v1/series": {
 		ID: "findMetricsSeries", Summary: "List series",
-		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, seriesStart, seriesEnd, seriesLimit},
+		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/labels": {
 		ID: "listMetricsLabels", Summary: "List the names of labels",
-		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesStart, seriesEnd, seriesLimit},
+		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/label/{label}/values": {
 		ID: "listMetricsLabelValues", Summary: "List the values of a label",
-		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesStart, seriesEnd, seriesLimit},
+		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/status/tsdb": {
 		ID: "countMetricsSeries", Summary: "Count series by name, label and value",
@@ -49,16 +51,18 @@ var series = map[string]operation{
 			{"date", "2026-11-25", "Of which day. Absent: today."},
 			{"focusLabel", "instance", "The label whose values are counted, too."},
 			{"match[]", `{app="web"}`, "Which series; it may be repeated."},
+			seriesApp,
 		},
 	},
 	"/federate": {
 		ID: "federateMetrics", Summary: "Read the latest values of series",
 		Text: "In the text format of Prometheus.", Media: mediaText,
-		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, {"max_lookback", "5m", "How old a value may be."}},
+		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, seriesApp, {"max_lookback", "5m", "How old a value may be."}},
 	},
 }
 
 var (
+	seriesApp   = param{"app", "web", "Only series of this App; it may be repeated."}
 	seriesStart = param{"start", "2026-11-25T09:00:00Z", "RFC 3339, seconds since 1970, or a duration back from now."}
 	seriesEnd   = param{"end", "2026-11-25T10:00:00Z", "Absent: now."}
 	seriesLimit = param{"limit", 100, "How many are answered at most."}

@@ -17,6 +17,8 @@ type errorBody struct {
 	Text   string      `json:"error"`
 	Reason string      `json:"status"`
 	Code   hangar.Code `json:"code"`
+	// Type is there in errors of the HTTP API of Prometheus, which have no Code.
+	Type string `json:"errorType"`
 }
 
 // textPrefixes are the words that the API puts before a text for clients that
@@ -31,8 +33,11 @@ var textPrefixes = map[hangar.Code]string{
 func errorFrom(res *http.Response) error {
 	raw, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
 	var body errorBody
-	if err != nil || json.Unmarshal(raw, &body) != nil || body.Code == "" {
+	switch {
+	case err != nil || json.Unmarshal(raw, &body) != nil || body.Code == "" && body.Type == "":
 		return foreignError(res, raw)
+	case body.Code == "":
+		return &hangar.Error{Code: codeOf(res.StatusCode), Message: body.Text}
 	}
 	return body.rebuild()
 }
@@ -44,24 +49,28 @@ func (b errorBody) rebuild() error {
 // foreignError describes an answer that is not from a hangar server, such as that
 // of a proxy before it.
 func foreignError(res *http.Response, raw []byte) error {
-	code := hangar.CodeInternal
-	switch s := res.StatusCode; {
-	case s == http.StatusUnauthorized:
-		code = hangar.CodeUnauthenticated
-	case s == http.StatusForbidden:
-		code = hangar.CodeForbidden
-	case s == http.StatusNotFound:
-		code = hangar.CodeNotFound
-	case s == http.StatusTooManyRequests:
-		code = hangar.CodeExhausted
-	case s == http.StatusBadGateway, s == http.StatusServiceUnavailable, s == http.StatusGatewayTimeout:
-		code = hangar.CodeUnavailable
-	case s < http.StatusInternalServerError:
-		code = hangar.CodeInvalid
-	}
 	text := strings.TrimSpace(string(raw))
 	if len(text) > 200 {
 		text = text[:200] + "…"
 	}
-	return hangar.Errorf(code, "", "the server answered %s: %s", res.Status, text)
+	return hangar.Errorf(codeOf(res.StatusCode), "", "the server answered %s: %s", res.Status, text)
+}
+
+// codeOf is the code of an error that has only a status.
+func codeOf(status int) hangar.Code {
+	switch {
+	case status == http.StatusUnauthorized:
+		return hangar.CodeUnauthenticated
+	case status == http.StatusForbidden:
+		return hangar.CodeForbidden
+	case status == http.StatusNotFound:
+		return hangar.CodeNotFound
+	case status == http.StatusTooManyRequests:
+		return hangar.CodeExhausted
+	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
+		return hangar.CodeUnavailable
+	case status < http.StatusInternalServerError:
+		return hangar.CodeInvalid
+	}
+	return hangar.CodeInternal
 }

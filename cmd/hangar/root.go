@@ -9,6 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/cmd/hangar/image"
 	"github.com/hangar-platform/hangar/cmd/hangar/machine"
+	"github.com/hangar-platform/hangar/cmd/hangar/metric"
 	"github.com/hangar-platform/hangar/cmd/hangar/network"
 	"github.com/hangar-platform/hangar/cmd/hangar/platform"
 	"github.com/hangar-platform/hangar/cmd/hangar/secret"
@@ -55,7 +56,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), alert.NewCommand(c),
+		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c),
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
 		volume.NewCommand(c),
 		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),

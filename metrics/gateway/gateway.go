@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -87,6 +88,20 @@ type Scope struct {
 	// Apps are those whose series the caller may see; nil is for all series of the organization,
 	// an empty list for none.
 	Apps []hangar.AppName
+}
+
+// narrowed is what of a scope some Apps are; without names it is all of it.
+func (s Scope) narrowed(names []string) Scope {
+	if len(names) == 0 {
+		return s
+	}
+	chosen := []hangar.AppName{}
+	for _, name := range names {
+		if app := hangar.AppName(name); s.Apps == nil || slices.Contains(s.Apps, app) {
+			chosen = append(chosen, app)
+		}
+	}
+	return Scope{Apps: chosen}
 }
 
 // Gateway answers queries.
@@ -181,7 +196,7 @@ func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), 
 func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
 	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
 	defer cancel()
-	request, err := q.request(asking, g.store.QueryURL(tenant), tenant, scope)
+	request, err := q.request(asking, g.store.QueryURL(tenant), tenant, scope.narrowed(q.apps))
 	if err != nil {
 		return err
 	}

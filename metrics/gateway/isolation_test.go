@@ -260,8 +260,8 @@ func TestScope(t *testing.T) {
 		metricstest.Sample("hidden_metric", 5, at.Add(-time.Second), "app", "db", "hidden_label", "1"))
 	metricstest.Await(t, s, own, `count({__name__!=""})`, at, 9)
 	g := newGateway(t, s, generous)
-	seen := func(scope Scope) []string {
-		w := call(t, g, own, scope, http.MethodGet, "/api/v1/label/app/values", url.Values{})
+	seen := func(scope Scope, asked ...string) []string {
+		w := call(t, g, own, scope, http.MethodGet, "/api/v1/label/app/values", url.Values{"app": asked})
 		var list struct{ Data []string }
 		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
 			t.Fatalf("%s: %v", w.Body.String(), err)
@@ -285,9 +285,26 @@ func TestScope(t *testing.T) {
 			t.Errorf("%q sees the Apps %q, want %q", c.scope.Apps, got, c.want)
 		}
 	}
+	for _, c := range []struct {
+		scope Scope
+		asked []string
+		want  []string
+	}{
+		{Scope{}, []string{"web"}, []string{"web"}},
+		{Scope{}, []string{"web", "db"}, []string{"db", "web"}},
+		{Scope{}, []string{"we.*"}, nil},
+		{Scope{}, []string{""}, nil},
+		{apps("web"), []string{"web", "db"}, []string{"web"}},
+		{apps("web"), []string{"db"}, nil},
+		{apps(), []string{"db"}, nil},
+	} {
+		if got := seen(c.scope, c.asked...); !slices.Equal(got, c.want) && len(got)+len(c.want) > 0 {
+			t.Errorf("%q that asks for %q sees the Apps %q, want %q", c.scope.Apps, c.asked, got, c.want)
+		}
+	}
 	hide := func(filter string) []string {
 		return []string{
-			"", "extra_filters=" + url.QueryEscape(filter), "extra_filters[]=" + url.QueryEscape(filter), "extra_label=app=db",
+			"", "extra_filters=" + url.QueryEscape(filter), "extra_filters[]=" + url.QueryEscape(filter), "extra_label=app=db", "app=db",
 			"match[]=" + url.QueryEscape(filter), "match=" + url.QueryEscape(filter), "focusLabel=app",
 		}
 	}

@@ -78,8 +78,9 @@ type query struct {
 	endpoint
 	form    url.Values // of the request to the store
 	timeout time.Duration
-	limit   int  // of elements in a list, or 0
-	nothing bool // the answer is an empty list
+	limit   int      // of elements in a list, or 0
+	nothing bool     // the answer is an empty list
+	apps    []string // the only ones that are asked for, unless there are none
 }
 
 // emptyList is the answer of a list without elements.
@@ -106,7 +107,7 @@ func (g *Gateway) parse(w http.ResponseWriter, r *http.Request, e endpoint) (*qu
 		return nil, badData("the parameters are not a valid form")
 	}
 	p := parameters{form: r.Form, limits: g.limits, now: time.Now()}
-	q := &query{endpoint: e, form: url.Values{}, timeout: p.timeout()}
+	q := &query{endpoint: e, form: url.Values{}, timeout: p.timeout(), apps: r.Form["app"]}
 	q.form.Set("timeout", seconds(q.timeout))
 	switch e.kind {
 	case instant, ranged:

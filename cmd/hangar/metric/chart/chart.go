@@ -1,0 +1,221 @@
+// Package chart draws series of numbers in a terminal.
+package chart
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/guptarohit/asciigraph"
+)
+
+// Line is a series that is drawn. Points are evenly spaced, and NaN where there is no value.
+type Line struct {
+	Name   string // of the legend
+	Points []float64
+}
+
+// Frame is where lines are drawn.
+type Frame struct {
+	Start, End    time.Time // of the first and the last point
+	Width, Height int       // of what is inside of the axes, in characters; Width is at least 2
+	Colors        bool
+}
+
+// palette tells lines apart, in colors that are readable on dark and on light ground.
+var palette = []asciigraph.AnsiColor{
+	asciigraph.Blue, asciigraph.Red, asciigraph.Green, asciigraph.Orange,
+	asciigraph.Magenta, asciigraph.Teal, asciigraph.Brown, asciigraph.Gray,
+}
+
+// MaxLines is how many lines can be told apart in one picture.
+var MaxLines = len(palette)
+
+const (
+	xTicks    = 5
+	sameDay   = "15:04"
+	otherDays = "Jan 2 15:04"
+)
+
+// Draw returns a picture of lines, of which there are MaxLines at most, with axes and a
+// legend. Lines without a finite value are left out. It ends with a line feed.
+func Draw(f Frame, lines []Line) string {
+	var (
+		drawn           [][]float64
+		names           []string
+		lowest, highest = math.Inf(1), math.Inf(-1)
+	)
+	for _, l := range lines {
+		points, least, most := finite(fit(l.Points, f.Width))
+		if least > most {
+			continue
+		}
+		drawn, names = append(drawn, points), append(names, l.Name)
+		lowest, highest = min(lowest, least), max(highest, most)
+	}
+	if len(drawn) == 0 {
+		return ""
+	}
+	low, high := axis(lowest, highest)
+	for _, points := range drawn {
+		for i, v := range points {
+			points[i] = float64(f.Height) * share(v, low, high)
+		}
+	}
+	layout := sameDay
+	if f.End.Sub(f.Start) > 24*time.Hour {
+		layout = otherDays
+	}
+	options := []asciigraph.Option{
+		asciigraph.Height(f.Height), asciigraph.LowerBound(0), asciigraph.UpperBound(float64(f.Height)),
+		asciigraph.XAxisRange(float64(f.Start.Unix()), float64(f.End.Unix())),
+		asciigraph.XAxisTickCount(xTicks),
+		asciigraph.XAxisValueFormatter(func(v float64) string { return time.Unix(int64(v), 0).Format(layout) }),
+		asciigraph.YAxisValueFormatter(func(row float64) string {
+			part := math.Round(row) / float64(f.Height)
+			return Number(high*part + low*(1-part))
+		}),
+	}
+	if f.Colors {
+		options = append(options, asciigraph.SeriesColors(palette[:len(drawn)]...))
+	} else {
+		options = append(options, asciigraph.SeriesChars(charSets()[:len(drawn)]...))
+	}
+	var b strings.Builder
+	b.WriteString(asciigraph.PlotMany(drawn, options...))
+	b.WriteByte('\n')
+	for i, name := range names {
+		mark := marks[i]
+		if f.Colors {
+			mark = palette[i].String() + "■" + asciigraph.Default.String()
+		}
+		b.WriteString(mark + " " + name + "\n")
+	}
+	return b.String()
+}
+
+// axis is from where to where lines are drawn: from zero, unless something is less, so that the
+// picture does not make little look like much.
+func axis(lowest, highest float64) (low, high float64) {
+	low, high = min(lowest, 0), max(highest, 0)
+	if low == high {
+		high = 1
+	}
+	return low, high
+}
+
+// share is where between low and high v is, from 0 to 1. The library computes with v itself, for
+// which not every float64 is fit.
+func share(v, low, high float64) float64 {
+	const scale = 1.0 / 4 // that no difference overflows
+	return (v*scale - low*scale) / (high*scale - low*scale)
+}
+
+// marks tell lines apart where there are no colors.
+var marks = []string{"─", "*", "+", "o", "x", "#", "@", "%"}
+
+func charSets() []asciigraph.CharSet {
+	sets := []asciigraph.CharSet{asciigraph.DefaultCharSet}
+	for _, char := range marks[1:] {
+		sets = append(sets, asciigraph.CreateCharSet(char))
+	}
+	return sets
+}
+
+// fit returns width points. The library would draw between points what is not there, and lose a
+// point that is alone.
+func fit(points []float64, width int) []float64 {
+	points = condense(points, width)
+	if len(points) == 0 || len(points) == width {
+		return points
+	}
+	fitted := make([]float64, width)
+	for i := range fitted {
+		fitted[i] = points[(i*(len(points)-1)+(width-1)/2)/(width-1)]
+	}
+	return fitted
+}
+
+// finite returns points with NaN instead of what is infinite, and the least and the most of
+// them, where least is more than most if there is none.
+func finite(points []float64) (clean []float64, least, most float64) {
+	clean, least, most = make([]float64, len(points)), math.Inf(1), math.Inf(-1)
+	for i, v := range points {
+		if math.IsInf(v, 0) {
+			v = math.NaN()
+		}
+		if clean[i] = v; !math.IsNaN(v) {
+			least, most = min(least, v), max(most, v)
+		}
+	}
+	return clean, least, most
+}
+
+var sparks = []rune("▁▂▃▄▅▆▇█")
+
+// Spark returns one character for each of width parts of points: the mean of the part,
+// between zero, or the least if that is less, and the most. A part without a value is blank.
+func Spark(points []float64, width int) string {
+	parts := condense(points, width)
+	_, least, most := finite(parts)
+	low, high := min(least, 0), max(most, 0)
+	var b strings.Builder
+	for _, v := range parts {
+		switch {
+		case math.IsNaN(v):
+			b.WriteByte(' ')
+		case high == low:
+			b.WriteRune(sparks[0])
+		default:
+			b.WriteRune(sparks[int(math.Round((v-low)/(high-low)*float64(len(sparks)-1)))])
+		}
+	}
+	return b.String()
+}
+
+// condense returns the means of width parts of points, or points if there are no more than that.
+func condense(points []float64, width int) []float64 {
+	clean, _, _ := finite(points)
+	if len(clean) <= width {
+		return clean
+	}
+	parts := make([]float64, width)
+	for i := range parts {
+		parts[i] = mean(clean[i*len(clean)/width : (i+1)*len(clean)/width])
+	}
+	return parts
+}
+
+func mean(points []float64) float64 {
+	sum, n := 0.0, 0
+	for _, v := range points {
+		if !math.IsNaN(v) {
+			sum, n = sum+v, n+1
+		}
+	}
+	return sum / float64(n)
+}
+
+// Number returns v with three digits and a prefix of the SI, such as 12.3k or 45m.
+func Number(v float64) string {
+	const (
+		digits   = 3
+		prefixes = "num kMGTPE" // each a thousand times the one before; the blank is none
+		one      = 3            // index of the blank
+	)
+	switch {
+	case v == 0:
+		return "0"
+	case math.IsNaN(v):
+		return "-"
+	case math.IsInf(v, 0):
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	// Rounded first, so that 999.9 becomes 1k, not 1000.
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', digits, 64), 64)
+	power := int(math.Floor(math.Log10(math.Abs(v)) / 3))
+	i := min(max(power+one, 0), len(prefixes)-1)
+	text := strconv.FormatFloat(v/math.Pow(1000, float64(i-one)), 'g', digits, 64)
+	return strings.TrimSpace(text + prefixes[i:i+1])
+}
