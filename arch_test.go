@@ -125,6 +125,7 @@ var rules = map[string]rule{
 	"daemon":       {imports: planes, tests: []string{"test/..."}},
 	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
 	"test/...":     {imports: plus(everything, "cmd/...")},
+	"dashboards":   {tests: []string{"metrics", "metrics/builtin", "metrics/gateway", "metrics/metricstest"}},
 	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
 	"examples/...": {},
 }
