@@ -68,10 +68,12 @@ var (
 	seriesLimit = param{"limit", 100, "How many are answered at most."}
 )
 
-// seriesAnswer is the envelope of the HTTP API of Prometheus.
+// seriesAnswer is the envelope of the HTTP API of Prometheus, with what VictoriaMetrics adds.
 type seriesAnswer struct {
-	Status string `json:"status"`
-	Data   any    `json:"data"`
+	Status    string         `json:"status"`
+	Data      any            `json:"data"`
+	Stats     map[string]any `json:"stats,omitempty"`     // what the query took
+	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
 }
 
 func (s *server) seriesRoutes() {
