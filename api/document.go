@@ -108,7 +108,11 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 		op.Description = strings.TrimSpace(op.Description + " " + textOfSelf)
 	}
 	for _, status := range r.errorsOf() {
-		op.Responses[strconv.Itoa(status)] = &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
+		response := &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
+		if r.Error != nil {
+			response = errorResponse(schemas, status, r.Error)
+		}
+		op.Responses[strconv.Itoa(status)] = response
 	}
 	return op
 }
@@ -191,14 +195,23 @@ func errorName(status int) string { return strings.ReplaceAll(http.StatusText(st
 func errorResponses(schemas *openapi.Schemas) map[string]*openapi.Response {
 	responses := map[string]*openapi.Response{}
 	for _, status := range slices.Sorted(maps.Keys(errorExamples)) {
-		responses[errorName(status)] = &openapi.Response{
-			Description: http.StatusText(status), Headers: requestIDHeaders(),
-			Content: map[string]openapi.Media{
-				mediaJSON: {Schema: schemas.Of(reflect.TypeFor[errorBody](), openapi.Answered), Example: describe(errorExamples[status])},
-			},
-		}
+		responses[errorName(status)] = errorResponse(schemas, status, nil)
 	}
 	return responses
+}
+
+// errorResponse describes an error, which may have another shape than the API's.
+func errorResponse(schemas *openapi.Schemas, status int, other any) *openapi.Response {
+	media := openapi.Media{Schema: schemas.Of(reflect.TypeFor[errorBody](), openapi.Answered)}
+	if other != nil {
+		media.Schema = &openapi.Schema{AnyOf: []*openapi.Schema{media.Schema, schemas.Of(reflect.TypeOf(other), openapi.Answered)}}
+		media.Example = other
+	} else {
+		media.Example = describe(errorExamples[status])
+	}
+	return &openapi.Response{
+		Description: http.StatusText(status), Headers: requestIDHeaders(), Content: map[string]openapi.Media{mediaJSON: media},
+	}
 }
 
 // getDocument answers with the document, which is made when it is first asked for.

@@ -37,6 +37,7 @@ type operation struct {
 	Cached  bool   // who has the answer may ask whether it is still the same
 
 	Errors []int // status codes beyond those that errorsOf has
+	Error  any   // a further shape of errors; nil: there is only the API's
 
 	Self bool // a Machine may ask it of itself, without a token: see self
 }

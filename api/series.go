@@ -76,13 +76,23 @@ type seriesAnswer struct {
 	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
 }
 
+// seriesError is how the HTTP API of Prometheus has errors. Whose series may be asked for is told
+// by errors of the API.
+type seriesError struct {
+	Status string `json:"status"`
+	Type   string `json:"errorType"`
+	Text   string `json:"error"`
+}
+
 func (s *server) seriesRoutes() {
 	if s.Series == nil {
 		return
 	}
 	for _, path := range hangar.SeriesPaths() {
 		op := series[path]
-		op.Tag, op.Errors = "Metrics", []int{http.StatusBadRequest, http.StatusUnprocessableEntity}
+		op.Tag = "Metrics"
+		op.Errors = []int{http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+		op.Error = seriesError{Status: "error", Type: "bad_data", Text: "the query has a bracket that is not closed"}
 		if op.Media == "" {
 			op.Answer = seriesAnswer{Status: "success", Data: map[string]any{"resultType": "vector", "result": []any{}}}
 		} else {

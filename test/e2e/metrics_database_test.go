@@ -34,6 +34,7 @@ func TestPostgreSQLSeries(t *testing.T) {
 	value := func(expr string, right func(float64) bool) {
 		t.Helper()
 		until(t, expr, func() error {
+			time.Sleep(time.Second) // not more often than an organization may ask
 			vector, err := p.c.QueryMetrics(t.Context(), client.MetricsQuery{Org: hangar.OrgPersonal, Apps: []hangar.AppName{app}, Expr: expr}, time.Time{})
 			switch {
 			case err != nil:
