@@ -222,6 +222,7 @@ func TestPanels(t *testing.T) {
 	for file, d := range read(t) {
 		for _, prefix := range []string{"platform", "fly"} {
 			t.Run(file+"/"+prefix, func(t *testing.T) {
+				t.Parallel()
 				vars := map[string]string{"prefix": prefix, "__rate_interval": "1m"}
 				fill := func(text string) string {
 					// The longer names first, of which others may be the beginning.
