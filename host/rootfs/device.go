@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/flock"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
@@ -124,33 +125,14 @@ func repairError(err error) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
-// How long another process may hold a file that it is about to close, and how often that
-// is looked at.
-const (
-	lockPatience = 10 * time.Second
-	lockPause    = 5 * time.Millisecond
-)
+// lockPatience is how long another process may hold a file that it is about to close.
+const lockPatience = 10 * time.Second
 
 // lock locks a file for as long as it is open, here or as a device.
 func lock(ctx context.Context, image *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
-	ticker := time.NewTicker(lockPause)
-	defer ticker.Stop()
-	for {
-		err := unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("lock %s: %w", image.Name(), err)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s is still in use: %w", image.Name(), ctx.Err())
-		}
-	}
+	return flock.Wait(ctx, image)
 }
 
 // reachable is a path to the root of a mount that has no place.

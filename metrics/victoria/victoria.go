@@ -34,10 +34,9 @@ import (
 	"github.com/VictoriaMetrics/VictoriaMetrics/lib/logger"
 	"github.com/VictoriaMetrics/VictoriaMetrics/lib/storage"
 	"github.com/VictoriaMetrics/metricsql"
-	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/internal/flock"
 	"github.com/hangar-platform/hangar/metrics"
 )
 
@@ -54,8 +53,6 @@ type Config struct {
 // that and a second at most, because a flush begins on a ticker of the same interval.
 const flushInterval = 5 * time.Second
 
-// lockPause is the time between two attempts to lock the directory.
-const lockPause = 20 * time.Millisecond
 
 // ParseFlags sets the flags of VictoriaMetrics, which are read from many of its packages. It is
 // called once, before Open.
@@ -133,18 +130,10 @@ func lockFile(ctx context.Context, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
-		}
-		if err := pause.For(ctx, lockPause); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
+	if err := flock.Wait(ctx, f); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
+	return f, nil
 }
 
 // Close writes to disk what is in memory, and closes the store. No request may be in Handler.

@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/finish"
-	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/internal/flock"
 )
 
 // Program and Package are what does it all, and where Debian has it.
@@ -48,21 +48,15 @@ type Mapper struct {
 
 // Settle waits until no command runs that anybody began, also before they were killed.
 func (m Mapper) Settle(ctx context.Context) error {
-	const delay = 5 * time.Millisecond
 	f, err := os.Open(m.Lock)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if pause.For(ctx, delay) != nil {
-			return fmt.Errorf("wait for commands of the device mapper: %w", context.Cause(ctx))
-		}
+	if err := flock.Wait(ctx, f); err != nil {
+		return fmt.Errorf("wait for commands of the device mapper: %w", err)
 	}
+	return nil
 }
 
 // Run runs a program that gives commands to the device mapper.
