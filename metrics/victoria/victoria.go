@@ -53,7 +53,6 @@ type Config struct {
 // that and a second at most, because a flush begins on a ticker of the same interval.
 const flushInterval = 5 * time.Second
 
-
 // ParseFlags sets the flags of VictoriaMetrics, which are read from many of its packages. It is
 // called once, before Open.
 func ParseFlags(c Config) error {
