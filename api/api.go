@@ -79,6 +79,7 @@ type server struct {
 	waits    *longpoll.Waits // those beyond maxSeated
 	seated   atomic.Int64    // waits that have a goroutine
 	table    []route
+	counts   *counts
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document
 	reference func() ([]byte, error)
@@ -101,6 +102,7 @@ func New(config Config) *Handler {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
+	s.counts = newCounts(s.table, s.Registry != nil)
 	return &Handler{server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
 }
 
@@ -129,6 +131,9 @@ const (
 	machine  = machines + "/{machine}"
 )
 
+// registryPath is below which the registry answers.
+const registryPath = "/v2/"
+
 func (s *server) routes() {
 	s.orgRoutes()
 	s.tokenRoutes()
@@ -156,7 +161,7 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	if s.Registry != nil {
-		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
+		s.mux.Handle(registryPath, s.self(operation{}, steady(s.Registry)))
 	}
 	s.mux.Handle("/", s.plain(s.unknownPath))
 }

@@ -28,7 +28,7 @@ const (
 
 type requestIDKey struct{}
 
-// observe gives a request its id, survives panics and logs.
+// observe gives a request its id, survives panics, counts and logs.
 func (s *server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -48,6 +48,11 @@ func (s *server) observe(next http.Handler) http.Handler {
 		}
 		seen := &statusWriter{ResponseWriter: w}
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+		s.counts.open.Inc()
+		defer func() {
+			s.counts.open.Dec()
+			s.counts.answered(r.Pattern, seen.status, seen.since(began))
+		}()
 		defer func() {
 			if v := recover(); v != nil {
 				s.panicked(seen, r, v)
@@ -78,25 +83,36 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// statusWriter remembers the status of an answer.
+// statusWriter remembers the status of an answer, and when it began.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+	at     time.Time
+}
+
+func (w *statusWriter) begin(status int) {
+	if w.status == 0 {
+		w.status, w.at = status, time.Now()
+	}
+}
+
+// since is the time from then until the answer began, or until now if it has not.
+func (w *statusWriter) since(then time.Time) time.Duration {
+	if w.status == 0 {
+		return time.Since(then)
+	}
+	return w.at.Sub(then)
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
+	w.begin(status)
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (w *statusWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.begin(http.StatusOK)
 	return w.ResponseWriter.Write(p)
 }
 
