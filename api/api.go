@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
@@ -79,14 +80,16 @@ type server struct {
 	waits    *longpoll.Waits // those beyond maxSeated
 	seated   atomic.Int64    // waits that have a goroutine
 	table    []route
-	counts   *counts
+	latency  *latency.Counts
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document
 	reference func() ([]byte, error)
 }
 
-// Handler answers the requests of an API.
+// Handler answers the requests of an API, and counts them.
 type Handler struct {
+	*latency.Counts
+
 	server *server
 	chain  http.Handler
 }
@@ -102,8 +105,8 @@ func New(config Config) *Handler {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
-	s.counts = newCounts(s.table, s.Registry != nil)
-	return &Handler{server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
+	s.latency = s.measure()
+	return &Handler{Counts: s.latency, server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
 }
 
 // ServeHTTP implements http.Handler.

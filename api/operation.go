@@ -95,7 +95,7 @@ var pathParams = map[string]param{
 type route struct {
 	method, path string
 	public       bool // needs no token
-	lasting      bool // lasts as long as the client or a Machine wants; see counts
+	lasting      bool // lasts as long as the client or a Machine wants; see package latency
 	operation
 }
 

@@ -124,6 +124,15 @@ func TestFailuresAreCounted(t *testing.T) {
 	if n := len(table.Apps()); n != 2 {
 		t.Errorf("%d Apps are counted", n)
 	}
+	failures := map[hangar.EdgeCode]uint64{}
+	for code, n := range table.Failures {
+		if n > 0 {
+			failures[code] = n
+		}
+	}
+	if want := map[hangar.EdgeCode]uint64{hangar.EdgeIncomplete: 1, hangar.EdgeNoApp: 1, hangar.EdgeNoCandidate: 1}; !maps.Equal(failures, want) {
+		t.Errorf("failures are %v, want %v", failures, want)
+	}
 }
 
 // A client's connection counts for the App of its requests, one after the other.
