@@ -61,7 +61,7 @@ func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress
 	if err != nil || img != nil {
 		return img, pullHeld, err
 	}
-	if err := s.opts.Space.Admit("pull an image", 0); err != nil {
+	if err := s.opts.Space.Admit(diskspace.PullImage, 0); err != nil {
 		return nil, "", err
 	}
 	if err := s.withinQuota(ctx, who.Org); err != nil {
