@@ -108,9 +108,23 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 		op.Description = strings.TrimSpace(op.Description + " " + textOfSelf)
 	}
 	for _, status := range r.errorsOf() {
-		op.Responses[strconv.Itoa(status)] = &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
+		op.Responses[strconv.Itoa(status)] = r.failure(status, schemas)
 	}
 	return op
+}
+
+// failure describes an error of the route.
+func (r route) failure(status int, schemas *openapi.Schemas) *openapi.Response {
+	if r.Failure == nil {
+		return &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
+	}
+	either := &openapi.Schema{AnyOf: []*openapi.Schema{
+		schemas.Of(reflect.TypeOf(r.Failure), openapi.Answered), schemas.Of(reflect.TypeFor[errorBody](), openapi.Answered),
+	}}
+	return &openapi.Response{
+		Description: http.StatusText(status), Headers: requestIDHeaders(),
+		Content: map[string]openapi.Media{mediaJSON: {Schema: either, Example: r.Failure}},
+	}
 }
 
 // request describes what is sent to the route.

@@ -36,7 +36,8 @@ type operation struct {
 	Stream  any    // a line of the answer when it is a stream of JSON values; nil: never one
 	Cached  bool   // who has the answer may ask whether it is still the same
 
-	Errors []int // status codes beyond those that errorsOf has
+	Errors  []int // status codes beyond those that errorsOf has
+	Failure any   // another shape of the bodies of errors; nil: there is none
 
 	Self bool // a Machine may ask it of itself, without a token: see self
 }

@@ -68,6 +68,16 @@ var (
 type seriesAnswer struct {
 	Status string `json:"status"`
 	Data   any    `json:"data"`
+	Stats  any    `json:"stats,omitempty"` // of the store: what the query has read
+	// IsPartial: a part of the store was away, and the answer lacks what it has.
+	IsPartial bool `json:"isPartial,omitempty"`
+}
+
+// seriesFailure is an error of the same API.
+type seriesFailure struct {
+	Status string `json:"status"`
+	Type   string `json:"errorType"`
+	Text   string `json:"error"`
 }
 
 func (s *server) seriesRoutes() {
@@ -77,6 +87,7 @@ func (s *server) seriesRoutes() {
 	for _, path := range hangar.SeriesPaths() {
 		op := series[path]
 		op.Tag, op.Errors = "Metrics", []int{http.StatusBadRequest, http.StatusUnprocessableEntity}
+		op.Failure = seriesFailure{"error", "bad_data", "the query has a bracket that is not closed"}
 		if op.Media == "" {
 			op.Answer = seriesAnswer{Status: "success", Data: map[string]any{"resultType": "vector", "result": []any{}}}
 		} else {

@@ -136,10 +136,13 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 		}
 		return store.NewCluster(d.cfg.MetricsURL, writes, &http.Client{})
 	}
+	find := d.options.Around.MetricsProgram
+	if find == nil {
+		find = func(context.Context) (string, error) { return program.Locate(d.cfg.Dir) }
+	}
 	dir := metricsDir(d.cfg)
 	kept, err := store.Open(ctx, store.Options{
-		Dir: filepath.Join(dir, "data"), Run: dir, Group: metricsGroup(d.cfg), Retention: d.cfg.MetricsRetention, Log: d.log,
-		Program: func(context.Context) (string, error) { return program.Locate(d.cfg.Dir) },
+		Dir: filepath.Join(dir, "data"), Run: dir, Group: metricsGroup(d.cfg), Retention: d.cfg.MetricsRetention, Log: d.log, Program: find,
 	})
 	if err != nil {
 		return nil, err
