@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"testing"
@@ -130,7 +131,7 @@ func TestFailuresAreCounted(t *testing.T) {
 			failures[code] = n
 		}
 	}
-	if want := map[hangar.EdgeCode]uint64{hangar.EdgeIncomplete: 1, hangar.EdgeNoApp: 1, hangar.EdgeNoCandidate: 1}; !maps.Equal(failures, want) {
+	if want := map[hangar.EdgeCode]uint64{hangar.EdgeAborted: 1, hangar.EdgeNoApp: 2}; !maps.Equal(failures, want) {
 		t.Errorf("failures are %v, want %v", failures, want)
 	}
 }
