@@ -109,6 +109,7 @@ func startWatched(t *testing.T) *watched {
 		Image: p.push(t, img.Image, "measured:1"), Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256},
 		Restart: &hangar.RestartConfig{Policy: hangar.RestartNo}, Services: web(nil),
 	})
+	w.m.serves(t, 8080, "/status?200")
 	w.begin()
 	return w
 }
