@@ -56,6 +56,18 @@ const (
 	EdgeInternal    EdgeCode = "PH99"
 )
 
+// EdgeCodes lists every code.
+func EdgeCodes() []EdgeCode {
+	return []EdgeCode{
+		EdgeSocket, EdgeHandshake, EdgeIncomplete, EdgeHostUnreachable, EdgeBadRequest, EdgeRefusedPort, EdgeRefused, EdgeReset,
+		EdgeAborted, EdgeConnectTimeout, EdgeIO, EdgeRetries, EdgeTLSLimit, EdgeTLSNameLimit, EdgeTLSHandshake, EdgeNoName,
+		EdgeNoCertificate, EdgeBadCertificate, EdgeWake, EdgeWakeInternal, EdgeWakeTimeout, EdgeUnreachable, EdgeStateChange,
+		EdgeNotStartable, EdgeStartCancelled, EdgeJustStopped, EdgeReplayBody, EdgeReplayLoop, EdgeReplayInvalid, EdgeReplayApp,
+		EdgeReplayForbidden, EdgeNoneHealthy, EdgeNoMachine, EdgeNoCandidate, EdgeQueueFull, EdgeStatics, EdgeNoApp, EdgeMisdirected,
+		EdgeTooLarge, EdgeSlow, EdgeNoMethod, EdgeNeedsTLS, EdgeTooMany, EdgeOrgLimit, EdgeInternal,
+	}
+}
+
 // EdgeError is what the edge answers with by itself.
 type EdgeError struct {
 	Code    EdgeCode

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
@@ -79,13 +80,16 @@ type server struct {
 	waits    *longpoll.Waits // those beyond maxSeated
 	seated   atomic.Int64    // waits that have a goroutine
 	table    []route
+	latency  *latency.Counts
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document
 	reference func() ([]byte, error)
 }
 
-// Handler answers the requests of an API.
+// Handler answers the requests of an API, and counts them.
 type Handler struct {
+	*latency.Counts
+
 	server *server
 	chain  http.Handler
 }
@@ -101,7 +105,8 @@ func New(config Config) *Handler {
 		s.limiters = newLimiters(config.RateLimits, time.Now)
 	}
 	s.routes()
-	return &Handler{server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
+	s.latency = s.measure()
+	return &Handler{Counts: s.latency, server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
 }
 
 // ServeHTTP implements http.Handler.
@@ -128,6 +133,9 @@ const (
 	machines = "/v1/apps/{app}/machines"
 	machine  = machines + "/{machine}"
 )
+
+// registryPath is below which the registry answers.
+const registryPath = "/v2/"
 
 func (s *server) routes() {
 	s.orgRoutes()
@@ -156,7 +164,7 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	if s.Registry != nil {
-		s.mux.Handle("/v2/", s.self(operation{}, steady(s.Registry)))
+		s.mux.Handle(registryPath, s.self(operation{}, steady(s.Registry)))
 	}
 	s.mux.Handle("/", s.plain(s.unknownPath))
 }

@@ -108,11 +108,10 @@ func (r route) answers(schemas *openapi.Schemas) *openapi.Operation {
 		op.Description = strings.TrimSpace(op.Description + " " + textOfSelf)
 	}
 	for _, status := range r.errorsOf() {
-		response := &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
+		op.Responses[strconv.Itoa(status)] = &openapi.Response{Ref: "#/components/responses/" + errorName(status)}
 		if r.Error != nil {
-			response = errorResponse(schemas, status, r.Error)
+			op.Responses[strconv.Itoa(status)] = errorResponse(schemas, status, r.Error)
 		}
-		op.Responses[strconv.Itoa(status)] = response
 	}
 	return op
 }
@@ -202,12 +201,10 @@ func errorResponses(schemas *openapi.Schemas) map[string]*openapi.Response {
 
 // errorResponse describes an error, which may have another shape than the API's.
 func errorResponse(schemas *openapi.Schemas, status int, other any) *openapi.Response {
-	media := openapi.Media{Schema: schemas.Of(reflect.TypeFor[errorBody](), openapi.Answered)}
+	media := openapi.Media{Schema: schemas.Of(reflect.TypeFor[errorBody](), openapi.Answered), Example: describe(errorExamples[status])}
 	if other != nil {
-		media.Schema = &openapi.Schema{AnyOf: []*openapi.Schema{media.Schema, schemas.Of(reflect.TypeOf(other), openapi.Answered)}}
 		media.Example = other
-	} else {
-		media.Example = describe(errorExamples[status])
+		media.Schema = &openapi.Schema{AnyOf: []*openapi.Schema{media.Schema, schemas.Of(reflect.TypeOf(other), openapi.Answered)}}
 	}
 	return &openapi.Response{
 		Description: http.StatusText(status), Headers: requestIDHeaders(), Content: map[string]openapi.Media{mediaJSON: media},

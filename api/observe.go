@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/latency"
 )
 
 // Keys of log attributes.
@@ -28,7 +29,7 @@ const (
 
 type requestIDKey struct{}
 
-// observe gives a request its id, survives panics and logs.
+// observe gives a request its id, survives panics, counts and logs.
 func (s *server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -46,28 +47,43 @@ func (s *server) observe(next http.Handler) http.Handler {
 		if r.ContentLength != 0 {
 			_ = control.SetReadDeadline(time.Now().Add(input.BodyTimeout))
 		}
-		seen := &statusWriter{ResponseWriter: w}
+		seen := latency.NewWriter(w)
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+		s.latency.Begun()
+		defer func() { s.latency.Ended(r.Pattern, seen.Status(), seen.Since(began)) }()
 		defer func() {
 			if v := recover(); v != nil {
 				s.panicked(seen, r, v)
 			}
 			s.Log.DebugContext(r.Context(), "request answered", keyRequest, id, keyMethod, r.Method, keyPath, r.URL.Path,
-				keyStatus, seen.status, keyTook, time.Since(began))
+				keyStatus, seen.Status(), keyTook, time.Since(began))
 		}()
 		next.ServeHTTP(seen, r)
 	})
 }
 
+// measure returns what counts the requests of all routes.
+func (s *server) measure() *latency.Counts {
+	var routes []latency.Route
+	for i := range s.table {
+		r := &s.table[i]
+		routes = append(routes, latency.Route{Method: r.method, Path: r.path, Lasting: r.lasting})
+	}
+	if s.Registry != nil {
+		routes = append(routes, latency.Route{Path: registryPath, Lasting: true})
+	}
+	return latency.New(routes)
+}
+
 // panicked answers 500. Where an answer has begun, cutting it short is the only
 // way left to say so.
-func (s *server) panicked(w *statusWriter, r *http.Request, v any) {
+func (s *server) panicked(w *latency.Writer, r *http.Request, v any) {
 	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v)
 	}
 	s.Log.ErrorContext(r.Context(), "handler panicked", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path,
 		keyError, fmt.Sprint(v), keyStack, string(debug.Stack()))
-	if w.status != 0 {
+	if w.Status() != 0 {
 		panic(http.ErrAbortHandler)
 	}
 	s.writeBody(w, http.StatusInternalServerError, errorBody{Text: internalText, Code: hangar.CodeInternal})
@@ -77,31 +93,6 @@ func requestID(r *http.Request) string {
 	id, _ := r.Context().Value(requestIDKey{}).(string)
 	return id
 }
-
-// statusWriter remembers the status of an answer.
-type statusWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (w *statusWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-// Unwrap lets http.ResponseController find deadlines, flushing and hijacking.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // authenticate finds the principal of a request, and the lease that it acts under.
 func (s *server) authenticate(next http.Handler) http.Handler {

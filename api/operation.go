@@ -96,6 +96,7 @@ var pathParams = map[string]param{
 type route struct {
 	method, path string
 	public       bool // needs no token
+	lasting      bool // lasts as long as the client or a Machine wants; see package latency
 	operation
 }
 
@@ -130,37 +131,47 @@ func (r route) errorsOf() []int {
 
 // handle mounts h behind a token.
 func (s *server) handle(pattern string, h handler, op operation) {
-	s.mount(pattern, s.authenticate(s.limit(s.plain(h))), op, false)
+	s.mount(pattern, s.authenticate(s.limit(s.plain(h))), route{operation: op})
 }
 
 // lasting mounts h, which may take long, behind a token that has to stay valid meanwhile.
 func (s *server) lasting(pattern string, h handler, op operation) {
-	s.mount(pattern, s.authenticate(s.limit(s.attended(s.plain(h)))), op, false)
+	s.mount(pattern, s.authenticate(s.limit(s.attended(s.plain(h)))), route{operation: op, lasting: true})
 }
 
 // public mounts h for everybody.
 func (s *server) public(pattern string, h handler, op operation) {
-	s.mount(pattern, s.plain(h), op, true)
+	s.mount(pattern, s.plain(h), route{operation: op, public: true})
 }
 
 // stream mounts h behind a token that has to stay valid as long as the stream.
 func (s *server) stream(pattern string, h streamer, op operation) {
-	s.mount(pattern, s.authenticate(s.limit(s.attended(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.mount(pattern, s.streamed(h), route{operation: op, lasting: true})
+}
+
+// written mounts h, which writes its answer itself and is done as soon as it can, behind a token
+// that has to stay valid meanwhile.
+func (s *server) written(pattern string, h streamer, op operation) {
+	s.mount(pattern, s.streamed(h), route{operation: op})
+}
+
+func (s *server) streamed(h streamer) http.Handler {
+	return s.authenticate(s.limit(s.attended(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
 			s.writeError(w, r, err)
 		}
-	})))), op, false)
+	}))))
 }
 
-func (s *server) mount(pattern string, h http.Handler, op operation, public bool) {
-	if op.Lenient {
+func (s *server) mount(pattern string, h http.Handler, as route) {
+	if as.Lenient {
 		h = input.Lenient(h)
 	}
-	if !public {
-		h = s.self(op, h)
+	if !as.public {
+		h = s.self(as.operation, h)
 	}
-	method, path, _ := strings.Cut(pattern, " ")
-	s.table = append(s.table, route{method, path, public, op})
+	as.method, as.path, _ = strings.Cut(pattern, " ")
+	s.table = append(s.table, as)
 	s.mux.Handle(pattern, h)
 }
 

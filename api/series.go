@@ -98,10 +98,10 @@ func (s *server) seriesRoutes() {
 		} else {
 			op.Answer = "platform_instance_up{app=\"web\",instance=\"d8912340000002\"} 1 1764064800000\n"
 		}
-		s.stream("GET "+seriesPrefix+path, s.querySeries, op)
+		s.written("GET "+seriesPrefix+path, s.querySeries, op)
 		op.ID += "ByForm"
 		op.Summary += ", with parameters in a form"
-		s.stream("POST "+seriesPrefix+path, s.querySeries, op)
+		s.written("POST "+seriesPrefix+path, s.querySeries, op)
 	}
 }
 

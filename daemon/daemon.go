@@ -62,6 +62,8 @@ type Around struct {
 	Gateway    hangar.PeerHost       // lets WireGuard peers in
 	Resolver   hostnames.Resolver    // of hostnames that are claimed
 	NewKey     oidc.NewKey           // makes the keys of identity tokens
+
+	MetricsProgram func(context.Context) (string, error) // finds the program of the store of metrics
 }
 
 // Run runs a daemon until ctx ends, which is no error, or a part of it fails.

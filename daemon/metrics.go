@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
@@ -20,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 	"github.com/hangar-platform/hangar/metrics"
@@ -38,9 +40,11 @@ import (
 type series struct {
 	writer  *remote.Writer
 	sampler *builtin.Sampler
-	scraper *scrape.Scraper // nil: Machines have no network
+	scraper *scrape.Scraper
 	queries *queries
 	alerts  *alerts.Evaluator
+
+	collectors []prometheus.Collector // of what they do, for operators
 }
 
 // openSeries opens the series of organizations; nil: there are none. The store starts when
@@ -56,7 +60,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	dir := metricsDir(d.cfg)
 	writer := remote.New(remote.Options{
 		Store: kept, Dir: filepath.Join(dir, "spool"), Log: d.log,
-		Admit: func(bytes int64) error { return d.space.Admit("spool metrics", bytes) },
+		Admit: func(bytes int64) error { return d.space.Admit(diskspace.SpoolMetrics, bytes) },
 	})
 	if err := writer.Open(); err != nil {
 		return nil, fmt.Errorf("open the spool of metrics: %w", err)
@@ -75,48 +79,52 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 		}),
 		queries: &queries{gateway.New(gateway.Options{Store: kept, Log: d.log})},
 	}
-	if err := d.counts.Register(writer); err != nil {
+	var notifier *notify.Notifier
+	if all.alerts, notifier, err = d.openAlerts(c, all.queries); err != nil {
 		return nil, err
-	}
-	if all.alerts, err = d.openAlerts(c, all.queries); err != nil {
-		return nil, err
-	}
-	if s.network == nil {
-		return all, nil
 	}
 	host := builtin.HostLabel(s.self.ID)
 	all.scraper = scrape.New(scrape.Options{
-		Targets: func() iter.Seq[scrape.Target] { return targets(ctx, m.agent.MetricsEndpoints(), owners, host) },
+		Targets: func() iter.Seq[scrape.Target] {
+			if s.network == nil { // nothing can be reached
+				return func(func(scrape.Target) bool) {}
+			}
+			return targets(ctx, m.agent.MetricsEndpoints(), owners, host)
+		},
 		Dial: func(ctx context.Context, machine hangar.MachineRef, family string, port int) (net.Conn, error) {
 			return s.network.DialFamily(ctx, machine.ID, family, port)
 		},
 		Writer: writer, Tell: m.agent.LogMetrics,
 	})
-	return all, d.counts.Register(all.scraper)
+	all.collectors = []prometheus.Collector{writer, all.scraper, all.queries.gateway, all.alerts, notifier}
+	if own, ok := kept.(*store.Store); ok {
+		all.collectors = append(all.collectors, own)
+	}
+	return all, nil
 }
 
-// openAlerts opens what evaluates the rules of organizations.
-func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, error) {
+// openAlerts opens what evaluates the rules of organizations, and what notifies their receivers.
+func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, *notify.Notifier, error) {
 	pools, err := d.cfg.addressPools()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mail, err := d.cfg.mail()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kept, err := states.Open(filepath.Join(metricsDir(d.cfg), "alerts.db"), d.log)
 	if err != nil {
-		return nil, fmt.Errorf("open the states of alerts: %w", err)
+		return nil, nil, fmt.Errorf("open the states of alerts: %w", err)
 	}
 	d.opened.add(kept.Close)
 	dialer := publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }})
 	external := "https://" + string(hangar.PlatformAPI.Hostname(hangar.Hostname(d.cfg.Domain)))
+	notifier := notify.New(notify.Options{Ledger: kept, Dial: dialer.DialContext, Mail: mail, ExternalURL: external, Log: d.log})
 	return alerts.New(alerts.Options{
 		Configs: controlalerts.NewFeed(c.mirror, vault.New(c.mirror, c.keys, d.log), d.log), Query: alerts.QueryBy(asked), States: kept,
-		Notifier:    notify.New(notify.Options{Ledger: kept, Dial: dialer.DialContext, Mail: mail, ExternalURL: external, Log: d.log}),
-		ExternalURL: external, Log: d.log,
-	}), nil
+		Notifier: notifier, ExternalURL: external, Log: d.log,
+	}), notifier, nil
 }
 
 // openMetricsStore opens the store of series: a child of this process, or a cluster.
@@ -128,10 +136,13 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 		}
 		return store.NewCluster(d.cfg.MetricsURL, writes, &http.Client{})
 	}
+	find := d.options.Around.MetricsProgram
+	if find == nil {
+		find = func(context.Context) (string, error) { return program.Locate(d.cfg.Dir) }
+	}
 	dir := metricsDir(d.cfg)
 	kept, err := store.Open(ctx, store.Options{
-		Dir: filepath.Join(dir, "data"), Run: dir, Group: metricsGroup(d.cfg), Retention: d.cfg.MetricsRetention, Log: d.log,
-		Program: func(context.Context) (string, error) { return program.Locate(d.cfg.Dir) },
+		Dir: filepath.Join(dir, "data"), Run: dir, Group: metricsGroup(d.cfg), Retention: d.cfg.MetricsRetention, Log: d.log, Program: find,
 	})
 	if err != nil {
 		return nil, err
@@ -161,9 +172,7 @@ func (s *series) run(ctx context.Context) error {
 	var measuring errgroup.Group
 	measuring.Go(func() error { return s.sampler.Run(ctx) })
 	measuring.Go(func() error { return s.alerts.Run(ctx) })
-	if s.scraper != nil {
-		measuring.Go(func() error { s.scraper.Run(ctx); return nil })
-	}
+	measuring.Go(func() error { s.scraper.Run(ctx); return nil })
 	err := measuring.Wait()
 	sent()
 	_ = writing.Wait()

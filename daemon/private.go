@@ -23,7 +23,7 @@ const (
 // private is what serves the private networks of Machines.
 type private struct {
 	gateway *wireguard.Gateway // of peers
-	names   *dns.Server        // nil: there are no private networks
+	names   *dns.Server        // listens nowhere if there are no private networks
 }
 
 // openPrivate opens the name server of Machines, at the addresses that their network redirects
@@ -37,31 +37,24 @@ func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*priv
 		Dir: d.cfg.Dir, Device: network.PeerDevice(instance(d.cfg.Dir)), Host: s.self.ID, Port: port, Off: !on || s.network == nil,
 		Endpoint: d.cfg.PeerEndpoint, Feed: control.NewPeerRecords(c.mirror, d.log), Log: d.log,
 	}
-	if s.network == nil {
-		return &private{gateway: wireguard.New(o)}, nil
-	}
-	o.Members, o.Source = s.network, s.network.HostAddr6()
-	p := &private{gateway: wireguard.New(o)}
-	var addresses []netip.AddrPort
-	for _, addr := range []netip.Addr{s.network.HostAddr6(), s.network.HostAddr4()} {
-		addresses = append(addresses, netip.AddrPortFrom(addr, hangar.ServicesDNSPort))
-	}
-	p.names = dns.New(dns.Config{
-		Listen: addresses, Catalog: c.machines, Routes: c.routes, Region: d.cfg.Region, Owner: s.network.Owner,
+	p := &private{}
+	served := dns.Config{
+		Catalog: c.machines, Routes: c.routes, Region: d.cfg.Region,
 		Peers: p.peers, Resolvers: dns.NewResolvConf(resolvConf).List, Log: d.log,
-	})
+	}
+	if s.network != nil {
+		o.Members, o.Source = s.network, s.network.HostAddr6()
+		for _, addr := range []netip.Addr{s.network.HostAddr6(), s.network.HostAddr4()} {
+			served.Listen = append(served.Listen, netip.AddrPortFrom(addr, hangar.ServicesDNSPort))
+		}
+		served.Owner = s.network.Owner
+	}
+	p.gateway, p.names = wireguard.New(o), dns.New(served)
 	if err := p.names.Open(ctx); err != nil {
 		return nil, hint.With(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
 	}
 	d.opened.add(p.names.Close)
 	return p, nil
-}
-
-func (p *private) runNames(ctx context.Context) error {
-	if p.names == nil {
-		return nil
-	}
-	return p.names.Run(ctx)
 }
 
 // peers tells the name server who came in through the gateway.

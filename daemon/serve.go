@@ -96,21 +96,25 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series); err != nil {
 		return err
 	}
-	if err := d.register(p.edge); err != nil {
+	if err := d.register(&p); err != nil {
 		return err
 	}
 	return d.run(ctx, &p)
 }
 
-// register registers the metrics of the process, its disk and the edge. The agent has registered
-// those of Machines.
-func (d *opening) register(public *edge.Edge) error {
+// register registers what the parts count for operators. The agent has registered its Machines and
+// volumes. docs/operations.md lists all of it.
+func (d *opening) register(p *parts) error {
 	// How much of the heap was in use after the last collection alone tells whether it grows.
 	memory := collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
 		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}))
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	all := []prometheus.Collector{memory, process, d.space, p.server.records, p.machines.images, p.private.names, p.edge, p.doors.handler}
+	if p.series != nil {
+		all = append(all, p.series.collectors...)
+	}
 	var errs []error
-	for _, c := range []prometheus.Collector{d.space, memory, process, public} {
+	for _, c := range all {
 		errs = append(errs, d.counts.Register(c))
 	}
 	return errors.Join(errs...)
@@ -133,7 +137,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		return p.edge.Run(ctx)
 	})
 	for _, run := range []func(context.Context) error{
-		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.runNames, p.control.tokens.Run, p.control.issuer.Run,
+		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.control.tokens.Run, p.control.issuer.Run,
 		func(ctx context.Context) error { return p.machines.sockets.Run(ctx, api.Server(p.doors.handler)) },
 	} {
 		group.Go(func() error { return run(lasting) })

@@ -118,6 +118,9 @@ func New(o Options) *Agent {
 		Overcommit: o.VolumeOvercommit, PerMachine: o.VolumesPerMachine, ArchivePatience: o.ArchivePatience,
 	})
 	mounted.Store = vs
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(ms)
+	}
 	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, o: o, machines: ms, volumes: vs}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -50,7 +51,7 @@ func (c *compactor) run(ctx context.Context) {
 				continue
 			}
 			due = now + c.history
-			if c.s.room.space.AdmitOwn("compact the state") != nil {
+			if c.s.room.space.AdmitOwn(diskspace.CompactState) != nil {
 				continue // a compaction writes, too; there is more to gain when there is room
 			}
 			if err := c.s.compact(ctx, now-c.history); err != nil && ctx.Err() == nil && !errors.Is(err, rpctypes.ErrCompacted) {

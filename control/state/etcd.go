@@ -157,7 +157,7 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 // alarm of a member that had reached its quota; it is raised again if that is
 // still so.
 func (s *Etcd) makeRoom(ctx context.Context) {
-	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit("defragment the cluster state", db.SizeInUse()) == nil {
+	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()) == nil {
 		if err := db.Defrag(); err != nil {
 			s.log.Warn("state file was not compacted", "err", err)
 		}

@@ -65,7 +65,7 @@ func (r *room) admit(txn Txn) error {
 	if r.space == nil {
 		return nil
 	}
-	if err := r.space.AdmitOwn("change the state of the platform"); err != nil {
+	if err := r.space.AdmitOwn(diskspace.ChangeState); err != nil {
 		return err
 	}
 	size := int64(0)

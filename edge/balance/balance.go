@@ -44,7 +44,8 @@ type Balancer struct {
 		sync.Mutex               // locked after app.mu
 		next       chan struct{} // closed at the next change of public ports, then replaced
 	}
-	jobs jobs
+	jobs     jobs
+	measures *measures
 }
 
 // New returns a Balancer that follows the catalog. It wakes Machines while Run runs.
@@ -61,7 +62,7 @@ func New(o Options) *Balancer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Balancer{o: o, log: o.Log, epoch: time.Now(), apps: make(map[hangar.AppID]*app)}
+	b := &Balancer{o: o, log: o.Log, epoch: time.Now(), apps: make(map[hangar.AppID]*app), measures: newMeasures()}
 	b.portsChanged.next = make(chan struct{})
 	b.jobs.ready = make(chan struct{}, 1)
 	o.Catalog.Observe(b.observe)

@@ -77,6 +77,8 @@ func (a *app) wait(w *waiter, ep *Endpoint, e *entry, sel *Selector, now int64) 
 
 // await returns once the waiter has a candidate, or an error.
 func (w *waiter) await(ctx context.Context, a *app) *hangar.EdgeError {
+	began := time.Now()
+	defer func() { a.b.measures.waited.Observe(time.Since(began).Seconds()) }()
 	select {
 	case <-w.ready:
 		return w.err
@@ -129,6 +131,7 @@ func (a *app) enqueue(w *waiter) {
 		w.next.prev = w
 	}
 	q.length++
+	a.b.measures.waiting.Add(1)
 	w.addToGroups(1)
 }
 
@@ -146,6 +149,7 @@ func (a *app) dequeue(w *waiter) {
 	}
 	w.prev, w.next = nil, nil
 	q.length--
+	a.b.measures.waiting.Add(-1)
 	w.addToGroups(-1)
 }
 

@@ -125,10 +125,12 @@ func (a *app) wake(c *candidate, now int64) {
 	if !a.b.submit(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
+		began := time.Now()
 		gate, err := a.b.o.Gates.Gate(row.Machine.Host)
 		if err == nil {
 			err = gate.WakeMachine(ctx, ref, port)
 		}
+		a.b.measures.woke(began, err)
 		if err != nil {
 			a.b.log.Info("machine was not woken", "app", string(ref.App), "machine", string(ref.ID), "error", err)
 		}

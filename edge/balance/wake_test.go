@@ -1,9 +1,12 @@
 package balance_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
@@ -45,6 +48,57 @@ func TestWakeFromZero(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWakesAreMeasured: how long a wake took and how it ended, who waits and for how long; who does
+// not wait costs nothing.
+func TestWakesAreMeasured(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(w.b)
+		measured := func() map[string]float64 {
+			t.Helper()
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := map[string]float64{}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					key := strings.TrimPrefix(f.GetName(), "hangar_edge_")
+					for _, l := range m.GetLabel() {
+						key += " " + l.GetValue()
+					}
+					all[key] = m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+					all[key+" sum"] = m.GetHistogram().GetSampleSum()
+				}
+			}
+			return all
+		}
+		expect := func(want map[string]float64) {
+			t.Helper()
+			got := measured()
+			for key, value := range want {
+				if n, ok := got[key]; n != value || !ok {
+					t.Errorf("%s is %v, %t, want %v", key, n, ok, value)
+				}
+			}
+		}
+		expect(map[string]float64{"wake_duration_seconds ok": 0, "wake_duration_seconds failed": 0, "wait_duration_seconds": 0, "waiting_requests": 0})
+		w.put(1, state(stopped), limits(20, 50))
+		w.slow(1, time.Second, nil)
+		held := []*outcome{w.ask(balance.Selector{}), w.ask(balance.Selector{})}
+		synctest.Wait()
+		expect(map[string]float64{"waiting_requests": 2})
+		for _, o := range held {
+			o.got(t).Release()
+		}
+		w.acquire().Release()
+		expect(map[string]float64{
+			"wake_duration_seconds ok": 1, "wake_duration_seconds ok sum": 1, "wake_duration_seconds failed": 0,
+			"wait_duration_seconds": 2, "wait_duration_seconds sum": 2, "waiting_requests": 0,
+		})
+	})
 }
 
 // TestWakeAsMany: as many are woken as the waiters need by the hard limits, and no more.

@@ -45,6 +45,13 @@ func (c *cache) get(key []byte, now time.Time) *reply {
 	return r
 }
 
+// size is how many bytes the cache holds.
+func (c *cache) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
 func (c *cache) put(r *reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

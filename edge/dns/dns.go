@@ -76,6 +76,7 @@ type Server struct {
 	local    local
 	resolver resolver
 	clients  clients
+	counts   counts
 
 	packets []*net.UDPConn     // set by Open
 	streams []*net.TCPListener // set by Open, in the order of packets
@@ -228,6 +229,7 @@ const (
 func (s *Server) handle(out, msg []byte, q *query, who asker, stream bool, now time.Time) ([]byte, verdict) {
 	rcode, ok := q.parse(msg)
 	if !ok {
+		s.count(resultInvalid)
 		return out, drop
 	}
 	switch {
@@ -237,16 +239,20 @@ func (s *Server) handle(out, msg []byte, q *query, who asker, stream bool, now t
 	}
 	limit := q.limit(stream)
 	if rcode != dns.RcodeSuccess {
+		s.count(resultRefused)
 		return q.write(out, &answer{rcode: rcode, foreign: true}, limit), done
 	}
 	if z, before := q.zone(); z != nil {
+		s.count(resultLocal)
 		a := s.local.answer(q, who.addr, who.network, z, before)
 		return q.write(out, &a, limit), done
 	}
 	if q.qtype == dns.TypeANY {
+		s.count(resultRefused)
 		return q.write(out, &answer{records: minimal(), foreign: true}, limit), done
 	}
 	if got, ok := s.resolver.cached(q, now); ok {
+		s.count(resultCached)
 		return got.reply.write(out, q, limit, got.left), done
 	}
 	return out, lookup
@@ -273,7 +279,9 @@ func servedType(t uint16) bool {
 func (s *Server) resolve(ctx context.Context, out []byte, q *query, stream bool) []byte {
 	got, err := s.resolver.resolve(ctx, q)
 	if err != nil {
+		s.count(resultFailed)
 		return q.write(out, &answer{rcode: dns.RcodeServerFailure, foreign: true}, q.limit(stream))
 	}
+	s.count(resultResolved)
 	return got.reply.write(out, q, q.limit(stream), got.left)
 }

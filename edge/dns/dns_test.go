@@ -123,6 +123,11 @@ func unregistered(m *hangar.Machine) { m.Config.DNS = &hangar.DNSConfig{SkipRegi
 // serve runs a server until the test ends, and returns where it serves.
 func serve(tb testing.TB, c dns.Config) netip.AddrPort {
 	tb.Helper()
+	return run(tb, c).Addrs()[0]
+}
+
+func run(tb testing.TB, c dns.Config) *dns.Server {
+	tb.Helper()
 	c.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
 	c.Region, c.Owner = "ams", owner
 	s := dns.New(c)
@@ -141,7 +146,7 @@ func serve(tb testing.TB, c dns.Config) netip.AddrPort {
 			tb.Error(err)
 		}
 	})
-	return s.Addrs()[0]
+	return s
 }
 
 // dial connects to a server from an address.

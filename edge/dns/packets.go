@@ -171,6 +171,7 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 	who := s.asker(to.Addr().Unmap().WithZone(""))
 	client := who.client()
 	if !s.clients.allow(client, now, r.full >= backlog) {
+		s.count(resultLimited)
 		return nil
 	}
 	out, what := s.handle(out, msg, &r.query, who, false, now)
@@ -178,16 +179,18 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 	case done:
 		return out
 	case lookup:
-		if s.clients.ask(client, now) {
-			q := r.query.clone()
-			r.waiting.Go(func() {
-				defer func() { s.clients.asked(client, time.Now()) }()
-				answer := s.resolve(ctx, nil, q, false)
-				if ctx.Err() == nil {
-					_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again
-				}
-			})
+		if !s.clients.ask(client, now) {
+			s.count(resultLimited)
+			return nil
 		}
+		q := r.query.clone()
+		r.waiting.Go(func() {
+			defer func() { s.clients.asked(client, time.Now()) }()
+			answer := s.resolve(ctx, nil, q, false)
+			if ctx.Err() == nil {
+				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again
+			}
+		})
 	case drop:
 	}
 	return nil

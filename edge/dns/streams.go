@@ -92,6 +92,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr
 		}
 		now, who := time.Now(), s.asker(addr)
 		if !s.clients.allow(who.client(), now, false) {
+			s.count(resultLimited)
 			return
 		}
 		var what verdict
@@ -101,6 +102,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr
 			return
 		case lookup:
 			if !s.clients.ask(who.client(), now) {
+				s.count(resultLimited)
 				return
 			}
 			out = s.resolve(ctx, out, &q, true)

@@ -255,6 +255,7 @@ func (l *Listeners) accept(connections context.Context, s *socket) {
 			a.conn.Abort(nil)
 			continue
 		}
+		l.taken.Add(1)
 		l.arrivals.Add(1)
 		l.wg.Go(func() {
 			defer a.hand(&l.arrivals)

@@ -68,6 +68,7 @@ func (l *Listeners) arriveQUIC(ctx context.Context, info *quic.ClientInfo) (cont
 		l.refused.clients.Add(1)
 		return nil, errTooMany
 	}
+	l.taken.Add(1)
 	context.AfterFunc(ctx, func() {
 		a.flow.End()
 		l.discharge(a)

@@ -111,6 +111,7 @@ type Listeners struct {
 	quic        *net.UDPConn
 	sessions    *connlimit.Count[hangar.OrgID] // of datagrams, at all sockets
 	pending     *connlimit.Count[hangar.OrgID] // bytes of datagrams that wait for a Machine
+	taken       atomic.Uint64
 	refused     refusals
 	inherited   inheritance
 	progress    *progress
@@ -182,8 +183,9 @@ func (l *Listeners) MaxConns() int { return l.o.Limits.Conns }
 
 // Stats are counts of now and since the start.
 type Stats struct {
-	Conns           int // of which it is known whose App they are for
-	Sessions        int // of datagrams
+	Taken           uint64 // connections that were accepted and not too many
+	Conns           int    // of which it is known whose App they are for
+	Sessions        int    // of datagrams
 	RefusedClients  uint64
 	RefusedConns    uint64 // because the organization has too many
 	RefusedSessions uint64 // likewise, or because the port or the client has
@@ -195,7 +197,7 @@ type refusals struct{ clients, conns, sessions atomic.Uint64 }
 // Stats returns the counts.
 func (l *Listeners) Stats() Stats {
 	return Stats{
-		Conns: l.orgs.Open(), Sessions: l.sessions.Open(),
+		Taken: l.taken.Load(), Conns: l.orgs.Open(), Sessions: l.sessions.Open(),
 		RefusedClients: l.refused.clients.Load(), RefusedConns: l.refused.conns.Load(), RefusedSessions: l.refused.sessions.Load(),
 	}
 }

@@ -97,6 +97,9 @@ func (l *Listeners) serve(ctx context.Context, a *arrival) {
 		return
 	}
 	a.conn.Abort(err)
+	if e, ok := errors.AsType[*hangar.EdgeError](err); ok && !errors.Is(err, io.EOF) {
+		l.o.Traffic.Failed(e.Code)
+	}
 	if a.route != nil && !errors.Is(err, io.EOF) {
 		l.lines.failure(hangar.MachineRef{App: a.route.App, AppID: a.route.ID}, "", a.remote, err)
 	}

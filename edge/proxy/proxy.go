@@ -343,6 +343,8 @@ func (p *Proxy) Stats() Stats {
 
 // refuse answers a request that is no HTTP/1.
 func (p *Proxy) refuse(w http.ResponseWriter, status int, err error) {
+	e := refused(status, err)
 	p.stats.failures.Add(1)
-	refuse(w, refused(status, err), requestID(time.Now(), p.options.Region))
+	p.options.Traffic.Failed(e.Code)
+	refuse(w, e, requestID(time.Now(), p.options.Region))
 }

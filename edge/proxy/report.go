@@ -34,6 +34,7 @@ var retryAfter = []string{"1"}
 func (x *exchange) report(e *hangar.EdgeError) {
 	x.code = e.Code
 	x.p.stats.failures.Add(1)
+	x.p.options.Traffic.Failed(e.Code)
 	if x.route == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"testing"
@@ -123,6 +124,15 @@ func TestFailuresAreCounted(t *testing.T) {
 	w.get("http://nobody.apps.test/")
 	if n := len(table.Apps()); n != 2 {
 		t.Errorf("%d Apps are counted", n)
+	}
+	failures := map[hangar.EdgeCode]uint64{}
+	for code, n := range table.Failures {
+		if n > 0 {
+			failures[code] = n
+		}
+	}
+	if want := map[hangar.EdgeCode]uint64{hangar.EdgeAborted: 1, hangar.EdgeNoApp: 2}; !maps.Equal(failures, want) {
+		t.Errorf("failures are %v, want %v", failures, want)
 	}
 }
 

@@ -28,11 +28,38 @@ type Table struct {
 	mu    sync.RWMutex // guards what follows
 	apps  map[hangar.AppID]*App
 	flows map[*Flow]struct{} // those whose App is known and that have not ended
+
+	failures map[hangar.EdgeCode]*atomic.Uint64 // of each code; the map is never changed
 }
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	return &Table{apps: make(map[hangar.AppID]*App), flows: make(map[*Flow]struct{})}
+	t := &Table{
+		apps: make(map[hangar.AppID]*App), flows: make(map[*Flow]struct{}), failures: make(map[hangar.EdgeCode]*atomic.Uint64),
+	}
+	for _, code := range hangar.EdgeCodes() {
+		t.failures[code] = new(atomic.Uint64)
+	}
+	return t
+}
+
+// Failed counts a request or a connection that the edge could not serve. A code that is none of
+// hangar.EdgeCodes counts as EdgeInternal.
+func (t *Table) Failed(code hangar.EdgeCode) {
+	n, ok := t.failures[code]
+	if !ok {
+		n = t.failures[hangar.EdgeInternal]
+	}
+	n.Add(1)
+}
+
+// Failures yields how often Failed was called with each code.
+func (t *Table) Failures(yield func(code hangar.EdgeCode, n uint64) bool) {
+	for code, n := range t.failures {
+		if !yield(code, n.Load()) {
+			return
+		}
+	}
 }
 
 // App returns the counts of an App, which begin with the first call.

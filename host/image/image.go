@@ -156,6 +156,7 @@ type Store struct {
 	layers   flights[layerRecord, int64]
 	pulls    slots
 	resolves slots
+	counts   counts
 
 	measuring singleflight.Group // of usages, by organization
 
@@ -201,6 +202,7 @@ func New(opts Options) *Store {
 	s := &Store{
 		opts: opts, usages: map[hangar.OrgID]measured{}, log: opts.Log, client: opts.Transport, records: map[string]*record{}, pins: map[string]int{},
 		pulls: slots{each: int64(l.OrgPulls)}, resolves: slots{each: int64(l.OrgResolves)},
+		counts: newCounts(),
 	}
 	s.registry = registry.New(registry.Options{
 		Dir: filepath.Join(opts.Dir, "registry"), Log: opts.Log, ManifestBytes: l.ManifestBytes, BlobBytes: l.BlobBytes, MinRate: l.MinRate, Space: opts.Space,

@@ -38,36 +38,48 @@ const (
 // exact sum of the bytes, and must not block. Callers for the same organization share the
 // work: one whose ctx ends does not disturb the others. Errors are those of Resolve.
 func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (*Image, error) {
+	img, result, err := s.findOrPull(ctx, who, ref, progress)
+	switch {
+	case err == nil:
+		s.counts.pull(result)
+	case ctx.Err() == nil: // else the caller has given up
+		s.counts.pull(pullFailed)
+	}
+	return img, err
+}
+
+// findOrPull is Pull, and says which of both was done.
+func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (img *Image, result string, err error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
-		return img, nil
+		return img, pullHeld, nil
 	}
 	p, img, err := s.plan(ctx, who, parsed)
 	if err != nil || img != nil {
-		return img, err
+		return img, pullHeld, err
 	}
-	if err := s.opts.Space.Admit("pull an image", 0); err != nil {
-		return nil, err
+	if err := s.opts.Space.Admit(diskspace.PullImage, 0); err != nil {
+		return nil, "", err
 	}
 	if err := s.withinQuota(ctx, who.Org); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	_, err = s.images.do(ctx, who.key(p.origin, p.digest), progress, func(ctx context.Context, report func(hangar.PullProgress)) (struct{}, error) {
 		return struct{}{}, s.pull(ctx, p, report)
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.records[p.digest]
 	if !ok {
-		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "image %s was removed while it was pulled", p.ref.text)
+		return nil, "", hangar.Errorf(hangar.CodeUnavailable, "", "image %s was removed while it was pulled", p.ref.text)
 	}
-	return s.image(r, p.ref.resolved(p.digest, nil)), nil
+	return s.image(r, p.ref.resolved(p.digest, nil)), pullPulled, nil
 }
 
 // note makes an image known, or known for the organization and from the place of a plan too.
@@ -128,6 +140,7 @@ func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgre
 		return about("failed to pull image", p.ref, diskspace.Explain(err))
 	}
 	progress.finish()
+	s.counts.pulled(time.Since(begun))
 	s.log.InfoContext(ctx, "image pulled", slog.String("image", r.Ref.String()), slog.Int64("bytes", r.Size),
 		slog.Int("layers", len(r.Layers)), slog.Duration("took", time.Since(begun)))
 	return nil
@@ -267,6 +280,7 @@ func (s *Store) showLayer(ctx context.Context, p *plan, l plannedLayer, budget *
 		return r, badImage("image is larger than %d bytes or %d files", s.opts.Limits.UnpackedBytes, s.opts.Limits.Files)
 	}
 	if slices.Contains(r.Shown, shownBlob{l.digest, p.origin}) && p.source.has(l.digest) {
+		s.counts.layer(layerHeld)
 		report(l.size)
 		return r, nil
 	}
@@ -317,6 +331,7 @@ func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report fun
 	}
 	defer func() { _ = rc.Close() }()
 	in := &checked{r: rc, hash: sha256.New(), size: l.size, report: report}
+	defer func() { s.counts.bytes.Add(float64(in.read)) }()
 	err = use(in)
 	if err != nil && hangar.ReasonOf(err) != hangar.ReasonBadImage {
 		return cmp.Or(in.err, err)
@@ -325,7 +340,11 @@ func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report fun
 		return err // the rest need not come
 	}
 	// A transfer that went wrong is told apart from a layer that is wrong.
-	return cmp.Or(in.finish(ctx, l.digest), err)
+	if err := cmp.Or(in.finish(ctx, l.digest), err); err != nil {
+		return err
+	}
+	s.counts.layer(layerTransferred)
+	return nil
 }
 
 // transfer unpacks a layer as it arrives.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -202,6 +203,8 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 type slots struct {
 	each int64
 
+	held, waiting atomic.Int64
+
 	mu    sync.Mutex
 	byOrg map[hangar.OrgID]*slot
 }
@@ -232,11 +235,16 @@ func (s *slots) take(ctx context.Context, org hangar.OrgID) (release func(), err
 			delete(s.byOrg, org)
 		}
 	}
-	if err := mine.free.Acquire(ctx, 1); err != nil {
+	s.waiting.Add(1)
+	err = mine.free.Acquire(ctx, 1)
+	s.waiting.Add(-1)
+	if err != nil {
 		leave()
 		return nil, err
 	}
+	s.held.Add(1)
 	return func() {
+		s.held.Add(-1)
 		mine.free.Release(1)
 		leave()
 	}, nil

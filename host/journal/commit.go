@@ -65,24 +65,24 @@ func (j *Journal) run() {
 // others run again; the loop ends because each round has a call less.
 func (j *Journal) commit(batch []*call, acked []outboxKey) {
 	if j.broken != nil {
-		settle(batch, j.broken)
+		j.settle(batch, j.broken)
 		return
 	}
 	for len(batch) > 0 || len(acked) > 0 {
 		tx, err := j.db.Begin(true)
 		if err != nil {
-			settle(batch, fmt.Errorf("begin commit: %w", err))
+			j.settle(batch, fmt.Errorf("begin commit: %w", err))
 			return
 		}
 		failed, err := apply(tx, batch, acked)
 		if err != nil {
 			_ = tx.Rollback() // of an open transaction: cannot fail
-			settle(batch, err)
+			j.settle(batch, err)
 			return
 		}
 		if failed >= 0 {
 			_ = tx.Rollback()
-			settle(batch[failed:failed+1], nil)
+			j.settle(batch[failed:failed+1], nil)
 			batch = slices.Delete(batch, failed, failed+1)
 			j.reruns.Add(uint64(failed))
 			continue
@@ -132,17 +132,17 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	}
 	if wrote == 0 && len(acked) == 0 {
 		_ = tx.Rollback()
-		settle(batch, nil)
+		j.settle(batch, nil)
 		return
 	}
 	number, err := stamp(tx)
 	if err != nil {
 		_ = tx.Rollback()
-		settle(batch, err)
+		j.settle(batch, err)
 		return
 	}
 	if err := tx.Commit(); err != nil {
-		settle(batch, j.afterFailure(number, err))
+		j.settle(batch, j.afterFailure(number, err))
 		return
 	}
 	if j.transactions.Add(1)%roomEvery == 0 {
@@ -153,7 +153,7 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	if outbox {
 		signal(j.changed)
 	}
-	settle(batch, nil)
+	j.settle(batch, nil)
 }
 
 // afterFailure finds out what a failed commit left behind. A full disk is noticed
@@ -177,11 +177,12 @@ func (j *Journal) afterFailure(number uint64, cause error) error {
 	return j.broken
 }
 
-// settle answers callers. Each keeps an error of its own.
-func settle(batch []*call, err error) {
+// settle answers callers. Each keeps an error of its own; err is one of the journal.
+func (j *Journal) settle(batch []*call, err error) {
 	for _, c := range batch {
-		if c.err == nil && c.panicked == nil {
+		if err != nil && c.err == nil && c.panicked == nil {
 			c.err = err
+			j.failures.Add(1)
 		}
 		close(c.done)
 	}

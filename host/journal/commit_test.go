@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 )
@@ -152,6 +154,56 @@ func TestReadingCommitCostsNoTransaction(t *testing.T) {
 	})
 	if after := j.Stats(); after != before {
 		t.Errorf("Stats %+v, before %+v", after, before)
+	}
+}
+
+// TestCommitsAreMeasured: those that wrote, each once, and no others.
+func TestCommitsAreMeasured(t *testing.T) {
+	j := open(t, journal.Options{})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(j)
+	measured := func() map[string]float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]float64{}
+		for _, f := range families {
+			m := f.GetMetric()[0]
+			all[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+		return all
+	}
+	before := measured()
+	for i := range 3 {
+		put(t, j, record(machineID(i), "m"))
+	}
+	commit(t, j, func(tx *journal.Tx) error {
+		_, err := tx.Machine(machineID(1))
+		return err
+	})
+	refused := errors.New("refused")
+	if err := j.Commit(func(*journal.Tx) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("Commit = %v", err)
+	}
+	release := hold(t, j)
+	var wg sync.WaitGroup
+	wg.Go(func() { put(t, j, record(machineID(9), "m")) })
+	queued(j, 1)
+	if n := measured()["hangar_journal_waiting_commits"]; n != 1 {
+		t.Errorf("%v commits wait", n)
+	}
+	release()
+	wg.Wait()
+	after := measured()
+	for name, grown := range map[string]float64{
+		"hangar_journal_commit_duration_seconds": 4, "hangar_journal_transactions_total": 4,
+		"hangar_journal_failures_total": 0, "hangar_journal_waiting_commits": 0, "hangar_journal_broken": 0,
+	} {
+		if got := after[name] - before[name]; got != grown {
+			t.Errorf("%s has grown by %v, want %v", name, got, grown)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			fill := disktest.Fill(t, dir, 0)
 			const enough, inARow = 1000, 3
-			acked, refused := 1, 0
+			acked, refused, failures := 1, 0, uint64(0)
 			for acked < enough && refused < inARow {
 				err := put(acked)
 				switch {
@@ -47,7 +47,11 @@ func TestFullDisk(t *testing.T) {
 					t.Fatalf("the commit on a full disk: %v", err)
 				default:
 					refused++
+					failures++
 				}
+			}
+			if got := j.Stats().Failures; got != failures {
+				t.Errorf("%d commits were refused, and %d are counted", failures, got)
 			}
 			if acked < 4 || refused < inARow {
 				t.Errorf("%d commits were possible on a full disk, and then %d were refused", acked, refused)

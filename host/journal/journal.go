@@ -33,6 +33,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
@@ -80,6 +81,7 @@ type Options struct {
 type Stats struct {
 	Commits      uint64 // calls of Commit that wrote something and returned nil
 	Transactions uint64 // transactions made durable; each costs a flush of the disk
+	Failures     uint64 // calls of Commit that the disk has not taken
 	Reruns       uint64 // functions that ran again because another in their transaction failed
 	Unreadable   uint64 // stored values that did not parse and were skipped
 }
@@ -105,8 +107,10 @@ type Journal struct {
 	broken       error // written and read by the committer only
 	commits      atomic.Uint64
 	transactions atomic.Uint64
+	failures     atomic.Uint64
 	reruns       atomic.Uint64
 	unreadable   atomic.Uint64
+	latency      prometheus.Histogram // of commits that wrote
 }
 
 // freshSuffix ends the name of a journal that is being made.
@@ -147,6 +151,7 @@ func Open(path string, o Options) (*Journal, error) {
 		changed: make(chan struct{}, 1),
 		done:    make(chan struct{}),
 		fault:   make(chan struct{}),
+		latency: newLatency(),
 	}
 	var unpublished bool
 	err = j.view(func(tx *bolt.Tx) error {
@@ -194,6 +199,7 @@ func (j *Journal) Stats() Stats {
 	return Stats{
 		Commits:      j.commits.Load(),
 		Transactions: j.transactions.Load(),
+		Failures:     j.failures.Load(),
 		Reruns:       j.reruns.Load(),
 		Unreadable:   j.unreadable.Load(),
 	}
@@ -297,6 +303,7 @@ func (j *Journal) takeRoom() {
 // It takes no context, because nothing cuts it short: an answer is never ambiguous, and fn never
 // runs after Commit returned.
 func (j *Journal) Commit(fn func(tx *Tx) error) error {
+	began := time.Now()
 	c := &call{fn: fn, pool: &j.pool, done: make(chan struct{})}
 	if err := j.enqueue(c); err != nil {
 		return err
@@ -304,6 +311,9 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	<-c.done
 	if c.panicked != nil {
 		panic(c.panicked)
+	}
+	if c.err == nil && c.wrote {
+		j.latency.Observe(time.Since(began).Seconds())
 	}
 	return c.err
 }

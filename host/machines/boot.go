@@ -23,7 +23,7 @@ import (
 func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	began := w.store.o.Now()
 	if handle := w.takeOver(ctx, rec); handle != nil {
-		return w.booted(rec, handle, w.store.o.Now().Sub(began))
+		return w.booted(rec, handle, startKind(rec, true), w.store.o.Now().Sub(began))
 	}
 	if err := w.clearUnlessKept(ctx, rec); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 		handle, rec, err = w.launch(bounded, rec, img)
 		cancel()
 		if err == nil {
-			return w.booted(rec, handle, w.store.o.Now().Sub(began))
+			return w.booted(rec, handle, startKind(rec, false), w.store.o.Now().Sub(began))
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, errOvertaken) {
@@ -54,6 +54,7 @@ func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 // notBooted records that a boot or a resume failed, and what follows it.
 func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	w.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
+	w.store.counts.failures.WithLabelValues(startKind(rec, false)).Inc()
 	r := nextRestart(rec, true, w.store.o.Now())
 	// The policy has the last word only on a boot that it began, and not where
 	// another attempt is bound to end in the same way.
@@ -209,7 +210,7 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 
 // booted records that the sandbox runs. When that fails, the next attempt takes the sandbox
 // over, with the memory that may be nowhere else.
-func (w *worker) booted(rec *journal.Record, handle driver.Handle, took time.Duration) (err error) {
+func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, took time.Duration) (err error) {
 	defer func() { w.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
 	// Out of the way before the record: where the next suspend writes there must
 	// never lie an older snapshot, which would be taken for the new one.
@@ -237,6 +238,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, took time.Dur
 	if err != nil {
 		return err
 	}
+	w.store.counts.started(kind, took)
 	w.reserveLayer()
 	if err := os.RemoveAll(w.path(usedDir)); err != nil {
 		w.store.o.Log.Warn("remove a used snapshot", keyMachine, w.id, keyError, err)

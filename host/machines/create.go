@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
@@ -40,7 +41,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if known, err := s.machine(hangar.MachineRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}); err == nil {
 		return known, nil
 	}
-	if err := errors.Join(s.room.Fits(loadOfGuest(spec.Config.Guest)), s.o.Space.Admit("create a Machine", 0)); err != nil {
+	if err := errors.Join(s.room.Fits(loadOfGuest(spec.Config.Guest)), s.o.Space.Admit(diskspace.CreateMachine, 0)); err != nil {
 		return nil, err
 	}
 	ref, err := resolve(ctx, s.o.Images, image.Puller{Org: spec.OrgID, Slug: spec.Org, AnyRegistry: spec.AnyRegistry}, spec.Config.ImageName())

@@ -106,6 +106,7 @@ type Store struct {
 	roles     *roles
 	schedules *schedules
 	room      *admission.Ledger
+	counts    counts
 
 	o       Options
 	creates singleflight.Group
@@ -144,7 +145,7 @@ var (
 
 // New returns a Store that knows no Machines yet.
 func New(o Options) *Store {
-	s := &Store{o: o, room: admission.NewLedger(o.capacity()), limits: defaultLimits()}
+	s := &Store{o: o, room: admission.NewLedger(o.capacity()), counts: newCounts(), limits: defaultLimits()}
 	s.index = newIndex(o.Journal, func(rec *journal.Record) *machine { return s.newMachine(rec, nil, true) })
 	s.edge = newEdge(s.index, &o)
 	s.rows = &rows{index: s.index, journal: o.Journal, to: o.Publisher, view: o.View, host: o.Host.ID, log: o.Log}

@@ -21,7 +21,7 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	// A snapshot that is there was written before the daemon was killed: the
 	// directory appears complete or not at all, and booted leaves none.
 	if _, err := os.Stat(snapshot); err != nil {
-		release, err := w.store.o.Space.Hold(suspending, snapshotSize(rec))
+		release, err := w.store.o.Space.Hold(diskspace.SuspendMachine, snapshotSize(rec))
 		if err != nil {
 			return w.notSuspended(ctx, rec, err)
 		}

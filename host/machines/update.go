@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // UpdateMachine implements hangar.MachineOps. The old version keeps running until
@@ -25,7 +26,7 @@ func (s *Store) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.room.Fits(loadOfGuest(in.Config.Guest)), s.o.Space.Admit("update a Machine", 0)); err != nil {
+	if err := errors.Join(s.room.Fits(loadOfGuest(in.Config.Guest)), s.o.Space.Admit(diskspace.UpdateMachine, 0)); err != nil {
 		return nil, err
 	}
 	img, err := resolve(ctx, s.o.Images, who, in.Config.ImageName())

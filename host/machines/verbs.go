@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // ask decides and commits what a verb asks for, and wakes the worker. It returns
@@ -38,16 +39,13 @@ func (m *machine) roomFor(verb hangar.Verb) error {
 	rec := m.rec.Load()
 	switch {
 	case verb == hangar.VerbStart, verb == hangar.VerbRestart && rec.Machine.State != hangar.MachineStarted:
-		return space.Admit("start a Machine", 0)
+		return space.Admit(diskspace.StartMachine, 0)
 	case verb == hangar.VerbSuspend:
-		return space.Admit(suspending, snapshotSize(rec))
+		return space.Admit(diskspace.SuspendMachine, snapshotSize(rec))
 	default:
 		return nil
 	}
 }
-
-// suspending is what a Space is asked for.
-const suspending = "suspend a Machine"
 
 // snapshotSize is how many bytes the snapshot of a Machine takes at most.
 func snapshotSize(rec *journal.Record) int64 { return int64(rec.Machine.Config.Guest.Memory()) << 20 }

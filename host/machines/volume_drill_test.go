@@ -43,7 +43,7 @@ func TestDrillFails(t *testing.T) {
 				t.Errorf("%d images are left", r.disk.Count())
 			}
 			r.until(func() bool { return r.Story(ref) == "create snapshot drill!" })
-			if r.Counted("hangar_volume_drills_total", "web", "failed") != 1 || r.Counted("hangar_volume_drills_total", "web", "passed") != 0 {
+			if r.Counted("hangar_volume_drills_total", "failed") != 1 || r.Counted("hangar_volume_drills_total", "passed") != 0 {
 				t.Error("it was not counted")
 			}
 			if !r.logged(m, "DRILL FAILED: snapshot "+string(drill.Snapshot)) {

@@ -47,14 +47,18 @@ func newDrills(s *Store) *drills {
 	}
 }
 
-// named reports whether drills of an App of a name are known. mu is held.
-func (d *drills) named(app hangar.AppName) bool {
+// oldestSuccess is when a drill passed last of the App for which that is the longest ago; the zero
+// Time: none has.
+func (d *drills) oldestSuccess() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var oldest time.Time
 	for _, rec := range d.byApp {
-		if rec.Latest.App == app {
-			return true
+		if at := rec.Passed; !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
 		}
 	}
-	return false
+	return oldest
 }
 
 // VolumeDrill implements hangar.VolumeAgent.
@@ -170,11 +174,6 @@ func (d *drills) read() error {
 		// They begin anew; what scratch there is, is nobody's.
 		d.store.o.Log.Error("what is known of drills cannot be read", keyError, err)
 		d.byApp = make(map[hangar.AppID]*drillRecord)
-	}
-	for _, rec := range d.byApp {
-		if !rec.Passed.IsZero() {
-			d.store.metrics.passed(rec.Latest.App, rec.Passed)
-		}
 	}
 	return nil
 }

@@ -245,16 +245,16 @@ type roomy struct {
 	Target
 
 	space *diskspace.Space
-	what  string       // the target is filled for, in the words of space
-	taken atomic.Int64 // bytes that the image has taken of the disk already, and not filled
-	left  atomic.Int64 // bytes
+	what  diskspace.Purpose // of filling the target
+	taken atomic.Int64      // bytes that the image has taken of the disk already, and not filled
+	left  atomic.Int64      // bytes
 	free  int64
 	fault
 }
 
 // roomy returns a target that leaves some of the disk free, beside what the image of the
 // volume has taken of it already.
-func (s *Store) roomy(ctx context.Context, target Target, what string, id hangar.VolumeID, reserve int64) (*roomy, error) {
+func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose, id hangar.VolumeID, reserve int64) (*roomy, error) {
 	room, err := s.o.Devices.Room(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("measure the disk of volumes: %w", err)

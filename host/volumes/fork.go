@@ -7,15 +7,8 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/extent"
-)
-
-// What a Space is asked for.
-const (
-	forking      = "fork a volume"
-	restoring    = "restore a snapshot"
-	snapshotting = "take a snapshot"
-	drilling     = "try a snapshot out"
 )
 
 // copyStep is how much of a volume is copied at once, in bytes.
@@ -60,11 +53,11 @@ func (v *volume) fork(ctx context.Context, target Target, from hangar.VolumeID) 
 	if source == nil || !hasContent(source.rec.Load().Volume.State) {
 		return "", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "volume %s is not there any more", from)
 	}
-	room, err := v.store.roomy(ctx, target, forking, v.id, fillReserve)
+	room, err := v.store.roomy(ctx, target, diskspace.ForkVolume, v.id, fillReserve)
 	if err != nil {
 		return "", err
 	}
-	err = source.frozen(ctx, forking, "", func(view view) error {
+	err = source.frozen(ctx, diskspace.ForkVolume, "", func(view view) error {
 		if err := v.growWith(ctx, from, view.Size()); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // roundEvery is how often a Store looks for what is due. Everything is due at a whole
@@ -82,7 +83,7 @@ func (r *rounds) Round(ctx context.Context) {
 // takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
 // which the volume tells once.
 func (v *volume) takeDaily(ctx context.Context) error {
-	refusal := v.store.o.Space.Admit(snapshotting, 0)
+	refusal := v.store.o.Space.Admit(diskspace.TakeSnapshot, 0)
 	switch {
 	case hangar.ReasonOf(refusal) != hangar.ReasonDiskFull:
 		v.dailyWaits.Store(false)
@@ -129,9 +130,6 @@ func (d *drills) forget(apps map[hangar.AppID][]*journal.VolumeRecord) {
 		if err := d.put(of, nil); err != nil {
 			d.store.o.Log.Error("forget drills", keyApp, of, keyError, err)
 			return
-		}
-		if app := rec.Latest.App; !d.named(app) {
-			d.store.metrics.forget(app)
 		}
 	}
 }

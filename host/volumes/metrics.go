@@ -1,12 +1,6 @@
 package volumes
 
-import (
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/hangar-platform/hangar"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // The results that are counted.
 const (
@@ -21,52 +15,62 @@ const (
 // metrics count what becomes of snapshots.
 type metrics struct {
 	drills    *prometheus.CounterVec
-	lastDrill *prometheus.GaugeVec
 	snapshots *prometheus.CounterVec
 	freeze    prometheus.Histogram
 }
 
-// newMetrics registers them, unless the registerer is nil.
-func newMetrics(r prometheus.Registerer) metrics {
+// newMetrics registers those of a Store, unless the registerer is nil.
+func newMetrics(r prometheus.Registerer, s *Store) metrics {
 	m := metrics{
 		drills: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hangar_volume_drills_total", Help: "Trial restores of snapshots that have ended, by App and result.",
-		}, []string{"app", "result"}),
-		lastDrill: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hangar_volume_drill_last_success_timestamp_seconds", Help: "When a trial restore of a snapshot of the App last passed.",
-		}, []string{"app"}),
+			Name: "hangar_volume_drills_total", Help: "Trial restores of snapshots that have ended: passed, failed, or postponed for a day because the disk had no room",
+		}, []string{"result"}),
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hangar_volume_snapshots_total", Help: "Snapshots of volumes that have ended, by result.",
+			Name: "hangar_volume_snapshots_total", Help: "Snapshots of volumes that have ended",
 		}, []string{"result"}),
 		freeze: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hangar_volume_freeze_seconds", Help: "How long writes to a volume waited for a snapshot or a fork.",
+			Name: "hangar_volume_freeze_seconds", Help: "How long writes to a volume waited for a snapshot or a fork",
 			Buckets: []float64{.005, .01, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5},
 		}),
 	}
-	// Both are there before the first one ends, so that a rate can be taken.
-	m.snapshots.WithLabelValues(resultCreated)
-	m.snapshots.WithLabelValues(resultFailed)
+	// All are there before the first one ends, so that a rate can be taken.
+	for _, result := range []string{resultCreated, resultFailed} {
+		m.snapshots.WithLabelValues(result)
+	}
+	for _, result := range []string{resultPassed, resultFailed, resultPostponed} {
+		m.drills.WithLabelValues(result)
+	}
 	if r != nil {
-		r.MustRegister(m.drills, m.lastDrill, m.snapshots, m.freeze)
+		r.MustRegister(m.drills, m.snapshots, m.freeze, collector{s})
 	}
 	return m
 }
 
-func (m metrics) drilled(app hangar.AppName, result string, at time.Time) {
-	m.drills.WithLabelValues(string(app), result).Inc()
-	if result == resultPassed {
-		m.passed(app, at)
+// collector measures a Store when it is asked.
+type collector struct{ store *Store }
+
+var (
+	oldestDesc = prometheus.NewDesc("hangar_volume_drill_oldest_success_timestamp_seconds",
+		"When a trial restore passed last of the App for which that is the longest ago; 0: none has. An alarm at eight days is a good one", nil, nil)
+	waitingDesc = prometheus.NewDesc("hangar_volume_waiting", "What waits until others have had the disk, by what it is for: snapshots, fills of new volumes, drills", []string{"what"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- oldestDesc
+	ch <- waitingDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	oldest := 0.0
+	if at := c.store.drills.oldestSuccess(); !at.IsZero() {
+		oldest = float64(at.UnixMilli()) / 1000
 	}
-}
-
-// passed says when a drill passed last.
-func (m metrics) passed(app hangar.AppName, at time.Time) {
-	m.lastDrill.WithLabelValues(string(app)).Set(float64(at.UnixMilli()) / 1000)
-}
-
-// forget drops what was counted of an App that has no snapshots any more.
-func (m metrics) forget(app hangar.AppName) {
-	labels := prometheus.Labels{"app": string(app)}
-	m.drills.DeletePartialMatch(labels)
-	m.lastDrill.DeletePartialMatch(labels)
+	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest)
+	for what, n := range map[string]int{
+		"snapshots": c.store.snapshots.Waiting(), "fills": c.store.fills.Waiting(), "drills": c.store.drills.trials.Waiting(),
+	} {
+		ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(n), what)
+	}
 }

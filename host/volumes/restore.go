@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // restorable finds the snapshot that a volume is to be made from, and returns the size
@@ -57,7 +58,7 @@ func (v *volume) restore(ctx context.Context, target Target, id hangar.SnapshotI
 	if err != nil {
 		return "", err
 	}
-	room, err := v.store.roomy(ctx, target, restoring, v.id, fillReserve)
+	room, err := v.store.roomy(ctx, target, diskspace.RestoreSnapshot, v.id, fillReserve)
 	if err != nil {
 		return "", err
 	}

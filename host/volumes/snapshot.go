@@ -9,6 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
 // snapshotsAtOnce bounds the snapshots of a host that are being read, which compete with
@@ -52,7 +53,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hang
 	if s.o.Archive == nil {
 		return nil, errNoArchive()
 	}
-	if err := s.o.Space.Admit(snapshotting, 0); err != nil {
+	if err := s.o.Space.Admit(diskspace.TakeSnapshot, 0); err != nil {
 		return nil, err
 	}
 	return v.beginSnapshot(ctx, false)
@@ -221,7 +222,7 @@ func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (ent
 	}
 	defer v.reading.Store(nil)
 	progress := func(p hangar.Progress) { v.reading.Store(&p) }
-	err = v.frozen(ctx, snapshotting, string(id), func(view view) error {
+	err = v.frozen(ctx, diskspace.TakeSnapshot, string(id), func(view view) error {
 		took = view.Took()
 		meta := archive.Meta{
 			ID: id, Volume: v.id, App: view.of.Volume.App, Org: view.of.Org, OrgID: view.of.OrgID, CreatedAt: wholeSecond(v.store.o.Now()),

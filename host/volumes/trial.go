@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/journal"
 	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -84,7 +85,7 @@ func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar
 	}
 	defer func() { err = errors.Join(err, finish.Do(ctx, closing, device.Close)) }()
 	err = fillDevice(ctx, device, func(target Target) error {
-		room, err := d.store.roomy(ctx, target, drilling, spec.ID, drillReserve)
+		room, err := d.store.roomy(ctx, target, diskspace.TrySnapshot, spec.ID, drillReserve)
 		if err != nil {
 			return err
 		}
@@ -131,7 +132,7 @@ func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, f
 	case failure != nil:
 		result, fault = resultFailed, hangar.MessageOf(failure)
 	}
-	d.store.metrics.drilled(drill.App, result, now)
+	d.store.metrics.drills.WithLabelValues(result).Inc()
 	d.tell(of, &drill, result, fault, failure)
 	d.record(ctx, of, func(next *drillRecord) {
 		next.Latest.FinishedAt, next.Latest.Passed, next.Latest.Fault = now, failure == nil, fault

@@ -32,12 +32,12 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 	if known := s.byID(spec.ID); known != nil {
 		return known, nil
 	}
-	making := "create a volume"
+	making := diskspace.CreateVolume
 	switch {
 	case spec.Snapshot != "":
-		making = restoring
+		making = diskspace.RestoreSnapshot
 	case spec.Source != "":
-		making = forking
+		making = diskspace.ForkVolume
 	}
 	if err := s.o.Space.Admit(making, 0); err != nil {
 		return nil, err

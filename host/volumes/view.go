@@ -15,7 +15,7 @@ type view struct {
 	Frozen
 
 	space   *diskspace.Space
-	what    string // is the view for, in the words of space
+	what    diskspace.Purpose // of the view
 	of      *journal.VolumeRecord
 	content hangar.FSType // empty: nothing of anybody's
 	data    extent.List   // what was ever written
@@ -33,7 +33,7 @@ func (v view) ReadAt(b []byte, at int64) (int, error) {
 // frozen has work read the volume as it is at one moment, from which on changes are
 // counted for mark, unless that is empty. The volume is opened for that if it is closed,
 // and stays open as long as its Machine or the work needs it.
-func (v *volume) frozen(ctx context.Context, what, mark string, work func(view) error) (err error) {
+func (v *volume) frozen(ctx context.Context, what diskspace.Purpose, mark string, work func(view) error) (err error) {
 	if err := v.still.Acquire(ctx, 1); err != nil { // a device has one view at a time
 		return err
 	}

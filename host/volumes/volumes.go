@@ -122,7 +122,7 @@ func New(o Options) *Store {
 		o.FillPatience = DefaultFillPatience
 	}
 	s := &Store{
-		o: o, metrics: newMetrics(o.Metrics), index: &index{known: make(map[hangar.VolumeID]*volume)},
+		o: o, index: &index{known: make(map[hangar.VolumeID]*volume)},
 		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),
 	}
 	s.rows = &rows{index: s.index, journal: o.Journal, to: o.Publisher, host: o.Host, log: o.Log}
@@ -130,6 +130,7 @@ func New(o Options) *Store {
 	s.promises = &promises{index: s.index, o: &s.o, purging: semaphore.NewWeighted(1)}
 	s.archiver = newArchiver(&s.o)
 	s.drills = newDrills(s)
+	s.metrics = newMetrics(o.Metrics, s)
 	s.rounds = &rounds{index: s.index, drills: s.drills, soon: make(chan struct{}, 1), now: o.Now, log: o.Log}
 	return s
 }

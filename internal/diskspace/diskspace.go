@@ -125,9 +125,13 @@ func (s Status) Full() string {
 
 // New returns a Space that Open makes usable.
 func New(o Options) *Space {
-	return &Space{o: o, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "hangar_disk_refusals_total", Help: "Requests that were refused because the disk of the server has too little room.",
-	}, []string{"what"})}
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "hangar_disk_refusals_total", Help: "Requests that were refused because the disk of the server has too little room, by what for",
+	}, []string{"what"})
+	for _, what := range Purposes() {
+		refused.WithLabelValues(string(what))
+	}
+	return &Space{o: o, refused: refused}
 }
 
 // Open measures the disk, and makes the ballast if there is room or removes it if there is
@@ -194,8 +198,8 @@ func (s *Space) Run(ctx context.Context) error {
 
 // Admit refuses what would take the given number of bytes of the disk, or an unknown number
 // that is bounded elsewhere (0), if the reserve would be touched or already is. what names
-// the request in the text and in the metric, e.g. "pull an image".
-func (s *Space) Admit(what string, bytes int64) error {
+// the request in the text and in the metric.
+func (s *Space) Admit(what Purpose, bytes int64) error {
 	if s == nil {
 		return nil
 	}
@@ -205,7 +209,7 @@ func (s *Space) Admit(what string, bytes int64) error {
 }
 
 // admit is Admit. s.mu is held.
-func (s *Space) admit(what string, bytes int64) error {
+func (s *Space) admit(what Purpose, bytes int64) error {
 	st, err := s.look()
 	if err != nil {
 		return err
@@ -223,7 +227,7 @@ func (s *Space) admit(what string, bytes int64) error {
 
 // Hold is Admit for what takes its room little by little: until release is called, nobody
 // else is admitted to these bytes. What is written of them meanwhile counts twice.
-func (s *Space) Hold(what string, bytes int64) (release func(), err error) {
+func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	if s == nil {
 		return func() {}, nil
 	}
@@ -251,7 +255,7 @@ func (s *Space) Reserved() int64 {
 }
 
 // AdmitOwn refuses a write of the platform itself if the disk has no room even for that.
-func (s *Space) AdmitOwn(what string) error {
+func (s *Space) AdmitOwn(what Purpose) error {
 	if s == nil {
 		return nil
 	}
@@ -267,7 +271,7 @@ func (s *Space) AdmitOwn(what string) error {
 
 // Writer returns a writer to w that stops when the disk has no room, for what is not known
 // to end: each write is admitted.
-func (s *Space) Writer(what string, w io.Writer) io.Writer {
+func (s *Space) Writer(what Purpose, w io.Writer) io.Writer {
 	if s == nil {
 		return w
 	}
@@ -276,7 +280,7 @@ func (s *Space) Writer(what string, w io.Writer) io.Writer {
 
 type writer struct {
 	space *Space
-	what  string
+	what  Purpose
 	w     io.Writer
 }
 
@@ -287,8 +291,8 @@ func (w writer) Write(b []byte) (int, error) {
 	return w.w.Write(b)
 }
 
-func (s *Space) refuse(what, why string) error {
-	s.refused.WithLabelValues(what).Inc()
+func (s *Space) refuse(what Purpose, why string) error {
+	s.refused.WithLabelValues(string(what)).Inc()
 	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonDiskFull,
 		"cannot %s: the disk of the server is full (%s); remove images, volumes or Machines that are not needed, or have the operator make room", what, why)
 }

@@ -63,6 +63,17 @@ func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err 
 	return release, nil // it was given at the same moment
 }
 
+// Waiting is how many calls of Acquire wait.
+func (s *Semaphore[K]) Waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, calls := range s.waiting {
+		n += len(calls)
+	}
+	return n
+}
+
 // release gives a slot back.
 func (s *Semaphore[K]) release(key K) {
 	s.mu.Lock()

@@ -60,6 +60,9 @@ func TestGreedyKeyDelaysNobody(t *testing.T) {
 		if len(c.given) != 2 {
 			t.Fatalf("one key holds %d of 3 slots, want 2", len(c.given))
 		}
+		if n := c.s.Waiting(); n != 98 {
+			t.Errorf("%d calls wait, want 98", n)
+		}
 		for _, key := range []string{"b", "c", "b", "c"} {
 			all = append(all, c.ask(t.Context(), key))
 		}
@@ -74,6 +77,9 @@ func TestGreedyKeyDelaysNobody(t *testing.T) {
 		// The first of them frees a slot when "greedy" still has one, so that "c" goes first.
 		if want := []string{"greedy", "greedy", "b", "c", "greedy", "b", "c", "greedy"}; !slices.Equal(order, want) {
 			t.Errorf("slots were given to %q, want %q", order, want)
+		}
+		if n := c.s.Waiting(); n != 0 {
+			t.Errorf("%d calls wait after all were served", n)
 		}
 	})
 }

@@ -76,6 +76,8 @@ type Evaluator struct {
 	o     Options
 	slots *fairsem.Semaphore[hangar.OrgID]
 
+	counts *counts
+
 	mu      sync.Mutex // guards what follows
 	orgs    map[hangar.OrgID]*tenant
 	testing map[hangar.OrgID]bool // of which a test runs
@@ -95,7 +97,7 @@ func New(o Options) *Evaluator {
 		o.Now = time.Now
 	}
 	return &Evaluator{
-		o: o, slots: fairsem.New[hangar.OrgID](o.Workers),
+		o: o, slots: fairsem.New[hangar.OrgID](o.Workers), counts: newCounts(),
 		orgs: map[hangar.OrgID]*tenant{}, testing: map[hangar.OrgID]bool{},
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/alerts"
@@ -77,6 +79,7 @@ func TestDelivery(t *testing.T) {
 		})
 		b.stop()
 		var end func()
+		registry := prometheus.NewPedanticRegistry()
 		begin := func() {
 			store, err := states.Open(b.path, b.log)
 			if err != nil {
@@ -84,6 +87,8 @@ func TestDelivery(t *testing.T) {
 			}
 			n := notify.New(notify.Options{Ledger: store, Dial: network.dial, Log: b.log})
 			e := alerts.New(alerts.Options{Configs: b.feed, Query: b.query, States: store, Notifier: n, Log: b.log})
+			registry = prometheus.NewPedanticRegistry()
+			registry.MustRegister(e, n)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); _ = e.Run(ctx) }()
@@ -108,6 +113,18 @@ func TestDelivery(t *testing.T) {
 		end()
 		begin()
 		pass(time.Minute, "firing 1 burns") // it has been pending since before the restart
+		all := counted(t, registry)
+		if n := all["evaluation_duration_seconds ok"]; n == 0 {
+			t.Error("no evaluation is counted")
+		}
+		for key, want := range map[string]float64{
+			"evaluation_duration_seconds failed": 0, "missed_evaluations_total": 0, "waiting_evaluations": 0, "waiting_changes": 0,
+			"notifications_total webhook sent": 1, "notifications_total webhook failed": 0, "notifications_total email limited": 0,
+		} {
+			if n, ok := all[key]; n != want || !ok {
+				t.Errorf("%s is %v, %t, want %v", key, n, ok, want)
+			}
+		}
 		for range 3 {
 			end()
 			begin()
@@ -122,4 +139,24 @@ func TestDelivery(t *testing.T) {
 		pass(time.Hour)
 		end()
 	})
+}
+
+// counted returns what is told to operators; of histograms how much they have counted.
+func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := strings.TrimPrefix(f.GetName(), "hangar_alert_")
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			all[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return all
 }

@@ -66,8 +66,10 @@ func (g *group) run(ctx context.Context) {
 		following := next.Add(g.parsed.Interval)
 		if now := g.t.e.o.Now(); following.Before(now) {
 			after := g.first(now)
+			missed := int(after.Sub(following) / g.parsed.Interval)
+			g.t.e.counts.missed.Add(float64(missed))
 			g.mu.Lock()
-			g.health.Missed += int(after.Sub(following) / g.parsed.Interval)
+			g.health.Missed += missed
 			g.mu.Unlock()
 			following = after
 		}
@@ -95,10 +97,12 @@ func (g *group) evaluate(ctx context.Context, at time.Time) {
 
 // evaluateRule evaluates a rule, and reports whether ctx goes on.
 func (g *group) evaluateRule(ctx context.Context, r *rule, at time.Time) bool {
+	began := time.Now()
 	found, err := g.t.e.find(ctx, g.org, r.Rule, g.parsed, at, g.t)
 	if ctx.Err() != nil {
 		return false
 	}
+	g.t.e.counts.evaluated(err, time.Since(began))
 	g.mu.Lock()
 	var tell []hangar.Alert
 	var save map[string][]byte

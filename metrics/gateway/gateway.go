@@ -111,6 +111,7 @@ type Gateway struct {
 	log     *slog.Logger
 	tenants *tenants
 	slots   *fairsem.Semaphore[hangar.OrgID]
+	counts  *counts
 }
 
 // New returns a Gateway.
@@ -120,6 +121,7 @@ func New(opts Options) *Gateway {
 		store: opts.Store, limits: limits, log: opts.Log,
 		tenants: newTenants(limits),
 		slots:   fairsem.New[hangar.OrgID](limits.Total),
+		counts:  newCounts(),
 	}
 }
 
@@ -129,8 +131,9 @@ func New(opts Options) *Gateway {
 // completed, Serve panics with http.ErrAbortHandler, so that the client does not take it for a
 // whole one.
 func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
-	answer := newAnswer(w, g.limits.Bytes)
+	answer, began := newAnswer(w, g.limits.Bytes), time.Now()
 	err := g.serve(answer, r, tenant, scope, path)
+	g.counts.answered(r.Context(), err, time.Since(began))
 	switch {
 	case err == nil:
 	case r.Context().Err() != nil:
@@ -176,6 +179,8 @@ const stoppingGrace = 5 * time.Second
 func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.limits.Wait)
 	defer cancel()
+	g.counts.waiting.Add(1)
+	defer g.counts.waiting.Add(-1)
 	leave, err := g.tenants.enter(ctx, org)
 	if err != nil {
 		return nil, err

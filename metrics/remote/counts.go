@@ -29,7 +29,7 @@ type counts struct {
 }
 
 func newCounts() counts {
-	return counts{
+	c := counts{
 		pending: new(atomic.Int64), spooled: new(atomic.Int64), complained: new(atomic.Int64),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hangar_remote_requests_total", Help: "Writes to the store of metrics, by how they ended.",
@@ -41,9 +41,16 @@ func newCounts() counts {
 			Name: "hangar_remote_sent_samples_total", Help: "Samples that the store of metrics has taken.",
 		}),
 		damaged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hangar_remote_damaged_segments_total", Help: "Segments of the spool of metrics that ended in the middle of a record.",
+			Name: "hangar_remote_damaged_segments_total", Help: "Segments of the spool of metrics that ended in the middle of a record",
 		}),
 	}
+	for _, result := range []outcome{taken2xx, invalid, failed, away} {
+		c.requests.WithLabelValues(string(result))
+	}
+	for _, reason := range []string{reasonInvalid, reasonSpoolFull, reasonOld, reasonDiskFull} {
+		c.dropped.WithLabelValues(reason)
+	}
+	return c
 }
 
 func (c *counts) drop(reason string, samples int) {

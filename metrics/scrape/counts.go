@@ -15,7 +15,7 @@ type counts struct {
 }
 
 func newCounts() counts {
-	return counts{
+	c := counts{
 		scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hangar_scrape_scrapes_total", Help: "Scrapes of Machines, by how they ended.",
 		}, []string{"result"}),
@@ -27,6 +27,10 @@ func newCounts() counts {
 		}),
 		series: new(atomic.Int64), underWay: new(atomic.Int64),
 	}
+	for _, kind := range kinds() {
+		c.scrapes.WithLabelValues(kind)
+	}
+	return c
 }
 
 // What Collect measures.
@@ -34,6 +38,7 @@ var (
 	targetsDesc  = prometheus.NewDesc("hangar_scrape_targets", "Machines that are scraped.", nil, nil)
 	seriesDesc   = prometheus.NewDesc("hangar_scrape_series", "Series of the last scrape of each Machine.", nil, nil)
 	memoryDesc   = prometheus.NewDesc("hangar_scrape_series_bytes", "Bytes in which those series are remembered.", nil, nil)
+	waitingDesc  = prometheus.NewDesc("hangar_scrape_waiting", "Scrapes that are due and wait for others", nil, nil)
 	underWayDesc = prometheus.NewDesc("hangar_scrape_under_way", "Scrapes that are under way.", nil, nil)
 )
 
@@ -42,7 +47,7 @@ func (s *Scraper) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.scrapes.Describe(ch)
 	s.counts.samples.Describe(ch)
 	s.counts.duration.Describe(ch)
-	for _, d := range []*prometheus.Desc{targetsDesc, seriesDesc, memoryDesc, underWayDesc} {
+	for _, d := range []*prometheus.Desc{targetsDesc, seriesDesc, memoryDesc, waitingDesc, underWayDesc} {
 		ch <- d
 	}
 }
@@ -61,5 +66,6 @@ func (s *Scraper) Collect(ch chan<- prometheus.Metric) {
 	gauge(targetsDesc, float64(targets))
 	gauge(seriesDesc, float64(s.counts.series.Load()))
 	gauge(memoryDesc, float64(s.kept.Open()))
+	gauge(waitingDesc, float64(s.slots.Waiting()+s.large.Waiting()))
 	gauge(underWayDesc, float64(s.counts.underWay.Load()))
 }

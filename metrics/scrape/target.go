@@ -12,6 +12,7 @@ import (
 // What is wrong with the metrics of a Machine. They are labels of the operator's counters.
 const (
 	kindNone       = ""
+	kindOK         = "ok" // none, as a label
 	kindPath       = "path"
 	kindConnect    = "connect"
 	kindTLS        = "tls"
@@ -32,6 +33,14 @@ const (
 	kindLabels     = "labels"
 	kindDuplicates = "duplicates"
 )
+
+// kinds lists the values of the label.
+func kinds() []string {
+	return []string{
+		kindOK, kindPath, kindConnect, kindTLS, kindTimeout, kindHTTP, kindStatus, kindSize, kindBusy, kindNotText, kindIncomplete,
+		kindSeries, kindMemory, kindPace, kindWrite, kindLines, kindLabels, kindDuplicates,
+	}
+}
 
 // failure is why the metrics of a Machine were not read. Its text is for the owner.
 type failure struct {
@@ -158,7 +167,7 @@ func (s *Scraper) finish(ctx context.Context, t *target, at time.Time, err error
 	port, now := t.scraped.Port, time.Now()
 	switch f.kind {
 	case kindNone:
-		s.counts.scrapes.WithLabelValues("ok").Inc()
+		s.counts.scrapes.WithLabelValues(kindOK).Inc()
 		t.penalty = 0
 		if t.problem.changed(kindNone, now) {
 			s.o.Tell(t.scraped.Machine, "info", fmt.Sprintf("The metrics of port %d are read again without problems", port))

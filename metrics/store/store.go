@@ -28,6 +28,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -75,6 +76,8 @@ type Store struct {
 	epoch context.Context // ends when the child goes away, with the reason as its cause
 	end   context.CancelCauseFunc
 	pid   int // of the running child, or 0
+
+	starts, crashes atomic.Uint64 // of children
 }
 
 var _ metrics.Store = (*Store)(nil)

@@ -32,8 +32,8 @@ func TestIdleStoreHasNoChild(t *testing.T) {
 			return "", errors.New("unused")
 		}
 	})
-	if s.PID() != 0 || s.Err() != nil {
-		t.Errorf("process %d, %v", s.PID(), s.Err())
+	if up := metricstest.Value(t, s, "hangar_metrics_store_up", ""); s.PID() != 0 || s.Err() != nil || up != 0 {
+		t.Errorf("process %d, %v, up %v", s.PID(), s.Err(), up)
 	}
 }
 
@@ -302,6 +302,14 @@ func TestRequestsWaitForTheNextChild(t *testing.T) {
 	metricstest.Await(t, s, org, "written", now, 7)
 	if err := s.Err(); err != nil {
 		t.Errorf("the store says that it is away: %v", err)
+	}
+	for name, want := range map[string]float64{"up": 1, "starts_total": 2, "crashes_total": 1, "memory_limit_bytes": store.DefaultMemoryBytes} {
+		if got := metricstest.Value(t, s, "hangar_metrics_store_"+name, ""); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if used := metricstest.Value(t, s, "hangar_metrics_store_memory_bytes", ""); used < 1<<20 || used > store.DefaultMemoryBytes {
+		t.Errorf("the child has %v bytes", used)
 	}
 }
 

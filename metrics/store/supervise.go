@@ -48,6 +48,7 @@ func (s *Store) supervise() {
 			}
 			return
 		}
+		s.crashes.Add(1)
 		switch ran := time.Since(began); {
 		case ready && (backOff == 0 || ran >= steady):
 			backOff = minBackOff
@@ -121,6 +122,7 @@ func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 	if err := cmd.Start(); err != nil {
 		return false, err
 	}
+	s.starts.Add(1)
 	s.setPID(cmd.Process.Pid)
 	defer s.setPID(0)
 	last := make(chan string, 1)

@@ -41,6 +41,9 @@ const Domain = "hangar.localhost"
 type Options struct {
 	Version string                      // that the API shows; empty: test
 	Config  func(config *daemon.Config) // changes what the daemon is started with; may be nil
+	// MetricsProgram is the path of the program of the store of metrics; empty: that of the build,
+	// if there is one.
+	MetricsProgram string
 }
 
 // Platform is a running platform.
@@ -76,12 +79,16 @@ func Start(tb testing.TB, o Options) *Platform {
 	}
 	p := &Platform{tb: tb, dir: dir}
 	p.document = sync.OnceValue(p.readDocument)
+	around := daemon.Around{
+		State: state.NewMemory(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
+		NewKey: newKey,
+	}
+	if o.MetricsProgram != "" {
+		around.MetricsProgram = func(context.Context) (string, error) { return o.MetricsProgram, nil }
+	}
 	p.run(cfg, daemon.Options{
 		Version: o.Version, Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
-		Around: daemon.Around{
-			State: state.NewMemory(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
-			NewKey: newKey,
-		},
+		Around: around,
 	})
 	token, err := os.ReadFile(filepath.Join(dir, auth.AdminFile))
 	if err != nil {

@@ -7,10 +7,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/metrics/metricstest"
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// tests are those of the package.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int { return metricstest.Main(t.M) }
 
 // TestStart: platforms run beside each other, and a Machine of any image runs in each.
 func TestStart(t *testing.T) {

@@ -92,9 +92,6 @@ func (u *unpacker) run(r io.Reader) error {
 	return u.finish()
 }
 
-// unpacking is what takes the room of the disk.
-const unpacking = "unpack an image"
-
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -103,7 +100,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return bad("layer has more than %d files, or its image: %w", u.limits.Files, ErrTooLarge)
 	}
 	u.files++
-	if err := u.limits.Space.Admit(unpacking, max(0, h.Size)); err != nil {
+	if err := u.limits.Space.Admit(diskspace.UnpackImage, max(0, h.Size)); err != nil {
 		return err
 	}
 	name, err := cleanName(h.Name)

@@ -119,7 +119,7 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "method %s is not supported here", req.Method)
 	}
 	if c.action(req.Method) == hangar.ActionWrite && req.Method != http.MethodDelete {
-		if err := h.r.opts.Space.Admit(pushing, max(0, req.ContentLength)); err != nil {
+		if err := h.r.opts.Space.Admit(diskspace.PushImage, max(0, req.ContentLength)); err != nil {
 			return err
 		}
 		if h.r.opts.Quota != nil && at.Org != "" && req.Method != http.MethodGet {
@@ -130,9 +130,6 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	}
 	return serve(w, req, c)
 }
-
-// pushing is what takes the room of the disk.
-const pushing = "push an image"
 
 // admit lets a request pass, or says why not. named says that it is about a
 // repository, of which it returns where that is kept.

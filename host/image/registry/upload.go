@@ -263,7 +263,7 @@ func (r *Registry) appendTo(u *upload, req *http.Request) (int64, error) {
 		}
 		u.hashed = size
 	}
-	to := struct{ io.Writer }{io.MultiWriter(uploadWriter{r, u, r.opts.Space.Writer(pushing, f)}, u.hash)}
+	to := struct{ io.Writer }{io.MultiWriter(uploadWriter{r, u, r.opts.Space.Writer(diskspace.PushImage, f)}, u.hash)}
 	n, err := io.CopyBuffer(to, io.LimitReader(req.Body, room+1), make([]byte, 256<<10))
 	u.hashed += n
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
 	"github.com/hangar-platform/hangar"
@@ -63,6 +64,7 @@ type Notifier struct {
 	o       Options
 	webhook *webhooks
 	smtp    *mailer
+	counts  *prometheus.CounterVec
 
 	mu      sync.Mutex      // guards what follows
 	ctx     context.Context //nolint:containedctx // of the workers; nil before Run
@@ -84,7 +86,7 @@ func New(o Options) *Notifier {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Notifier{o: o, webhook: newWebhooks(o.Dial), smtp: newMailer(o.Mail), orgs: map[hangar.OrgID]*recipient{}}
+	return &Notifier{o: o, webhook: newWebhooks(o.Dial), smtp: newMailer(o.Mail), counts: newCounts(), orgs: map[hangar.OrgID]*recipient{}}
 }
 
 // Run sends what is to be sent until ctx ends, and returns when all workers have ended.

@@ -208,6 +208,7 @@ func (r *receiver) flush(ctx context.Context, g *group) {
 		if ctx.Err() != nil {
 			return // it will be sent after the restart
 		}
+		r.count(err)
 	}
 	if r.sent(g, m, worth, err) {
 		r.record(g)
@@ -246,6 +247,7 @@ func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bo
 			return false
 		}
 		r.status.Dropped++
+		r.n.counts.WithLabelValues(kindOf(r.spec), resultDropped).Inc()
 		r.settle(g, m)
 	}
 	g.attempts = 0
