@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
 // The bounds of a request; see the package comment.
@@ -75,10 +77,10 @@ type Config struct {
 type server struct {
 	Config
 	mux      *http.ServeMux
-	limiters *limiters       // nil: none
-	signIns  *limiters       // of sources whose credentials are not valid
-	waits    *longpoll.Waits // those beyond maxSeated
-	seated   atomic.Int64    // waits that have a goroutine
+	limiters *ratelimit.Limiter[limited]    // nil: none
+	signIns  *ratelimit.Limiter[netip.Addr] // of sources whose credentials are not valid
+	waits    *longpoll.Waits                // those beyond maxSeated
+	seated   atomic.Int64                   // waits that have a goroutine
 	table    []route
 	latency  *latency.Counts
 	// document and its page are made once, when they are first asked for.
@@ -97,12 +99,12 @@ type Handler struct {
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) *Handler {
 	s := &server{
-		Config: config, mux: http.NewServeMux(), signIns: newLimiters(1, time.Now), waits: longpoll.New(endTimeout, parkedResponse),
+		Config: config, mux: http.NewServeMux(), signIns: ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), time.Now), waits: longpoll.New(endTimeout, parkedResponse),
 	}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
 	if config.RateLimits > 0 {
-		s.limiters = newLimiters(config.RateLimits, time.Now)
+		s.limiters = ratelimit.New[limited](maxLimiters, destroyPace.Refill(), time.Now)
 	}
 	s.routes()
 	s.latency = s.measure()

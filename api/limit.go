@@ -5,12 +5,9 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
 // RateLimits says how often a caller may do the same thing to the same Machine, as a
@@ -23,26 +20,15 @@ type RateLimits float64
 // PublicRateLimits are those of the public platform.
 const PublicRateLimits RateLimits = 1
 
-// maxLimiters bounds the memory of each of the two generations of limiters.
+// maxLimiters bounds the memory of a ratelimit.Limiter.
 const maxLimiters = 16 << 10
-
-// pace is how often something may be done.
-type pace struct {
-	perSecond float64
-	burst     float64
-}
-
-// refill is after how long nothing is remembered of what was done.
-func (p pace) refill() time.Duration {
-	return time.Duration(p.burst / p.perSecond * float64(time.Second))
-}
 
 // The paces, of which RateLimits is a multiple.
 var (
-	actionPace  = pace{1, 3}
-	lookPace    = pace{5, 10}
-	destroyPace = pace{100.0 / 60, 100}
-	tunnelPace  = pace{50, 200} // a browser opens many connections at once
+	actionPace  = ratelimit.Pace{PerSecond: 1, Burst: 3}
+	lookPace    = ratelimit.Pace{PerSecond: 5, Burst: 10}
+	destroyPace = ratelimit.Pace{PerSecond: 100.0 / 60, Burst: 100}
+	tunnelPace  = ratelimit.Pace{PerSecond: 50, Burst: 200} // a browser opens many connections at once
 )
 
 // limited is what a request counts for: it shares its pace with all that have the
@@ -55,7 +41,7 @@ type limited struct {
 
 // classOf returns the pace of a route; ok is false for routes outside of the Machines
 // API, which have none.
-func classOf(pattern string) (p pace, ok bool) {
+func classOf(pattern string) (p ratelimit.Pace, ok bool) {
 	switch pattern {
 	case "DELETE /v1/apps/{app}":
 		return destroyPace, true
@@ -69,46 +55,9 @@ func classOf(pattern string) (p pace, ok bool) {
 	}
 }
 
-// limiters keeps one limiter for each key that was used lately.
-//
-// They are in two generations. What is used moves to the young one; when that is full,
-// or old enough that whoever rested since has all of its burst again, the old one is
-// dropped and the young one becomes old. So nothing is walked through, memory is
-// bounded, and a limiter is forgotten early only under a flood of keys.
-type limiters struct {
-	scale RateLimits
-	now   func() time.Time
-
-	mu         sync.Mutex // guards what follows
-	young, old map[limited]*rate.Limiter
-	began      time.Time // when the young generation did
-}
-
-func newLimiters(scale RateLimits, now func() time.Time) *limiters {
-	return &limiters{scale: scale, now: now, young: map[limited]*rate.Limiter{}, began: now()}
-}
-
-// take counts a request. When there were too many, it returns how long to wait.
-func (l *limiters) take(key limited, p pace) time.Duration {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	limiter := l.young[key]
-	if limiter == nil {
-		if len(l.young) >= maxLimiters || now.Sub(l.began) > destroyPace.refill() {
-			l.old, l.young, l.began = l.young, map[limited]*rate.Limiter{}, now
-		}
-		if limiter = l.old[key]; limiter == nil {
-			limiter = rate.NewLimiter(rate.Limit(p.perSecond*float64(l.scale)), max(1, int(p.burst*float64(l.scale))))
-		}
-		l.young[key] = limiter
-	}
-	reservation := limiter.ReserveN(now, 1)
-	wait := reservation.DelayFrom(now)
-	if wait > 0 {
-		reservation.CancelAt(now)
-	}
-	return wait
+// of is a pace as often.
+func (l RateLimits) of(p ratelimit.Pace) ratelimit.Pace {
+	return ratelimit.Pace{PerSecond: p.PerSecond * float64(l), Burst: max(1, int(float64(p.Burst)*float64(l)))}
 }
 
 // limit refuses requests that come too often. It stands behind authenticate: callers
@@ -127,7 +76,7 @@ func (s *server) limit(next http.Handler) http.Handler {
 		if p == destroyPace {
 			key.target = "" // of all Apps together
 		}
-		if wait := s.limiters.take(key, p); wait > 0 {
+		if wait := s.limiters.Take(key, s.RateLimits.of(p)); wait > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 			s.writeError(w, r, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "rate limit exceeded"))
 			return

@@ -9,12 +9,13 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
 // signInPace is how often one source may present a token that is not valid. A valid one
 // passes however often that was, so that nobody is locked out by others behind the same
 // address.
-var signInPace = pace{1.0 / 3, 20}
+var signInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
 
 // signInSource is whose attempts a request counts among: those of a client as connlimit has
 // it. Requests without an address share one.
@@ -54,7 +55,7 @@ func (w *signInWriter) WriteHeader(status int) {
 		return
 	}
 	w.begun = true
-	wait := w.server.signIns.take(limited{caller: signInSource(w.request).String()}, signInPace)
+	wait := w.server.signIns.Take(signInSource(w.request), signInPace)
 	if wait <= 0 {
 		w.ResponseWriter.WriteHeader(status)
 		return

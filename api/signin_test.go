@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
 // oneToken is an authenticator that knows the token "good".
@@ -42,11 +44,11 @@ func signInServer(now *time.Time) *Handler {
 		}),
 	})
 	var mu sync.Mutex
-	h.server.signIns.now = func() time.Time {
+	h.server.signIns = ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return *now
-	}
+	})
 	return h
 }
 
@@ -85,7 +87,7 @@ func TestSignInsAreLimited(t *testing.T) {
 				h := signInServer(&now)
 				for i := range 100 {
 					want := http.StatusUnauthorized
-					if i >= int(signInPace.burst) {
+					if i >= signInPace.Burst {
 						want = http.StatusTooManyRequests
 					}
 					w := signInAs(t, h, door.path, fmt.Sprintf(from.flood, i+1), door.bad)
@@ -126,7 +128,7 @@ func TestSignInSourcesAreBounded(t *testing.T) {
 	for i := range 3 * maxLimiters {
 		signInAs(t, h, "/v1/apps/UPPER/machines", fmt.Sprintf("[2001:db8:%x:%x::1]:1", i>>16, i&0xffff), bad)
 	}
-	if kept := len(h.server.signIns.young) + len(h.server.signIns.old); kept > 2*maxLimiters {
+	if kept := h.server.signIns.Len(); kept > 2*maxLimiters {
 		t.Errorf("%d sources are remembered, more than %d", kept, 2*maxLimiters)
 	}
 	if w := signInAs(t, h, "/v1/apps/UPPER/machines", "192.0.2.9:1", "Bearer good"); w.Code == http.StatusTooManyRequests {

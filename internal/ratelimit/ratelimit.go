@@ -1,0 +1,73 @@
+// Package ratelimit limits how often things are done, each of many by a key, in bounded memory.
+package ratelimit
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Pace is how often something may be done.
+type Pace struct {
+	PerSecond float64
+	Burst     int // at least 1
+}
+
+// Refill is after how long nothing is remembered of what was done.
+func (p Pace) Refill() time.Duration {
+	return time.Duration(float64(p.Burst) / p.PerSecond * float64(time.Second))
+}
+
+// Limiter has a limit for each key that was used lately. It is safe for concurrent use.
+//
+// The limits are in two generations. What is used moves to the young one; when that is full, or
+// old enough that whoever rested since has all of its burst again, the old one is dropped and the
+// young one becomes old. So nothing is walked through, memory is bounded, and a limit is forgotten
+// early only under a flood of keys.
+type Limiter[K comparable] struct {
+	most int
+	rest time.Duration
+	now  func() time.Time
+
+	mu         sync.Mutex // guards what follows
+	young, old map[K]*rate.Limiter
+	began      time.Time // when the young generation did
+}
+
+// New returns a Limiter that keeps most limits in each of its generations, for keys whose paces
+// all refill within rest.
+func New[K comparable](most int, rest time.Duration, now func() time.Time) *Limiter[K] {
+	return &Limiter[K]{most: most, rest: rest, now: now, young: map[K]*rate.Limiter{}, began: now()}
+}
+
+// Take counts what is to be done now. If there was too much, it is not counted, and Take returns
+// how long to wait. The pace of a key is that with which it is first used.
+func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limiter := l.young[key]
+	if limiter == nil {
+		if len(l.young) >= l.most || now.Sub(l.began) > l.rest {
+			l.old, l.young, l.began = l.young, map[K]*rate.Limiter{}, now
+		}
+		if limiter = l.old[key]; limiter == nil {
+			limiter = rate.NewLimiter(rate.Limit(p.PerSecond), p.Burst)
+		}
+		l.young[key] = limiter
+	}
+	reservation := limiter.ReserveN(now, 1)
+	wait := reservation.DelayFrom(now)
+	if wait > 0 {
+		reservation.CancelAt(now)
+	}
+	return wait
+}
+
+// Len is for how many keys there is a limit, those counted twice that are in both generations.
+func (l *Limiter[K]) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.young) + len(l.old)
+}
