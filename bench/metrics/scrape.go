@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar/bench/harness"
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/metrics"
+)
+
+// What is scraped.
+const (
+	machineTargets  = 2000
+	targetOrgs      = 100
+	seriesPerTarget = 50
+	scraped         = machineTargets * seriesPerTarget // samples in an interval
+)
+
+// goalScrape is the share of one core that scraping may take, that of the store included.
+const goalScrape = 0.10
+
+// daemonSide is a scraper in a process of its own, its Machines in another, and the store that it
+// writes to.
+type daemonSide struct {
+	undo    harness.Undo
+	kept    *kept
+	scraper *process
+	base    int64 // private memory of the scraper's process before it knew of any Machine, bytes
+}
+
+// startScraping starts all of them.
+func startScraping(ctx context.Context, b *bench) (_ *daemonSide, err error) {
+	d := &daemonSide{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.undo.Run())
+		}
+	}()
+	at := b.newStore()
+	d.undo.Add(at.remove)
+	if d.kept, err = at.open(ctx); err != nil {
+		return nil, err
+	}
+	d.undo.Add(d.kept.Close)
+	if err := d.kept.answers(ctx); err != nil {
+		return nil, err
+	}
+	var address, ready string
+	targets, err := begin(ctx, &address, targetsCommand)
+	if err != nil {
+		return nil, err
+	}
+	d.undo.Add(targets.end)
+	if d.scraper, err = begin(ctx, &ready, scraperCommand, filepath.Join(at.dir, "metrics.sock"), address); err != nil {
+		return nil, err
+	}
+	d.undo.Add(d.scraper.end)
+	if d.base, err = harness.OwnMemory([]int{d.scraper.pid()}); err != nil {
+		return nil, err
+	}
+	return d, d.scraper.say(lineScrape, new(counts))
+}
+
+// spent is the processor time of the scraper's process and of the store.
+func (d *daemonSide) spent() (scraper, kept time.Duration, err error) {
+	scraper, err = harness.ProcessorTime([]int{d.scraper.pid()})
+	if err != nil {
+		return 0, 0, err
+	}
+	kept, err = harness.ProcessorTime([]int{d.kept.PID()})
+	return scraper, kept, err
+}
+
+// interval is what an interval took, and what was done in it.
+type interval struct {
+	scraper, kept time.Duration // processor time
+	counts
+}
+
+// measure measures the interval that begins now. In any interval each Machine is asked once.
+func (d *daemonSide) measure(ctx context.Context) (i interval, err error) {
+	var before, after counts
+	if err := d.scraper.say(lineCounts, &before); err != nil {
+		return i, err
+	}
+	scraper, kept, err := d.spent()
+	if err != nil {
+		return i, err
+	}
+	if err := pause.For(ctx, metrics.Interval); err != nil {
+		return i, err
+	}
+	if i.scraper, i.kept, err = d.spent(); err != nil {
+		return i, err
+	}
+	i.scraper, i.kept = i.scraper-scraper, i.kept-kept
+	if err := d.scraper.say(lineCounts, &after); err != nil {
+		return i, err
+	}
+	i.counts = counts{after.Good - before.Good, after.Bad - before.Bad, after.Sent - before.Sent, after.Dropped - before.Dropped}
+	return i, nil
+}
+
+func measureScraping(ctx context.Context, b *bench) (_ string, err error) {
+	d, err := startScraping(ctx, b)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, d.undo.Run()) }()
+	b.say("scrape: an interval that is not measured: connections and series are new")
+	if err := pause.For(ctx, metrics.Interval); err != nil {
+		return "", err
+	}
+	var all []interval
+	for round := range b.o.rounds {
+		i, err := d.measure(ctx)
+		if err != nil {
+			return "", err
+		}
+		all = append(all, i)
+		b.say("scrape: interval %d of %d: %s and %s of the store", round+1, b.o.rounds, i.scraper, i.kept)
+	}
+	return scrapingMarkdown(b.o, all), nil
+}
+
+func scrapingMarkdown(o options, all []interval) string {
+	var w strings.Builder
+	var scraper, kept, both []time.Duration
+	var sum counts
+	for _, i := range all {
+		scraper, kept, both = append(scraper, i.scraper), append(kept, i.kept), append(both, i.scraper+i.kept)
+		sum = counts{sum.Good + i.Good, sum.Bad + i.Bad, sum.Sent + i.Sent, sum.Dropped + i.Dropped}
+	}
+	heading(&w, "scraping", o)
+	fmt.Fprintf(&w, "- %s Machines of %d organizations with %d series each, in real time: medians of %d intervals of %s\n"+
+		"- %s scrapes succeeded and %s failed; the store took %s samples, and %s were dropped\n",
+		thousands(machineTargets), targetOrgs, seriesPerTarget, len(all), metrics.Interval,
+		thousands(sum.Good), thousands(sum.Bad), thousands(sum.Sent), thousands(sum.Dropped))
+	g := newGoals(&w)
+	share := core(median(both))
+	g.row("scraper, Writer and store, of one core", percent(share), "≤ "+percent(goalScrape), share <= goalScrape && sum.Bad+sum.Dropped == 0)
+	w.WriteString("\n| | processor time in an interval | of one core | of a sample |\n|---|--:|--:|--:|\n")
+	for _, row := range []struct {
+		name string
+		took []time.Duration
+	}{{"scraper and Writer, in a process of their own", scraper}, {"the store", kept}, {"together", both}} {
+		fmt.Fprintf(&w, "| %s | %s | %s | %.2f µs |\n", row.name, brief(median(row.took)), percent(core(median(row.took))), float64(median(row.took))/1e3/scraped)
+	}
+	return w.String()
+}
+
+// core is the share of one core that a time in each interval is.
+func core(took time.Duration) float64 { return float64(took) / float64(metrics.Interval) }
+
+func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
