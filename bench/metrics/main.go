@@ -67,9 +67,6 @@ func run(ctx context.Context) (err error) {
 	if err := harness.NeedRoot(); err != nil {
 		return err
 	}
-	if err := harness.AllowFiles(); err != nil {
-		return err
-	}
 	b, err := newBench(ctx, o)
 	if err != nil {
 		return err

@@ -10,8 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/bench/harness"
-	"github.com/hangar-platform/hangar/internal/pause"
-	"github.com/hangar-platform/hangar/metrics"
 )
 
 const (
@@ -53,7 +51,11 @@ func measureRecoveryOf(ctx context.Context, b *bench, series int) (r recovery, e
 			return r, err
 		}
 		// Each kill is the first of a store: the second in succession would be followed by a pause.
-		if err := at.with(ctx, func(k *kept) error { return r.measure(ctx, k) }); err != nil {
+		k, err := at.openIdle(ctx)
+		if err != nil {
+			return r, err
+		}
+		if err := errors.Join(r.measure(ctx, k), k.Close()); err != nil {
 			return r, err
 		}
 		b.say("recover, %d series: round %d of %d: %s", series, round+1, b.o.rounds, r.again[round].Round(time.Millisecond))
@@ -61,26 +63,17 @@ func measureRecoveryOf(ctx context.Context, b *bench, series int) (r recovery, e
 	return r, nil
 }
 
-// with opens a store for a function.
-func (p *place) with(ctx context.Context, do func(k *kept) error) error {
-	k, err := p.open(ctx)
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(k), k.Close())
-}
-
 // fillMany writes a sample of each of many series.
 func fillMany(ctx context.Context, k *kept) error {
 	a := newApps(manySeries, 1)
-	end := time.Now()
+	end := time.Now().Truncate(time.Second) // as exact as questions are
 	err := eachOf(ctx, a.count, func(ctx context.Context, app int) error {
 		return k.bare.Write(ctx, tenant(0), a.samples(nil, a.labels(app), end))
 	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(k.found(ctx, tenant(0), prefix+"instance_up", end, a.count*machinesPerApp), k.settled(ctx))
+	return errors.Join(k.found(ctx, tenant(0), countUp, end, a.count*machinesPerApp), k.settled(ctx))
 }
 
 // measure makes a round with a store that was just opened.
@@ -110,19 +103,6 @@ func (r *recovery) measure(ctx context.Context, k *kept) error {
 	}
 	r.again = append(r.again, time.Since(began))
 	return nil
-}
-
-// answers asks until the store answers.
-func (k *kept) answers(ctx context.Context) error {
-	for {
-		_, err := ask(ctx, k.Client(), k.QueryURL(metrics.Tenant{}), "?"+confine(tenant(0)), question{text: "up"}, time.Now())
-		if err == nil {
-			return nil
-		}
-		if err := pause.For(ctx, time.Millisecond); err != nil {
-			return err
-		}
-	}
 }
 
 func recoveryMarkdown(o options, all []recovery) string {

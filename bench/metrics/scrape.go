@@ -47,9 +47,6 @@ func startScraping(ctx context.Context, b *bench) (_ *daemonSide, err error) {
 		return nil, err
 	}
 	d.undo.Add(d.kept.Close)
-	if err := d.kept.answers(ctx); err != nil {
-		return nil, err
-	}
 	var address, ready string
 	targets, err := begin(ctx, &address, targetsCommand)
 	if err != nil {

@@ -178,31 +178,44 @@ func (a *apps) fill(ctx context.Context, k *kept, end time.Time) (time.Duration,
 	if err != nil {
 		return took, err
 	}
+	for app := range a.asked() {
+		values := fmt.Sprintf(`sum(count_over_time(%sinstance_up{app="%s",UNIQUE}[1h]))`, prefix, appName(app))
+		if err := k.found(ctx, tenant(a.org(app)), values, end, machinesPerApp*int(hour/metrics.Interval)); err != nil {
+			return took, err
+		}
+	}
 	last := a.org(a.count - 1)
 	first := a.count - 1
 	for first > 0 && a.org(first-1) == last {
 		first--
 	}
-	want := (a.count - first) * machinesPerApp
-	err = k.found(ctx, tenant(last), prefix+"instance_up", end, want)
+	err = k.found(ctx, tenant(last), countUp, end, (a.count-first)*machinesPerApp)
 	return took, errors.Join(err, k.settled(ctx))
 }
 
-// found waits until so many series of a tenant are found at a time.
-func (k *kept) found(ctx context.Context, t metrics.Tenant, name string, at time.Time, want int) error {
+// countUp counts Machines.
+const countUp = "count(" + prefix + "instance_up{UNIQUE})"
+
+// findWithin is how long it may take until what was written is found.
+const findWithin = time.Minute
+
+// found waits until a query of a tenant has a value at a time. The store remembers for some seconds
+// which series a filter selects: UNIQUE in the query is replaced by a condition that all series meet
+// and that is another one each time.
+func (k *kept) found(ctx context.Context, t metrics.Tenant, query string, at time.Time, want int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, findWithin, fmt.Errorf("%s of %s is not %d", query, t.Org, want))
+	defer cancel()
 	for {
-		// The store remembers for some seconds which series a filter selects. No series has this
-		// label, so that each filter is another one.
-		query := fmt.Sprintf(`count(%s{asked!="%d"})`, name, time.Now().UnixNano())
-		body, err := k.bare.ask(ctx, t, question{text: query}, at)
+		text := strings.ReplaceAll(query, "UNIQUE", fmt.Sprintf(`asked!="%d"`, time.Now().UnixNano()))
+		body, err := k.bare.ask(ctx, t, question{text: text}, at)
 		if err != nil {
 			return err
 		}
 		if strings.Contains(string(body), strconv.Quote(strconv.Itoa(want))) {
 			return nil
 		}
-		if err := pause.For(ctx, 50*time.Millisecond); err != nil {
-			return err
+		if pause.For(ctx, 50*time.Millisecond) != nil {
+			return context.Cause(ctx)
 		}
 	}
 }

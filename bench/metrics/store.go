@@ -65,8 +65,20 @@ func (b *bench) newStore() *place {
 // place is where a store keeps its data between one opening and the next.
 type place struct{ program, dir, group string }
 
-// open opens the store as the daemon does. Close ends it.
+// open opens the store as the daemon does, and waits until it answers. Close ends it.
 func (p *place) open(ctx context.Context) (*kept, error) {
+	k, err := p.openIdle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.answers(ctx); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// openIdle is open for a store that starts with the first request of its Client.
+func (p *place) openIdle(ctx context.Context) (*kept, error) {
 	s, err := store.Open(ctx, store.Options{
 		Dir: filepath.Join(p.dir, "data"), Run: p.dir, Group: p.group,
 		Program: func(context.Context) (string, error) { return p.program, nil },
@@ -80,6 +92,15 @@ func (p *place) open(ctx context.Context) (*kept, error) {
 
 // remove removes the data of a store that is closed.
 func (p *place) remove() error { return os.RemoveAll(p.dir) }
+
+// with opens a store for a function.
+func (p *place) with(ctx context.Context, do func(k *kept) error) error {
+	k, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(k), k.Close())
+}
 
 // kept is an open store, and a way past all that hangar has in front of it.
 type kept struct {
@@ -172,6 +193,19 @@ func eachOf(ctx context.Context, n int, do func(ctx context.Context, i int) erro
 		})
 	}
 	return working.Wait()
+}
+
+// answers asks until the store answers.
+func (k *kept) answers(ctx context.Context) error {
+	for {
+		_, err := ask(ctx, k.Client(), k.QueryURL(metrics.Tenant{}), "?"+confine(tenant(0)), question{text: "up"}, time.Now())
+		if err == nil {
+			return nil
+		}
+		if err := pause.For(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // settled waits until the store does next to nothing any more, which it does a while after many
