@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -103,7 +104,76 @@ func (d *daemonSide) measure(ctx context.Context) (i interval, err error) {
 	return i, nil
 }
 
+// plainWrites measures the same samples as an interval's where no Machine has to be asked: one
+// remote write for each organization, a few at a time and all at once.
+func plainWrites(ctx context.Context, b *bench) (all []interval, err error) {
+	var undo harness.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	at := b.newStore()
+	undo.Add(at.remove)
+	k, err := at.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(k.Close)
+	lists := make([][]metrics.Sample, targetOrgs)
+	for i := range machineTargets {
+		org := i % targetOrgs
+		for s := range seriesPerTarget {
+			lists[org] = append(lists[org], metrics.Sample{Value: float64(s), Labels: []metrics.Label{
+				{Name: metrics.NameLabel, Value: "http_requests_total"}, {Name: "app", Value: appName(i)}, {Name: "code", Value: "200"},
+				{Name: "host", Value: "0a7b"}, {Name: "instance", Value: fmt.Sprintf("%014x", i)}, {Name: "method", Value: "GET"},
+				{Name: "path", Value: fmt.Sprintf("/api/v1/things/%d", s)}, {Name: "region", Value: "ams"},
+			}})
+		}
+	}
+	self := []int{os.Getpid()}
+	next := time.Now().Truncate(metrics.Interval).Add(-time.Hour)
+	for round := range b.o.rounds + 1 { // series are new in the first, which is not measured
+		if err := k.settled(ctx); err != nil {
+			return nil, err
+		}
+		var before, after interval
+		if before.scraper, err = harness.ProcessorTime(self); err != nil {
+			return nil, err
+		}
+		if before.kept, err = harness.ProcessorTime([]int{k.PID()}); err != nil {
+			return nil, err
+		}
+		err := eachOf(ctx, targetOrgs, func(ctx context.Context, org int) error {
+			for i := range lists[org] {
+				lists[org][i].Time = next.UnixMilli()
+			}
+			return k.bare.Write(ctx, tenant(org), lists[org])
+		})
+		if err != nil {
+			return nil, err
+		}
+		next = next.Add(metrics.Interval)
+		if err := pause.For(ctx, flushed); err != nil {
+			return nil, err
+		}
+		if after.scraper, err = harness.ProcessorTime(self); err != nil {
+			return nil, err
+		}
+		if after.kept, err = harness.ProcessorTime([]int{k.PID()}); err != nil {
+			return nil, err
+		}
+		if round > 0 {
+			all = append(all, interval{scraper: after.scraper - before.scraper, kept: after.kept - before.kept})
+		}
+	}
+	return all, nil
+}
+
+// flushed is how long after a write the store has put it onto the disk.
+const flushed = 6 * time.Second
+
 func measureScraping(ctx context.Context, b *bench) (_ string, err error) {
+	plain, err := plainWrites(ctx, b)
+	if err != nil {
+		return "", err
+	}
 	d, err := startScraping(ctx, b)
 	if err != nil {
 		return "", err
@@ -122,31 +192,47 @@ func measureScraping(ctx context.Context, b *bench) (_ string, err error) {
 		all = append(all, i)
 		b.say("scrape: interval %d of %d: %s and %s of the store", round+1, b.o.rounds, i.scraper, i.kept)
 	}
-	return scrapingMarkdown(b.o, all), nil
+	return scrapingMarkdown(b.o, all, plain), nil
 }
 
-func scrapingMarkdown(o options, all []interval) string {
+// processorTimes are those of intervals.
+type processorTimes struct{ daemon, kept, both []time.Duration }
+
+func timesOf(all []interval) (t processorTimes) {
+	for _, i := range all {
+		t.daemon, t.kept, t.both = append(t.daemon, i.scraper), append(t.kept, i.kept), append(t.both, i.scraper+i.kept)
+	}
+	return t
+}
+
+func scrapingMarkdown(o options, all, plain []interval) string {
 	var w strings.Builder
-	var scraper, kept, both []time.Duration
 	var sum counts
 	for _, i := range all {
-		scraper, kept, both = append(scraper, i.scraper), append(kept, i.kept), append(both, i.scraper+i.kept)
 		sum = counts{sum.Good + i.Good, sum.Bad + i.Bad, sum.Sent + i.Sent, sum.Dropped + i.Dropped}
 	}
 	heading(&w, "scraping", o)
 	fmt.Fprintf(&w, "- %s Machines of %d organizations with %d series each, in real time: medians of %d intervals of %s\n"+
-		"- %s scrapes succeeded and %s failed; the store took %s samples, and %s were dropped\n",
+		"- %s scrapes succeeded and %s failed; the store took %s samples, and %s were dropped\n"+
+		"- plain writes: the same samples where no Machine is asked, by %d remote writes all at once; medians of %d\n",
 		thousands(machineTargets), targetOrgs, seriesPerTarget, len(all), metrics.Interval,
-		thousands(sum.Good), thousands(sum.Bad), thousands(sum.Sent), thousands(sum.Dropped))
+		thousands(sum.Good), thousands(sum.Bad), thousands(sum.Sent), thousands(sum.Dropped), targetOrgs, len(plain))
 	g := newGoals(&w)
-	share := core(median(both))
+	took, bare := timesOf(all), timesOf(plain)
+	share := core(median(took.both))
 	g.row("scraper, Writer and store, of one core", percent(share), "≤ "+percent(goalScrape), share <= goalScrape && sum.Bad+sum.Dropped == 0)
-	w.WriteString("\n| | processor time in an interval | of one core | of a sample |\n|---|--:|--:|--:|\n")
+	w.WriteString("\n| | processor time in an interval | of one core | of a sample | plain writes | ratio |\n|---|--:|--:|--:|--:|--:|\n")
 	for _, row := range []struct {
-		name string
-		took []time.Duration
-	}{{"scraper and Writer, in a process of their own", scraper}, {"the store", kept}, {"together", both}} {
-		fmt.Fprintf(&w, "| %s | %s | %s | %.2f µs |\n", row.name, brief(median(row.took)), percent(core(median(row.took))), float64(median(row.took))/1e3/scraped)
+		name        string
+		took, plain []time.Duration
+	}{
+		{"scraper and Writer, in a process of their own", took.daemon, bare.daemon},
+		{"the store", took.kept, bare.kept},
+		{"together", took.both, bare.both},
+	} {
+		took, plain := median(row.took), median(row.plain)
+		fmt.Fprintf(&w, "| %s | %s | %s | %.2f µs | %s | %s |\n", row.name, brief(took), percent(core(took)), float64(took)/1e3/scraped,
+			brief(plain), times(float64(took)/float64(max(1, plain))))
 	}
 	return w.String()
 }

@@ -214,7 +214,7 @@ func (k *kept) settled(ctx context.Context) error {
 	const (
 		probe    = 500 * time.Millisecond
 		little   = probe / 20
-		patience = time.Minute
+		patience = 20 * time.Second
 	)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		before, err := harness.ProcessorTime([]int{k.PID()})
