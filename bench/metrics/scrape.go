@@ -121,9 +121,14 @@ func plainWrites(ctx context.Context, b *bench) (all []interval, err error) {
 		org := i % targetOrgs
 		for s := range seriesPerTarget {
 			lists[org] = append(lists[org], metrics.Sample{Value: float64(s), Labels: []metrics.Label{
-				{Name: metrics.NameLabel, Value: "http_requests_total"}, {Name: "app", Value: appName(i)}, {Name: "code", Value: "200"},
-				{Name: "host", Value: "0a7b"}, {Name: "instance", Value: fmt.Sprintf("%014x", i)}, {Name: "method", Value: "GET"},
-				{Name: "path", Value: fmt.Sprintf("/api/v1/things/%d", s)}, {Name: "region", Value: "ams"},
+				{Name: metrics.NameLabel, Value: "http_requests_total"},
+				{Name: "app", Value: appName(i)},
+				{Name: "code", Value: "200"},
+				{Name: "host", Value: "0a7b"},
+				{Name: "instance", Value: fmt.Sprintf("%014x", i)},
+				{Name: "method", Value: "GET"},
+				{Name: "path", Value: fmt.Sprintf("/api/v1/things/%d", s)},
+				{Name: "region", Value: "ams"},
 			}})
 		}
 	}
