@@ -14,6 +14,9 @@ import (
 // goalRest is the private memory that a store may take that is empty, in bytes.
 const goalRest = 30e6
 
+// mostRounds is how often memory is measured at most: it differs little from one round to the next.
+const mostRounds = 3
+
 // memories are the private memory of processes, in bytes.
 type memories struct {
 	empty, filled, reopened []int64 // of the store
@@ -23,11 +26,12 @@ type memories struct {
 
 func measureMemory(ctx context.Context, b *bench) (string, error) {
 	var m memories
-	for round := range b.o.rounds {
+	rounds := min(b.o.rounds, mostRounds)
+	for round := range rounds {
 		if err := m.measure(ctx, b); err != nil {
 			return "", err
 		}
-		b.say("memory: round %d of %d", round+1, b.o.rounds)
+		b.say("memory: round %d of %d", round+1, rounds)
 	}
 	if err := m.measureDaemon(ctx, b); err != nil {
 		return "", err
@@ -88,7 +92,7 @@ func (m *memories) measureDaemon(ctx context.Context, b *bench) error {
 func (m *memories) markdown(o options) string {
 	var w strings.Builder
 	heading(&w, "memory", o)
-	fmt.Fprintf(&w, "- private memory without pages of files; of the store medians of %d rounds, each with new data\n", o.rounds)
+	fmt.Fprintf(&w, "- private memory without pages of files; of the store medians of %d rounds, each with new data\n", len(m.empty))
 	g := newGoals(&w)
 	rest := median(m.empty)
 	g.row("the store at rest, no series", megabytes(rest), "≤ "+megabytes(goalRest), rest <= goalRest)
