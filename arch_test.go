@@ -103,10 +103,10 @@ var rules = map[string]rule{
 
 	"metrics":             {imports: language},
 	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/store"}},
-	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/store")},
+	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/remote", "metrics/store")},
 	"metrics/program":     {imports: language},
 	"metrics/remote":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
-	"metrics/scrape":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/remote"}},
+	"metrics/scrape":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
 	"metrics/store":       {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
 	"metrics/...":         {imports: plus(language, "metrics")},
 	"metrics/alerts":      {imports: plus(language, "metrics", "metrics/alerts/...")},

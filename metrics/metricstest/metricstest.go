@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,14 +20,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/gobuild"
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/remote"
 	"github.com/hangar-platform/hangar/metrics/store"
 )
 
@@ -114,37 +112,9 @@ func Sample(name string, value float64, at time.Time, pairs ...string) metrics.S
 	return metrics.Sample{Labels: labels, Value: value, Time: at.UnixMilli()}
 }
 
-// Encode returns the body of a remote write, version 1.0 of the protocol
-// (https://prometheus.io/docs/specs/prw/remote_write_spec).
-func Encode(samples []metrics.Sample) []byte {
-	var request []byte
-	for _, s := range samples {
-		var series []byte
-		for _, l := range s.Labels {
-			var label []byte
-			label = protowire.AppendTag(label, 1, protowire.BytesType)
-			label = protowire.AppendString(label, l.Name)
-			label = protowire.AppendTag(label, 2, protowire.BytesType)
-			label = protowire.AppendString(label, l.Value)
-			series = protowire.AppendTag(series, 1, protowire.BytesType)
-			series = protowire.AppendBytes(series, label)
-		}
-		var sample []byte
-		sample = protowire.AppendTag(sample, 1, protowire.Fixed64Type)
-		sample = protowire.AppendFixed64(sample, math.Float64bits(s.Value))
-		sample = protowire.AppendTag(sample, 2, protowire.VarintType)
-		sample = protowire.AppendVarint(sample, uint64(s.Time))
-		series = protowire.AppendTag(series, 2, protowire.BytesType)
-		series = protowire.AppendBytes(series, sample)
-		request = protowire.AppendTag(request, 1, protowire.BytesType)
-		request = protowire.AppendBytes(request, series)
-	}
-	return snappy.Encode(nil, request)
-}
-
 // Post sends samples and returns the status of the answer.
 func Post(ctx context.Context, s metrics.Store, tenant metrics.Tenant, samples []metrics.Sample) (int, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.WriteURL(tenant), bytes.NewReader(Encode(samples)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.WriteURL(tenant), bytes.NewReader(remote.Encode(samples)))
 	if err != nil {
 		return 0, err
 	}

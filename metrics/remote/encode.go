@@ -3,6 +3,7 @@ package remote
 import (
 	"math"
 
+	"github.com/klauspost/compress/snappy"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/hangar-platform/hangar/metrics"
@@ -27,15 +28,33 @@ const (
 func encode(samples []metrics.Sample) (b []byte, n int) {
 	size := 0
 	for n < len(samples) && size < maxBatch {
-		inner, _ := seriesSize(&samples[n])
-		size += protowire.SizeTag(requestSeries) + protowire.SizeBytes(inner)
+		size += fieldSize(&samples[n])
 		n++
 	}
-	b = make([]byte, 0, size)
-	for i := range n {
+	return appendRequest(make([]byte, 0, size), samples[:n]), n
+}
+
+// Encode returns the body of a request with all samples, for those who write to a store without a
+// Writer: a WriteRequest in the block format of snappy.
+func Encode(samples []metrics.Sample) []byte {
+	size := 0
+	for i := range samples {
+		size += fieldSize(&samples[i])
+	}
+	return snappy.Encode(nil, appendRequest(make([]byte, 0, size), samples))
+}
+
+// fieldSize is the size of a TimeSeries in a WriteRequest.
+func fieldSize(s *metrics.Sample) int {
+	inner, _ := seriesSize(s)
+	return protowire.SizeTag(requestSeries) + protowire.SizeBytes(inner)
+}
+
+func appendRequest(b []byte, samples []metrics.Sample) []byte {
+	for i := range samples {
 		b = appendSeries(b, &samples[i])
 	}
-	return b, n
+	return b
 }
 
 // seriesSize is the size of a TimeSeries, and that of the Sample in it.

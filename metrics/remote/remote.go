@@ -154,6 +154,12 @@ func (w *Writer) Write(_ context.Context, tenant metrics.Tenant, samples []metri
 	return nil
 }
 
+// Waiting returns how many bytes of samples the store has not taken yet: those in memory, before
+// compression, and those in the spool, after it.
+func (w *Writer) Waiting() (memory, disk int64) {
+	return w.counts.pending.Load(), w.counts.spooled.Load()
+}
+
 // enter finds the queue of a tenant and keeps it from being removed until leave.
 func (w *Writer) enter(tenant metrics.Tenant) (q *queue, away bool, err error) {
 	w.mu.Lock()
