@@ -30,6 +30,9 @@ const listenFD = 3
 const stopGrace = 5 * time.Second
 
 func main() {
+	// Who reads what this process says may end before it: that must not keep it from writing what it
+	// has to the disk.
+	signal.Ignore(unix.SIGPIPE)
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "hangar-metrics:", err)
 		os.Exit(1)
