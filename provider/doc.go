@@ -30,5 +30,5 @@
 // sends it again with a new nonce, which makes it a new request to a Verifier. Handlers must be
 // idempotent by the id of the extension.
 //
-// All types can be used from many goroutines, and none starts a goroutine.
+// A Verifier, a Signer and a WebhookClient may be used from many goroutines. None starts one.
 package provider

@@ -46,7 +46,7 @@ func ExampleVerifier_Handler() {
 	server.ServeHTTP(w, r)
 	fmt.Print(w.Code, " ", w.Body)
 
-	// What somebody sends who has recorded it:
+	// A request that was recorded is refused:
 	r.Body = io.NopCloser(strings.NewReader(body))
 	w = httptest.NewRecorder()
 	server.ServeHTTP(w, r)

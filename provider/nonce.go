@@ -1,6 +1,9 @@
 package provider
 
-import "sync"
+import (
+	"strings"
+	"sync"
+)
 
 // The length of a nonce in bytes. Shorter ones would repeat by chance.
 const (
@@ -58,6 +61,7 @@ func (n *nonces) use(nonce string, at, oldest Timestamp) (refusal string) {
 		}
 		n.raise(second + 1)
 	}
+	nonce = strings.Clone(nonce) // it may be a part of a long query
 	n.seen[nonce] = struct{}{}
 	n.bySecond[at] = append(n.bySecond[at], nonce)
 	return ""

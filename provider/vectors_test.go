@@ -32,12 +32,12 @@ type requestVector struct {
 	Signature         string
 }
 
-func readVectors(t testing.TB) vectors {
+func readVectors(t *testing.T) vectors {
 	t.Helper()
 	return readJSON[vectors](t, "testdata/vectors.json")
 }
 
-func readJSON[T any](t testing.TB, file string) (v T) {
+func readJSON[T any](t *testing.T, file string) (v T) {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestPythonMakesTheVectors(t *testing.T) {
 	}
 }
 
-func python(t testing.TB) string {
+func python(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("python3")
 	if err != nil {
@@ -103,7 +103,7 @@ func python(t testing.TB) string {
 	return path
 }
 
-func (v requestVector) request(t testing.TB) *http.Request {
+func (v requestVector) request(t *testing.T) *http.Request {
 	t.Helper()
 	var body io.Reader
 	if v.Body != nil {

@@ -11,11 +11,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Window is how far the timestamp of a request may be from the clock of who verifies it.
+// Window is how far the timestamp of a request may be from the clock of a Verifier.
 const Window = 5 * time.Minute
 
 // The defaults of a VerifierConfig.
@@ -67,10 +68,8 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if len(c.Secrets) == 0 {
 		return nil, errors.New("provider: a Verifier needs a secret")
 	}
-	for _, secret := range c.Secrets {
-		if secret == "" {
-			return nil, errors.New("provider: a secret is empty")
-		}
+	if slices.Contains(c.Secrets, "") {
+		return nil, errors.New("provider: a secret is empty")
 	}
 	if c.MaxBody < 0 || c.MaxNonces < 0 {
 		return nil, errors.New("provider: limits must not be negative")
@@ -84,7 +83,7 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	c.Secrets = append([]string(nil), c.Secrets...)
+	c.Secrets = slices.Clone(c.Secrets)
 	return &Verifier{
 		config: c,
 		prefix: origin(u) + strings.TrimRight(u.EscapedPath(), "/"),

@@ -27,7 +27,7 @@ func clock(off time.Duration) func() time.Time {
 	return func() time.Time { return epoch.Add(off) }
 }
 
-func newVerifier(t testing.TB, change func(*provider.VerifierConfig)) *provider.Verifier {
+func newVerifier(t *testing.T, change func(*provider.VerifierConfig)) *provider.Verifier {
 	t.Helper()
 	c := provider.VerifierConfig{BaseURL: "https://logs.example.com", Secrets: []string{secret}, Now: clock(0)}
 	if change != nil {
@@ -41,7 +41,7 @@ func newVerifier(t testing.TB, change func(*provider.VerifierConfig)) *provider.
 }
 
 // signedRequest signs a request and returns it as a server gets it.
-func signedRequest(t testing.TB, s provider.Signer, method, target, body string) *http.Request {
+func signedRequest(t *testing.T, s provider.Signer, method, target, body string) *http.Request {
 	t.Helper()
 	var content io.Reader
 	if body != "" {
@@ -89,7 +89,7 @@ func rule(err error) provider.Rule {
 }
 
 // verdict is the broken rule, or "" for what is accepted.
-func verdict(t testing.TB, v *provider.Verifier, r *http.Request) provider.Rule {
+func verdict(t *testing.T, v *provider.Verifier, r *http.Request) provider.Rule {
 	t.Helper()
 	err := v.Verify(r)
 	if err != nil && rule(err) == "" {
@@ -161,21 +161,25 @@ func TestVerifyRules(t *testing.T) {
 		"body cannot be read":    {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF)) }), want: provider.RuleBody},
 		"body that nobody signs": {r: with(get("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("x")) }), want: provider.RuleBody},
 
-		"uppercase":            {r: with(post("", ""), signature(strings.ToUpper(hex.EncodeToString(sum))))},
-		"prefix":               {r: with(post("", ""), signature("sha256="+hex.EncodeToString(sum)))},
-		"base64":               {r: with(post("", ""), signature(base64.StdEncoding.EncodeToString(sum)))},
-		"base64 with prefix":   {r: with(post("", ""), signature("sha256="+base64.StdEncoding.EncodeToString(sum)))},
-		"base64 unpadded":      {r: with(post("", ""), signature(base64.RawStdEncoding.EncodeToString(sum)))},
-		"base64 of URLs":       {r: with(post("", ""), signature(base64.URLEncoding.EncodeToString(sum)))},
-		"no signature":         {r: with(post("", ""), func(r *http.Request) { r.Header.Del(provider.SignatureHeader) }), want: provider.RuleSignature},
-		"empty signature":      {r: with(post("", ""), signature("")), want: provider.RuleSignature},
-		"two signatures":       {r: with(post("", ""), func(r *http.Request) { r.Header.Add(provider.SignatureHeader, hex.EncodeToString(sum)) }), want: provider.RuleSignature},
-		"short signature":      {r: with(post("", ""), signature(hex.EncodeToString(sum[1:]))), want: provider.RuleSignature},
-		"not hexadecimal":      {r: with(post("", ""), signature(strings.Repeat("g", 64))), want: provider.RuleSignature},
-		"of another message":   {r: with(post("", ""), signature(provider.Signature(secret, []byte("{}")))), want: provider.RuleSignature},
-		"with another secret":  {r: with(post("", ""), signature(provider.Signature("other", []byte(postMessage)))), want: provider.RuleSignature},
-		"changed body":         {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(postMessage + " ")) }), want: provider.RuleSignature},
-		"query as a signature": {r: with(post("", ""), func(r *http.Request) { r.Header.Del(provider.SignatureHeader); r.URL.RawQuery = "&signature=" + hex.EncodeToString(sum) }), want: provider.RuleSignature},
+		"uppercase":           {r: with(post("", ""), signature(strings.ToUpper(hex.EncodeToString(sum))))},
+		"prefix":              {r: with(post("", ""), signature("sha256="+hex.EncodeToString(sum)))},
+		"base64":              {r: with(post("", ""), signature(base64.StdEncoding.EncodeToString(sum)))},
+		"base64 with prefix":  {r: with(post("", ""), signature("sha256="+base64.StdEncoding.EncodeToString(sum)))},
+		"base64 unpadded":     {r: with(post("", ""), signature(base64.RawStdEncoding.EncodeToString(sum)))},
+		"base64 of URLs":      {r: with(post("", ""), signature(base64.URLEncoding.EncodeToString(sum)))},
+		"base64, other bits":  {r: with(post("", ""), signature(otherBits(base64.StdEncoding.EncodeToString(sum)))), want: provider.RuleSignature},
+		"no signature":        {r: with(post("", ""), func(r *http.Request) { r.Header.Del(provider.SignatureHeader) }), want: provider.RuleSignature},
+		"empty signature":     {r: with(post("", ""), signature("")), want: provider.RuleSignature},
+		"two signatures":      {r: with(post("", ""), func(r *http.Request) { r.Header.Add(provider.SignatureHeader, hex.EncodeToString(sum)) }), want: provider.RuleSignature},
+		"short signature":     {r: with(post("", ""), signature(hex.EncodeToString(sum[1:]))), want: provider.RuleSignature},
+		"not hexadecimal":     {r: with(post("", ""), signature(strings.Repeat("g", 64))), want: provider.RuleSignature},
+		"of another message":  {r: with(post("", ""), signature(provider.Signature(secret, []byte("{}")))), want: provider.RuleSignature},
+		"with another secret": {r: with(post("", ""), signature(provider.Signature("other", []byte(postMessage)))), want: provider.RuleSignature},
+		"changed body":        {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(postMessage + " ")) }), want: provider.RuleSignature},
+		"query as a signature": {r: with(post("", ""), func(r *http.Request) {
+			r.Header.Del(provider.SignatureHeader)
+			r.URL.RawQuery = "&signature=" + hex.EncodeToString(sum)
+		}), want: provider.RuleSignature},
 
 		"body is a query":      {r: raw("POST", "/extensions/1", getMessage), want: provider.RuleParameters},
 		"query is a body":      {r: raw("GET", "/extensions", postMessage), want: provider.RuleParameters},
@@ -230,6 +234,12 @@ func TestVerifyRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// otherBits changes the bits of base64 that a lenient decoder ignores.
+func otherBits(s string) string {
+	at := len(s) - 2 // before the padding
+	return s[:at] + string(s[at]+1) + s[at+1:]
 }
 
 func TestVerifyReplays(t *testing.T) {
@@ -448,7 +458,8 @@ func TestNewVerifierRefuses(t *testing.T) {
 func TestVerifyErrorHasItsCause(t *testing.T) {
 	r := raw("POST", "/", "")
 	r.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))
-	if err := newVerifier(t, nil).Verify(r); !errors.Is(err, io.ErrUnexpectedEOF) {
+	err := newVerifier(t, nil).Verify(r)
+	if want := "provider: refused by rule body: the body cannot be read: unexpected EOF"; !errors.Is(err, io.ErrUnexpectedEOF) || err.Error() != want {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -66,7 +66,7 @@ const DefaultAttempts = 8
 // attemptTimeout bounds one attempt.
 const attemptTimeout = 10 * time.Second
 
-// WebhookClient sends webhooks to the platform. It is a value: its fields are not changed by Send.
+// WebhookClient sends webhooks to the platform. Its fields must not change while it sends.
 type WebhookClient struct {
 	// URL is the provider's webhook URL, which the platform shows.
 	URL string
@@ -153,7 +153,7 @@ func (c *WebhookClient) attempt(ctx context.Context, body []byte) (again bool, e
 	if response.StatusCode/100 == 2 {
 		return false, nil
 	}
-	message, _ := io.ReadAll(io.LimitReader(response.Body, 512)) //nolint:errcheck // the status is known without it
+	message, _ := io.ReadAll(io.LimitReader(response.Body, 512))
 	status := &WebhookError{Status: response.StatusCode, Message: string(message)}
 	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
 		status.retryAfter = time.Duration(seconds) * time.Second
