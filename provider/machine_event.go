@@ -165,8 +165,8 @@ func decodeAttribute(s string) (string, error) {
 		s = unquote(s[1 : len(s)-1])
 	}
 	s, err := url.PathUnescape(s)
-	if err != nil || !utf8.ValidString(s) {
-		return "", errors.New("the value is not percent-encoded UTF-8")
+	if err != nil {
+		return "", errors.New("the value is not percent-encoded")
 	}
 	return s, nil
 }

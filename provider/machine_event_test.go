@@ -137,6 +137,11 @@ func TestParseMachineEvent(t *testing.T) {
 		})
 	}
 	h := header(maps.Clone(headers))
+	h.Set("ce-id", `"a\"b\\%20c"`)
+	if e, err := provider.ParseMachineEvent(h, []byte(body)); err != nil || e.ID != `a"b\ c` {
+		t.Errorf("a quoted string is read as %q, %v", e.ID, err)
+	}
+	h.Set("ce-id", "1")
 	h.Add("ce-id", "2")
 	if _, err := provider.ParseMachineEvent(h, []byte(body)); err == nil || !strings.Contains(err.Error(), "Ce-Id") {
 		t.Errorf("two ids: %v", err)
