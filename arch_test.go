@@ -45,6 +45,9 @@ var rules = map[string]rule{
 	"api/longpoll": {imports: language},
 	"client":       {imports: language},
 
+	// The public side of extensions stands alone: strangers build their servers with it.
+	"provider": {},
+
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
 	"control/oidc":            {imports: plus(language, "control/state")},

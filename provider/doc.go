@@ -1,0 +1,34 @@
+// Package provider signs, verifies and decodes what hangar and the providers of its extensions send
+// each other.
+//
+// A provider offers something to the customers of a platform, such as databases or error tracking.
+// The platform calls the provider's server to create, read, change and delete extensions; the
+// provider tells the platform of changes by webhooks. Both directions are signed in the same way,
+// each with its own secret. docs/extensions.md of this module specifies the protocol; this package
+// implements both sides of it, and hangar itself uses it for its side.
+//
+// A provider's server puts a [Verifier] in front of its handlers and decodes bodies into [Provision]
+// and [MachineEvent]:
+//
+//	verifier, err := provider.NewVerifier(provider.VerifierConfig{
+//		BaseURL: "https://logs.example.com",
+//		Secrets: []string{secret},
+//	})
+//	…
+//	mux := http.NewServeMux()
+//	mux.HandleFunc("POST /extensions", create)             // reads Provision, answers Provisioned
+//	mux.HandleFunc("GET /extensions/{id}", get)            // answers Resource
+//	mux.HandleFunc("PATCH /extensions/{id}", update)       // reads Provision, answers Resource
+//	mux.HandleFunc("DELETE /extensions/{id}", remove)
+//	mux.HandleFunc("GET /extensions/{id}/sso", signIn)     // redirects the customer's browser
+//	mux.HandleFunc("POST /extensions/events", receive)     // ReadMachineEvent
+//	http.ListenAndServe(address, verifier.Handler(mux))
+//
+// It reports changes with a [WebhookClient], which has the other secret.
+//
+// Requests may arrive more than once: a sender whose request was answered by an error, or not at all,
+// sends it again with a new nonce, which makes it a new request to a Verifier. Handlers must be
+// idempotent by the id of the extension.
+//
+// A Verifier, a Signer and a WebhookClient may be used from many goroutines. None starts one.
+package provider

@@ -1,0 +1,51 @@
+package provider
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+)
+
+// absolute reports whether a URL can be the target of a signed request.
+func absolute(u *url.URL) bool {
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.Opaque == ""
+}
+
+// origin is what precedes the path of a URL.
+func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(u.Host) }
+
+// target is the value of the parameter url: what precedes the path of u, the path as it is sent, and
+// the query if there is one.
+func target(prefix string, u *url.URL, query string) string {
+	path := u.EscapedPath()
+	if path == "" {
+		path = "/" // which is what HTTP sends for an empty path
+	}
+	if query != "" {
+		query = "?" + query
+	}
+	return prefix + path + query
+}
+
+// checkQuery accepts the characters of a query in RFC 3986, section 3.4, without the semicolon, which
+// some parsers take for a separator. A JSON object has others, so no signed body is a valid query.
+func checkQuery(query string) error {
+	for _, c := range []byte(query) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~!$&'()*+,=:@/?%", c) >= 0:
+		default:
+			return errors.New("the query has a character that must be percent-encoded")
+		}
+	}
+	return nil
+}
+
+// pairName decodes the name of one parameter of a query. A name that cannot be decoded is "".
+func pairName(pair string) string {
+	name, _, _ := strings.Cut(pair, "=")
+	name, err := url.QueryUnescape(name)
+	if err != nil {
+		return ""
+	}
+	return name
+}
