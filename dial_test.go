@@ -35,6 +35,7 @@ var dialers = map[string]string{
 	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
 	"metrics/alerts/notify/webhook.go":  "connects by the guarded dialer that it is given, and by nothing without one",
 	"metrics/alerts/notify/email.go":    "the operator names the mail server",
+	"provider/webhook.go":               "a part of programs of providers, who name the platform that they connect to",
 }
 
 // connecting is what connects, or is the default of what does, by package and name.
