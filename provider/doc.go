@@ -5,7 +5,7 @@
 // The platform calls the provider's server to create, read, change and delete extensions; the
 // provider tells the platform of changes by webhooks. Both directions are signed in the same way,
 // each with its own secret. docs/extensions.md of this module specifies the protocol; this package
-// implements both sides of it, and hangar itself uses it for its side.
+// implements both sides of it.
 //
 // A provider's server puts a [Verifier] in front of its handlers and decodes bodies into [Provision]
 // and [MachineEvent]:
