@@ -324,7 +324,7 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 		return
 	}
 	dir := filepath.Join(t.TempDir(), "data")
-	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildEndsWithTheDaemon$", "-test.timeout=1m")
+	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildEndsWithTheDaemon$", "-test.timeout=10m")
 	daemon.Env = append(os.Environ(), "METRICSTEST_DAEMON="+dir, "TMPDIR="+t.TempDir()) // it cannot clean up
 	out, err := daemon.StdoutPipe()
 	if err != nil {
@@ -333,14 +333,17 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() && lines.Text() != "ready" {
-		continue
+	lines, ready := bufio.NewScanner(out), false
+	for !ready && lines.Scan() {
+		ready = lines.Text() == "ready"
 	}
 	if err := daemon.Process.Kill(); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	_ = daemon.Wait()
+	if !ready {
+		t.Fatal("the daemon has ended before it was killed")
+	}
 	s := metricstest.Start(t, func(o *store.Options) { o.Dir = dir })
 	// Its child was asked to end by the kernel, and wrote what it had.
 	metricstest.Await(t, s, org, "last_over_time(kept[10m])", time.Now().Add(time.Second), 42)
