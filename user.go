@@ -18,6 +18,9 @@ type UserID string
 // no password.
 const UserAdmin UserID = "admin"
 
+// UserRef names a user: an id, or an e-mail address.
+type UserRef string
+
 // InvitationID identifies an invitation: that of the same address to the same organization has
 // the same one.
 type InvitationID string
@@ -200,12 +203,11 @@ func CheckPassword(field string, password Sensitive) error {
 
 // UserNotFound says that there is no such user, or none for the caller: CodeNotFound,
 // ReasonUserNotFound.
-func UserNotFound(idOrEmail string) *Error {
-	return Errorf(CodeNotFound, ReasonUserNotFound, "Could not find user %.100q", idOrEmail)
+func UserNotFound(ref UserRef) *Error {
+	return Errorf(CodeNotFound, ReasonUserNotFound, "Could not find user %.100q", string(ref))
 }
 
-// UserService keeps users and their memberships. A user is named by id or e-mail address.
-// Administrators of the platform may do everything. Members of an organization are managed by
+// UserService keeps users and their memberships. Administrators of the platform may do everything. Members of an organization are managed by
 // its admins who have signed in, and by who may do everything in it for ever; they are seen by
 // who may read the organization. Users see and change themselves. Whoever may not see a user, or
 // an organization, is answered CodeNotFound as for one that does not exist.
@@ -227,28 +229,29 @@ type UserService interface {
 	// Users are sorted by e-mail address.
 	Users(ctx context.Context, filter UserFilter) ([]*User, error)
 	// User answers CodeNotFound with ReasonUserNotFound.
-	User(ctx context.Context, idOrEmail string) (*User, error)
+	User(ctx context.Context, ref UserRef) (*User, error)
 	// CurrentUser is who the caller's token acts for. It answers CodeNotFound with
 	// ReasonUserNotFound for a token that belongs to no user.
 	CurrentUser(ctx context.Context) (*User, error)
-	UpdateUser(ctx context.Context, idOrEmail string, in UserUpdate) (*User, error)
+	// UpdateUser answers CodeFailedPrecondition for what UserAdmin always is.
+	UpdateUser(ctx context.Context, ref UserRef, in UserUpdate) (*User, error)
 	// SetMember changes the role of a member. Administrators of the platform may make any user
 	// one.
-	SetMember(ctx context.Context, org OrgSlug, idOrEmail string, role Role) (*User, error)
+	SetMember(ctx context.Context, org OrgSlug, ref UserRef, role Role) (*User, error)
 	// RemoveMember ends a membership, and all tokens that the user had by it, at once and for
 	// good. Everybody may leave.
-	RemoveMember(ctx context.Context, org OrgSlug, idOrEmail string) error
+	RemoveMember(ctx context.Context, org OrgSlug, ref UserRef) error
 	// RemoveUser removes a user with all memberships and tokens. It is for administrators of the platform, and
 	// answers CodeFailedPrecondition for UserAdmin.
-	RemoveUser(ctx context.Context, idOrEmail string) error
+	RemoveUser(ctx context.Context, ref UserRef) error
 	// SetPassword changes the password of the user who has signed in, and ends all tokens that
 	// came from signing in. It answers CodeForbidden with ReasonWrongPassword.
 	SetPassword(ctx context.Context, in PasswordChange) error
 	// ResetPassword makes a code with which the user may set another password. It is for
 	// administrators of the platform.
-	ResetPassword(ctx context.Context, idOrEmail string) (*PasswordReset, error)
-	// SignOut ends the tokens of the request that came from signing in. It answers
-	// CodeFailedPrecondition when there are none.
+	ResetPassword(ctx context.Context, ref UserRef) (*PasswordReset, error)
+	// SignOut ends the tokens of the request that came from signing in. It answers CodeForbidden
+	// when there are none.
 	SignOut(ctx context.Context) error
 }
 
