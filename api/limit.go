@@ -78,6 +78,7 @@ func classOf(pattern string) (p pace, ok bool) {
 type limiters struct {
 	scale RateLimits
 	now   func() time.Time
+	rest  time.Duration // after which nothing is remembered of whoever did nothing
 
 	mu         sync.Mutex // guards what follows
 	young, old map[limited]*rate.Limiter
@@ -85,7 +86,20 @@ type limiters struct {
 }
 
 func newLimiters(scale RateLimits, now func() time.Time) *limiters {
-	return &limiters{scale: scale, now: now, young: map[limited]*rate.Limiter{}, began: now()}
+	return &limiters{scale: scale, now: now, rest: destroyPace.refill(), young: map[limited]*rate.Limiter{}, began: now()}
+}
+
+// resting sets after which rest nothing is remembered.
+func (l *limiters) resting(rest time.Duration) *limiters {
+	l.rest = rest
+	return l
+}
+
+// has reports whether something is remembered.
+func (l *limiters) has(key limited) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.young[key] != nil || l.old[key] != nil
 }
 
 // take counts a request. When there were too many, it returns how long to wait.
@@ -95,7 +109,7 @@ func (l *limiters) take(key limited, p pace) time.Duration {
 	defer l.mu.Unlock()
 	limiter := l.young[key]
 	if limiter == nil {
-		if len(l.young) >= maxLimiters || now.Sub(l.began) > destroyPace.refill() {
+		if len(l.young) >= maxLimiters || now.Sub(l.began) > l.rest {
 			l.old, l.young, l.began = l.young, map[limited]*rate.Limiter{}, now
 		}
 		if limiter = l.old[key]; limiter == nil {
@@ -147,6 +161,9 @@ func caller(r *http.Request) string {
 		return ""
 	}
 	var b strings.Builder
+	if len(p.Grants) == 0 {
+		b.WriteString(string(p.User)) // who is a member of nothing shares a pace with nobody
+	}
 	for _, org := range p.Orgs() {
 		b.WriteString(string(org) + ",")
 	}
