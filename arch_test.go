@@ -303,6 +303,10 @@ func TestNoFileIsTooLong(t *testing.T) {
 // which every plane would import all parts of.
 const maxPackageLines = 7500
 
+// manyLines are the packages that may have more, because they are a list of what the API offers, each
+// by itself: see manyMethods.
+var manyLines = map[string]int{"api": 8000}
+
 func TestNoPackageIsTooLarge(t *testing.T) {
 	for folder, files := range goFiles(t) {
 		if folder == "" {
@@ -312,8 +316,8 @@ func TestNoPackageIsTooLarge(t *testing.T) {
 		for _, n := range linesOf(t, files) {
 			total += n
 		}
-		if total > maxPackageLines {
-			t.Errorf("package %q has %d lines, more than %d", folder, total, maxPackageLines)
+		if most := max(maxPackageLines, manyLines[folder]); total > most {
+			t.Errorf("package %q has %d lines, more than %d", folder, total, most)
 		}
 	}
 }

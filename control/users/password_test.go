@@ -3,6 +3,7 @@ package users
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/crypto/argon2"
 
@@ -72,4 +73,47 @@ func BenchmarkHash(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestHashesTakeTurns: as many passwords as may be are computed at a time, and of one source one less.
+func TestHashesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := New(Config{})
+		var releases []func()
+		enter := func(source string) (entered chan struct{}) {
+			entered = make(chan struct{})
+			go func() {
+				release, err := u.hashes.Acquire(t.Context(), source)
+				if err != nil {
+					return
+				}
+				releases = append(releases, release)
+				close(entered)
+			}()
+			synctest.Wait()
+			return entered
+		}
+		in := func(entered chan struct{}) bool {
+			synctest.Wait()
+			select {
+			case <-entered:
+				return true
+			default:
+				return false
+			}
+		}
+		first, second, other, third := enter("greedy"), enter("greedy"), enter("other"), enter("third")
+		if !in(first) || in(second) || !in(other) || in(third) {
+			t.Errorf("computing: %t, %t, %t, %t", in(first), in(second), in(other), in(third))
+		}
+		for len(releases) > 0 {
+			release := releases[0]
+			releases = releases[1:]
+			release()
+			synctest.Wait()
+		}
+		if !in(second) || !in(third) {
+			t.Error("whoever waited does not get a turn")
+		}
+	})
 }
