@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -71,7 +72,9 @@ func userRefusals(t *testing.T, h Harness) {
 	org := h.newOrg(t)
 	user, credential := h.newUser(t, org, hangar.RoleMember)
 	t.Cleanup(func() {
-		if err := h.Users.RemoveUser(h.Context(t), hangar.UserRef(user.ID)); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Context(t)), patience)
+		defer cancel()
+		if err := h.Users.RemoveUser(ctx, hangar.UserRef(user.ID)); err != nil {
 			t.Errorf("remove user: %v", err)
 		}
 	})
