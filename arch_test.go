@@ -53,6 +53,7 @@ var rules = map[string]rule{
 	"control/oidc":            {imports: plus(language, "control/state")},
 	"control/tenants":         {imports: plus(language, "control/state")},
 	"control/ledger":          {imports: plus(language, "control/state", "control/tenants")},
+	"control/users":           {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
 	"control/vault":           {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
 	"control/alerts":          {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/addresses":       {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
@@ -305,6 +306,10 @@ func TestNoFileIsTooLong(t *testing.T) {
 // which every plane would import all parts of.
 const maxPackageLines = 7500
 
+// manyLines are the packages that may have more, because they are a list of what the API offers, each
+// by itself: see manyMethods.
+var manyLines = map[string]int{"api": 8000}
+
 func TestNoPackageIsTooLarge(t *testing.T) {
 	for folder, files := range goFiles(t) {
 		if folder == "" {
@@ -314,8 +319,8 @@ func TestNoPackageIsTooLarge(t *testing.T) {
 		for _, n := range linesOf(t, files) {
 			total += n
 		}
-		if total > maxPackageLines {
-			t.Errorf("package %q has %d lines, more than %d", folder, total, maxPackageLines)
+		if most := max(maxPackageLines, manyLines[folder]); total > most {
+			t.Errorf("package %q has %d lines, more than %d", folder, total, most)
 		}
 	}
 }

@@ -52,6 +52,10 @@ const (
 	ReasonTokenNotFound        = "token_not_found"
 	ReasonPeerNotFound         = "peer_not_found"
 	ReasonTokenInvalid         = "token_invalid" // one that was asked about, not the caller's
+	ReasonUserNotFound         = "user_not_found"
+	ReasonInvitationNotFound   = "invitation_not_found"
+	ReasonCodeInvalid          = "code_invalid"   // of an invitation or of a password that is reset
+	ReasonWrongPassword        = "wrong_password" // where who asks is known
 	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"
 	ReasonRateLimited          = "rate_limited"

@@ -102,6 +102,9 @@ type Grant struct {
 	// these and to do nothing else.
 	Commands []CommandRule `json:"commands,omitempty"`
 	Until    time.Time     `json:"until,omitzero"` // zero: for ever
+	// Role is that of the user whose grant it is: what RoleMember does not allow on the
+	// organization itself, the grant does not. Empty: nobody's.
+	Role Role `json:"-"`
 }
 
 // CommandRule allows a command: the one with exactly these arguments or, as a prefix,
@@ -125,7 +128,15 @@ func (g Grant) May(action Action, target Target) bool {
 	if action&ActionControl != 0 && len(g.Commands) > 0 {
 		return false
 	}
-	return action != 0 && action&^g.Actions == 0 && g.includes(target)
+	return action != 0 && action&^g.on(target) == 0 && g.includes(target)
+}
+
+// on are the actions on a target that is in the scope.
+func (g Grant) on(t Target) Action {
+	if g.Role == RoleMember && t.App == "" {
+		return g.Actions & roleMemberActions
+	}
+	return g.Actions
 }
 
 // MayExec reports whether the grant allows to execute a command in the target.
@@ -133,7 +144,7 @@ func (g Grant) MayExec(command []string, target Target) bool {
 	if len(g.Commands) == 0 {
 		return g.May(ActionControl, target)
 	}
-	return g.Actions&ActionControl != 0 && g.includes(target) &&
+	return g.on(target)&ActionControl != 0 && g.includes(target) &&
 		slices.ContainsFunc(g.Commands, func(r CommandRule) bool { return r.Allows(command) })
 }
 
@@ -193,7 +204,7 @@ func (g Grant) covers(o Grant) bool {
 		return false
 	}
 	for _, t := range o.Targets() {
-		if !g.includes(t) {
+		if !g.includes(t) || o.on(t)&^g.on(t) != 0 {
 			return false
 		}
 	}

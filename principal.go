@@ -14,6 +14,11 @@ type Principal struct {
 	Admin   bool   // may do everything on this server
 	Grants  []Grant
 	Tokens  []TokenID // that the credential consists of
+	User    UserID    // whose token it is; empty: nobody's
+	// SignedIn says that the credential stands for all of the user, and not for a part of what the
+	// user may do. Memberships are the user's then.
+	SignedIn    bool
+	Memberships []Membership
 }
 
 // May reports whether the principal may do action to the target.
@@ -72,9 +77,17 @@ func (p Principal) Orgs() []OrgSlug {
 	return slices.Compact(orgs)
 }
 
+// HasRole reports whether the user has signed in and has a role in an organization.
+func (p Principal) HasRole(role Role, org OrgID) bool {
+	return slices.ContainsFunc(p.Memberships, func(m Membership) bool { return m.OrgID == org && m.Role == role })
+}
+
 // Join returns the principal of a credential that stands for both. It is called what
-// the first is called.
+// the first is called, and its user is the first who has signed in, or else the first.
 func (p Principal) Join(other Principal) Principal {
+	if other.SignedIn && !p.SignedIn || p.User == "" {
+		p.User, p.SignedIn, p.Memberships = other.User, other.SignedIn, other.Memberships
+	}
 	if p.Subject == "" {
 		p.Subject = other.Subject
 	}

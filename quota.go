@@ -27,6 +27,7 @@ const (
 	QuotaHostnames        QuotaKey = "hostnames" // of all Apps, proven or not
 	QuotaNetworks         QuotaKey = "networks"  // they stay when their Apps are destroyed
 	QuotaTokens           QuotaKey = "tokens"    // expired ones count until they are revoked
+	QuotaMembers          QuotaKey = "members"   // and invitations
 	QuotaPeers            QuotaKey = "peers"
 	QuotaSecrets          QuotaKey = "secrets"      // and secret keys
 	QuotaSecretBytes      QuotaKey = "secret_bytes" // of their names and values
@@ -37,7 +38,8 @@ func QuotaKeys() []QuotaKey {
 	return []QuotaKey{
 		QuotaApps, QuotaMachines, QuotaMemory, QuotaCPUs, QuotaVolumes, QuotaVolumeGB, QuotaSnapshots, QuotaImageMB,
 		QuotaAddressesV4, QuotaAddressesV6,
-		QuotaAddressesPrivate, QuotaHostnames, QuotaNetworks, QuotaTokens, QuotaPeers, QuotaSecrets, QuotaSecretBytes,
+		QuotaAddressesPrivate, QuotaHostnames, QuotaNetworks, QuotaTokens, QuotaMembers, QuotaPeers, QuotaSecrets,
+		QuotaSecretBytes,
 	}
 }
 
@@ -132,7 +134,7 @@ func DefaultQuotas(s ServerSize) Quotas {
 		return min(max(all/quotaShare, min(all, least)), most)
 	}
 	return Quotas{
-		QuotaApps: 100, QuotaMachines: 200, QuotaHostnames: 500, QuotaNetworks: 100, QuotaTokens: 500, QuotaPeers: 100,
+		QuotaApps: 100, QuotaMachines: 200, QuotaHostnames: 500, QuotaNetworks: 100, QuotaTokens: 500, QuotaMembers: 200, QuotaPeers: 100,
 		QuotaSecrets: 2000, QuotaSecretBytes: 4 << 20, QuotaVolumes: 100, QuotaSnapshots: 2000, QuotaAddressesPrivate: 200,
 		QuotaMemory: share(s.MemoryMB, 1024, maxQuota), QuotaCPUs: share(s.CPUs, 4, maxQuota),
 		QuotaImageMB:  share(s.VolumeGB<<10, 8<<10, 100<<10), // images are on the disk of volumes, or on one like it
@@ -144,7 +146,7 @@ func DefaultQuotas(s ServerSize) Quotas {
 // is not held back from it, and numbers are bounded against programs that run wild.
 func PersonalQuotas() Quotas {
 	return Quotas{
-		QuotaApps: 10_000, QuotaMachines: 200_000, QuotaHostnames: 50_000, QuotaNetworks: 10_000, QuotaTokens: 10_000, QuotaPeers: MaxPeers,
+		QuotaApps: 10_000, QuotaMachines: 200_000, QuotaHostnames: 50_000, QuotaNetworks: 10_000, QuotaTokens: 10_000, QuotaMembers: 10_000, QuotaPeers: MaxPeers,
 		QuotaSecrets: 100_000, QuotaSecretBytes: 256 << 20, QuotaVolumes: 10_000, QuotaSnapshots: 200_000, QuotaAddressesPrivate: 10_000,
 		QuotaMemory: QuotaUnlimited, QuotaCPUs: QuotaUnlimited, QuotaVolumeGB: QuotaUnlimited, QuotaImageMB: QuotaUnlimited,
 		QuotaAddressesV4: QuotaUnlimited, QuotaAddressesV6: QuotaUnlimited,

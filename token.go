@@ -24,17 +24,24 @@ const (
 	TokenCustom      TokenKind = "custom"       // the actions that it is made with
 )
 
-// TokenKinds lists every kind.
+// TokenLogin is the kind of tokens that come from signing in: everything that the user may do, in
+// all organizations. Its grant names none.
+const TokenLogin TokenKind = "login"
+
+// TokenKinds lists every kind that CreateToken makes.
 func TokenKinds() []TokenKind {
 	return []TokenKind{TokenDeploy, TokenOrg, TokenReadOnly, TokenMachineExec, TokenMetrics, TokenCustom}
 }
 
 // Token is what is known of an API token. Its text is known to its owner only.
 type Token struct {
-	ID        TokenID   `json:"id"`
-	Name      string    `json:"name"`
-	Kind      TokenKind `json:"kind"`
-	User      string    `json:"user"` // whom it stands for: the subject of its principal
+	ID   TokenID   `json:"id"`
+	Name string    `json:"name"`
+	Kind TokenKind `json:"kind"`
+	User string    `json:"user"` // whom it stands for: the subject of its principal
+	// UserID is the user whom it belongs to: it allows what the grant and the user's memberships
+	// both allow, and ends with the membership by which it was made. Empty: nobody.
+	UserID    UserID    `json:"user_id,omitempty"`
 	Admin     bool      `json:"admin,omitempty"`
 	Grant     Grant     `json:"grant"`
 	CreatedBy string    `json:"created_by"` // the subject of whoever made it
@@ -149,7 +156,8 @@ func (f TokenFilter) Matches(t *Token) bool {
 }
 
 // TokenService makes, shows and revokes tokens. A token is made, seen and revoked by
-// whoever may do ActionWrite to all that it is for; administrators see all.
+// whoever may do ActionWrite to all that it is for; administrators see all, and users who
+// have signed in their own. A token that a user makes belongs to that user.
 type TokenService interface {
 	// CreateToken answers CodeForbidden when the token would allow something that its
 	// maker may not do, or for longer; CodeNotFound for an organization or App that is

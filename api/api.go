@@ -36,6 +36,8 @@ const (
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
+	Users        hangar.UserService
+	SignIns      hangar.SignInService
 	Apps         hangar.AppService
 	Machines     hangar.MachineService
 	Logs         hangar.LogService
@@ -79,6 +81,7 @@ type server struct {
 	mux      *http.ServeMux
 	limiters *ratelimit.Limiter[limited]    // nil: none
 	signIns  *ratelimit.Limiter[netip.Addr] // of sources whose credentials are not valid
+	attempts *attempts                      // with passwords
 	waits    *longpoll.Waits                // those beyond maxSeated
 	seated   atomic.Int64                   // waits that have a goroutine
 	table    []route
@@ -99,7 +102,8 @@ type Handler struct {
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) *Handler {
 	s := &server{
-		Config: config, mux: http.NewServeMux(), signIns: ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), time.Now), waits: longpoll.New(endTimeout, parkedResponse),
+		Config: config, mux: http.NewServeMux(), signIns: ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), time.Now),
+		attempts: newAttempts(time.Now), waits: longpoll.New(endTimeout, parkedResponse),
 	}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
@@ -142,6 +146,7 @@ const registryPath = "/v2/"
 func (s *server) routes() {
 	s.orgRoutes()
 	s.tokenRoutes()
+	s.userRoutes()
 	s.appRoutes()
 	s.machineRoutes()
 	s.readRoutes()

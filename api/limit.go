@@ -96,6 +96,9 @@ func caller(r *http.Request) string {
 		return ""
 	}
 	var b strings.Builder
+	if len(p.Grants) == 0 {
+		b.WriteString(string(p.User)) // who is a member of nothing shares a pace with nobody
+	}
 	for _, org := range p.Orgs() {
 		b.WriteString(string(org) + ",")
 	}

@@ -54,6 +54,7 @@ type param struct {
 var tags = []openapi.Tag{
 	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
 	{Name: "Tokens", Description: "A token says who asks, and what that one may do."},
+	{Name: "Users", Description: "People who use the platform, and their roles in organizations. A user signs in for a token; what it allows follows the memberships."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
 	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
@@ -76,20 +77,22 @@ var tags = []openapi.Tag{
 
 // pathParams says what stands in the braces of patterns.
 var pathParams = map[string]param{
-	"token":     {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
-	"app":       {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
-	"org":       {"", "personal", "The slug of an organization."},
-	"label":     {"", "instance", "The name of a label."},
-	"machine":   {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
-	"volume":    {"", string(exampleVolumeID), "The id of a volume: `vol_` and 16 characters of a-z and 0-9."},
-	"key":       {"", "role", "A key of the metadata."},
-	"secret":    {"", exampleSecret, "The name of a secret."},
-	"secretkey": {"", exampleSecretKey, "The name of a secret key: letters, digits, `_`, `-` and `.`, neither of the last two first."},
-	"registry":  {"", exampleRegistry, "The host of a registry, with its port if need be."},
-	"hostname":  {"", string(exampleHostname), "A DNS name, or `*.` and one."},
-	"peer":      {"", examplePeer, "The name of a WireGuard peer."},
-	"ip":        {"", "203.0.113.7", "An address of the App."},
-	"digest":    {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
+	"token":      {"", "4k7fbw2hxq3s", "The id of a token, or its name."},
+	"user":       {"", exampleUserID, "The id of a user, or the e-mail address."},
+	"invitation": {"", exampleInvitation, "The id of an invitation."},
+	"app":        {"", "web", "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"org":        {"", "personal", "The slug of an organization."},
+	"label":      {"", "instance", "The name of a label."},
+	"machine":    {"", "d8912340000002", "The id of a Machine: 14 lowercase hexadecimal digits."},
+	"volume":     {"", string(exampleVolumeID), "The id of a volume: `vol_` and 16 characters of a-z and 0-9."},
+	"key":        {"", "role", "A key of the metadata."},
+	"secret":     {"", exampleSecret, "The name of a secret."},
+	"secretkey":  {"", exampleSecretKey, "The name of a secret key: letters, digits, `_`, `-` and `.`, neither of the last two first."},
+	"registry":   {"", exampleRegistry, "The host of a registry, with its port if need be."},
+	"hostname":   {"", string(exampleHostname), "A DNS name, or `*.` and one."},
+	"peer":       {"", examplePeer, "The name of a WireGuard peer."},
+	"ip":         {"", "203.0.113.7", "An address of the App."},
+	"digest":     {"", "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", "The digest of an image."},
 }
 
 // route is a path that is served.

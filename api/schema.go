@@ -26,6 +26,7 @@ func newSchemas() *openapi.Schemas {
 
 	describeProperties(s)
 	describeAlerts(s)
+	describeUsers(s)
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})
@@ -56,7 +57,7 @@ func newSchemas() *openapi.Schemas {
 		Description: "Letters of `rwcdC`, for read, write, create, delete and control; names with commas between them; or a list of names.",
 		Examples:    []any{"rC", "read,control"},
 	})
-	enum(s, hangar.TokenKinds()...)
+	enum(s, append(hangar.TokenKinds(), hangar.TokenLogin)...)
 	enum(s, hangar.SecretKeyTypes()...)
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.VolumeStates()...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
@@ -22,10 +23,15 @@ type names struct {
 	token   string // its name, and that of a secret, of a secret key, of a registry and of a peer
 	header  hangar.Authorization
 	address netip.Addr
+	user    hangar.UserRef
+	invited hangar.InvitationID
 }
 
 // missing are names as long as those, of nothing.
-var missing = names{org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx", address: netip.MustParseAddr("127.7.7.9")}
+var missing = names{
+	org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx", address: netip.MustParseAddr("127.7.7.9"),
+	user: "thinx@example.com", invited: "0000000000000000-0000000000000000",
+}
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
 
@@ -41,6 +47,11 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.ref(),
 		n.volume,
 		n.address,
+		n.user,
+		n.invited,
+		hangar.UserInvite{Email: "new@example.com", Org: n.org, Role: hangar.RoleAdmin},
+		hangar.UserFilter{Org: n.org},
+		hangar.RoleMember,
 		hangar.AddressCreate{Kind: hangar.AddressV4},
 		hangar.VolumeRef{App: n.app, ID: n.volume},
 		hangar.SecretKeyRef{App: n.app, Name: n.token},
@@ -148,7 +159,47 @@ func world(t *testing.T) (*plane, names) {
 	}
 	p.upload(t, "web", thing+".example.com")
 	at := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV4})
-	return p, names{org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
+	p.plantMember(t, thing)
+	invited := p.invite(t, hangar.UserInvite{Email: "pending@example.com", Org: hangar.OrgPersonal})
+	return p, names{user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
+}
+
+// plantMember writes the records of a user NAME@example.com, a member of hangar.OrgPersonal who has
+// signed in: to make one takes as long as it takes to compute a password's digest.
+func (p *plane) plantMember(t *testing.T, name string) {
+	t.Helper()
+	org, err := p.Orgs().Org(admin(t), hangar.OrgPersonal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := auth.Account{ID: "plantedplantedpl", SignIns: "tie1", Memberships: []auth.Membership{
+		{Membership: hangar.Membership{OrgID: org.ID, Org: org.Slug, Role: hangar.RoleMember}, Tie: "tie2"},
+	}}
+	var txn state.Txn
+	for key, record := range map[string]any{
+		state.UserKey(account.ID): struct {
+			auth.Account
+			Name     string `json:"name"`
+			Email    string `json:"email"`
+			Customer string `json:"customer"`
+		}{account, name, name + "@example.com", "planted"},
+		state.EmailsPrefix + name + "@example.com": map[string]any{"user": account.ID},
+		state.MemberKey(org.ID, account.ID):        map[string]any{"user": account.ID},
+	} {
+		put, err := state.Write(key, record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		txn.Then = append(txn.Then, put)
+	}
+	revision, err := p.store.Txn(t.Context(), txn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.auth.Learn(account.ID, &account, revision)
+	if _, err := p.auth.IssueTied(t.Context(), hangar.Token{Name: "sign-in", Kind: hangar.TokenLogin, UserID: account.ID}, account.SignIns); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // header is what somebody presents who may do everything in an organization.
@@ -217,7 +268,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	p, there := world(t)
 	stranger := hangar.Principal{Subject: "you", Grants: []hangar.Grant{{Org: "other", Actions: hangar.ActionAll}}}
 	spoken := strings.NewReplacer(string(missing.org), string(there.org), string(missing.app), string(there.app),
-		string(missing.machine), string(there.machine), string(missing.volume), string(there.volume), missing.token, there.token, missing.address.String(), there.address.String())
+		string(missing.machine), string(there.machine), string(missing.volume), string(there.volume), string(missing.invited), string(there.invited), missing.token, there.token, missing.address.String(), there.address.String())
 	for _, m := range everyMethod(p.Control) {
 		if m.name == "Apps.App" {
 			continue
@@ -262,7 +313,7 @@ func TestArgumentsAreGood(t *testing.T) {
 				}
 				switch err := errorOf(t, same.call(admin(t), there)); hangar.CodeOf(err) {
 				case hangar.CodeUnauthenticated, hangar.CodeForbidden, hangar.CodeNotFound:
-					if m.name != "Images.RemoveImage" { // no host has an image
+					if m.name != "Images.RemoveImage" && m.name != "Users.SignOut" { // no host has an image; nobody has signed in
 						t.Errorf("an administrator: %v", err)
 					}
 				default:

@@ -7,7 +7,7 @@
 // answer is sent only when both are durable. What a crash leaves half done, a
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal; what is for everybody is Issuer alone. What a caller may not see is not found, in the same
+// services requires a principal; what is for everybody is Issuer and SignIns alone. What a caller may not see is not found, in the same
 // words and after the same work as what is not there; see package tenants.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
@@ -38,6 +38,7 @@ import (
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
@@ -102,6 +103,7 @@ type Control struct {
 
 	orgs         *Orgs
 	tokens       *Tokens
+	users        *users.Users
 	apps         *Apps
 	machines     *Machines
 	volumes      *Volumes
@@ -149,7 +151,13 @@ func New(cfg Config) *Control {
 	})
 	// The services.
 	peers := &Peers{store: cfg.Store, tenants: dir, ledger: book, gateway: cfg.Peers, log: cfg.Log, now: cfg.Now}
-	orgs := &Orgs{store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, log: cfg.Log}
+	tokens := &Tokens{store: cfg.Store, tenants: dir, ledger: book, rows: rows, tokens: cfg.Tokens, now: cfg.Now}
+	people := users.New(users.Config{
+		Store: cfg.Store, Tenants: dir, Ledger: book, Tokens: cfg.Tokens, Revoke: tokens.revoke, Domain: domain, Log: cfg.Log, Now: cfg.Now,
+	})
+	orgs := &Orgs{
+		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(), log: cfg.Log,
+	}
 	machines := &Machines{
 		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets, log: cfg.Log, now: cfg.Now,
 	}
@@ -161,7 +169,7 @@ func New(cfg Config) *Control {
 	return &Control{
 		Hostnames: names, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
 		orgs: orgs, apps: apps, machines: machines, volumes: volumes, peers: peers,
-		tokens:     &Tokens{store: cfg.Store, tenants: dir, ledger: book, rows: rows, tokens: cfg.Tokens, now: cfg.Now},
+		tokens: tokens, users: people,
 		logs:       &Logs{store: cfg.Store, tenants: dir, hosts: servers, reservations: reserved, edge: cfg.EdgeLog, log: cfg.Log},
 		platform:   &Platform{hosts: servers, orgs: orgs},
 		images:     &Images{servers},
@@ -191,6 +199,9 @@ func (c *Control) Open(ctx context.Context) error {
 	if err := c.orgs.ensureOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgPersonal, Name: "Personal"}); err != nil {
 		return fmt.Errorf("open control: %w", err)
 	}
+	if err := c.users.Upkeep().Open(ctx); err != nil {
+		return fmt.Errorf("open control: %w", state.HangarError(err))
+	}
 	if err := c.heal(ctx); err != nil {
 		return fmt.Errorf("open control: %w", err)
 	}
@@ -202,6 +213,13 @@ func (c *Control) Orgs() *Orgs { return c.orgs }
 
 // Tokens returns the service of tokens.
 func (c *Control) Tokens() *Tokens { return c.tokens }
+
+// Users returns the service of users and their memberships.
+func (c *Control) Users() *users.Users { return c.users }
+
+// SignIns returns what those ask who have no token yet. Unlike the services it requires no
+// principal.
+func (c *Control) SignIns() hangar.SignInService { return c.users.Door() }
 
 // Apps returns the service of Apps.
 func (c *Control) Apps() *Apps { return c.apps }

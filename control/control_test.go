@@ -174,7 +174,7 @@ func as(t *testing.T, p hangar.Principal) context.Context {
 
 func admin(t *testing.T) context.Context {
 	t.Helper()
-	return as(t, hangar.Principal{Subject: "admin", Admin: true})
+	return as(t, hangar.Principal{Subject: "admin", Admin: true, User: hangar.UserAdmin, SignedIn: true})
 }
 
 func wantError(t *testing.T, err error, code hangar.Code, reason string) {

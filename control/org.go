@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/internal/random"
 )
 
@@ -25,6 +26,7 @@ type Orgs struct {
 	rows    *Rows
 	peers   *Peers
 	tokens  *auth.Tokens
+	users   users.Upkeep
 	log     *slog.Logger
 }
 
@@ -183,6 +185,9 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 			_, unmarked := o.markOrg(ctx, rec, item, false)
 			return cmp.Or(unmarked, err)
 		}
+		return err
+	}
+	if err := o.users.RemoveOrg(ctx, rec.ID); err != nil {
 		return err
 	}
 	if err := o.revokeAllOf(ctx, rec.ID); err != nil {

@@ -91,6 +91,10 @@ var abuses = map[hangar.QuotaKey]func(ctx context.Context, t *testing.T, p *plan
 		_, err := p.Tokens().CreateToken(ctx, hangar.TokenCreate{Org: hangar.OrgSlug(org), Kind: hangar.TokenOrg})
 		return err
 	},
+	hangar.QuotaMembers: func(ctx context.Context, _ *testing.T, p *plane, org string, n int) error {
+		_, err := p.Users().InviteUser(ctx, hangar.UserInvite{Email: fmt.Sprintf("u%d@%s.org", n, org), Org: hangar.OrgSlug(org)})
+		return err
+	},
 	hangar.QuotaPeers: func(ctx context.Context, _ *testing.T, p *plane, org string, n int) error {
 		seed := byte(n + 1)
 		if org == "other" {
@@ -170,7 +174,7 @@ func TestEachQuotaHoldsOneOrganizationBack(t *testing.T) {
 			}
 			left := p.used(t, "greedy", key)
 			switch key {
-			case hangar.QuotaNetworks, hangar.QuotaTokens, hangar.QuotaPeers, hangar.QuotaVolumes, hangar.QuotaVolumeGB, hangar.QuotaSnapshots:
+			case hangar.QuotaNetworks, hangar.QuotaTokens, hangar.QuotaMembers, hangar.QuotaPeers, hangar.QuotaVolumes, hangar.QuotaVolumeGB, hangar.QuotaSnapshots:
 				if left != limit {
 					t.Errorf("without the app, %d of %d are used", left, limit)
 				}
@@ -323,6 +327,8 @@ func TestEveryCreationHasAQuota(t *testing.T) {
 		"SecretKeys.SetSecretKey": "secrets", "SecretKeys.GenerateSecretKey": "secrets",
 		"Volumes.CreateSnapshot": "snapshots", "Certificates.RequestCertificate": "hostnames", "Certificates.UploadCertificate": "hostnames",
 
+		"Users.InviteUser": "members", "Users.SetMember": "members", "Users.UpdateUser": "makes nothing", "Users.SetPassword": "one of a user",
+
 		"Orgs.CreateOrg":                   "for administrators",
 		"Orgs.SetOrgQuotas":                "for administrators",
 		"Registries.SetRegistryCredential": "for administrators",
@@ -334,7 +340,7 @@ func TestEveryCreationHasAQuota(t *testing.T) {
 		"Identity.CreateIdentityToken":     "keeps nothing",
 		"Volumes.UndeleteVolume":           "was counted all the time",
 	}
-	makes := regexp.MustCompile(`\.(Create|Generate|Allocate|Set|Update|Extend|Import|Request|Upload|Add|Acquire|Undelete|Fork|Restore|Put|Patch)[A-Z]`)
+	makes := regexp.MustCompile(`\.(Create|Generate|Allocate|Set|Update|Extend|Import|Request|Upload|Add|Acquire|Undelete|Fork|Restore|Put|Patch|Invite)[A-Z]`)
 	p := newPlane(t, state.NewMemory())
 	for _, m := range everyMethod(p.Control) {
 		if makes.MatchString(m.name) && bounds[m.name] == "" {

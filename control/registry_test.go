@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/test/contract"
@@ -93,7 +94,8 @@ func TestLogins(t *testing.T) {
 func TestAnotherKeysetIsRefused(t *testing.T) {
 	store := state.NewMemory()
 	open := func() error {
-		return control.New(control.Config{Store: store, Agents: fleet{}, Keys: newKeys(t), Region: "loc", Log: quiet}).Open(t.Context())
+		tokens := auth.New(auth.Config{Store: store, Dir: t.TempDir()})
+		return control.New(control.Config{Store: store, Tokens: tokens, Agents: fleet{}, Keys: newKeys(t), Region: "loc", Log: quiet}).Open(t.Context())
 	}
 	if err := open(); err != nil {
 		t.Errorf("with other keys, while nothing is encrypted: %v", err)

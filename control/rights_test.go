@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 // rightsFile says of each method of a service which action it asks for: "any" for every one
-// of them, "a|b" for one of these, "a+b" for both, "administrator" for what no token allows.
+// of them, "a|b" for one of these, "a+b" for both, "user" for everybody who has signed in, and "administrator" for what no token allows.
 const rightsFile = "testdata/rights.txt"
 
 // TestRights calls every method of every service with tokens of each action. A change of the
@@ -71,7 +71,24 @@ func (c *caller) allowed(t *testing.T, actions hangar.Action) bool {
 			t.Fatal(err)
 		}
 	}
-	who := hangar.Principal{Subject: "me", Grants: []hangar.Grant{{Org: c.there.org, Actions: actions}}}
+	return c.lets(t, hangar.Principal{Subject: "me", Grants: []hangar.Grant{{Org: c.there.org, Actions: actions}}})
+}
+
+// letsUser reports whether a user who has signed in, and is a member of nothing, is let in.
+func (c *caller) letsUser(t *testing.T) bool {
+	t.Helper()
+	p := c.plane
+	defer func() { c.plane = p }()
+	var token hangar.TokenID
+	for _, made := range p.auth.SignIns(p.user(t, c.there.user).ID) {
+		token = made.ID
+	}
+	return c.lets(t, hangar.Principal{Subject: "me", SignedIn: true, User: p.user(t, c.there.user).ID, Tokens: []hangar.TokenID{token}})
+}
+
+// lets reports whether somebody is let in.
+func (c *caller) lets(t *testing.T, who hangar.Principal) bool {
+	t.Helper()
 	switch hangar.CodeOf(c.call(t, as(t, who))) {
 	case hangar.CodeForbidden:
 		return false
@@ -114,7 +131,10 @@ func (c *caller) asksFor(t *testing.T) string {
 		return "any"
 	case enough != nil:
 		return strings.Join(enough, "|")
-	case !c.allowed(t, hangar.ActionAll):
+	case c.allowed(t, hangar.ActionAll):
+	case c.letsUser(t):
+		return "user"
+	default:
 		return "administrator"
 	}
 	need := hangar.ActionAll

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
@@ -69,7 +70,7 @@ func rotateAndDie(dir string) error {
 	}
 	open := 1 << 30 // opening is no step
 	c := control.New(control.Config{
-		Store: dyingStore{store, &open}, Agents: fleet{newFakeHost("aaaaaaaa", "loc")}, Keys: keys,
+		Store: dyingStore{store, &open}, Tokens: auth.New(auth.Config{Store: store, Dir: dir}), Agents: fleet{newFakeHost("aaaaaaaa", "loc")}, Keys: keys,
 		Sealed: []hangar.Resealer{dyingResealer{&open}, dyingResealer{&open}}, Region: "loc", Log: quiet,
 	})
 	if err := c.Open(ctx); err != nil {

@@ -38,6 +38,9 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 		}
 	}
 	token := hangar.Token{Name: in.Name, Kind: in.Kind, User: in.User, CreatedBy: p.Subject}
+	if p.User != hangar.UserAdmin {
+		token.UserID = p.User
+	}
 	if token.Grant, err = in.GrantOf(t.now()); err != nil {
 		return nil, err
 	}
@@ -60,11 +63,17 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 		if err != nil {
 			return nil, err
 		}
+		tie := ""
+		if token.UserID != "" {
+			if tie = t.tokens.Tie(token.UserID, org.ID); tie == "" {
+				return nil, tenants.Denied(p, tenants.OrgTarget(org.Org)) // the membership has just ended
+			}
+		}
 		txn := state.Txn{If: []state.Compare{unchanged}}
 		if err := t.ledger.Charge(ctx, &org, hangar.Quotas{hangar.QuotaTokens: 1}, &txn); err != nil {
 			return nil, state.HangarError(err)
 		}
-		made, err := t.tokens.Issue(ctx, token, txn)
+		made, err := t.tokens.IssueTied(ctx, token, tie, txn)
 		if !errors.Is(err, state.ErrConflict) {
 			return made, state.HangarError(err)
 		}
@@ -147,6 +156,9 @@ func owns(p hangar.Principal, token *hangar.Token) bool {
 	if p.Admin || token.Admin {
 		return p.Admin
 	}
+	if p.SignedIn && token.UserID == p.User {
+		return true
+	}
 	for _, target := range token.Grant.Targets() {
 		if !p.May(hangar.ActionWrite, target) {
 			return false
@@ -181,7 +193,7 @@ func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hang
 		if about = tenants.OrgTarget(org.Org); !p.Reaches(hangar.ActionWrite, about) {
 			return nil, tenants.Denied(p, about)
 		}
-	case !p.Admin && !mayWrite(p):
+	case !p.Admin && !p.SignedIn && !mayWrite(p):
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to see any tokens")
 	}
 	list := []*hangar.Token{}
@@ -232,6 +244,11 @@ func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
 	if token.Admin {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The admin token ends when its file is removed and the server is started again")
 	}
+	return t.revoke(ctx, token)
+}
+
+// revoke ends a token, and takes it off what its organization uses.
+func (t *Tokens) revoke(ctx context.Context, token *hangar.Token) error {
 	for {
 		item, err := t.store.Get(ctx, auth.Prefix+string(token.ID))
 		if errors.Is(err, state.ErrNotFound) {

@@ -82,7 +82,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 	_, https := public.Addrs()
 	decide := c.decide
 	config := api.Config{
-		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
+		Orgs: decide.Orgs(), Tokens: decide.Tokens(), Users: decide.Users(), SignIns: decide.SignIns(), Apps: decide.Apps(), Machines: decide.Machines(), Logs: decide.Logs(),
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(),
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),

@@ -63,7 +63,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		secret.NewCommand(c), secret.NewKeysCommand(c),
 		image.NewCommand(c), image.NewRegistryCommand(c),
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
-		account.NewOrgsCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
+		account.NewOrgsCommand(c), account.NewUsersCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

@@ -5,7 +5,9 @@
 // reads the state learns no token. Requests are verified from memory, which follows
 // the state: a valid token goes on working while the state cannot be reached, and one
 // that is revoked anywhere is void as soon as the news arrives, here at once. A record
-// that cannot be read opens nothing. The admin token is in the file before its digest
+// that cannot be read opens nothing. A token that belongs to a user allows what it was made for and
+// what the user may do now, both; so it follows the records of users, too, and one that cannot be
+// read opens nothing either. The admin token is in the file before its digest
 // is in the state, so that a crash between the two is mended by the next start. To
 // replace the admin token, remove its file and start again: the old one is then void.
 //
@@ -62,9 +64,11 @@ const (
 type Record struct {
 	hangar.Token
 	Digest []byte `json:"digest"` // SHA-256 of the token
-	// OrgID and AppIDs are those of the grant. One without them allows nothing.
+	// OrgID and AppIDs are those of the grant. One without them allows nothing, but for
+	// hangar.TokenLogin.
 	OrgID  hangar.OrgID   `json:"org_id,omitempty"`
 	AppIDs []hangar.AppID `json:"app_ids,omitempty"`
+	Tie    string         `json:"tie,omitempty"` // the one of the user's Account that it depends on
 }
 
 // UnmarshalJSON reads a record, and completes its grant.
@@ -77,24 +81,21 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 	if r.Admin {
 		return nil
 	}
-	return checkIDs(r.Grant)
+	return r.checkIDs()
 }
 
 // checkIDs refuses a grant that says by names alone what it is for.
-func checkIDs(g hangar.Grant) error {
-	if g.OrgID == "" || len(g.AppIDs) != len(g.Apps) {
+func (r *Record) checkIDs() error {
+	switch g := r.Grant; {
+	case r.Kind == hangar.TokenLogin && (r.UserID == "" || g.Org != "" || g.OrgID != "" || len(g.Apps) > 0 || len(g.Machines) > 0):
+		return errors.New("token from signing in that is for a thing, or of nobody")
+	case r.Kind != hangar.TokenLogin && (g.OrgID == "" || len(g.AppIDs) != len(g.Apps)):
 		return errors.New("token without the ids of what it is for")
+	case r.UserID != "" && r.Tie == "":
+		return errors.New("token of a user that depends on nothing")
+	default:
+		return nil
 	}
-	return nil
-}
-
-// principal is who a token stands for.
-func (r *Record) principal() hangar.Principal {
-	p := hangar.Principal{Subject: r.User, Admin: r.Admin, Tokens: []hangar.TokenID{r.ID}}
-	if !r.Admin {
-		p.Grants = []hangar.Grant{r.Grant}
-	}
-	return p
 }
 
 // Config is what Tokens need.
@@ -140,6 +141,9 @@ func (t *Tokens) Open(ctx context.Context) error {
 	if err := t.load(ctx); err != nil {
 		return fmt.Errorf("load tokens: %w", err)
 	}
+	if err := t.loadAccounts(ctx); err != nil {
+		return fmt.Errorf("load users: %w", err)
+	}
 	admin := Record{Token: hangar.Token{
 		ID: hangar.TokenID(t.cfg.Name), Name: t.cfg.Name, Kind: hangar.TokenCustom, User: "admin", Admin: true,
 		CreatedBy: "admin", CreatedAt: t.cfg.Now().UTC().Truncate(time.Second),
@@ -181,16 +185,23 @@ func newText(id hangar.TokenID) string {
 	return tokenPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Issue makes a token that is valid when it returns, in one transaction with others;
+// Issue makes a token of nobody that is valid when it returns, in one transaction with others;
 // state.ErrConflict says that a compare of those failed.
 func (t *Tokens) Issue(ctx context.Context, token hangar.Token, with ...state.Txn) (*hangar.NewToken, error) {
-	if err := checkIDs(token.Grant); err != nil {
-		return nil, err
-	}
+	return t.IssueTied(ctx, token, "", with...)
+}
+
+// IssueTied is Issue for a token that may belong to a user, with the tie of the user's Account that
+// it depends on; see Tie.
+func (t *Tokens) IssueTied(ctx context.Context, token hangar.Token, tie string, with ...state.Txn) (*hangar.NewToken, error) {
 	token.ID = newID()
 	token.CreatedAt = t.cfg.Now().UTC().Truncate(time.Second)
 	text := newText(token.ID)
-	if err := t.put(ctx, Record{Token: token, Digest: digest(text), OrgID: token.Grant.OrgID, AppIDs: token.Grant.AppIDs}, with...); err != nil {
+	record := Record{Token: token, Digest: digest(text), OrgID: token.Grant.OrgID, AppIDs: token.Grant.AppIDs, Tie: tie}
+	if err := record.checkIDs(); err != nil {
+		return nil, err
+	}
+	if err := t.put(ctx, record, with...); err != nil {
 		return nil, err
 	}
 	return &hangar.NewToken{Token: token, Text: text}, nil
@@ -247,8 +258,8 @@ func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Prin
 		if parts++; parts > maxParts {
 			break
 		}
-		if r, ok := t.lookup(digest(part), now); ok {
-			who, valid = who.Join(r.principal()), true
+		if p, ok := t.lookup(digest(part), now); ok {
+			who, valid = who.Join(p), true
 		}
 	}
 	if !valid {

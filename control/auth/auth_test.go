@@ -386,3 +386,28 @@ func BenchmarkAuthenticate(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAuthenticateUser is of a user with as many memberships as there may be.
+func BenchmarkAuthenticateUser(b *testing.B) {
+	tokens := auth.New(auth.Config{Store: newState(), Dir: b.TempDir()})
+	if err := tokens.Open(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	a := auth.Account{ID: "u1", SignIns: "s1"}
+	for i := range hangar.MaxMemberships {
+		id := strconv.Itoa(i)
+		a.Memberships = append(a.Memberships, auth.Membership{
+			Membership: hangar.Membership{OrgID: hangar.OrgID(id), Org: hangar.OrgSlug(id), Role: hangar.RoleMember}, Tie: id,
+		})
+	}
+	tokens.Learn(a.ID, &a, 2)
+	made, err := tokens.IssueTied(b.Context(), hangar.Token{Kind: hangar.TokenLogin, UserID: a.ID, Grant: hangar.Grant{Actions: hangar.ActionAll}}, "s1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := tokens.Authenticate(b.Context(), made.Text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

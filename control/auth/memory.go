@@ -27,7 +27,7 @@ type entry struct {
 // digest is the one is compared in constant time.
 type bucket [8]byte
 
-// memory is the records of all tokens, as requests are verified by.
+// memory is the records of all tokens and the accounts of users, as requests are verified by.
 //
 // It learns of changes from two sides: from the feed of the state, in order but
 // late, and from what this process does itself, at once. The revisions tell which is
@@ -39,6 +39,7 @@ type memory struct {
 	digests map[bucket][]entry // those that are not gone
 	lives   map[hangar.TokenID]life
 	seen    state.Revision // up to which the feed was followed
+	users   accounts
 }
 
 // life is how long a record counts. It is made for those only that somebody asks for.
@@ -48,7 +49,10 @@ type life struct {
 }
 
 func newMemory() memory {
-	return memory{tokens: map[hangar.TokenID]entry{}, digests: map[bucket][]entry{}, lives: map[hangar.TokenID]life{}}
+	return memory{
+		tokens: map[hangar.TokenID]entry{}, digests: map[bucket][]entry{}, lives: map[hangar.TokenID]life{},
+		users: accounts{byID: map[hangar.UserID]accountEntry{}},
+	}
 }
 
 // life returns a context that ends when the record of a token does not count any more.
@@ -60,6 +64,9 @@ func (m *memory) life(id hangar.TokenID, now time.Time) context.Context {
 	}
 	e := m.tokens[id]
 	if e.Record == nil {
+		return newLife(now, now).ctx
+	}
+	if _, ok := e.principal(m.users.byID[e.UserID].Account); !ok {
 		return newLife(now, now).ctx
 	}
 	l := newLife(e.Grant.Until, now)
@@ -78,8 +85,8 @@ func newLife(until, now time.Time) (l life) {
 	return l
 }
 
-// lookup finds the record of a digest and notes that it is used.
-func (m *memory) lookup(digest []byte, now time.Time) (*Record, bool) {
+// lookup finds whom the token of a digest stands for, and notes that it is used.
+func (m *memory) lookup(digest []byte, now time.Time) (hangar.Principal, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var found entry
@@ -89,12 +96,13 @@ func (m *memory) lookup(digest []byte, now time.Time) (*Record, bool) {
 		}
 	}
 	if found.Record == nil || !found.Grant.Until.IsZero() && !now.Before(found.Grant.Until) {
-		return nil, false
+		return hangar.Principal{}, false
 	}
-	if second := now.Unix(); found.used.Load() < second {
+	p, ok := found.principal(m.users.byID[found.UserID].Account)
+	if second := now.Unix(); ok && found.used.Load() < second {
 		found.used.Store(second)
 	}
-	return found.Record, true
+	return p, ok
 }
 
 // learn takes what this process has written.
@@ -157,8 +165,8 @@ type change struct {
 	at     state.Revision
 }
 
-// follow takes changes from the feed, which are all there were up to a revision.
-func (m *memory) follow(changes []change, seen state.Revision) {
+// followTokens takes changes from the feed, which are all there were up to a revision.
+func (m *memory) followTokens(changes []change, seen state.Revision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range changes {

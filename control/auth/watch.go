@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -28,27 +29,32 @@ const (
 // Run follows the state and writes down now and then which tokens were used, until
 // ctx ends. While the state cannot be reached, memory stays what it is.
 func (t *Tokens) Run(ctx context.Context) error {
-	flushed := make(chan struct{})
-	go func() {
-		defer close(flushed)
-		t.flushUses(ctx)
-	}()
-	defer func() { <-flushed }()
+	var others sync.WaitGroup
+	others.Go(func() { t.flushUses(ctx) })
+	others.Go(func() { t.follow(ctx, "users", t.accountsRevision, t.watchAccounts, t.loadAccounts) })
+	t.follow(ctx, "tokens", t.revision, t.watch, t.load)
+	others.Wait()
+	return ctx.Err()
+}
+
+// follow watches until ctx ends: again when the feed breaks, and from what load has read when
+// there is no way to go on.
+func (t *Tokens) follow(ctx context.Context, what string, revision func() state.Revision, watch, load func(context.Context) error) {
 	delay := minRetryDelay
 	for {
-		from := t.revision()
-		err := t.watch(ctx)
+		from := revision()
+		err := watch(ctx)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return
 		}
 		if errors.Is(err, state.ErrCompacted) {
-			err = t.load(ctx)
+			err = load(ctx)
 		}
-		if t.revision() > from {
+		if revision() > from {
 			delay = minRetryDelay
 		}
 		if err != nil {
-			t.cfg.Log.Warn("tokens of other servers go unnoticed", keyError, err)
+			t.cfg.Log.Warn("changes by other servers go unnoticed", "of", what, keyError, err)
 		}
 		_ = pause.For(ctx, delay)
 		delay = min(2*delay, maxRetryDelay)
@@ -69,8 +75,41 @@ func (t *Tokens) watch(ctx context.Context) error {
 				changes = append(changes, t.parse(c.Item))
 			}
 		}
-		t.follow(changes, batch.Revision)
+		t.followTokens(changes, batch.Revision)
 	}
+	return nil
+}
+
+// watchAccounts is watch for users.
+func (t *Tokens) watchAccounts(ctx context.Context) error {
+	for batch, err := range t.cfg.Store.Watch(ctx, state.UsersPrefix, t.accountsRevision()+1) {
+		if err != nil {
+			return err
+		}
+		changes := make([]accountChange, 0, len(batch.Changes))
+		for _, c := range batch.Changes {
+			if c.Deleted {
+				changes = append(changes, accountChange{id: userOf(c.Key), at: batch.Revision})
+			} else {
+				changes = append(changes, t.parseAccount(c.Item))
+			}
+		}
+		t.followAccounts(changes, batch.Revision, false)
+	}
+	return nil
+}
+
+// loadAccounts reads all users.
+func (t *Tokens) loadAccounts(ctx context.Context) error {
+	items, revision, err := state.All(ctx, t.cfg.Store, state.UsersPrefix, false)
+	if err != nil {
+		return err
+	}
+	all := make([]accountChange, 0, len(items))
+	for _, item := range items {
+		all = append(all, t.parseAccount(item))
+	}
+	t.followAccounts(all, revision, true)
 	return nil
 }
 
@@ -124,7 +163,7 @@ func (t *Tokens) parse(item state.Item) change {
 		err = fmt.Errorf("record of token %q", r.ID)
 	case len(r.Digest) != sha256.Size:
 		err = fmt.Errorf("digest of %d bytes", len(r.Digest))
-	case !r.Admin:
+	case !r.Admin && r.Kind != hangar.TokenLogin:
 		err = r.Grant.Validate()
 	}
 	if err != nil {

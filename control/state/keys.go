@@ -24,6 +24,14 @@ const (
 	CertificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
 	ArchivePrefix      = "/archive/"        // what the archive of snapshots needs
 	AlertsPrefix       = "/alerts/"         // <id of the org>
+	UsersPrefix        = "/users/"          // <id of the user>
+	EmailsPrefix       = "/user-emails/"    // <e-mail address in lower case>
+	PasswordsPrefix    = "/user-passwords/" // <id of the user>
+	SignInsPrefix      = "/user-sign-ins/"  // <id of the user>, when the last was
+	ResetsPrefix       = "/user-resets/"    // <id of the user>, of the password
+	CustomersPrefix    = "/user-customers/" // <what is before the @ of a customer address>
+	MembersPrefix      = "/members/"        // <id of the org>/<id of the user>
+	InvitationsPrefix  = "/invitations/"    // <id of the invitation>, which begins with that of the org
 	SealKey            = "/seal"            // says which keys encrypt what is encrypted
 	UsagePrefix        = "/usage/"          // <id of the organization>, what it uses of its quotas
 	VolumeClaimsPrefix = "/volume-claims/"  // <id of the volume>, what it counts against quotas
@@ -67,3 +75,11 @@ func VolumeKey(ref hangar.VolumeRef) string {
 
 // UsageKey is the key of what an organization uses.
 func UsageKey(org hangar.OrgID) string { return UsagePrefix + string(org) }
+
+// UserKey is the key of a user.
+func UserKey(id hangar.UserID) string { return UsersPrefix + string(id) }
+
+// MemberKey is the key of a membership; without a user, the prefix of all of the organization.
+func MemberKey(org hangar.OrgID, id hangar.UserID) string {
+	return MembersPrefix + string(org) + "/" + string(id)
+}

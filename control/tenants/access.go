@@ -10,10 +10,10 @@ import (
 type Permission func(p hangar.Principal, t hangar.Target) bool
 
 // Caller returns who asks. One that is allowed nothing anywhere is refused before
-// anything is looked at.
+// anything is looked at, unless it is a user who has signed in.
 func Caller(ctx context.Context) (hangar.Principal, error) {
 	p, err := hangar.PrincipalFrom(ctx)
-	if err == nil && !p.Admin && len(p.Orgs()) == 0 {
+	if err == nil && !p.Admin && !p.SignedIn && len(p.Orgs()) == 0 {
 		err = hangar.Errorf(hangar.CodeForbidden, "", "The token allows nothing")
 	}
 	return p, err

@@ -65,6 +65,13 @@ func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	return wait
 }
 
+// Has reports whether something is remembered of a key.
+func (l *Limiter[K]) Has(key K) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.young[key] != nil || l.old[key] != nil
+}
+
 // Len is for how many keys there is a limit, those counted twice that are in both generations.
 func (l *Limiter[K]) Len() int {
 	l.mu.Lock()

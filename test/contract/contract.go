@@ -26,6 +26,8 @@ import (
 type Harness struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
+	Users        hangar.UserService
+	SignIns      hangar.SignInService
 	Apps         hangar.AppService
 	Machines     hangar.MachineService
 	Platform     hangar.PlatformService

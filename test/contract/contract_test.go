@@ -43,7 +43,7 @@ func over(tb testing.TB, address, credential string, h contract.Harness, options
 	tb.Helper()
 	c := client.New(address, credential, options...)
 	tb.Cleanup(c.Close)
-	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.SecretKeys, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes, h.Addresses, h.Certificates = c, c, c, c, c, c, c, c, c, c, c, c, c, c
+	h.Orgs, h.Tokens, h.Apps, h.Machines, h.Platform, h.Secrets, h.SecretKeys, h.Registries, h.Identity, h.SigningKeys, h.Peers, h.Volumes, h.Addresses, h.Certificates, h.Users, h.SignIns = c, c, c, c, c, c, c, c, c, c, c, c, c, c, c, c
 	h.As = func(tb testing.TB, credential string) contract.Harness {
 		tb.Helper()
 		return over(tb, address, credential, h, options...)
@@ -61,6 +61,7 @@ func services(t *testing.T, h contract.Harness) {
 	t.Helper()
 	t.Run("orgs", func(t *testing.T) { contract.OrgService(t, h) })
 	t.Run("tokens", func(t *testing.T) { contract.TokenService(t, h) })
+	t.Run("users", func(t *testing.T) { contract.UserService(t, h) })
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 	t.Run("machines", func(t *testing.T) { contract.MachineService(t, h) })
 	t.Run("platform", func(t *testing.T) { contract.PlatformService(t, h) })

@@ -55,6 +55,12 @@ func member(name, key, value string) kind {
 
 const ulid = `0[0-9A-HJKMNP-TV-Z]{25}`
 
+// composed are looked for first: they hold other values that have a placeholder.
+var composed = []kind{ //nolint:gochecknoglobals // a table
+	word("code", `hg[ip]_[\w-]+`),
+	word("invitation", `[0-9a-z]{16}-[0-9a-f]{16}`),
+}
+
 // kinds are looked for in turn: what one has found is not in the text any more.
 var kinds = []kind{ //nolint:gochecknoglobals // a table
 	word("jwt", `eyJ[\w-]+\.[\w-]+\.[\w-]+`),
@@ -68,6 +74,9 @@ var kinds = []kind{ //nolint:gochecknoglobals // a table
 	word("volume", `vol_[0-9a-z]+`),
 	word("snapshot", `vs_[0-9a-zA-Z]+`),
 	{"org", regexp.MustCompile(`"id": "([0-9a-z]{16})",\s+"slug"`)},
+	member("org", "org_id", `[0-9a-z]{16}`),
+	{"user", regexp.MustCompile(`"id": "([0-9a-z]{16})",\s+"name": "[^"]*",\s+"email"`)},
+	word("customer", `[0-9a-z]{16}@customer`),
 	member("app", "id", `[0-9a-z]{16}`),
 	member("credential", "id|token_id", `[a-z2-7]{12}`),
 	member("version", "instance_id|version", ulid),
@@ -92,7 +101,18 @@ var amounts = []kind{ //nolint:gochecknoglobals // a table
 
 // number replaces what differs in the answer to a request, but for what the request says itself.
 func (p *placeholders) number(request, answer string, sent time.Time) string {
-	answer = p.known(answer)
+	answer = p.spot(request, answer, composed)
+	answer = p.spot(request, p.known(answer), kinds)
+	for _, k := range amounts {
+		answer = k.pattern.ReplaceAllStringFunc(answer, func(found string) string {
+			return strings.TrimSuffix(found, k.pattern.FindStringSubmatch(found)[1]) + "<" + k.name + ">"
+		})
+	}
+	return p.times(answer, sent)
+}
+
+// spot replaces values of kinds, but for what the request says itself.
+func (p *placeholders) spot(request, answer string, kinds []kind) string {
 	for _, k := range kinds {
 		answer = k.pattern.ReplaceAllStringFunc(answer, func(found string) string {
 			value := k.pattern.FindStringSubmatch(found)[1]
@@ -105,12 +125,7 @@ func (p *placeholders) number(request, answer string, sent time.Time) string {
 			return strings.Replace(found, value, p.texts[value], 1)
 		})
 	}
-	for _, k := range amounts {
-		answer = k.pattern.ReplaceAllStringFunc(answer, func(found string) string {
-			return strings.TrimSuffix(found, k.pattern.FindStringSubmatch(found)[1]) + "<" + k.name + ">"
-		})
-	}
-	return p.times(answer, sent)
+	return answer
 }
 
 // known replaces what has a placeholder, wherever it is, unless it is so short that it may also

@@ -4,6 +4,8 @@ package account
 
 import (
 	"cmp"
+	"context"
+	"crypto/x509"
 	"fmt"
 	"net/url"
 	"strings"
@@ -25,6 +27,10 @@ context, which later commands use. The token is asked for, read from standard in
 It is kept in the system's keyring (the Secret Service of D-Bus) where there is one, and
 otherwise in a file that only you can read, ~/.config/hangar/contexts.json.
 
+With --email you sign in as a user: the password is asked for, or read from standard input with
+--password-stdin, and the token that results allows what you may do, for 30 days. --code sets
+the password first, with the code of an invitation or of a password that is reset.
+
 A server whose certificate no public authority has signed needs --ca with the certificate
 of its own; the fingerprint is shown, to compare. Without a URL, the context in use gets
 another token.
@@ -33,11 +39,14 @@ Exit codes: 2 plain HTTP to another computer, 3 no API there, 6 the token is not
 answer, or a certificate that is not trusted.`
 
 const loginExample = `  hangar login https://api.example.com
+  hangar login https://api.example.com --email ann@example.com
   hangar login https://10.0.0.1:4280 --ca hangar-ca.pem --name lab --token-stdin < token`
 
 // loginFlags are what `hangar login` is told beside the URL.
 type loginFlags struct {
 	name, ca, org string
+	email, code   string // of a user
+	passwordStdin bool
 	fromStdin     bool
 	noKeyring     bool
 	asJSON        bool
@@ -67,6 +76,10 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 	flags.StringVar(&f.ca, "ca", "", "file with the certificate of the server's own authority, in PEM")
 	flags.StringVar(&f.org, "org", "", "organization in which commands make things (default that of the token)")
 	flags.BoolVar(&f.fromStdin, "token-stdin", false, "read the token from standard input")
+	flags.StringVar(&f.email, "email", "", "sign in as the user with this address")
+	flags.StringVar(&f.code, "code", "", "with --email: set the password first, with the code of an invitation or a reset")
+	flags.BoolVar(&f.passwordStdin, "password-stdin", false, "with --email: read the password from standard input")
+	cmd.MarkFlagsMutuallyExclusive("email", "token-stdin")
 	flags.BoolVar(&f.noKeyring, "no-keyring", false, "keep the token in a file, also where there is a keyring")
 	cli.JSONFlag(cmd, &f.asJSON)
 	return cmd
@@ -126,18 +139,14 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 	if err != nil {
 		return err
 	}
-	token := cmp.Or(c.Token, c.Getenv("HANGAR_TOKEN"))
-	if f.fromStdin || token == "" {
-		secret, err := c.ReadSecret(f.fromStdin, "token", "hangar login URL --token-stdin < FILE", "Token for %s: ", x.URL)
-		if err != nil {
-			return err
-		}
-		token = secret.Reveal()
+	c.Used = cli.Endpoint{URL: x.URL, Context: x.Name, Roots: roots}
+	token, err := c.tokenOf(cmd.Context(), f, x, roots)
+	if err != nil {
+		return err
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return cli.UsageErrorf("the token is not one: it has blanks or characters beyond ASCII")
 	}
-	c.Used = cli.Endpoint{URL: x.URL, Context: x.Name, Roots: roots}
 	p := client.New(x.URL, token, client.WithRootCAs(roots))
 	defer p.Close()
 	tokens, err := p.CurrentTokens(cmd.Context())
@@ -152,7 +161,9 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 		return cli.WithHint(hangar.Errorf(hangar.CodeUnauthenticated, "", "the server knows no token"), "pass a valid one")
 	}
 	if x.Org == "" {
-		x.Org = orgOf(tokens)
+		if x.Org, err = orgOf(cmd.Context(), p, tokens); err != nil {
+			return err
+		}
 	}
 	where, err := c.KeepContext(&x, token, f.noKeyring)
 	if err != nil {
@@ -170,19 +181,61 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 		{"context", x.Name + ", in use from now on"},
 		{"org", string(x.Org)},
 		{"authority", authority},
-		{"token", scopeOf(tokens[0].Grant) + ", " + expires(tokens[0].Grant.Until) + "; kept in " + where},
+		{"token", scopeOf(tokens[0]) + ", " + expires(tokens[0].Grant.Until) + "; kept in " + where},
 	})
 }
 
+// tokenOf is the token to sign in with: that of a user, or one that was made before.
+func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext, roots *x509.CertPool) (string, error) {
+	if f.email == "" {
+		if f.code != "" || f.passwordStdin {
+			return "", cli.UsageErrorf("--code and --password-stdin are for --email")
+		}
+		token := cmp.Or(c.Token, c.Getenv("HANGAR_TOKEN"))
+		if !f.fromStdin && token != "" {
+			return token, nil
+		}
+		secret, err := c.ReadSecret(f.fromStdin, "token", "hangar login URL --token-stdin < FILE", "Token for %s: ", x.URL)
+		return secret.Reveal(), err
+	}
+	ask := "Password of %s at %s: "
+	if f.code != "" {
+		ask = "New password of %s at %s: "
+	}
+	password, err := c.ReadSecret(f.passwordStdin, "password", "hangar login URL --email ADDRESS --password-stdin < FILE", ask, f.email, x.URL)
+	if err != nil {
+		return "", err
+	}
+	p := client.New(x.URL, "", client.WithRootCAs(roots))
+	defer p.Close()
+	if f.code != "" {
+		if _, err := p.UseCode(ctx, hangar.CodeUse{Code: hangar.NewSensitive(f.code), Password: password}); err != nil {
+			return "", err
+		}
+	}
+	made, err := p.SignIn(ctx, hangar.SignIn{Email: f.email, Password: password})
+	if err != nil {
+		return "", cli.WithHint(err, "who has forgotten the password asks an administrator of the platform for a code: hangar users password ADDRESS")
+	}
+	return made.Text, nil
+}
+
 // orgOf is the one organization that all tokens are for, or empty.
-func orgOf(tokens []*hangar.Token) hangar.OrgSlug {
+func orgOf(ctx context.Context, p *client.Client, tokens []*hangar.Token) (hangar.OrgSlug, error) {
+	if tokens[0].Kind == hangar.TokenLogin {
+		user, err := p.CurrentUser(ctx)
+		if err != nil || len(user.Memberships) != 1 {
+			return "", err
+		}
+		return user.Memberships[0].Org, nil
+	}
 	org := tokens[0].Grant.Org
 	for _, t := range tokens {
 		if t.Admin || t.Grant.Org != org {
-			return ""
+			return "", nil
 		}
 	}
-	return org
+	return org, nil
 }
 
 // NewLogoutCommand makes `hangar logout`.

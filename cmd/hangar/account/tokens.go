@@ -172,14 +172,16 @@ func (c commands) createToken(cmd *cobra.Command, f *tokenFlags) error {
 		}{made.Text, made.Token})
 	}
 	// Standard output is the token alone: HANGAR_TOKEN=$(hangar tokens create …).
-	fmt.Fprintf(c.Stderr, "token %s for %s; it %s. It is not shown again.\n", made.ID, scopeOf(made.Grant), expires(made.Grant.Until))
+	fmt.Fprintf(c.Stderr, "token %s for %s; it %s. It is not shown again.\n", made.ID, scopeOf(&made.Token), expires(made.Grant.Until))
 	_, err = fmt.Fprintln(c.Stdout, made.Text)
 	return err
 }
 
 // scopeOf says for people what a grant is about.
-func scopeOf(g hangar.Grant) string {
-	switch {
+func scopeOf(t *hangar.Token) string {
+	switch g := t.Grant; {
+	case t.Kind == hangar.TokenLogin:
+		return "all that the user may do"
 	case len(g.Machines) > 0:
 		return fmt.Sprintf("%s/%s", g.Apps[0], strings.Join(cli.Texts(g.Machines), ","))
 	case len(g.Apps) > 0:
@@ -215,7 +217,7 @@ func newTokensListCommand(c commands) *cobra.Command {
 					until = "expired"
 				}
 			}
-			return []string{string(t.ID), cli.Short(t.Name, 30), string(t.Kind), scopeOf(t.Grant), cli.Short(t.User, 30), until, cli.Ago(now, t.LastUsed)}
+			return []string{string(t.ID), cli.Short(t.Name, 30), string(t.Kind), scopeOf(t), cli.Short(t.User, 30), until, cli.Ago(now, t.LastUsed)}
 		},
 		Names: "ids", Hint: "No tokens yet. Make one: hangar tokens create --help",
 	})

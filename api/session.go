@@ -1,0 +1,149 @@
+package api
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
+)
+
+// passwordPace is how often a password of one account may be tried.
+var passwordPace = ratelimit.Pace{PerSecond: 1.0 / 30, Burst: 10}
+
+// attempts bounds how often passwords are tried, for each client and for each account; whether there is
+// such an account makes no difference. An account that has been signed in to from a client has a pace of
+// its own there, so that who guesses elsewhere keeps nobody out.
+type attempts struct {
+	clients  *ratelimit.Limiter[string]
+	accounts *ratelimit.Limiter[attempt]
+	known    *ratelimit.Limiter[attempt] // used as a memory of where accounts were signed in to
+}
+
+// attempt is what counts together: all at an account, or those of a client that it knows.
+type attempt struct {
+	account string
+	client  string // empty: any that is not known
+}
+
+// owner stands for the client of attempts of who is known by a token.
+const owner = "owner"
+
+// knownFor is for how long it is remembered that an account was signed in to from a client.
+const knownFor = 30 * 24 * time.Hour
+
+func newAttempts(now func() time.Time) *attempts {
+	return &attempts{
+		clients:  ratelimit.New[string](maxLimiters, signInPace.Refill(), now),
+		accounts: ratelimit.New[attempt](maxLimiters, passwordPace.Refill(), now),
+		known:    ratelimit.New[attempt](maxLimiters, knownFor, now),
+	}
+}
+
+// from counts an attempt of a client. Like the others it returns how long to wait.
+func (a *attempts) from(client string) time.Duration { return a.clients.Take(client, signInPace) }
+
+// of counts an attempt at an account that its owner makes, who is known by a token.
+func (a *attempts) of(user hangar.UserID) time.Duration {
+	return a.accounts.Take(attempt{string(user), owner}, passwordPace)
+}
+
+// at counts an attempt of a client at an account.
+func (a *attempts) at(account, client string) time.Duration {
+	key := attempt{account, client}
+	if !a.known.Has(key) {
+		key.client = ""
+	}
+	return a.accounts.Take(key, passwordPace)
+}
+
+// succeeded remembers from where an account was signed in to.
+func (a *attempts) succeeded(account, client string) {
+	a.known.Take(attempt{account, client}, passwordPace)
+}
+
+// tooMany is the answer to who has to wait.
+func tooMany(wait time.Duration) (answer, error) {
+	header := http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(wait.Seconds())))}}
+	return answer{header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
+}
+
+// account is whom attempts at an e-mail address count for.
+func account(email string) string { return strings.ToLower(input.Clip(email)) }
+
+func (s *server) signInRoutes() {
+	token := hangar.Token{
+		ID: "4k7fbw2hxq3s", Name: "sign-in", Kind: hangar.TokenLogin, User: exampleEmail, UserID: exampleUserID, CreatedBy: exampleEmail, CreatedAt: exampleTime,
+		Grant: hangar.Grant{Actions: hangar.ActionAll, Until: exampleTime.Add(hangar.SignInLifetime)},
+	}
+	s.public("POST /v1/sign-in", s.signInUser, operation{
+		ID: "signIn", Tag: "Users", Summary: "Sign in",
+		Text: "The answer is the only one that holds the token, which stands for the user: it allows what the user may do, in all organizations, and ends after " +
+			"30 days. An address that is nobody's is answered as a wrong password is. Attempts are bounded for each client, and for each address.",
+		Body:   signInWish{exampleEmail, "correct horse battery staple"},
+		Status: http.StatusCreated, Answer: newTokenView{"hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM", token},
+		Errors: []int{http.StatusUnauthorized, http.StatusTooManyRequests},
+	})
+	user := exampleUser()
+	user.LastSignIn = time.Time{}
+	s.public("POST /v1/sign-in/code", s.useCode, operation{
+		ID: "useCode", Tag: "Users", Summary: "Set a password with a code",
+		Text: "Of an invitation, which makes its user, or of a password that is reset. Each works once. Who is a user already accepts an invitation by `acceptInvitation`.",
+		Body: codeWish{Code: exampleCode, Name: "Ann", Password: "correct horse battery staple"}, Answer: user,
+		Errors: []int{http.StatusTooManyRequests, http.StatusPreconditionFailed, http.StatusNotFound},
+	})
+	s.handle("DELETE /v1/sign-in", s.signOut, operation{
+		ID: "signOut", Tag: "Users", Summary: "Sign out", Text: "Ends the token of the request, which must come from signing in. `revokeToken` ends others.",
+		Status: http.StatusNoContent,
+	})
+}
+
+type signInWish struct {
+	Email    string `json:"email" schema:"required"`
+	Password string `json:"password" schema:"required"`
+}
+
+type codeWish struct {
+	Code     string `json:"code" schema:"required"`
+	Name     string `json:"name,omitempty"`
+	Password string `json:"password" schema:"required"`
+}
+
+func (s *server) signInUser(r *http.Request) (answer, error) {
+	in, err := input.Decode[signInWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	client := signInSource(r).String()
+	if wait := s.attempts.from(client); wait > 0 {
+		return tooMany(wait)
+	}
+	if wait := s.attempts.at(account(in.Email), client); wait > 0 {
+		return tooMany(wait)
+	}
+	made, err := s.SignIns.SignIn(r.Context(), hangar.SignIn{Email: in.Email, Password: hangar.NewSensitive(in.Password), Source: client})
+	if err != nil {
+		return answer{}, err
+	}
+	s.attempts.succeeded(account(in.Email), client)
+	return answer{status: http.StatusCreated, body: newTokenView{made.Text, made.Token}, header: secretHeader()}, nil
+}
+
+func (s *server) useCode(r *http.Request) (answer, error) {
+	in, err := input.Decode[codeWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	if wait := s.attempts.from(signInSource(r).String()); wait > 0 {
+		return tooMany(wait)
+	}
+	return answerOf(s.SignIns.UseCode(r.Context(), hangar.CodeUse{Code: hangar.NewSensitive(in.Code), Name: in.Name, Password: hangar.NewSensitive(in.Password)}))
+}
+
+func (s *server) signOut(r *http.Request) (answer, error) {
+	return noContent(s.Users.SignOut(r.Context()))
+}

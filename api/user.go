@@ -1,0 +1,275 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/openapi"
+)
+
+// describeUsers knows the types of users.
+func describeUsers(s *openapi.Schemas) {
+	enum(s, hangar.Roles()...)
+	tell[hangar.User](s, texts{
+		"organizations":    "Those whose members the caller may see.",
+		"admin":            "An administrator of the platform. Like what follows, it is for the user and for administrators.",
+		"customer_address": "An e-mail address that third parties are given: it stays the same and tells nothing of the user.",
+		"last_sign_in_at":  "Left out until the first.",
+	})
+	tell[hangar.UserInvite](s, texts{
+		"org_slug": "For administrators of the platform it may be left out: the invitation is to the platform alone.",
+		"role":     "In the organization: `member` when it is left out.",
+		"admin":    "To be an administrator of the platform. Without `org_slug` alone.",
+	})
+	tell[codeWish](s, texts{ //nolint:gosec // texts about secrets
+		"code":     "Of an invitation, or of a password that is reset.",
+		"name":     "Of a new user. What is before the @ of the address when it is left out.",
+		"password": "12 to 256 bytes.",
+	})
+	tell[passwordWish](s, texts{"new": "12 to 256 bytes."})
+}
+
+// What examples are about.
+const (
+	exampleUserID     = "b3z5q1k8w0h7m2xd"
+	exampleEmail      = "ann@example.com"
+	exampleInvitation = "4xo1b2m9p0qk7s3d-0f1e2d3c4b5a6978"
+	exampleCode       = "hgi_4xo1b2m9p0qk7s3d-0f1e2d3c4b5a6978_PB3XSL5QXOQM2V5BBR2TWYDGQD"
+)
+
+func exampleUser() hangar.User {
+	return hangar.User{
+		ID: exampleUserID, Name: "Ann", Email: exampleEmail, CreatedAt: exampleTime, CustomerAddress: "u7d1m0x4k9s2b6qz@customer.example.com", LastSignIn: exampleTime,
+		Memberships: []hangar.Membership{{OrgID: "4xo1b2m9p0qk7s3d", Org: "acme", Role: hangar.RoleMember}},
+	}
+}
+
+func (s *server) userRoutes() {
+	const (
+		user    = "/v1/users/{user}"
+		current = "/v1/users/current"
+		member  = "/v1/orgs/{org}/members/{user}"
+	)
+	example := exampleUser()
+	s.handle("GET /v1/users", s.listUsers, operation{
+		ID: "listUsers", Tag: "Users", Summary: "List users",
+		Text: "The members of an organization, for who may read it; without `org_slug`, all users, for administrators of the platform.",
+		Query: []param{
+			{"org_slug", "acme", "Only the members of this organization."},
+			{"customer_address", example.CustomerAddress, "Only the user whose customer address this is. For administrators of the platform."},
+		},
+		Answer: userList{[]*hangar.User{&example}}, Errors: []int{http.StatusNotFound},
+	})
+	s.handle("GET "+current, s.currentUser, operation{
+		ID: "currentUser", Tag: "Users", Summary: "Get the user of the request",
+		Text: "Whom the token belongs to. Tokens of organizations belong to nobody.", Answer: example, Errors: []int{http.StatusNotFound},
+	})
+	s.handle("PUT "+current+"/password", s.setPassword, operation{
+		ID: "setPassword", Tag: "Users", Summary: "Change the password of the user of the request",
+		Text:   "Ends all tokens of the user that come from signing in, that of the request, too. Needs such a token.",
+		Body:   passwordWish{Current: "correct horse battery staple", New: "a better password"},
+		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
+	})
+	s.handle("POST "+current+"/invitations", s.acceptInvitation, operation{
+		ID: "acceptInvitation", Tag: "Users", Summary: "Accept an invitation",
+		Text: "As who has signed in already. Who is no user yet becomes one by `useCode`.",
+		Body: acceptWish{exampleCode}, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusNotFound},
+	})
+	s.handle("GET "+user, s.getUser, operation{
+		ID: "getUser", Tag: "Users", Summary: "Get a user", Text: "For the user, for who may read an organization of the user, and for administrators of the platform.", Answer: example,
+	})
+	s.handle("PATCH "+user, s.updateUser, operation{
+		ID: "updateUser", Tag: "Users", Summary: "Change a user",
+		Text: "What is left out stays. Users change their name, and administrators of the platform everything.",
+		Body: hangar.UserUpdate{Name: &example.Name}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("DELETE "+user, s.removeUser, operation{
+		ID: "removeUser", Tag: "Users", Summary: "Remove a user", Text: "With all memberships and tokens. For administrators of the platform.",
+		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("POST "+user+"/password_reset", s.resetPassword, operation{
+		ID: "resetPassword", Tag: "Users", Summary: "Make a code with which a user sets another password",
+		Text:   "The answer is the only one that holds it; `useCode` takes it once. For administrators of the platform.",
+		Answer: hangar.PasswordReset{Code: "hgp_" + exampleUserID + "_PB3XSL5QXOQM2V5BBR2TWYDGQD", ExpiresAt: exampleTime}, Status: http.StatusCreated,
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("PUT "+member, s.setMember, operation{
+		ID: "setMember", Tag: "Users", Summary: "Set the role of a member",
+		Text: "For admins of the organization. Administrators of the platform may make any user a member so.",
+		Body: memberWish{hangar.RoleAdmin}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.handle("DELETE "+member, s.removeMember, operation{
+		ID: "removeMember", Tag: "Users", Summary: "Remove a member",
+		Text:   "All tokens that the user has made by being a member are void at once, and for good. For admins of the organization, and for the user.",
+		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
+	})
+	s.invitationRoutes()
+	s.signInRoutes()
+}
+
+func (s *server) invitationRoutes() {
+	invitation := hangar.Invitation{
+		ID: exampleInvitation, Email: exampleEmail, Org: "acme", Role: hangar.RoleMember, InvitedBy: "chief@example.com", CreatedAt: exampleTime,
+		ExpiresAt: exampleTime.Add(hangar.InvitationLifetime),
+	}
+	s.handle("POST /v1/invitations", s.inviteUser, operation{
+		ID: "inviteUser", Tag: "Users", Summary: "Invite somebody",
+		Text: "For admins of the organization. The answer is the only one that holds the `code`, which is for the invited person and ends after a week; " +
+			"an earlier one of the same address to the same organization ends at once.",
+		Body:   hangar.UserInvite{Email: exampleEmail, Org: "acme", Role: hangar.RoleMember},
+		Status: http.StatusCreated, Answer: newInvitationView{exampleCode, invitation}, Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
+	})
+	s.handle("GET /v1/invitations", s.listInvitations, operation{
+		ID: "listInvitations", Tag: "Users", Summary: "List invitations that are not accepted yet",
+		Query:  []param{{"org_slug", "acme", "To this organization; without it, those to the platform alone, for its administrators."}},
+		Answer: invitationList{[]*hangar.Invitation{&invitation}}, Errors: []int{http.StatusNotFound},
+	})
+	s.handle("DELETE /v1/invitations/{invitation}", s.cancelInvitation, operation{
+		ID: "cancelInvitation", Tag: "Users", Summary: "Cancel an invitation", Status: http.StatusNoContent,
+	})
+}
+
+// userList is a listing of users.
+type userList struct {
+	Users []*hangar.User `json:"users"`
+}
+
+// invitationList is a listing of invitations.
+type invitationList struct {
+	Invitations []*hangar.Invitation `json:"invitations"`
+}
+
+// newInvitationView is an invitation just made: the only answer that ever holds its code.
+type newInvitationView struct {
+	Code string `json:"code"`
+	hangar.Invitation
+}
+
+type passwordWish struct {
+	Current string `json:"current" schema:"required"`
+	New     string `json:"new" schema:"required"`
+}
+
+type memberWish struct {
+	Role hangar.Role `json:"role" schema:"required"`
+}
+
+type acceptWish struct {
+	Code string `json:"code" schema:"required"`
+}
+
+func userRef(r *http.Request) hangar.UserRef { return hangar.UserRef(r.PathValue("user")) }
+
+func (s *server) listUsers(r *http.Request) (answer, error) {
+	q := input.QueryOf(r)
+	filter := hangar.UserFilter{Org: hangar.OrgSlug(q.Text("org_slug")), CustomerAddress: q.Text("customer_address")}
+	if q.Err != nil {
+		return answer{}, q.Err
+	}
+	users, err := s.Users.Users(r.Context(), filter)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(userList{orEmpty(users)})
+}
+
+func (s *server) currentUser(r *http.Request) (answer, error) {
+	return answerOf(s.Users.CurrentUser(r.Context()))
+}
+
+// answerOf is the answer of a call that returns what is to be shown.
+func answerOf[T any](v T, err error) (answer, error) {
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(v)
+}
+
+func (s *server) getUser(r *http.Request) (answer, error) {
+	return answerOf(s.Users.User(r.Context(), userRef(r)))
+}
+
+func (s *server) updateUser(r *http.Request) (answer, error) {
+	in, err := input.Decode[hangar.UserUpdate](r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answerOf(s.Users.UpdateUser(r.Context(), userRef(r), in))
+}
+
+func (s *server) removeUser(r *http.Request) (answer, error) {
+	return noContent(s.Users.RemoveUser(r.Context(), userRef(r)))
+}
+
+func (s *server) setPassword(r *http.Request) (answer, error) {
+	in, err := input.Decode[passwordWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	p, err := hangar.PrincipalFrom(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	if wait := s.attempts.of(p.User); wait > 0 { // who has a token may not guess the password by it
+		return tooMany(wait)
+	}
+	return noContent(s.Users.SetPassword(r.Context(), hangar.PasswordChange{Current: hangar.NewSensitive(in.Current), New: hangar.NewSensitive(in.New)}))
+}
+
+func (s *server) resetPassword(r *http.Request) (answer, error) {
+	reset, err := s.Users.ResetPassword(r.Context(), userRef(r))
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: reset, header: secretHeader()}, nil
+}
+
+func (s *server) acceptInvitation(r *http.Request) (answer, error) {
+	in, err := input.Decode[acceptWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answerOf(s.Users.AcceptInvitation(r.Context(), hangar.NewSensitive(in.Code)))
+}
+
+func (s *server) setMember(r *http.Request) (answer, error) {
+	in, err := input.Decode[memberWish](r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answerOf(s.Users.SetMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r), in.Role))
+}
+
+func (s *server) removeMember(r *http.Request) (answer, error) {
+	return noContent(s.Users.RemoveMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r)))
+}
+
+func (s *server) inviteUser(r *http.Request) (answer, error) {
+	in, err := input.Decode[hangar.UserInvite](r)
+	if err != nil {
+		return answer{}, err
+	}
+	made, err := s.Users.InviteUser(r.Context(), in)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, body: newInvitationView{made.Code, made.Invitation}, header: secretHeader()}, nil
+}
+
+func (s *server) listInvitations(r *http.Request) (answer, error) {
+	q := input.QueryOf(r)
+	org := hangar.OrgSlug(q.Text("org_slug"))
+	if q.Err != nil {
+		return answer{}, q.Err
+	}
+	list, err := s.Users.Invitations(r.Context(), org)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(invitationList{orEmpty(list)})
+}
+
+func (s *server) cancelInvitation(r *http.Request) (answer, error) {
+	return noContent(s.Users.CancelInvitation(r.Context(), hangar.InvitationID(r.PathValue("invitation"))))
+}

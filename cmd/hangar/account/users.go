@@ -1,0 +1,337 @@
+package account
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+const aboutUsers = `Invite, list and remove the people who use a platform.
+
+A user is an admin or a member of organizations. Members do everything with Apps and what is
+in them; admins manage the organization, too. An invitation is a code, which you give to the
+person: with it, ` + "`hangar login URL --email ADDRESS --code CODE`" + ` sets a password and signs in.`
+
+// NewUsersCommand makes `hangar users`.
+func NewUsersCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("users", "Invite, list and remove people", "user")
+	cmd.Long = aboutUsers
+	cmd.AddCommand(
+		newUsersInviteCommand(c), newUsersInvitationsCommand(c), newUsersCancelCommand(c), newUsersAcceptCommand(c),
+		newUsersListCommand(c), newUsersShowCommand(c), newUsersUpdateCommand(c), newUsersRemoveCommand(c), newUsersPasswordCommand(c),
+	)
+	return cmd
+}
+
+func orgFlag(c commands, cmd *cobra.Command, org *string, usage string) {
+	cmd.Flags().StringVar(org, "org", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("org", c.CompleteOrg) // the flag is there
+}
+
+func newUsersInviteCommand(c commands) *cobra.Command {
+	var in hangar.UserInvite
+	var org, role string
+	cmd := &cobra.Command{
+		Use:   "invite EMAIL",
+		Short: "Invite somebody; the last word printed is the code",
+		Long: `Invite somebody to an organization, or to the platform alone with --platform. The code is shown
+once: give it to the person by a way that you trust. It ends after a week, and an earlier one
+of the same address to the same organization ends at once.`,
+		Example: "  hangar users invite ann@example.com --org acme\n  hangar users invite boss@example.com --platform --admin",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	var platform bool
+	orgFlag(c, cmd, &org, "organization (default yours)")
+	flags := cmd.Flags()
+	flags.StringVar(&role, "role", "", "role in the organization: admin or member (default member)")
+	flags.BoolVar(&platform, "platform", false, "to the platform, and to no organization")
+	flags.BoolVar(&in.Admin, "admin", false, "as an administrator of the platform")
+	cli.CompleteFlag(cmd, "role", cli.Texts(hangar.Roles())...)
+	return cli.AnsweringAs(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.NewInvitation, error) {
+		in.Email, in.Role = args[0], hangar.Role(role)
+		if !platform {
+			var err error
+			if in.Org, err = c.ownOrg(ctx, p, org); err != nil {
+				return nil, err
+			}
+		} else if org != "" {
+			return nil, cli.UsageErrorf("--org and --platform exclude each other")
+		}
+		return p.InviteUser(ctx, in)
+	}), viewInvitation, func(made *hangar.NewInvitation) error {
+		to := "the platform"
+		if made.Org != "" {
+			to = fmt.Sprintf("%s as %s", made.Org, made.Role)
+		}
+		fmt.Fprintf(c.Stderr, "%s is invited to %s until %s. Give the code to nobody else:\n", made.Email, to, made.ExpiresAt.Format(time.RFC3339))
+		return c.Sayf("%s", made.Code)
+	})
+}
+
+// viewInvitation is a new invitation with its code, as JSON.
+func viewInvitation(made *hangar.NewInvitation) any {
+	return struct {
+		hangar.Invitation
+		Code string `json:"code"`
+	}{made.Invitation, made.Code}
+}
+
+// ownOrg is the organization that a flag names, or that of the context, or the only one of the user.
+func (c commands) ownOrg(ctx context.Context, p *client.Client, flag string) (hangar.OrgSlug, error) {
+	if flag != "" {
+		return hangar.OrgSlug(flag), nil
+	}
+	if c.Used.Org != "" {
+		return c.Used.Org, nil
+	}
+	orgs, err := p.Orgs(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(orgs) != 1 {
+		return "", cli.WithHint(cli.UsageErrorf("which organization?"), "name it with --org")
+	}
+	return orgs[0].Slug, nil
+}
+
+func newUsersInvitationsCommand(c commands) *cobra.Command {
+	var org string
+	var platform bool
+	cmd := &cobra.Command{Use: "invitations", Short: "List invitations that are not accepted yet", Args: cobra.NoArgs}
+	orgFlag(c, cmd, &org, "organization (default yours)")
+	cmd.Flags().BoolVar(&platform, "platform", false, "those to the platform, and to no organization")
+	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.Invitation, error) {
+		slug := hangar.OrgSlug("")
+		if !platform {
+			var err error
+			if slug, err = c.ownOrg(ctx, p, org); err != nil {
+				return nil, err
+			}
+		}
+		return p.Invitations(ctx, slug)
+	}), cli.Table[*hangar.Invitation]{
+		Head: []string{"ID", "EMAIL", "ROLE", "BY", "UNTIL"},
+		Row: func(_ time.Time, i *hangar.Invitation) []string {
+			return []string{string(i.ID), i.Email, string(i.Role), i.InvitedBy, i.ExpiresAt.Format(time.RFC3339)}
+		},
+		Names: "ids",
+	})
+}
+
+func newUsersCancelCommand(c commands) *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel INVITATION...", Short: "Cancel invitations", Args: cobra.MinimumNArgs(1),
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			for _, id := range args {
+				if err := p.CancelInvitation(ctx, hangar.InvitationID(id)); err != nil {
+					return err
+				}
+				fmt.Fprintf(c.Stdout, "Invitation %s is cancelled.\n", id)
+			}
+			return nil
+		}),
+	}
+}
+
+func newUsersAcceptCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "accept CODE", Short: "Accept an invitation as who has signed in", Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.User, error) {
+		return p.AcceptInvitation(ctx, hangar.NewSensitive(args[0]))
+	}), c.showUser)
+}
+
+// rolesOf are the memberships of a user as people read them.
+func rolesOf(u *hangar.User) string {
+	var roles []string
+	for _, m := range u.Memberships {
+		roles = append(roles, fmt.Sprintf("%s of %s", m.Role, m.Org))
+	}
+	if u.Admin {
+		roles = append([]string{"administrator"}, roles...)
+	}
+	return strings.Join(roles, ", ")
+}
+
+func newUsersListCommand(c commands) *cobra.Command {
+	var org string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the members of an organization, or all users", Args: cobra.NoArgs,
+		Long: "List the members of an organization. Without --org all users are listed, which is for administrators of the platform.",
+	}
+	orgFlag(c, cmd, &org, "organization")
+	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.User, error) {
+		return p.Users(ctx, hangar.UserFilter{Org: hangar.OrgSlug(org)})
+	}), cli.Table[*hangar.User]{
+		Head: []string{"ID", "EMAIL", "NAME", "ROLES"},
+		Row: func(_ time.Time, u *hangar.User) []string {
+			return []string{string(u.ID), u.Email, u.Name, rolesOf(u)}
+		},
+		Names: "ids",
+	})
+}
+
+func newUsersShowCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show [USER]", Short: "Show a user, by id or address; you, if none is named", Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.User, error) {
+		if len(args) == 0 {
+			return p.CurrentUser(ctx)
+		}
+		return p.User(ctx, hangar.UserRef(args[0]))
+	}), c.showUser)
+}
+
+func (c commands) showUser(u *hangar.User) error {
+	fields := []cli.Field{{"Id", string(u.ID)}, {"Email", u.Email}, {"Name", u.Name}, {"Roles", rolesOf(u)}}
+	if u.CustomerAddress != "" {
+		fields = append(fields, cli.Field{"For third parties", u.CustomerAddress})
+	}
+	if !u.LastSignIn.IsZero() {
+		fields = append(fields, cli.Field{"Last sign-in", cli.Ago(time.Now(), u.LastSignIn)})
+	}
+	return c.PrintFields(fields)
+}
+
+func newUsersUpdateCommand(c commands) *cobra.Command {
+	var name, org, role string
+	var admin bool
+	cmd := &cobra.Command{
+		Use: "update USER", Short: "Change the name of a user, or a role", Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  hangar users update ann@example.com --org acme --role admin\n  hangar users update ann@example.com --name 'Ann Example'",
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&name, "name", "", "name for people")
+	orgFlag(c, cmd, &org, "organization of --role (default yours)")
+	flags.StringVar(&role, "role", "", "role in the organization: admin or member")
+	flags.BoolVar(&admin, "admin", false, "whether the user is an administrator of the platform")
+	cli.CompleteFlag(cmd, "role", cli.Texts(hangar.Roles())...)
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (user *hangar.User, err error) {
+		ref := hangar.UserRef(args[0])
+		var in hangar.UserUpdate
+		if flags.Changed("name") {
+			in.Name = &name
+		}
+		if flags.Changed("admin") {
+			in.Admin = &admin
+		}
+		if in == (hangar.UserUpdate{}) && role == "" {
+			return nil, cli.UsageErrorf("nothing to change: name it with --name, --role or --admin")
+		}
+		if in != (hangar.UserUpdate{}) {
+			if user, err = p.UpdateUser(ctx, ref, in); err != nil {
+				return nil, err
+			}
+		}
+		if role == "" {
+			return user, nil
+		}
+		slug, err := c.ownOrg(ctx, p, org)
+		if err != nil {
+			return nil, err
+		}
+		return p.SetMember(ctx, slug, ref, hangar.Role(role))
+	}), c.showUser)
+}
+
+func newUsersRemoveCommand(c commands) *cobra.Command {
+	var org string
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "remove USER", Aliases: []string{"rm"}, Short: "Remove a user from an organization, or altogether",
+		Long: `Remove a user from an organization. Tokens that the user has made there are void at once. Without
+--org the user is removed altogether, which is for administrators of the platform.`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			ref := hangar.UserRef(args[0])
+			if org == "" {
+				if err := c.ConfirmUnless(yes, "Remove user %s with all memberships and tokens for ever?", ref); err != nil {
+					return err
+				}
+				if err := p.RemoveUser(ctx, ref); err != nil {
+					return err
+				}
+				return c.Sayf("User %s is removed.", ref)
+			}
+			if err := c.ConfirmUnless(yes, "Remove user %s from organization %s?", ref, org); err != nil {
+				return err
+			}
+			if err := p.RemoveMember(ctx, hangar.OrgSlug(org), ref); err != nil {
+				return err
+			}
+			return c.Sayf("User %s is no member of %s any more.", ref, org)
+		}),
+	}
+	orgFlag(c, cmd, &org, "organization to remove the user from")
+	cli.YesFlag(cmd, &yes)
+	return cmd
+}
+
+func newUsersPasswordCommand(c commands) *cobra.Command {
+	var fromStdin bool
+	cmd := &cobra.Command{
+		Use:   "password [USER]",
+		Short: "Change your password, or make a code with which a user sets another",
+		Long: `Change your password, which ends everything that is signed in with the old one. The current and the
+new one are asked for, or are two lines of standard input with --password-stdin.
+
+With USER, and as an administrator of the platform, make a code: with it the user sets another
+password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. It ends after a day.`,
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			if len(args) > 0 {
+				reset, err := p.ResetPassword(ctx, hangar.UserRef(args[0]))
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.Stderr, "Until %s a password can be set with this code. Give it to nobody else:\n", reset.ExpiresAt.Format(time.RFC3339))
+				return c.Sayf("%s", reset.Code)
+			}
+			in, err := c.readPasswords(fromStdin)
+			if err != nil {
+				return err
+			}
+			if err := p.SetPassword(ctx, in); err != nil {
+				return err
+			}
+			return c.Sayf("The password is another one. Sign in again: hangar login --email ADDRESS")
+		}),
+	}
+	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the current and the new password, a line each, from standard input")
+	return cmd
+}
+
+// readPasswords reads the current and the new password.
+func (c commands) readPasswords(fromStdin bool) (in hangar.PasswordChange, err error) {
+	const pipe = "hangar users password --password-stdin < FILE"
+	in.Current, err = c.ReadSecret(fromStdin, "password", pipe, "Current password: ")
+	if err != nil {
+		return in, err
+	}
+	if fromStdin {
+		current, next, two := strings.Cut(in.Current.Reveal(), "\n")
+		if !two {
+			return in, cli.UsageErrorf("--password-stdin needs two lines: the current password and the new one")
+		}
+		in.Current, in.New = hangar.NewSensitive(strings.TrimSuffix(current, "\r")), hangar.NewSensitive(next)
+		return in, nil
+	}
+	if in.New, err = c.ReadSecret(false, "password", pipe, "New password: "); err != nil {
+		return in, err
+	}
+	again, err := c.ReadSecret(false, "password", pipe, "New password again: ")
+	if err == nil && again.Reveal() != in.New.Reveal() {
+		err = cli.UsageErrorf("the new passwords differ")
+	}
+	return in, err
+}
