@@ -75,6 +75,13 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	_, err = c.CreateToken(ctx, hangar.TokenCreate{Kind: hangar.TokenDeploy, Name: token, Org: v.org, Apps: []hangar.AppName{v.app}})
 	check(err)
 	v.snapshot = newSnapshot(t, c, v.volume.Ref())
+	email := "ann@" + name + ".test"
+	invited, err := c.InviteUser(ctx, hangar.UserInvite{Email: email, Org: v.org})
+	check(err)
+	user, err := c.UseCode(ctx, hangar.CodeUse{Code: hangar.NewSensitive(invited.Code), Name: "Ann of " + name, Password: hangar.NewSensitive("a password of " + name)})
+	check(err)
+	waiting, err := c.InviteUser(ctx, hangar.UserInvite{Email: "ben@" + name + ".test", Org: v.org})
+	check(err)
 	_, err = c.RequestCertificate(ctx, v.app, host)
 	if code := hangar.CodeOf(err); code != hangar.CodeFailedPrecondition { // without an ACME server
 		check(err)
@@ -83,10 +90,11 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
 		"key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
+		"user": string(user.ID), "invitation": string(waiting.ID),
 	}
 	v.marks = []string{
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
-		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name,
+		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, "Ann of " + name, "ben@" + name + ".test",
 	}
 	return v
 }
