@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // What the examples of the document are about.
@@ -32,7 +33,7 @@ func exampleApp() appView {
 	})
 }
 
-func exampleMachine() machineView {
+func exampleMachine() view.Machine {
 	m := &hangar.Machine{
 		ID: exampleID, Name: "one", App: "web", State: hangar.MachineStarted, Region: "loc", Host: "0000000a",
 		InstanceID: exampleVersion, PrivateIP: netip.MustParseAddr("fdaa:0:1:a7b:1:0:2:2"), ImageRef: exampleImage,
@@ -46,7 +47,7 @@ func exampleMachine() machineView {
 		Metadata: map[string]string{"role": "web"},
 	}
 	// A config that is complete is not changed, and so cannot fail.
-	v, _ := viewMachine(m)
+	v, _ := view.OfMachine(m)
 	return v
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 	"github.com/hangar-platform/hangar/internal/cmdline"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/wsmux"
@@ -65,7 +66,7 @@ func (s *server) execRoutes() {
 			{"sort_by", "pid", "Accepted, and of no effect."},
 			{"order", "asc", "Accepted, and of no effect."},
 		},
-		Answer: []processView{viewProcess(hangar.Process{
+		Answer: []view.Process{view.OfProcess(hangar.Process{
 			PID: 1, StartedMS: 20, RunMS: 40, Command: "nginx: master process", Directory: "/", CPU: 0.02, RSS: 8 << 20,
 			ListenSockets: []hangar.ListenSocket{{Proto: "tcp", Address: "[::]:80"}},
 		})},

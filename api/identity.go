@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) identityRoutes() {
@@ -169,7 +170,7 @@ func (s *server) listSigningKeys(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(signingKeysAnswer{orEmpty(keys)})
+	return ok(signingKeysAnswer{view.OrEmpty(keys)})
 }
 
 func (s *server) rotateSigningKey(r *http.Request) (answer, error) {
@@ -177,5 +178,5 @@ func (s *server) rotateSigningKey(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(signingKeysAnswer{orEmpty(keys)})
+	return ok(signingKeysAnswer{view.OrEmpty(keys)})
 }

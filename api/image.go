@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) imageRoutes() {
@@ -28,7 +29,7 @@ func (s *server) listImages(r *http.Request) (answer, error) {
 	}
 	views := make([]hangar.Image, 0, len(images))
 	for _, i := range images {
-		i.Ref = viewImageRef(i.Ref)
+		i.Ref = view.OfImageRef(i.Ref)
 		views = append(views, i)
 	}
 	return ok(views)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ratelimit"
@@ -60,6 +61,9 @@ func (l RateLimits) of(p ratelimit.Pace) ratelimit.Pace {
 	return ratelimit.Pace{PerSecond: p.PerSecond * float64(l), Burst: max(1, int(float64(p.Burst)*float64(l)))}
 }
 
+// retryAfter is the value of the header of that name.
+func retryAfter(wait time.Duration) string { return strconv.Itoa(int(math.Ceil(wait.Seconds()))) }
+
 // limit refuses requests that come too often. It stands behind authenticate: callers
 // of one organization do not use up what others are allowed.
 func (s *server) limit(next http.Handler) http.Handler {
@@ -77,7 +81,7 @@ func (s *server) limit(next http.Handler) http.Handler {
 			key.target = "" // of all Apps together
 		}
 		if wait := s.limiters.Take(key, s.RateLimits.of(p)); wait > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+			w.Header().Set("Retry-After", retryAfter(wait))
 			s.writeError(w, r, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "rate limit exceeded"))
 			return
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 const maxEvents = 50
@@ -112,7 +113,7 @@ func machineAnswer(m *hangar.Machine, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(machineBody{m})
+	return ok(view.MachineBody{Machine: m})
 }
 
 func (s *server) listMachines(r *http.Request) (answer, error) {
@@ -132,9 +133,9 @@ func (s *server) listMachines(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if summary {
-		return ok(summaryBodies(machines))
+		return ok(view.SummaryBodies(machines))
 	}
-	return ok(machineBodies(machines))
+	return ok(view.MachineBodies(machines))
 }
 
 // machineFilter reads what listings of Machines have in common.
@@ -193,7 +194,7 @@ func (s *server) startMachine(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(startView{StartResult: res})
+	return ok(view.Start{StartResult: res})
 }
 
 func (s *server) stopMachine(r *http.Request) (answer, error) {
@@ -311,7 +312,7 @@ func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.write(w, r, answer{body: reachedView{true, reached}})
+	s.write(w, r, answer{body: view.Reached{OK: true, MachineReached: reached}})
 	return nil
 }
 
@@ -324,7 +325,7 @@ func (s *server) listVersions(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(orEmpty(versions))
+	return ok(view.OrEmpty(versions))
 }
 
 func (s *server) listProcesses(r *http.Request) (answer, error) {
@@ -336,9 +337,9 @@ func (s *server) listProcesses(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	views := make([]processView, 0, len(processes))
+	views := make([]view.Process, 0, len(processes))
 	for _, p := range processes {
-		views = append(views, viewProcess(p))
+		views = append(views, view.OfProcess(p))
 	}
 	return ok(views)
 }
@@ -361,7 +362,7 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.write(w, r, answer{body: orEmpty(events)})
+	s.write(w, r, answer{body: view.OrEmpty(events)})
 	return nil
 }
 
@@ -375,28 +376,20 @@ func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar
 			if r.Context().Err() != nil {
 				break
 			}
-			var view *machineView
+			step := view.Change{Event: change.Event, Progress: change.Progress}
 			if change.Machine != nil {
-				v, err := viewMachine(change.Machine)
+				m, err := view.OfMachine(change.Machine)
 				if err != nil {
 					return err
 				}
-				view = &v
+				step.Machine = &m
 			}
 			// The watcher is told by the end of its connection.
-			if err := l.send(changeView{view, change.Event, change.Progress}); err != nil {
+			if err := l.send(step); err != nil {
 				return nil // nobody is left to read an error
 			}
 		}
 		// A watch that ends with its context was cut short, and must not look complete.
 		return r.Context().Err()
 	}())
-}
-
-// orEmpty makes an empty list [] on the wire and not null.
-func orEmpty[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // textOfStreams says what every stream of lines has in common.
@@ -38,7 +39,7 @@ func (s *server) machineRoutes() {
 	})
 	s.handle("POST "+machine+"/start", s.startMachine, operation{
 		ID: "startMachine", Tag: "Machines", Summary: "Boot or resume a Machine", Text: "May be repeated.",
-		Answer: startView{StartResult: hangar.StartResult{PreviousState: hangar.MachineStopped}}, Headers: leaseHeaders, Errors: []int{conflict, state},
+		Answer: view.Start{StartResult: hangar.StartResult{PreviousState: hangar.MachineStopped}}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.handle("POST "+machine+"/stop", s.stopMachine, operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
@@ -84,9 +85,9 @@ func (s *server) readRoutes() {
 			{"summary", true, "Leave out config, checks, events and host_status."},
 			{"events", false, "Leave out events. The default is true."},
 		},
-		Answer: []machineView{example}, Answers: []any{[]machineSummary{}},
+		Answer: []view.Machine{example}, Answers: []any{[]view.MachineSummary{}},
 	})
-	page := viewPage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
+	page := view.OfMachinePage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
 	s.handle("GET /v1/orgs/{org}/machines", s.listOrgMachines, operation{
 		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization, page by page",
 		Text: "Sorted by id: whatever comes and goes meanwhile, no Machine is on two pages, and none that is there all the time is on none. " +
@@ -118,7 +119,7 @@ func (s *server) readRoutes() {
 			{"from_event_id", exampleEvent, "States that were reached after this event count, also those that have passed."},
 			{"timeout", "60", "Seconds, or a duration such as 10s; at most a minute, which is the default."},
 		},
-		Answer: reachedView{true, hangar.MachineReached{EventID: exampleEvent, State: hangar.MachineStarted, Version: exampleVersion}},
+		Answer: view.Reached{OK: true, MachineReached: hangar.MachineReached{EventID: exampleEvent, State: hangar.MachineStarted, Version: exampleVersion}},
 		Errors: []int{http.StatusRequestTimeout},
 	})
 	s.handle("GET "+machine+"/versions", s.listVersions, operation{
@@ -132,6 +133,6 @@ func (s *server) readRoutes() {
 			{"limit", 20, "At most so many, from 1 to 50. The default is 20."},
 			{"follow", true, "Stream the changes to come."},
 		},
-		Answer: example.Events, Stream: changeView{Machine: &example, Event: &example.Events[0]},
+		Answer: example.Events, Stream: view.Change{Machine: &example, Event: &example.Events[0]},
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // pairWish is the body of a write of one pair.
@@ -45,7 +46,7 @@ func (s *server) metadataRoutes() {
 	})
 	s.handle("GET "+key, s.getMetadataKey, operation{
 		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
-		Answer: metadataValue{"web"},
+		Answer: view.MetadataValue{Value: "web"},
 	})
 	s.handle("POST "+key, s.setMetadataKey, operation{
 		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
@@ -78,7 +79,7 @@ func (s *server) getMetadataKey(r *http.Request) (answer, error) {
 	if !found {
 		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", input.Clip(key))
 	}
-	return ok(metadataValue{value})
+	return ok(view.MetadataValue{Value: value})
 }
 
 func (s *server) metadata(r *http.Request) (map[string]string, error) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) orgRoutes() {
@@ -109,7 +110,7 @@ func (s *server) listOrgs(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(orgList{orEmpty(orgs)})
+	return ok(orgList{view.OrEmpty(orgs)})
 }
 
 func (s *server) getOrg(r *http.Request) (answer, error) {

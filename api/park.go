@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // maxSeated is how many waits are served as any other request, which costs some 25 KiB
@@ -39,7 +40,7 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 
 // parkedResponse is the response to a wait that was parked.
 func parkedResponse(id string, reached hangar.MachineReached, err error) (http.Response, error) {
-	status, body := http.StatusOK, any(reachedView{true, reached})
+	status, body := http.StatusOK, any(view.Reached{OK: true, MachineReached: reached})
 	header := http.Header{"Content-Type": {mediaJSON}, "X-Content-Type-Options": {"nosniff"}, "Date": {time.Now().UTC().Format(http.TimeFormat)}}
 	header.Set(hangar.HeaderRequestID.Neutral, id)
 	header.Set(hangar.HeaderRequestID.Original, id)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) peerRoutes() {
@@ -88,7 +89,7 @@ func (s *server) listPeers(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(peerList{orEmpty(list)})
+	return ok(peerList{view.OrEmpty(list)})
 }
 
 func (s *server) removePeer(r *http.Request) (answer, error) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // texts say of properties what their names do not.
@@ -26,7 +27,7 @@ func describeProperties(s *openapi.Schemas) {
 		"cordoned":    "It gets no requests from the edge.",
 		"nonce":       "The secret of the lease, when this request has made one.",
 	})
-	tell[machineView](s, texts{
+	tell[view.Machine](s, texts{
 		"version":           "The older name of `instance_id`.",
 		"config":            "As it was sent, with what was left out of `guest` filled in.",
 		"incomplete_config": "Always null.",
@@ -81,7 +82,7 @@ func describeProperties(s *openapi.Schemas) {
 		"compute_image":        "Accepted, and of no effect.",
 		"machines_only":        "Accepted, and of no effect.",
 	})
-	tell[volumeView](s, texts{
+	tell[view.Volume](s, texts{
 		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be undeleted.",
 		"zone":                "Of hardware. Every volume of a server has its own.",
 		"attached_machine_id": "The Machine whose config mounts it, whether it runs or not; null: none.",
@@ -98,7 +99,7 @@ func describeProperties(s *openapi.Schemas) {
 		"filling":             "While it is `restoring`: from what, and how far that is.",
 		"undelete_until":      "Until then a volume that was destroyed can be undeleted, unless its room is needed before.",
 	})
-	tell[snapshotView](s, texts{
+	tell[view.Snapshot](s, texts{
 		"size":        "What it added to the store, in bytes: compressed, and without what was stored before.",
 		"volume_size": "Of the volume at that moment, in bytes.",
 		"digest":      "Of the content: equal contents of equal size have equal digests.",
@@ -154,7 +155,7 @@ func describeProperties(s *openapi.Schemas) {
 		"rtime": "Milliseconds of user time.",
 		"rss":   "Bytes.",
 	})
-	tell[processView](s, texts{"cpu": "Percent of a core."})
+	tell[view.Process](s, texts{"cpu": "Percent of a core."})
 	tell[hangar.ExecResult](s, texts{
 		"exit_code":   "128 and the signal for a command that a signal ended.",
 		"exit_signal": "0 for none.",

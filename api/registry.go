@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) registryRoutes() {
@@ -59,7 +60,7 @@ func (s *server) listRegistries(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(registriesAnswer{orEmpty(list)})
+	return ok(registriesAnswer{view.OrEmpty(list)})
 }
 
 func (s *server) getRegistry(r *http.Request) (answer, error) {

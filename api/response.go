@@ -3,13 +3,13 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // answer is what a handler wants written.
@@ -55,7 +55,7 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a answer) {
 	}
 	buffer := buffers.Get().(*bytes.Buffer)
 	defer release(buffer)
-	if err := encodeBody(buffer, a.body); err != nil {
+	if err := view.Encode(buffer, a.body); err != nil {
 		s.writeError(w, r, hangar.Errorf(hangar.CodeInternal, "", "encode the answer: %w", err))
 		return
 	}
@@ -81,26 +81,10 @@ func (s *server) writeRaw(w http.ResponseWriter, status int, media string, raw [
 	_, _ = w.Write(raw) //nolint:gosec // JSON or escaped HTML, and sent as nothing else
 }
 
-func encodeBody(b *bytes.Buffer, body any) error {
-	w, ok := body.(writer)
-	if !ok {
-		return encodeTo(b, body)
-	}
-	err := w.writeJSON(b)
-	b.WriteByte('\n')
-	return err
-}
-
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
-	err := encodeTo(&b, v)
+	err := view.Encode(&b, v)
 	return b.Bytes(), err
-}
-
-func encodeTo(b *bytes.Buffer, v any) error {
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }
 
 // buffers are for answers, which are copied when they are sent.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // newSchemas knows the types that read and write their JSON themselves, and those
@@ -14,15 +15,15 @@ import (
 func newSchemas() *openapi.Schemas {
 	s := openapi.NewSchemas()
 	s.Echo(reflect.TypeFor[hangar.MachineConfig]())
-	s.Echo(reflect.TypeFor[orgConfig]())
+	s.Echo(reflect.TypeFor[view.OrgConfig]())
 	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
-	s.Name(reflect.TypeFor[checkView](), "CheckResult")
+	s.Name(reflect.TypeFor[view.Check](), "CheckResult")
 	s.Name(reflect.TypeFor[errorBody](), "Error")
 	s.Name(reflect.TypeFor[hangar.HostnameOwnership](), "Ownership")
 	s.Name(reflect.TypeFor[hangar.TokenCreate](), "TokenRequest")
 	s.Name(reflect.TypeFor[hangar.VolumeUpdate](), "VolumeUpdateRequest")
 	s.Name(reflect.TypeFor[orgView](), "ConsoleOrg")
-	s.Name(reflect.TypeFor[snapshotAnswer](), "SnapshotBegun")
+	s.Name(reflect.TypeFor[view.SnapshotAnswer](), "SnapshotBegun")
 
 	describeProperties(s)
 	describeAlerts(s)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) secretRoutes() {
@@ -57,7 +58,7 @@ type secretView struct {
 }
 
 func viewSecret(s hangar.Secret) secretView {
-	v := secretView{Secret: s, CreatedAt: wireTime(s.CreatedAt), UpdatedAt: wireTime(s.UpdatedAt)}
+	v := secretView{Secret: s, CreatedAt: view.Time(s.CreatedAt), UpdatedAt: view.Time(s.UpdatedAt)}
 	if !s.Value.IsZero() {
 		text := s.Value.Reveal()
 		v.Value = &text

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) secretKeyRoutes() {
@@ -89,7 +90,7 @@ type secretKeyView struct {
 }
 
 func viewSecretKey(k hangar.SecretKey) secretKeyView {
-	return secretKeyView{SecretKey: k, CreatedAt: wireTime(k.CreatedAt), UpdatedAt: wireTime(k.UpdatedAt)}
+	return secretKeyView{SecretKey: k, CreatedAt: view.Time(k.CreatedAt), UpdatedAt: view.Time(k.UpdatedAt)}
 }
 
 type secretKeysView struct {
@@ -216,11 +217,11 @@ func (s *server) listSecretKeys(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	view := secretKeysView{[]secretKeyView{}}
+	all := secretKeysView{[]secretKeyView{}}
 	for _, key := range list {
-		view.SecretKeys = append(view.SecretKeys, viewSecretKey(key))
+		all.SecretKeys = append(all.SecretKeys, viewSecretKey(key))
 	}
-	return ok(view)
+	return ok(all)
 }
 
 func (s *server) getSecretKey(r *http.Request) (answer, error) {

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,7 +66,7 @@ func (a *attempts) succeeded(account, client string) {
 
 // tooMany is the answer to who has to wait.
 func tooMany(wait time.Duration) (answer, error) {
-	header := http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(wait.Seconds())))}}
+	header := http.Header{"Retry-After": {retryAfter(wait)}}
 	return answer{header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
 }
 

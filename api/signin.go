@@ -1,10 +1,8 @@
 package api
 
 import (
-	"math"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -64,7 +62,7 @@ func (w *signInWriter) WriteHeader(status int) {
 	for _, name := range []string{"Content-Length", "Content-Type", "WWW-Authenticate"} {
 		w.Header().Del(name)
 	}
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	w.Header().Set("Retry-After", retryAfter(wait))
 	const text = "too many requests of this source had a token that is not valid"
 	if strings.HasPrefix(w.request.URL.Path, "/v2/") { // as registries say it
 		w.Header().Set("Content-Type", mediaJSON)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) tokenRoutes() {
@@ -133,7 +134,7 @@ func (s *server) listTokens(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(tokenList{orEmpty(tokens)})
+	return ok(tokenList{view.OrEmpty(tokens)})
 }
 
 func (s *server) revokeToken(r *http.Request) (answer, error) {
@@ -159,7 +160,7 @@ type currentToken struct {
 
 func viewCurrent(t *hangar.Token) currentToken {
 	v := currentToken{
-		ID: t.ID, OrgSlug: t.Grant.Org, Organization: t.Grant.Org, Apps: orEmpty(t.Grant.Apps), User: t.User, Token: t,
+		ID: t.ID, OrgSlug: t.Grant.Org, Organization: t.Grant.Org, Apps: view.OrEmpty(t.Grant.Apps), User: t.User, Token: t,
 	}
 	if len(t.Grant.Machines) == 1 {
 		v.Machine = t.Grant.Machines[0]

@@ -6,6 +6,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // describeUsers knows the types of users.
@@ -171,7 +172,7 @@ func (s *server) listUsers(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(userList{orEmpty(users)})
+	return ok(userList{view.OrEmpty(users)})
 }
 
 func (s *server) currentUser(r *http.Request) (answer, error) {
@@ -267,7 +268,7 @@ func (s *server) listInvitations(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(invitationList{orEmpty(list)})
+	return ok(invitationList{view.OrEmpty(list)})
 }
 
 func (s *server) cancelInvitation(r *http.Request) (answer, error) {

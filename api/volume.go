@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // The places of volumes.
@@ -16,12 +17,12 @@ const (
 func (s *server) volumeRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	example := exampleVolume()
-	one := viewOneVolume(example)
+	one := view.OfOneVolume(example)
 	s.handle("GET "+volumes, s.listVolumes, operation{
 		ID: "listVolumes", Tag: "Volumes", Summary: "List the volumes of an App",
 		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
 			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
-		Query: []param{{"summary", true, "Accepted; the list is the same."}}, Answer: []volumeView{viewVolume(example)},
+		Query: []param{{"summary", true, "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
 	})
 	s.handle("POST "+volumes, s.createVolume, operation{
 		ID: "createVolume", Tag: "Volumes", Summary: "Create a volume",
@@ -44,14 +45,14 @@ func (s *server) volumeRoutes() {
 	s.handle("PUT "+volume+"/extend", s.extendVolume, operation{
 		ID: "extendVolume", Tag: "Volumes", Summary: "Make a volume larger",
 		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
-		Lenient: true, Body: extendWish{SizeGB: 10}, Answer: extendedView{Volume: one}, Errors: []int{conflict, state},
+		Lenient: true, Body: extendWish{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
 	})
 	gone := *example
 	gone.State, gone.DestroyedAt = hangar.VolumePendingDestroy, exampleTime
 	s.handle("DELETE "+volume, s.destroyVolume, operation{
 		ID: "destroyVolume", Tag: "Volumes", Summary: "Destroy a volume",
 		Text:   "Refused with 412 while a Machine has it. For 24 hours it can be undeleted, unless its room is needed before: see undeleteVolume. Its snapshots stay until their retention has passed.",
-		Answer: viewOneVolume(&gone), Errors: []int{state},
+		Answer: view.OfOneVolume(&gone), Errors: []int{state},
 	})
 	s.handle("POST "+volume+"/undelete", s.undeleteVolume, operation{
 		ID: "undeleteVolume", Tag: "Volumes", Summary: "Have a destroyed volume back",
@@ -68,14 +69,14 @@ func (s *server) volumeRoutes() {
 	s.handle("GET "+destroyed, s.listDestroyedVolumes, operation{
 		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List the destroyed volumes of an organization that still take room",
 		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
-			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []volumeView{viewVolume(&gone)},
+			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []view.Volume{view.OfVolume(&gone)},
 	})
 	purged := gone
 	purged.State = hangar.VolumeDestroyed
 	s.handle("DELETE "+destroyed+"/{volume}", s.purgeVolume, operation{
 		ID: "purgeVolume", Tag: "Volumes", Summary: "Remove a destroyed volume for good",
 		Text:   "Its key and its data are gone, and its room is free. Its snapshots stay. Refused with 412 for a volume that is not destroyed, or while it is still being read.",
-		Answer: viewOneVolume(&purged), Errors: []int{state},
+		Answer: view.OfOneVolume(&purged), Errors: []int{state},
 	})
 	s.handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, operation{
 		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization, page by page",
@@ -92,7 +93,7 @@ func (s *server) volumeRoutes() {
 			{"cursor", "eyJhIjoi", "The `next_cursor` of the page before."},
 			{"limit", maxVolumePage, "At most so many on a page, from 1 to 1000. The default is 1000."},
 		},
-		Answer: viewVolumePage([]*hangar.Volume{example}, "", exampleTime),
+		Answer: view.OfVolumePage([]*hangar.Volume{example}, "", exampleTime),
 	})
 }
 
@@ -147,7 +148,7 @@ func (s *server) listVolumes(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewVolumes(list))
+	return ok(view.OfVolumes(list))
 }
 
 func (s *server) createVolume(r *http.Request) (answer, error) {
@@ -179,7 +180,7 @@ func oneVolume(v *hangar.Volume, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewOneVolume(v))
+	return ok(view.OfOneVolume(v))
 }
 
 func (s *server) getVolume(r *http.Request) (answer, error) {
@@ -215,7 +216,7 @@ func (s *server) extendVolume(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(extendedView{viewOneVolume(done.Volume), done.NeedsRestart})
+	return ok(view.Extended{Volume: view.OfOneVolume(done.Volume), NeedsRestart: done.NeedsRestart})
 }
 
 func (s *server) destroyVolume(r *http.Request) (answer, error) {
@@ -239,7 +240,7 @@ func (s *server) listDestroyedVolumes(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewVolumes(list))
+	return ok(view.OfVolumes(list))
 }
 
 func (s *server) purgeVolume(r *http.Request) (answer, error) {
@@ -255,5 +256,5 @@ func (s *server) listVolumeEvents(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(orEmpty(events))
+	return ok(view.OrEmpty(events))
 }

@@ -9,32 +9,13 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 const (
 	maxVolumePage = 1000 // volumes on a page, and unless asked
 	volumesAtOnce = 1000 // that are asked for to find those of a page
 )
-
-// volumePage is a page of the listing of an organization.
-type volumePage struct {
-	Volumes     []volumeView    `json:"volumes"`
-	Next        string          `json:"next_cursor"`
-	LastID      hangar.VolumeID `json:"last_volume_id"`
-	LastUpdated *time.Time      `json:"last_updated_at"`
-}
-
-func viewVolumePage(list []*hangar.Volume, next string, lastUpdated time.Time) volumePage {
-	page := volumePage{Volumes: make([]volumeView, 0, len(list)), Next: next}
-	for _, v := range list {
-		page.LastID = v.ID
-		page.Volumes = append(page.Volumes, viewVolume(v))
-	}
-	if !lastUpdated.IsZero() {
-		page.LastUpdated = new(lastUpdated.UTC())
-	}
-	return page
-}
 
 // volumeListing is a listing under way, which is what a cursor holds. Times are in
 // milliseconds since 1970, as exact as those of volumes; 0 is none.
@@ -133,7 +114,7 @@ func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
 
 // page makes the next page of the first limit volumes of a list. When there are more, the
 // list has at least one more.
-func (l volumeListing) page(list []*hangar.Volume, limit int) volumePage {
+func (l volumeListing) page(list []*hangar.Volume, limit int) view.VolumePage {
 	shown := list[:min(limit, len(list))]
 	for _, v := range shown {
 		l.After, l.Newest = v.ID, max(l.Newest, v.UpdatedAt.UnixMilli())
@@ -147,5 +128,5 @@ func (l volumeListing) page(list []*hangar.Volume, limit int) volumePage {
 	if newest := min(l.Newest, l.Began-1); newest > 0 {
 		lastUpdated = time.UnixMilli(newest)
 	}
-	return viewVolumePage(shown, next, lastUpdated)
+	return view.OfVolumePage(shown, next, lastUpdated)
 }

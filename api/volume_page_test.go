@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // manyVolumes lists volumes of an organization; every third is destroyed, every second in
@@ -51,7 +52,7 @@ func TestPagesOfVolumes(t *testing.T) {
 		many.list = append(many.list, v)
 	}
 	handler := New(Config{Volumes: many, Auth: nobodyElse{}, Log: slog.New(slog.DiscardHandler)})
-	ask := func(query url.Values) (page volumePage) {
+	ask := func(query url.Values) (page view.VolumePage) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/orgs/personal/volumes?"+query.Encode(), nil)
 		r.Header.Set("Authorization", "Bearer x")
 		w := httptest.NewRecorder()
@@ -74,7 +75,7 @@ func TestPagesOfVolumes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next, last := 0, volumePage{}
+			next, last := 0, view.VolumePage{}
 			for query := test.query; ; query.Set("cursor", last.Next) {
 				last = ask(query)
 				for _, v := range last.Volumes {

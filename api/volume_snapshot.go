@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // snapshotRoutes are those of snapshots, and of trying them out.
@@ -14,7 +15,7 @@ func (s *server) snapshotRoutes() {
 	}
 	s.handle("GET "+volume+"/snapshots", s.listSnapshots, operation{
 		ID: "listSnapshots", Tag: "Volumes", Summary: "List the snapshots of a volume",
-		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []snapshotView{viewSnapshot(&example)},
+		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []view.Snapshot{view.OfSnapshot(&example)},
 	})
 	waiting := hangar.Snapshot{
 		AppID: "w5yt2wl6j1qgakzn",
@@ -25,7 +26,7 @@ func (s *server) snapshotRoutes() {
 		ID: "createSnapshot", Tag: "Volumes", Summary: "Take a snapshot of a volume",
 		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
 			"listing has it as `created`.",
-		Answer: viewBackup(&waiting), Errors: []int{http.StatusPreconditionFailed},
+		Answer: view.OfBackup(&waiting), Errors: []int{http.StatusPreconditionFailed},
 	})
 	drill := hangar.VolumeDrill{
 		App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime, FinishedAt: exampleTime.Add(exampleTimeout), Passed: true,
@@ -52,9 +53,9 @@ func (s *server) listSnapshots(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	views := make([]snapshotView, 0, len(list))
+	views := make([]view.Snapshot, 0, len(list))
 	for _, snapshot := range list {
-		views = append(views, viewSnapshot(snapshot))
+		views = append(views, view.OfSnapshot(snapshot))
 	}
 	return ok(views)
 }
@@ -68,7 +69,7 @@ func (s *server) createSnapshot(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(viewBackup(snapshot))
+	return ok(view.OfBackup(snapshot))
 }
 
 func (s *server) getVolumeDrill(r *http.Request) (answer, error) {

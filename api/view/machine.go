@@ -1,4 +1,4 @@
-package api
+package view
 
 import (
 	"cmp"
@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// machineView is a Machine as clients decode it. Its fields hide those of the
+// Machine is a Machine as clients decode it. Its fields hide those of the
 // same name in the Machine.
-type machineView struct {
+type Machine struct {
 	*hangar.Machine
 	inside
 	Version    hangar.InstanceID     `json:"version"` // the older name of instance_id
@@ -20,7 +20,7 @@ type machineView struct {
 	HostStatus string                `json:"host_status"`
 	CreatedAt  string                `json:"created_at"`
 	UpdatedAt  string                `json:"updated_at"`
-	Checks     []checkView           `json:"checks"`
+	Checks     []Check               `json:"checks"`
 	Events     []hangar.Event        `json:"events"`
 }
 
@@ -30,16 +30,16 @@ type inside struct {
 	AppID hangar.AppID `json:"app_id,omitempty"`
 }
 
-// checkView is a health check as clients decode it.
-type checkView struct {
+// Check is a health check as clients decode it.
+type Check struct {
 	Name      string             `json:"name"`
 	Status    hangar.CheckStatus `json:"status"`
 	Output    string             `json:"output"`
 	UpdatedAt string             `json:"updated_at"` // clients dereference it without looking
 }
 
-// machineSummary is what summary=true leaves of a Machine.
-type machineSummary struct {
+// MachineSummary is what summary=true leaves of a Machine.
+type MachineSummary struct {
 	ID         hangar.MachineID    `json:"id"`
 	Name       string              `json:"name"`
 	App        hangar.AppName      `json:"app_name"`
@@ -59,12 +59,14 @@ type machineSummary struct {
 // Machine with any other.
 const hostOK = "ok"
 
-func hostStatus(m *hangar.Machine) string { return cmp.Or(m.HostStatus, hostOK) }
+// HostStatus is that of the host of a Machine.
+func HostStatus(m *hangar.Machine) string { return cmp.Or(m.HostStatus, hostOK) }
 
-func viewMachine(m *hangar.Machine) (machineView, error) {
-	v := machineView{
-		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: hostStatus(m),
-		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Events: m.Events,
+// OfMachine is a Machine by itself, with a complete config. It fails for a config that is not valid.
+func OfMachine(m *hangar.Machine) (Machine, error) {
+	v := Machine{
+		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: HostStatus(m),
+		CreatedAt: Time(m.CreatedAt), UpdatedAt: Time(m.UpdatedAt), Events: m.Events,
 		Checks: viewChecks(m.Checks),
 	}
 	if v.Events == nil {
@@ -72,7 +74,7 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 	}
 	if m.ImageRef.Labels == nil {
 		labelled := *m // a caller's Machine is not ours to change
-		labelled.ImageRef = viewImageRef(m.ImageRef)
+		labelled.ImageRef = OfImageRef(m.ImageRef)
 		v.Machine = &labelled
 	}
 	// Clients dereference the guest without looking.
@@ -83,57 +85,58 @@ func viewMachine(m *hangar.Machine) (machineView, error) {
 }
 
 // viewChecks is never nil: clients decode a list.
-func viewChecks(checks []hangar.MachineCheck) []checkView {
-	views := make([]checkView, 0, len(checks))
+func viewChecks(checks []hangar.MachineCheck) []Check {
+	views := make([]Check, 0, len(checks))
 	for _, k := range checks {
-		views = append(views, checkView{k.Name, k.Status, k.Output, wireTime(k.UpdatedAt)})
+		views = append(views, Check{k.Name, k.Status, k.Output, Time(k.UpdatedAt)})
 	}
 	return views
 }
 
-// viewImageRef makes labels that are not there {} on the wire and not null.
-func viewImageRef(ref hangar.ImageRef) hangar.ImageRef {
+// OfImageRef makes labels that are not there {} on the wire and not null.
+func OfImageRef(ref hangar.ImageRef) hangar.ImageRef {
 	if ref.Labels == nil {
 		ref.Labels = map[string]string{}
 	}
 	return ref
 }
 
-// startView answers a start.
-type startView struct {
+// Start answers a start.
+type Start struct {
 	hangar.StartResult
 	Migrated bool   `json:"migrated"` // always false: a Machine stays on its host
 	NewHost  string `json:"new_host"`
 }
 
-// reachedView answers a wait.
-type reachedView struct {
+// Reached answers a wait.
+type Reached struct {
 	OK bool `json:"ok"`
 	hangar.MachineReached
 }
 
-// changeView is one step of a Machine's life, as a watcher sees it.
-type changeView struct {
-	Machine  *machineView         `json:"machine"`
+// Change is one step of a Machine's life, as a watcher sees it.
+type Change struct {
+	Machine  *Machine             `json:"machine"`
 	Event    *hangar.Event        `json:"event,omitempty"`
 	Progress *hangar.PullProgress `json:"progress,omitempty"` // while its image is being fetched
 }
 
-// metadataValue is what a key of the metadata has.
-type metadataValue struct {
+// MetadataValue is what a key of the metadata has.
+type MetadataValue struct {
 	Value string `json:"value"`
 }
 
-// processView is a process as clients decode it.
-type processView struct {
+// Process is a process as clients decode it.
+type Process struct {
 	hangar.Process
 	CPU int `json:"cpu"` // percent of a core: clients read a whole number
 }
 
-func viewProcess(p hangar.Process) processView {
-	p.ListenSockets = orEmpty(p.ListenSockets)
-	return processView{Process: p, CPU: int(math.Round(max(p.CPU, 0) * 100))}
+// OfProcess is a process as it is listed.
+func OfProcess(p hangar.Process) Process {
+	p.ListenSockets = OrEmpty(p.ListenSockets)
+	return Process{Process: p, CPU: int(math.Round(max(p.CPU, 0) * 100))}
 }
 
-// wireTime writes a time as clients expect it: UTC, whole seconds.
-func wireTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// Time writes a time as clients expect it: UTC, whole seconds.
+func Time(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,4 +1,4 @@
-package api
+package view
 
 import (
 	"cmp"
@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// volumeView is a volume as clients decode it.
-type volumeView struct {
+// Volume is a volume as clients decode it.
+type Volume struct {
 	ID        hangar.VolumeID    `json:"id"`
 	Name      string             `json:"name"`
 	App       hangar.AppName     `json:"app_name"`
@@ -44,9 +44,9 @@ type volumeView struct {
 	UndeleteUntil     string            `json:"undelete_until,omitempty"`
 }
 
-// viewVolume is a volume as it is listed.
-func viewVolume(v *hangar.Volume) volumeView {
-	view := volumeView{
+// OfVolume is a volume as it is listed.
+func OfVolume(v *hangar.Volume) Volume {
+	view := Volume{
 		ID: v.ID, Name: v.Name, App: v.App, State: v.State, SizeGB: v.SizeGB, Region: v.Region, Zone: v.Zone, Encrypted: v.Encrypted,
 		CreatedAt: exactTime(v.CreatedAt), UpdatedAt: exactTime(v.UpdatedAt),
 		Blocks: v.Usage.Blocks, BlockSize: v.Usage.BlockSize, BlocksFree: v.Usage.BlocksFree, BlocksAvail: v.Usage.BlocksAvail,
@@ -69,19 +69,19 @@ func viewVolume(v *hangar.Volume) volumeView {
 	return view
 }
 
-// viewVolumes shows a list, which is empty and not null when there are none.
-func viewVolumes(list []*hangar.Volume) []volumeView {
-	views := make([]volumeView, 0, len(list))
+// OfVolumes shows a list, which is empty and not null when there are none.
+func OfVolumes(list []*hangar.Volume) []Volume {
+	views := make([]Volume, 0, len(list))
 	for _, v := range list {
-		views = append(views, viewVolume(v))
+		views = append(views, OfVolume(v))
 	}
 	return views
 }
 
-// viewOneVolume is a volume by itself. One that can still be undeleted is destroyed already
+// OfOneVolume is a volume by itself. One that can still be undeleted is destroyed already
 // in the eyes of clients.
-func viewOneVolume(v *hangar.Volume) volumeView {
-	view := viewVolume(v)
+func OfOneVolume(v *hangar.Volume) Volume {
+	view := OfVolume(v)
 	if v.State.Gone() {
 		view.State, view.SnapshotRetention = hangar.VolumeDestroyed, 0
 	}
@@ -91,14 +91,14 @@ func viewOneVolume(v *hangar.Volume) volumeView {
 // exactTime writes a time as clients expect it of volumes: UTC, with milliseconds.
 func exactTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// extendedView answers an extension.
-type extendedView struct {
-	Volume       volumeView `json:"volume"`
-	NeedsRestart bool       `json:"needs_restart"`
+// Extended answers an extension.
+type Extended struct {
+	Volume       Volume `json:"volume"`
+	NeedsRestart bool   `json:"needs_restart"`
 }
 
-// snapshotView is a snapshot as clients decode it.
-type snapshotView struct {
+// Snapshot is a snapshot as clients decode it.
+type Snapshot struct {
 	ID            hangar.SnapshotID    `json:"id"`
 	Volume        hangar.VolumeID      `json:"volume_id"`
 	Status        hangar.SnapshotState `json:"status"`
@@ -114,8 +114,9 @@ type snapshotView struct {
 	Progress      *hangar.Progress     `json:"progress,omitempty"`
 }
 
-func viewSnapshot(s *hangar.Snapshot) snapshotView {
-	view := snapshotView{
+// OfSnapshot is a snapshot as it is listed.
+func OfSnapshot(s *hangar.Snapshot) Snapshot {
+	view := Snapshot{
 		ID: s.ID, Volume: s.Volume, Status: s.State, Size: s.Size, VolumeSize: s.VolumeSize, Digest: s.Digest, CreatedAt: offsetTime(s.CreatedAt),
 		RetentionDays: s.RetentionDays, Daily: s.Daily, FrozenMS: s.Frozen.Milliseconds(), Fault: s.Fault,
 	}
@@ -131,19 +132,19 @@ func viewSnapshot(s *hangar.Snapshot) snapshotView {
 // offsetTime writes a time as the public platform does for snapshots.
 func offsetTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05-07:00") }
 
-// snapshotAnswer answers the wish for a snapshot, in the shape that clients know and as
+// SnapshotAnswer answers the wish for a snapshot, in the shape that clients know and as
 // the listing of snapshots will.
-type snapshotAnswer struct {
+type SnapshotAnswer struct {
 	Msg      backupMessage `json:"Msg"`
-	Snapshot snapshotView  `json:"snapshot"`
+	Snapshot Snapshot      `json:"snapshot"`
 }
 
 type backupMessage struct {
-	Backup backupView `json:"backup"`
+	Backup Backup `json:"backup"`
 }
 
-// backupView is the work of making a snapshot.
-type backupView struct {
+// Backup is the work of making a snapshot.
+type Backup struct {
 	ID         string            `json:"id"`
 	App        hangar.AppID      `json:"app_id"`
 	Volume     hangar.VolumeID   `json:"volume_id"`
@@ -156,13 +157,14 @@ type backupView struct {
 	Snapshot   hangar.SnapshotID `json:"graph_id"`
 }
 
-func viewBackup(s *hangar.Snapshot) snapshotAnswer {
+// OfBackup is the answer to the wish for a snapshot, which is being made.
+func OfBackup(s *hangar.Snapshot) SnapshotAnswer {
 	at := exactTime(s.CreatedAt)
-	return snapshotAnswer{
-		Msg: backupMessage{backupView{
+	return SnapshotAnswer{
+		Msg: backupMessage{Backup{
 			ID: string(s.ID), App: s.AppID, Volume: s.Volume, State: "prepare", Type: "BACKUP_TYPE_ON_DEMAND",
 			Message: "", CreatedAt: at, UpdatedAt: at, Snapshot: s.ID,
 		}},
-		Snapshot: viewSnapshot(s),
+		Snapshot: OfSnapshot(s),
 	}
 }

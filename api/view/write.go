@@ -1,4 +1,4 @@
-package api
+package view
 
 import (
 	"bytes"
@@ -11,26 +11,26 @@ import (
 )
 
 // Machines are most of what is asked for, so their views are written by hand: as
-// encoding/json writes a machineView and a machineSummary, byte for byte, but without
+// encoding/json writes a Machine and a MachineSummary, byte for byte, but without
 // reading again the config, which was checked when it came in.
 
-// writer is an answer that writes itself.
-type writer interface{ writeJSON(b *bytes.Buffer) error }
+// MachineBody is a Machine that is written as its view.
+type MachineBody struct{ *hangar.Machine }
 
-// machineBody is a Machine as an answer.
-type machineBody struct{ *hangar.Machine }
+// WriteJSON implements Writer.
+func (m MachineBody) WriteJSON(b *bytes.Buffer) error { return writeMachine(b, m.Machine) }
 
-func (m machineBody) writeJSON(b *bytes.Buffer) error { return writeMachine(b, m.Machine) }
+// MachineBodies is a list of Machines that is written as one of their views.
+type MachineBodies []*hangar.Machine
 
-// machineBodies is a list of Machines as an answer.
-type machineBodies []*hangar.Machine
+// WriteJSON implements Writer.
+func (list MachineBodies) WriteJSON(b *bytes.Buffer) error { return writeList(b, list, writeMachine) }
 
-func (list machineBodies) writeJSON(b *bytes.Buffer) error { return writeList(b, list, writeMachine) }
+// SummaryBodies is a list of Machines that is written as one of their summaries.
+type SummaryBodies []*hangar.Machine
 
-// summaryBodies is a list of summaries of Machines as an answer.
-type summaryBodies []*hangar.Machine
-
-func (list summaryBodies) writeJSON(b *bytes.Buffer) error { return writeList(b, list, writeSummary) }
+// WriteJSON implements Writer.
+func (list SummaryBodies) WriteJSON(b *bytes.Buffer) error { return writeList(b, list, writeSummary) }
 
 func writeList(b *bytes.Buffer, list []*hangar.Machine, write func(*bytes.Buffer, *hangar.Machine) error) error {
 	b.WriteByte('[')
@@ -49,7 +49,7 @@ func writeList(b *bytes.Buffer, list []*hangar.Machine, write func(*bytes.Buffer
 // writtenMachine is about as much as a Machine takes, in bytes, beside its config.
 const writtenMachine = 2 << 10
 
-// writeMachine writes what encoding/json makes of a machineView.
+// writeMachine writes what encoding/json makes of a Machine.
 func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
 	config, err := m.Config.Document()
 	if err != nil {
@@ -72,7 +72,7 @@ func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
 	}
 	b = appendText(append(b, `,"version":`...), m.InstanceID)
 	b = append(append(b, `,"config":`...), config...)
-	b = appendText(append(b, `,"incomplete_config":null,"host_status":`...), hostStatus(m))
+	b = appendText(append(b, `,"incomplete_config":null,"host_status":`...), HostStatus(m))
 	b = appendTime(append(b, `,"created_at":`...), m.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), m.UpdatedAt)
 	b = append(b, `,"checks":[`...)
@@ -89,7 +89,7 @@ func writeMachine(to *bytes.Buffer, m *hangar.Machine) error {
 	return nil
 }
 
-// writeSummary writes what encoding/json makes of a machineSummary.
+// writeSummary writes what encoding/json makes of a MachineSummary.
 func writeSummary(to *bytes.Buffer, m *hangar.Machine) error {
 	to.Grow(writtenMachine)
 	b := appendHead(to.AvailableBuffer(), m)
@@ -162,7 +162,7 @@ func appendComma(b []byte, i int) []byte {
 	return b
 }
 
-// appendTime appends what wireTime writes.
+// appendTime appends what Time writes.
 func appendTime(b []byte, t time.Time) []byte {
 	return append(t.UTC().AppendFormat(append(b, '"'), time.RFC3339), '"')
 }
@@ -189,7 +189,7 @@ func appendAddr(b []byte, a hangar.PrivateIP) ([]byte, error) {
 // appendValue appends what encoding/json makes of a value.
 func appendValue(b []byte, v any) ([]byte, error) {
 	to := bytes.NewBuffer(b)
-	if err := encodeTo(to, v); err != nil {
+	if err := Encode(to, v); err != nil {
 		return b, err
 	}
 	return bytes.TrimSuffix(to.Bytes(), []byte("\n")), nil

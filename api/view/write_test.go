@@ -1,4 +1,4 @@
-package api
+package view
 
 import (
 	"bytes"
@@ -13,11 +13,11 @@ import (
 )
 
 // summarize is what writeSummary writes.
-func summarize(m *hangar.Machine) machineSummary {
-	return machineSummary{
+func summarize(m *hangar.Machine) MachineSummary {
+	return MachineSummary{
 		ID: m.ID, Name: m.Name, App: m.App, State: m.State, Region: m.Region, Host: m.Host,
-		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: viewImageRef(m.ImageRef), PrivateIP: m.PrivateIP,
-		CreatedAt: wireTime(m.CreatedAt), UpdatedAt: wireTime(m.UpdatedAt), Cordoned: m.Cordoned,
+		InstanceID: m.InstanceID, Version: m.InstanceID, ImageRef: OfImageRef(m.ImageRef), PrivateIP: m.PrivateIP,
+		CreatedAt: Time(m.CreatedAt), UpdatedAt: Time(m.UpdatedAt), Cordoned: m.Cordoned,
 	}
 }
 
@@ -26,38 +26,38 @@ func summarize(m *hangar.Machine) machineSummary {
 func TestMachinesAreWrittenAsByEncodingJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []*hangar.Machine
-		var views []machineView
-		var summaries []machineSummary
+		var views []Machine
+		var summaries []MachineSummary
 		for range rapid.IntRange(0, 3).Draw(t, "machines") {
 			m := new(hangar.Machine)
 			draw(t, reflect.ValueOf(m).Elem())
 			m.Config = drawConfig(t)
-			v, err := viewMachine(m)
+			v, err := OfMachine(m)
 			if err != nil {
 				t.Fatal(err)
 			}
 			list, views, summaries = append(list, m), append(views, v), append(summaries, summarize(m))
 		}
-		same(t, machineBodies(list), orEmpty(views))
-		same(t, summaryBodies(list), orEmpty(summaries))
+		same(t, MachineBodies(list), OrEmpty(views))
+		same(t, SummaryBodies(list), OrEmpty(summaries))
 		for i, m := range list {
-			same(t, machineBody{m}, views[i])
+			same(t, MachineBody{m}, views[i])
 		}
 	})
 }
 
 // same fails when two bodies are not written as the same bytes.
-func same(t *rapid.T, got writer, want any) {
+func same(t *rapid.T, got Writer, want any) {
 	var b bytes.Buffer
-	if err := encodeBody(&b, got); err != nil {
+	if err := Encode(&b, got); err != nil {
 		t.Fatal(err)
 	}
-	text, err := encode(want)
-	if err != nil {
+	var text bytes.Buffer
+	if err := Encode(&text, want); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(b.Bytes(), text) {
-		t.Fatalf("%T is written as\n%s\nencoding/json writes\n%s", got, b.Bytes(), text)
+	if !bytes.Equal(b.Bytes(), text.Bytes()) {
+		t.Fatalf("%T is written as\n%s\nencoding/json writes\n%s", got, b.Bytes(), text.Bytes())
 	}
 }
 

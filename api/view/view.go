@@ -1,0 +1,35 @@
+// Package view is what the API answers with about Machines and volumes, in the shapes that clients
+// of the public platform decode, and how all answers become JSON.
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// Writer is an answer that writes itself.
+type Writer interface {
+	// WriteJSON appends the answer as encoding/json would write it, without HTML's characters
+	// escaped.
+	WriteJSON(b *bytes.Buffer) error
+}
+
+// Encode appends an answer as JSON, with a line feed.
+func Encode(b *bytes.Buffer, v any) error {
+	if w, ok := v.(Writer); ok {
+		err := w.WriteJSON(b)
+		b.WriteByte('\n')
+		return err
+	}
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// OrEmpty makes an empty list [] on the wire and not null.
+func OrEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
