@@ -12,11 +12,16 @@ import (
 func (c *Client) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hangar.NewToken, error) {
 	to := post("/v1/tokens")
 	to.in = in
+	return c.newToken(ctx, to)
+}
+
+// newToken makes a call that is answered with a token just made.
+func (c *Client) newToken(ctx context.Context, in call) (*hangar.NewToken, error) {
 	var made struct {
 		Text string `json:"token"`
 		hangar.Token
 	}
-	if err := c.do(ctx, to, &made); err != nil {
+	if err := c.do(ctx, in, &made); err != nil {
 		return nil, err
 	}
 	return &hangar.NewToken{Token: made.Token, Text: made.Text}, nil

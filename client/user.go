@@ -34,14 +34,7 @@ func ask[T any](ctx context.Context, c *Client, in call) (*T, error) {
 func (c *Client) SignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, error) {
 	to := post("/v1/sign-in")
 	to.in = map[string]string{"email": in.Email, "password": in.Password.Reveal()}
-	var made struct {
-		Text string `json:"token"`
-		hangar.Token
-	}
-	if err := c.do(ctx, to, &made); err != nil {
-		return nil, err
-	}
-	return &hangar.NewToken{Token: made.Token, Text: made.Text}, nil
+	return c.newToken(ctx, to)
 }
 
 // UseCode implements hangar.SignInService.

@@ -2,7 +2,6 @@
 package alert
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,9 +36,7 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 func (c commands) alertOrg(cmd *cobra.Command) func() hangar.OrgSlug {
 	var org string
 	cmd.Flags().StringVar(&org, "org", "", "organization (default that of the context, or personal)")
-	return func() hangar.OrgSlug {
-		return hangar.OrgSlug(cmp.Or(org, string(c.Used.Org), string(hangar.OrgPersonal)))
-	}
+	return func() hangar.OrgSlug { return c.OrgOr(org) }
 }
 
 const setLong = `Set the rules of an organization: FILE is a rule file as Prometheus and vmalert read it,

@@ -39,6 +39,12 @@ type Target struct {
 	Used Endpoint // the API that the command has used
 }
 
+// OrgOr is the organization that a command is about: the one that is named, else that of the
+// context that the command has used, else hangar.OrgPersonal.
+func (t *Target) OrgOr(named string) hangar.OrgSlug {
+	return hangar.OrgSlug(cmp.Or(named, string(t.Used.Org), string(hangar.OrgPersonal)))
+}
+
 // Endpoint is where the API is and what opens it.
 type Endpoint struct {
 	URL      string

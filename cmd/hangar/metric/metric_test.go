@@ -185,8 +185,14 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// series answers queries, of whoever asks.
+type series interface {
+	hangar.SeriesQuerier
+	hangar.MetricsService
+}
+
 // run runs a command, and returns what it prints.
-func run(t *testing.T, service *answers, want int, args ...string) (stdout, stderr string) {
+func run(t *testing.T, service series, want int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	server := httptest.NewServer(api.New(api.Config{Apps: apps{}, Series: service, MetricsScopes: service, Auth: everybody{}, Log: slog.New(slog.DiscardHandler)}))
 	defer server.Close()
@@ -229,18 +235,10 @@ func TestShow(t *testing.T) {
 	service.matrix = fmt.Sprintf(matrix, strings.Join([]string{
 		ranged([]float64{0, 1, 3}, "measure", "requests/s"), ranged([]float64{0.02, 0.02, 0.02}, "measure", "response p95"), ranged([]float64{1, 1, 2}, "measure", "fullest volume"),
 	}, ","))
-	server := httptest.NewServer(api.New(api.Config{Apps: apps{}, Series: service, MetricsScopes: service, Auth: everybody{}, Log: slog.New(slog.DiscardHandler)}))
-	defer server.Close()
 	show := func(args ...string) string {
 		t.Helper()
-		var out, errs strings.Builder
-		inv := cli.New(cli.Streams{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}, func(name string) string {
-			return map[string]string{"HANGAR_URL": server.URL, "HANGAR_TOKEN": "x", "HOME": t.TempDir()}[name]
-		})
-		if code := inv.Run(t.Context(), NewCommand(inv), append([]string{"show", "web"}, args...)); code != 0 {
-			t.Fatalf("code %d\n%s%s", code, &out, &errs)
-		}
-		return errs.String() + out.String()
+		out, errs := run(t, service, 0, append([]string{"show", "web"}, args...)...)
+		return errs + out
 	}
 	says(t, show(), "WEB ", "LAST 1h ", "requests/s ", "response p95 ", "20ms", "2%", "d8912340000002")
 	if text := show(); strings.Contains(text, "concurrency  ") {

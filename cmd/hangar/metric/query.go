@@ -126,7 +126,7 @@ func (c commands) noSeries() error {
 // metricsQuery is a query, still without an expression, of the organization that is named, else
 // that of the App, else that of the context.
 func (c commands) metricsQuery(ctx context.Context, p *client.Client, org, app string) (q client.MetricsQuery, err error) {
-	q.Org = hangar.OrgSlug(cmp.Or(org, string(c.Used.Org), string(hangar.OrgPersonal)))
+	q.Org = c.OrgOr(org)
 	if app == "" {
 		return q, nil
 	}

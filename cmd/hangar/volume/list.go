@@ -40,7 +40,7 @@ func newListCommand(c *commands) *cobra.Command {
 			var volumes []*hangar.Volume
 			if destroyed {
 				all = true
-				volumes, err = p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(cmp.Or(org, string(c.Used.Org), string(hangar.OrgPersonal))))
+				volumes, err = p.DestroyedVolumes(cmd.Context(), c.OrgOr(org))
 			} else {
 				volumes, err = c.listVolumes(cmd.Context(), p, args, hangar.OrgSlug(org))
 			}

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -36,13 +35,13 @@ func newPurgeCommand(c *commands) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			org = cmp.Or(org, string(c.Used.Org), string(hangar.OrgPersonal))
+			slug := c.OrgOr(org)
 			ids := make([]hangar.VolumeID, 0, len(args))
 			for _, id := range args {
 				ids = append(ids, hangar.VolumeID(id))
 			}
 			if all {
-				volumes, err := p.DestroyedVolumes(cmd.Context(), hangar.OrgSlug(org))
+				volumes, err := p.DestroyedVolumes(cmd.Context(), slug)
 				if err != nil {
 					return err
 				}
@@ -54,12 +53,12 @@ func newPurgeCommand(c *commands) *cobra.Command {
 				fmt.Fprintln(c.Stderr, "No destroyed volumes.")
 				return nil
 			}
-			if err := c.ConfirmUnless(yes, "Remove %s of organization %s for good?", cli.Plural(len(ids), "destroyed volume", "destroyed volumes"), org); err != nil {
+			if err := c.ConfirmUnless(yes, "Remove %s of organization %s for good?", cli.Plural(len(ids), "destroyed volume", "destroyed volumes"), slug); err != nil {
 				return err
 			}
 			var failed []error
 			for _, id := range ids {
-				v, err := p.PurgeVolume(cmd.Context(), hangar.OrgSlug(org), id)
+				v, err := p.PurgeVolume(cmd.Context(), slug, id)
 				if err != nil {
 					failed = append(failed, err)
 					continue
