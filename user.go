@@ -207,10 +207,11 @@ func UserNotFound(ref UserRef) *Error {
 	return Errorf(CodeNotFound, ReasonUserNotFound, "Could not find user %.100q", string(ref))
 }
 
-// UserService keeps users and their memberships. Administrators of the platform may do everything. Members of an organization are managed by
-// its admins who have signed in, and by who may do everything in it for ever; they are seen by
-// who may read the organization. Users see and change themselves. Whoever may not see a user, or
-// an organization, is answered CodeNotFound as for one that does not exist.
+// UserService keeps users and their memberships. Administrators of the platform may do everything.
+// Members of an organization are managed by its admins who have signed in, and by tokens that allow
+// everything in it without end; they are seen by callers who may read the organization. Users see
+// and change themselves. A caller who may not see a user, or an organization, is answered
+// CodeNotFound as for one that does not exist.
 type UserService interface {
 	// InviteUser makes an invitation, in place of an earlier one of the address to the same
 	// organization. It answers CodeInvalid for a wish that makes no sense, and
@@ -241,8 +242,8 @@ type UserService interface {
 	// RemoveMember ends a membership, and all tokens that the user had by it, at once and for
 	// good. Everybody may leave.
 	RemoveMember(ctx context.Context, org OrgSlug, ref UserRef) error
-	// RemoveUser removes a user with all memberships and tokens. It is for administrators of the platform, and
-	// answers CodeFailedPrecondition for UserAdmin.
+	// RemoveUser removes a user with all memberships and tokens. It is for administrators of the
+	// platform, and answers CodeFailedPrecondition for UserAdmin.
 	RemoveUser(ctx context.Context, ref UserRef) error
 	// SetPassword changes the password of the user who has signed in, and ends all tokens that
 	// came from signing in. It answers CodeForbidden with ReasonWrongPassword.
