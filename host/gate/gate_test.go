@@ -125,11 +125,11 @@ func (w *world) add(alter ...func(s *hangar.Service)) *machine {
 		ref:   hangar.MachineRef{App: "web", AppID: "web", ID: hangar.MachineID(fmt.Sprintf("%014x", len(w.machines)))},
 		terms: gate.Terms{Open: true, Services: []hangar.Service{s}, Region: "loc"},
 	}
-	m.Gate = w.Add(m.ref)
-	m.Set(m.terms)
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.Gate = w.Add(m.ref)
 	w.machines = append(w.machines, m)
-	w.mu.Unlock()
+	m.Set(m.terms)
 	return m
 }
 
