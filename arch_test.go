@@ -43,6 +43,7 @@ var rules = map[string]rule{
 	"api/...":      {imports: plus(language, "api/openapi/...")},
 	"api/input":    {imports: language},
 	"api/longpoll": {imports: language},
+	"api/router":   {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
 	"api/view":     {imports: language},
 	"client":       {imports: language},
 

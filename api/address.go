@@ -7,17 +7,18 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 func (s *server) addressRoutes() {
 	const all = "/v1/apps/{app}/ip_assignments"
 	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime})
-	s.handle("GET "+all, s.listAddresses, operation{
+	s.Handle("GET "+all, s.listAddresses, router.Operation{
 		ID: "listAddresses", Tag: "Addresses", Summary: "List the addresses of an App",
 		Text:   "The shared one first, then by type and address. Those that begin with `fdaa:` are private.",
 		Answer: addressList{[]addressView{example}},
 	})
-	s.handle("POST "+all, s.allocateAddress, operation{
+	s.Handle("POST "+all, s.allocateAddress, router.Operation{
 		ID: "allocateAddress", Tag: "Addresses", Summary: "Give an App an address",
 		Text: "The App is served at the address when the answer comes. `shared_v4` is the same one for all Apps, which are told apart by " +
 			"their names; it may be asked for again. `private_v6` is in a private network of the organization: `network`, or the App's own. " +
@@ -25,7 +26,7 @@ func (s *server) addressRoutes() {
 		Body:   addressWish{Kind: hangar.AddressV4},
 		Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("DELETE "+all+"/{ip}", s.releaseAddress, operation{
+	s.Handle("DELETE "+all+"/{ip}", s.releaseAddress, router.Operation{
 		ID: "releaseAddress", Tag: "Addresses", Summary: "Take an address from an App",
 		Text: "No new connection to it is taken. It is given to another App only after all others that are free.", Status: http.StatusNoContent,
 	})
@@ -64,39 +65,39 @@ type addressWish struct {
 	Service string             `json:"service_name"`
 }
 
-func (s *server) listAddresses(r *http.Request) (answer, error) {
+func (s *server) listAddresses(r *http.Request) (router.Answer, error) {
 	list, err := s.Addresses.Addresses(r.Context(), hangar.AppName(r.PathValue("app")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]addressView, len(list))
 	for i, a := range list {
 		views[i] = viewAddress(a)
 	}
-	return ok(addressList{views})
+	return router.OK(addressList{views})
 }
 
-func (s *server) allocateAddress(r *http.Request) (answer, error) {
+func (s *server) allocateAddress(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[addressWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	made, err := s.Addresses.AllocateAddress(r.Context(), hangar.AppName(r.PathValue("app")), hangar.AddressCreate{
 		Kind: in.Kind, Region: in.Region, Service: in.Service, Org: in.Org, Network: in.Network,
 	})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewAddress(*made))
+	return router.OK(viewAddress(*made))
 }
 
-func (s *server) releaseAddress(r *http.Request) (answer, error) {
+func (s *server) releaseAddress(r *http.Request) (router.Answer, error) {
 	ip, err := netip.ParseAddr(r.PathValue("ip"))
 	if err != nil {
-		return answer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid ip: %.80q is not an IP address", r.PathValue("ip"))
+		return router.Answer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid ip: %.80q is not an IP address", r.PathValue("ip"))
 	}
 	if err := s.Addresses.ReleaseAddress(r.Context(), hangar.AppName(r.PathValue("app")), ip); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }

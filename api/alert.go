@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // describeAlerts knows the types of alerts.
@@ -74,29 +75,29 @@ func (s *server) alertRoutes() {
 	}
 	shown := config
 	shown.UpdatedAt = exampleTime
-	s.handle("GET "+rules, s.getAlertConfig, operation{
+	s.Handle("GET "+rules, s.getAlertConfig, router.Operation{
 		ID: "getAlertConfig", Tag: "Alerts", Summary: "Get the rules and receivers of alerts",
 		Text:   "Without secrets. Needs the right to change the organization, as URLs may hold credentials.",
 		Answer: shown,
 	})
-	s.handle("PUT "+rules, s.setAlerts, operation{
+	s.Handle("PUT "+rules, s.setAlerts, router.Operation{
 		ID: "setAlerts", Tag: "Alerts", Summary: "Set the rules and receivers of alerts",
 		Text: "Replaces all of them. Alerts of rules with the same group, name and labels keep their state. Needs the rights to change the " +
 			"organization and to query its metrics.",
 		Body: config, Answer: shown,
 	})
-	s.handle("DELETE "+rules, s.deleteAlerts, operation{
+	s.Handle("DELETE "+rules, s.deleteAlerts, router.Operation{
 		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove the rules and receivers of alerts",
 		Text: "Nobody is notified of the end of alerts.", Status: http.StatusNoContent,
 	})
-	s.handle("GET "+all, s.listAlerts, operation{
+	s.Handle("GET "+all, s.listAlerts, router.Operation{
 		ID: "listAlerts", Tag: "Alerts", Summary: "List alerts",
 		Text:   "Those that are pending or firing, or were resolved within 15 minutes, with the health of rules and receivers.",
 		Answer: exampleAlerts(),
 	})
 	tested := exampleAlerts()
 	tested.Receivers = []hangar.AlertReceiverStatus{}
-	s.handle("POST "+all+"/test", s.testAlerts, operation{
+	s.Handle("POST "+all+"/test", s.testAlerts, router.Operation{
 		ID: "testAlerts", Tag: "Alerts", Summary: "Evaluate a rule file",
 		Text: "Once and now, within 25 seconds. Nothing is kept and nobody is notified. One test of an organization runs at a time.",
 		Body: alertRules{Rules: config.Rules}, Answer: tested,
@@ -108,49 +109,49 @@ type alertRules struct {
 	Rules string `json:"rules" schema:"required"`
 }
 
-func (s *server) getAlertConfig(r *http.Request) (answer, error) {
+func (s *server) getAlertConfig(r *http.Request) (router.Answer, error) {
 	config, err := s.Alerts.AlertConfig(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(config)
+	return router.OK(config)
 }
 
-func (s *server) setAlerts(r *http.Request) (answer, error) {
+func (s *server) setAlerts(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[hangar.AlertConfig](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	config, err := s.Alerts.SetAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(config)
+	return router.OK(config)
 }
 
-func (s *server) deleteAlerts(r *http.Request) (answer, error) {
+func (s *server) deleteAlerts(r *http.Request) (router.Answer, error) {
 	if err := s.Alerts.DeleteAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
-func (s *server) listAlerts(r *http.Request) (answer, error) {
+func (s *server) listAlerts(r *http.Request) (router.Answer, error) {
 	report, err := s.Alerts.Alerts(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(report)
+	return router.OK(report)
 }
 
-func (s *server) testAlerts(r *http.Request) (answer, error) {
+func (s *server) testAlerts(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[alertRules](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	report, err := s.Alerts.TestAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Rules)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(report)
+	return router.OK(report)
 }

@@ -3,9 +3,7 @@ package api
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,18 +15,14 @@ import (
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
-	"github.com/hangar-platform/hangar/internal/ratelimit"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
-// The bounds of a request; see the package comment.
+// The bounds of a connection; see the package comment.
 const (
-	MaxBodyBytes  = 1 << 20
 	maxHeader     = 64 << 10
 	headerTimeout = 10 * time.Second
-	answerTimeout = time.Minute
-	streamTimeout = 5 * time.Minute // for one write to a stream
 	idleTimeout   = 2 * time.Minute
-	heartbeat     = 15 * time.Second
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName,
@@ -67,7 +61,7 @@ type Config struct {
 	RegistryName string
 	// Metrics are what administrators read at /metrics. Nil: there is no such route.
 	Metrics    prometheus.Gatherer
-	RateLimits RateLimits
+	RateLimits router.RateLimits
 	// AppURL is where the edge serves an App under its name. Nil: there is no edge.
 	AppURL  func(hangar.AppName) string
 	Region  hangar.Region
@@ -78,14 +72,10 @@ type Config struct {
 // server holds what handlers share. All but seated is never changed after New.
 type server struct {
 	Config
-	mux      *http.ServeMux
-	limiters *ratelimit.Limiter[limited]    // nil: none
-	signIns  *ratelimit.Limiter[netip.Addr] // of sources whose credentials are not valid
-	attempts *attempts                      // with passwords
-	waits    *longpoll.Waits                // those beyond maxSeated
-	seated   atomic.Int64                   // waits that have a goroutine
-	table    []route
-	latency  *latency.Counts
+	*router.Router
+	attempts *attempts       // with passwords
+	waits    *longpoll.Waits // those beyond maxSeated
+	seated   atomic.Int64    // waits that have a goroutine
 	// document and its page are made once, when they are first asked for.
 	document  func() *openapi.Document
 	reference func() ([]byte, error)
@@ -101,18 +91,23 @@ type Handler struct {
 
 // New returns the handler of the API. It does no I/O and starts nothing.
 func New(config Config) *Handler {
+	s := newServer(config)
+	chain, counts := s.Chain()
+	return &Handler{Counts: counts, server: s, chain: chain}
+}
+
+func newServer(config Config) *server {
 	s := &server{
-		Config: config, mux: http.NewServeMux(), signIns: ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), time.Now),
-		attempts: newAttempts(time.Now), waits: longpoll.New(endTimeout, parkedResponse),
+		Config: config,
+		Router: router.New(router.Config{
+			Auth: config.Auth, RateLimits: config.RateLimits, Region: config.Region, Params: pathParams, Log: config.Log,
+		}),
+		attempts: newAttempts(time.Now), waits: longpoll.New(router.EndTimeout, parkedResponse),
 	}
 	s.document = sync.OnceValue(s.describe)
 	s.reference = sync.OnceValues(func() ([]byte, error) { return reference.HTML(s.document(), documentPath) })
-	if config.RateLimits > 0 {
-		s.limiters = ratelimit.New[limited](maxLimiters, destroyPace.Refill(), time.Now)
-	}
 	s.routes()
-	s.latency = s.measure()
-	return &Handler{Counts: s.latency, server: s, chain: s.observe(s.signIn(s.exact(s.mux)))}
+	return s
 }
 
 // ServeHTTP implements http.Handler.
@@ -171,28 +166,6 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	if s.Registry != nil {
-		s.mux.Handle(registryPath, s.self(operation{}, steady(s.Registry)))
+		s.Mount(registryPath, steady(s.Registry))
 	}
-	s.mux.Handle("/", s.plain(s.unknownPath))
-}
-
-// handler answers one request: with what shall be written, or with an error.
-type handler func(r *http.Request) (answer, error)
-
-// streamer writes its answer itself. An error that it returns before it has
-// written anything is answered like any other.
-type streamer func(w http.ResponseWriter, r *http.Request) error
-
-// plain bounds what is read and writes what h answers.
-func (s *server) plain(h handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
-		a, err := h(r)
-		maps.Copy(w.Header(), a.header)
-		if err != nil {
-			s.writeError(w, r, err)
-			return
-		}
-		s.write(w, r, a)
-	})
 }

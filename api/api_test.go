@@ -18,6 +18,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,7 +68,7 @@ func request(t *testing.T, method, path string, body io.Reader) *http.Request {
 
 func TestBodyLimit(t *testing.T) {
 	handler := newAPI()
-	for _, size := range []int{api.MaxBodyBytes + 1, 10 << 20} {
+	for _, size := range []int{router.MaxBodyBytes + 1, 10 << 20} {
 		body := io.MultiReader(strings.NewReader(`{"name":"`), io.LimitReader(zeroes{}, int64(size)), strings.NewReader(`"}`))
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, request(t, http.MethodPost, "/v1/apps", body))

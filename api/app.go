@@ -5,32 +5,33 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 func (s *server) appRoutes() {
-	s.handle("POST /v1/apps", s.createApp, operation{
+	s.Handle("POST /v1/apps", s.createApp, router.Operation{
 		ID: "createApp", Tag: "Apps", Summary: "Create an App",
 		Text:   "One of `app_name` and `name` is required. A name that exists is refused with 422 and the reason `name_taken`.",
-		Query:  []param{{"wait", true, "Accepted; an App is always ready when this answers."}},
+		Query:  []router.Param{{Name: "wait", Example: true, Text: "Accepted; an App is always ready when this answers."}},
 		Body:   appWish{AppName: "web", Org: hangar.OrgPersonal},
 		Status: http.StatusCreated, Answer: exampleApp(), Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
-	s.handle("GET /v1/apps", s.listApps, operation{
+	s.Handle("GET /v1/apps", s.listApps, router.Operation{
 		ID: "listApps", Tag: "Apps", Summary: "List Apps", Text: "Sorted by name.",
-		Query: []param{
-			{"org_slug", "personal", "Only those of this organization."},
-			{"app_role", "", "Only those with this role; no App has one."},
+		Query: []router.Param{
+			{Name: "org_slug", Example: "personal", Text: "Only those of this organization."},
+			{Name: "app_role", Example: "", Text: "Only those with this role; no App has one."},
 		},
 		Answer: appList{1, []appView{exampleApp()}}, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("GET /v1/apps/{app}", s.getApp, operation{
+	s.Handle("GET /v1/apps/{app}", s.getApp, router.Operation{
 		ID: "getApp", Self: true, Tag: "Apps", Summary: "Get an App",
 		Text:   "An App of another organization is refused with 403, which tells that its name is taken.",
 		Answer: exampleApp(),
 	})
-	s.handle("DELETE /v1/apps/{app}", s.destroyApp, operation{
+	s.Handle("DELETE /v1/apps/{app}", s.destroyApp, router.Operation{
 		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App and its Machines",
-		Query:  []param{{"force", true, "Also while a Machine runs. The default is true."}},
+		Query:  []router.Param{{Name: "force", Example: true, Text: "Also while a Machine runs. The default is true."}},
 		Status: http.StatusAccepted, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
@@ -72,70 +73,70 @@ type appWish struct {
 	Subdomains bool   `json:"enable_subdomains"`
 }
 
-func (s *server) createApp(r *http.Request) (answer, error) {
+func (s *server) createApp(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[appWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.AppName == "" {
 		in.AppName = in.Name
 	}
 	if in.AppName == "" {
-		return answer{}, input.Invalid("app_name", "is required")
+		return router.Answer{}, input.Invalid("app_name", "is required")
 	}
 	app, err := s.Apps.CreateApp(r.Context(), hangar.AppCreate{Name: in.AppName, Org: in.Org, Network: in.Network})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: s.viewApp(app)}, nil
+	return router.Answer{Status: http.StatusCreated, Body: s.viewApp(app)}, nil
 }
 
-func (s *server) listApps(r *http.Request) (answer, error) {
+func (s *server) listApps(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	filter := hangar.AppFilter{Org: hangar.OrgSlug(q.Text("org_slug"))}
 	role := q.Text("app_role")
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	views := []appView{}
 	if role == "" { // no App has a role
 		apps, err := s.Apps.Apps(r.Context(), filter)
 		if err != nil {
-			return answer{}, err
+			return router.Answer{}, err
 		}
 		for _, a := range apps {
 			views = append(views, s.viewApp(a))
 		}
 	}
-	return ok(appList{len(views), views})
+	return router.OK(appList{len(views), views})
 }
 
-func (s *server) getApp(r *http.Request) (answer, error) {
+func (s *server) getApp(r *http.Request) (router.Answer, error) {
 	name, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	app, err := s.Apps.App(r.Context(), name)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(s.viewApp(app))
+	return router.OK(s.viewApp(app))
 }
 
 // destroyApp takes a missing force for true: existing clients never send it and
 // expect their running Machines to go, too.
-func (s *server) destroyApp(r *http.Request) (answer, error) {
+func (s *server) destroyApp(r *http.Request) (router.Answer, error) {
 	name, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	force := q.BoolOr("force", true)
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	if err := s.Apps.DestroyApp(r.Context(), name, force); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusAccepted}, nil
+	return router.Answer{Status: http.StatusAccepted}, nil
 }

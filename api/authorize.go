@@ -7,17 +7,18 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 func (s *server) authorizeRoutes(example *hangar.Token, text string) {
 	header := hangar.Authorization("Bearer " + text)
-	s.handle("POST /v1/tokens/authenticate", s.authenticateTokens, operation{
+	s.Handle("POST /v1/tokens/authenticate", s.authenticateTokens, router.Operation{
 		ID: "authenticateTokens", Tag: "Tokens", Summary: "Get the tokens of another caller",
 		Text: "For services that take tokens of this server: `header` is the `Authorization` header that a client of theirs has sent. " +
 			"The answer has the tokens in it that are valid; when there are none it is 400 with the reason `token_invalid`.",
 		Body: authenticateWish{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
 	})
-	s.handle("POST /v1/tokens/authorize", s.authorizeTokens, operation{
+	s.Handle("POST /v1/tokens/authorize", s.authorizeTokens, router.Operation{
 		ID: "authorizeTokens", Tag: "Tokens", Summary: "Ask what another caller may do",
 		Text: "Answers 200 with `access`, and the organization filled in, when a token in `header` allows it, and 403 when none does. " +
 			"403 is also the answer for what is not there. When no token is valid the answer is 400 with the reason `token_invalid`.",
@@ -139,36 +140,36 @@ func (in *accessWish) access() (hangar.Access, error) {
 	return a, nil
 }
 
-func (s *server) authenticateTokens(r *http.Request) (answer, error) {
+func (s *server) authenticateTokens(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[authenticateWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Header == "" {
-		return answer{}, input.Invalid("header", "is required")
+		return router.Answer{}, input.Invalid("header", "is required")
 	}
 	tokens, err := s.Tokens.AuthenticateTokens(r.Context(), in.Header)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return presentedAnswer(tokens)
 }
 
-func (s *server) authorizeTokens(r *http.Request) (answer, error) {
+func (s *server) authorizeTokens(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[authorizeWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Header == "" {
-		return answer{}, input.Invalid("header", "is required")
+		return router.Answer{}, input.Invalid("header", "is required")
 	}
 	wish, err := in.Access.access()
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	a, err := s.Tokens.Authorize(r.Context(), in.Header, wish)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(accessAnswer{accessView(a)})
+	return router.OK(accessAnswer{accessView(a)})
 }

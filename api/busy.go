@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // busyWish says for how long a Machine is busy.
@@ -38,45 +39,45 @@ func (d *busyTime) UnmarshalJSON(b []byte) error {
 
 func (s *server) busyRoutes() {
 	const busy, state = machine + "/busy", http.StatusPreconditionFailed
-	s.handle("POST "+busy, s.keepBusy, operation{
+	s.Handle("POST "+busy, s.keepBusy, router.Operation{
 		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine from being stopped for being idle",
 		Text: "For a time from now, at most 24 hours, which replaces what was said before. A Machine that works while no request is open " +
 			"says so. Asks no lease, keeps nobody from stopping the Machine, and ends when it stops.",
 		Lenient: true, Body: busyWish{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
 	})
-	s.handle("DELETE "+busy, s.endBusy, operation{
+	s.Handle("DELETE "+busy, s.endBusy, router.Operation{
 		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "Let a Machine be stopped again when it is idle",
 		Text: "May be repeated. The time that it has to be idle begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
 	})
 }
 
-func (s *server) keepBusy(r *http.Request) (answer, error) {
+func (s *server) keepBusy(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[busyWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.TTL == nil {
-		return answer{}, input.Invalid("ttl", `is required: a text such as "5m", or a number of seconds`)
+		return router.Answer{}, input.Invalid("ttl", `is required: a text such as "5m", or a number of seconds`)
 	}
 	return s.busy(r, ref, time.Duration(*in.TTL))
 }
 
-func (s *server) endBusy(r *http.Request) (answer, error) {
+func (s *server) endBusy(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return s.busy(r, ref, 0)
 }
 
-func (s *server) busy(r *http.Request, ref hangar.MachineRef, ttl time.Duration) (answer, error) {
+func (s *server) busy(r *http.Request, ref hangar.MachineRef, ttl time.Duration) (router.Answer, error) {
 	got, err := s.Machines.KeepMachineBusy(r.Context(), ref, ttl)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(got)
+	return router.OK(got)
 }

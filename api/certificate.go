@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 const (
@@ -24,45 +25,45 @@ func (s *server) certificateRoutes() {
 	example := exampleCertificate()
 	detail := viewCertificate(&example)
 	refused := []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity}
-	s.handle("GET "+all, s.listCertificates, operation{
+	s.Handle("GET "+all, s.listCertificates, router.Operation{
 		ID: "listCertificates", Tag: tag, Summary: "List the custom hostnames of an App",
 		Text: "Sorted by name, page by page.",
-		Query: []param{
-			{"filter", "example", "Only hostnames that contain this."},
-			{"cursor", "d3d3LmV4YW1wbGUuY29t", "`next_cursor` of the page before."},
-			{"limit", certificatePage, "How many to answer with, at most 500."},
+		Query: []router.Param{
+			{Name: "filter", Example: "example", Text: "Only hostnames that contain this."},
+			{Name: "cursor", Example: "d3d3LmV4YW1wbGUuY29t", Text: "`next_cursor` of the page before."},
+			{Name: "limit", Example: certificatePage, Text: "How many to answer with, at most 500."},
 		},
 		Answer: certificateList{[]certificateView{detail}, "d3d3LmV4YW1wbGUuY29t", 120},
 	})
-	s.handle("POST "+all+"/acme", s.requestCertificate, operation{
+	s.Handle("POST "+all+"/acme", s.requestCertificate, router.Operation{
 		ID: "requestCertificate", Tag: tag, Summary: "Have a certificate issued for a hostname",
 		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
 			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
 			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
 		Body: hostnameWish{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
-	s.handle("POST "+all+"/custom", s.uploadCertificate, operation{
+	s.Handle("POST "+all+"/custom", s.uploadCertificate, router.Operation{
 		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate for a hostname",
 		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
 			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
 		Body: uploadWish{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
-	s.handle("GET "+one, s.getCertificate, operation{
+	s.Handle("GET "+one, s.getCertificate, router.Operation{
 		ID: "getCertificate", Tag: tag, Summary: "See a hostname and its certificates", Answer: detail,
 	})
-	s.handle("POST "+one+"/check", s.checkCertificate, operation{
+	s.Handle("POST "+one+"/check", s.checkCertificate, router.Operation{
 		ID: "checkCertificate", Tag: tag, Summary: "Look a hostname up in the DNS",
 		Text:   "Takes the right to change the App: what is found may prove that the hostname is the App's, and a certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
 		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
 	})
-	s.handle("DELETE "+one, s.removeHostname, operation{
+	s.Handle("DELETE "+one, s.removeHostname, router.Operation{
 		ID: "removeCertificate", Tag: tag, Summary: "Take a hostname away from an App", Text: "With all its certificates.", Status: http.StatusNoContent,
 	})
 	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, which `warning` tells."
-	s.handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), operation{
+	s.Handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), router.Operation{
 		ID: "removeIssuedCertificate", Tag: tag, Summary: "No longer have a certificate issued", Text: left, Answer: detail,
 	})
-	s.handle("DELETE "+one+"/custom", s.removeKind(hangar.CertificateCustom), operation{
+	s.Handle("DELETE "+one+"/custom", s.removeKind(hangar.CertificateCustom), router.Operation{
 		ID: "removeCustomCertificate", Tag: tag, Summary: "Remove an uploaded certificate", Text: left, Answer: detail,
 	})
 }
@@ -269,23 +270,23 @@ type uploadWish struct {
 	PrivateKey string          `json:"private_key" schema:"required"`
 }
 
-func (s *server) listCertificates(r *http.Request) (answer, error) {
+func (s *server) listCertificates(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	filter, limit := strings.ToLower(q.Text("filter")), q.Int("limit", 1, maxCertificatePage)
 	after := hostnameCursor(q)
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	if limit == 0 {
 		limit = certificatePage
 	}
 	list, err := s.Certificates.Certificates(r.Context(), app)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	list = slices.DeleteFunc(list, func(c *hangar.Certificate) bool { return !strings.Contains(string(c.Hostname), filter) })
 	page := certificateList{Certificates: []certificateView{}, Total: len(list)}
@@ -299,7 +300,7 @@ func (s *server) listCertificates(r *http.Request) (answer, error) {
 		}
 		page.Certificates = append(page.Certificates, viewCertificate(c))
 	}
-	return ok(page)
+	return router.OK(page)
 }
 
 // hostnameCursor reads after which hostname a listing goes on.
@@ -314,85 +315,85 @@ func hostnameCursor(q *input.Query) hangar.Hostname {
 	return hangar.Hostname(text)
 }
 
-func (s *server) requestCertificate(r *http.Request) (answer, error) {
+func (s *server) requestCertificate(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[hostnameWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	c, err := s.Certificates.RequestCertificate(r.Context(), app, in.Hostname)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: viewCertificate(c)}, nil
+	return router.Answer{Status: http.StatusCreated, Body: viewCertificate(c)}, nil
 }
 
-func (s *server) uploadCertificate(r *http.Request) (answer, error) {
+func (s *server) uploadCertificate(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[uploadWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	c, err := s.Certificates.UploadCertificate(r.Context(), app, in.Hostname, hangar.CertificateUpload{Fullchain: in.Fullchain, PrivateKey: in.PrivateKey})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: viewCertificate(c)}, nil
+	return router.Answer{Status: http.StatusCreated, Body: viewCertificate(c)}, nil
 }
 
-func (s *server) getCertificate(r *http.Request) (answer, error) {
+func (s *server) getCertificate(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	c, err := s.Certificates.Certificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewCertificate(c))
+	return router.OK(viewCertificate(c))
 }
 
-func (s *server) checkCertificate(r *http.Request) (answer, error) {
+func (s *server) checkCertificate(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	c, err := s.Certificates.CheckCertificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewCertificateCheck(c))
+	return router.OK(viewCertificateCheck(c))
 }
 
-func (s *server) removeHostname(r *http.Request) (answer, error) {
+func (s *server) removeHostname(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if _, err := s.Certificates.RemoveCertificate(r.Context(), app, hangar.Hostname(r.PathValue("hostname")), ""); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
 // removeKind removes one certificate of a hostname.
-func (s *server) removeKind(kind hangar.CertificateKind) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *server) removeKind(kind hangar.CertificateKind) router.Handler {
+	return func(r *http.Request) (router.Answer, error) {
 		app, err := appName(r)
 		if err != nil {
-			return answer{}, err
+			return router.Answer{}, err
 		}
 		name := hangar.Hostname(r.PathValue("hostname"))
 		left, err := s.Certificates.RemoveCertificate(r.Context(), app, name, kind)
 		if err != nil {
-			return answer{}, err
+			return router.Answer{}, err
 		}
-		return ok(viewCertificate(left))
+		return router.OK(viewCertificate(left))
 	}
 }

@@ -9,10 +9,10 @@
 // "status", "code"}, and one table from codes to status codes; see [hangar.Error]. Every
 // answer carries the id of its request under both names of [hangar.HeaderRequestID].
 //
-// Input is bounded: a body has at most MaxBodyBytes, is UTF-8 and must arrive within
+// Input is bounded: a body has at most router.MaxBodyBytes, is UTF-8 and must arrive within
 // the BodyTimeout of package input; what is sent to the registry may be of any size, but must keep coming.
 // An answer must be taken within answerTimeout, and a stream that nobody reads ends
-// after streamTimeout. A handler that panics answers 500.
+// after router.StreamTimeout. A handler that panics answers 500.
 //
 // A request whose context has a principal already, see [hangar.AsMachine], needs no token.
 // If it comes from a Machine, that may ask what operations allow with Self, of itself.
@@ -20,7 +20,7 @@
 // # The document
 //
 // GET /v1/openapi.json describes every route in OpenAPI 3.1. It is made from the routes
-// themselves: see operation. GET /docs is the same as a page.
+// themselves: see router.Operation. GET /docs is the same as a page.
 //
 // # Streams
 //
@@ -31,7 +31,7 @@
 //
 // What lasts ends with the first token of its request that expires or is revoked: a
 // stream with such a line, a command and a wait with an error, all of them with
-// CodeUnauthenticated and within endTimeout, whether the client reads or not.
+// CodeUnauthenticated and within router.EndTimeout, whether the client reads or not.
 //
 // # Commands with live streams
 //
@@ -46,7 +46,7 @@
 //	4  the end, from the server: {"exit_code": 0, "exit_signal": 0}, or an error body
 //
 // The server closes the connection with status 1000 after the end, or without it when
-// the client does not take the end within endTimeout. A client that
+// the client does not take the end within router.EndTimeout. A client that
 // closes first, or is lost, has the command killed; the server sends a ping now and
 // then to find that out. A message has at most 32 KiB and one byte.
 //

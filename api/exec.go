@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 	"github.com/hangar-platform/hangar/internal/cmdline"
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -42,29 +43,29 @@ const (
 )
 
 func (s *server) execRoutes() {
-	s.lasting("POST "+machine+"/exec", s.execMachine, operation{
+	s.Lasting("POST "+machine+"/exec", s.execMachine, router.Operation{
 		ID: "execMachine", Tag: "Execution", Summary: "Run a command to its end",
 		Text:    "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
 		Lenient: true, Body: execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
 		Answer: execView{Stdout: "web\n"}, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.stream("GET "+machine+"/exec", s.execStream, operation{
+	s.Stream("GET "+machine+"/exec", s.execStream, router.Operation{
 		ID: "execStream", Tag: "Execution", Summary: "Run a command with live streams",
 		Text: textOfExec,
-		Query: []param{
-			{"command", []string{"sh", "-c", "date"}, "The command and its arguments, one each time."},
-			{"tty", true, "Give it a terminal."},
-			{"rows", 40, "Of the terminal."},
-			{"cols", 120, "Of the terminal."},
-			{"timeout", "1m", "Kill it after this time: seconds, or a duration such as 10s. The default is never."},
+		Query: []router.Param{
+			{Name: "command", Example: []string{"sh", "-c", "date"}, Text: "The command and its arguments, one each time."},
+			{Name: "tty", Example: true, Text: "Give it a terminal."},
+			{Name: "rows", Example: 40, Text: "Of the terminal."},
+			{Name: "cols", Example: 120, Text: "Of the terminal."},
+			{Name: "timeout", Example: "1m", Text: "Kill it after this time: seconds, or a duration such as 10s. The default is never."},
 		},
 		Status: http.StatusSwitchingProtocols, Errors: []int{http.StatusPreconditionFailed, http.StatusNotImplemented},
 	})
-	s.handle("GET "+machine+"/ps", s.listProcesses, operation{
+	s.Handle("GET "+machine+"/ps", s.listProcesses, router.Operation{
 		ID: "listProcesses", Tag: "Execution", Summary: "List the processes inside a Machine",
-		Query: []param{
-			{"sort_by", "pid", "Accepted, and of no effect."},
-			{"order", "asc", "Accepted, and of no effect."},
+		Query: []router.Param{
+			{Name: "sort_by", Example: "pid", Text: "Accepted, and of no effect."},
+			{Name: "order", Example: "asc", Text: "Accepted, and of no effect."},
 		},
 		Answer: []view.Process{view.OfProcess(hangar.Process{
 			PID: 1, StartedMS: 20, RunMS: 40, Command: "nginx: master process", Directory: "/", CPU: 0.02, RSS: 8 << 20,
@@ -72,9 +73,9 @@ func (s *server) execRoutes() {
 		})},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+machine+"/signal", s.signalMachine, operation{
+	s.Handle("POST "+machine+"/signal", s.signalMachine, router.Operation{
 		ID: "signalMachine", Tag: "Execution", Summary: "Send a signal to the main process",
-		Lenient: true, Body: signalWish{Signal: hangar.Signal(15)}, Answer: doneView{true}, Errors: []int{http.StatusPreconditionFailed},
+		Lenient: true, Body: signalWish{Signal: hangar.Signal(15)}, Answer: router.DoneAnswer{OK: true}, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 
@@ -108,29 +109,29 @@ type execView struct {
 
 // execMachine runs a command to its end and answers with its output. A command
 // that fails is no error.
-func (s *server) execMachine(r *http.Request) (answer, error) {
+func (s *server) execMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[execWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Container != "" {
-		return answer{}, input.Unsupported("container", "several containers in one machine are not offered by this server")
+		return router.Answer{}, input.Unsupported("container", "several containers in one machine are not offered by this server")
 	}
 	if len(in.Command) == 0 {
 		if in.Command, err = cmdline.Split(in.Cmd); err != nil {
-			return answer{}, input.Invalid("cmd", "%s", err)
+			return router.Answer{}, input.Invalid("cmd", "%s", err)
 		}
 	}
 	timeout := time.Duration(in.Timeout * float64(time.Second))
 	switch {
 	case len(in.Command) == 0 || in.Command[0] == "":
-		return answer{}, input.Invalid("command", "is empty")
+		return router.Answer{}, input.Invalid("command", "is empty")
 	case in.Timeout < 0 || in.Timeout > maxExecTimeout.Seconds():
-		return answer{}, input.Invalid("timeout", "%g is not a number of seconds from 0 to %g", in.Timeout, maxExecTimeout.Seconds())
+		return router.Answer{}, input.Invalid("timeout", "%g is not a number of seconds from 0 to %g", in.Timeout, maxExecTimeout.Seconds())
 	case timeout == 0:
 		timeout = defaultExecTimeout
 	}
@@ -138,9 +139,9 @@ func (s *server) execMachine(r *http.Request) (answer, error) {
 	result, err := s.Machines.ExecMachine(r.Context(), ref, hangar.ExecRequest{Command: in.Command, Timeout: timeout},
 		hangar.ExecStreams{Stdin: strings.NewReader(in.Stdin), Stdout: stdout, Stderr: stderr})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(execView{result, stdout.String(), stderr.String(), stdout.dropped || stderr.dropped})
+	return router.OK(execView{result, stdout.String(), stderr.String(), stdout.dropped || stderr.dropped})
 }
 
 // head keeps the beginning of what is written to it. The two streams of a command
@@ -190,7 +191,7 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 	}
 	ws, err := upgrade(w, r)
 	if errors.Is(err, errHungUp) {
-		s.Log.DebugContext(r.Context(), "upgrade failed", keyRequest, requestID(r), keyError, err)
+		s.Log.DebugContext(r.Context(), "upgrade failed", router.KeyRequest, router.RequestID(r), router.KeyError, err)
 		return nil
 	}
 	if err != nil {
@@ -210,7 +211,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	command, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	defer context.AfterFunc(r.Context(), func() { time.AfterFunc(endTimeout, hangUp) })()
+	defer context.AfterFunc(r.Context(), func() { time.AfterFunc(router.EndTimeout, hangUp) })()
 	conn := wsmux.New(ws)
 	stdin := newStdin(maxStdinAhead)
 	sizes := make(chan hangar.TerminalSize, 1)
@@ -234,11 +235,11 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 		Resize: sizes,
 	})
 	var end any = result
-	if err = endedBy(r.Context(), err); err != nil {
-		body := describe(err)
+	if err = router.EndedBy(r.Context(), err); err != nil {
+		body := router.Describe(err)
 		end = body
 		if body.Code == hangar.CodeInternal {
-			s.Log.ErrorContext(ctx, "exec failed", keyRequest, requestID(r), keyPath, r.URL.Path, keyError, err)
+			s.Log.ErrorContext(ctx, "exec failed", router.KeyRequest, router.RequestID(r), router.KeyPath, r.URL.Path, router.KeyError, err)
 		}
 	}
 	if raw, err := json.Marshal(end); err == nil && ctx.Err() == nil {
@@ -256,7 +257,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 // watchPeer calls lost when the client cannot be written to. While stdin is full,
 // nothing else would notice that it is gone.
 func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
-	t := time.NewTicker(heartbeat)
+	t := time.NewTicker(router.Heartbeat)
 	defer t.Stop()
 	for {
 		select {
@@ -315,11 +316,11 @@ type timedWriter struct {
 
 // Write implements io.Writer.
 func (t timedWriter) Write(p []byte) (int, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, streamTimeout)
+	ctx, cancel := context.WithTimeout(t.ctx, router.StreamTimeout)
 	defer cancel()
 	n, err := t.conn.Writer(ctx, t.stream).Write(p)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = hangar.Errorf(hangar.CodeTimeout, "", "the client did not read for %s", streamTimeout)
+		err = hangar.Errorf(hangar.CodeTimeout, "", "the client did not read for %s", router.StreamTimeout)
 	}
 	return n, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -18,17 +19,17 @@ func (s *server) identityRoutes() {
 	const text = "The answer is a JSON Web Token, signed with RS256, as plain text. It is valid for 15 minutes, and another one with every call. " +
 		"Its subject is `ORG:APP:MACHINE`, by their names. The body may be left out: then the audience is an address that ends with the organization. " +
 		"`aws_principal_tags` adds the tags by which policies of AWS tell Machines apart."
-	s.handle("POST /v1/tokens/oidc", s.issueOwnToken, operation{
+	s.Handle("POST /v1/tokens/oidc", s.issueOwnToken, router.Operation{
 		ID: "issueIdentityToken", Self: true, Tag: "Identity", Summary: "Prove who you are, as a Machine",
 		Text: text + " For Machines, and for tokens that are for one Machine alone.",
-		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
+		Body: wish, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+machine+"/oidc_token", s.issueToken, operation{
+	s.Handle("POST "+machine+"/oidc_token", s.issueToken, router.Operation{
 		ID: "issueMachineIdentityToken", Self: true, Tag: "Identity", Summary: "Get a token that says who a Machine is",
 		Text: text + " For those who could ask from within the Machine, because they may control it.",
-		Body: wish, MayOmit: true, Answer: exampleJWT, Media: mediaText, Errors: []int{http.StatusPreconditionFailed},
+		Body: wish, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.public("GET "+issuer+"/openid-configuration", s.getIssuer, operation{
+	s.Public("GET "+issuer+"/openid-configuration", s.getIssuer, router.Operation{
 		ID: "getIssuer", Tag: "Identity", Summary: "See what verifies the tokens of an organization",
 		Text: "OpenID Connect Discovery, for everybody. The issuer may be at another address than this server.", Cached: true,
 		Answer: issuerView{
@@ -36,18 +37,18 @@ func (s *server) identityRoutes() {
 			Algorithms: []string{"RS256"}, Scopes: []string{"openid"}, Claims: []string{"aud", "exp", "iss", "sub"},
 		},
 	})
-	s.public("GET "+issuer+"/jwks", s.getIssuerKeys, operation{
+	s.Public("GET "+issuer+"/jwks", s.getIssuerKeys, router.Operation{
 		ID: "getIssuerKeys", Tag: "Identity", Summary: "Get the keys that verify the tokens of an organization",
 		Text:   "A JSON Web Key Set, for everybody. It may be kept for as long as `Cache-Control` says: a key is in it for longer than that before it signs.",
 		Answer: keySetView{[]keyView{{Type: "RSA", ID: exampleKey, Use: "sig", Algorithm: "RS256", Modulus: "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78L…", Exponent: "AQAB"}}},
 		Cached: true,
 	})
 	keys := signingKeysAnswer{[]hangar.SigningKey{{ID: exampleKey, State: hangar.SigningKeyCurrent, CreatedAt: exampleTime, NotBefore: exampleTime}}}
-	s.handle("GET /v1/oidc/keys", s.listSigningKeys, operation{
+	s.Handle("GET /v1/oidc/keys", s.listSigningKeys, router.Operation{
 		ID: "listSigningKeys", Tag: "Identity", Summary: "List the keys that sign identity tokens",
 		Text: "Sorted by the time from which they sign; the private keys are never shown. " + forAdmins, Answer: keys,
 	})
-	s.handle("POST /v1/oidc/keys/rotate", s.rotateSigningKey, operation{
+	s.Handle("POST /v1/oidc/keys/rotate", s.rotateSigningKey, router.Operation{
 		ID: "rotateSigningKey", Tag: "Identity", Summary: "Replace the key that signs identity tokens",
 		Text: "The next key becomes the current one: at once or, when it has not been shown for long enough, at the time that its `not_before` says. " +
 			"The one before it is shown until all that it has signed has expired. " + forAdmins,
@@ -98,49 +99,49 @@ type signingKeysAnswer struct {
 	Keys []hangar.SigningKey `json:"keys"`
 }
 
-func (s *server) issueOwnToken(r *http.Request) (answer, error) {
+func (s *server) issueOwnToken(r *http.Request) (router.Answer, error) {
 	return s.issueIdentity(r, hangar.MachineRef{})
 }
 
-func (s *server) issueToken(r *http.Request) (answer, error) {
+func (s *server) issueToken(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return s.issueIdentity(r, ref)
 }
 
-func (s *server) issueIdentity(r *http.Request, ref hangar.MachineRef) (answer, error) {
+func (s *server) issueIdentity(r *http.Request, ref hangar.MachineRef) (router.Answer, error) {
 	in, err := input.DecodeOptional[identityWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	token, err := s.Identity.IssueIdentityToken(r.Context(), ref, hangar.IdentityTokenRequest(in))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{raw: []byte(token), media: mediaText + "; charset=utf-8", header: http.Header{"Cache-Control": {"no-store"}}}, nil
+	return router.Answer{Raw: []byte(token), Media: router.MediaText + "; charset=utf-8", Header: http.Header{"Cache-Control": {"no-store"}}}, nil
 }
 
-func (s *server) getIssuer(r *http.Request) (answer, error) {
+func (s *server) getIssuer(r *http.Request) (router.Answer, error) {
 	document, err := s.Issuer.IssuerMetadata(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return cached(r, document), nil
 }
 
-func (s *server) getIssuerKeys(r *http.Request) (answer, error) {
+func (s *server) getIssuerKeys(r *http.Request) (router.Answer, error) {
 	document, err := s.Issuer.IssuerKeys(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return cached(r, document), nil
 }
 
 // cached answers with a document that caches may keep or, if that is the one that
 // the client has, without.
-func cached(r *http.Request, document hangar.IssuerDocument) answer {
+func cached(r *http.Request, document hangar.IssuerDocument) router.Answer {
 	digest := sha256.Sum256(document.Body)
 	tag := `"` + hex.EncodeToString(digest[:16]) + `"`
 	header := http.Header{
@@ -148,9 +149,9 @@ func cached(r *http.Request, document hangar.IssuerDocument) answer {
 		"Etag":          {tag},
 	}
 	if hasTag(r, tag) {
-		return answer{status: http.StatusNotModified, header: header}
+		return router.Answer{Status: http.StatusNotModified, Header: header}
 	}
-	return answer{raw: document.Body, media: mediaJSON, header: header}
+	return router.Answer{Raw: document.Body, Media: router.MediaJSON, Header: header}
 }
 
 // hasTag reports whether a client has a document already.
@@ -165,18 +166,18 @@ func hasTag(r *http.Request, tag string) bool {
 	return false
 }
 
-func (s *server) listSigningKeys(r *http.Request) (answer, error) {
+func (s *server) listSigningKeys(r *http.Request) (router.Answer, error) {
 	keys, err := s.SigningKeys.SigningKeys(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(signingKeysAnswer{view.OrEmpty(keys)})
+	return router.OK(signingKeysAnswer{view.OrEmpty(keys)})
 }
 
-func (s *server) rotateSigningKey(r *http.Request) (answer, error) {
+func (s *server) rotateSigningKey(r *http.Request) (router.Answer, error) {
 	keys, err := s.SigningKeys.RotateSigningKey(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(signingKeysAnswer{view.OrEmpty(keys)})
+	return router.OK(signingKeysAnswer{view.OrEmpty(keys)})
 }

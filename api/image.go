@@ -6,15 +6,16 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) imageRoutes() {
-	s.handle("GET /v1/images", s.listImages, operation{
+	s.Handle("GET /v1/images", s.listImages, router.Operation{
 		ID: "listImages", Tag: "Images", Summary: "List the images that this server holds", Text: "Sorted by reference.",
 		Answer: []hangar.Image{{Ref: exampleImage, SizeBytes: 52 << 20, InUse: true, LastUsed: exampleTime}},
 	})
-	s.handle("DELETE /v1/images/{digest}", s.removeImage, operation{
+	s.Handle("DELETE /v1/images/{digest}", s.removeImage, router.Operation{
 		ID: "removeImage", Tag: "Images", Summary: "Free an image", Text: "An image that a Machine uses is refused.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -22,26 +23,26 @@ func (s *server) imageRoutes() {
 
 var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func (s *server) listImages(r *http.Request) (answer, error) {
+func (s *server) listImages(r *http.Request) (router.Answer, error) {
 	images, err := s.Images.Images(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]hangar.Image, 0, len(images))
 	for _, i := range images {
 		i.Ref = view.OfImageRef(i.Ref)
 		views = append(views, i)
 	}
-	return ok(views)
+	return router.OK(views)
 }
 
-func (s *server) removeImage(r *http.Request) (answer, error) {
+func (s *server) removeImage(r *http.Request) (router.Answer, error) {
 	digest := r.PathValue("digest")
 	if !digestPattern.MatchString(digest) {
-		return answer{}, input.Invalid("digest", "%q is not sha256: and 64 hexadecimal digits", input.Clip(digest))
+		return router.Answer{}, input.Invalid("digest", "%q is not sha256: and 64 hexadecimal digits", input.Clip(digest))
 	}
 	if err := s.Images.RemoveImage(r.Context(), digest); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }

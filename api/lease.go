@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 const maxLeaseSeconds = int(hangar.MaxLeaseTTL / time.Second)
@@ -14,9 +15,9 @@ const maxLeaseSeconds = int(hangar.MaxLeaseTTL / time.Second)
 const exampleNonce = "3fd8a1c09b72"
 
 // leaseHeaders are those of an operation that a lease guards.
-var leaseHeaders = []param{
-	{hangar.HeaderLeaseNonce.Neutral, exampleNonce, "The nonce of the Machine's lease. While the Machine is leased, 409 answers who does not send it."},
-	{hangar.HeaderLeaseNonce.Original, exampleNonce, "Another name of " + hangar.HeaderLeaseNonce.Neutral + "."},
+var leaseHeaders = []router.Param{
+	{Name: hangar.HeaderLeaseNonce.Neutral, Example: exampleNonce, Text: "The nonce of the Machine's lease. While the Machine is leased, 409 answers who does not send it."},
+	{Name: hangar.HeaderLeaseNonce.Original, Example: exampleNonce, Text: "Another name of " + hangar.HeaderLeaseNonce.Neutral + "."},
 }
 
 func (s *server) leaseRoutes() {
@@ -24,30 +25,22 @@ func (s *server) leaseRoutes() {
 	example := viewLease(hangar.Lease{
 		Nonce: exampleNonce, ExpiresAt: exampleTime, Owner: "admin", Description: "a deployment", Version: exampleVersion,
 	})
-	s.handle("POST "+lease, s.acquireLease, operation{
+	s.Handle("POST "+lease, s.acquireLease, router.Operation{
 		ID: "acquireLease", Tag: "Leases", Summary: "Lease a Machine, or lease it for longer",
 		Text: "While a Machine is leased, only a request with the nonce of the lease may update, start, stop, suspend, restart, destroy, " +
 			"cordon or uncordon it. With the nonce of its lease, the time of that lease begins anew and the nonce stays the same.",
-		Query:   []param{{"ttl", 30, "For how many seconds, from 1 to 86400, instead of the `ttl` of the body. The default is 30."}},
+		Query:   []router.Param{{Name: "ttl", Example: 30, Text: "For how many seconds, from 1 to 86400, instead of the `ttl` of the body. The default is 30."}},
 		Headers: leaseHeaders, Lenient: true, Body: leaseWish{Description: "a deployment", TTL: new(30)}, MayOmit: true,
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
-	s.handle("GET "+lease, s.getLease, operation{
+	s.Handle("GET "+lease, s.getLease, router.Operation{
 		ID: "getLease", Tag: "Leases", Summary: "See who holds the lease of a Machine",
 		Text: "The nonce is answered to who may change the Machine.", Answer: example,
 	})
-	s.handle("DELETE "+lease, s.releaseLease, operation{
+	s.Handle("DELETE "+lease, s.releaseLease, router.Operation{
 		ID: "releaseLease", Tag: "Leases", Summary: "End a lease before its time",
-		Headers: leaseHeaders, Answer: releasedAnswer{"success", doneView{true}},
+		Headers: leaseHeaders, Answer: releasedAnswer{"success", router.DoneAnswer{OK: true}},
 	})
-}
-
-// leaseNonce reads the lease that a request acts under, or "".
-func leaseNonce(h http.Header) string {
-	if nonce := h.Get(hangar.HeaderLeaseNonce.Neutral); nonce != "" {
-		return nonce
-	}
-	return h.Get(hangar.HeaderLeaseNonce.Original)
 }
 
 // leaseWish is the body of a request for a lease.
@@ -72,8 +65,8 @@ type leaseAnswer struct {
 
 // releasedAnswer answers a release.
 type releasedAnswer struct {
-	Status string   `json:"status"` // always "success"
-	Data   doneView `json:"data"`
+	Status string            `json:"status"` // always "success"
+	Data   router.DoneAnswer `json:"data"`
 }
 
 func viewLease(l hangar.Lease) leaseAnswer {
@@ -81,57 +74,57 @@ func viewLease(l hangar.Lease) leaseAnswer {
 }
 
 // acquireLease takes the ttl as a parameter, or with a description in the body.
-func (s *server) acquireLease(r *http.Request) (answer, error) {
+func (s *server) acquireLease(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.DecodeOptional[leaseWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	seconds := q.Int("ttl", 1, maxLeaseSeconds)
 	if in.TTL != nil {
 		switch {
 		case *in.TTL < 1 || *in.TTL > maxLeaseSeconds:
-			return answer{}, input.Invalid("ttl", "%d is not a number of seconds from 1 to %d", *in.TTL, maxLeaseSeconds)
+			return router.Answer{}, input.Invalid("ttl", "%d is not a number of seconds from 1 to %d", *in.TTL, maxLeaseSeconds)
 		case seconds != 0 && seconds != *in.TTL:
 			q.Fail("ttl", "%d is not the %d of the body", seconds, *in.TTL)
 		}
 		seconds = *in.TTL
 	}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	lease, err := s.Machines.AcquireLease(r.Context(), ref, hangar.LeaseAcquire{
 		TTL: time.Duration(seconds) * time.Second, Description: in.Description,
 	})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: viewLease(lease)}, nil
+	return router.Answer{Status: http.StatusCreated, Body: viewLease(lease)}, nil
 }
 
-func (s *server) getLease(r *http.Request) (answer, error) {
+func (s *server) getLease(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	lease, err := s.Machines.MachineLease(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewLease(lease))
+	return router.OK(viewLease(lease))
 }
 
-func (s *server) releaseLease(r *http.Request) (answer, error) {
+func (s *server) releaseLease(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.Machines.ReleaseLease(r.Context(), ref); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(releasedAnswer{"success", doneView{true}})
+	return router.OK(releasedAnswer{"success", router.DoneAnswer{OK: true}})
 }

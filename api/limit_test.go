@@ -13,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // ask sends a request without a body and returns the answer.
@@ -67,7 +68,7 @@ func (nothing) Regions(context.Context, hangar.Guest) ([]hangar.RegionRoom, erro
 	return nil, errNothing
 }
 
-func limited(c *api.Config, limits api.RateLimits) {
+func limited(c *api.Config, limits router.RateLimits) {
 	n := nothing{}
 	c.Orgs, c.Tokens, c.Apps, c.Machines, c.Logs, c.Platform, c.RateLimits = n, n, n, n, n, n, limits
 }
@@ -93,7 +94,7 @@ func passes(t *testing.T, h http.Handler, credential, method, path string, n int
 
 func TestRateLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newAPI(func(c *api.Config) { limited(c, api.PublicRateLimits) })
+		h := newAPI(func(c *api.Config) { limited(c, router.PublicRateLimits) })
 		const machine = "/v1/apps/web/machines/00000000000001"
 		for _, test := range []struct {
 			who, method, path string
@@ -140,7 +141,7 @@ func TestRateLimits(t *testing.T) {
 
 func TestRateLimitsAreAMultiple(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for scale, want := range map[api.RateLimits]int{0: 100, 0.1: 1, 2: 6, 10: 30} {
+		for scale, want := range map[router.RateLimits]int{0: 100, 0.1: 1, 2: 6, 10: 30} {
 			h := newAPI(func(c *api.Config) { limited(c, scale) })
 			if got := passes(t, h, token, http.MethodPost, "/v1/apps/web/machines/00000000000001/start", 100); got != want {
 				t.Errorf("%g times the limits: %d at once, want %d", float64(scale), got, want)

@@ -7,30 +7,31 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 const maxLogLimit = 1000
 
 func (s *server) logRoutes() {
-	query := []param{
-		{"instance", exampleID, "Only lines of this Machine."},
-		{"region", hangar.Region("loc"), "Only lines from this region."},
-		{"limit", hangar.DefaultLogLimit, "At most so many lines, from 1 to 1000. The default is 100."},
-		{"next_token", "0", "Only lines after this place; see `meta.next_token`."},
+	query := []router.Param{
+		{Name: "instance", Example: exampleID, Text: "Only lines of this Machine."},
+		{Name: "region", Example: hangar.Region("loc"), Text: "Only lines from this region."},
+		{Name: "limit", Example: hangar.DefaultLogLimit, Text: "At most so many lines, from 1 to 1000. The default is 100."},
+		{Name: "next_token", Example: "0", Text: "Only lines after this place; see `meta.next_token`."},
 	}
 	entry := hangar.LogEntry{
 		Time: exampleTime, Message: "listening on :8080", Level: "info", Provider: hangar.LogApp, Instance: exampleID, Region: "loc",
 	}
-	s.handle("GET /api/v1/apps/{app}/logs", s.pollLogs, operation{
+	s.Handle("GET /api/v1/apps/{app}/logs", s.pollLogs, router.Operation{
 		ID: "pollLogs", Tag: "Logs", Summary: "Read a page of the log",
 		Text:  "Ask again with the token of the answer. A page without lines means that nothing is new: wait before you ask again.",
 		Query: query, Answer: logPage{[]logView{viewLog(entry, 0)}, logPageMeta{"1"}},
 	})
-	s.stream("GET /v1/apps/{app}/logs", s.followLogs, operation{
+	s.Stream("GET /v1/apps/{app}/logs", s.followLogs, router.Operation{
 		ID: "followLogs", Tag: "Logs", Summary: "Stream the log",
 		Text: "One JSON value per line. " + textOfStreams,
-		Query: append(query, param{"follow", true, "Go on with lines to come."},
-			param{"edge", true, "Instead of the log, what the edge does with requests from now on. Such lines are not kept: `follow` must be given."}),
+		Query: append(query, router.Param{Name: "follow", Example: true, Text: "Go on with lines to come."},
+			router.Param{Name: "edge", Example: true, Text: "Instead of the log, what the edge does with requests from now on. Such lines are not kept: `follow` must be given."}),
 		Stream: entry,
 	})
 }
@@ -99,24 +100,24 @@ func logQuery(r *http.Request) (hangar.LogQuery, *input.Query) {
 
 // pollLogs answers with a page. Clients wait only after an empty one, so it is
 // empty when nothing is new.
-func (s *server) pollLogs(r *http.Request) (answer, error) {
+func (s *server) pollLogs(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, q := logQuery(r)
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	page, err := s.Logs.Logs(r.Context(), app, in)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]logView, 0, len(page.Entries))
 	for i, e := range page.Entries {
 		views = append(views, viewLog(e, i))
 	}
-	return ok(logPage{views, logPageMeta{page.Next}})
+	return router.OK(logPage{views, logPageMeta{page.Next}})
 }
 
 // followLogs writes one line per entry: those there are and, with follow, those to come.
@@ -138,16 +139,16 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		l := newLines(r.Context(), w)
+		l := router.NewLines(r.Context(), w)
 		for _, e := range page.Entries {
-			if l.send(e) != nil {
+			if l.Send(e) != nil {
 				break
 			}
 		}
-		return l.end(nil)
+		return l.End(nil)
 	}
-	l := newLines(r.Context(), w)
-	return l.end(func() error {
+	l := router.NewLines(r.Context(), w)
+	return l.End(func() error {
 		for e, err := range s.Logs.FollowLogs(r.Context(), app, in) {
 			if err != nil {
 				return err
@@ -155,7 +156,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 			if r.Context().Err() != nil {
 				break
 			}
-			if err := l.send(e); err != nil {
+			if err := l.Send(e); err != nil {
 				return nil // nobody is left to read an error
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -65,17 +66,17 @@ func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
 	return in, config, err
 }
 
-func (s *server) createMachine(r *http.Request) (answer, error) {
+func (s *server) createMachine(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, config, err := decodeWish(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.CurrentVersion != "" {
-		return answer{}, input.Invalid("current_version", "is for updates; a new machine has none")
+		return router.Answer{}, input.Invalid("current_version", "is for updates; a new machine has none")
 	}
 	return machineAnswer(s.Machines.CreateMachine(r.Context(), app, hangar.MachineCreate{
 		Name: in.Name, Region: in.Region, Config: config, SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration,
@@ -84,14 +85,14 @@ func (s *server) createMachine(r *http.Request) (answer, error) {
 	}))
 }
 
-func (s *server) updateMachine(r *http.Request) (answer, error) {
+func (s *server) updateMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, config, err := decodeWish(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return machineAnswer(s.Machines.UpdateMachine(r.Context(), ref, hangar.MachineUpdate{
 		Config: config, CurrentVersion: in.CurrentVersion, Name: in.Name, Region: in.Region,
@@ -101,41 +102,41 @@ func (s *server) updateMachine(r *http.Request) (answer, error) {
 	}))
 }
 
-func (s *server) getMachine(r *http.Request) (answer, error) {
+func (s *server) getMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return machineAnswer(s.Machines.Machine(r.Context(), ref))
 }
 
-func machineAnswer(m *hangar.Machine, err error) (answer, error) {
+func machineAnswer(m *hangar.Machine, err error) (router.Answer, error) {
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.MachineBody{Machine: m})
+	return router.OK(view.MachineBody{Machine: m})
 }
 
-func (s *server) listMachines(r *http.Request) (answer, error) {
+func (s *server) listMachines(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	filter := machineFilter(q)
 	summary := q.Bool("summary")
 	filter.Events = !summary && q.BoolOr("events", true)
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	machines, err := s.Machines.Machines(r.Context(), app, filter)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if summary {
-		return ok(view.SummaryBodies(machines))
+		return router.OK(view.SummaryBodies(machines))
 	}
-	return ok(view.MachineBodies(machines))
+	return router.OK(view.MachineBodies(machines))
 }
 
 // machineFilter reads what listings of Machines have in common.
@@ -169,64 +170,64 @@ func metadataOf(q *input.Query) map[string]string {
 	return pairs
 }
 
-func (s *server) destroyMachine(r *http.Request) (answer, error) {
+func (s *server) destroyMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	force, kill := q.Bool("force"), q.Bool("kill") // two names for the same
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	if err := s.Machines.DestroyMachine(r.Context(), ref, hangar.MachineDestroy{Force: force || kill}); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) startMachine(r *http.Request) (answer, error) {
+func (s *server) startMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	res, err := s.Machines.StartMachine(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.Start{StartResult: res})
+	return router.OK(view.Start{StartResult: res})
 }
 
-func (s *server) stopMachine(r *http.Request) (answer, error) {
+func (s *server) stopMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.DecodeOptional[stopWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.Machines.StopMachine(r.Context(), ref, hangar.MachineStop{Signal: in.Signal, Timeout: time.Duration(in.Timeout)}); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) suspendMachine(r *http.Request) (answer, error) {
+func (s *server) suspendMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.Machines.SuspendMachine(r.Context(), ref); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) restartMachine(r *http.Request) (answer, error) {
+func (s *server) restartMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	in := hangar.MachineRestart{
@@ -234,52 +235,52 @@ func (s *server) restartMachine(r *http.Request) (answer, error) {
 		ForceStop:   q.Bool("force_stop"),
 	}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	if err := s.Machines.RestartMachine(r.Context(), ref, in); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) signalMachine(r *http.Request) (answer, error) {
+func (s *server) signalMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[signalWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Signal == 0 {
-		return answer{}, input.Invalid("signal", "is required: a name such as SIGTERM or a number from 1 to 64")
+		return router.Answer{}, input.Invalid("signal", "is required: a name such as SIGTERM or a number from 1 to 64")
 	}
 	if err := s.Machines.SignalMachine(r.Context(), ref, in.Signal); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) cordonMachine(r *http.Request) (answer, error) {
+func (s *server) cordonMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.Machines.CordonMachine(r.Context(), ref); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
-func (s *server) uncordonMachine(r *http.Request) (answer, error) {
+func (s *server) uncordonMachine(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.Machines.UncordonMachine(r.Context(), ref); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return done()
+	return router.Done()
 }
 
 func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
@@ -312,36 +313,36 @@ func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.write(w, r, answer{body: view.Reached{OK: true, MachineReached: reached}})
+	s.Write(w, r, router.Answer{Body: view.Reached{OK: true, MachineReached: reached}})
 	return nil
 }
 
-func (s *server) listVersions(r *http.Request) (answer, error) {
+func (s *server) listVersions(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	versions, err := s.Machines.MachineVersions(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OrEmpty(versions))
+	return router.OK(view.OrEmpty(versions))
 }
 
-func (s *server) listProcesses(r *http.Request) (answer, error) {
+func (s *server) listProcesses(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	processes, err := s.Machines.MachineProcesses(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]view.Process, 0, len(processes))
 	for _, p := range processes {
 		views = append(views, view.OfProcess(p))
 	}
-	return ok(views)
+	return router.OK(views)
 }
 
 // listEvents answers with the newest events or, with follow, with every change.
@@ -362,13 +363,13 @@ func (s *server) listEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.write(w, r, answer{body: view.OrEmpty(events)})
+	s.Write(w, r, router.Answer{Body: view.OrEmpty(events)})
 	return nil
 }
 
 func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar.MachineRef) error {
-	l := newLines(r.Context(), w)
-	return l.end(func() error {
+	l := router.NewLines(r.Context(), w)
+	return l.End(func() error {
 		for change, err := range s.Machines.WatchMachine(r.Context(), ref) {
 			if err != nil {
 				return err
@@ -385,7 +386,7 @@ func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar
 				step.Machine = &m
 			}
 			// The watcher is told by the end of its connection.
-			if err := l.send(step); err != nil {
+			if err := l.Send(step); err != nil {
 				return nil // nobody is left to read an error
 			}
 		}

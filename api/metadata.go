@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -30,56 +31,56 @@ func (s *server) metadataRoutes() {
 	const text = " `machine_version` must be the Machine's, when it is given. " + newer
 	wish := metadataWish{Metadata: map[string]*string{"role": new("web"), "old": nil}}
 
-	s.handle("GET "+metadata, s.getMetadata, operation{
+	s.Handle("GET "+metadata, s.getMetadata, router.Operation{
 		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get the metadata of a Machine",
 		Answer: map[string]string{"role": "web"},
 	})
-	s.handle("PUT "+metadata, s.replaceMetadata, operation{
+	s.Handle("PUT "+metadata, s.replaceMetadata, router.Operation{
 		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace the metadata of a Machine",
 		Text:    "Keys that are not named are removed." + text,
 		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
-	s.handle("PATCH "+metadata, s.mergeMetadata, operation{
+	s.Handle("PATCH "+metadata, s.mergeMetadata, router.Operation{
 		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Change some keys of the metadata",
 		Text:    "A value that is null or empty removes its key; keys that are not named stay." + text,
 		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
-	s.handle("GET "+key, s.getMetadataKey, operation{
+	s.Handle("GET "+key, s.getMetadataKey, router.Operation{
 		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
 		Answer: view.MetadataValue{Value: "web"},
 	})
-	s.handle("POST "+key, s.setMetadataKey, operation{
+	s.Handle("POST "+key, s.setMetadataKey, router.Operation{
 		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
 		Lenient: true, Body: pairWish{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
-	s.handle("DELETE "+key, s.removeMetadataKey, operation{
+	s.Handle("DELETE "+key, s.removeMetadataKey, router.Operation{
 		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",
 		Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 }
 
-func (s *server) getMetadata(r *http.Request) (answer, error) {
+func (s *server) getMetadata(r *http.Request) (router.Answer, error) {
 	pairs, err := s.metadata(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if pairs == nil {
 		pairs = map[string]string{}
 	}
-	return ok(pairs)
+	return router.OK(pairs)
 }
 
-func (s *server) getMetadataKey(r *http.Request) (answer, error) {
+func (s *server) getMetadataKey(r *http.Request) (router.Answer, error) {
 	pairs, err := s.metadata(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	key := r.PathValue("key")
 	value, found := pairs[key]
 	if !found {
-		return answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", input.Clip(key))
+		return router.Answer{}, hangar.Errorf(hangar.CodeNotFound, "", "metadata key %q not found", input.Clip(key))
 	}
-	return ok(view.MetadataValue{Value: value})
+	return router.OK(view.MetadataValue{Value: value})
 }
 
 func (s *server) metadata(r *http.Request) (map[string]string, error) {
@@ -90,45 +91,45 @@ func (s *server) metadata(r *http.Request) (map[string]string, error) {
 	return s.Machines.MachineMetadata(r.Context(), ref)
 }
 
-func (s *server) setMetadataKey(r *http.Request) (answer, error) {
+func (s *server) setMetadataKey(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[pairWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Value == nil {
-		return answer{}, input.Invalid("value", "is required: a text")
+		return router.Answer{}, input.Invalid("value", "is required: a text")
 	}
-	return noContent(s.Machines.SetMachineMetadata(r.Context(), ref, hangar.MetadataPair{
+	return router.NoContent(s.Machines.SetMachineMetadata(r.Context(), ref, hangar.MetadataPair{
 		Key: r.PathValue("key"), Value: *in.Value, UpdatedAt: in.UpdatedAt.time(),
 	}))
 }
 
-func (s *server) removeMetadataKey(r *http.Request) (answer, error) {
+func (s *server) removeMetadataKey(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return noContent(s.Machines.RemoveMachineMetadata(r.Context(), ref, r.PathValue("key")))
+	return router.NoContent(s.Machines.RemoveMachineMetadata(r.Context(), ref, r.PathValue("key")))
 }
 
-func (s *server) replaceMetadata(r *http.Request) (answer, error) {
+func (s *server) replaceMetadata(r *http.Request) (router.Answer, error) {
 	ref, in, err := decodeMetadata(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return noContent(s.Machines.ReplaceMachineMetadata(r.Context(), ref, in))
+	return router.NoContent(s.Machines.ReplaceMachineMetadata(r.Context(), ref, in))
 }
 
-func (s *server) mergeMetadata(r *http.Request) (answer, error) {
+func (s *server) mergeMetadata(r *http.Request) (router.Answer, error) {
 	ref, in, err := decodeMetadata(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return noContent(s.Machines.MergeMachineMetadata(r.Context(), ref, in))
+	return router.NoContent(s.Machines.MergeMachineMetadata(r.Context(), ref, in))
 }
 
 func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, error) {
@@ -151,9 +152,6 @@ func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, e
 	}
 	return ref, write, nil
 }
-
-// noContent is the answer of what succeeds without a word.
-func noContent(err error) (answer, error) { return answer{status: http.StatusNoContent}, err }
 
 // instant is updated_at in the body of a request: RFC 3339, and maybe missing.
 type instant struct{ time.Time }

@@ -5,49 +5,50 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) orgRoutes() {
 	const org = "/v1/orgs/{org}"
 	example := hangar.Org{ID: "4xo1b2m9p0qk7s3d", Slug: "acme", Name: "Acme Corporation", NumericID: 2}
-	s.handle("POST /v1/orgs", s.createOrg, operation{
+	s.Handle("POST /v1/orgs", s.createOrg, router.Operation{
 		ID: "createOrg", Tag: "Organizations", Summary: "Create an organization",
 		Text:   "For administrators. A slug that exists is refused with 422 and the reason `name_taken`.",
 		Body:   orgWish{Slug: "acme", Name: "Acme Corporation"},
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusUnprocessableEntity},
 	})
-	s.handle("GET /v1/orgs", s.listOrgs, operation{
+	s.Handle("GET /v1/orgs", s.listOrgs, router.Operation{
 		ID: "listOrgs", Tag: "Organizations", Summary: "List organizations",
 		Text:   "Those in which the token allows anything, sorted by slug.",
 		Answer: orgList{[]*hangar.Org{&example}},
 	})
-	s.handle("GET "+org, s.getOrg, operation{
+	s.Handle("GET "+org, s.getOrg, router.Operation{
 		ID: "getOrg", Tag: "Organizations", Summary: "Get an organization", Answer: example,
 	})
-	s.handle("DELETE "+org, s.deleteOrg, operation{
+	s.Handle("DELETE "+org, s.deleteOrg, router.Operation{
 		ID: "deleteOrg", Tag: "Organizations", Summary: "Delete an organization",
 		Text:   "With its networks and tokens. One that has Apps is refused, and so is `personal`, which is always there.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	quotas := quotaList{[]hangar.QuotaStatus{{Key: hangar.QuotaMemory, Used: 1024, Limit: 5888}, {Key: hangar.QuotaAddressesV4, Used: 1, Limit: 8, Set: true}}}
-	s.handle("GET "+org+"/quotas", s.listQuotas, operation{
+	s.Handle("GET "+org+"/quotas", s.listQuotas, router.Operation{
 		ID: "listQuotas", Tag: "Organizations", Summary: "List the quotas of an organization",
 		Text:   "How much of everything it may have, and has. A limit of -1 is none. What would go beyond one is refused with 403 and the reason `quota`.",
 		Answer: quotas,
 	})
-	s.handle("PATCH "+org+"/quotas", s.setQuotas, operation{
+	s.Handle("PATCH "+org+"/quotas", s.setQuotas, router.Operation{
 		ID: "setQuotas", Tag: "Organizations", Summary: "Change the quotas of an organization",
 		Text: "For administrators. Those that are not named stay; `reset` names those that are to follow the server's defaults again.",
 		Body: quotaWish{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
 	})
 	const text = "In the shape that clients of the public platform's console decode."
-	s.handle("GET /api/v1/organizations", s.viewOrgs, operation{
+	s.Handle("GET /api/v1/organizations", s.viewOrgs, router.Operation{
 		ID: "viewOrgs", Tag: "Organizations", Summary: "List organizations, for existing clients", Text: text,
-		Query:  []param{{"admin", false, "Accepted; the list is the same."}},
+		Query:  []router.Param{{Name: "admin", Example: false, Text: "Accepted; the list is the same."}},
 		Answer: orgViews{[]orgView{viewOrg(&example)}},
 	})
-	s.handle("GET /api/v1/organizations/{org}", s.viewOneOrg, operation{
+	s.Handle("GET /api/v1/organizations/{org}", s.viewOneOrg, router.Operation{
 		ID: "viewOrg", Tag: "Organizations", Summary: "Get an organization, for existing clients", Text: text,
 		Answer: oneOrgView{viewOrg(&example)},
 	})
@@ -90,35 +91,35 @@ func viewOrg(o *hangar.Org) orgView {
 	return orgView{Org: *o, RawSlug: o.Slug, Personal: o.Personal(), BillingStatus: "CURRENT"}
 }
 
-func (s *server) createOrg(r *http.Request) (answer, error) {
+func (s *server) createOrg(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[orgWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Slug == "" {
-		return answer{}, input.Invalid("slug", "is required")
+		return router.Answer{}, input.Invalid("slug", "is required")
 	}
 	org, err := s.Orgs.CreateOrg(r.Context(), hangar.OrgCreate{Slug: in.Slug, Name: in.Name})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: org}, nil
+	return router.Answer{Status: http.StatusCreated, Body: org}, nil
 }
 
-func (s *server) listOrgs(r *http.Request) (answer, error) {
+func (s *server) listOrgs(r *http.Request) (router.Answer, error) {
 	orgs, err := s.Orgs.Orgs(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(orgList{view.OrEmpty(orgs)})
+	return router.OK(orgList{view.OrEmpty(orgs)})
 }
 
-func (s *server) getOrg(r *http.Request) (answer, error) {
+func (s *server) getOrg(r *http.Request) (router.Answer, error) {
 	org, err := s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(org)
+	return router.OK(org)
 }
 
 // quotaList is a listing of quotas.
@@ -132,51 +133,51 @@ type quotaWish struct {
 	Reset  []hangar.QuotaKey `json:"reset,omitempty"`
 }
 
-func (s *server) listQuotas(r *http.Request) (answer, error) {
+func (s *server) listQuotas(r *http.Request) (router.Answer, error) {
 	quotas, err := s.Orgs.OrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(quotaList{quotas})
+	return router.OK(quotaList{quotas})
 }
 
-func (s *server) setQuotas(r *http.Request) (answer, error) {
+func (s *server) setQuotas(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[quotaWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	quotas, err := s.Orgs.SetOrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Limits, in.Reset)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(quotaList{quotas})
+	return router.OK(quotaList{quotas})
 }
 
-func (s *server) deleteOrg(r *http.Request) (answer, error) {
+func (s *server) deleteOrg(r *http.Request) (router.Answer, error) {
 	if err := s.Orgs.DeleteOrg(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
 // viewOrgs is listOrgs in the shape of the public platform's console.
-func (s *server) viewOrgs(r *http.Request) (answer, error) {
+func (s *server) viewOrgs(r *http.Request) (router.Answer, error) {
 	orgs, err := s.Orgs.Orgs(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]orgView, 0, len(orgs))
 	for _, o := range orgs {
 		views = append(views, viewOrg(o))
 	}
-	return ok(orgViews{views})
+	return router.OK(orgViews{views})
 }
 
 // viewOneOrg is getOrg in the shape of the public platform's console.
-func (s *server) viewOneOrg(r *http.Request) (answer, error) {
+func (s *server) viewOneOrg(r *http.Request) (router.Answer, error) {
 	org, err := s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(oneOrgView{viewOrg(org)})
+	return router.OK(oneOrgView{viewOrg(org)})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -33,28 +34,28 @@ func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.Machine
 	for _, id := range who.Tokens {
 		lives = append(lives, s.Auth.Life(id))
 	}
-	return s.waits.Park(w, requestID(r), func(told func(hangar.MachineReached, error)) (func(), error) {
+	return s.waits.Park(w, router.RequestID(r), func(told func(hangar.MachineReached, error)) (func(), error) {
 		return awaiter.AwaitMachine(r.Context(), ref, in, told)
-	}, lives, errTokenEnded)
+	}, lives, router.ErrTokenEnded)
 }
 
 // parkedResponse is the response to a wait that was parked.
 func parkedResponse(id string, reached hangar.MachineReached, err error) (http.Response, error) {
 	status, body := http.StatusOK, any(view.Reached{OK: true, MachineReached: reached})
-	header := http.Header{"Content-Type": {mediaJSON}, "X-Content-Type-Options": {"nosniff"}, "Date": {time.Now().UTC().Format(http.TimeFormat)}}
+	header := http.Header{"Content-Type": {router.MediaJSON}, "X-Content-Type-Options": {"nosniff"}, "Date": {time.Now().UTC().Format(http.TimeFormat)}}
 	header.Set(hangar.HeaderRequestID.Neutral, id)
 	header.Set(hangar.HeaderRequestID.Original, id)
 	if err != nil {
-		e := describe(err)
-		status, body = statusOf(e.Code, e.Reason), e
-		advise(header, e.Code)
+		e := router.Describe(err)
+		status, body = e.Status(), e
+		e.Advise(header)
 	}
-	raw, err := encode(body)
-	if err != nil {
+	var raw bytes.Buffer
+	if err := view.Encode(&raw, body); err != nil {
 		return http.Response{}, err
 	}
 	return http.Response{
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header,
-		Body: io.NopCloser(bytes.NewReader(raw)), ContentLength: int64(len(raw)),
+		Body: io.NopCloser(&raw), ContentLength: int64(raw.Len()),
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -16,7 +17,7 @@ func (s *server) peerRoutes() {
 		Name: examplePeer, Org: hangar.OrgPersonal, Network: hangar.DefaultNetwork, NetworkID: 1,
 		Address: netip.MustParseAddr("fdaa:0:1:a7b:7d:a000:0:102"), PublicKey: examplePeerKey, Host: "0a7b007d", CreatedAt: exampleTime,
 	}
-	s.handle("POST "+all, s.createPeer, operation{
+	s.Handle("POST "+all, s.createPeer, router.Operation{
 		ID: "createPeer", Tag: "WireGuard", Summary: "Let a WireGuard peer in",
 		Text: "The peer reaches one private network of the organization, at /48 of `peerip`, and its name server, at ::3 of that; nothing else. " +
 			"`peerip`/120 is its own. `pubkey` is the key of the gateway, which listens at UDP port `endpoint_port` of `endpointip`. " +
@@ -27,14 +28,14 @@ func (s *server) peerRoutes() {
 		}},
 		Errors: []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity},
 	})
-	s.handle("GET "+all, s.listPeers, operation{
+	s.Handle("GET "+all, s.listPeers, router.Operation{
 		ID: "listPeers", Tag: "WireGuard", Summary: "List WireGuard peers",
 		Text: "Sorted by name, with what the gateway has seen of each since its daemon started.",
 		Answer: peerList{[]hangar.PeerStatus{{
 			Peer: peer, PeerTraffic: hangar.PeerTraffic{Handshake: exampleTime, Received: 148, Sent: 92},
 		}}},
 	})
-	s.handle("DELETE "+all+"/{peer}", s.removePeer, operation{
+	s.Handle("DELETE "+all+"/{peer}", s.removePeer, router.Operation{
 		ID: "removePeer", Tag: "WireGuard", Summary: "Cut a WireGuard peer off",
 		Text: "At once and for good: its address is given to no other.", Status: http.StatusNoContent,
 	})
@@ -57,19 +58,19 @@ type peerWish struct {
 	PublicKey hangar.PeerKey `json:"public_key" schema:"required"`
 }
 
-func (s *server) createPeer(r *http.Request) (answer, error) {
+func (s *server) createPeer(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[peerWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	made, err := s.Peers.CreatePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), hangar.PeerCreate(in))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if made.EndpointIP == "" {
 		made.EndpointIP = calledHost(r)
 	}
-	return answer{status: http.StatusCreated, body: made}, nil
+	return router.Answer{Status: http.StatusCreated, Body: made}, nil
 }
 
 // calledHost is the name or address of this server by which the caller knows it.
@@ -84,17 +85,17 @@ func calledHost(r *http.Request) string {
 	return host
 }
 
-func (s *server) listPeers(r *http.Request) (answer, error) {
+func (s *server) listPeers(r *http.Request) (router.Answer, error) {
 	list, err := s.Peers.Peers(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(peerList{view.OrEmpty(list)})
+	return router.OK(peerList{view.OrEmpty(list)})
 }
 
-func (s *server) removePeer(r *http.Request) (answer, error) {
+func (s *server) removePeer(r *http.Request) (router.Answer, error) {
 	if err := s.Peers.RemovePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), r.PathValue("peer")); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }

@@ -8,25 +8,26 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // documentPath is where the document of the API is.
 const documentPath = "/v1/openapi.json"
 
 func (s *server) platformRoutes() {
-	s.handle("GET /v1/platform/regions", s.listRegions, operation{
+	s.Handle("GET /v1/platform/regions", s.listRegions, router.Operation{
 		ID: "listRegions", Tag: "Platform", Summary: "List regions",
 		Text: "`capacity` is how many more Machines of a size find memory that no other has been promised. Servers promise more than they have, " +
 			"so that 0 does not mean that none can be created.",
-		Query: []param{
-			{"size", "shared-cpu-1x", "The name of a size. The default is shared-cpu-1x."},
-			{"cpu_kind", "shared", "Another kind of CPU than that of the size."},
-			{"cpus", 1, "Another number of CPUs than that of the size."},
-			{"memory_mb", 256, "Other memory than that of the size, in MiB."},
+		Query: []router.Param{
+			{Name: "size", Example: "shared-cpu-1x", Text: "The name of a size. The default is shared-cpu-1x."},
+			{Name: "cpu_kind", Example: "shared", Text: "Another kind of CPU than that of the size."},
+			{Name: "cpus", Example: 1, Text: "Another number of CPUs than that of the size."},
+			{Name: "memory_mb", Example: 256, Text: "Other memory than that of the size, in MiB."},
 		},
 		Answer: regionList{[]regionView{{Code: "loc", Name: "loc", Capacity: 30}}, "loc"},
 	})
-	s.handle("POST /v1/platform/placements", s.placeMachines, operation{
+	s.Handle("POST /v1/platform/placements", s.placeMachines, router.Operation{
 		ID: "placeMachines", Tag: "Platform", Summary: "Ask where new Machines would go",
 		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
 			"stands for all regions, and so does a list without any region of this server, as clients ask for the one that their user is near to. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
@@ -34,15 +35,15 @@ func (s *server) platformRoutes() {
 		Lenient: true, Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
-	s.public("GET "+documentPath, s.getDocument, operation{
+	s.Public("GET "+documentPath, s.getDocument, router.Operation{
 		ID: "getDocument", Tag: "Platform", Summary: "Get this document",
 		Text: "An OpenAPI 3.1 document.", Answer: map[string]any{"openapi": openapi.Version},
 	})
-	s.public("GET /docs", s.getReference, operation{
+	s.Public("GET /docs", s.getReference, router.Operation{
 		ID: "getReference", Tag: "Platform", Summary: "Read this document as a page",
-		Answer: "<!DOCTYPE html>", Media: mediaHTML,
+		Answer: "<!DOCTYPE html>", Media: router.MediaHTML,
 	})
-	s.public("GET /healthz", s.health, operation{
+	s.Public("GET /healthz", s.health, router.Operation{
 		ID: "getHealth", Tag: "Platform", Summary: "Ask whether the server answers",
 		Text:   "`registry` is the host that references to images of the built-in registry begin with, also those that were pushed to the address of the API.",
 		Answer: healthView{"ok", "loc", "v0.1.0", "registry.example.com"},
@@ -59,8 +60,8 @@ type healthView struct {
 }
 
 // health says that the server answers; it needs no token.
-func (s *server) health(*http.Request) (answer, error) {
-	return ok(healthView{"ok", s.Region, s.Version, s.RegistryName})
+func (s *server) health(*http.Request) (router.Answer, error) {
+	return router.OK(healthView{"ok", s.Region, s.Version, s.RegistryName})
 }
 
 // regionView is a region as clients decode it.
@@ -99,7 +100,7 @@ type placementList struct {
 	Regions []hangar.Placement
 }
 
-func (s *server) listRegions(r *http.Request) (answer, error) {
+func (s *server) listRegions(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	guest := hangar.Guest{
 		CPUKind: q.Text("cpu_kind"), CPUs: q.Int("cpus", 1, hangar.MaxCPUs), MemoryMB: q.Int("memory_mb", 1, hangar.MaxMemoryMB),
@@ -114,23 +115,23 @@ func (s *server) listRegions(r *http.Request) (answer, error) {
 		}
 	}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	rooms, err := s.Platform.Regions(r.Context(), guest)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	list := regionList{Regions: []regionView{}, Nearest: s.Region}
 	for _, room := range rooms {
 		list.Regions = append(list.Regions, regionView{Code: room.Region, Name: string(room.Region), Capacity: room.Capacity})
 	}
-	return ok(list)
+	return router.OK(list)
 }
 
-func (s *server) placeMachines(r *http.Request) (answer, error) {
+func (s *server) placeMachines(r *http.Request) (router.Answer, error) {
 	in, err := input.DecodeOptional[placementWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	query := hangar.PlacementQuery{Org: in.Org, Count: in.Count, VolumeBytes: in.VolumeSizeBytes}
 	if in.Compute != nil {
@@ -143,7 +144,7 @@ func (s *server) placeMachines(r *http.Request) (answer, error) {
 	}
 	placements, err := s.Platform.Placements(r.Context(), query)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(placementList{placements})
+	return router.OK(placementList{placements})
 }

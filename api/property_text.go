@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -14,7 +15,7 @@ type texts map[string]string
 // describeProperties is for the readers of the document. A property that is not
 // there any more panics, so that no text outlives what it is about.
 func describeProperties(s *openapi.Schemas) {
-	tell[errorBody](s, texts{
+	tell[router.Error](s, texts{
 		"error":  "For people; it names the property or the parameter that is wrong.",
 		"status": "The reason, for programs. Which there are depends on the operation.",
 		"code":   "The class of the error. It follows from the status code, and is more stable.",

@@ -5,34 +5,35 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
 func (s *server) registryRoutes() {
 	const one = "/v1/registries/{registry}"
 	example := hangar.RegistryCredential{Registry: exampleRegistry, Username: "me", CreatedAt: exampleTime, UpdatedAt: exampleTime}
-	s.handle("GET /v1/registries", s.listRegistries, operation{
+	s.Handle("GET /v1/registries", s.listRegistries, router.Operation{
 		ID: "listRegistries", Tag: "Registries", Summary: "List the credentials for registries",
 		Text: "Sorted by registry, without passwords. " + forAdmins, Answer: registriesAnswer{[]hangar.RegistryCredential{example}},
 	})
-	s.handle("GET "+one, s.getRegistry, operation{
+	s.Handle("GET "+one, s.getRegistry, router.Operation{
 		ID: "getRegistry", Tag: "Registries", Summary: "See the credential for a registry",
 		Text: "Without the password. " + forAdmins, Answer: example,
 	})
-	s.handle("PUT "+one, s.setRegistry, operation{
+	s.Handle("PUT "+one, s.setRegistry, router.Operation{
 		ID: "setRegistry", Tag: "Registries", Summary: "Sign in at a registry",
 		Text:   "Makes or replaces the credential, which counts for the next pull. The password, or token, is kept encrypted and never shown. " + forAdmins,
 		Body:   loginWish{Username: "me", Password: hangar.NewSensitive("ghp_…")},
 		Answer: example,
 	})
-	s.handle("DELETE "+one, s.deleteRegistry, operation{
+	s.Handle("DELETE "+one, s.deleteRegistry, router.Operation{
 		ID: "deleteRegistry", Tag: "Registries", Summary: "Forget the credential for a registry",
 		Text: forAdmins, Status: http.StatusNoContent,
 	})
 }
 
 func (s *server) encryptionRoutes() {
-	s.handle("POST /v1/encryption/rotate", s.rotateEncryptionKey, operation{
+	s.Handle("POST /v1/encryption/rotate", s.rotateEncryptionKey, router.Operation{
 		ID: "rotateEncryptionKey", Tag: "Platform", Summary: "Replace the key that secrets are encrypted with",
 		Text:   "Makes a new key, encrypts everything with it, and drops the old one. A rotation that was interrupted goes on. " + forAdmins,
 		Answer: hangar.KeyRotation{Key: 1927250828, Resealed: 4, Dropped: 1},
@@ -55,45 +56,45 @@ type loginWish struct {
 	Password hangar.Sensitive `json:"password"`
 }
 
-func (s *server) listRegistries(r *http.Request) (answer, error) {
+func (s *server) listRegistries(r *http.Request) (router.Answer, error) {
 	list, err := s.Registries.RegistryCredentials(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(registriesAnswer{view.OrEmpty(list)})
+	return router.OK(registriesAnswer{view.OrEmpty(list)})
 }
 
-func (s *server) getRegistry(r *http.Request) (answer, error) {
+func (s *server) getRegistry(r *http.Request) (router.Answer, error) {
 	credential, err := s.Registries.RegistryCredential(r.Context(), r.PathValue("registry"))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(credential)
+	return router.OK(credential)
 }
 
-func (s *server) setRegistry(r *http.Request) (answer, error) {
+func (s *server) setRegistry(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[loginWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	credential, err := s.Registries.SetRegistryCredential(r.Context(), r.PathValue("registry"), hangar.RegistryLogin(in))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(credential)
+	return router.OK(credential)
 }
 
-func (s *server) deleteRegistry(r *http.Request) (answer, error) {
+func (s *server) deleteRegistry(r *http.Request) (router.Answer, error) {
 	if err := s.Registries.DeleteRegistryCredential(r.Context(), r.PathValue("registry")); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
-func (s *server) rotateEncryptionKey(r *http.Request) (answer, error) {
+func (s *server) rotateEncryptionKey(r *http.Request) (router.Answer, error) {
 	done, err := s.Encryption.RotateEncryptionKey(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(done)
+	return router.OK(done)
 }

@@ -18,7 +18,6 @@ func newSchemas() *openapi.Schemas {
 	s.Echo(reflect.TypeFor[view.OrgConfig]())
 	s.KnowAs(reflect.TypeFor[rawConfig](), reflect.TypeFor[hangar.MachineConfig]())
 	s.Name(reflect.TypeFor[view.Check](), "CheckResult")
-	s.Name(reflect.TypeFor[errorBody](), "Error")
 	s.Name(reflect.TypeFor[hangar.HostnameOwnership](), "Ownership")
 	s.Name(reflect.TypeFor[hangar.TokenCreate](), "TokenRequest")
 	s.Name(reflect.TypeFor[hangar.VolumeUpdate](), "VolumeUpdateRequest")

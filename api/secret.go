@@ -6,6 +6,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -14,34 +15,34 @@ func (s *server) secretRoutes() {
 	const one = all + "/{secret}"
 	example := hangar.Secret{Name: exampleSecret, Digest: "f52fbd32b2b3b86f", CreatedAt: exampleTime, UpdatedAt: exampleTime}
 	listed := viewSecrets(hangar.Secrets{List: []hangar.Secret{example}, Version: 3})
-	query := []param{
-		{"min_version", 3, "The least version that will do: 412 answers while the secrets are at an older one."},
-		{"version", 3, "Another name of min_version."},
-		{"show_secrets", false, "Show values, to who may change them."},
+	query := []router.Param{
+		{Name: "min_version", Example: 3, Text: "The least version that will do: 412 answers while the secrets are at an older one."},
+		{Name: "version", Example: 3, Text: "Another name of min_version."},
+		{Name: "show_secrets", Example: false, Text: "Show values, to who may change them."},
 	}
-	s.handle("GET "+all, s.listSecrets, operation{
+	s.Handle("GET "+all, s.listSecrets, router.Operation{
 		ID: "listSecrets", Tag: "Secrets", Summary: "List the secrets of an App",
 		Text:  "Sorted by name. The digest of a value stays the same as long as the value does.",
 		Query: query, Answer: listed, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+all, s.setSecrets, operation{
+	s.Handle("POST "+all, s.setSecrets, router.Operation{
 		ID: "setSecrets", Tag: "Secrets", Summary: "Set and unset secrets",
 		Text: "All of them or none; null takes a secret away. What is so already is no change, and without any change the version stays. " +
 			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
 		Body: secretsWish{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("GET "+one, s.getSecret, operation{
+	s.Handle("GET "+one, s.getSecret, router.Operation{
 		ID: "getSecret", Tag: "Secrets", Summary: "See a secret", Query: query, Answer: viewSecret(example),
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one, s.setSecret, operation{
+	s.Handle("POST "+one, s.setSecret, router.Operation{
 		ID: "setSecret", Tag: "Secrets", Summary: "Set one secret",
 		Body: secretWish{hangar.NewSensitive("…")}, Status: http.StatusCreated,
 		Answer: madeSecretView{viewSecret(example), secretVersionView{3, 3}},
 		Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
-	s.handle("DELETE "+one, s.deleteSecret, operation{
+	s.Handle("DELETE "+one, s.deleteSecret, router.Operation{
 		ID: "deleteSecret", Tag: "Secrets", Summary: "Take a secret away", Answer: secretVersionView{4, 4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -113,90 +114,90 @@ func secretQuery(r *http.Request) (hangar.SecretQuery, error) {
 	return wish, q.Err
 }
 
-func (s *server) listSecrets(r *http.Request) (answer, error) {
+func (s *server) listSecrets(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q, err := secretQuery(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	all, err := s.Secrets.Secrets(r.Context(), app, q)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewSecrets(all))
+	return router.OK(viewSecrets(all))
 }
 
-func (s *server) setSecrets(r *http.Request) (answer, error) {
+func (s *server) setSecrets(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[secretsWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Values == nil {
-		return answer{}, input.Invalid("values", "is required: an object of names and values, null to take one away")
+		return router.Answer{}, input.Invalid("values", "is required: an object of names and values, null to take one away")
 	}
 	all, err := s.Secrets.SetSecrets(r.Context(), app, in.Values)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewSecrets(all))
+	return router.OK(viewSecrets(all))
 }
 
-func (s *server) getSecret(r *http.Request) (answer, error) {
+func (s *server) getSecret(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q, err := secretQuery(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	secret, err := s.Secrets.Secret(r.Context(), app, r.PathValue("secret"), q)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewSecret(secret))
+	return router.OK(viewSecret(secret))
 }
 
-func (s *server) setSecret(r *http.Request) (answer, error) {
+func (s *server) setSecret(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[secretWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Value.IsZero() {
-		return answer{}, input.Invalid("value", "is required")
+		return router.Answer{}, input.Invalid("value", "is required")
 	}
 	name := r.PathValue("secret")
 	all, err := s.Secrets.SetSecrets(r.Context(), app, map[string]hangar.Sensitive{name: in.Value})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	for _, made := range all.List {
 		if made.Name == name {
-			return answer{status: http.StatusCreated, body: madeSecretView{viewSecret(made), secretVersionView{all.Version, all.Version}}}, nil
+			return router.Answer{Status: http.StatusCreated, Body: madeSecretView{viewSecret(made), secretVersionView{all.Version, all.Version}}}, nil
 		}
 	}
-	return answer{}, hangar.Errorf(hangar.CodeConflict, "", "secret %q was removed by another request at the same time", name)
+	return router.Answer{}, hangar.Errorf(hangar.CodeConflict, "", "secret %q was removed by another request at the same time", name)
 }
 
-func (s *server) deleteSecret(r *http.Request) (answer, error) {
+func (s *server) deleteSecret(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	version, err := s.Secrets.DeleteSecret(r.Context(), app, r.PathValue("secret"))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(secretVersionView{version, version})
+	return router.OK(secretVersionView{version, version})
 }

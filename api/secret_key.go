@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -17,52 +18,52 @@ func (s *server) secretKeyRoutes() {
 		Name: exampleSecretKey, Type: hangar.SecretKeyNaClSign, PublicKey: exampleBytes(32), CreatedAt: exampleTime, UpdatedAt: exampleTime,
 	})
 	made := madeSecretKeyView{example, secretKeyVersionView{3}}
-	least := []param{{"min_version", 3, "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
+	least := []router.Param{{Name: "min_version", Example: 3, Text: "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
 	text, ciphertext, signature := exampleBytes(5), exampleBytes(45), exampleBytes(64)
-	s.handle("GET "+all, s.listSecretKeys, operation{
+	s.Handle("GET "+all, s.listSecretKeys, router.Operation{
 		ID: "listSecretKeys", Tag: "Keys", Summary: "List the secret keys of an App", Text: "Sorted by name.",
-		Query:  append(least, param{"types", []string{string(hangar.SecretKeyNaClSign)}, "Only keys of these types."}),
+		Query:  append(least, router.Param{Name: "types", Example: []string{string(hangar.SecretKeyNaClSign)}, Text: "Only keys of these types."}),
 		Answer: secretKeysView{[]secretKeyView{example}}, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("GET "+one, s.getSecretKey, operation{
+	s.Handle("GET "+one, s.getSecretKey, router.Operation{
 		ID: "getSecretKey", Tag: "Keys", Summary: "See a secret key", Query: least, Answer: example,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one, s.setSecretKey, operation{
+	s.Handle("POST "+one, s.setSecretKey, router.Operation{
 		ID: "setSecretKey", Tag: "Keys", Summary: "Set or replace a secret key",
 		Text: "With a value of one's own, whose form follows from the type. What is so already is no change and keeps the version, " +
 			"which is that of the App's secrets. Names and values count for the bytes that its secrets may have.",
 		Body: secretKeyWish{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one+"/generate", s.generateSecretKey, operation{
+	s.Handle("POST "+one+"/generate", s.generateSecretKey, router.Operation{
 		ID: "generateSecretKey", Tag: "Keys", Summary: "Generate a secret key",
 		Text: "Nobody ever sees its value. A key of the same name is replaced, and what only that one decrypts is lost.",
 		Body: secretKeyKind{hangar.SecretKeyNaClSign}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("DELETE "+one, s.deleteSecretKey, operation{
+	s.Handle("DELETE "+one, s.deleteSecretKey, router.Operation{
 		ID: "deleteSecretKey", Tag: "Keys", Summary: "Take a secret key away", Answer: secretKeyVersionView{4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one+"/encrypt", s.encryptWithKey, operation{
+	s.Handle("POST "+one+"/encrypt", s.encryptWithKey, router.Operation{
 		ID: "encryptWithKey", Tag: "Keys", Summary: "Encrypt with a secret key",
 		Text:  "The ciphertext is another one every time. Only `xaes256gcm` takes associated data.",
 		Query: least, Body: plaintextWish{base64Of(text), base64Of(text)}, Answer: ciphertextView{ciphertext},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one+"/decrypt", s.decryptWithKey, operation{
+	s.Handle("POST "+one+"/decrypt", s.decryptWithKey, router.Operation{
 		ID: "decryptWithKey", Tag: "Keys", Summary: "Decrypt with a secret key",
 		Text: "For who may change the key. The reason is `ciphertext_mismatch` when the ciphertext was made with another key or other " +
 			"associated data, or changed since.",
 		Query: least, Body: ciphertextWish{base64Of(ciphertext), base64Of(text)}, Answer: plaintextView{text},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one+"/sign", s.signWithKey, operation{
+	s.Handle("POST "+one+"/sign", s.signWithKey, router.Operation{
 		ID: "signWithKey", Tag: "Keys", Summary: "Sign with a secret key", Text: "For who may change the key.",
 		Query: least, Body: messageWish{base64Of(text)}, Answer: signatureView{signature}, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+one+"/verify", s.verifyWithKey, operation{
+	s.Handle("POST "+one+"/verify", s.verifyWithKey, router.Operation{
 		ID: "verifyWithKey", Tag: "Keys", Summary: "Verify a signature with a secret key",
 		Text:  "The reason is `signature_mismatch` when it is not one of the plaintext with the key.",
 		Query: least, Body: signatureWish{base64Of(text), base64Of(signature)}, Status: http.StatusNoContent,
@@ -200,10 +201,10 @@ func keyUse[T any](r *http.Request) (ref hangar.SecretKeyRef, least int, body T,
 	return ref, least, body, err
 }
 
-func (s *server) listSecretKeys(r *http.Request) (answer, error) {
+func (s *server) listSecretKeys(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	wish := hangar.SecretKeyQuery{MinVersion: q.Int("min_version", 0, math.MaxInt32)}
@@ -211,156 +212,156 @@ func (s *server) listSecretKeys(r *http.Request) (answer, error) {
 		wish.Types = append(wish.Types, hangar.SecretKeyType(w))
 	}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	list, err := s.SecretKeys.SecretKeys(r.Context(), app, wish)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	all := secretKeysView{[]secretKeyView{}}
 	for _, key := range list {
 		all.SecretKeys = append(all.SecretKeys, viewSecretKey(key))
 	}
-	return ok(all)
+	return router.OK(all)
 }
 
-func (s *server) getSecretKey(r *http.Request) (answer, error) {
+func (s *server) getSecretKey(r *http.Request) (router.Answer, error) {
 	ref, err := secretKeyRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	least := q.Int("min_version", 0, math.MaxInt32)
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	key, err := s.SecretKeys.SecretKey(r.Context(), ref, least)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(viewSecretKey(key))
+	return router.OK(viewSecretKey(key))
 }
 
-func (s *server) setSecretKey(r *http.Request) (answer, error) {
+func (s *server) setSecretKey(r *http.Request) (router.Answer, error) {
 	ref, err := secretKeyRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[secretKeyWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	value, err := given("value", in.Value)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	key, version, err := s.SecretKeys.SetSecretKey(r.Context(), ref, hangar.SecretKeySet{Type: in.Type, Value: hangar.NewSensitive(string(value))})
 	return madeSecretKey(key, version, err)
 }
 
-func (s *server) generateSecretKey(r *http.Request) (answer, error) {
+func (s *server) generateSecretKey(r *http.Request) (router.Answer, error) {
 	ref, err := secretKeyRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[secretKeyKind](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	key, version, err := s.SecretKeys.GenerateSecretKey(r.Context(), ref, in.Type)
 	return madeSecretKey(key, version, err)
 }
 
-func madeSecretKey(key hangar.SecretKey, version int, err error) (answer, error) {
+func madeSecretKey(key hangar.SecretKey, version int, err error) (router.Answer, error) {
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: madeSecretKeyView{viewSecretKey(key), secretKeyVersionView{version}}}, nil
+	return router.Answer{Status: http.StatusCreated, Body: madeSecretKeyView{viewSecretKey(key), secretKeyVersionView{version}}}, nil
 }
 
-func (s *server) deleteSecretKey(r *http.Request) (answer, error) {
+func (s *server) deleteSecretKey(r *http.Request) (router.Answer, error) {
 	ref, err := secretKeyRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	version, err := s.SecretKeys.DeleteSecretKey(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(secretKeyVersionView{version})
+	return router.OK(secretKeyVersionView{version})
 }
 
-func (s *server) encryptWithKey(r *http.Request) (answer, error) {
+func (s *server) encryptWithKey(r *http.Request) (router.Answer, error) {
 	ref, least, in, err := keyUse[plaintextWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	plaintext, err := given("plaintext", in.Plaintext)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	data, err := associated(in.AssociatedData)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	ciphertext, err := s.SecretKeys.EncryptWithKey(r.Context(), ref, least, plaintext, data)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(ciphertextView{ciphertext})
+	return router.OK(ciphertextView{ciphertext})
 }
 
-func (s *server) decryptWithKey(r *http.Request) (answer, error) {
+func (s *server) decryptWithKey(r *http.Request) (router.Answer, error) {
 	ref, least, in, err := keyUse[ciphertextWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	ciphertext, err := given("ciphertext", in.Ciphertext)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	data, err := associated(in.AssociatedData)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	plaintext, err := s.SecretKeys.DecryptWithKey(r.Context(), ref, least, ciphertext, data)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{body: plaintextView{plaintext}, header: secretHeader()}, nil
+	return router.Answer{Body: plaintextView{plaintext}, Header: router.SecretHeader()}, nil
 }
 
-func (s *server) signWithKey(r *http.Request) (answer, error) {
+func (s *server) signWithKey(r *http.Request) (router.Answer, error) {
 	ref, least, in, err := keyUse[messageWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	plaintext, err := given("plaintext", in.Plaintext)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	signature, err := s.SecretKeys.SignWithKey(r.Context(), ref, least, plaintext)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(signatureView{signature})
+	return router.OK(signatureView{signature})
 }
 
-func (s *server) verifyWithKey(r *http.Request) (answer, error) {
+func (s *server) verifyWithKey(r *http.Request) (router.Answer, error) {
 	ref, least, in, err := keyUse[signatureWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	plaintext, err := given("plaintext", in.Plaintext)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	signature, err := given("signature", in.Signature)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if err := s.SecretKeys.VerifyWithKey(r.Context(), ref, least, plaintext, signature); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }

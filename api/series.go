@@ -5,67 +5,68 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 const seriesPrefix = "/prometheus/{org}"
 
 // series describes the operations of hangar.SeriesPaths.
-var series = map[string]operation{
+var series = map[string]router.Operation{
 	"/api/v1/query": {
 		ID: "queryMetrics", Summary: "Evaluate an expression at one time",
-		Query: []param{
-			{"query", "sum(rate(platform_edge_http_responses_count)) by (app)", "In MetricsQL."},
+		Query: []router.Param{
+			{Name: "query", Example: "sum(rate(platform_edge_http_responses_count)) by (app)", Text: "In MetricsQL."},
 			seriesApp,
-			{"time", "2026-11-25T10:00:00Z", "RFC 3339, or seconds since 1970. Absent: now."},
-			{"step", "1m", "How far back a value may be, and the range of functions that name none."},
-			{"timeout", "10s", "How long it may take at most."},
+			{Name: "time", Example: "2026-11-25T10:00:00Z", Text: "RFC 3339, or seconds since 1970. Absent: now."},
+			{Name: "step", Example: "1m", Text: "How far back a value may be, and the range of functions that name none."},
+			{Name: "timeout", Example: "10s", Text: "How long it may take at most."},
 		},
 	},
 	"/api/v1/query_range": {
 		ID: "queryMetricsRange", Summary: "Evaluate an expression over a range of time",
-		Query: []param{
-			{"query", "platform_instance_load_average", "In MetricsQL."},
+		Query: []router.Param{
+			{Name: "query", Example: "platform_instance_load_average", Text: "In MetricsQL."},
 			seriesApp,
-			{"start", "2026-11-25T09:00:00Z", "RFC 3339, seconds since 1970, or a duration back from now such as -1h."},
-			{"end", "2026-11-25T10:00:00Z", "Absent: now."},
-			{"step", "15s", "Between two points."},
-			{"timeout", "10s", "How long it may take at most."},
+			{Name: "start", Example: "2026-11-25T09:00:00Z", Text: "RFC 3339, seconds since 1970, or a duration back from now such as -1h."},
+			{Name: "end", Example: "2026-11-25T10:00:00Z", Text: "Absent: now."},
+			{Name: "step", Example: "15s", Text: "Between two points."},
+			{Name: "timeout", Example: "10s", Text: "How long it may take at most."},
 		},
 	},
 	"/api/v1/series": {
 		ID: "findMetricsSeries", Summary: "List series",
-		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Which; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/labels": {
 		ID: "listMetricsLabels", Summary: "List the names of labels",
-		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/label/{label}/values": {
 		ID: "listMetricsLabelValues", Summary: "List the values of a label",
-		Query: []param{{"match[]", `{app="web"}`, "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/status/tsdb": {
 		ID: "countMetricsSeries", Summary: "Count series by name, label and value",
-		Query: []param{
-			{"topN", 10, "How many of each list are shown."},
-			{"date", "2026-11-25", "Of which day. Absent: today."},
-			{"focusLabel", "instance", "The label whose values are counted, too."},
-			{"match[]", `{app="web"}`, "Which series; it may be repeated."},
+		Query: []router.Param{
+			{Name: "topN", Example: 10, Text: "How many of each list are shown."},
+			{Name: "date", Example: "2026-11-25", Text: "Of which day. Absent: today."},
+			{Name: "focusLabel", Example: "instance", Text: "The label whose values are counted, too."},
+			{Name: "match[]", Example: `{app="web"}`, Text: "Which series; it may be repeated."},
 			seriesApp,
 		},
 	},
 	"/federate": {
 		ID: "federateMetrics", Summary: "Read the latest values of series",
-		Text: "In the text format of Prometheus.", Media: mediaText,
-		Query: []param{{"match[]", `{app="web"}`, "Which; it may be repeated."}, seriesApp, {"max_lookback", "5m", "How old a value may be."}},
+		Text: "In the text format of Prometheus.", Media: router.MediaText,
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Which; it may be repeated."}, seriesApp, {Name: "max_lookback", Example: "5m", Text: "How old a value may be."}},
 	},
 }
 
 var (
-	seriesApp   = param{"app", "web", "Only series of this App; it may be repeated."}
-	seriesStart = param{"start", "2026-11-25T09:00:00Z", "RFC 3339, seconds since 1970, or a duration back from now."}
-	seriesEnd   = param{"end", "2026-11-25T10:00:00Z", "Absent: now."}
-	seriesLimit = param{"limit", 100, "How many are answered at most."}
+	seriesApp   = router.Param{Name: "app", Example: "web", Text: "Only series of this App; it may be repeated."}
+	seriesStart = router.Param{Name: "start", Example: "2026-11-25T09:00:00Z", Text: "RFC 3339, seconds since 1970, or a duration back from now."}
+	seriesEnd   = router.Param{Name: "end", Example: "2026-11-25T10:00:00Z", Text: "Absent: now."}
+	seriesLimit = router.Param{Name: "limit", Example: 100, Text: "How many are answered at most."}
 )
 
 // seriesAnswer is the envelope of the HTTP API of Prometheus, with what VictoriaMetrics adds.
@@ -98,10 +99,10 @@ func (s *server) seriesRoutes() {
 		} else {
 			op.Answer = "platform_instance_up{app=\"web\",instance=\"d8912340000002\"} 1 1764064800000\n"
 		}
-		s.written("GET "+seriesPrefix+path, s.querySeries, op)
+		s.Written("GET "+seriesPrefix+path, s.querySeries, op)
 		op.ID += "ByForm"
 		op.Summary += ", with parameters in a form"
-		s.written("POST "+seriesPrefix+path, s.querySeries, op)
+		s.Written("POST "+seriesPrefix+path, s.querySeries, op)
 	}
 }
 
@@ -113,7 +114,7 @@ func (s *server) querySeries(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	_, path, _ := strings.Cut(r.Pattern, seriesPrefix)
-	r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
+	r.Body = http.MaxBytesReader(w, r.Body, router.MaxBodyBytes)
 	s.Series.QuerySeries(w, r, scope, strings.Replace(path, "{label}", r.PathValue("label"), 1))
 	return nil
 }

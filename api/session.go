@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
@@ -36,14 +37,16 @@ const knownFor = 30 * 24 * time.Hour
 
 func newAttempts(now func() time.Time) *attempts {
 	return &attempts{
-		clients:  ratelimit.New[string](maxLimiters, signInPace.Refill(), now),
-		accounts: ratelimit.New[attempt](maxLimiters, passwordPace.Refill(), now),
-		known:    ratelimit.New[attempt](maxLimiters, knownFor, now),
+		clients:  ratelimit.New[string](router.MaxLimiters, router.SignInPace.Refill(), now),
+		accounts: ratelimit.New[attempt](router.MaxLimiters, passwordPace.Refill(), now),
+		known:    ratelimit.New[attempt](router.MaxLimiters, knownFor, now),
 	}
 }
 
 // from counts an attempt of a client. Like the others it returns how long to wait.
-func (a *attempts) from(client string) time.Duration { return a.clients.Take(client, signInPace) }
+func (a *attempts) from(client string) time.Duration {
+	return a.clients.Take(client, router.SignInPace)
+}
 
 // of counts an attempt at an account that its owner makes, who is known by a token.
 func (a *attempts) of(user hangar.UserID) time.Duration {
@@ -65,9 +68,9 @@ func (a *attempts) succeeded(account, client string) {
 }
 
 // tooMany is the answer to who has to wait.
-func tooMany(wait time.Duration) (answer, error) {
-	header := http.Header{"Retry-After": {retryAfter(wait)}}
-	return answer{header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
+func tooMany(wait time.Duration) (router.Answer, error) {
+	header := http.Header{"Retry-After": {router.RetryAfter(wait)}}
+	return router.Answer{Header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
 }
 
 // account is whom attempts at an e-mail address count for.
@@ -78,7 +81,7 @@ func (s *server) signInRoutes() {
 		ID: "4k7fbw2hxq3s", Name: "sign-in", Kind: hangar.TokenLogin, User: exampleEmail, UserID: exampleUserID, CreatedBy: exampleEmail, CreatedAt: exampleTime,
 		Grant: hangar.Grant{Actions: hangar.ActionAll, Until: exampleTime.Add(hangar.SignInLifetime)},
 	}
-	s.public("POST /v1/sign-in", s.signInUser, operation{
+	s.Public("POST /v1/sign-in", s.signInUser, router.Operation{
 		ID: "signIn", Tag: "Users", Summary: "Sign in",
 		Text: "The answer is the only one that holds the token, which stands for the user: it allows what the user may do, in all organizations, and ends after " +
 			"30 days. An address that is nobody's is answered as a wrong password is. Attempts are bounded for each client, and for each address.",
@@ -88,13 +91,13 @@ func (s *server) signInRoutes() {
 	})
 	user := exampleUser()
 	user.LastSignIn = time.Time{}
-	s.public("POST /v1/sign-in/code", s.useCode, operation{
+	s.Public("POST /v1/sign-in/code", s.useCode, router.Operation{
 		ID: "useCode", Tag: "Users", Summary: "Set a password with a code",
 		Text: "Of an invitation, which makes its user, or of a password that is reset. Each works once. Who is a user already accepts an invitation by `acceptInvitation`.",
 		Body: codeWish{Code: exampleCode, Name: "Ann", Password: "correct horse battery staple"}, Answer: user,
 		Errors: []int{http.StatusTooManyRequests, http.StatusPreconditionFailed, http.StatusNotFound},
 	})
-	s.handle("DELETE /v1/sign-in", s.signOut, operation{
+	s.Handle("DELETE /v1/sign-in", s.signOut, router.Operation{
 		ID: "signOut", Tag: "Users", Summary: "Sign out", Text: "Ends the token of the request, which must come from signing in. `revokeToken` ends others.",
 		Status: http.StatusNoContent,
 	})
@@ -111,12 +114,12 @@ type codeWish struct {
 	Password string `json:"password" schema:"required"`
 }
 
-func (s *server) signInUser(r *http.Request) (answer, error) {
+func (s *server) signInUser(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[signInWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	client := signInSource(r).String()
+	client := router.Source(r).String()
 	if wait := s.attempts.from(client); wait > 0 {
 		return tooMany(wait)
 	}
@@ -125,23 +128,23 @@ func (s *server) signInUser(r *http.Request) (answer, error) {
 	}
 	made, err := s.SignIns.SignIn(r.Context(), hangar.SignIn{Email: in.Email, Password: hangar.NewSensitive(in.Password), Source: client})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	s.attempts.succeeded(account(in.Email), client)
-	return answer{status: http.StatusCreated, body: newTokenView{made.Text, made.Token}, header: secretHeader()}, nil
+	return router.Answer{Status: http.StatusCreated, Body: newTokenView{made.Text, made.Token}, Header: router.SecretHeader()}, nil
 }
 
-func (s *server) useCode(r *http.Request) (answer, error) {
+func (s *server) useCode(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[codeWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	if wait := s.attempts.from(signInSource(r).String()); wait > 0 {
+	if wait := s.attempts.from(router.Source(r).String()); wait > 0 {
 		return tooMany(wait)
 	}
-	return answerOf(s.SignIns.UseCode(r.Context(), hangar.CodeUse{Code: hangar.NewSensitive(in.Code), Name: in.Name, Password: hangar.NewSensitive(in.Password)}))
+	return router.AnswerOf(s.SignIns.UseCode(r.Context(), hangar.CodeUse{Code: hangar.NewSensitive(in.Code), Name: in.Name, Password: hangar.NewSensitive(in.Password)}))
 }
 
-func (s *server) signOut(r *http.Request) (answer, error) {
-	return noContent(s.Users.SignOut(r.Context()))
+func (s *server) signOut(r *http.Request) (router.Answer, error) {
+	return router.NoContent(s.Users.SignOut(r.Context()))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // TestAttemptsAreBounded: who guesses the password of one account, from however many places, is held up
@@ -54,13 +55,13 @@ func TestAttemptsAreBounded(t *testing.T) {
 // TestAttemptsAreForgotten: however many addresses are tried, memory is bounded.
 func TestAttemptsAreForgotten(t *testing.T) {
 	a := newAttempts(time.Now)
-	for i := range 3 * maxLimiters {
+	for i := range 3 * router.MaxLimiters {
 		a.at(fmt.Sprint(i), "client")
 		a.from(fmt.Sprint(i))
 		a.succeeded(fmt.Sprint(i), "client")
 	}
 	for _, n := range []int{a.clients.Len(), a.accounts.Len(), a.known.Len()} {
-		if n > 2*maxLimiters {
+		if n > 2*router.MaxLimiters {
 			t.Errorf("%d are remembered", n)
 		}
 	}
@@ -101,7 +102,7 @@ func TestOneClientTriesSoManyAccounts(t *testing.T) {
 				}
 			}
 		}
-		if service.asked < signInPace.Burst || service.asked > 40 || service.asked+refused != 50 { // some more, if this takes long
+		if service.asked < router.SignInPace.Burst || service.asked > 40 || service.asked+refused != 50 { // some more, if this takes long
 			t.Errorf("%s: %d were asked, %d refused", path, service.asked, refused)
 		}
 	}

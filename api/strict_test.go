@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // lenientOperations take bodies with properties that this server does not know, because
@@ -30,14 +31,14 @@ var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Sec
 // properties in it, wherever they stand, but for those that are known to be lenient.
 func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
 	var found []string
-	for _, r := range mounted().table {
+	for _, r := range mounted().Routes() {
 		if r.Body == nil {
 			continue
 		}
 		if r.Lenient {
 			found = append(found, r.ID)
 			if slices.Contains(grantingTags, r.Tag) {
-				t.Errorf("%s %s grants rights, and is lenient", r.method, r.path)
+				t.Errorf("%s %s grants rights, and is lenient", r.Method, r.Path)
 			}
 			continue
 		}
@@ -50,26 +51,26 @@ func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
 
 // refusesUnknown sends the example of a body with an unknown property at every place. The
 // services of the server are not there: what reaches one panics.
-func refusesUnknown(t *testing.T, r route) {
+func refusesUnknown(t *testing.T, r router.Route) {
 	t.Helper()
-	for _, path := range unknowns(t, asJSON(t, exampleOf(r.Body)), reflect.TypeOf(r.Body)) {
+	for _, path := range unknowns(t, asJSON(t, router.ExampleOf(r.Body)), reflect.TypeOf(r.Body)) {
 		s := mounted()
-		s.Auth = allow{}
-		url := inBraces.ReplaceAllString(r.path, "web")
+		s.Router.Auth = allow{}
+		url := router.InBraces.ReplaceAllString(r.Path, "web")
 		url = strings.NewReplacer("/machines/web", "/machines/d8912340000002", "/volumes/web", "/volumes/vol_0123456789abcdef").Replace(url)
-		w, in := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), r.method, url, strings.NewReader(path.body))
+		w, in := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), r.Method, url, strings.NewReader(path.body))
 		in.Header.Set("Authorization", "Bearer x")
 		func() {
 			defer func() {
 				if fault := recover(); fault != nil {
-					t.Errorf("%s %s takes %s: %s", r.method, r.path, path.at, path.body)
+					t.Errorf("%s %s takes %s: %s", r.Method, r.Path, path.at, path.body)
 				}
 			}()
-			s.mux.ServeHTTP(w, in)
+			s.serve(w, in)
 		}()
 		var answer struct{ Error string }
 		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusBadRequest || !strings.HasPrefix(answer.Error, fmt.Sprintf("the body has the unknown property %q", path.at)) {
-			t.Errorf("%s %s answers %d %s to %s, want that %s is unknown", r.method, r.path, w.Code, w.Body, path.body, path.at)
+			t.Errorf("%s %s answers %d %s to %s, want that %s is unknown", r.Method, r.Path, w.Code, w.Body, path.body, path.at)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -14,7 +15,7 @@ func (s *server) tokenRoutes() {
 		Grant: hangar.Grant{Org: hangar.OrgPersonal, Apps: []hangar.AppName{"web"}, Actions: hangar.ActionAll, Until: exampleTime.Add(hangar.DefaultTokenLifetime)},
 	}
 	const text = "hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM"
-	s.handle("POST /v1/tokens", s.createToken, operation{
+	s.Handle("POST /v1/tokens", s.createToken, router.Operation{
 		ID: "createToken", Tag: "Tokens", Summary: "Create a token",
 		Text: "The answer is the only one that holds the token itself. A token cannot allow more than the one that makes it, nor for longer. " +
 			"`kind` is a preset: `deploy` allows everything in `apps`, `org` everything in the organization, `readonly` to see it or some `apps` or `machines`, " +
@@ -26,24 +27,24 @@ func (s *server) tokenRoutes() {
 		},
 		Status: http.StatusCreated, Answer: newTokenView{text, example}, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("GET /v1/tokens", s.listTokens, operation{
+	s.Handle("GET /v1/tokens", s.listTokens, router.Operation{
 		ID: "listTokens", Tag: "Tokens", Summary: "List tokens", Text: "Without their secrets, those that the caller could make and revoke, oldest first.",
-		Query: []param{
-			{"org_slug", "personal", "Only those of this organization."},
-			{"app_name", "web", "Only those that are for this App, alone or with others."},
+		Query: []router.Param{
+			{Name: "org_slug", Example: "personal", Text: "Only those of this organization."},
+			{Name: "app_name", Example: "web", Text: "Only those that are for this App, alone or with others."},
 		},
 		Answer: tokenList{[]*hangar.Token{&example}}, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("GET /v1/tokens/current", s.currentTokens, operation{
+	s.Handle("GET /v1/tokens/current", s.currentTokens, router.Operation{
 		ID: "currentTokens", Tag: "Tokens", Summary: "Get the tokens of the request", Text: "Those that the `Authorization` header has and that are valid.",
 		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
 	})
 	s.authorizeRoutes(&example, text)
-	s.handle("DELETE /v1/tokens/{token}", s.revokeToken, operation{
+	s.Handle("DELETE /v1/tokens/{token}", s.revokeToken, router.Operation{
 		ID: "revokeToken", Tag: "Tokens", Summary: "Revoke a token", Text: "Named by its id or, if only one has it, its name. It is void at once.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
-	s.handle("POST /v1/apps/{app}/deploy_token", s.createDeployToken, operation{
+	s.Handle("POST /v1/apps/{app}/deploy_token", s.createDeployToken, router.Operation{
 		ID: "createDeployToken", Tag: "Tokens", Summary: "Create a deploy token of an App",
 		Body: deployTokenWish{Expiry: "720h"}, MayOmit: true, Answer: deployToken{text},
 	})
@@ -75,13 +76,13 @@ type newTokenView struct {
 
 // createToken takes any token. Everything about what may be in it is decided by the
 // service.
-func (s *server) createToken(r *http.Request) (answer, error) {
+func (s *server) createToken(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[hangar.TokenCreate](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if in.Kind == "" {
-		return answer{}, input.Invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
+		return router.Answer{}, input.Invalid("kind", "is required; it is one of %v", hangar.TokenKinds())
 	}
 	for _, list := range []struct {
 		name  string
@@ -92,56 +93,53 @@ func (s *server) createToken(r *http.Request) (answer, error) {
 		{"commands", in.Commands != nil && len(in.Commands) == 0},
 	} {
 		if list.empty {
-			return answer{}, input.Invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
+			return router.Answer{}, input.Invalid(list.name, "is empty, and a list without entries restricts nothing; leave it out if that is meant")
 		}
 	}
 	made, err := s.Tokens.CreateToken(r.Context(), in)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: newTokenView{made.Text, made.Token}, header: secretHeader()}, nil
+	return router.Answer{Status: http.StatusCreated, Body: newTokenView{made.Text, made.Token}, Header: router.SecretHeader()}, nil
 }
 
-// secretHeader keeps an answer out of caches.
-func secretHeader() http.Header { return http.Header{"Cache-Control": {"no-store"}} }
-
 // createDeployToken makes a deploy token of one App, as existing clients ask for it.
-func (s *server) createDeployToken(r *http.Request) (answer, error) {
+func (s *server) createDeployToken(r *http.Request) (router.Answer, error) {
 	name, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.DecodeOptional[deployTokenWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	made, err := s.Tokens.CreateToken(r.Context(), hangar.TokenCreate{
 		Kind: hangar.TokenDeploy, Apps: []hangar.AppName{name}, Expiry: in.Expiry,
 	})
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{body: deployToken{made.Text}, header: secretHeader()}, nil
+	return router.Answer{Body: deployToken{made.Text}, Header: router.SecretHeader()}, nil
 }
 
-func (s *server) listTokens(r *http.Request) (answer, error) {
+func (s *server) listTokens(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	filter := hangar.TokenFilter{Org: hangar.OrgSlug(q.Text("org_slug")), App: hangar.AppName(q.Text("app_name"))}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	tokens, err := s.Tokens.Tokens(r.Context(), filter)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(tokenList{view.OrEmpty(tokens)})
+	return router.OK(tokenList{view.OrEmpty(tokens)})
 }
 
-func (s *server) revokeToken(r *http.Request) (answer, error) {
+func (s *server) revokeToken(r *http.Request) (router.Answer, error) {
 	if err := s.Tokens.RevokeToken(r.Context(), r.PathValue("token")); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusNoContent}, nil
+	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
 // currentToken is a token of the caller as existing clients decode it, with more
@@ -168,18 +166,18 @@ func viewCurrent(t *hangar.Token) currentToken {
 	return v
 }
 
-func (s *server) currentTokens(r *http.Request) (answer, error) {
+func (s *server) currentTokens(r *http.Request) (router.Answer, error) {
 	tokens, err := s.Tokens.CurrentTokens(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return presentedAnswer(tokens)
 }
 
-func presentedAnswer(tokens []*hangar.Token) (answer, error) {
+func presentedAnswer(tokens []*hangar.Token) (router.Answer, error) {
 	views := make([]currentToken, 0, len(tokens))
 	for _, t := range tokens {
 		views = append(views, viewCurrent(t))
 	}
-	return ok(currentTokenList{views})
+	return router.OK(currentTokenList{views})
 }

@@ -10,15 +10,16 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/internal/splice"
 	"github.com/hangar-platform/hangar/internal/wsconn"
 )
 
 func (s *server) tunnelRoutes() {
-	s.stream("GET "+machine+"/tunnel", s.tunnel, operation{
+	s.Stream("GET "+machine+"/tunnel", s.tunnel, router.Operation{
 		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a TCP port of a Machine",
 		Text:   textOfTunnel,
-		Query:  []param{{"port", 5432, "The port, from 1 to 65535. Required."}},
+		Query:  []router.Param{{Name: "port", Example: 5432, Text: "The port, from 1 to 65535. Required."}},
 		Status: http.StatusSwitchingProtocols,
 		Errors: []int{http.StatusPreconditionFailed, http.StatusNotImplemented, http.StatusRequestTimeout},
 	})
@@ -65,13 +66,13 @@ func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		splice.Abort(conn, err)
 		if errors.Is(err, errHungUp) {
-			s.Log.DebugContext(r.Context(), "upgrade failed", keyRequest, requestID(r), keyError, err)
+			s.Log.DebugContext(r.Context(), "upgrade failed", router.KeyRequest, router.RequestID(r), router.KeyError, err)
 			return nil
 		}
 		return err
 	}
 	err = joinTunnel(r.Context(), wsconn.New(ws, r.RemoteAddr), conn)
-	s.Log.DebugContext(r.Context(), "tunnel ended", keyRequest, requestID(r), keyPort, strconv.Itoa(port), keyError, err)
+	s.Log.DebugContext(r.Context(), "tunnel ended", router.KeyRequest, router.RequestID(r), keyPort, strconv.Itoa(port), router.KeyError, err)
 	return nil
 }
 
@@ -84,14 +85,14 @@ func joinTunnel(ctx context.Context, client *wsconn.Conn, machine net.Conn) erro
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if err := client.KeepAlive(ctx, heartbeat); err != nil {
+		if err := client.KeepAlive(ctx, router.Heartbeat); err != nil {
 			cancel(err)
 		}
 	}()
 	err := splice.Join(ctx, client, machine)
 	if err == nil {
 		// All is said, but the client may still be reading it.
-		patience := time.NewTimer(streamTimeout)
+		patience := time.NewTimer(router.StreamTimeout)
 		defer patience.Stop()
 		select {
 		case <-client.Gone():

@@ -6,6 +6,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -53,54 +54,54 @@ func (s *server) userRoutes() {
 		member  = "/v1/orgs/{org}/members/{user}"
 	)
 	example := exampleUser()
-	s.handle("GET /v1/users", s.listUsers, operation{
+	s.Handle("GET /v1/users", s.listUsers, router.Operation{
 		ID: "listUsers", Tag: "Users", Summary: "List users",
 		Text: "The members of an organization, for who may read it; without `org_slug`, all users, for administrators of the platform.",
-		Query: []param{
-			{"org_slug", "acme", "Only the members of this organization."},
-			{"customer_address", example.CustomerAddress, "Only the user whose customer address this is. For administrators of the platform."},
+		Query: []router.Param{
+			{Name: "org_slug", Example: "acme", Text: "Only the members of this organization."},
+			{Name: "customer_address", Example: example.CustomerAddress, Text: "Only the user whose customer address this is. For administrators of the platform."},
 		},
 		Answer: userList{[]*hangar.User{&example}}, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("GET "+current, s.currentUser, operation{
+	s.Handle("GET "+current, s.currentUser, router.Operation{
 		ID: "currentUser", Tag: "Users", Summary: "Get the user of the request",
 		Text: "Whom the token belongs to. Tokens of organizations belong to nobody.", Answer: example, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("PUT "+current+"/password", s.setPassword, operation{
+	s.Handle("PUT "+current+"/password", s.setPassword, router.Operation{
 		ID: "setPassword", Tag: "Users", Summary: "Change the password of the user of the request",
 		Text:   "Ends all tokens of the user that come from signing in, that of the request, too. Needs such a token.",
 		Body:   passwordWish{Current: "correct horse battery staple", New: "a better password"},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
 	})
-	s.handle("POST "+current+"/invitations", s.acceptInvitation, operation{
+	s.Handle("POST "+current+"/invitations", s.acceptInvitation, router.Operation{
 		ID: "acceptInvitation", Tag: "Users", Summary: "Accept an invitation",
 		Text: "As who has signed in already. Who is no user yet becomes one by `useCode`.",
 		Body: acceptWish{exampleCode}, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusNotFound},
 	})
-	s.handle("GET "+user, s.getUser, operation{
+	s.Handle("GET "+user, s.getUser, router.Operation{
 		ID: "getUser", Tag: "Users", Summary: "Get a user", Text: "For the user, for who may read an organization of the user, and for administrators of the platform.", Answer: example,
 	})
-	s.handle("PATCH "+user, s.updateUser, operation{
+	s.Handle("PATCH "+user, s.updateUser, router.Operation{
 		ID: "updateUser", Tag: "Users", Summary: "Change a user",
 		Text: "What is left out stays. Users change their name, and administrators of the platform everything.",
 		Body: hangar.UserUpdate{Name: &example.Name}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("DELETE "+user, s.removeUser, operation{
+	s.Handle("DELETE "+user, s.removeUser, router.Operation{
 		ID: "removeUser", Tag: "Users", Summary: "Remove a user", Text: "With all memberships and tokens. For administrators of the platform.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("POST "+user+"/password_reset", s.resetPassword, operation{
+	s.Handle("POST "+user+"/password_reset", s.resetPassword, router.Operation{
 		ID: "resetPassword", Tag: "Users", Summary: "Make a code with which a user sets another password",
 		Text:   "The answer is the only one that holds it; `useCode` takes it once. For administrators of the platform.",
 		Answer: hangar.PasswordReset{Code: "hgp_" + exampleUserID + "_PB3XSL5QXOQM2V5BBR2TWYDGQD", ExpiresAt: exampleTime}, Status: http.StatusCreated,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("PUT "+member, s.setMember, operation{
+	s.Handle("PUT "+member, s.setMember, router.Operation{
 		ID: "setMember", Tag: "Users", Summary: "Set the role of a member",
 		Text: "For admins of the organization. Administrators of the platform may make any user a member so.",
 		Body: memberWish{hangar.RoleAdmin}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
-	s.handle("DELETE "+member, s.removeMember, operation{
+	s.Handle("DELETE "+member, s.removeMember, router.Operation{
 		ID: "removeMember", Tag: "Users", Summary: "Remove a member",
 		Text:   "All tokens that the user has made by being a member are void at once, and for good. For admins of the organization, and for the user.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
@@ -114,19 +115,19 @@ func (s *server) invitationRoutes() {
 		ID: exampleInvitation, Email: exampleEmail, Org: "acme", Role: hangar.RoleMember, InvitedBy: "chief@example.com", CreatedAt: exampleTime,
 		ExpiresAt: exampleTime.Add(hangar.InvitationLifetime),
 	}
-	s.handle("POST /v1/invitations", s.inviteUser, operation{
+	s.Handle("POST /v1/invitations", s.inviteUser, router.Operation{
 		ID: "inviteUser", Tag: "Users", Summary: "Invite somebody",
 		Text: "For admins of the organization. The answer is the only one that holds the `code`, which is for the invited person and ends after a week; " +
 			"an earlier one of the same address to the same organization ends at once.",
 		Body:   hangar.UserInvite{Email: exampleEmail, Org: "acme", Role: hangar.RoleMember},
 		Status: http.StatusCreated, Answer: newInvitationView{exampleCode, invitation}, Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
-	s.handle("GET /v1/invitations", s.listInvitations, operation{
+	s.Handle("GET /v1/invitations", s.listInvitations, router.Operation{
 		ID: "listInvitations", Tag: "Users", Summary: "List invitations that are not accepted yet",
-		Query:  []param{{"org_slug", "acme", "To this organization; without it, those to the platform alone, for its administrators."}},
+		Query:  []router.Param{{Name: "org_slug", Example: "acme", Text: "To this organization; without it, those to the platform alone, for its administrators."}},
 		Answer: invitationList{[]*hangar.Invitation{&invitation}}, Errors: []int{http.StatusNotFound},
 	})
-	s.handle("DELETE /v1/invitations/{invitation}", s.cancelInvitation, operation{
+	s.Handle("DELETE /v1/invitations/{invitation}", s.cancelInvitation, router.Operation{
 		ID: "cancelInvitation", Tag: "Users", Summary: "Cancel an invitation", Status: http.StatusNoContent,
 	})
 }
@@ -162,115 +163,107 @@ type acceptWish struct {
 
 func userRef(r *http.Request) hangar.UserRef { return hangar.UserRef(r.PathValue("user")) }
 
-func (s *server) listUsers(r *http.Request) (answer, error) {
+func (s *server) listUsers(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	filter := hangar.UserFilter{Org: hangar.OrgSlug(q.Text("org_slug")), CustomerAddress: q.Text("customer_address")}
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	users, err := s.Users.Users(r.Context(), filter)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(userList{view.OrEmpty(users)})
+	return router.OK(userList{view.OrEmpty(users)})
 }
 
-func (s *server) currentUser(r *http.Request) (answer, error) {
-	return answerOf(s.Users.CurrentUser(r.Context()))
+func (s *server) currentUser(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(s.Users.CurrentUser(r.Context()))
 }
 
-// answerOf is the answer of a call that returns what is to be shown.
-func answerOf[T any](v T, err error) (answer, error) {
-	if err != nil {
-		return answer{}, err
-	}
-	return ok(v)
+func (s *server) getUser(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(s.Users.User(r.Context(), userRef(r)))
 }
 
-func (s *server) getUser(r *http.Request) (answer, error) {
-	return answerOf(s.Users.User(r.Context(), userRef(r)))
-}
-
-func (s *server) updateUser(r *http.Request) (answer, error) {
+func (s *server) updateUser(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[hangar.UserUpdate](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answerOf(s.Users.UpdateUser(r.Context(), userRef(r), in))
+	return router.AnswerOf(s.Users.UpdateUser(r.Context(), userRef(r), in))
 }
 
-func (s *server) removeUser(r *http.Request) (answer, error) {
-	return noContent(s.Users.RemoveUser(r.Context(), userRef(r)))
+func (s *server) removeUser(r *http.Request) (router.Answer, error) {
+	return router.NoContent(s.Users.RemoveUser(r.Context(), userRef(r)))
 }
 
-func (s *server) setPassword(r *http.Request) (answer, error) {
+func (s *server) setPassword(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[passwordWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	p, err := hangar.PrincipalFrom(r.Context())
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	if wait := s.attempts.of(p.User); wait > 0 { // who has a token may not guess the password by it
 		return tooMany(wait)
 	}
-	return noContent(s.Users.SetPassword(r.Context(), hangar.PasswordChange{Current: hangar.NewSensitive(in.Current), New: hangar.NewSensitive(in.New)}))
+	return router.NoContent(s.Users.SetPassword(r.Context(), hangar.PasswordChange{Current: hangar.NewSensitive(in.Current), New: hangar.NewSensitive(in.New)}))
 }
 
-func (s *server) resetPassword(r *http.Request) (answer, error) {
+func (s *server) resetPassword(r *http.Request) (router.Answer, error) {
 	reset, err := s.Users.ResetPassword(r.Context(), userRef(r))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: reset, header: secretHeader()}, nil
+	return router.Answer{Status: http.StatusCreated, Body: reset, Header: router.SecretHeader()}, nil
 }
 
-func (s *server) acceptInvitation(r *http.Request) (answer, error) {
+func (s *server) acceptInvitation(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[acceptWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answerOf(s.Users.AcceptInvitation(r.Context(), hangar.NewSensitive(in.Code)))
+	return router.AnswerOf(s.Users.AcceptInvitation(r.Context(), hangar.NewSensitive(in.Code)))
 }
 
-func (s *server) setMember(r *http.Request) (answer, error) {
+func (s *server) setMember(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[memberWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answerOf(s.Users.SetMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r), in.Role))
+	return router.AnswerOf(s.Users.SetMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r), in.Role))
 }
 
-func (s *server) removeMember(r *http.Request) (answer, error) {
-	return noContent(s.Users.RemoveMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r)))
+func (s *server) removeMember(r *http.Request) (router.Answer, error) {
+	return router.NoContent(s.Users.RemoveMember(r.Context(), hangar.OrgSlug(r.PathValue("org")), userRef(r)))
 }
 
-func (s *server) inviteUser(r *http.Request) (answer, error) {
+func (s *server) inviteUser(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[hangar.UserInvite](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	made, err := s.Users.InviteUser(r.Context(), in)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return answer{status: http.StatusCreated, body: newInvitationView{made.Code, made.Invitation}, header: secretHeader()}, nil
+	return router.Answer{Status: http.StatusCreated, Body: newInvitationView{made.Code, made.Invitation}, Header: router.SecretHeader()}, nil
 }
 
-func (s *server) listInvitations(r *http.Request) (answer, error) {
+func (s *server) listInvitations(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	org := hangar.OrgSlug(q.Text("org_slug"))
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	list, err := s.Users.Invitations(r.Context(), org)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(invitationList{view.OrEmpty(list)})
+	return router.OK(invitationList{view.OrEmpty(list)})
 }
 
-func (s *server) cancelInvitation(r *http.Request) (answer, error) {
-	return noContent(s.Users.CancelInvitation(r.Context(), hangar.InvitationID(r.PathValue("invitation"))))
+func (s *server) cancelInvitation(r *http.Request) (router.Answer, error) {
+	return router.NoContent(s.Users.CancelInvitation(r.Context(), hangar.InvitationID(r.PathValue("invitation"))))
 }

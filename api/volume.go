@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -18,80 +19,80 @@ func (s *server) volumeRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	example := exampleVolume()
 	one := view.OfOneVolume(example)
-	s.handle("GET "+volumes, s.listVolumes, operation{
+	s.Handle("GET "+volumes, s.listVolumes, router.Operation{
 		ID: "listVolumes", Tag: "Volumes", Summary: "List the volumes of an App",
 		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
 			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
-		Query: []param{{"summary", true, "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
+		Query: []router.Param{{Name: "summary", Example: true, Text: "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
 	})
-	s.handle("POST "+volumes, s.createVolume, operation{
+	s.Handle("POST "+volumes, s.createVolume, router.Operation{
 		ID: "createVolume", Tag: "Volumes", Summary: "Create a volume",
 		Text: "Empty, or filled from a snapshot or as a copy of another volume of the organization: then the state is `restoring` until it is `created`. " +
 			"null is the same as nothing. The file system is made when a Machine mounts the volume first. " +
 			"409 with the status `volume_placement_capacity` says that no server has the room.",
 		Lenient: true, Body: volumeWish{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
 	})
-	s.handle("GET "+volume, s.getVolume, operation{
+	s.Handle("GET "+volume, s.getVolume, router.Operation{
 		ID: "getVolume", Tag: "Volumes", Summary: "Get a volume",
 		Text: "A volume that was destroyed says so, and until when it can be undeleted, as long as it or a snapshot of it is kept.", Answer: one,
 	})
-	update := operation{
+	update := router.Operation{
 		ID: "updateVolume", Tag: "Volumes", Summary: "Change the settings of a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
 		Lenient: true, Body: hangar.VolumeUpdate{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
-	s.handle("PUT "+volume, s.updateVolume, update)
+	s.Handle("PUT "+volume, s.updateVolume, update)
 	update.ID, update.Summary = "postVolume", "Change the settings of a volume, as some clients do"
-	s.handle("POST "+volume, s.updateVolume, update)
-	s.handle("PUT "+volume+"/extend", s.extendVolume, operation{
+	s.Handle("POST "+volume, s.updateVolume, update)
+	s.Handle("PUT "+volume+"/extend", s.extendVolume, router.Operation{
 		ID: "extendVolume", Tag: "Volumes", Summary: "Make a volume larger",
 		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
 		Lenient: true, Body: extendWish{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
 	})
 	gone := *example
 	gone.State, gone.DestroyedAt = hangar.VolumePendingDestroy, exampleTime
-	s.handle("DELETE "+volume, s.destroyVolume, operation{
+	s.Handle("DELETE "+volume, s.destroyVolume, router.Operation{
 		ID: "destroyVolume", Tag: "Volumes", Summary: "Destroy a volume",
 		Text:   "Refused with 412 while a Machine has it. For 24 hours it can be undeleted, unless its room is needed before: see undeleteVolume. Its snapshots stay until their retention has passed.",
 		Answer: view.OfOneVolume(&gone), Errors: []int{state},
 	})
-	s.handle("POST "+volume+"/undelete", s.undeleteVolume, operation{
+	s.Handle("POST "+volume+"/undelete", s.undeleteVolume, router.Operation{
 		ID: "undeleteVolume", Tag: "Volumes", Summary: "Have a destroyed volume back",
 		Text: "Within 24 hours, and with all that was on it, as long as there is room. When a volume is made or extended beyond the quota of its " +
 			"organization, or beyond the room of the server, destroyed volumes are removed for it, the oldest ones first: those of the same " +
 			"organization and then, for the room of the server, those of others.", Answer: one, Errors: []int{state},
 	})
-	s.handle("GET "+volume+"/events", s.listVolumeEvents, operation{
+	s.Handle("GET "+volume+"/events", s.listVolumeEvents, router.Operation{
 		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List what happened to a volume", Text: "The newest 50, newest first.",
 		Answer: []hangar.VolumeEvent{{ID: exampleEvent, Type: hangar.VolumeEventCreate, Source: hangar.SourceUser, Timestamp: exampleTime.UnixMilli()}},
 	})
 	s.snapshotRoutes()
 	const destroyed = "/v1/orgs/{org}/destroyed_volumes"
-	s.handle("GET "+destroyed, s.listDestroyedVolumes, operation{
+	s.Handle("GET "+destroyed, s.listDestroyedVolumes, router.Operation{
 		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List the destroyed volumes of an organization that still take room",
 		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
 			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []view.Volume{view.OfVolume(&gone)},
 	})
 	purged := gone
 	purged.State = hangar.VolumeDestroyed
-	s.handle("DELETE "+destroyed+"/{volume}", s.purgeVolume, operation{
+	s.Handle("DELETE "+destroyed+"/{volume}", s.purgeVolume, router.Operation{
 		ID: "purgeVolume", Tag: "Volumes", Summary: "Remove a destroyed volume for good",
 		Text:   "Its key and its data are gone, and its room is free. Its snapshots stay. Refused with 412 for a volume that is not destroyed, or while it is still being read.",
 		Answer: view.OfOneVolume(&purged), Errors: []int{state},
 	})
-	s.handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, operation{
+	s.Handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, router.Operation{
 		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization, page by page",
 		Text: "Sorted by id: whatever comes and goes meanwhile, no volume is on two pages, and none that is there all the time is on none. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every volume " +
 			"that changed after this listing began.",
-		Query: []param{
-			{"include_deleted", true, "Also those that were destroyed and can be undeleted."},
-			{"region", []hangar.Region{"loc"}, "Only those in one of these regions."},
-			{"state", []hangar.VolumeState{hangar.VolumeCreated}, "Only those in one of these states."},
-			{"updated_after", exampleTime, "Only those that changed after this time. A cursor remembers it."},
-			{"summary", true, "Accepted; the list is the same."},
-			{"after", exampleVolumeID, "Only those whose ids come after this one."},
-			{"cursor", "eyJhIjoi", "The `next_cursor` of the page before."},
-			{"limit", maxVolumePage, "At most so many on a page, from 1 to 1000. The default is 1000."},
+		Query: []router.Param{
+			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed and can be undeleted."},
+			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},
+			{Name: "state", Example: []hangar.VolumeState{hangar.VolumeCreated}, Text: "Only those in one of these states."},
+			{Name: "updated_after", Example: exampleTime, Text: "Only those that changed after this time. A cursor remembers it."},
+			{Name: "summary", Example: true, Text: "Accepted; the list is the same."},
+			{Name: "after", Example: exampleVolumeID, Text: "Only those whose ids come after this one."},
+			{Name: "cursor", Example: "eyJhIjoi", Text: "The `next_cursor` of the page before."},
+			{Name: "limit", Example: maxVolumePage, Text: "At most so many on a page, from 1 to 1000. The default is 1000."},
 		},
 		Answer: view.OfVolumePage([]*hangar.Volume{example}, "", exampleTime),
 	})
@@ -134,35 +135,35 @@ func volumeRef(r *http.Request) (hangar.VolumeRef, error) {
 	return hangar.VolumeRef{App: app, ID: id}, nil
 }
 
-func (s *server) listVolumes(r *http.Request) (answer, error) {
+func (s *server) listVolumes(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
 	q.Bool("summary")
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	list, err := s.Volumes.Volumes(r.Context(), app)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OfVolumes(list))
+	return router.OK(view.OfVolumes(list))
 }
 
-func (s *server) createVolume(r *http.Request) (answer, error) {
+func (s *server) createVolume(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[volumeWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	settings := hangar.VolumeUpdate{SnapshotRetention: in.SnapshotRetention}
 	if err := settings.Validate(); err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	retention := 0 // the default
 	if in.SnapshotRetention != nil {
@@ -176,85 +177,85 @@ func (s *server) createVolume(r *http.Request) (answer, error) {
 }
 
 // oneVolume answers with a volume by itself.
-func oneVolume(v *hangar.Volume, err error) (answer, error) {
+func oneVolume(v *hangar.Volume, err error) (router.Answer, error) {
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OfOneVolume(v))
+	return router.OK(view.OfOneVolume(v))
 }
 
-func (s *server) getVolume(r *http.Request) (answer, error) {
+func (s *server) getVolume(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return oneVolume(s.Volumes.Volume(r.Context(), ref))
 }
 
-func (s *server) updateVolume(r *http.Request) (answer, error) {
+func (s *server) updateVolume(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[hangar.VolumeUpdate](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return oneVolume(s.Volumes.UpdateVolume(r.Context(), ref, in))
 }
 
-func (s *server) extendVolume(r *http.Request) (answer, error) {
+func (s *server) extendVolume(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	in, err := input.Decode[extendWish](r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	done, err := s.Volumes.ExtendVolume(r.Context(), ref, in.SizeGB)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.Extended{Volume: view.OfOneVolume(done.Volume), NeedsRestart: done.NeedsRestart})
+	return router.OK(view.Extended{Volume: view.OfOneVolume(done.Volume), NeedsRestart: done.NeedsRestart})
 }
 
-func (s *server) destroyVolume(r *http.Request) (answer, error) {
+func (s *server) destroyVolume(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return oneVolume(s.Volumes.DestroyVolume(r.Context(), ref))
 }
 
-func (s *server) undeleteVolume(r *http.Request) (answer, error) {
+func (s *server) undeleteVolume(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	return oneVolume(s.Volumes.UndeleteVolume(r.Context(), ref))
 }
 
-func (s *server) listDestroyedVolumes(r *http.Request) (answer, error) {
+func (s *server) listDestroyedVolumes(r *http.Request) (router.Answer, error) {
 	list, err := s.Volumes.DestroyedVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OfVolumes(list))
+	return router.OK(view.OfVolumes(list))
 }
 
-func (s *server) purgeVolume(r *http.Request) (answer, error) {
+func (s *server) purgeVolume(r *http.Request) (router.Answer, error) {
 	return oneVolume(s.Volumes.PurgeVolume(r.Context(), hangar.OrgSlug(r.PathValue("org")), hangar.VolumeID(r.PathValue("volume"))))
 }
 
-func (s *server) listVolumeEvents(r *http.Request) (answer, error) {
+func (s *server) listVolumeEvents(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	events, err := s.Volumes.VolumeEvents(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OrEmpty(events))
+	return router.OK(view.OrEmpty(events))
 }

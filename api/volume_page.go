@@ -9,6 +9,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -81,13 +82,13 @@ func (f volumeFilter) matches(v *hangar.Volume, updatedAfter int64) bool {
 		(updatedAfter == 0 || v.UpdatedAt.UnixMilli() > updatedAfter)
 }
 
-func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
+func (s *server) listOrgVolumes(r *http.Request) (router.Answer, error) {
 	q := input.QueryOf(r)
 	listing, filter := volumeListingOf(q, time.Now()), volumeFilterOf(q)
 	limit := q.Int("limit", 1, maxVolumePage)
 	q.Bool("summary")
 	if q.Err != nil {
-		return answer{}, q.Err
+		return router.Answer{}, q.Err
 	}
 	if limit == 0 {
 		limit = maxVolumePage
@@ -97,7 +98,7 @@ func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
 	for after := listing.After; len(found) <= limit; {
 		list, err := s.Volumes.OrgVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")), after, volumesAtOnce)
 		if err != nil {
-			return answer{}, err
+			return router.Answer{}, err
 		}
 		for _, v := range list {
 			after = v.ID
@@ -109,7 +110,7 @@ func (s *server) listOrgVolumes(r *http.Request) (answer, error) {
 			break
 		}
 	}
-	return ok(listing.page(found, limit))
+	return router.OK(listing.page(found, limit))
 }
 
 // page makes the next page of the first limit volumes of a list. When there are more, the

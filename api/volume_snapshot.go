@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/view"
 )
 
@@ -13,7 +14,7 @@ func (s *server) snapshotRoutes() {
 		ID: exampleSnapshot, Volume: exampleVolumeID, State: hangar.SnapshotCreated, Size: 1 << 20, VolumeSize: 3 << 30,
 		Digest: exampleImage.Digest, CreatedAt: exampleTime, FinishedAt: exampleTime, RetentionDays: hangar.DefaultSnapshotRetain,
 	}
-	s.handle("GET "+volume+"/snapshots", s.listSnapshots, operation{
+	s.Handle("GET "+volume+"/snapshots", s.listSnapshots, router.Operation{
 		ID: "listSnapshots", Tag: "Volumes", Summary: "List the snapshots of a volume",
 		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []view.Snapshot{view.OfSnapshot(&example)},
 	})
@@ -22,7 +23,7 @@ func (s *server) snapshotRoutes() {
 		ID:    example.ID, Volume: example.Volume, State: hangar.SnapshotWaiting, VolumeSize: example.VolumeSize, CreatedAt: exampleTime,
 		RetentionDays: example.RetentionDays,
 	}
-	s.handle("POST "+volume+"/snapshots", s.createSnapshot, operation{
+	s.Handle("POST "+volume+"/snapshots", s.createSnapshot, router.Operation{
 		ID: "createSnapshot", Tag: "Volumes", Summary: "Take a snapshot of a volume",
 		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
 			"listing has it as `created`.",
@@ -32,66 +33,66 @@ func (s *server) snapshotRoutes() {
 		App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime, FinishedAt: exampleTime.Add(exampleTimeout), Passed: true,
 	}
 	const drills = "/v1/apps/{app}/volume_drill"
-	s.handle("GET "+drills, s.getVolumeDrill, operation{
+	s.Handle("GET "+drills, s.getVolumeDrill, router.Operation{
 		ID: "getVolumeDrill", Tag: "Volumes", Summary: "See how the latest trial restore went", Text: "While it is under way it has no `finished_at`, and may have `progress`.",
 		Answer: drill,
 	})
 	begun := hangar.VolumeDrill{App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime}
-	s.handle("POST "+drills, s.drillVolumes, operation{
+	s.Handle("POST "+drills, s.drillVolumes, router.Operation{
 		ID: "drillVolumes", Tag: "Volumes", Summary: "Restore a snapshot to try it out",
 		Text:   "A random one of the App, to scratch. Its file system is checked, and its digest compared. Answers when that begins.",
 		Answer: begun, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 
-func (s *server) listSnapshots(r *http.Request) (answer, error) {
+func (s *server) listSnapshots(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	list, err := s.Volumes.Snapshots(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	views := make([]view.Snapshot, 0, len(list))
 	for _, snapshot := range list {
 		views = append(views, view.OfSnapshot(snapshot))
 	}
-	return ok(views)
+	return router.OK(views)
 }
 
-func (s *server) createSnapshot(r *http.Request) (answer, error) {
+func (s *server) createSnapshot(r *http.Request) (router.Answer, error) {
 	ref, err := volumeRef(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	snapshot, err := s.Volumes.CreateSnapshot(r.Context(), ref)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(view.OfBackup(snapshot))
+	return router.OK(view.OfBackup(snapshot))
 }
 
-func (s *server) getVolumeDrill(r *http.Request) (answer, error) {
+func (s *server) getVolumeDrill(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	drill, err := s.Volumes.VolumeDrill(r.Context(), app)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(drill)
+	return router.OK(drill)
 }
 
-func (s *server) drillVolumes(r *http.Request) (answer, error) {
+func (s *server) drillVolumes(r *http.Request) (router.Answer, error) {
 	app, err := appName(r)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
 	drill, err := s.Volumes.DrillVolumes(r.Context(), app)
 	if err != nil {
-		return answer{}, err
+		return router.Answer{}, err
 	}
-	return ok(drill)
+	return router.OK(drill)
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/image"
@@ -165,18 +165,18 @@ func (c *Config) oidcPolicy() oidc.Policy {
 }
 
 // rateLimits reads --rate-limits: off, public, or a multiple of public.
-func (c *Config) rateLimits() (api.RateLimits, error) {
+func (c *Config) rateLimits() (router.RateLimits, error) {
 	switch c.Limits {
 	case limitsOff, "":
 		return 0, nil
 	case limitsPublic:
-		return api.PublicRateLimits, nil
+		return router.PublicRateLimits, nil
 	}
 	n, err := strconv.ParseFloat(c.Limits, 64)
 	if err != nil || !(n > 0 && n <= maxRateLimits) {
 		return 0, fmt.Errorf("--rate-limits %q: must be off, public, or a number above 0 and up to %d", c.Limits, maxRateLimits)
 	}
-	return api.RateLimits(n), nil
+	return router.RateLimits(n), nil
 }
 
 // egress reads --allow-egress.

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"context"
@@ -75,26 +75,39 @@ const maxErrorText = 4 << 10
 
 const internalText = "internal error; the log of the server has the cause under the id of this request"
 
-// errorBody is how an error looks on the wire.
-type errorBody struct {
+// Error is how an error looks on the wire.
+type Error struct {
 	Text   string      `json:"error"`
 	Reason string      `json:"status,omitempty"`
 	Code   hangar.Code `json:"code"`
 }
 
-// statusOf is the one way from an error to a status code.
-func statusOf(code hangar.Code, reason string) int {
-	if s, ok := exceptions[codeReason{code, reason}]; ok {
+// Status is the status code that goes with the error.
+func (e Error) Status() int {
+	if s, ok := exceptions[codeReason{e.Code, e.Reason}]; ok {
 		return s
 	}
-	if s, ok := statuses[code]; ok {
+	if s, ok := statuses[e.Code]; ok {
 		return s
 	}
 	return http.StatusInternalServerError
 }
 
-// describe turns an error into what is sent of it.
-func describe(err error) errorBody {
+// Advise says in the header of an answer what to do about the error.
+func (e Error) Advise(h http.Header) {
+	switch {
+	case e.Reason == hangar.ReasonQuota: // which no waiting changes
+	case e.Code == hangar.CodeUnavailable, e.Code == hangar.CodeExhausted:
+		if h.Get("Retry-After") == "" {
+			h.Set("Retry-After", "1")
+		}
+	case e.Code == hangar.CodeUnauthenticated:
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+}
+
+// Describe turns an error into what is sent of it.
+func Describe(err error) Error {
 	code, reason := hangar.CodeOf(err), hangar.ReasonOf(err)
 	var e *hangar.Error
 	switch {
@@ -117,7 +130,7 @@ func describe(err error) errorBody {
 	if !hasOwnPrefix(text) {
 		text = prefixes[code] + text
 	}
-	return errorBody{Text: input.ClipTo(text, maxErrorText), Reason: reason, Code: code}
+	return Error{Text: input.ClipTo(text, maxErrorText), Reason: reason, Code: code}
 }
 
 func defaultText(code hangar.Code) string {
@@ -136,49 +149,34 @@ func hasOwnPrefix(text string) bool {
 	return false
 }
 
-// writeError answers with an error, also when the context of the request has ended:
+// WriteError answers with an error, also when the context of the request has ended:
 // that may be the end of the server, and an answer that is left out is an answer with
 // status 200.
-func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
-	body := describe(endedBy(r.Context(), err))
+func (rt *Router) WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	body := Describe(EndedBy(r.Context(), err))
 	if body.Code == hangar.CodeInternal && r.Context().Err() == nil {
-		s.Log.ErrorContext(r.Context(), "request failed", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
+		rt.Log.ErrorContext(r.Context(), "request failed", KeyRequest, RequestID(r), KeyMethod, r.Method, KeyPath, r.URL.Path, KeyError, err)
 	} else {
-		s.Log.DebugContext(r.Context(), "request refused", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path, keyError, err)
+		rt.Log.DebugContext(r.Context(), "request refused", KeyRequest, RequestID(r), KeyMethod, r.Method, KeyPath, r.URL.Path, KeyError, err)
 	}
-	if body.Reason != hangar.ReasonQuota { // which no waiting changes
-		advise(w.Header(), body.Code)
-	}
-	s.writeBody(w, statusOf(body.Code, body.Reason), body)
-}
-
-// advise says in the header of an error what to do about it.
-func advise(h http.Header, code hangar.Code) {
-	switch code {
-	case hangar.CodeUnavailable, hangar.CodeExhausted:
-		if h.Get("Retry-After") == "" {
-			h.Set("Retry-After", "1")
-		}
-	case hangar.CodeUnauthenticated:
-		h.Set("WWW-Authenticate", "Bearer")
-	default:
-	}
+	body.Advise(w.Header())
+	rt.writeBody(w, body.Status(), body)
 }
 
 // unknownPath answers for paths, and methods of paths, that are not served.
-func (s *server) unknownPath(r *http.Request) (answer, error) {
+func (rt *Router) unknownPath(r *http.Request) (Answer, error) {
 	var allowed []string
 	for _, method := range methods {
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" {
+		if _, pattern := rt.mux.Handler(probe); pattern != "/" && pattern != "" {
 			allowed = append(allowed, method)
 		}
 	}
 	if len(allowed) > 0 {
-		return answer{header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
+		return Answer{Header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
 			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; allowed: %s", input.Clip(r.Method), strings.Join(allowed, ", "))
 	}
-	return answer{}, errUnknownPath
+	return Answer{}, errUnknownPath
 }
 
 // methods are those that some path may have.
@@ -188,13 +186,13 @@ var errUnknownPath = hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "ther
 
 // exact keeps paths such as //v1/apps or /v1/../x from http.ServeMux, which would
 // redirect them with a page of HTML. The registry has paths of its own.
-func (s *server) exact(next http.Handler) http.Handler {
+func (rt *Router) exact(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := r.URL.EscapedPath()
 		clean := path.Clean(at)
 		isClean := strings.HasPrefix(at, "/") && (at == clean || at == clean+"/" && clean != "/")
 		if !isClean && !strings.HasPrefix(at, "/v2/") {
-			s.plain(func(*http.Request) (answer, error) { return answer{}, errUnknownPath }).ServeHTTP(w, r)
+			rt.plain(func(*http.Request) (Answer, error) { return Answer{}, errUnknownPath }).ServeHTTP(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"net/http"
@@ -10,25 +10,25 @@ import (
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
-// signInPace is how often one source may present a token that is not valid. A valid one
+// SignInPace is how often one source may present a token that is not valid. A valid one
 // passes however often that was, so that nobody is locked out by others behind the same
 // address.
-var signInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
+var SignInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
 
-// signInSource is whose attempts a request counts among: those of a client as connlimit has
+// Source is whose attempts a request counts among: those of a client as connlimit has
 // it. Requests without an address share one.
-func signInSource(r *http.Request) netip.Addr {
+func Source(r *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero AddrPort has no client
 	return connlimit.ClientOf(at.Addr())
 }
 
 // signIn bounds what is answered 401 to requests with credentials, by source: beyond
-// signInPace the answer is 429. It stands before everything that authenticates, whichever
+// SignInPace the answer is 429. It stands before everything that authenticates, whichever
 // way, and looks at its answer: so a valid token costs nothing and is never refused.
-func (s *server) signIn(next http.Handler) http.Handler {
+func (rt *Router) signIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
-			w = &signInWriter{ResponseWriter: w, server: s, request: r}
+			w = &signInWriter{ResponseWriter: w, router: rt, request: r}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -37,7 +37,7 @@ func (s *server) signIn(next http.Handler) http.Handler {
 // signInWriter replaces an answer of 401 by one of 429 when there were too many.
 type signInWriter struct {
 	http.ResponseWriter
-	server   *server
+	router   *Router
 	request  *http.Request
 	begun    bool
 	replaced bool
@@ -53,7 +53,7 @@ func (w *signInWriter) WriteHeader(status int) {
 		return
 	}
 	w.begun = true
-	wait := w.server.signIns.Take(signInSource(w.request), signInPace)
+	wait := w.router.signIns.Take(Source(w.request), SignInPace)
 	if wait <= 0 {
 		w.ResponseWriter.WriteHeader(status)
 		return
@@ -62,15 +62,15 @@ func (w *signInWriter) WriteHeader(status int) {
 	for _, name := range []string{"Content-Length", "Content-Type", "WWW-Authenticate"} {
 		w.Header().Del(name)
 	}
-	w.Header().Set("Retry-After", retryAfter(wait))
+	w.Header().Set("Retry-After", RetryAfter(wait))
 	const text = "too many requests of this source had a token that is not valid"
 	if strings.HasPrefix(w.request.URL.Path, "/v2/") { // as registries say it
-		w.Header().Set("Content-Type", mediaJSON)
+		w.Header().Set("Content-Type", MediaJSON)
 		w.ResponseWriter.WriteHeader(http.StatusTooManyRequests)
 		_, _ = w.ResponseWriter.Write([]byte(`{"errors":[{"code":"TOOMANYREQUESTS","message":"` + text + `"}]}`))
 		return
 	}
-	w.server.writeError(w.ResponseWriter, w.request, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, text))
+	w.router.WriteError(w.ResponseWriter, w.request, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, text))
 }
 
 // Write implements http.ResponseWriter. What belongs to an answer that was replaced is

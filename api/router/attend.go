@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// endTimeout is how long a client may take to be told that what it asked for was ended
+// EndTimeout is how long a client may take to be told that what it asked for was ended
 // early. It is part of the time in which a token that is void has no effect any more.
-const endTimeout = time.Second
+const EndTimeout = time.Second
 
-// errTokenEnded ends what has outlived a token of its request.
-var errTokenEnded = func() *hangar.Error {
+// ErrTokenEnded ends what has outlived a token of its request.
+var ErrTokenEnded = func() *hangar.Error {
 	e := hangar.Unauthenticated()
 	e.Message += ": a token of this request has expired or was revoked since"
 	return e
@@ -22,7 +22,7 @@ var errTokenEnded = func() *hangar.Error {
 
 // attended ends the context of a request also when the first of its tokens is not valid
 // any longer, whichever it was that allowed the request. It is for what may last.
-func (s *server) attended(next http.Handler) http.Handler {
+func (rt *Router) attended(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, err := hangar.PrincipalFrom(r.Context())
 		if err != nil || len(p.Tokens) == 0 {
@@ -32,18 +32,18 @@ func (s *server) attended(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		for _, id := range p.Tokens {
-			life := s.Auth.Life(id)
-			defer context.AfterFunc(life, func() { cancel(errTokenEnded) })()
+			life := rt.Auth.Life(id)
+			defer context.AfterFunc(life, func() { cancel(ErrTokenEnded) })()
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// endedBy is err, or why ctx has ended where that has to do with the request: then err
+// EndedBy is err, or why ctx has ended where that has to do with the request: then err
 // only follows from it.
-func endedBy(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errTokenEnded) {
-		return errTokenEnded
+func EndedBy(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), ErrTokenEnded) {
+		return ErrTokenEnded
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"context"
@@ -18,24 +18,24 @@ import (
 
 // Keys of log attributes.
 const (
-	keyRequest = "request"
-	keyMethod  = "method"
-	keyPath    = "path"
+	KeyRequest = "request"
+	KeyMethod  = "method"
+	KeyPath    = "path"
 	keyStatus  = "status"
 	keyTook    = "took"
-	keyError   = "error"
+	KeyError   = "error"
 	keyStack   = "stack"
 )
 
 type requestIDKey struct{}
 
 // observe gives a request its id, survives panics, counts and logs.
-func (s *server) observe(next http.Handler) http.Handler {
+func (rt *Router) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		id := ulid.MustNew(ulid.Timestamp(began), rand.Reader).String()
-		if s.Region != "" {
-			id += "-" + string(s.Region)
+		if rt.Region != "" {
+			id += "-" + string(rt.Region)
 		}
 		w.Header().Set(hangar.HeaderRequestID.Neutral, id)
 		w.Header().Set(hangar.HeaderRequestID.Original, id)
@@ -49,13 +49,13 @@ func (s *server) observe(next http.Handler) http.Handler {
 		}
 		seen := latency.NewWriter(w)
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
-		s.latency.Begun()
-		defer func() { s.latency.Ended(r.Pattern, seen.Status(), seen.Since(began)) }()
+		rt.latency.Begun()
+		defer func() { rt.latency.Ended(r.Pattern, seen.Status(), seen.Since(began)) }()
 		defer func() {
 			if v := recover(); v != nil {
-				s.panicked(seen, r, v)
+				rt.panicked(seen, r, v)
 			}
-			s.Log.DebugContext(r.Context(), "request answered", keyRequest, id, keyMethod, r.Method, keyPath, r.URL.Path,
+			rt.Log.DebugContext(r.Context(), "request answered", KeyRequest, id, KeyMethod, r.Method, KeyPath, r.URL.Path,
 				keyStatus, seen.Status(), keyTook, time.Since(began))
 		}()
 		next.ServeHTTP(seen, r)
@@ -63,43 +63,44 @@ func (s *server) observe(next http.Handler) http.Handler {
 }
 
 // measure returns what counts the requests of all routes.
-func (s *server) measure() *latency.Counts {
+func (rt *Router) measure() *latency.Counts {
 	var routes []latency.Route
-	for i := range s.table {
-		r := &s.table[i]
-		routes = append(routes, latency.Route{Method: r.method, Path: r.path, Lasting: r.lasting})
+	for i := range rt.routes {
+		r := &rt.routes[i]
+		routes = append(routes, latency.Route{Method: r.Method, Path: r.Path, Lasting: r.Lasting})
 	}
-	if s.Registry != nil {
-		routes = append(routes, latency.Route{Path: registryPath, Lasting: true})
+	for _, path := range rt.mounted {
+		routes = append(routes, latency.Route{Path: path, Lasting: true})
 	}
 	return latency.New(routes)
 }
 
 // panicked answers 500. Where an answer has begun, cutting it short is the only
 // way left to say so.
-func (s *server) panicked(w *latency.Writer, r *http.Request, v any) {
+func (rt *Router) panicked(w *latency.Writer, r *http.Request, v any) {
 	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v)
 	}
-	s.Log.ErrorContext(r.Context(), "handler panicked", keyRequest, requestID(r), keyMethod, r.Method, keyPath, r.URL.Path,
-		keyError, fmt.Sprint(v), keyStack, string(debug.Stack()))
+	rt.Log.ErrorContext(r.Context(), "handler panicked", KeyRequest, RequestID(r), KeyMethod, r.Method, KeyPath, r.URL.Path,
+		KeyError, fmt.Sprint(v), keyStack, string(debug.Stack()))
 	if w.Status() != 0 {
 		panic(http.ErrAbortHandler)
 	}
-	s.writeBody(w, http.StatusInternalServerError, errorBody{Text: internalText, Code: hangar.CodeInternal})
+	rt.writeBody(w, http.StatusInternalServerError, Error{Text: internalText, Code: hangar.CodeInternal})
 }
 
-func requestID(r *http.Request) string {
+// RequestID is the id of a request: that under which the log has more.
+func RequestID(r *http.Request) string {
 	id, _ := r.Context().Value(requestIDKey{}).(string)
 	return id
 }
 
 // authenticate finds the principal of a request, and the lease that it acts under.
-func (s *server) authenticate(next http.Handler) http.Handler {
+func (rt *Router) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := s.principal(r)
+		p, err := rt.principal(r)
 		if err != nil {
-			s.writeError(w, r, err)
+			rt.WriteError(w, r, err)
 			return
 		}
 		ctx := hangar.WithPrincipal(r.Context(), p)
@@ -110,9 +111,17 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-func (s *server) principal(r *http.Request) (hangar.Principal, error) {
+// leaseNonce reads the lease that a request acts under, or "".
+func leaseNonce(h http.Header) string {
+	if nonce := h.Get(hangar.HeaderLeaseNonce.Neutral); nonce != "" {
+		return nonce
+	}
+	return h.Get(hangar.HeaderLeaseNonce.Original)
+}
+
+func (rt *Router) principal(r *http.Request) (hangar.Principal, error) {
 	if credential, ok := hangar.Credential(r.Header.Get("Authorization")); ok {
-		return s.Auth.Authenticate(r.Context(), credential)
+		return rt.Auth.Authenticate(r.Context(), credential)
 	}
 	return hangar.PrincipalFrom(r.Context())
 }

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"context"
@@ -8,14 +8,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
 // oneToken is an authenticator that knows the token "good".
@@ -28,28 +26,27 @@ func (oneToken) Authenticate(_ context.Context, credential string) (hangar.Princ
 	return hangar.Principal{}, hangar.Unauthenticated()
 }
 
-// signInServer has the API of oneToken, a registry, and a time that the test moves.
-func signInServer(now *time.Time) *Handler {
-	h := New(Config{
-		Auth: oneToken{}, Region: "loc", Log: slog.New(slog.DiscardHandler),
-		Registry: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if _, password, ok := r.BasicAuth(); ok && password == "good" {
-				w.WriteHeader(http.StatusOK)
-				return
-			}
-			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
-			w.Header().Set("Content-Length", "2")
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = io.WriteString(w, "no")
-		}),
-	})
+// signInRouter has an operation, a registry, and a time that the test moves.
+func signInRouter(now *time.Time) (*Router, http.Handler) {
 	var mu sync.Mutex
-	h.server.signIns = ratelimit.New[netip.Addr](maxLimiters, signInPace.Refill(), func() time.Time {
+	rt := newRouter(Config{Auth: oneToken{}, Region: "loc", Log: slog.New(slog.DiscardHandler)}, func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return *now
 	})
-	return h
+	rt.Handle("GET /v1/apps", func(*http.Request) (Answer, error) { return Done() }, Operation{ID: "listApps"})
+	rt.Mount("/v2/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, ok := r.BasicAuth(); ok && password == "good" {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.Header().Set("Content-Length", "2")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, "no")
+	}))
+	chain, _ := rt.Chain()
+	return rt, chain
 }
 
 func signInAs(t *testing.T, h http.Handler, path, from, authorization string) *httptest.ResponseRecorder {
@@ -74,7 +71,7 @@ const (
 // after a while, others do not, and neither does a valid token of the same source.
 func TestSignInsAreLimited(t *testing.T) {
 	for _, door := range []struct{ name, path, bad, good string }{
-		{"api", "/v1/apps/UPPER/machines", bad, "Bearer good"}, {"registry", "/v2/", badBasic, goodBasic},
+		{"api", "/v1/apps", bad, "Bearer good"}, {"registry", "/v2/", badBasic, goodBasic},
 	} {
 		for name, from := range map[string]struct{ flood, same, other string }{
 			"IPv4":    {"192.0.2.1:%d", "192.0.2.1:9", "192.0.2.2:9"},
@@ -84,10 +81,10 @@ func TestSignInsAreLimited(t *testing.T) {
 		} {
 			t.Run(door.name+" "+name, func(t *testing.T) {
 				now := time.Unix(1_700_000_000, 0)
-				h := signInServer(&now)
+				_, h := signInRouter(&now)
 				for i := range 100 {
 					want := http.StatusUnauthorized
-					if i >= signInPace.Burst {
+					if i >= SignInPace.Burst {
 						want = http.StatusTooManyRequests
 					}
 					w := signInAs(t, h, door.path, fmt.Sprintf(from.flood, i+1), door.bad)
@@ -124,14 +121,14 @@ func TestSignInsAreLimited(t *testing.T) {
 // TestSignInSourcesAreBounded floods from many sources: what is remembered of them is bounded.
 func TestSignInSourcesAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	h := signInServer(&now)
-	for i := range 3 * maxLimiters {
-		signInAs(t, h, "/v1/apps/UPPER/machines", fmt.Sprintf("[2001:db8:%x:%x::1]:1", i>>16, i&0xffff), bad)
+	rt, h := signInRouter(&now)
+	for i := range 3 * MaxLimiters {
+		signInAs(t, h, "/v1/apps", fmt.Sprintf("[2001:db8:%x:%x::1]:1", i>>16, i&0xffff), bad)
 	}
-	if kept := h.server.signIns.Len(); kept > 2*maxLimiters {
-		t.Errorf("%d sources are remembered, more than %d", kept, 2*maxLimiters)
+	if kept := rt.signIns.Len(); kept > 2*MaxLimiters {
+		t.Errorf("%d sources are remembered, more than %d", kept, 2*MaxLimiters)
 	}
-	if w := signInAs(t, h, "/v1/apps/UPPER/machines", "192.0.2.9:1", "Bearer good"); w.Code == http.StatusTooManyRequests {
+	if w := signInAs(t, h, "/v1/apps", "192.0.2.9:1", "Bearer good"); w.Code == http.StatusTooManyRequests {
 		t.Error("a valid token is refused")
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"math"
@@ -21,8 +21,8 @@ type RateLimits float64
 // PublicRateLimits are those of the public platform.
 const PublicRateLimits RateLimits = 1
 
-// maxLimiters bounds the memory of a ratelimit.Limiter.
-const maxLimiters = 16 << 10
+// MaxLimiters bounds the memory of a ratelimit.Limiter.
+const MaxLimiters = 16 << 10
 
 // The paces, of which RateLimits is a multiple.
 var (
@@ -61,13 +61,13 @@ func (l RateLimits) of(p ratelimit.Pace) ratelimit.Pace {
 	return ratelimit.Pace{PerSecond: p.PerSecond * float64(l), Burst: max(1, int(float64(p.Burst)*float64(l)))}
 }
 
-// retryAfter is the value of the header of that name.
-func retryAfter(wait time.Duration) string { return strconv.Itoa(int(math.Ceil(wait.Seconds()))) }
+// RetryAfter is the value of the header of that name.
+func RetryAfter(wait time.Duration) string { return strconv.Itoa(int(math.Ceil(wait.Seconds()))) }
 
 // limit refuses requests that come too often. It stands behind authenticate: callers
 // of one organization do not use up what others are allowed.
-func (s *server) limit(next http.Handler) http.Handler {
-	if s.limiters == nil {
+func (rt *Router) limit(next http.Handler) http.Handler {
+	if rt.limiters == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,9 +80,9 @@ func (s *server) limit(next http.Handler) http.Handler {
 		if p == destroyPace {
 			key.target = "" // of all Apps together
 		}
-		if wait := s.limiters.Take(key, s.RateLimits.of(p)); wait > 0 {
-			w.Header().Set("Retry-After", retryAfter(wait))
-			s.writeError(w, r, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "rate limit exceeded"))
+		if wait := rt.limiters.Take(key, rt.RateLimits.of(p)); wait > 0 {
+			w.Header().Set("Retry-After", RetryAfter(wait))
+			rt.WriteError(w, r, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "rate limit exceeded"))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 // self bounds what a Machine may ask that called over its own socket: the operations
 // that are marked with Self, of itself. It is told of other Apps and Machines what
 // whoever may not see them is told. Tokens do not count: the socket says who calls.
-func (s *server) self(op operation, next http.Handler) http.Handler {
+func (rt *Router) self(op Operation, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ref, ok := hangar.SelfFrom(r.Context())
 		if !ok {
@@ -18,7 +18,7 @@ func (s *server) self(op operation, next http.Handler) http.Handler {
 			return
 		}
 		if err := aboutSelf(r, ref, op); err != nil {
-			s.writeError(w, r, err)
+			rt.WriteError(w, r, err)
 			return
 		}
 		r.Header.Del("Authorization")
@@ -27,7 +27,7 @@ func (s *server) self(op operation, next http.Handler) http.Handler {
 }
 
 // aboutSelf refuses what is not about the Machine ref, and what it may not ask.
-func aboutSelf(r *http.Request, ref hangar.MachineRef, op operation) error {
+func aboutSelf(r *http.Request, ref hangar.MachineRef, op Operation) error {
 	app, id := r.PathValue("app"), r.PathValue("machine")
 	switch {
 	case app != "" && app != string(ref.App):
