@@ -48,7 +48,8 @@ var rules = map[string]rule{
 	"client":       {imports: language},
 
 	// The public side of extensions stands alone: strangers build their servers with it.
-	"provider": {},
+	"provider":       {},
+	"provider/check": {imports: []string{"provider", "internal/finish"}},
 
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
@@ -127,13 +128,15 @@ var rules = map[string]rule{
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},
 	"cmd/hangar/platform":           {imports: plus(language, "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
 	"cmd/hangar/platform/hostcheck": {imports: language},
+	"cmd/hangar/provider":           {imports: plus(language, "cmd/hangar/cli", "provider/check")},
 
-	"daemon":       {imports: planes, tests: []string{"test/..."}},
-	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
-	"test/...":     {imports: plus(everything, "cmd/...")},
-	"dashboards":   {tests: []string{"metrics", "metrics/builtin", "metrics/gateway", "metrics/metricstest"}},
-	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
-	"examples/...": {},
+	"daemon":            {imports: planes, tests: []string{"test/..."}},
+	"cmd/...":           {imports: plus(everything, "cmd/hangar-sandbox/early")},
+	"test/...":          {imports: plus(everything, "cmd/...")},
+	"dashboards":        {tests: []string{"metrics", "metrics/builtin", "metrics/gateway", "metrics/metricstest"}},
+	"bench/...":         {imports: plus(everything, "bench/harness", "bench/publish")},
+	"examples/...":      {},
+	"examples/provider": {imports: []string{"provider"}, tests: []string{"provider/check"}},
 }
 
 // confined are packages, and those below them, that these folders alone may import: whatever else
