@@ -280,11 +280,11 @@ func TestShelf(t *testing.T) {
 		token string
 		want  int
 	}{
-		"its own":                    {mine, token, http.StatusOK},
-		"another's address":          {theirs, token, http.StatusNotFound},
-		"another's token":            {theirs, other.Config["SHELF_TOKEN"], http.StatusNotFound},
+		"its own":                     {mine, token, http.StatusOK},
+		"another's address":           {theirs, token, http.StatusNotFound},
+		"another's token":             {theirs, other.Config["SHELF_TOKEN"], http.StatusNotFound},
 		"another's token, my address": {mine, other.Config["SHELF_TOKEN"], http.StatusNotFound},
-		"no token":                   {mine, "", http.StatusBadRequest},
+		"no token":                    {mine, "", http.StatusBadRequest},
 	} {
 		if status, text := w.ask(c.at, http.MethodGet, "color", c.token, ""); status != c.want || status == http.StatusOK && text != "blue" {
 			t.Errorf("%s: answered %d %s, want %d", name, status, text, c.want)
