@@ -154,6 +154,9 @@ func (s *Store) WriteURL(tenant metrics.Tenant) string {
 	return "http://store/prometheus/api/v1/write?" + confine(tenant)
 }
 
+// SharedWriteURL implements metrics.Store.
+func (s *Store) SharedWriteURL() string { return "http://store/tenants/write" }
+
 // confine returns the parameter of a URL that sets, or demands, the label of a tenant.
 func confine(tenant metrics.Tenant) string {
 	return url.Values{"extra_label": {metrics.OrgLabel + "=" + string(tenant.Org)}}.Encode()
