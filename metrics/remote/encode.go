@@ -103,7 +103,24 @@ func appendSeries(b []byte, s *metrics.Sample, org string) []byte {
 	return protowire.AppendVarint(b, uint64(s.Time))
 }
 
+// Tags of the fields of a Label and of a TimeSeries with labels.
+const (
+	labelTag = byte(seriesLabel<<3) | byte(protowire.BytesType)
+	nameTag  = byte(labelName<<3) | byte(protowire.BytesType)
+	valueTag = byte(labelValue<<3) | byte(protowire.BytesType)
+)
+
+// shortLabel is up to how many bytes a name and a value have together if each length that is
+// written for them has one byte.
+const shortLabel = 0x7f - 4
+
 func appendLabel(b []byte, name, value string) []byte {
+	if len(name)+len(value) <= shortLabel {
+		b = append(b, labelTag, byte(4+len(name)+len(value)), nameTag, byte(len(name)))
+		b = append(b, name...)
+		b = append(b, valueTag, byte(len(value)))
+		return append(b, value...)
+	}
 	b = protowire.AppendTag(b, seriesLabel, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(labelSize(name, value)))
 	b = protowire.AppendTag(b, labelName, protowire.BytesType)
@@ -113,6 +130,9 @@ func appendLabel(b []byte, name, value string) []byte {
 }
 
 func labelSize(name, value string) int {
+	if n := len(name) + len(value); n <= shortLabel {
+		return 4 + n
+	}
 	return protowire.SizeTag(labelName) + protowire.SizeBytes(len(name)) +
 		protowire.SizeTag(labelValue) + protowire.SizeBytes(len(value))
 }

@@ -95,12 +95,12 @@ type Writer struct {
 	// Limits.Gather has passed with others.
 	turns, gathering *pqueue.Queue[*queue]
 
-	sending int64 // bytes that were in memory of those that are being served
-	away    bool                  // no connection to the store is possible
-	probing bool                  // one sender tries whether it still is
-	pause   time.Duration         // the last after a failed connection
-	until   time.Time             // when the store is tried again
-	written uint64                // requests that the store has taken
+	sending int64         // bytes that were in memory of those that are being served
+	away    bool          // no connection to the store is possible
+	probing bool          // one sender tries whether it still is
+	pause   time.Duration // the last after a failed connection
+	until   time.Time     // when the store is tried again
+	written uint64        // requests that the store has taken
 }
 
 // New returns a Writer that has nothing to send.
