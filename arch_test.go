@@ -109,7 +109,7 @@ var rules = map[string]rule{
 	"edge/traffic":   {imports: language},
 
 	"metrics":             {imports: language},
-	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/store"}},
+	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/remote", "metrics/store"}},
 	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/remote", "metrics/store")},
 	"metrics/program":     {imports: language},
 	"metrics/remote":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},

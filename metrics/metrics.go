@@ -64,4 +64,7 @@ type Store interface {
 	QueryURL(tenant Tenant) string
 	// WriteURL takes remote writes (protocol 1.0) of a tenant, whose OrgLabel it sets.
 	WriteURL(tenant Tenant) string
+	// SharedWriteURL takes remote writes with samples of several tenants, in which each series has
+	// the OrgLabel of its own. It is "" for a store that takes those of one tenant at a time.
+	SharedWriteURL() string
 }

@@ -143,6 +143,9 @@ func (d *bare) WriteURL(t metrics.Tenant) string {
 	return "http://store/prometheus/api/v1/write?" + confine(t)
 }
 
+// SharedWriteURL implements metrics.Store.
+func (d *bare) SharedWriteURL() string { return "http://store/tenants/write" }
+
 func confine(t metrics.Tenant) string {
 	return url.Values{"extra_label": {metrics.OrgLabel + "=" + string(t.Org)}}.Encode()
 }

@@ -40,6 +40,13 @@ func New[K comparable](n int) *Semaphore[K] {
 // error of ctx if that ends first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
 	s.mu.Lock()
+	release = func() { s.release(key) }
+	if s.free > 0 && len(s.waiting) == 0 && s.held[key] < s.perKey {
+		s.free--
+		s.held[key]++
+		s.mu.Unlock()
+		return release, nil
+	}
 	given := make(chan struct{})
 	if len(s.waiting[key]) == 0 {
 		s.turn++
@@ -48,7 +55,6 @@ func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err 
 	s.waiting[key] = append(s.waiting[key], given)
 	s.give()
 	s.mu.Unlock()
-	release = func() { s.release(key) }
 	select {
 	case <-given:
 		return release, nil

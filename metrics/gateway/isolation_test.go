@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/metricstest"
+	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
 // The two organizations have the same metrics and Apps. Whatever is of the other one has foreign in
@@ -235,6 +238,47 @@ func TestIsolationInBothParts(t *testing.T) {
 			if found := leaks(w.body.String()); found != "" && w.status < 400 {
 				t.Errorf("%s (%s) shows %q: %s", path, name, found, w.body.String())
 			}
+		}
+	}
+}
+
+// TestIsolationOfSharedWrites: two organizations whose samples go to the store in one request, and
+// one of which says that its samples are the other's.
+func TestIsolationOfSharedWrites(t *testing.T) {
+	s := metricstest.Start(t)
+	w := remote.New(remote.Options{Store: s, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err := w.Open(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	at := time.Now().Truncate(time.Second)
+	for _, c := range []struct {
+		tenant metrics.Tenant
+		labels []string
+	}{
+		{other, []string{"mark", "other"}},
+		{own, []string{"mark", "own"}},
+		{own, []string{metrics.OrgLabel, otherID, "mark", "forged"}},
+		{own, []string{metrics.OrgLabel, "", "mark", "emptied"}},
+	} {
+		if err := w.Write(t.Context(), c.tenant, []metrics.Sample{metricstest.Sample("shared", 1, at, c.labels...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	metricstest.Await(t, s, own, "count(shared)", at, 3)
+	metricstest.Await(t, s, other, "count(shared)", at, 1)
+	if n := metricstest.Value(t, w, "hangar_remote_requests_total", "ok"); n != 1 {
+		t.Errorf("there were %v requests", n)
+	}
+	g := newGateway(t, s, generous)
+	for tenant, want := range map[metrics.Tenant][]string{own: {"emptied", "forged", "own"}, other: {"other"}} {
+		r := call(t, g, tenant, Scope{}, http.MethodGet, "/api/v1/label/mark/values", url.Values{"match[]": {"shared"}})
+		var list struct{ Data []string }
+		if err := json.Unmarshal(r.Body.Bytes(), &list); err != nil || !slices.Equal(list.Data, want) {
+			t.Errorf("%s sees %s, want %q", tenant.Org, r.Body.String(), want)
 		}
 	}
 }

@@ -28,6 +28,7 @@ func (p pretended) Client() *http.Client                              { return &
 
 func (p pretended) QueryURL(metrics.Tenant) string { return "http://store/prometheus" }
 func (p pretended) WriteURL(metrics.Tenant) string { return "" }
+func (p pretended) SharedWriteURL() string         { return "" }
 
 // answering returns a store that answers each request with a status and a body.
 func answering(status int, body string) pretended {

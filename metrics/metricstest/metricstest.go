@@ -114,7 +114,16 @@ func Sample(name string, value float64, at time.Time, pairs ...string) metrics.S
 
 // Post sends samples and returns the status of the answer.
 func Post(ctx context.Context, s metrics.Store, tenant metrics.Tenant, samples []metrics.Sample) (int, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.WriteURL(tenant), bytes.NewReader(remote.Encode(samples)))
+	return post(ctx, s, s.WriteURL(tenant), samples)
+}
+
+// PostShared sends samples that say themselves whose they are and returns the status of the answer.
+func PostShared(ctx context.Context, s metrics.Store, samples []metrics.Sample) (int, error) {
+	return post(ctx, s, s.SharedWriteURL(), samples)
+}
+
+func post(ctx context.Context, s metrics.Store, url string, samples []metrics.Sample) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(remote.Encode(samples)))
 	if err != nil {
 		return 0, err
 	}

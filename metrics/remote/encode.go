@@ -23,15 +23,16 @@ const (
 	sampleTime    protowire.Number = 2 // int64, milliseconds
 )
 
-// encode returns the first samples as a WriteRequest, and how many they are. Two requests one
-// after the other are one request with the samples of both.
-func encode(samples []metrics.Sample) (b []byte, n int) {
+// encode returns the first samples as a WriteRequest, and how many they are. If org is not "", each
+// series has it as its metrics.OrgLabel, whatever the sample says. Two requests one after the other
+// are one request with the samples of both.
+func encode(samples []metrics.Sample, org string) (b []byte, n int) {
 	size := 0
 	for n < len(samples) && size < maxBatch {
-		size += fieldSize(&samples[n])
+		size += fieldSize(&samples[n], org)
 		n++
 	}
-	return appendRequest(make([]byte, 0, size), samples[:n]), n
+	return appendRequest(make([]byte, 0, size), samples[:n], org), n
 }
 
 // Encode returns the body of a request with all samples, for those who write to a store without a
@@ -39,47 +40,60 @@ func encode(samples []metrics.Sample) (b []byte, n int) {
 func Encode(samples []metrics.Sample) []byte {
 	size := 0
 	for i := range samples {
-		size += fieldSize(&samples[i])
+		size += fieldSize(&samples[i], "")
 	}
-	return snappy.Encode(nil, appendRequest(make([]byte, 0, size), samples))
+	return snappy.Encode(nil, appendRequest(make([]byte, 0, size), samples, ""))
 }
 
 // fieldSize is the size of a TimeSeries in a WriteRequest.
-func fieldSize(s *metrics.Sample) int {
-	inner, _ := seriesSize(s)
+func fieldSize(s *metrics.Sample, org string) int {
+	inner, _ := seriesSize(s, org)
 	return protowire.SizeTag(requestSeries) + protowire.SizeBytes(inner)
 }
 
-func appendRequest(b []byte, samples []metrics.Sample) []byte {
+func appendRequest(b []byte, samples []metrics.Sample, org string) []byte {
 	for i := range samples {
-		b = appendSeries(b, &samples[i])
+		b = appendSeries(b, &samples[i], org)
 	}
 	return b
 }
 
 // seriesSize is the size of a TimeSeries, and that of the Sample in it.
-func seriesSize(s *metrics.Sample) (series, sample int) {
+func seriesSize(s *metrics.Sample, org string) (series, sample int) {
 	sample = protowire.SizeTag(sampleValue) + protowire.SizeFixed64() +
 		protowire.SizeTag(sampleTime) + protowire.SizeVarint(uint64(s.Time))
 	series = protowire.SizeTag(seriesSample) + protowire.SizeBytes(sample)
 	for i := range s.Labels {
-		series += protowire.SizeTag(seriesLabel) + protowire.SizeBytes(labelSize(&s.Labels[i]))
+		if l := &s.Labels[i]; org == "" || l.Name != metrics.OrgLabel {
+			series += protowire.SizeTag(seriesLabel) + protowire.SizeBytes(labelSize(l.Name, l.Value))
+		}
+	}
+	if org != "" {
+		series += protowire.SizeTag(seriesLabel) + protowire.SizeBytes(labelSize(metrics.OrgLabel, org))
 	}
 	return series, sample
 }
 
-func appendSeries(b []byte, s *metrics.Sample) []byte {
-	series, sample := seriesSize(s)
+func appendSeries(b []byte, s *metrics.Sample, org string) []byte {
+	series, sample := seriesSize(s, org)
 	b = protowire.AppendTag(b, requestSeries, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(series))
+	owned := org == ""
 	for i := range s.Labels {
 		l := &s.Labels[i]
-		b = protowire.AppendTag(b, seriesLabel, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(labelSize(l)))
-		b = protowire.AppendTag(b, labelName, protowire.BytesType)
-		b = protowire.AppendString(b, l.Name)
-		b = protowire.AppendTag(b, labelValue, protowire.BytesType)
-		b = protowire.AppendString(b, l.Value)
+		if org != "" && l.Name >= metrics.OrgLabel {
+			if !owned {
+				b = appendLabel(b, metrics.OrgLabel, org)
+				owned = true
+			}
+			if l.Name == metrics.OrgLabel {
+				continue
+			}
+		}
+		b = appendLabel(b, l.Name, l.Value)
+	}
+	if !owned {
+		b = appendLabel(b, metrics.OrgLabel, org)
 	}
 	b = protowire.AppendTag(b, seriesSample, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(sample))
@@ -89,7 +103,36 @@ func appendSeries(b []byte, s *metrics.Sample) []byte {
 	return protowire.AppendVarint(b, uint64(s.Time))
 }
 
-func labelSize(l *metrics.Label) int {
-	return protowire.SizeTag(labelName) + protowire.SizeBytes(len(l.Name)) +
-		protowire.SizeTag(labelValue) + protowire.SizeBytes(len(l.Value))
+// Tags of the fields of a Label and of a TimeSeries with labels.
+const (
+	labelTag = byte(seriesLabel<<3) | byte(protowire.BytesType)
+	nameTag  = byte(labelName<<3) | byte(protowire.BytesType)
+	valueTag = byte(labelValue<<3) | byte(protowire.BytesType)
+)
+
+// shortLabel is up to how many bytes a name and a value have together if each length that is
+// written for them has one byte.
+const shortLabel = 0x7f - 4
+
+func appendLabel(b []byte, name, value string) []byte {
+	if len(name)+len(value) <= shortLabel {
+		b = append(b, labelTag, byte(4+len(name)+len(value)), nameTag, byte(len(name)))
+		b = append(b, name...)
+		b = append(b, valueTag, byte(len(value)))
+		return append(b, value...)
+	}
+	b = protowire.AppendTag(b, seriesLabel, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(labelSize(name, value)))
+	b = protowire.AppendTag(b, labelName, protowire.BytesType)
+	b = protowire.AppendString(b, name)
+	b = protowire.AppendTag(b, labelValue, protowire.BytesType)
+	return protowire.AppendString(b, value)
+}
+
+func labelSize(name, value string) int {
+	if n := len(name) + len(value); n <= shortLabel {
+		return 4 + n
+	}
+	return protowire.SizeTag(labelName) + protowire.SizeBytes(len(name)) +
+		protowire.SizeTag(labelValue) + protowire.SizeBytes(len(value))
 }

@@ -20,6 +20,7 @@ type batch struct {
 type queue struct {
 	w      *Writer
 	tenant metrics.Tenant
+	label  string       // value of metrics.OrgLabel in what is encoded, or "" where the store sets it
 	size   atomic.Int64 // pendingBytes, for those who do not hold mu
 
 	mu           sync.Mutex // guards what follows
@@ -31,6 +32,9 @@ type queue struct {
 	// Guarded by Writer.mu.
 	users     int // writers, and those who make room; it stays in Writer.tenants meanwhile
 	serving   bool
+	sending   int64     // bytes that were in memory when its turn began
+	gathers   bool      // it is in Writer.gathering
+	alone     bool      // the store has not taken a request of several tenants that had a part of it
 	notBefore time.Time // after a failure
 	due       time.Time // when its turn is; it is behind those that are due already
 	place     pqueue.Place
@@ -42,7 +46,11 @@ type queue struct {
 }
 
 func newQueue(w *Writer, tenant metrics.Tenant) *queue {
-	return &queue{w: w, tenant: tenant, log: newSpool(w, tenant)}
+	q := &queue{w: w, tenant: tenant, log: newSpool(w, tenant)}
+	if w.shared != "" {
+		q.label = string(tenant.Org)
+	}
+	return q
 }
 
 // empty reports whether there is nothing to send.
@@ -131,15 +139,36 @@ func (q *queue) take() (taken, error) {
 		b, at, err := q.log.read()
 		return taken{batch: b, at: at, fromDisk: true}, err
 	}
-	n, size := 0, 0
-	for n < len(q.pending) && (n == 0 || size+len(q.pending[n].request) <= maxRequest) {
-		size += len(q.pending[n].request)
-		n++
-	}
+	n := q.fitting(maxRequest)
 	if n == 0 {
 		return taken{}, nil
 	}
 	return taken{batch: joined(q.pending[:n]), moved: q.moved, pending: n}, nil
+}
+
+// fitting is how many batches in memory have no more than some bytes together; one at least, if
+// there is any.
+func (q *queue) fitting(bytes int) (n int) {
+	size := 0
+	for n < len(q.pending) && (n == 0 || size+len(q.pending[n].request) <= bytes) {
+		size += len(q.pending[n].request)
+		n++
+	}
+	return n
+}
+
+// takeInto appends the oldest samples of memory to a request with samples of other tenants, and
+// leaves them in the queue. It takes nothing while others wait on disk.
+func (q *queue) takeInto(request []byte) ([]byte, taken) {
+	if q.backlogged() {
+		return request, taken{}
+	}
+	t := taken{moved: q.moved, pending: q.fitting(maxRequest)}
+	for _, b := range q.pending[:t.pending] {
+		request = append(request, b.request...)
+		t.samples += b.samples
+	}
+	return request, t
 }
 
 // done removes what take has returned, unless it is gone from there already.

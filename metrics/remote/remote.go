@@ -2,12 +2,17 @@
 // 1.0, and keeps them on disk while the store is away.
 //
 // Promises. Samples of a tenant arrive in the order in which they were written; after a crash or
-// a lost answer some arrive twice. A request has samples of one tenant. A batch that the store
-// calls invalid is dropped and counted. While the store fails, samples go to a spool: one
+// a lost answer some arrive twice. A batch that the store calls invalid is dropped and counted. While the store fails, samples go to a spool: one
 // directory for each tenant, with segments of checksummed records that survive kill -9. A tenant
 // and the spool as a whole have bounds, beyond which the oldest segment is dropped, of the tenant
 // that has the most. Tenants take turns at the store, one request each, so the backlog of one
 // delays another's samples by one request.
+//
+// A store that takes samples of several tenants in one request (metrics.Store, SharedWriteURL) gets
+// them so: what is in memory waits up to Limits.Gather for that of others. The Writer alone says
+// whose a series is: it sets metrics.OrgLabel, and leaves out what a sample has under that name. When
+// the store does not take such a request, each tenant's part is sent by itself, so that what is wrong
+// with one costs no other anything. What comes from the disk is always sent by itself.
 //
 // Memory holds what was not sent yet, at most Limits.PendingBytes. On a full disk samples are
 // dropped, and nothing stops.
@@ -40,6 +45,10 @@ type Limits struct {
 	TenantPending    int64         // bytes of one tenant in memory; default 1 MiB
 	PendingBytes     int64         // of all tenants in memory; default 16 MiB
 	Senders          int           // requests at a time; default 4
+	// Gather is how long samples wait for those of other tenants, where they can share a request;
+	// default 1 s. GatherBytes is how many of them end the waiting; default 512 KiB.
+	Gather      time.Duration
+	GatherBytes int64
 }
 
 func (l Limits) orDefault() Limits {
@@ -50,6 +59,8 @@ func (l Limits) orDefault() Limits {
 		TenantPending:    cmp.Or(l.TenantPending, 1<<20),
 		PendingBytes:     cmp.Or(l.PendingBytes, 16<<20),
 		Senders:          cmp.Or(l.Senders, 4),
+		Gather:           cmp.Or(l.Gather, time.Second),
+		GatherBytes:      cmp.Or(l.GatherBytes, 512<<10),
 	}
 }
 
@@ -73,29 +84,36 @@ const (
 type Writer struct {
 	o      Options
 	limits Limits
+	shared string        // URL of requests of several tenants, or ""
 	wake   chan struct{} // buffered 1: turns or the store's state have changed
 	counts counts
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
 	tenants map[metrics.Tenant]*queue
-	turns   *pqueue.Queue[*queue] // those that have something to send and are not being served
-	away    bool                  // no connection to the store is possible
-	probing bool                  // one sender tries whether it still is
-	pause   time.Duration         // the last after a failed connection
-	until   time.Time             // when the store is tried again
-	written uint64                // requests that the store has taken
+	// Those that have something to send and are not being served: by themselves, or as soon as
+	// Limits.Gather has passed with others.
+	turns, gathering *pqueue.Queue[*queue]
+
+	sending int64         // bytes that were in memory of those that are being served
+	away    bool          // no connection to the store is possible
+	probing bool          // one sender tries whether it still is
+	pause   time.Duration // the last after a failed connection
+	until   time.Time     // when the store is tried again
+	written uint64        // requests that the store has taken
 }
 
 // New returns a Writer that has nothing to send.
 func New(o Options) *Writer {
-	return &Writer{
-		o: o, limits: o.Limits.orDefault(), wake: make(chan struct{}, 1), counts: newCounts(),
-		tenants: make(map[metrics.Tenant]*queue),
-		turns: pqueue.New(
+	inTurn := func() *pqueue.Queue[*queue] {
+		return pqueue.New(
 			func(a, b *queue) bool { return a.due.Before(b.due) },
 			func(q *queue) *pqueue.Place { return &q.place },
-		),
+		)
+	}
+	return &Writer{
+		o: o, limits: o.Limits.orDefault(), shared: o.Store.SharedWriteURL(), wake: make(chan struct{}, 1), counts: newCounts(),
+		tenants: make(map[metrics.Tenant]*queue), turns: inTurn(), gathering: inTurn(),
 	}
 }
 
@@ -142,7 +160,7 @@ func (w *Writer) Write(_ context.Context, tenant metrics.Tenant, samples []metri
 	defer w.leave(q)
 	q.mu.Lock()
 	for len(samples) > 0 {
-		b, n := encode(samples)
+		b, n := encode(samples, q.label)
 		q.add(batch{b, n})
 		samples = samples[n:]
 	}
@@ -193,17 +211,41 @@ func (w *Writer) queue(tenant metrics.Tenant) *queue {
 // w.mu is held.
 func (w *Writer) schedule(q *queue) {
 	switch {
-	case q.users > 0 || q.serving || q.place.Queued():
+	case q.users > 0 || q.serving:
+	case q.place.Queued():
+		if q.gathers && !w.gathers(q) { // it was moved to the disk meanwhile, or has become large
+			w.gathering.Remove(q)
+			q.gathers = false
+			w.turns.Put(q)
+			w.signal()
+		} else if q.gathers && w.gathered() {
+			w.signal()
+		}
 	case q.empty():
 		delete(w.tenants, q.tenant)
 	default:
 		if q.due = time.Now(); q.notBefore.After(q.due) {
 			q.due = q.notBefore
 		}
-		w.turns.Put(q)
-		w.signal()
+		if q.gathers = w.gathers(q); !q.gathers {
+			w.turns.Put(q)
+			w.signal()
+			return
+		}
+		w.gathering.Put(q)
+		if first, _ := w.gathering.First(); first == q || w.gathered() {
+			w.signal()
+		}
 	}
 }
+
+// gathers reports whether what a queue has to send may wait for that of others. w.mu is held.
+func (w *Writer) gathers(q *queue) bool {
+	return w.shared != "" && !q.alone && q.log.segmentCount.Load() == 0 && q.size.Load() <= w.limits.TenantPending/2
+}
+
+// gathered reports whether there is so much in memory that nothing waits for more. w.mu is held.
+func (w *Writer) gathered() bool { return w.counts.pending.Load()-w.sending >= w.limits.GatherBytes }
 
 func (w *Writer) signal() {
 	select {
@@ -264,25 +306,29 @@ func (w *Writer) Run(ctx context.Context) {
 		senders.Go(func() {
 			s := sender{w: w}
 			for {
-				q := w.next(ctx)
-				if q == nil {
+				switch list := w.next(ctx); len(list) {
+				case 0:
 					return
+				case 1:
+					s.turn(ctx, list[0])
+				default:
+					s.turnOfAll(ctx, list)
 				}
-				s.turn(ctx, q)
 			}
 		})
 	}
 	senders.Wait()
 }
 
-// next waits for a queue whose turn it is; nil: ctx has ended.
-func (w *Writer) next(ctx context.Context) *queue {
+// next waits for queues whose turn it is: one, or several that share a request; none: ctx has
+// ended.
+func (w *Writer) next(ctx context.Context) []*queue {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		q, pause := w.pick(time.Now())
-		if q != nil {
-			return q
+		list, pause := w.pick(time.Now())
+		if len(list) > 0 {
+			return list
 		}
 		timer.Reset(pause)
 		select {
@@ -295,26 +341,65 @@ func (w *Writer) next(ctx context.Context) *queue {
 	return nil
 }
 
-func (w *Writer) pick(now time.Time) (*queue, time.Duration) {
+// never is a pause that something else ends.
+const never = time.Hour
+
+// pick takes the queues whose turn it is, or returns how long until it is that of one.
+func (w *Writer) pick(now time.Time) ([]*queue, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q, ok := w.turns.First()
-	if !ok || w.away && w.probing {
-		return nil, time.Hour
+	if w.away && w.probing {
+		return nil, never
 	}
-	due := q.due
-	if w.away && w.until.After(due) {
-		due = w.until
+	until := func(due time.Time) time.Duration {
+		if w.away && w.until.After(due) {
+			due = w.until
+		}
+		return due.Sub(now)
 	}
-	if pause := due.Sub(now); pause > 0 {
+	from, pause := w.turns, never
+	single, ok := w.turns.First()
+	if ok {
+		pause = until(single.due)
+	}
+	if oldest, ok := w.gathering.First(); ok {
+		ready := oldest.due
+		if !w.gathered() {
+			ready = ready.Add(w.limits.Gather)
+		}
+		switch p := until(ready); {
+		case p <= 0 && (pause > 0 || oldest.due.Before(single.due)):
+			from, pause = w.gathering, 0
+		case pause > 0:
+			pause = min(pause, p)
+		}
+	}
+	if pause > 0 {
 		return nil, pause
 	}
-	w.turns.Pop()
-	q.serving, w.probing = true, w.away
-	if w.turns.Len() > 0 {
+	return w.begin(from), 0
+}
+
+// begin takes the first of some queues, and those behind it that share a request with it. w.mu is
+// held.
+func (w *Writer) begin(from *pqueue.Queue[*queue]) (list []*queue) {
+	size := int64(0)
+	for q, ok := from.First(); ok; q, ok = from.First() {
+		n := q.size.Load()
+		if len(list) > 0 && (from == w.turns || w.away || size+n > maxRequest) {
+			break
+		}
+		from.Pop()
+		q.serving, q.gathers, q.sending = true, false, n
+		w.sending += n
+		size += n
+		list = append(list, q)
+	}
+	w.probing = w.away
+	if w.turns.Len()+w.gathering.Len() > 0 {
 		w.signal()
 	}
-	return q, 0
+	return list
 }
 
 // Close moves what memory holds to the spool. It is called once Run has ended.

@@ -52,6 +52,8 @@ type store struct {
 	// answer decides about a request; nil: all are taken.
 	answer func(ctx context.Context, tenant string, samples []metrics.Sample) (status int, err error)
 
+	shares bool // it takes requests of several tenants, of which the tenant is "" above
+
 	mu       sync.Mutex
 	got      map[string][]metrics.Sample // by tenant
 	requests []string                    // tenants
@@ -60,6 +62,13 @@ type store struct {
 func (s *store) Client() *http.Client             { return &http.Client{Transport: s} }
 func (s *store) QueryURL(metrics.Tenant) string   { return "" }
 func (s *store) WriteURL(t metrics.Tenant) string { return "http://store/" + string(t.Org) }
+
+func (s *store) SharedWriteURL() string {
+	if !s.shares {
+		return ""
+	}
+	return "http://store/"
+}
 
 func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
@@ -89,9 +98,29 @@ func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 		if s.got == nil {
 			s.got = make(map[string][]metrics.Sample)
 		}
-		s.got[tenant] = append(s.got[tenant], samples...)
+		if tenant != "" {
+			s.got[tenant] = append(s.got[tenant], samples...)
+			samples = nil
+		}
+		for _, x := range samples {
+			s.got[owner(x)] = append(s.got[owner(x)], x)
+		}
 	}
 	return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
+}
+
+// owner is the only metrics.OrgLabel of a sample.
+func owner(x metrics.Sample) string {
+	found := ""
+	for _, l := range x.Labels {
+		if l.Name == metrics.OrgLabel {
+			if found != "" {
+				panic("a series is of two tenants")
+			}
+			found = l.Value
+		}
+	}
+	return found
 }
 
 // values are those that the store has of a tenant, in order.

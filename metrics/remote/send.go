@@ -26,12 +26,21 @@ const (
 	invalid  outcome = "invalid" // 4xx: it will never be taken
 	failed   outcome = "failed"  // the store has answered that it cannot
 	away     outcome = "away"    // there was no answer
+	unknown  outcome = ""        // nothing was sent, or the Writer ends
 )
 
 // sender sends one request at a time.
 type sender struct {
-	w    *Writer
-	body []byte // of the last request; its room is used again
+	w *Writer
+	// Of the last request, of several tenants and compressed; their room is used again.
+	request, body []byte
+	parts         []part
+}
+
+// part is what a request of several tenants has of one.
+type part struct {
+	q *queue
+	taken
 }
 
 // turn sends the oldest samples of a queue and gives it its next turn.
@@ -43,16 +52,16 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 	if err != nil {
 		w.counts.complain(w.o.Log, err)
 		q.pause = longer(q.pause)
-		w.served(q, time.Now().Add(q.pause), "")
+		w.served(unknown, time.Now().Add(q.pause), false, q)
 		return
 	}
 	if t.samples == 0 {
-		w.served(q, time.Now(), "")
+		w.served(unknown, time.Now(), false, q)
 		return
 	}
-	result := s.send(ctx, q, t.request)
+	result := s.send(ctx, w.o.Store.WriteURL(q.tenant), t.request)
 	if ctx.Err() != nil && result != taken2xx {
-		w.served(q, time.Now(), "") // whether the store is away is not known
+		w.served(unknown, time.Now(), false, q) // whether the store is away is not known
 		return
 	}
 	w.counts.requests.WithLabelValues(string(result)).Inc()
@@ -78,7 +87,54 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 		q.spill()
 	}
 	q.mu.Unlock()
-	w.served(q, due, result)
+	w.served(result, due, false, q)
+	if result == away {
+		w.spillAll()
+	}
+}
+
+// turnOfAll sends the oldest samples of several queues in one request, and gives each its next
+// turn. If the store does not take the request, that turn is of each by itself, which shows whose
+// samples it does not take: until then none are dropped, and none go to the disk.
+func (s *sender) turnOfAll(ctx context.Context, list []*queue) {
+	w := s.w
+	s.request, s.parts = s.request[:0], s.parts[:0]
+	for _, q := range list {
+		var t taken
+		q.mu.Lock()
+		if len(s.request) <= maxRequest { // it may have grown
+			s.request, t = q.takeInto(s.request)
+		}
+		q.mu.Unlock()
+		if t.samples == 0 {
+			w.served(unknown, time.Now(), false, q)
+			continue
+		}
+		s.parts = append(s.parts, part{q, t})
+	}
+	defer func() { clear(s.parts) }()
+	if len(s.parts) == 0 {
+		return
+	}
+	result := s.send(ctx, w.shared, s.request)
+	if ctx.Err() != nil && result != taken2xx {
+		result = unknown
+	} else {
+		w.counts.requests.WithLabelValues(string(result)).Inc()
+	}
+	served := make([]*queue, len(s.parts))
+	for i, p := range s.parts {
+		served[i] = p.q
+		if result != taken2xx {
+			continue
+		}
+		w.counts.sent.Add(float64(p.samples))
+		p.q.mu.Lock()
+		p.q.done(p.taken)
+		p.q.pause, p.q.failures = 0, 0
+		p.q.mu.Unlock()
+	}
+	w.served(result, time.Now(), true, served...)
 	if result == away {
 		w.spillAll()
 	}
@@ -102,11 +158,11 @@ func (w *Writer) takenSoFar() uint64 {
 	return w.written
 }
 
-// served ends the turn of a queue and notes what it says of the store.
-func (w *Writer) served(q *queue, due time.Time, result outcome) {
+// served ends the turn of queues, which have sent a request that was shared or not, and notes what
+// that says of the store.
+func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*queue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q.serving = false
 	w.probing = false
 	switch result {
 	case taken2xx, invalid, failed:
@@ -124,9 +180,22 @@ func (w *Writer) served(q *queue, due time.Time, result outcome) {
 		w.away = true
 		w.pause = longer(w.pause)
 		w.until = time.Now().Add(w.pause)
+	case unknown:
 	}
-	q.notBefore = due
-	w.schedule(q)
+	for _, q := range list {
+		w.sending -= q.sending
+		q.serving, q.sending, q.notBefore = false, 0, due
+		switch result {
+		case taken2xx:
+			q.alone = false
+		case invalid:
+			q.alone = shared // else its samples are dropped
+		case failed:
+			q.alone = true
+		case away, unknown:
+		}
+		w.schedule(q)
+	}
 	w.signal()
 }
 
@@ -150,12 +219,12 @@ func (w *Writer) spillAll() {
 	w.enforce()
 }
 
-// send sends one request and says how it ended.
-func (s *sender) send(ctx context.Context, q *queue, request []byte) outcome {
+// send sends one request to a URL and says how it ended.
+func (s *sender) send(ctx context.Context, url string, request []byte) outcome {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s.body = snappy.Encode(s.body[:cap(s.body)], request)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.w.o.Store.WriteURL(q.tenant), bytes.NewReader(s.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(s.body))
 	if err != nil {
 		s.w.counts.complain(s.w.o.Log, err)
 		return failed

@@ -118,7 +118,12 @@ func (s *Scraper) connect(ctx context.Context, t *target) error {
 		}
 		conn = secure
 	}
-	t.conn = conn
+	b, err := request(&t.scraped, conn.RemoteAddr())
+	if err != nil {
+		_ = conn.Close() // nothing was sent
+		return err
+	}
+	t.conn, t.request = conn, b
 	return nil
 }
 
@@ -144,11 +149,7 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	_ = conn.SetDeadline(deadline) // an error shows at the next read
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	b, err := request(&a.t.scraped, conn.RemoteAddr())
-	if err != nil {
-		return false, err
-	}
-	if _, err := conn.Write(b); err != nil {
+	if _, err := conn.Write(a.t.request); err != nil {
 		return false, readFailure(err, kindHTTP, "")
 	}
 	a.in = boundedReader{conn: conn, left: maxHeader}

@@ -167,6 +167,9 @@ func (s *Scraper) begin(ctx context.Context, t *target, work func(context.Contex
 			t.due = t.due.Add(time.Duration(max(0, t.penalty-1)) * metrics.Interval)
 		}
 		s.queue.Put(t)
+		if first, _ := s.queue.First(); first != t {
+			return // Run waits for another one
+		}
 		select {
 		case s.wake <- struct{}{}:
 		default:
@@ -199,6 +202,6 @@ func (s *Scraper) end(ctx context.Context, t *target) {
 func (t *target) hangUp() {
 	if t.conn != nil {
 		_ = t.conn.Close() // nothing is under way
-		t.conn = nil
+		t.conn, t.request = nil, nil
 	}
 }

@@ -153,6 +153,7 @@ type target struct {
 	// Of the goroutine that scrapes or ends it.
 	scraped Target // as it was at the last scrape
 	conn    net.Conn
+	request []byte // what is sent over conn
 	network string // over which it was reached last
 	last    seriesSet
 	penalty int // in intervals

@@ -50,3 +50,8 @@ func (c *Cluster) QueryURL(tenant metrics.Tenant) string {
 func (c *Cluster) WriteURL(tenant metrics.Tenant) string {
 	return fmt.Sprintf("%s/insert/%d/prometheus/api/v1/write?%s", c.inserts, tenant.Number, confine(tenant))
 }
+
+// SharedWriteURL implements metrics.Store. A cluster takes samples of one organization at a time: its
+// path for several (/insert/multitenant) takes the account from a label, puts what has none into
+// account 0 without an error, and sets no label of the organization.
+func (c *Cluster) SharedWriteURL() string { return "" }

@@ -94,6 +94,53 @@ func TestStoreServesNothingElse(t *testing.T) {
 	}
 }
 
+// TestSharedWrites: each series goes to the tenant that it names, and a request in which one names
+// none, or several, stores nothing at all.
+func TestSharedWrites(t *testing.T) {
+	s := metricstest.Start(t)
+	now := time.Now()
+	first, second := metricstest.Tenant("org1", 1), metricstest.Tenant("org2", 2)
+	for name, bad := range map[string]metrics.Sample{
+		"none":      metricstest.Sample("bad", 1, now),
+		"nobody":    metricstest.Sample("bad", 1, now, metrics.OrgLabel, ""),
+		"two":       metricstest.Sample("bad", 1, now, metrics.OrgLabel, "org1", metrics.OrgLabel, "org2"),
+		"one twice": metricstest.Sample("bad", 1, now, metrics.OrgLabel, "org1", metrics.OrgLabel, "org1"),
+		"and none":  metricstest.Sample("bad", 1, now, metrics.OrgLabel, "org1", metrics.OrgLabel, ""),
+	} {
+		status, err := metricstest.PostShared(t.Context(), s, []metrics.Sample{metricstest.Sample("bad", 1, now, metrics.OrgLabel, "org1"), bad})
+		if err != nil || status != http.StatusBadRequest {
+			t.Errorf("a series that names %s is answered with %d, %v", name, status, err)
+		}
+	}
+	status, err := metricstest.PostShared(t.Context(), s, []metrics.Sample{
+		metricstest.Sample("good", 1, now, metrics.OrgLabel, "org1"), metricstest.Sample("good", 2, now, metrics.OrgLabel, "org2"),
+	})
+	if err != nil || status != http.StatusNoContent {
+		t.Fatalf("a shared write is answered with %d, %v", status, err)
+	}
+	metricstest.Await(t, s, first, "good", now, 1)
+	metricstest.Await(t, s, second, "good", now, 2)
+	for _, tenant := range []metrics.Tenant{first, second} {
+		if value, ok, err := metricstest.Query(t.Context(), s, tenant, "count(bad)", now); ok || err != nil {
+			t.Errorf("of requests that were refused %s has %v series, %v", tenant.Org, value, err)
+		}
+	}
+	for _, method := range []string{http.MethodGet, http.MethodPut} {
+		r, err := http.NewRequestWithContext(t.Context(), method, s.SharedWriteURL(), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s answers %d", method, resp.StatusCode)
+		}
+	}
+}
+
 // kill ends the child as a crash would, and returns when it is gone.
 func kill(t *testing.T, s *metricstest.Store) {
 	t.Helper()
@@ -246,6 +293,9 @@ func TestCluster(t *testing.T) {
 	if got, want := c.WriteURL(tenant), "http://insert:8480/insert/7/prometheus/api/v1/write?extra_label=__org__%3Dorg%267"; got != want {
 		t.Errorf("WriteURL is %s, want %s", got, want)
 	}
+	if got := c.SharedWriteURL(); got != "" {
+		t.Errorf("SharedWriteURL is %s", got)
+	}
 	for _, bad := range []string{"", "select:8481", "ftp://select", "http://", "http://select?x=1", "http://select#x"} {
 		if _, err := store.NewCluster(bad, "http://insert:8480", http.DefaultClient); err == nil {
 			t.Errorf("%q is taken as the URL of vmselect", bad)
@@ -280,6 +330,9 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	post(http.StatusServiceUnavailable)
+	if status, err := metricstest.PostShared(t.Context(), s, []metrics.Sample{metricstest.Sample("later", 1, now, metrics.OrgLabel, "org1")}); status != http.StatusServiceUnavailable || err != nil {
+		t.Errorf("a shared write is answered with %d, %v", status, err)
+	}
 	if value, ok, err := metricstest.Query(t.Context(), s, org, "kept", now); err != nil || !ok || value != 42 {
 		t.Errorf("with a full disk a query answers %v, %t, %v", value, ok, err)
 	}

@@ -4,7 +4,8 @@
 // only cmd/hangar-metrics links it.
 //
 // Handler lets through remote writes and the paths of the query API that the gateway offers, all
-// of them only with a first extra_label that names a tenant. Every other path of VictoriaMetrics,
+// of them only with a first extra_label that names a tenant. A path of its own takes remote writes
+// of several tenants, of which each series has to name its own. Every other path of VictoriaMetrics,
 // such as deletion, export and statistics over all tenants, answers 404.
 //
 // A process has at most one store, because VictoriaMetrics keeps it in package variables.
@@ -149,10 +150,12 @@ var readPath = regexp.MustCompile(
 
 const (
 	writePath = "/prometheus/api/v1/write"
-	readyPath = "/ready"
+	// sharedPath takes remote writes with samples of several tenants; see writeShared.
+	sharedPath = "/tenants/write"
+	readyPath  = "/ready"
 )
 
-// Handler serves remote writes, queries, and /ready, which answers 204.
+// Handler serves remote writes of one tenant and of several, queries, and /ready, which answers 204.
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
@@ -160,6 +163,8 @@ func (s *Store) Handler() http.Handler {
 			w.WriteHeader(http.StatusNoContent)
 		case path == writePath && tenantOf(r) == "", readPath.MatchString(path) && tenantOf(r) == "":
 			http.Error(w, "the request names no tenant", http.StatusBadRequest)
+		case path == sharedPath && r.Method == http.MethodPost:
+			writeShared(w, r)
 		case path == writePath && r.Method == http.MethodPost && vminsert.RequestHandler(w, r):
 		case readPath.MatchString(path):
 			if err := checkQuery(r); err != nil {

@@ -52,6 +52,8 @@ func (direct) WriteURL(t metrics.Tenant) string {
 	return "http://store/prometheus/api/v1/write?extra_label=" + metrics.OrgLabel + "=" + string(t.Org)
 }
 
+func (direct) SharedWriteURL() string { return "" }
+
 // prometheus is an organization as the Go client of Prometheus sees it.
 type prometheus struct {
 	promv1.API
