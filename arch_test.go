@@ -25,7 +25,7 @@ type rule struct {
 
 var (
 	language   = []string{"", "internal/..."}
-	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "replica/...")
+	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "provider", "replica/...")
 	everything = plus(planes, "daemon", "test/...")
 	edgeTests  = []string{"edge/edgetest"}
 )
@@ -44,6 +44,7 @@ var rules = map[string]rule{
 	"api/input":    {imports: language},
 	"api/longpoll": {imports: language},
 	"api/router":   {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
+	"api/webhook":  {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/view":     {imports: language},
 	"client":       {imports: language},
 
@@ -51,18 +52,20 @@ var rules = map[string]rule{
 	"provider":       {},
 	"provider/check": {imports: []string{"provider", "internal/finish"}},
 
-	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
-	"control/auth":            {imports: plus(language, "control/state")},
-	"control/oidc":            {imports: plus(language, "control/state")},
-	"control/tenants":         {imports: plus(language, "control/state")},
-	"control/ledger":          {imports: plus(language, "control/state", "control/tenants")},
-	"control/users":           {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
-	"control/vault":           {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
-	"control/alerts":          {imports: plus(language, "control/state", "control/tenants", "control/vault")},
-	"control/addresses":       {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
-	"control/hostnames":       {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
-	"control/state":           {imports: language, tests: []string{"control/state/statetest"}},
-	"control/state/statetest": {imports: plus(language, "control/state")},
+	"control":                   {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
+	"control/auth":              {imports: plus(language, "control/state")},
+	"control/oidc":              {imports: plus(language, "control/state")},
+	"control/tenants":           {imports: plus(language, "control/state")},
+	"control/ledger":            {imports: plus(language, "control/state", "control/tenants")},
+	"control/users":             {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
+	"control/vault":             {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
+	"control/alerts":            {imports: plus(language, "control/state", "control/tenants", "control/vault")},
+	"control/webhooks":          {imports: plus(language, "control/state", "control/tenants", "control/vault", "provider")},
+	"control/webhooks/delivery": {imports: plus(language, "provider")},
+	"control/addresses":         {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
+	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
+	"control/state":             {imports: language, tests: []string{"control/state/statetest"}},
+	"control/state/statetest":   {imports: plus(language, "control/state")},
 
 	"host":                   {imports: plus(language, "host/...")},
 	"host/admission":         {imports: language},

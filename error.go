@@ -82,7 +82,9 @@ const (
 	ReasonCertificateNotFound  = "certificate_not_found"
 	ReasonAtLimit              = "at_limit"         // a service has as many requests or connections as it may
 	ReasonAlertsNotFound       = "alerts_not_found" // the organization has no rules
-	ReasonStartFailed          = "start_failed"     // a Machine was started for a request, in vain
+	ReasonWebhookNotFound      = "webhook_not_found"
+	ReasonDeliveryNotFound     = "delivery_not_found" // of a webhook
+	ReasonStartFailed          = "start_failed"       // a Machine was started for a request, in vain
 )
 
 // Error is what every service of the platform answers with. Message is for the

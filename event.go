@@ -26,6 +26,13 @@ const (
 	EventSchedule EventType = "schedule"
 )
 
+// EventTypes lists every type.
+func EventTypes() []EventType {
+	return []EventType{
+		EventLaunch, EventStart, EventUpdate, EventRestart, EventExit, EventStop, EventSuspend, EventDestroy, EventCordon, EventUncordon, EventSchedule,
+	}
+}
+
 // Transits reports whether the status of an event of this type is a state that the
 // Machine came to be in, and not one that it was in anyway.
 func (t EventType) Transits() bool {

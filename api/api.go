@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/webhook"
 )
 
 // The bounds of a connection; see the package comment.
@@ -49,6 +50,7 @@ type Config struct {
 	Addresses    hangar.AddressService
 	Auth         hangar.Authenticator
 	Certificates hangar.CertificateService
+	Webhooks     hangar.WebhookService
 	// MetricsScopes and Series answer queries of series. Nil: there are no such routes.
 	MetricsScopes hangar.MetricsService
 	Series        hangar.SeriesQuerier
@@ -165,6 +167,7 @@ func (s *server) routes() {
 	s.metricsRoutes()
 	s.seriesRoutes()
 	s.alertRoutes()
+	webhook.Routes(s.Router, s.Webhooks)
 	if s.Registry != nil {
 		s.Mount(registryPath, steady(s.Registry))
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/webhook"
 )
 
 const documentText = `The API of a hangar server. Every request but those for this document, for what
@@ -45,6 +46,7 @@ var tags = []openapi.Tag{
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Metrics", Description: "Series of Apps and Machines, and what they expose themselves, in the HTTP API of Prometheus and the language MetricsQL."},
 	{Name: "Alerts", Description: "Rules that watch the metrics of an organization, and receivers that are notified."},
+	{Name: webhook.Tag, Description: "Where an organization gets the events of its Machines, as CloudEvents, and how their delivery goes."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
@@ -68,6 +70,8 @@ var pathParams = map[string]router.Param{
 	"secretkey":  {Name: "", Example: exampleSecretKey, Text: "The name of a secret key: letters, digits, `_`, `-` and `.`, neither of the last two first."},
 	"registry":   {Name: "", Example: exampleRegistry, Text: "The host of a registry, with its port if need be."},
 	"hostname":   {Name: "", Example: string(exampleHostname), Text: "A DNS name, or `*.` and one."},
+	"webhook":    {Name: "", Example: webhook.ExampleID, Text: "The id of a webhook."},
+	"delivery":   {Name: "", Example: webhook.ExampleDelivery, Text: "The id of a delivery."},
 	"peer":       {Name: "", Example: examplePeer, Text: "The name of a WireGuard peer."},
 	"ip":         {Name: "", Example: "203.0.113.7", Text: "An address of the App."},
 	"digest":     {Name: "", Example: "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", Text: "The digest of an image."},

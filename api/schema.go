@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
+	"github.com/hangar-platform/hangar/api/webhook"
 )
 
 // newSchemas knows the types that read and write their JSON themselves, and those
@@ -27,6 +28,7 @@ func newSchemas() *openapi.Schemas {
 	describeProperties(s)
 	describeAlerts(s)
 	describeUsers(s)
+	webhook.Describe(s)
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})

@@ -40,6 +40,7 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/control/webhooks"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -121,6 +122,7 @@ type Control struct {
 	identity     *Identity
 	metrics      *Metrics
 	alerts       func(hangar.AlertHost) *alerts.Alerts
+	webhooks     func(hangar.EventDelivery) *webhooks.Webhooks
 }
 
 // New returns a Control that has read nothing yet.
@@ -183,6 +185,9 @@ func New(cfg Config) *Control {
 		metrics:      &Metrics{dir},
 		alerts: func(host hangar.AlertHost) *alerts.Alerts {
 			return alerts.New(cfg.Store, dir, sealed, host, cfg.Now)
+		},
+		webhooks: func(delivery hangar.EventDelivery) *webhooks.Webhooks {
+			return webhooks.New(cfg.Store, dir, sealed, delivery, cfg.Now)
 		},
 	}
 }
@@ -271,6 +276,11 @@ func (c *Control) Metrics() *Metrics { return c.metrics }
 
 // Alerts returns the service of alerts, which host evaluates.
 func (c *Control) Alerts(host hangar.AlertHost) *alerts.Alerts { return c.alerts(host) }
+
+// Webhooks returns the service of webhooks, whose events delivery delivers.
+func (c *Control) Webhooks(delivery hangar.EventDelivery) *webhooks.Webhooks {
+	return c.webhooks(delivery)
+}
 
 // Issuer returns what those who verify identity tokens ask. Unlike the services it
 // requires no principal.

@@ -111,6 +111,7 @@ type Config struct {
 	ClientHandshakes int `json:"client_handshakes,omitempty"`
 
 	AllowRegistry    []string      `json:"allow_registry,omitempty"`            // see registries
+	AllowWebhook     []string      `json:"allow_webhook,omitempty"`             // see webhookTargets
 	HostRegistryAuth bool          `json:"host_registry_credentials,omitempty"` // all pulls may use Options.DockerConfig
 	ImageSizeGB      int           `json:"image_size_gb,omitempty"`             // of an image, unpacked; 0: as usual
 	ImageRatio       int           `json:"image_ratio,omitempty"`               // see image.Limits; 0: as usual

@@ -118,7 +118,7 @@ func TestAPIBeyondLoopback(t *testing.T) {
 func TestImageFlags(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{
-		{AllowRegistry: []string{"http://x"}}, {AllowRegistry: []string{"10.0.0.1/8"}}, {ImageSizeGB: -1}, {ImageRatio: 1 << 30}, {PullRate: -1}, {PullTimeout: 1},
+		{AllowRegistry: []string{"http://x"}}, {AllowWebhook: []string{"http://x"}}, {AllowRegistry: []string{"10.0.0.1/8"}}, {ImageSizeGB: -1}, {ImageRatio: 1 << 30}, {PullRate: -1}, {PullTimeout: 1},
 	} {
 		if c.validateImages() == nil {
 			t.Errorf("%+v is accepted", c)

@@ -39,8 +39,8 @@ type doors struct {
 }
 
 // openDoors makes the API, and has the edge serve it, too.
-func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, c *controlParts, measured *series) (*doors, error) {
-	handler, err := d.newHandler(m, public, c, measured)
+func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, c *controlParts, measured *series, events hangar.EventDelivery) (*doors, error) {
+	handler, err := d.newHandler(m, public, c, measured, events)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (d *doors) runInside(ctx context.Context) error {
 	return api.Serve(ctx, d.inside, d.handler, drainTime)
 }
 
-func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, measured *series) (*api.Handler, error) {
+func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, measured *series, events hangar.EventDelivery) (*api.Handler, error) {
 	limits, err := d.cfg.rateLimits()
 	if err != nil {
 		return nil, err
@@ -86,7 +86,8 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(),
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
-		Auth: c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
+		Webhooks: decide.Webhooks(events),
+		Auth:     c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}

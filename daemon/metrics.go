@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/netip"
 	"path/filepath"
 	"sync"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
-	"github.com/hangar-platform/hangar/internal/publicdial"
 	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/alerts"
 	"github.com/hangar-platform/hangar/metrics/alerts/notify"
@@ -105,7 +103,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 
 // openAlerts opens what evaluates the rules of organizations, and what notifies their receivers.
 func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, *notify.Notifier, error) {
-	pools, err := d.cfg.addressPools()
+	dialer, err := d.webhookDialer()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,7 +116,6 @@ func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, *no
 		return nil, nil, fmt.Errorf("open the states of alerts: %w", err)
 	}
 	d.opened.add(kept.Close)
-	dialer := publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }})
 	external := "https://" + string(hangar.PlatformAPI.Hostname(hangar.Hostname(d.cfg.Domain)))
 	notifier := notify.New(notify.Options{Ledger: kept, Dial: dialer.DialContext, Mail: mail, ExternalURL: external, Log: d.log})
 	return alerts.New(alerts.Options{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/control/webhooks/delivery"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/diskspace"
@@ -52,6 +53,7 @@ type parts struct {
 	edge     *edge.Edge
 	control  *controlParts
 	series   *series // nil: nothing is measured
+	webhooks *delivery.Dispatcher
 	doors    *doors
 }
 
@@ -94,7 +96,10 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
 		return err
 	}
-	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series); err != nil {
+	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines); err != nil {
+		return err
+	}
+	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series, p.webhooks); err != nil {
 		return err
 	}
 	if err := d.register(&p); err != nil {
@@ -110,7 +115,7 @@ func (d *opening) register(p *parts) error {
 	memory := collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
 		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}))
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
-	all := []prometheus.Collector{memory, process, d.space, p.server.records, p.machines.images, p.private.names, p.edge, p.doors.handler}
+	all := []prometheus.Collector{memory, process, d.space, p.server.records, p.machines.images, p.private.names, p.edge, p.doors.handler, p.webhooks}
 	if p.series != nil {
 		all = append(all, p.series.collectors...)
 	}
@@ -144,7 +149,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.control.decide.Hostnames.Run, p.doors.run, p.doors.runInside,
+		p.server.watchJournal, p.control.decide.Hostnames.Run, p.webhooks.Run, p.doors.run, p.doors.runInside,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

@@ -312,6 +312,9 @@ func (c *Config) validateImages() error {
 	if _, err := c.registries(); err != nil {
 		return err
 	}
+	if _, err := c.webhookTargets(); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		flag     string
 		n, atMax int
@@ -328,11 +331,20 @@ func (c *Config) validateImages() error {
 
 // registries reads --allow-registry.
 func (c *Config) registries() ([]publicdial.Allowed, error) {
+	return allowedBy("--allow-registry", c.AllowRegistry)
+}
+
+// webhookTargets reads --allow-webhook.
+func (c *Config) webhookTargets() ([]publicdial.Allowed, error) {
+	return allowedBy("--allow-webhook", c.AllowWebhook)
+}
+
+func allowedBy(flag string, texts []string) ([]publicdial.Allowed, error) {
 	var allowed []publicdial.Allowed
-	for _, text := range c.AllowRegistry {
+	for _, text := range texts {
 		a, err := publicdial.ParseAllowed(text)
 		if err != nil {
-			return nil, fmt.Errorf("--allow-registry: %w", err)
+			return nil, fmt.Errorf("%s: %w", flag, err)
 		}
 		allowed = append(allowed, a)
 	}

@@ -18,6 +18,10 @@ import (
 // MachineEventType begins the type of every MachineEvent; the name of the event follows.
 const MachineEventType = "io.platform.machine."
 
+// OriginalMachineEventType begins the types instead where a receiver wants them as the public
+// platform spells them.
+const OriginalMachineEventType = "io.fly.machine."
+
 // specVersion is the version of CloudEvents that is written and read.
 const specVersion = "1.0"
 
@@ -45,7 +49,12 @@ type MachineEvent struct {
 }
 
 // Name returns the part of the type that names the event, such as "start".
-func (e *MachineEvent) Name() string { return strings.TrimPrefix(e.Type, MachineEventType) }
+func (e *MachineEvent) Name() string {
+	if name, ok := strings.CutPrefix(e.Type, OriginalMachineEventType); ok {
+		return name
+	}
+	return strings.TrimPrefix(e.Type, MachineEventType)
+}
 
 // Validate reports the first part that is missing or malformed.
 func (e *MachineEvent) Validate() error {
@@ -56,7 +65,7 @@ func (e *MachineEvent) Validate() error {
 		return errors.New("provider: machine event: id is missing")
 	case e.Source == "":
 		return errors.New("provider: machine event: source is missing")
-	case !strings.HasPrefix(e.Type, MachineEventType) || e.Name() == "":
+	case e.Name() == e.Type || e.Name() == "":
 		return errors.New("provider: machine event: type must be " + MachineEventType + " and a name")
 	case e.Time.IsZero():
 		return errors.New("provider: machine event: time is missing")

@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/provider"
 	"github.com/hangar-platform/hangar/cmd/hangar/secret"
 	"github.com/hangar-platform/hangar/cmd/hangar/volume"
+	"github.com/hangar-platform/hangar/cmd/hangar/webhook"
 )
 
 const rootLong = `hangar turns a Linux server into a hosting platform: it runs any OCI image as a
@@ -57,7 +58,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c),
+		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c), webhook.NewCommand(c),
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
 		volume.NewCommand(c),
 		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),

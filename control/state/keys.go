@@ -24,6 +24,7 @@ const (
 	CertificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
 	ArchivePrefix      = "/archive/"        // what the archive of snapshots needs
 	AlertsPrefix       = "/alerts/"         // <id of the org>
+	WebhooksPrefix     = "/webhooks/"       // <id of the org>
 	UsersPrefix        = "/users/"          // <id of the user>
 	EmailsPrefix       = "/user-emails/"    // <e-mail address in lower case>
 	PasswordsPrefix    = "/user-passwords/" // <id of the user>
@@ -48,6 +49,9 @@ func OrgKey(org hangar.OrgSlug) string { return OrgsPrefix + string(org) }
 
 // AlertsKey is the key of what an organization is alerted of.
 func AlertsKey(org hangar.OrgID) string { return AlertsPrefix + string(org) }
+
+// WebhooksKey is the key of the webhooks of an organization.
+func WebhooksKey(org hangar.OrgID) string { return WebhooksPrefix + string(org) }
 
 // NetworkKey is the key of a network of an organization; without a name, the prefix of all.
 func NetworkKey(org hangar.OrgID, name string) string {

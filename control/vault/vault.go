@@ -69,7 +69,7 @@ func HasSealed(ctx context.Context, store state.Store) (bool, error) {
 // ForgetSealed removes everything encrypted from a state, for a server whose keys are
 // lost for ever. The seal goes last, so that it may be repeated.
 func ForgetSealed(ctx context.Context, store state.Store) error {
-	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.SealKey} {
+	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix, state.SealKey} {
 		items, _, err := state.All(ctx, store, prefix, true)
 		if err != nil {
 			return state.HangarError(err)
@@ -228,7 +228,7 @@ func (v *Vault) Reseal(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, state.HangarError(err)
 	}
-	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix} {
+	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix} {
 		items, _, err := state.All(ctx, v.store, prefix, false)
 		if err != nil {
 			return resealed, state.HangarError(err)

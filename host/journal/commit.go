@@ -21,6 +21,7 @@ type call struct {
 	panicked any
 	wrote    bool // in the transaction at hand
 	outbox   bool // wrote something that wants publishing
+	fed      bool // added to the feed
 }
 
 func (j *Journal) enqueue(c *call) error {
@@ -101,7 +102,7 @@ func apply(tx *bolt.Tx, batch []*call, acked []outboxKey) (failed int, err error
 		return -1, fmt.Errorf("update outbox: %w", err)
 	}
 	for i, c := range batch {
-		c.wrote, c.outbox, c.err, c.panicked = false, false, nil, nil
+		c.wrote, c.outbox, c.fed, c.err, c.panicked = false, false, false, nil, nil
 		c.run(tx)
 		if (c.err != nil || c.panicked != nil) && c.wrote {
 			return i, nil
@@ -123,11 +124,11 @@ func (c *call) run(tx *bolt.Tx) {
 
 // conclude makes the transaction durable and answers the callers.
 func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
-	wrote, outbox := uint64(0), false
+	wrote, outbox, fed := uint64(0), false, false
 	for _, c := range batch {
 		if c.wrote {
 			wrote++
-			outbox = outbox || c.outbox
+			outbox, fed = outbox || c.outbox, fed || c.fed
 		}
 	}
 	if wrote == 0 && len(acked) == 0 {
@@ -152,6 +153,9 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	j.dropAcked(acked)
 	if outbox {
 		signal(j.changed)
+	}
+	if fed {
+		signal(j.fed)
 	}
 	j.settle(batch, nil)
 }

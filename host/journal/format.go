@@ -37,6 +37,8 @@ var (
 	bucketDestroyed      = []byte("destroyed")       // id → Record
 	bucketDestroyedIndex = []byte("destroyed index") // see destroyedKeys
 
+	bucketFeed = []byte("event feed") // number → hangar.MachineEvent, of all Machines
+
 	// As outbox and outbox latest, of volumes; an entry ends with the App.
 	bucketVolumeOutbox = []byte("volume outbox")
 	bucketVolumeLatest = []byte("volume outbox latest")
@@ -54,6 +56,7 @@ func buckets() [][]byte {
 		bucketFormat, bucketSettings, bucketMachines, bucketEvents, bucketVersions, bucketOutbox, bucketLatest,
 		bucketCommits, bucketTransactions, bucketNumbers, bucketLeases, bucketHealth, bucketSecrets,
 		bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy, bucketDestroyed, bucketDestroyedIndex,
+		bucketFeed,
 	}
 }
 
@@ -62,7 +65,7 @@ func buckets() [][]byte {
 func addedBuckets() [][]byte {
 	return [][]byte{
 		bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy,
-		bucketDestroyed, bucketDestroyedIndex,
+		bucketDestroyed, bucketDestroyedIndex, bucketFeed,
 	}
 }
 

@@ -101,6 +101,7 @@ type Journal struct {
 
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
+	fed     chan struct{} // buffered 1: see Fed
 	done    chan struct{} // closed when the committer has ended
 	fault   chan struct{} // closed when broken is set
 
@@ -149,6 +150,7 @@ func Open(path string, o Options) (*Journal, error) {
 		acked:   make(map[outboxKey]struct{}),
 		wake:    make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
+		fed:     make(chan struct{}, 1),
 		done:    make(chan struct{}),
 		fault:   make(chan struct{}),
 		latency: newLatency(),

@@ -93,7 +93,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			rec.Machine.PrivateIP = network.Address(spec.Network, s.o.Host.ID, number)
 			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
 			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
-				appendEvents(tx, spec.ID, launched), claims.Put(tx))
+				tx.AppendEvents(rec, launched), claims.Put(tx))
 		})
 	})
 	if err != nil {

@@ -102,14 +102,14 @@ func (t *transition) prepare() (err error) {
 // put makes the change a part of a commit.
 func (t *transition) put(tx *journal.Tx) error {
 	if t.destroys() {
-		return errors.Join(tx.PutDestroyed(t.next), t.freed.Put(tx), appendEvents(tx, t.m.id, t.events))
+		return errors.Join(tx.PutDestroyed(t.next), t.freed.Put(tx), tx.AppendEvents(t.next, t.events))
 	}
 	for _, part := range []func(*journal.Tx) error{t.putRecord, t.putVersion, t.putBeside} {
 		if err := part(tx); err != nil {
 			return err
 		}
 	}
-	return appendEvents(tx, t.m.id, t.events)
+	return tx.AppendEvents(t.next, t.events)
 }
 
 func (t *transition) putRecord(tx *journal.Tx) error {
@@ -198,13 +198,4 @@ func stamp(events []hangar.Event, state hangar.MachineState, now time.Time) {
 		events[i].Status = string(state)
 		events[i].Timestamp = now.UnixMilli()
 	}
-}
-
-func appendEvents(tx *journal.Tx, id hangar.MachineID, events []hangar.Event) error {
-	for _, e := range events {
-		if err := tx.AppendEvent(id, e); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -19,6 +19,7 @@ const (
 	RestoreSnapshot Purpose = "restore a snapshot"
 	TrySnapshot     Purpose = "try a snapshot out"
 	SpoolMetrics    Purpose = "spool metrics"
+	SpoolEvents     Purpose = "spool events"
 	ChangeState     Purpose = "change the state of the platform"
 	CompactState    Purpose = "compact the state"
 	DefragmentState Purpose = "defragment the cluster state"
@@ -28,6 +29,6 @@ const (
 func Purposes() []Purpose {
 	return []Purpose{
 		PullImage, PushImage, UnpackImage, CreateMachine, UpdateMachine, StartMachine, SuspendMachine, CreateVolume, ForkVolume,
-		TakeSnapshot, RestoreSnapshot, TrySnapshot, SpoolMetrics, ChangeState, CompactState, DefragmentState,
+		TakeSnapshot, RestoreSnapshot, TrySnapshot, SpoolMetrics, SpoolEvents, ChangeState, CompactState, DefragmentState,
 	}
 }

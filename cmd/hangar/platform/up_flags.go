@@ -70,6 +70,7 @@ func edgeFlags(flags *pflag.FlagSet, c *daemon.Config) {
 
 // imageFlags are those of images and the registries that they come from.
 func imageFlags(flags *pflag.FlagSet, c *daemon.Config) {
+	flags.StringSliceVar(&c.AllowWebhook, "allow-webhook", c.AllowWebhook, "targets beyond the public internet that webhooks of tenants may have: HOST, HOST:PORT, an address or a network")
 	flags.StringSliceVar(&c.AllowRegistry, "allow-registry", c.AllowRegistry, "registries beyond the public internet that tenants may pull from: HOST, HOST:PORT, an address or a network")
 	flags.BoolVar(&c.HostRegistryAuth, "host-registry-credentials", c.HostRegistryAuth, "let the pulls of all tenants use what docker login has left on this server")
 	flags.IntVar(&c.ImageSizeGB, "image-size-gb", c.ImageSizeGB, "how many GB an image may be when it is unpacked")

@@ -49,6 +49,7 @@ func TestRefusedConfigIsWrongUse(t *testing.T) {
 	}{
 		"--region":         {func(c *daemon.Config) { c.Region = "Local" }, true},
 		"--api :4280":      {func(c *daemon.Config) { c.API = ":4280" }, true},
+		"--allow-webhook":  {func(c *daemon.Config) { c.AllowWebhook = []string{"http://x"} }, true},
 		"--allow-registry": {func(c *daemon.Config) { c.AllowRegistry = []string{"http://x"} }, true},
 		`"/dev/null"`:      {func(c *daemon.Config) { c.ACMERoot = "/dev/null" }, true},
 		"--acme-root":      {func(c *daemon.Config) { c.ACMERoot = "/nowhere/roots.pem" }, false},

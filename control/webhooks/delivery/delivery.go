@@ -1,0 +1,382 @@
+// Package delivery delivers the events of Machines to receivers by HTTP: to the webhooks of
+// organizations, and to providers of extensions.
+//
+// A Dispatcher takes the events of its host from a hangar.MachineEventFeed and puts them into the
+// queues of the receivers that want them, on disk, in one transaction with how far it has come. From
+// there each receiver is served by a goroutine of its own: an event is delivered at least once, and
+// the events of one Machine in the order in which they happened, one after another. Those of several
+// Machines are on their way at the same time.
+//
+// An attempt that fails is repeated after a pause that grows. A receiver with which nothing succeeds
+// gets one attempt at a time. What has failed for hangar.WebhookRetention is given up and kept for a
+// while as a dead letter, as is the oldest of what is more than Limits allow.
+//
+// What is kept in memory is little for each receiver, however much waits. Receivers share the disk and
+// the number of requests on their way; an organization gets a part of either. Taking events waits for
+// no receiver, and recording an event does not wait for it to be taken.
+package delivery
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/background"
+	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// Keys of log records.
+const (
+	keyReceiver = "receiver"
+	keyError    = "err"
+)
+
+// Limits bound what receivers take of the server. Zero fields stand for the defaults.
+type Limits struct {
+	ReceiverBytes int64 // of the events that wait for one receiver
+	OrgBytes      int64 // of those of all receivers of one organization
+	TotalBytes    int64 // of all
+	InFlight      int   // requests at a time
+	OrgInFlight   int   // of all receivers of one organization
+	PerReceiver   int   // of one receiver
+	Log           int   // deliveries of one receiver that are kept after they succeeded
+	Dead          int   // dead letters of one receiver that are kept
+	DeadBytes     int64 // of these
+}
+
+// WithDefaults returns the limits with nothing left to default.
+func (l Limits) WithDefaults() Limits {
+	set := func(to *int, n int) {
+		if *to == 0 {
+			*to = n
+		}
+	}
+	bytes := func(to *int64, n int64) {
+		if *to == 0 {
+			*to = n
+		}
+	}
+	bytes(&l.ReceiverBytes, 16<<20)
+	bytes(&l.OrgBytes, 32<<20)
+	bytes(&l.TotalBytes, 512<<20)
+	bytes(&l.DeadBytes, 1<<20)
+	set(&l.InFlight, 1024)
+	set(&l.OrgInFlight, 32)
+	set(&l.PerReceiver, 8)
+	set(&l.Log, 200)
+	set(&l.Dead, 1000)
+	return l
+}
+
+// Timing is how long is waited. Zero fields stand for the defaults.
+type Timing struct {
+	Attempt    time.Duration // for the answer to one attempt: 10 s
+	FirstPause time.Duration // after an attempt that failed: 1 s; it doubles
+	LastPause  time.Duration // 5 min
+	Retention  time.Duration // hangar.WebhookRetention
+	Flush      time.Duration // until deliveries that succeeded are written down: 50 ms
+}
+
+func (t Timing) withDefaults() Timing {
+	for _, f := range []struct {
+		to *time.Duration
+		d  time.Duration
+	}{
+		{&t.Attempt, 10 * time.Second}, {&t.FirstPause, time.Second}, {&t.LastPause, 5 * time.Minute}, {&t.Retention, hangar.WebhookRetention},
+		{&t.Flush, 50 * time.Millisecond},
+	} {
+		if *f.to == 0 {
+			*f.to = f.d
+		}
+	}
+	return t
+}
+
+// Dial connects to an address, host:port.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Options of a Dispatcher.
+type Options struct {
+	Dir  string // of the queues; it is made
+	Host hangar.HostID
+	Feed hangar.MachineEventFeed
+	// Receivers are those who get events.
+	Receivers []hangar.EventReceiverFeed
+	// Dial connects to what tenants name, and decides which addresses may be called. DialPrivate
+	// connects for receivers with AllowPrivate.
+	Dial, DialPrivate Dial
+	// Admit refuses to write so many bytes to a disk that is full; nil: nothing is refused.
+	Admit  func(bytes int64) error
+	Limits Limits
+	Timing Timing
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+	// NoSync leaves out every fsync, for tests.
+	NoSync bool
+}
+
+// Dispatcher delivers the events of one host.
+type Dispatcher struct {
+	o       Options
+	limits  Limits
+	timing  Timing
+	counts  *counts
+	store   *store // set by Open
+	slots   *fairsem.Semaphore[string]
+	public  *http.Client
+	private *http.Client
+	work    *background.Group // set by Open
+
+	mu        sync.Mutex // guards what follows
+	known     []bool     // of Options.Receivers: those that have said who gets events
+	receivers map[string]*receiver
+	byOrg     map[hangar.OrgID][]*receiver // that want events of all of an organization
+	byApp     map[hangar.AppID][]*receiver // that want events of an App
+	orgs      map[string]chan struct{}     // slots of organizations
+	changed   chan struct{}                // closed when the receivers change
+}
+
+var _ hangar.EventDelivery = (*Dispatcher)(nil)
+
+// New returns a Dispatcher that has done nothing yet.
+func New(o Options) *Dispatcher {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Admit == nil {
+		o.Admit = func(int64) error { return nil }
+	}
+	limits := o.Limits.WithDefaults()
+	return &Dispatcher{
+		o: o, limits: limits, timing: o.Timing.withDefaults(), counts: newCounts(), slots: fairsem.New[string](limits.InFlight),
+		public: newClient(o.Dial), private: newClient(o.DialPrivate),
+		known: make([]bool, len(o.Receivers)), receivers: map[string]*receiver{}, byOrg: map[hangar.OrgID][]*receiver{},
+		byApp: map[hangar.AppID][]*receiver{}, orgs: map[string]chan struct{}{}, changed: make(chan struct{}),
+	}
+}
+
+// The bounds of connections.
+const (
+	maxAnswerHeader = 16 << 10 // bytes
+	maxAnswer       = 16 << 10 // bytes of a body that are read, so that the connection can be used again
+	maxIdle         = 1024
+	idleTimeout     = 30 * time.Second
+)
+
+var errNoDialer = errors.New("there is no dialer")
+
+func newClient(dial Dial) *http.Client {
+	if dial == nil { // which http.Transport would take for leave to call every address
+		dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoDialer }
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: dial, DisableCompression: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+			MaxResponseHeaderBytes: maxAnswerHeader, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: 8, IdleConnTimeout: idleTimeout,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Open opens the queues. What was not delivered before is delivered once Run does.
+func (d *Dispatcher) Open(ctx context.Context) (err error) {
+	d.store, err = openStore(filepath.Join(d.o.Dir, "webhooks.db"), storeOptions{
+		limits: d.limits, admit: d.o.Admit, now: d.o.Now, log: d.o.Log, noSync: d.o.NoSync, counts: d.counts, evicted: d.evicted,
+	})
+	if err != nil {
+		return err
+	}
+	d.work = background.New(ctx)
+	return nil
+}
+
+// Close ends what Run has begun, and closes the queues. It may be repeated.
+func (d *Dispatcher) Close() error {
+	if d.work == nil {
+		return nil
+	}
+	d.work.Stop()
+	d.work.Wait()
+	d.public.CloseIdleConnections()
+	d.private.CloseIdleConnections()
+	return d.store.close()
+}
+
+// Run delivers until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	for i, feed := range d.o.Receivers {
+		d.work.Go(func() { d.follow(d.work.Context, i, feed) })
+	}
+	d.work.Go(func() { d.store.flushes(d.work.Context, d.timing.Flush) })
+	d.work.Go(func() { d.ingest(d.work.Context) })
+	<-ctx.Done()
+	d.work.Stop()
+	d.work.Wait()
+	return nil
+}
+
+// The pauses after a failure that is not of a receiver.
+const (
+	minFaultPause = 50 * time.Millisecond
+	maxFaultPause = 5 * time.Second
+)
+
+// follow keeps the receivers of one feed.
+func (d *Dispatcher) follow(ctx context.Context, i int, feed hangar.EventReceiverFeed) {
+	delay := minFaultPause
+	for ctx.Err() == nil {
+		for set, err := range feed.WatchEventReceivers(ctx) {
+			if err != nil {
+				if ctx.Err() == nil {
+					d.o.Log.Warn("receivers of events cannot be followed: what is known of them counts on", keyError, err)
+				}
+				break
+			}
+			delay = minFaultPause
+			d.set(i, set)
+		}
+		if pause.For(ctx, delay) != nil {
+			return
+		}
+		delay = min(2*delay, maxFaultPause)
+	}
+}
+
+// set takes over the receivers of the i-th feed.
+func (d *Dispatcher) set(i int, set []hangar.EventReceiver) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unreadable := map[hangar.OrgID]bool{}
+	there := map[string]bool{}
+	for _, spec := range set {
+		if spec.Unreadable {
+			unreadable[spec.Org] = true
+			continue
+		}
+		there[spec.ID] = true
+		r := d.receivers[spec.ID]
+		if r == nil {
+			r = newReceiver(d, i, spec)
+			if d.work.Go(func() { r.run(d.work.Context) }) {
+				d.receivers[spec.ID] = r
+			}
+			continue
+		}
+		r.update(spec)
+	}
+	for id, r := range d.receivers {
+		if r.feed == i && !there[id] && !unreadable[r.spec.Load().Org] {
+			r.end()
+			delete(d.receivers, id)
+		}
+	}
+	d.known[i] = true
+	d.index()
+	d.forget(unreadable)
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// index finds receivers by what they want. d.mu is held.
+func (d *Dispatcher) index() {
+	clear(d.byOrg)
+	clear(d.byApp)
+	for _, r := range d.receivers {
+		spec := r.spec.Load()
+		if spec.AllOf != "" {
+			d.byOrg[spec.AllOf] = append(d.byOrg[spec.AllOf], r)
+			continue
+		}
+		for _, app := range spec.Apps {
+			d.byApp[app] = append(d.byApp[app], r)
+		}
+	}
+}
+
+// forget removes the queues of receivers that are gone, once all feeds have said who is there. d.mu is held.
+func (d *Dispatcher) forget(unreadable map[hangar.OrgID]bool) {
+	for _, known := range d.known {
+		if !known {
+			return
+		}
+	}
+	for id, org := range d.store.queues() {
+		if d.receivers[id] != nil || unreadable[org] {
+			continue
+		}
+		if err := d.store.remove(id); err != nil {
+			d.o.Log.Error("queue of a receiver that is gone cannot be removed", keyReceiver, id, keyError, err)
+		}
+	}
+}
+
+// allKnown waits until every feed has said who gets events.
+func (d *Dispatcher) allKnown(ctx context.Context) error {
+	return d.await(ctx, func() bool {
+		for _, known := range d.known {
+			if !known {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// await waits until a condition holds, which is asked with d.mu held whenever the receivers change.
+func (d *Dispatcher) await(ctx context.Context, holds func() bool) error {
+	for {
+		d.mu.Lock()
+		ok, changed := holds(), d.changed
+		d.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// AwaitReceiver implements hangar.EventDelivery.
+func (d *Dispatcher) AwaitReceiver(ctx context.Context, id string, version uint64) error {
+	return d.await(ctx, func() bool {
+		r := d.receivers[id]
+		return r != nil && r.spec.Load().Version >= version
+	})
+}
+
+// receiver returns the receiver with an id, or nil.
+func (d *Dispatcher) receiver(id string) *receiver {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.receivers[id]
+}
+
+// evicted tells a receiver that what waits for it up to a number is gone.
+func (d *Dispatcher) evicted(id string, upTo uint64) {
+	if r := d.receiver(id); r != nil {
+		r.evict(upTo)
+	}
+}
+
+// orgSlots returns the slots of an organization, or of a receiver that has bounds of its own.
+func (d *Dispatcher) orgSlots(key string) chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	slots := d.orgs[key]
+	if slots == nil {
+		slots = make(chan struct{}, d.limits.OrgInFlight)
+		d.orgs[key] = slots
+	}
+	return slots
+}

@@ -1,0 +1,89 @@
+package delivery
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+const (
+	ingestBatch = 512  // events that are taken at a time
+	trimAfter   = 4096 // events that were taken, the host is told
+)
+
+// ingest takes the events of the host, from where the last Dispatcher has come to.
+func (d *Dispatcher) ingest(ctx context.Context) {
+	if d.allKnown(ctx) != nil {
+		return
+	}
+	cursor, told := d.store.cursor(), uint64(0)
+	delay := minFaultPause
+	for ctx.Err() == nil {
+		next, err := d.ingestSome(ctx, cursor)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			d.o.Log.Warn("events of Machines wait with their host", keyError, err)
+			_ = pause.For(ctx, delay)
+			delay = min(2*delay, maxFaultPause)
+			continue
+		}
+		delay, cursor = minFaultPause, next
+		if cursor < told || cursor >= told+trimAfter {
+			if err := d.o.Feed.TookMachineEvents(cursor); err != nil && ctx.Err() == nil {
+				d.o.Log.Warn("host does not forget events that were taken", keyError, err)
+			}
+			told = cursor
+		}
+	}
+}
+
+// ingestSome takes some events and returns up to where it has come.
+func (d *Dispatcher) ingestSome(ctx context.Context, cursor uint64) (uint64, error) {
+	events, upTo, err := d.o.Feed.NextMachineEvents(ctx, cursor, ingestBatch)
+	if err != nil {
+		return cursor, err
+	}
+	if lost := d.gap(cursor, upTo, events); lost > 0 {
+		d.counts.lost.Add(float64(lost))
+		d.o.Log.Error("events of Machines were recorded and not taken in time: they are lost for webhooks", "events", lost)
+	}
+	in := ingestion{cursor: upTo}
+	var woken []*receiver
+	now := d.o.Now()
+	d.mu.Lock()
+	for i := range events {
+		e := &events[i]
+		for _, r := range slices.Concat(d.byOrg[e.OrgID], d.byApp[e.AppID]) {
+			spec := r.spec.Load()
+			if !spec.Wants(e) {
+				continue
+			}
+			in.inserts = append(in.inserts, insert{receiver: r.id, org: spec.Org, entry: newEntry(*e, now)})
+			if !slices.Contains(woken, r) {
+				woken = append(woken, r)
+			}
+		}
+	}
+	d.mu.Unlock()
+	if err := d.store.ingest(in); err != nil {
+		return cursor, err
+	}
+	d.counts.events.Add(float64(len(events)))
+	for _, r := range woken {
+		r.signal()
+	}
+	return upTo, nil
+}
+
+// gap is how many events the host did not keep until they were taken. A cursor that the host does not
+// know is of a host that has lost its records.
+func (d *Dispatcher) gap(cursor, upTo uint64, events []hangar.MachineEvent) uint64 {
+	if cursor == 0 || upTo <= cursor || len(events) == 0 || events[0].Seq <= cursor+1 {
+		return 0
+	}
+	return events[0].Seq - cursor - 1
+}

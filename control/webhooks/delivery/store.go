@@ -1,0 +1,394 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
+)
+
+// The buckets. Each receiver has one of its own below bucketReceivers.
+var (
+	bucketCursor    = []byte("cursor")    // keyCursor → number of the last event that was taken
+	bucketReceivers = []byte("receivers") // id → bucket
+	bucketQueue     = []byte("queue")     // number → entry that waits
+	bucketDead      = []byte("dead")      // number → entry that was given up
+	bucketLog       = []byte("log")       // number → entry that was delivered
+	keyMeta         = []byte("meta")      // meta
+	keyCursor       = []byte("host")
+)
+
+// meta is what is known of a receiver's buckets without looking through them.
+type meta struct {
+	Org       hangar.OrgID `json:"org,omitempty"`
+	Waiting   int          `json:"waiting"`
+	Bytes     int64        `json:"bytes"` // of what waits
+	Logged    int          `json:"logged"`
+	Dead      int          `json:"dead"`
+	DeadBytes int64        `json:"dead_bytes"`
+	Dropped   uint64       `json:"dropped"` // dead letters that are not kept any more
+}
+
+// insert puts an entry at the end of a receiver's queue.
+type insert struct {
+	receiver string
+	org      hangar.OrgID
+	entry    entry
+}
+
+// ingestion is what was taken from the host.
+type ingestion struct {
+	cursor  uint64
+	inserts []insert
+}
+
+// fate is what becomes of an entry after an attempt.
+type fate byte
+
+const (
+	retried   fate = iota // it stays in the queue
+	delivered             // it goes to the log
+	died                  // it goes to the dead letters
+	removed               // it goes
+)
+
+// outcome is a change of one entry.
+type outcome struct {
+	receiver string
+	number   uint64
+	fate     fate
+	entry    entry
+}
+
+type storeOptions struct {
+	limits  Limits
+	admit   func(bytes int64) error
+	now     func() time.Time
+	log     *slog.Logger
+	noSync  bool
+	counts  *counts
+	evicted func(receiver string, upTo uint64) // is told what was taken from the head of a queue
+}
+
+// store keeps the queues of all receivers in one file. A transaction survives the loss of power. How
+// attempts have ended is written down in the next one, or soon: what a crash loses of it is delivered
+// again.
+type store struct {
+	o  storeOptions
+	db *bolt.DB
+
+	writing sync.Mutex // held by whoever writes
+
+	mu       sync.Mutex    // guards what follows
+	outcomes []outcome     // to be written down
+	written  []outcome     // that are being written down
+	roomy    chan struct{} // closed when outcomes were written down
+	metas    map[string]meta
+	total    int64 // bytes that wait
+	closed   bool
+
+	pending chan struct{} // has room for one: there are outcomes
+}
+
+// maxOutcomes bounds how much waits to be written down.
+const maxOutcomes = 8192
+
+const lockTimeout = 2 * time.Second
+
+// damaged is the suffix of a file that was put aside.
+const damaged = ".damaged"
+
+func openStore(path string, o storeOptions) (*store, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	s, err := openFile(path, o)
+	if errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch) {
+		o.log.Error("queues of webhooks cannot be read, and are put aside: what waited there is not delivered", "path", path, keyError, err)
+		if err := os.Rename(path, path+damaged); err != nil {
+			return nil, err
+		}
+		return openFile(path, o)
+	}
+	return s, err
+}
+
+func openFile(path string, o storeOptions) (*store, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: o.noSync})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	s := &store{o: o, db: db, metas: map[string]meta{}, roomy: make(chan struct{}), pending: make(chan struct{}, 1)}
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketCursor, bucketReceivers} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(bucketReceivers).ForEachBucket(func(id []byte) error {
+			var m meta
+			if raw := tx.Bucket(bucketReceivers).Bucket(id).Get(keyMeta); raw != nil {
+				if err := json.Unmarshal(raw, &m); err != nil {
+					return fmt.Errorf("receiver %s: %w", id, err)
+				}
+			}
+			s.metas[string(id)] = m
+			s.total += m.Bytes
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return s, nil
+}
+
+// close writes down what is left and closes the file.
+func (s *store) close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if !first {
+		return nil
+	}
+	return errors.Join(s.flush(), s.db.Close())
+}
+
+// cursor is the number of the last event that was taken.
+func (s *store) cursor() (number uint64) {
+	_ = s.db.View(func(tx *bolt.Tx) error { //nolint:errcheck // it fails of a closed file alone
+		if raw := tx.Bucket(bucketCursor).Get(keyCursor); len(raw) == 8 {
+			number = binary.BigEndian.Uint64(raw)
+		}
+		return nil
+	})
+	return number
+}
+
+// queues are the receivers that there is anything of, with their organizations.
+func (s *store) queues() map[string]hangar.OrgID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]hangar.OrgID, len(s.metas))
+	for id, m := range s.metas {
+		all[id] = m.Org
+	}
+	return all
+}
+
+// meta is what is known of a receiver's buckets.
+func (s *store) meta(id string) meta {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.metas[id]
+}
+
+// remove removes all that there is of a receiver.
+func (s *store) remove(id string) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		err := tx.Bucket(bucketReceivers).DeleteBucket([]byte(id))
+		if errors.Is(err, bolterrors.ErrBucketNotFound) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total -= s.metas[id].Bytes
+	delete(s.metas, id)
+	return nil
+}
+
+// settle notes how an attempt has ended. While too much is to be written down, as with a disk that
+// is full, it waits for that or the end of ctx.
+func (s *store) settle(ctx context.Context, o outcome) {
+	for {
+		s.mu.Lock()
+		roomy := s.roomy
+		if len(s.outcomes) < maxOutcomes {
+			s.outcomes = append(s.outcomes, o)
+			s.mu.Unlock()
+			s.signal()
+			return
+		}
+		s.mu.Unlock()
+		select {
+		case <-roomy:
+		case <-ctx.Done():
+			return // it is delivered again
+		}
+	}
+}
+
+func (s *store) signal() {
+	select {
+	case s.pending <- struct{}{}:
+	default:
+	}
+}
+
+// flushes writes down how attempts have ended, until ctx ends.
+func (s *store) flushes(ctx context.Context, every time.Duration) {
+	for {
+		select {
+		case <-s.pending:
+		case <-ctx.Done():
+			return
+		}
+		if pause.For(ctx, every) != nil {
+			return
+		}
+		if err := s.flush(); err != nil {
+			s.o.log.Warn("deliveries of webhooks are not written down", keyError, err)
+			_ = pause.For(ctx, maxFaultPause)
+			s.signal()
+		}
+	}
+}
+
+func (s *store) flush() error { return s.write(nil) }
+
+// ingest puts events into queues, and notes how far the host's were taken.
+func (s *store) ingest(in ingestion) error { return s.write(&in) }
+
+// write makes one transaction of what was taken, if anything, and of how attempts have ended.
+func (s *store) write(in *ingestion) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	outcomes := s.outcomes
+	s.outcomes, s.written = nil, outcomes
+	t := &transaction{store: s, metas: map[string]meta{}, total: s.total}
+	s.mu.Unlock()
+	if in == nil && len(outcomes) == 0 {
+		return nil
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		t.tx = tx
+		return t.apply(in, outcomes)
+	})
+	s.mu.Lock()
+	s.written = nil
+	if err != nil {
+		s.outcomes = append(outcomes, s.outcomes...)
+		s.mu.Unlock()
+		return err
+	}
+	s.adopt(t)
+	close(s.roomy)
+	s.roomy = make(chan struct{})
+	s.mu.Unlock()
+	for id, upTo := range t.evicted {
+		s.o.evicted(id, upTo)
+	}
+	for _, reason := range t.deaths {
+		s.o.counts.dead.WithLabelValues(string(reason)).Inc()
+	}
+	return nil
+}
+
+// adopt takes over what a transaction has found out that is committed. s.mu is held.
+func (s *store) adopt(t *transaction) {
+	maps.Copy(s.metas, t.metas)
+	s.total = t.total
+}
+
+// item is an entry of a queue in memory.
+type item struct {
+	number uint64
+	size   int64
+	entry
+}
+
+// next returns entries of a queue after a number: at most so many and, but for the first, so many bytes.
+func (s *store) next(id string, after uint64, most int, size int64) (items []*item, err error) {
+	latest := s.unwritten(id) // before the transaction: what it does not see any more is gone from here, too
+	err = s.db.View(func(tx *bolt.Tx) error {
+		b := s.bucket(tx, id, bucketQueue)
+		if b == nil {
+			return nil
+		}
+		c := b.Cursor()
+		for k, v := c.Seek(numberKey(after + 1)); k != nil && len(items) < most; k, v = c.Next() {
+			o := latest[binary.BigEndian.Uint64(k)]
+			if o != nil && o.fate != retried {
+				continue
+			}
+			if size -= int64(len(v)); size < 0 && len(items) > 0 {
+				return nil
+			}
+			it := &item{number: binary.BigEndian.Uint64(k), size: int64(len(v))}
+			if o != nil {
+				it.entry = o.entry
+			} else {
+				it.entry, err = decodeEntry(v)
+			}
+			if err != nil { // it has no id
+				s.o.log.Error("entry of a queue cannot be read", keyReceiver, id, keyError, err)
+				it.entry, err = entry{}, nil
+			}
+			items = append(items, it)
+		}
+		return nil
+	})
+	return items, err
+}
+
+// unwritten returns what has become of entries of a queue and is not written down yet.
+func (s *store) unwritten(id string) map[uint64]*outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	latest := map[uint64]*outcome{}
+	for _, list := range [][]outcome{s.written, s.outcomes} {
+		for i := range list {
+			if list[i].receiver == id {
+				latest[list[i].number] = &list[i]
+			}
+		}
+	}
+	return latest
+}
+
+// bucket returns one of a receiver's buckets, or nil.
+func (s *store) bucket(tx *bolt.Tx, id string, name []byte) *bolt.Bucket {
+	own := tx.Bucket(bucketReceivers).Bucket([]byte(id))
+	if own == nil {
+		return nil
+	}
+	return own.Bucket(name)
+}
+
+func numberKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// newest yields the entries of a bucket, the newest first.
+func newest(b *bolt.Bucket, yield func(key []byte, e entry) bool) {
+	if b == nil {
+		return
+	}
+	c := b.Cursor()
+	for k, v := c.Last(); k != nil; k, v = c.Prev() {
+		if e, err := decodeEntry(v); err == nil && !yield(bytes.Clone(k), e) {
+			return
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package journal
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// MaxFeed is how many events the feed keeps that nobody has taken. The oldest go first.
+const MaxFeed = 100_000
+
+// maxTrim bounds how many events one commit takes off the feed.
+const maxTrim = 4096
+
+// AppendEvents adds the newest events of the Machine of a record, and adds them to the feed. The
+// oldest of the Machine beyond MaxEvents go, and so do the oldest of the feed beyond MaxFeed.
+func (t *Tx) AppendEvents(r *Record, events []hangar.Event) error {
+	m := &r.Machine
+	for _, e := range events {
+		if err := t.AppendEvent(m.ID, e); err != nil {
+			return err
+		}
+		if err := t.feed(hangar.MachineEvent{Machine: m.ID, App: m.App, AppID: m.AppID, OrgID: r.OrgID, Event: e}); err != nil {
+			return fmt.Errorf("feed event of machine %s: %w", m.ID, err)
+		}
+	}
+	return nil
+}
+
+func (t *Tx) feed(e hangar.MachineEvent) error {
+	value, err := json.Marshal(&e)
+	if err != nil {
+		return err
+	}
+	b := t.tx.Bucket(bucketFeed)
+	number, err := b.NextSequence()
+	if err != nil {
+		return err
+	}
+	t.call.fed = true
+	if err := b.Put(binary.BigEndian.AppendUint64(nil, number), value); err != nil {
+		return err
+	}
+	if number <= MaxFeed {
+		return nil
+	}
+	return t.trimFeed(number - MaxFeed)
+}
+
+// trimFeed removes the events up to a number, at most maxTrim of them. Keys are collected first: a
+// cursor loses its place when the bucket changes under it.
+func (t *Tx) trimFeed(upTo uint64) error {
+	b := t.tx.Bucket(bucketFeed)
+	var keys [][]byte
+	c := b.Cursor()
+	for k, _ := c.First(); k != nil && binary.BigEndian.Uint64(k) <= upTo && len(keys) < maxTrim; k, _ = c.Next() {
+		keys = append(keys, append([]byte(nil), k...))
+	}
+	for _, k := range keys {
+		if err := b.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fed receives a value after events were added to the feed. Signals that nobody took yet become
+// one. It is meant for a single receiver and is never closed.
+func (j *Journal) Fed() <-chan struct{} { return j.fed }
+
+// FeedAfter returns the events of all Machines after a number, in the order of their commits, and
+// the number of the last: at most limit of them. A number that no event has had yet is of another
+// journal, and means the beginning. An event that does not parse is logged, counted and skipped.
+func (j *Journal) FeedAfter(number uint64, limit int) (events []hangar.MachineEvent, last uint64, err error) {
+	err = j.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketFeed)
+		if number > b.Sequence() {
+			number = 0
+		}
+		events, last = nil, number
+		c := b.Cursor()
+		for k, v := c.Seek(binary.BigEndian.AppendUint64(nil, number+1)); k != nil && len(events) < limit; k, v = c.Next() {
+			last = binary.BigEndian.Uint64(k)
+			e := hangar.MachineEvent{}
+			if err := json.Unmarshal(v, &e); err != nil {
+				j.skipped("fed event", e.Machine, err)
+				continue
+			}
+			e.Seq = last
+			events = append(events, e)
+		}
+		return nil
+	})
+	return events, last, err
+}
+
+// FeedTaken takes the events up to a number off the feed, as many as are fit for one commit.
+func (j *Journal) FeedTaken(upTo uint64) error {
+	return j.Commit(func(tx *Tx) error {
+		if _, err := tx.begin(); err != nil {
+			return err
+		}
+		return tx.trimFeed(upTo)
+	})
+}
