@@ -122,6 +122,17 @@ var rules = map[string]rule{
 	"metrics/alerts":      {imports: plus(language, "metrics", "metrics/alerts/...")},
 	"metrics/alerts/...":  {imports: language},
 
+	"replica":          {imports: plus(language, "replica/...")},
+	"replica/config":   {imports: language},
+	"replica/database": {imports: plus(language, "replica/locks", "replica/sqlite", "replica/txlog")},
+	"replica/events":   {imports: plus(language, "replica/database", "replica/txlog")},
+	"replica/lease":    {imports: language},
+	"replica/locks":    {imports: language},
+	"replica/mount":    {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
+	"replica/sqlite":   {imports: language},
+	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},
+	"replica/txlog":    {imports: language},
+
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
 	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},
 	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api"}},

@@ -16,6 +16,8 @@ import (
 // dials for a tenant goes through internal/publicdial.
 var dialers = map[string]string{
 	"internal/publicdial/publicdial.go": "it is the guarded dialer",
+	"cmd/hangar-db/client.go":           "the user calls the node that he names",
+	"replica/follow.go":                 "the operator of a node names its primary",
 	"client/client.go":                  "the user's own program calls the server that he names, by his proxy",
 	"internal/ociimage/push.go":         "the user's own program pushes to the registry that he names, by his proxy",
 	"daemon/machines.go":                "asks the kernel for the way to an address; nothing is sent",

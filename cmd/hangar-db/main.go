@@ -1,0 +1,48 @@
+// Command hangar-db is a node of replicated SQLite databases: it mounts a directory of them, captures what
+// programs commit there, and keeps the copies of other nodes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Set by the linker.
+var version = "v0.1.0-dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	err := root().ExecuteContext(ctx)
+	stop()
+	var exit exitStatus
+	if errors.As(err, &exit) {
+		os.Exit(int(exit))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hangar-db:", err)
+		os.Exit(1)
+	}
+}
+
+// exitStatus is the status of a program that was run.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "hangar-db",
+		Short:         "Replicated SQLite databases",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(mountCommand(), runCommand(), importCommand(), exportCommand(), statusCommand())
+	return cmd
+}

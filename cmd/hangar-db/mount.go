@@ -1,0 +1,200 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/cmdline"
+	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/replica"
+	"github.com/hangar-platform/hangar/replica/config"
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// Where a configuration is looked for.
+const configName = "litefs.yml"
+
+// stopGrace bounds how long requests in flight, and the programs of exec, delay the end.
+const stopGrace = 5 * time.Second
+
+func mountCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "mount [-- COMMAND...]",
+		Short: "Run a node: mount the databases, serve HTTP, and run the commands of the configuration",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := readConfig(file)
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				c.Exec = config.Exec{{Cmd: ""}}
+			}
+			return runNode(cmd.Context(), c, args, cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+configName+" here, in the home directory or /etc)")
+	return cmd
+}
+
+func readConfig(file string) (*config.Config, error) {
+	candidates := []string{file}
+	if file == "" {
+		candidates = []string{configName, filepath.Join(os.Getenv("HOME"), configName), filepath.Join("/etc", configName)}
+	}
+	for _, name := range candidates {
+		b, err := os.ReadFile(name)
+		if file == "" && errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		c, err := config.Parse(b, os.Getenv)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return c, nil
+	}
+	return nil, fmt.Errorf("no %s found: name one with --config", configName)
+}
+
+func newLogger(c *config.Config, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if c.Log.Debug {
+		options.Level = slog.LevelDebug
+	}
+	if c.Log.Timestamp != nil && !*c.Log.Timestamp {
+		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	if c.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func newNode(c *config.Config, log *slog.Logger) (*replica.Node, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	hostname := cmp.Or(c.Lease.Hostname, host)
+	primary := lease.Peer{Hostname: hostname, URL: c.Lease.AdvertiseURL}
+	return replica.New(replica.Config{
+		Data: c.Data.Dir, Dir: c.Fuse.Dir, Hostname: hostname, Candidate: c.Candidate(),
+		Lease: lease.NewStatic(c.Candidate(), primary), Capture: replica.Capture(c.Capture),
+		AllowOther: c.Fuse.AllowOther, Sync: c.Data.Sync,
+		Retention: c.Data.Retention, LogLimit: c.Data.MaxLog, TrimInterval: c.Data.Interval, Log: log,
+	}), nil
+}
+
+// runNode runs a node until ctx ends or, with commands, the last of them does.
+func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Writer) (err error) {
+	log := newLogger(c, stderr)
+	node, err := newNode(c, log)
+	if err != nil {
+		return err
+	}
+	if err := node.Open(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.Close()) }()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.HTTP.Addr)
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "addr", listener.Addr().String())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	server := node.NewServer()
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		// Subscribers never end by themselves.
+		node.Hub().Close()
+		return finish.Do(ctx, stopGrace, func(ctx finish.Context) error {
+			if err := server.Shutdown(ctx); err != nil {
+				return server.Close()
+			}
+			return nil
+		})
+	})
+	g.Go(func() error { return node.Run(ctx) })
+	if len(c.Exec) > 0 {
+		g.Go(func() error {
+			if err := node.Ready(ctx); err != nil {
+				return nil //nolint:nilerr // the node ends before it was ready
+			}
+			err := runAll(ctx, c, args)
+			if err != nil && !c.ExitOnError {
+				log.Error("command ended", "err", err)
+				return nil
+			}
+			cancel()
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// runAll runs the commands one after another.
+func runAll(ctx context.Context, c *config.Config, args []string) error {
+	for _, e := range c.Exec {
+		if e.IfCandidate && !c.Candidate() {
+			continue
+		}
+		words := args
+		if e.Cmd != "" {
+			var err error
+			if words, err = cmdline.Split(e.Cmd); err != nil {
+				return fmt.Errorf("exec: %w", err)
+			}
+		}
+		if err := runProgram(ctx, words); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runProgram runs a program until it ends. When ctx ends it is asked to, and then made to.
+func runProgram(ctx context.Context, words []string) error {
+	p := exec.CommandContext(ctx, words[0], words[1:]...)
+	p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
+	p.Cancel = func() error { return p.Process.Signal(unix.SIGTERM) }
+	p.WaitDelay = stopGrace
+	err := p.Run()
+	var ended *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.As(err, &ended):
+		return exitStatus(ended.ExitCode())
+	}
+	return err
+}

@@ -1,0 +1,171 @@
+// Package config reads the configuration of a node from a file in the form of litefs.yml.
+//
+// Keys that mean the same here are accepted. A key that LiteFS knows and this program does not have is
+// refused with what to do about it, unless its value asks for nothing; an unknown key is an error.
+// Environment variables are replaced as LiteFS does it: $NAME, ${NAME}, and ${A == "b"} or != for true or
+// false.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Defaults, those of LiteFS.
+const (
+	DefaultDir       = "/litefs"
+	DefaultData      = "/var/lib/litefs"
+	DefaultAddr      = ":20202"
+	DefaultRetention = 10 * time.Minute
+)
+
+// Config is the configuration of a node.
+type Config struct {
+	Fuse struct {
+		Dir        string `yaml:"dir"`
+		AllowOther bool   `yaml:"allow-other"`
+		Debug      bool   `yaml:"debug"`
+	} `yaml:"fuse"`
+	Data struct {
+		Dir       string        `yaml:"dir"`
+		Compress  *bool         `yaml:"compress"`
+		Retention time.Duration `yaml:"retention"`
+		Interval  time.Duration `yaml:"retention-monitor-interval"`
+		// Sync is this program's own: every transaction is durable before its commit returns.
+		Sync bool `yaml:"sync"`
+		// MaxLog is this program's own: bytes of log of a database that a replica may keep from removal.
+		MaxLog int64 `yaml:"max-log"`
+	} `yaml:"data"`
+	Exec        Exec `yaml:"exec"`
+	ExitOnError bool `yaml:"exit-on-error"`
+	SkipSync    bool `yaml:"skip-sync"`
+	Strict      bool `yaml:"strict-verify"`
+	HTTP        struct {
+		Addr            string        `yaml:"addr"`
+		SnapshotTimeout time.Duration `yaml:"snapshot-timeout"`
+	} `yaml:"http"`
+	Lease struct {
+		Type         string        `yaml:"type"`
+		Hostname     string        `yaml:"hostname"`
+		AdvertiseURL string        `yaml:"advertise-url"`
+		Candidate    *bool         `yaml:"candidate"`
+		Promote      bool          `yaml:"promote"`
+		Reconnect    time.Duration `yaml:"reconnect-delay"`
+		Demote       time.Duration `yaml:"demote-delay"`
+		Databases    []string      `yaml:"databases"`
+		Consul       yaml.Node     `yaml:"consul"`
+	} `yaml:"lease"`
+	Log struct {
+		Format    string `yaml:"format"`
+		Timestamp *bool  `yaml:"timestamp"`
+		Debug     bool   `yaml:"debug"`
+	} `yaml:"log"`
+	// Capture is this program's own: auto, strict or tail.
+	Capture string `yaml:"capture"`
+
+	Proxy   yaml.Node `yaml:"proxy"`
+	Backup  yaml.Node `yaml:"backup"`
+	Tracing yaml.Node `yaml:"tracing"`
+}
+
+// Command is a program that runs while the node does.
+type Command struct {
+	Cmd         string `yaml:"cmd"`
+	IfCandidate bool   `yaml:"if-candidate"`
+}
+
+// Exec is one command, or a list of them that run one after another, the last until the end.
+type Exec []Command
+
+// UnmarshalYAML takes a string, too.
+func (e *Exec) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		if n.Value != "" {
+			*e = Exec{{Cmd: n.Value}}
+		}
+		return nil
+	}
+	var list []Command
+	if err := n.Decode(&list); err != nil {
+		return err
+	}
+	*e = list
+	return nil
+}
+
+// Candidate reports whether the node may be primary.
+func (c *Config) Candidate() bool { return c.Lease.Candidate == nil || *c.Lease.Candidate }
+
+// Parse reads a configuration. getenv has the environment.
+func Parse(b []byte, getenv func(string) string) (*Config, error) {
+	c := &Config{ExitOnError: true}
+	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
+	c.Data.Retention, c.Data.Interval = DefaultRetention, time.Minute
+	decoder := yaml.NewDecoder(bytes.NewReader(Expand(b, getenv)))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(c); err != nil {
+		return nil, err
+	}
+	return c, c.validate()
+}
+
+// validate refuses what this program would not do, so that nobody relies on it.
+func (c *Config) validate() error {
+	var errs []error
+	refuse := func(when bool, format string, args ...any) {
+		if when {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(c.Lease.Type == "consul", "lease.type: consul is not supported: use static, and say which node is the primary")
+	refuse(c.Lease.Type == "", "lease.type is missing: use static")
+	refuse(c.Lease.Type != "consul" && c.Lease.Type != "" && c.Lease.Type != "static", "lease.type: %q is unknown: use static", c.Lease.Type)
+	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it and use lease.type static")
+	refuse(c.Lease.Promote, "lease.promote: the primary of a static lease is fixed: remove it")
+	refuse(len(c.Lease.Databases) > 0, "lease.databases: a node follows all databases: remove it")
+	refuse(c.Lease.Type == "static" && !c.Candidate() && c.Lease.AdvertiseURL == "",
+		"lease.advertise-url is missing: with lease.type static it is the URL of the primary")
+	refuse(!c.Proxy.IsZero(), "proxy: this program has no HTTP proxy: remove it, and have the app's edge send writes to the primary")
+	refuse(!c.Backup.IsZero(), "backup: this program does not back up: remove it")
+	refuse(!c.Tracing.IsZero(), "tracing: this program does not trace: remove it")
+	refuse(c.Data.Compress != nil && !*c.Data.Compress, "data.compress: transactions are always compressed: remove it")
+	refuse(c.SkipSync, "skip-sync: what SQLite syncs is synced: remove it")
+	refuse(c.Data.Retention <= 0 || c.Data.Interval <= 0, "data.retention and data.retention-monitor-interval must be positive")
+	refuse(c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json", "log.format: %q is unknown: use text or json", c.Log.Format)
+	switch c.Capture {
+	case "", "auto", "strict", "tail":
+	default:
+		refuse(true, "capture: %q is unknown: use auto, strict or tail", c.Capture)
+	}
+	for _, e := range c.Exec {
+		refuse(strings.TrimSpace(e.Cmd) == "", "exec: a command is empty")
+	}
+	return errors.Join(errs...)
+}
+
+var expression = regexp.MustCompile(`\$\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:(==|!=)\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z_][A-Za-z0-9_]*))\s*)?\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+
+// Expand replaces variables of the environment.
+func Expand(b []byte, getenv func(string) string) []byte {
+	return expression.ReplaceAllFunc(b, func(m []byte) []byte {
+		g := expression.FindSubmatch(m)
+		if len(g[6]) > 0 {
+			return []byte(getenv(string(g[6])))
+		}
+		value := getenv(string(g[1]))
+		if len(g[2]) == 0 {
+			return []byte(value)
+		}
+		other := string(g[3]) + string(g[4])
+		if len(g[5]) > 0 {
+			other = getenv(string(g[5]))
+		}
+		return fmt.Append(nil, (value == other) == (string(g[2]) == "=="))
+	})
+}

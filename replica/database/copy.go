@@ -1,0 +1,379 @@
+package database
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// Vector returns the checksums of all pages and their size in bytes, as another node needs them to send
+// only what differs.
+func (d *DB) Vector() (uint32, []ltx.Checksum) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pageSize, append([]ltx.Checksum(nil), d.sums...)
+}
+
+const (
+	copyPasses = 8
+	copyRest   = 64 // pages that may be read at once with the lock held
+)
+
+// Copy calls emit with the pages that differ from those of a vector, until what was emitted makes the
+// database at one position, which it returns. Writers go on meanwhile: a page may be emitted again, and the last time
+// counts. emit must not keep the data.
+func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emit func(page uint32, data []byte) error) (Change, error) {
+	sent := have
+	var b []byte
+	for pass := 0; ; pass++ {
+		d.mu.Lock()
+		if pageSize != d.pageSize {
+			pageSize, sent = d.pageSize, nil
+		}
+		todo := d.differing(sent)
+		if len(todo) <= copyRest || pass >= copyPasses {
+			change, rest, err := d.readAll(todo)
+			d.mu.Unlock()
+			if err != nil {
+				return Change{}, err
+			}
+			for _, p := range rest {
+				if err := emit(p.Number, p.Data); err != nil {
+					return Change{}, err
+				}
+			}
+			return change, nil
+		}
+		if len(b) != int(pageSize) {
+			b = make([]byte, pageSize)
+		}
+		d.mu.Unlock()
+		for _, page := range todo {
+			if err := ctx.Err(); err != nil {
+				return Change{}, err
+			}
+			sum, ok, err := d.readOne(page, pageSize, b)
+			if err != nil {
+				return Change{}, err
+			}
+			if !ok {
+				continue // the next pass sees what has become of it
+			}
+			for int(page) > len(sent) {
+				sent = append(sent, 0)
+			}
+			sent[page-1] = sum
+			if err := emit(page, b); err != nil {
+				return Change{}, err
+			}
+		}
+	}
+}
+
+// differing returns the pages whose checksums are not those of a vector.
+func (d *DB) differing(have []ltx.Checksum) []uint32 {
+	var pages []uint32
+	for i, sum := range d.sums {
+		if sum != 0 && (i >= len(have) || have[i] != sum) {
+			pages = append(pages, uint32(i+1))
+		}
+	}
+	return pages
+}
+
+func (d *DB) readAll(pages []uint32) (Change, []txlog.Page, error) {
+	var all []txlog.Page
+	for _, page := range pages {
+		p := txlog.Page{Number: page, Data: make([]byte, d.pageSize)}
+		if err := d.readPage(page, p.Data); err != nil {
+			return Change{}, nil, err
+		}
+		all = append(all, p)
+	}
+	return d.change(), all, nil
+}
+
+// readOne reads a page at whatever position the database is. It reports false if it has no such page, or
+// if SQLite is just replacing it.
+func (d *DB) readOne(page, pageSize uint32, b []byte) (ltx.Checksum, bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pageSize != pageSize || int(page) > len(d.sums) {
+		return 0, false, nil
+	}
+	err := d.readPage(page, b)
+	if errors.Is(err, errTorn) {
+		return 0, false, nil
+	}
+	return d.sums[page-1], err == nil, err
+}
+
+// Export writes the database as an SQLite file to f, at one position, which it returns.
+func (d *DB) Export(ctx context.Context, f *os.File) (Change, error) {
+	size := int64(0)
+	var change Change
+	var err error
+	for attempt := range 20 {
+		change, err = d.Copy(ctx, 0, nil, func(page uint32, data []byte) error {
+			size = int64(len(data))
+			_, err := f.WriteAt(data, int64(page-1)*size)
+			return err
+		})
+		if !errors.Is(err, errTorn) {
+			break
+		}
+		if err := wait(ctx, attempt); err != nil {
+			return Change{}, err
+		}
+	}
+	if err != nil {
+		return Change{}, err
+	}
+	return change, f.Truncate(int64(change.Pages) * int64(change.PageSize))
+}
+
+// Spool gathers the pages that another node sent, in a file, until they are all there.
+type Spool struct {
+	f        *os.File
+	pageSize uint32
+	at       map[uint32]int64
+	sums     map[uint32]ltx.Checksum
+	end      int64
+}
+
+// NewSpool makes a Spool of a temporary file in the directory of the log, which Close removes.
+func (d *DB) NewSpool() (*Spool, error) {
+	f, err := os.CreateTemp(d.c.Log, "spool-*")
+	if err != nil {
+		return nil, err
+	}
+	return &Spool{f: f, at: map[uint32]int64{}, sums: map[uint32]ltx.Checksum{}}, nil
+}
+
+// Add adds a page, or replaces one. All pages have the same size, but for those that were added before
+// the size changed, which no longer count.
+func (s *Spool) Add(page uint32, data []byte) error {
+	if size := uint32(len(data)); size != s.pageSize {
+		if page == 0 || !ltx.IsValidPageSize(size) {
+			return fmt.Errorf("page %d of %d bytes: %w", page, size, sqlite.ErrNotDatabase)
+		}
+		s.pageSize = size
+		clear(s.at)
+		clear(s.sums)
+	}
+	at, ok := s.at[page]
+	if !ok {
+		at = s.end
+		s.end += int64(len(data))
+	}
+	if _, err := s.f.WriteAt(data, at); err != nil {
+		return err
+	}
+	s.at[page], s.sums[page] = at, sqlite.PageSum(page, data)
+	return nil
+}
+
+// Close removes the file.
+func (s *Spool) Close() error {
+	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
+}
+
+// Replace makes the pages of a spool, over those that are there, the database at the position of a
+// change. Nothing has changed if they do not have its checksum. The log begins anew.
+func (d *DB) Replace(ctx context.Context, s *Spool, c Change) error {
+	release, direct, err := d.lockForWrite(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sums, err := d.spooled(s, c)
+	if err != nil {
+		return err
+	}
+	if got := sumOf(sums); got != c.Pos.PostApplyChecksum {
+		return fmt.Errorf("%w: the pages have checksum %s, the primary %s", ErrDiverged, got, c.Pos.PostApplyChecksum)
+	}
+	return d.replace(s, c, sums, direct)
+}
+
+// spooled returns the checksums of the database with the pages of a spool.
+func (d *DB) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
+	sums := make([]ltx.Checksum, c.Pages)
+	if c.PageSize == d.pageSize {
+		copy(sums, d.sums)
+	}
+	if s.pageSize != c.PageSize && len(s.at) > 0 {
+		return nil, fmt.Errorf("%w: pages of %d bytes, not %d", ErrDiverged, s.pageSize, c.PageSize)
+	}
+	for page, sum := range s.sums {
+		if page <= c.Pages {
+			sums[page-1] = sum
+		}
+	}
+	return sums, nil
+}
+
+func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
+	var pages []txlog.Page
+	flush := func(last bool) error {
+		if len(pages) == 0 && !(last && direct) {
+			return nil
+		}
+		size := c.Pages
+		if !last && !direct {
+			return nil // one transaction, so that readers see all of it at once
+		}
+		err := d.write(pages, c.PageSize, size, direct)
+		pages = pages[:0]
+		return err
+	}
+	held := 0
+	for page := uint32(1); page <= c.Pages; page++ {
+		at, ok := s.at[page]
+		if !ok {
+			continue
+		}
+		data := make([]byte, c.PageSize)
+		if _, err := s.f.ReadAt(data, at); err != nil {
+			return err
+		}
+		pages = append(pages, txlog.Page{Number: page, Data: data})
+		if held += len(data); held >= MaxTransaction {
+			if err := flush(false); err != nil {
+				return err
+			}
+			held = 0
+		}
+	}
+	if err := flush(true); err != nil {
+		return err
+	}
+	if main, err := d.open(Main); err != nil {
+		return err
+	} else if main != nil && direct {
+		if err := main.Sync(); err != nil {
+			return err
+		}
+	}
+	if err := d.log.Reset(c.Pos, d.epoch); err != nil {
+		return err
+	}
+	d.pageSize, d.sums = c.PageSize, sums
+	d.diverged, d.dirty, d.orphans = false, nil, 0
+	d.advance(c.Pos, c.Timestamp)
+	return nil
+}
+
+// ErrBadImport is returned for an import that is no SQLite database.
+var ErrBadImport = errors.New("the file is not an SQLite database")
+
+// Import makes a file the database, on the primary, as one transaction.
+func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
+	s, err := d.NewSpool()
+	if err != nil {
+		return Change{}, err
+	}
+	defer s.Close()
+	pages, err := s.fill(r)
+	if err != nil {
+		return Change{}, err
+	}
+	release, direct, err := d.lockForWrite(ctx)
+	if err != nil {
+		return Change{}, err
+	}
+	defer release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.Fenced(); err != nil {
+		return Change{}, err
+	}
+	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli()}
+	sums, err := d.spooled(s, c)
+	if err != nil {
+		return Change{}, err
+	}
+	c.Pos = ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sumOf(sums)}
+	if int64(pages)*int64(s.pageSize) > MaxTransaction || len(d.sums) > 0 && d.pageSize != s.pageSize {
+		err = d.replace(s, c, sums, direct)
+	} else {
+		err = d.importLogged(s, c, direct)
+	}
+	return d.change(), err
+}
+
+// importLogged writes an import that is small enough for the log.
+func (d *DB) importLogged(s *Spool, c Change, direct bool) error {
+	b := newBatch(s.pageSize)
+	data := make([]byte, s.pageSize)
+	for page := uint32(1); page <= c.Pages; page++ {
+		at, ok := s.at[page]
+		if !ok || int(page) <= len(d.sums) && d.sums[page-1] == s.sums[page] {
+			continue
+		}
+		if _, err := s.f.ReadAt(data, at); err != nil {
+			return err
+		}
+		b.put(page, 0, data)
+	}
+	_, content := b.sorted(c.Pages)
+	// The log first: what is in it is written again after a crash.
+	if err := d.commit(b, c.Pages, ltx.Header{}); err != nil {
+		return err
+	}
+	if err := d.log.Sync(); err != nil {
+		return err
+	}
+	return d.write(content, c.PageSize, c.Pages, direct)
+}
+
+// fill reads a database file into the spool and returns its size in pages.
+func (s *Spool) fill(r io.Reader) (uint32, error) {
+	head := make([]byte, sqlite.HeaderSize)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrBadImport, err)
+	}
+	h, err := sqlite.ParseHeader(head)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrBadImport, err)
+	}
+	data := make([]byte, h.PageSize)
+	copy(data, head)
+	n, err := io.ReadFull(r, data[len(head):])
+	if err != nil {
+		return 0, fmt.Errorf("%w: page 1 has %d bytes: %w", ErrBadImport, n+len(head), err)
+	}
+	for page := uint32(1); ; page++ {
+		if page != sqlite.LockPage(h.PageSize) {
+			if err := s.Add(page, data); err != nil {
+				return 0, err
+			}
+		}
+		if page == h.Pages {
+			return page, nil
+		}
+		if _, err := io.ReadFull(r, data); errors.Is(err, io.EOF) && h.Pages == 0 {
+			return page, nil
+		} else if err != nil {
+			return 0, fmt.Errorf("%w: it ends in page %d: %w", ErrBadImport, page+1, err)
+		}
+	}
+}
+
+// PutVector appends checksums to b, as they go over the wire.
+func PutVector(b []byte, sums []ltx.Checksum) []byte {
+	for _, s := range sums {
+		b = binary.BigEndian.AppendUint64(b, uint64(s))
+	}
+	return b
+}

@@ -1,0 +1,359 @@
+// Package database follows one SQLite database: it knows the checksum of each of its pages, turns what
+// SQLite commits into transactions of a log, and writes the transactions of another node.
+//
+// A DB is at a position: the ID of the last transaction and the checksum of the whole database after
+// it, which is the XOR of the checksums of all pages. The content of a page is the newest that is
+// committed, wherever it is stored: in the write-ahead log of SQLite or in the database file. So a
+// checkpoint changes nothing, and a transaction costs what its pages cost.
+//
+// Capture is the caller's to order: CaptureWAL and CaptureJournal are called while SQLite's writer
+// still holds its lock, or by who keeps the log of SQLite from being overwritten. Config.OnCommit sees
+// every change of the position, in order, after the position can be read. A DB may be used by many
+// goroutines.
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// File is one of the files of a database.
+type File int
+
+// The files of a database.
+const (
+	Main File = iota
+	Journal
+	WAL
+	SHM
+)
+
+// Files are all of them.
+func Files() []File { return []File{Main, Journal, WAL, SHM} }
+
+// Suffix is what the name of the file has beyond that of the database.
+func (f File) Suffix() string { return [...]string{"", "-journal", "-wal", "-shm"}[f] }
+
+// Split returns the name of the database of a file, and which of its files that is.
+func Split(name string) (string, File) {
+	for _, f := range Files()[1:] {
+		if db, ok := strings.CutSuffix(name, f.Suffix()); ok && db != "" {
+			return db, f
+		}
+	}
+	return name, Main
+}
+
+// MaxTransaction is how many bytes of pages a transaction may have in the log. A larger one is not
+// logged: the log begins anew after it, and replicas catch up by the pages that differ.
+const MaxTransaction = 64 << 20
+
+// Change is one change of the position of a database.
+type Change struct {
+	Name      string
+	Pos       ltx.Pos
+	PageSize  uint32 // bytes
+	Pages     uint32 // size of the database; 0 when it was dropped
+	Timestamp int64  // milliseconds since 1970, when the primary committed
+}
+
+// Config is what a DB is made of.
+type Config struct {
+	Name string
+	Dir  string // of the files of the database
+	Log  string // directory of the log
+	Node uint64 // ID of this node, in the transactions that it captures
+
+	// Sync makes each transaction durable before its commit returns.
+	Sync bool
+	// Live says that SQLite may have the database open while this process opens it.
+	Live bool
+	// Fence returns an error when this node may not commit. It is called with the DB's lock held.
+	Fence func() error
+	// OnCommit is called after each change of the position, with the DB's lock held: it must not
+	// block, nor call the DB.
+	OnCommit func(Change)
+	// Locks returns the locks of the database file or of the index, as this process takes them.
+	Locks func(File) (locks.Ranges, error)
+	// Written is called after this process has written n bytes of a file of the database, or with n 0
+	// to any part of it; Gone after it has removed one. Both are called with the DB's lock held.
+	Written func(f File, off, n int64)
+	Gone    func(f File)
+	// Shared reports whether this process and SQLite see the same index.
+	Shared func() bool
+	// Now is the time.
+	Now func() time.Time
+}
+
+// ErrFenced is returned for a commit while this node is not the primary.
+var ErrFenced = errors.New("this node is not the primary")
+
+// ErrDiverged is returned when a transaction does not follow the position of a database.
+var ErrDiverged = errors.New("the transaction does not follow the position of the database")
+
+// DB follows one database.
+type DB struct {
+	c   Config
+	log *txlog.Log
+
+	mu       sync.Mutex
+	enc      txlog.Encoder
+	encoded  []byte
+	main     *os.File // nil while it does not exist
+	wal      *os.File // nil while it does not exist
+	shm      *os.File
+	pageSize uint32 // 0 until the first transaction
+	sums     []ltx.Checksum
+	pos      ltx.Pos
+	stamp    int64 // Timestamp of the last change
+	dirty    map[uint32]struct{}
+	scan     *sqlite.WALScanner
+	frames   map[uint32]uint32 // page → its last frame that was captured since the WAL began
+	epoch    uint64
+	diverged bool // the content is not that of pos
+	orphans  int  // transactions that SQLite committed while the node was fenced
+}
+
+// path returns the path of a file.
+func (d *DB) path(f File) string { return filepath.Join(d.c.Dir, d.c.Name+f.Suffix()) }
+
+// Name is the name of the database.
+func (d *DB) Name() string { return d.c.Name }
+
+// Log is the log of the database.
+func (d *DB) Log() *txlog.Log { return d.log }
+
+// Pos returns the position.
+func (d *DB) Pos() ltx.Pos {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pos
+}
+
+// Last returns the last change.
+func (d *DB) Last() Change {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.change()
+}
+
+func (d *DB) change() Change {
+	return Change{Name: d.c.Name, Pos: d.pos, PageSize: d.pageSize, Pages: uint32(len(d.sums)), Timestamp: d.stamp}
+}
+
+// Diverged reports whether the content of the database is known to differ from what its position
+// says, and how many transactions were committed without the right to.
+func (d *DB) Diverged() (bool, int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.diverged, d.orphans
+}
+
+// SetEpoch says in which term of a primary the transactions to come are.
+func (d *DB) SetEpoch(epoch uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.epoch = epoch
+}
+
+// Removed tells the DB that a file was removed, or emptied, by another process.
+func (d *DB) Removed(f File) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.removed(f)
+}
+
+func (d *DB) removed(f File) {
+	switch f {
+	case Main:
+		closeFile(&d.main)
+	case WAL:
+		closeFile(&d.wal)
+		d.scan, d.frames = nil, nil
+	case SHM:
+		closeFile(&d.shm)
+	case Journal:
+	}
+}
+
+func closeFile(f **os.File) {
+	if *f != nil {
+		(*f).Close()
+		*f = nil
+	}
+}
+
+// open opens a file of the database, once. It returns nil if it does not exist.
+func (d *DB) open(f File) (*os.File, error) {
+	slot := map[File]**os.File{Main: &d.main, WAL: &d.wal, SHM: &d.shm}[f]
+	if *slot != nil {
+		return *slot, nil
+	}
+	opened, err := os.OpenFile(d.path(f), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	*slot = opened
+	return opened, nil
+}
+
+// Dirty notes that bytes of the database file were written by a process with SQLite.
+func (d *DB) Dirty(offset, n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.dirty == nil {
+		d.dirty = map[uint32]struct{}{}
+	}
+	size := int64(d.pageSize)
+	if size == 0 {
+		return // all pages are new
+	}
+	for page := offset / size; page*size < offset+n; page++ {
+		d.dirty[uint32(page+1)] = struct{}{}
+	}
+}
+
+// Unsettled reports whether pages were written of which no transaction is known yet.
+func (d *DB) Unsettled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.dirty) > 0 || d.pageSize == 0 && d.dirty != nil
+}
+
+// sumWith returns the checksum of the database with pages replaced, at a new size.
+func (d *DB) sumWith(pages []pageSum, size uint32) ltx.Checksum {
+	sum := d.pos.PostApplyChecksum
+	for _, p := range pages {
+		if int(p.page) <= len(d.sums) {
+			sum ^= d.sums[p.page-1]
+		}
+		sum ^= p.sum
+	}
+	for i := int(size); i < len(d.sums); i++ {
+		sum ^= d.sums[i]
+	}
+	return sum | ltx.ChecksumFlag
+}
+
+// pageSum is the new checksum of a page.
+type pageSum struct {
+	page uint32
+	sum  ltx.Checksum
+}
+
+// setSums makes the checksums those after a transaction.
+func (d *DB) setSums(pages []pageSum, size uint32) {
+	if n := int(size); n <= len(d.sums) {
+		d.sums = d.sums[:n]
+	} else {
+		d.sums = append(d.sums, make([]ltx.Checksum, n-len(d.sums))...)
+	}
+	for _, p := range pages {
+		d.sums[p.page-1] = p.sum
+	}
+}
+
+// advance makes pos the position, and says so.
+func (d *DB) advance(pos ltx.Pos, stamp int64) {
+	d.pos, d.stamp = pos, stamp
+	if d.c.OnCommit != nil {
+		d.c.OnCommit(d.change())
+	}
+}
+
+// readPage reads the content of a page at the current position into b.
+func (d *DB) readPage(page uint32, b []byte) error {
+	want := d.sums[page-1]
+	if page == sqlite.LockPage(d.pageSize) {
+		clear(b)
+		return nil
+	}
+	if frame, ok := d.frames[page]; ok {
+		if wal, err := d.open(WAL); err == nil && wal != nil {
+			_, err := wal.ReadAt(b, sqlite.FrameOffset(frame, d.pageSize)+sqlite.FrameHeaderSize)
+			if err == nil && sqlite.PageSum(page, b) == want {
+				return nil
+			}
+		}
+	}
+	main, err := d.open(Main)
+	if err != nil {
+		return err
+	}
+	if main == nil {
+		return os.ErrNotExist
+	}
+	if _, err := main.ReadAt(b, int64(page-1)*int64(d.pageSize)); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if sqlite.PageSum(page, b) != want {
+		return fmt.Errorf("page %d: %w", page, errTorn)
+	}
+	return nil
+}
+
+// errTorn is returned for a page whose content is not that of the position: it was overwritten by a
+// checkpoint of what has not been captured yet, or damaged.
+var errTorn = errors.New("content does not have the checksum of the position")
+
+// Close writes down the checksums of the pages, so that the next Open need not compute them, and
+// closes the files.
+func (d *DB) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	if !d.diverged && len(d.dirty) == 0 {
+		err = recovery{d}.saveSums()
+	}
+	for _, f := range Files() {
+		d.removed(f)
+	}
+	return errors.Join(err, d.log.Close())
+}
+
+// Sync makes durable what was captured.
+func (d *DB) Sync() error { return d.log.Sync() }
+
+// Fenced returns an error if this node may not commit.
+func (d *DB) Fenced() error {
+	if d.c.Fence == nil {
+		return nil
+	}
+	return d.c.Fence()
+}
+
+// now returns the time in milliseconds.
+func (d *DB) now() time.Time {
+	if d.c.Now != nil {
+		return d.c.Now()
+	}
+	return time.Now()
+}
+
+// wait is how long the DB waits between two attempts to take a lock.
+func wait(ctx context.Context, attempt int) error {
+	timer := time.NewTimer(min(time.Duration(attempt+1)*200*time.Microsecond, 10*time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

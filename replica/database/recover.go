@@ -1,0 +1,419 @@
+package database
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// Open opens a database and its log, and finds out which position its content has. A database of
+// which no file exists is empty.
+//
+// What SQLite left unfinished is finished as SQLite would: a valid journal is rolled back, and what is
+// committed in the WAL counts. What the log has beyond the files is written again, since the log has it
+// first. If content and log still differ, Diverged reports it.
+func Open(c Config) (*DB, error) {
+	log, err := txlog.Open(c.Log)
+	if err != nil {
+		return nil, fmt.Errorf("log of %s: %w", c.Name, err)
+	}
+	d := &DB{c: c, log: log, pos: log.Pos()}
+	if err := (recovery{d}).recover(); err != nil {
+		for _, f := range Files() {
+			d.removed(f)
+		}
+		return nil, errors.Join(fmt.Errorf("recover %s: %w", c.Name, err), log.Close())
+	}
+	return d, nil
+}
+
+// recovery finds out what the files of a DB are at.
+type recovery struct{ *DB }
+
+func (d recovery) recover() error {
+	if !d.c.Live {
+		if err := d.rollBack(); err != nil {
+			return err
+		}
+		if err := os.Remove(d.path(SHM)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	last := d.log.Last()
+	d.stamp = last.Timestamp
+	if err := d.followWAL(); err != nil {
+		return err
+	}
+	saved := d.loadSums()
+	if d.scan != nil {
+		if err := d.skipLogged(last); err != nil {
+			return err
+		}
+	}
+	if !saved {
+		if err := d.settle(last); err != nil {
+			return err
+		}
+	}
+	if d.diverged || d.scan == nil {
+		return nil
+	}
+	if err := d.captureWAL(false); err != nil && !errors.Is(err, ErrFenced) {
+		return err
+	}
+	return nil
+}
+
+// settle computes the checksums of the pages and compares them with the position.
+func (d recovery) settle(last txlog.Meta) error {
+	size := uint32(0)
+	if len(d.frames) > 0 {
+		size = last.Commit
+	}
+	sum, err := d.scanContent(size)
+	if err != nil {
+		return err
+	}
+	if sum != d.pos.PostApplyChecksum {
+		redone, err := d.redo()
+		if err != nil {
+			return err
+		}
+		d.diverged = !redone
+	}
+	return nil
+}
+
+// rollBack plays a valid journal back, unless it belongs to a transaction of several databases that
+// was committed.
+func (d recovery) rollBack() error {
+	journal, err := os.Open(d.path(Journal))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer journal.Close()
+	info, err := journal.Stat()
+	if err != nil {
+		return err
+	}
+	super, err := sqlite.SuperJournal(journal, info.Size())
+	if err != nil {
+		return err
+	}
+	committed := false
+	if super != "" {
+		_, err := os.Lstat(filepath.Join(d.c.Dir, filepath.Base(super)))
+		committed = errors.Is(err, os.ErrNotExist)
+	}
+	main, err := d.open(Main)
+	if err != nil {
+		return err
+	}
+	if main != nil && !committed {
+		if err := sqlite.Rollback(main, journal, info.Size()); err != nil {
+			return err
+		}
+		if err := main.Sync(); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(d.path(Journal)); err != nil {
+		return err
+	}
+	return durable.SyncDir(d.c.Dir)
+}
+
+// skipLogged brings the scanner behind the frames that the log has.
+func (d recovery) skipLogged(last txlog.Meta) error {
+	h := d.scan.Header
+	if !last.Valid || last.WALSalt1 != h.Salt[0] || last.WALSalt2 != h.Salt[1] || last.PageSize != h.PageSize {
+		return nil
+	}
+	end := uint32((last.WALOffset + last.WALSize - sqlite.WALHeaderSize) / int64(sqlite.FrameHeaderSize+h.PageSize))
+	for {
+		f, _, err := d.scan.Frame(end)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		d.frames[f.Page] = d.scan.Next - 1
+	}
+}
+
+// scanContent computes the checksums of all pages as they are, and returns that of the database. A size
+// of 0 means that the database file says it.
+func (d recovery) scanContent(size uint32) (ltx.Checksum, error) {
+	d.sums = nil
+	main, err := d.open(Main)
+	if err != nil {
+		return 0, err
+	}
+	if main == nil {
+		return ltx.ChecksumFlag, nil
+	}
+	h, inFile, err := readHeader(main)
+	if errors.Is(err, sqlite.ErrNotDatabase) {
+		if len(d.frames) == 0 {
+			return ltx.ChecksumFlag, nil
+		}
+		h.PageSize = d.scan.Header.PageSize
+	} else if err != nil {
+		return 0, err
+	}
+	if size == 0 {
+		size = inFile
+	}
+	d.pageSize = h.PageSize
+	sum := ltx.Checksum(0)
+	b := make([]byte, h.PageSize)
+	d.sums = make([]ltx.Checksum, size)
+	for page := uint32(1); page <= size; page++ {
+		if err := d.rawPage(page, b); err != nil {
+			return 0, err
+		}
+		d.sums[page-1] = sqlite.PageSum(page, b)
+		sum ^= d.sums[page-1]
+	}
+	return sum | ltx.ChecksumFlag, nil
+}
+
+// rawPage reads a page from where its newest content is, whatever its checksum.
+func (d recovery) rawPage(page uint32, b []byte) error {
+	f, offset := d.main, int64(page-1)*int64(d.pageSize)
+	if frame, ok := d.frames[page]; ok {
+		f, offset = d.wal, sqlite.FrameOffset(frame, d.pageSize)+sqlite.FrameHeaderSize
+	}
+	n, err := f.ReadAt(b, offset)
+	if errors.Is(err, io.EOF) {
+		clear(b[n:])
+		return nil
+	}
+	return err
+}
+
+// redo writes to the database file what the log has, if that makes its content the one of the position.
+// It reports false, and has changed nothing, if it does not.
+func (d recovery) redo() (bool, error) {
+	if d.c.Live {
+		return false, nil // SQLite may be writing
+	}
+	if d.scan != nil {
+		next, sum := d.scan.Next, d.scan.Sum
+		_, _, err := d.scan.Frame(math.MaxUint32)
+		d.scan.Next, d.scan.Sum = next, sum
+		if !errors.Is(err, io.EOF) {
+			return false, err // SQLite has committed more than the log has
+		}
+	}
+	sums := map[uint32]ltx.Checksum{}
+	size := uint32(0)
+	err := d.replay(func(t *txlog.Tx) error {
+		for _, p := range t.Pages {
+			sums[p.Number] = sqlite.PageSum(p.Number, p.Data)
+		}
+		size = t.Commit
+		return nil
+	})
+	if err != nil || size == 0 {
+		return false, err
+	}
+	sum := ltx.Checksum(0)
+	for page := uint32(1); page <= size; page++ {
+		if s, ok := sums[page]; ok {
+			sum ^= s
+		} else if int(page) <= len(d.sums) {
+			sum ^= d.sums[page-1]
+		}
+	}
+	if sum|ltx.ChecksumFlag != d.pos.PostApplyChecksum {
+		return false, nil
+	}
+	if err := d.foldWAL(); err != nil {
+		return false, err
+	}
+	err = d.replay(func(t *txlog.Tx) error {
+		d.pageSize = t.PageSize
+		return d.writePages(t.Pages, t.Commit)
+	})
+	if err != nil {
+		return false, err
+	}
+	if err := d.main.Sync(); err != nil {
+		return false, err
+	}
+	after, err := d.scanContent(0)
+	return after == d.pos.PostApplyChecksum, err
+}
+
+// replay calls f with each transaction of the log.
+func (d recovery) replay(f func(*txlog.Tx) error) error {
+	r, err := d.log.After(d.log.Base())
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		b, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		t, err := txlog.Decode(b)
+		if err != nil {
+			return err
+		}
+		if err := f(t); err != nil {
+			return err
+		}
+	}
+}
+
+const sumsMagic = "HGSUMS01"
+
+func (d recovery) sumsPath() string { return filepath.Join(d.c.Log, "sums") }
+
+// saveSums writes down the position and the checksums of the pages.
+func (d recovery) saveSums() error {
+	b := make([]byte, 0, 64+8*len(d.sums))
+	b = append(b, sumsMagic...)
+	b = binary.BigEndian.AppendUint64(b, uint64(d.pos.TXID))
+	b = binary.BigEndian.AppendUint64(b, uint64(d.pos.PostApplyChecksum))
+	b = binary.BigEndian.AppendUint64(b, uint64(d.stamp))
+	b = binary.BigEndian.AppendUint64(b, d.mainState())
+	b = binary.BigEndian.AppendUint32(b, d.pageSize)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(d.sums)))
+	for _, s := range d.sums {
+		b = binary.BigEndian.AppendUint64(b, uint64(s))
+	}
+	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	return durable.WriteFile(d.sumsPath(), b, 0o600)
+}
+
+// mainState tells contents of the database file apart by when and how long it was written.
+func (d recovery) mainState() uint64 {
+	info, err := os.Stat(d.path(Main))
+	if err != nil {
+		return 0
+	}
+	return uint64(info.ModTime().UnixNano()) ^ uint64(info.Size())<<1
+}
+
+// loadSums reads what saveSums wrote, once: after a crash nothing is left that could be outdated. It
+// reports false if that is not of the position of the log.
+func (d recovery) loadSums() bool {
+	b, err := os.ReadFile(d.sumsPath())
+	if err != nil {
+		return false
+	}
+	if err := os.Remove(d.sumsPath()); err != nil || durable.SyncDir(d.c.Log) != nil {
+		return false
+	}
+	const head = len(sumsMagic) + 40
+	if len(b) < head+4 || !bytes.HasPrefix(b, []byte(sumsMagic)) || (len(b)-head-4)%8 != 0 {
+		return false
+	}
+	n := binary.BigEndian.Uint32(b[44:])
+	pos := ltx.Pos{TXID: ltx.TXID(binary.BigEndian.Uint64(b[8:])), PostApplyChecksum: ltx.Checksum(binary.BigEndian.Uint64(b[16:]))}
+	if pos != d.pos || uint64(n) > math.MaxUint32 || len(b) != head+4+8*int(n) ||
+		crc32.ChecksumIEEE(b[:len(b)-4]) != binary.BigEndian.Uint32(b[len(b)-4:]) {
+		return false
+	}
+	if binary.BigEndian.Uint64(b[32:]) != d.mainState() {
+		return false // another program has written to the file
+	}
+	d.stamp = int64(binary.BigEndian.Uint64(b[24:]))
+	d.pageSize = binary.BigEndian.Uint32(b[40:])
+	d.sums = make([]ltx.Checksum, n)
+	for i := range d.sums {
+		d.sums[i] = ltx.Checksum(binary.BigEndian.Uint64(b[head+8*i:]))
+	}
+	return true
+}
+
+// Reconcile makes the content the one that counts, on a node that has become primary: the position
+// advances by one transaction if they differ. It reports whether they did.
+func (d *DB) Reconcile() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.Fenced(); err != nil {
+		return d.diverged, err
+	}
+	if !d.diverged {
+		return false, d.captureWAL(d.c.Live)
+	}
+	r := recovery{d}
+	size, err := r.absorbWAL()
+	if err != nil {
+		return true, err
+	}
+	sum, err := r.scanContent(size)
+	if err != nil {
+		return true, err
+	}
+	d.dirty = nil
+	pos := ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sum}
+	if err := d.log.Reset(pos, d.epoch); err != nil {
+		return true, err
+	}
+	d.diverged = false
+	d.advance(pos, d.now().UnixMilli())
+	return true, nil
+}
+
+// absorbWAL brings the scanner to the end of what is committed, without making transactions of it. It
+// returns the size of the database there, 0 if the WAL does not say.
+func (d recovery) absorbWAL() (uint32, error) {
+	limit := uint32(math.MaxUint32)
+	if d.c.Live {
+		x, ok, err := d.index()
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			limit = x.MaxFrame
+		}
+	}
+	d.scan = nil
+	if err := d.followWAL(); err != nil || d.scan == nil {
+		return 0, err
+	}
+	size, next, sum := uint32(0), d.scan.Next, d.scan.Sum
+	pending := map[uint32]uint32{}
+	for {
+		f, _, err := d.scan.Frame(limit)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		pending[f.Page] = d.scan.Next - 1
+		if f.Commit != 0 {
+			maps.Copy(d.frames, pending)
+			clear(pending)
+			size, next, sum = f.Commit, d.scan.Next, d.scan.Sum
+		}
+	}
+	d.scan.Next, d.scan.Sum = next, sum
+	return size, nil
+}

@@ -1,0 +1,561 @@
+package database
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// checkpointFrames is from how many frames on a WAL that this process writes is checkpointed.
+const checkpointFrames = 1000
+
+// Apply writes a transaction of the primary, which must follow the position, and advances to it. It
+// waits for readers only if the database is not in WAL mode. encoded is the transaction as the log
+// stores it. On an error other than ErrDiverged the database must be opened anew.
+func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
+	release, direct, err := d.lockForWrite(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.diverged || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
+		!t.IsSnapshot() && t.PreApplyChecksum != d.pos.PostApplyChecksum {
+		return ErrDiverged
+	}
+	sums := make([]pageSum, len(t.Pages))
+	for i, p := range t.Pages {
+		sums[i] = pageSum{p.Number, sqlite.PageSum(p.Number, p.Data)}
+	}
+	if d.sumWith(sums, t.Commit) != t.Post {
+		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
+	}
+	if err := d.log.Append(t, encoded, d.epoch, d.now()); err != nil {
+		return err
+	}
+	if d.c.Sync {
+		if err := d.log.Sync(); err != nil {
+			return err
+		}
+	}
+	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
+		return err
+	}
+	d.setSums(sums, t.Commit)
+	d.advance(t.Pos(), t.Timestamp)
+	return nil
+}
+
+// lockForWrite takes the locks of a writer. direct says that no one has the database open, or in
+// rollback mode nobody reads it, so that its file itself may be written; otherwise the WAL is.
+func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
+	pending := false
+	undo := func() {}
+	defer func() {
+		if err != nil {
+			undo()
+		}
+	}()
+	for attempt := 0; ; attempt++ {
+		main, err := d.ranges(Main)
+		if err != nil {
+			return nil, false, err
+		}
+		if main == nil {
+			return func() {}, true, nil
+		}
+		if !pending && main.Set(locks.Exclusive, sqlite.PendingByte, 1) == nil {
+			pending = true
+		}
+		undo = func() {
+			if pending {
+				_ = main.Set(locks.None, sqlite.PendingByte, 1)
+			}
+		}
+		if pending && main.Set(locks.Exclusive, sqlite.SharedFirst, sqlite.SharedSize) == nil {
+			return func() {
+				_ = main.Set(locks.None, sqlite.PendingByte, 2+sqlite.SharedSize)
+			}, true, nil
+		}
+		if d.c.Shared != nil && d.c.Shared() {
+			d.mu.Lock()
+			_, inUse, err := d.index()
+			d.mu.Unlock()
+			if err != nil {
+				return nil, false, err
+			}
+			if inUse {
+				undo()
+				pending = false
+				index, err := d.ranges(SHM)
+				if err != nil {
+					return nil, false, err
+				}
+				if index != nil && index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
+					return func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }, false, nil
+				}
+			}
+		}
+		if err := wait(ctx, attempt); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+func (d *DB) ranges(f File) (locks.Ranges, error) {
+	if d.c.Locks == nil {
+		return nil, nil
+	}
+	return d.c.Locks(f)
+}
+
+// write makes pages the content of the database, whose size becomes size pages. The caller has the
+// locks.
+func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error {
+	if !direct {
+		return walWriter{d}.writeWAL(pages, pageSize, size)
+	}
+	if err := d.foldWAL(); err != nil {
+		return err
+	}
+	d.pageSize = pageSize
+	if size == 0 {
+		d.removed(Main)
+		if err := os.Remove(d.path(Main)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		d.gone(Main)
+		return nil
+	}
+	return d.writePages(pages, size)
+}
+
+// wrote says that bytes of a file were written, or with n 0 any of them.
+func (d *DB) wrote(f File, off, n int64) {
+	if d.c.Written != nil {
+		d.c.Written(f, off, n)
+	}
+}
+
+func (d *DB) gone(f File) {
+	if d.c.Gone != nil {
+		d.c.Gone(f)
+	}
+}
+
+// wrotePages is how many pages are said to be written one by one.
+const wrotePages = 64
+
+// writePages writes pages to the database file.
+func (d *DB) writePages(pages []txlog.Page, size uint32) error {
+	main, err := d.create()
+	if err != nil {
+		return err
+	}
+	for _, p := range pages {
+		if _, err := main.WriteAt(p.Data, int64(p.Number-1)*int64(d.pageSize)); err != nil {
+			return err
+		}
+	}
+	info, err := main.Stat()
+	if err != nil {
+		return err
+	}
+	resized := info.Size() != int64(size)*int64(d.pageSize)
+	if resized {
+		if err := main.Truncate(int64(size) * int64(d.pageSize)); err != nil {
+			return err
+		}
+	}
+	if resized || len(pages) > wrotePages {
+		d.wrote(Main, 0, 0)
+		return nil
+	}
+	for _, p := range pages {
+		d.wrote(Main, int64(p.Number-1)*int64(d.pageSize), int64(d.pageSize))
+	}
+	return nil
+}
+
+// create opens the database file, and makes it if it is not there.
+func (d *DB) create() (*os.File, error) {
+	main, err := d.open(Main)
+	if err != nil || main != nil {
+		return main, err
+	}
+	d.main, err = os.OpenFile(d.path(Main), os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // the programs of the Machine run as other users
+	if err == nil {
+		d.wrote(Main, 0, 0)
+	}
+	return d.main, err
+}
+
+// foldWAL moves what is in the WAL to the database file, and empties the WAL. Nobody has the database
+// open.
+func (d *DB) foldWAL() error {
+	wal, err := d.open(WAL)
+	if err != nil || wal == nil {
+		return err
+	}
+	if d.scan == nil {
+		return d.emptyWAL(wal)
+	}
+	main, err := d.create()
+	if err != nil {
+		return err
+	}
+	b := make([]byte, d.scan.Header.PageSize)
+	for page, frame := range d.frames {
+		if _, err := wal.ReadAt(b, sqlite.FrameOffset(frame, uint32(len(b)))+sqlite.FrameHeaderSize); err != nil {
+			return err
+		}
+		if _, err := main.WriteAt(b, int64(page-1)*int64(len(b))); err != nil {
+			return err
+		}
+	}
+	if len(d.sums) > 0 && len(d.frames) > 0 {
+		if err := main.Truncate(int64(len(d.sums)) * int64(len(b))); err != nil {
+			return err
+		}
+	}
+	if err := main.Sync(); err != nil {
+		return err
+	}
+	d.wrote(Main, 0, 0)
+	return d.emptyWAL(wal)
+}
+
+func (d *DB) emptyWAL(wal *os.File) error {
+	if err := wal.Truncate(0); err != nil {
+		return err
+	}
+	d.wrote(WAL, 0, 0)
+	d.scan, d.frames = nil, nil
+	// An index of what is no longer there would be taken for valid.
+	d.removed(SHM)
+	if err := os.Remove(d.path(SHM)); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	d.gone(SHM)
+	return nil
+}
+
+// walWriter writes to the WAL of a DB and its index, as SQLite would.
+type walWriter struct{ *DB }
+
+// writeWAL appends a transaction to the WAL, as SQLite would, so that readers go on with what they
+// have. The caller holds the lock of writers.
+func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
+	if len(pages) == 0 && int(size) == len(d.sums) {
+		return nil
+	}
+	x, ok, err := d.index()
+	if err != nil {
+		return err
+	}
+	if !ok || len(pages) == 0 || size == 0 || x.PageSize != pageSize && x.MaxFrame != 0 {
+		return fmt.Errorf("%w: the transaction needs the database to itself, but it is open", errInUse)
+	}
+	wal, err := d.open(WAL)
+	if err != nil {
+		return err
+	}
+	if wal == nil {
+		return fmt.Errorf("%s: %w", d.path(WAL), os.ErrNotExist)
+	}
+	h, sum, err := d.beginFrames(wal, &x, pageSize)
+	if err != nil {
+		return err
+	}
+	first := x.MaxFrame + 1
+	if sum, err = writeFrames(wal, &h, sum, first, pages, size); err != nil {
+		return err
+	}
+	if err := d.enter(first, pages); err != nil {
+		return err
+	}
+	x.MaxFrame += uint32(len(pages))
+	x.Pages, x.Sum, x.Salt, x.PageSize, x.BigEndian = size, sum, h.Salt, pageSize, h.BigEndian
+	x.Change++
+	if err := d.publish(&x); err != nil {
+		return err
+	}
+	if d.scan == nil || d.scan.Header != h {
+		if err := d.followWAL(); err != nil {
+			return err
+		}
+	}
+	d.pageSize = pageSize
+	d.scan.Forget()
+	d.scan.Next, d.scan.Sum = x.MaxFrame+1, sum
+	for i, p := range pages {
+		d.frames[p.Number] = first + uint32(i)
+	}
+	for page := range d.frames {
+		if page > size {
+			delete(d.frames, page)
+		}
+	}
+	if x.MaxFrame-x.Backfilled >= checkpointFrames {
+		return d.checkpoint(x.MaxFrame, size)
+	}
+	return nil
+}
+
+var errInUse = errors.New("database in use")
+
+// beginFrames begins the WAL anew if all of it is in the database file and no reader needs it. It
+// returns the header of the WAL and the checksum that the next frame continues.
+func (d walWriter) beginFrames(wal *os.File, x *sqlite.Index, pageSize uint32) (sqlite.WALHeader, sqlite.WALSum, error) {
+	if x.MaxFrame > 0 && x.Backfilled >= x.MaxFrame {
+		if err := d.restart(x); err != nil {
+			return sqlite.WALHeader{}, sqlite.WALSum{}, err
+		}
+	}
+	if x.MaxFrame > 0 {
+		s, err := sqlite.NewWALScanner(wal)
+		if err != nil {
+			return sqlite.WALHeader{}, sqlite.WALSum{}, err
+		}
+		return s.Header, x.Sum, nil
+	}
+	h := sqlite.WALHeader{PageSize: pageSize}
+	var salt [8]byte
+	_, _ = rand.Read(salt[:]) // never fails
+	h.Salt = [2]uint32{binary.BigEndian.Uint32(salt[:]), binary.BigEndian.Uint32(salt[4:])}
+	head := h.Append(nil)
+	_, err := wal.WriteAt(head, 0)
+	return h, h.Sum, err
+}
+
+// restart makes the index say that the WAL is empty, if no reader uses it.
+func (d walWriter) restart(x *sqlite.Index) error {
+	index, err := d.ranges(SHM)
+	if err != nil || index == nil {
+		return err
+	}
+	if index.Set(locks.Exclusive, sqlite.ReadByte+1, sqlite.ReadSlots-1) != nil {
+		return nil //nolint:nilerr // a reader uses the WAL: it goes on
+	}
+	defer func() { _ = index.Set(locks.None, sqlite.ReadByte+1, sqlite.ReadSlots-1) }()
+	x.MaxFrame = 0
+	x.Salt[0]++
+	var salt [4]byte
+	_, _ = rand.Read(salt[:]) // never fails
+	x.Salt[1] = binary.BigEndian.Uint32(salt[:])
+	if err := d.publish(x); err != nil {
+		return err
+	}
+	x.Backfilled = 0
+	for _, w := range []struct {
+		at    int64
+		value uint32
+	}{
+		{sqlite.BackfilledOffset, 0},
+		{sqlite.AttemptedOffset, 0},
+		{sqlite.ReadMarkOffset(1), 0},
+		{sqlite.ReadMarkOffset(2), sqlite.ReadMarkUnused},
+		{sqlite.ReadMarkOffset(3), sqlite.ReadMarkUnused},
+		{sqlite.ReadMarkOffset(4), sqlite.ReadMarkUnused},
+	} {
+		if err := d.poke(w.at, w.value); err != nil {
+			return err
+		}
+	}
+	d.scan, d.frames = nil, nil
+	return nil
+}
+
+// poke stores one word in the index.
+func (d walWriter) poke(at int64, value uint32) error {
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], value)
+	_, err := d.shm.WriteAt(b[:], at)
+	return err
+}
+
+// publish stores the header of the index: from then on readers see the transaction.
+func (d walWriter) publish(x *sqlite.Index) error {
+	b := x.Copy()
+	if _, err := d.shm.WriteAt(b, sqlite.IndexCopy(1)); err != nil {
+		return err
+	}
+	_, err := d.shm.WriteAt(b, sqlite.IndexCopy(0))
+	return err
+}
+
+// writeFrames writes the frames of a transaction.
+func writeFrames(wal *os.File, h *sqlite.WALHeader, sum sqlite.WALSum, first uint32, pages []txlog.Page, size uint32) (sqlite.WALSum, error) {
+	const atOnce = 256 << 10
+	var b []byte
+	at := sqlite.FrameOffset(first, h.PageSize)
+	for i, p := range pages {
+		f := sqlite.Frame{Page: p.Number}
+		if i == len(pages)-1 {
+			f.Commit = size
+		}
+		b, sum = sqlite.AppendFrame(b, h, sum, f, p.Data)
+		if len(b) >= atOnce || f.Commit != 0 {
+			if _, err := wal.WriteAt(b, at); err != nil {
+				return sum, err
+			}
+			at += int64(len(b))
+			b = b[:0]
+		}
+	}
+	return sum, nil
+}
+
+// enter puts frames into the lists and hash tables of the index.
+func (d walWriter) enter(first uint32, pages []txlog.Page) error {
+	raw := make([]byte, sqlite.IndexBlockSize)
+	for i := 0; i < len(pages); {
+		place := sqlite.PlaceOf(first + uint32(i))
+		clear(raw)
+		if _, err := d.shm.ReadAt(raw, place.Block); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		block := sqlite.NewIndexBlock(raw, place)
+		if place.Entry == 0 || block.Stale(place.Entry) {
+			block.Truncate(place.Entry)
+		}
+		for entry := place.Entry; i < len(pages) && entry < place.Frames; entry++ {
+			if !block.Set(entry, pages[i].Number) {
+				return fmt.Errorf("%s: the hash table is full", d.path(SHM))
+			}
+			i++
+		}
+		// Not the header, whose marks readers set meanwhile.
+		if _, err := d.shm.WriteAt(raw[place.PagesAt-place.Block:], place.PagesAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkpoint copies frames to the database file, as many as readers let it.
+func (d walWriter) checkpoint(maxFrame, size uint32) error {
+	index, err := d.ranges(SHM)
+	if err != nil || index == nil {
+		return err
+	}
+	if index.Set(locks.Exclusive, sqlite.CheckpointByte, 1) != nil {
+		return nil //nolint:nilerr // another checkpoint runs
+	}
+	defer func() { _ = index.Set(locks.None, sqlite.CheckpointByte, 1) }()
+	x, ok, err := d.index()
+	if err != nil || !ok {
+		return err
+	}
+	safe, err := d.safeFrame(index, &x, maxFrame)
+	if err != nil || safe <= x.Backfilled {
+		return err
+	}
+	// Readers of slot 0 read the database file alone.
+	if index.Set(locks.Exclusive, sqlite.ReadByte, 1) != nil {
+		return nil //nolint:nilerr // there are such readers: another time
+	}
+	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
+	if err := d.poke(sqlite.AttemptedOffset, safe); err != nil {
+		return err
+	}
+	if err := d.backfill(x.Backfilled, safe, size, safe == maxFrame); err != nil {
+		return err
+	}
+	return d.poke(sqlite.BackfilledOffset, safe)
+}
+
+// safeFrame returns the last frame that no reader needs the database file to be without.
+func (d walWriter) safeFrame(index locks.Ranges, x *sqlite.Index, maxFrame uint32) (uint32, error) {
+	safe := maxFrame
+	for slot := 1; slot < sqlite.ReadSlots; slot++ {
+		mark := x.ReadMark[slot]
+		if mark >= safe {
+			continue
+		}
+		at := uint64(sqlite.ReadByte + slot)
+		if index.Set(locks.Exclusive, at, 1) != nil {
+			safe = mark
+			continue
+		}
+		value := uint32(sqlite.ReadMarkUnused)
+		if slot == 1 {
+			value = safe
+		}
+		err := d.poke(sqlite.ReadMarkOffset(slot), value)
+		_ = index.Set(locks.None, at, 1)
+		if err != nil {
+			return 0, err
+		}
+	}
+	return safe, nil
+}
+
+// backfill copies the newest version up to frame last of each page in the frames after first.
+func (d walWriter) backfill(first, last, size uint32, all bool) error {
+	wal, main := d.wal, d.main
+	if main == nil {
+		var err error
+		if main, err = d.create(); err != nil {
+			return err
+		}
+	}
+	if err := wal.Sync(); err != nil {
+		return err
+	}
+	newest := map[uint32]uint32{}
+	var number [4]byte
+	for frame := first + 1; frame <= last; frame++ {
+		if _, err := wal.ReadAt(number[:], sqlite.FrameOffset(frame, d.pageSize)); err != nil {
+			return err
+		}
+		newest[binary.BigEndian.Uint32(number[:])] = frame
+	}
+	pages := make([]uint32, 0, len(newest))
+	for page := range newest {
+		if page <= size {
+			pages = append(pages, page)
+		}
+	}
+	slices.Sort(pages)
+	b := make([]byte, d.pageSize)
+	for _, page := range pages {
+		if _, err := wal.ReadAt(b, sqlite.FrameOffset(newest[page], d.pageSize)+sqlite.FrameHeaderSize); err != nil {
+			return err
+		}
+		if _, err := main.WriteAt(b, int64(page-1)*int64(d.pageSize)); err != nil {
+			return err
+		}
+	}
+	if all {
+		if err := main.Truncate(int64(size) * int64(d.pageSize)); err != nil {
+			return err
+		}
+	}
+	d.wrote(Main, 0, 0)
+	return main.Sync()
+}
+
+// sumOf returns the checksum of a database with pages of these checksums.
+func sumOf(sums []ltx.Checksum) ltx.Checksum {
+	sum := ltx.Checksum(0)
+	for _, s := range sums {
+		sum ^= s
+	}
+	return sum | ltx.ChecksumFlag
+}

@@ -1,0 +1,179 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/events"
+	"github.com/hangar-platform/hangar/replica/locks"
+)
+
+// Named implements mount.Databases.
+func (n *Node) Named(name string) bool { return ValidName(name) }
+
+// Database returns the database of a name. If there is none it makes an empty one with create, and
+// otherwise returns nil.
+func (n *Node) Database(name string, create bool) (*database.DB, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if db := n.databases[name]; db != nil || !create {
+		return db, nil
+	}
+	if !ValidName(name) {
+		return nil, fmt.Errorf("%q: %w", name, ErrName)
+	}
+	db, err := database.Open(database.Config{
+		Name: name,
+		Dir:  n.filesDir(),
+		Log:  filepath.Join(n.c.Data, "log", name),
+		Node: n.id.Node,
+		Sync: n.c.Sync,
+		Live: !n.strict,
+		Shared: func() bool {
+			c := n.captures()
+			return c != nil && c.Shared()
+		},
+		Fence:    n.fence,
+		OnCommit: n.published,
+		Locks: func(f database.File) (locks.Ranges, error) {
+			c := n.captures()
+			if c == nil {
+				return nil, nil
+			}
+			return c.Locks(name, f)
+		},
+		Written: func(f database.File, off, size int64) {
+			if c := n.captures(); c != nil {
+				c.Written(name, f, off, size)
+			}
+		},
+		Gone: func(f database.File) {
+			if c := n.captures(); c != nil {
+				c.Gone(name, f)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	db.SetEpoch(n.id.Epoch)
+	n.databases[name] = db
+	return db, nil
+}
+
+// fence is what a commit asks.
+func (n *Node) fence() error {
+	if n.Writable() {
+		return nil
+	}
+	return database.ErrFenced
+}
+
+// Find returns the database of a name, or nil.
+func (n *Node) Find(name string) *database.DB {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.databases[name]
+}
+
+// All returns the databases in the order of their names.
+func (n *Node) All() []*database.DB {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*database.DB
+	for _, db := range n.databases {
+		all = append(all, db)
+	}
+	slices.SortFunc(all, func(a, b *database.DB) int {
+		if a.Name() < b.Name() {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+func (n *Node) closeDatabases() error {
+	n.mu.Lock()
+	all := n.databases
+	n.databases = map[string]*database.DB{}
+	n.mu.Unlock()
+	var errs []error
+	for name, db := range all {
+		if err := db.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// trim removes what is too old of the logs, and what no replica needs.
+func (n *Node) trim() error {
+	var errs []error
+	for _, db := range n.All() {
+		keep := n.sender.Needs(db.Name())
+		if err := db.Log().Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// positions returns the positions of all databases.
+func (n *Node) positions() map[string]ltx.Pos {
+	all := map[string]ltx.Pos{}
+	for _, db := range n.All() {
+		pos := db.Pos()
+		if diverged, _ := db.Diverged(); diverged {
+			pos.PostApplyChecksum = 0
+		}
+		all[db.Name()] = pos
+	}
+	return all
+}
+
+// Export writes a database to a temporary file, which the caller closes and removes.
+func (n *Node) exportFile() (*os.File, error) {
+	return os.CreateTemp(n.c.Data, "export-*")
+}
+
+// Writable implements mount.Databases.
+func (n *Node) Writable() bool { return n.writable.Load() && n.c.Lease.Valid() }
+
+// Primary implements mount.Databases.
+func (n *Node) Primary() (string, bool) {
+	r := n.hub.Role()
+	return r.Hostname, !r.IsPrimary && r.Hostname != ""
+}
+
+// Lag implements mount.Databases. It is 0 on the primary, and as large as can be on a replica that has
+// never had all of the primary's transactions.
+func (n *Node) Lag() time.Duration {
+	if n.Writable() {
+		return 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.followed {
+		return 1<<63 - 1
+	}
+	return max(0, time.Since(n.heard))
+}
+
+func (n *Node) setRole() {
+	n.mu.Lock()
+	up := n.upstream
+	n.mu.Unlock()
+	if n.writable.Load() {
+		n.hub.SetRole(events.Role{IsPrimary: true})
+		return
+	}
+	n.hub.SetRole(events.Role{Hostname: up.Hostname})
+}

@@ -1,0 +1,129 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/stream"
+)
+
+// Bounds of the time between two attempts to connect to the primary, to which up to as much is added by
+// chance.
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 2 * time.Second
+)
+
+// follow follows a primary until ctx ends.
+func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
+	transport := newTransport()
+	defer transport.CloseIdleConnections()
+	backoff := minBackoff
+	for ctx.Err() == nil {
+		side := &follower{Node: n, peer: primary}
+		n.mu.Lock()
+		f := stream.Follower{
+			Replica: side, Client: &http.Client{Transport: transport},
+			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster,
+		}
+		n.mu.Unlock()
+		err := f.Follow(ctx, primary.URL)
+		if side.joined {
+			backoff = minBackoff
+			n.connected(lease.Peer{})
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "err", err)
+		if pause.For(ctx, backoff+rand.N(backoff)) != nil {
+			return nil
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+	return nil
+}
+
+func newTransport() *http.Transport {
+	var p http.Protocols
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		Protocols:           &p,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: stream.Silence, PingTimeout: stream.Silence},
+		TLSHandshakeTimeout: stream.Silence,
+	}
+}
+
+// follower is the node as package stream sees it, during one connection.
+type follower struct {
+	*Node
+
+	peer   lease.Peer
+	joined bool
+}
+
+// Positions implements stream.Replica.
+func (f *follower) Positions() map[string]ltx.Pos { return f.positions() }
+
+// Join implements stream.Replica.
+func (f *follower) Join(cluster, hostname string, epoch uint64) error {
+	n := f.Node
+	n.mu.Lock()
+	if n.id.Cluster != "" && n.id.Cluster != cluster {
+		mine := n.id.Cluster
+		n.mu.Unlock()
+		return fmt.Errorf("the primary is of cluster %s, this node of %s", cluster, mine)
+	}
+	if epoch < n.id.Epoch {
+		mine := n.id.Epoch
+		n.mu.Unlock()
+		return fmt.Errorf("the primary has epoch %d, but there was %d", epoch, mine)
+	}
+	var err error
+	if n.id.Cluster != cluster || n.id.Epoch != epoch {
+		n.id.Cluster, n.id.Epoch = cluster, epoch
+		err = n.saveIdentity()
+	}
+	n.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, db := range n.All() {
+		db.SetEpoch(epoch)
+	}
+	f.joined = true
+	if hostname == "" {
+		hostname = f.peer.Hostname
+	}
+	n.connected(lease.Peer{Hostname: hostname, URL: f.peer.URL})
+	return nil
+}
+
+// CaughtUp implements stream.Replica.
+func (f *follower) CaughtUp(at time.Time) { f.caughtUp(at) }
+
+// Leading implements stream.Primary.
+func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
+	if !n.Writable() {
+		return "", 0, nil, false
+	}
+	_, over := n.c.Lease.Term()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.id.Cluster, n.id.Epoch, over, true
+}
+
+// published is called with each change of a database.
+func (n *Node) published(c database.Change) {
+	n.hub.Publish(c)
+	n.sender.Changed(c.Name)
+}

@@ -1,0 +1,198 @@
+package replica
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/hangar-platform/hangar/replica/database"
+)
+
+// DefaultPort is where a node serves HTTP.
+const DefaultPort = 20202
+
+func newClusterID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return fmt.Sprintf("LFSC%X", b)
+}
+
+// Handler serves what others ask a node: its events, what it is, copies of its databases, and the stream
+// that replicas follow. It asks for no credential: the network is private.
+func (n *Node) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/events", n.hub.Handler(n.Find))
+	mux.Handle("/info", only(http.MethodGet, n.serveInfo))
+	mux.Handle("/export", only(http.MethodGet, n.serveExport))
+	mux.Handle("/import", only(http.MethodPost, n.serveImport))
+	mux.Handle("/metrics", only(http.MethodGet, n.metrics().ServeHTTP))
+	mux.Handle("/stream", only(http.MethodPost, n.sender.ServeHTTP))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.mu.Lock()
+		id, cluster := n.id.Node, n.id.Cluster
+		n.mu.Unlock()
+		w.Header().Set("Litefs-Id", fmt.Sprintf("%016X", id))
+		if cluster != "" {
+			w.Header().Set("Litefs-Cluster-Id", cluster)
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func only(method string, h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method {
+			w.Header().Set("Allow", method)
+			http.Error(w, "Method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		h(w, r)
+	})
+}
+
+// Info is what GET /info answers.
+type Info struct {
+	ClusterID string       `json:"clusterID,omitempty"`
+	NodeID    string       `json:"nodeID"`
+	IsPrimary bool         `json:"isPrimary"`
+	Candidate bool         `json:"candidate"`
+	Path      string       `json:"path"` // the directory of the databases
+	Capture   string       `json:"capture"`
+	Primary   *InfoPrimary `json:"primary,omitempty"`
+	Databases []InfoDB     `json:"databases"`
+}
+
+// InfoPrimary is the primary that a replica follows.
+type InfoPrimary struct {
+	Hostname string `json:"hostname"`
+}
+
+// InfoDB is one database.
+type InfoDB struct {
+	Name     string `json:"name"`
+	TXID     string `json:"txID"`
+	Checksum string `json:"postApplyChecksum"`
+	Pages    uint32 `json:"commit"`
+	PageSize uint32 `json:"pageSize"`
+	Diverged bool   `json:"diverged,omitempty"`
+}
+
+// Info returns what the node is.
+func (n *Node) Info() Info {
+	n.mu.Lock()
+	i := Info{
+		ClusterID: n.id.Cluster, NodeID: fmt.Sprintf("%016X", n.id.Node),
+		Candidate: n.c.Candidate, Path: n.c.Dir, Capture: n.mode, Databases: []InfoDB{},
+	}
+	n.mu.Unlock()
+	i.IsPrimary = n.Writable()
+	if host, ok := n.Primary(); ok {
+		i.Primary = &InfoPrimary{host}
+	}
+	for _, db := range n.All() {
+		last := db.Last()
+		diverged, _ := db.Diverged()
+		i.Databases = append(i.Databases, InfoDB{
+			Name: last.Name, TXID: last.Pos.TXID.String(), Checksum: last.Pos.PostApplyChecksum.String(),
+			Pages: last.Pages, PageSize: last.PageSize, Diverged: diverged,
+		})
+	}
+	return i
+}
+
+func (n *Node) serveInfo(w http.ResponseWriter, _ *http.Request) {
+	b, err := json.MarshalIndent(n.Info(), "", "  ")
+	if err != nil {
+		http.Error(w, "Internal server error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '\n')) // the client may have gone
+}
+
+func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("name")
+	if name == "" {
+		http.Error(w, "name required", http.StatusBadRequest)
+		return
+	}
+	db := n.Find(name)
+	if db == nil || db.Last().Pages == 0 {
+		http.Error(w, "database not found", http.StatusNotFound)
+		return
+	}
+	f, err := n.exportFile()
+	if err != nil {
+		n.fail(w, r, err)
+		return
+	}
+	defer f.Close()
+	defer os.Remove(f.Name()) //nolint:errcheck // a later start removes what is left
+	change, err := db.Export(r.Context(), f)
+	if err != nil {
+		n.fail(w, r, err)
+		return
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		n.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", fmt.Sprint(int64(change.Pages)*int64(change.PageSize)))
+	w.Header().Set("Hangar-Db-Position", change.Pos.String())
+	if _, err := io.Copy(w, f); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (n *Node) serveImport(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("name")
+	if !ValidName(name) {
+		http.Error(w, "name required", http.StatusBadRequest)
+		return
+	}
+	if !n.Writable() {
+		http.Error(w, database.ErrFenced.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	db, err := n.Database(name, true)
+	if err != nil {
+		n.fail(w, r, err)
+		return
+	}
+	// Writers of the database that never end must not keep the client for ever.
+	change, err := db.Import(r.Context(), r.Body)
+	switch {
+	case errors.Is(err, database.ErrBadImport):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case errors.Is(err, database.ErrFenced):
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case err != nil:
+		n.fail(w, r, err)
+	default:
+		w.Header().Set("Hangar-Db-Position", change.Pos.String())
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// fail answers a request that failed by a fault of the node.
+func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		n.c.Log.Error("request failed", "path", r.URL.Path, "err", err)
+	}
+	http.Error(w, "Internal server error", http.StatusInternalServerError)
+}
+
+// NewServer returns a server of the node's handler for HTTP/1.1 and HTTP/2, also without TLS.
+func (n *Node) NewServer() *http.Server {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p}
+}

@@ -1,0 +1,216 @@
+// Package locks keeps byte-range locks of files, as fcntl(2) has them: in a table of this process,
+// or in the kernel.
+//
+// A Table is what a mount answers lock requests from, so that the process knows of every lock and
+// can take some itself. OFD takes locks of a file that other processes lock through the kernel. For
+// those who write to a database both are Ranges. All methods may be called from many goroutines.
+package locks
+
+import (
+	"errors"
+	"math"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mode says what a lock excludes.
+type Mode int
+
+// The modes.
+const (
+	None      Mode = iota // no lock: Set with it releases
+	Shared                // excludes Exclusive ones
+	Exclusive             // excludes all others
+)
+
+// ErrBusy is returned for a lock that another owner's excludes.
+var ErrBusy = errors.New("locked by another")
+
+// Ranges locks byte ranges of one file for one owner. Set replaces what the owner holds in the n bytes
+// from start, without waiting: it returns ErrBusy where it would have to.
+type Ranges interface {
+	Set(mode Mode, start, n uint64) error
+}
+
+// Range is bytes of a file, from the first to the last, both included.
+type Range struct{ First, Last uint64 }
+
+// ToEnd is the last byte of a range that does not end.
+const ToEnd = math.MaxInt64
+
+// Overlaps reports whether two ranges have a byte in common.
+func (r Range) Overlaps(o Range) bool { return r.First <= o.Last && o.First <= r.Last }
+
+// Contains reports whether all bytes of o are in r.
+func (r Range) Contains(o Range) bool { return r.First <= o.First && o.Last <= r.Last }
+
+// Lock is one lock in a table.
+type Lock struct {
+	Range
+	Owner  uint64
+	Handle uint64 // the open file through which it was taken
+	PID    uint32
+	Mode   Mode
+}
+
+// Table holds the locks of one file.
+type Table struct {
+	mu      sync.Mutex
+	held    []Lock
+	changed chan struct{} // closed and replaced when a lock is released; nil if nobody waits
+}
+
+// Test returns a lock of another owner that excludes l.
+func (t *Table) Test(l Lock) (Lock, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conflict(l)
+}
+
+func (t *Table) conflict(l Lock) (Lock, bool) {
+	for _, h := range t.held {
+		if h.Owner != l.Owner && h.Overlaps(l.Range) && (h.Mode == Exclusive || l.Mode == Exclusive) {
+			return h, true
+		}
+	}
+	return Lock{}, false
+}
+
+// Set takes, changes or releases a lock. It returns ErrBusy, and changes nothing, if another owner's
+// excludes it.
+func (t *Table) Set(l Lock) error {
+	_, err := t.set(l, false)
+	return err
+}
+
+// SetOrWait is Set, but with ErrBusy it returns a channel that is closed when trying again can help.
+func (t *Table) SetOrWait(l Lock) (<-chan struct{}, error) { return t.set(l, true) }
+
+func (t *Table) set(l Lock, wait bool) (<-chan struct{}, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l.Mode != None {
+		if _, busy := t.conflict(l); busy {
+			if !wait {
+				return nil, ErrBusy
+			}
+			if t.changed == nil {
+				t.changed = make(chan struct{})
+			}
+			return t.changed, ErrBusy
+		}
+	}
+	t.cut(l)
+	if l.Mode != None {
+		t.held = append(t.held, l)
+	}
+	t.wake()
+	return nil, nil
+}
+
+// cut removes the range of l from what its owner holds.
+func (t *Table) cut(l Lock) {
+	var kept []Lock
+	for _, h := range t.held {
+		if h.Owner != l.Owner || !h.Overlaps(l.Range) {
+			continue
+		}
+		if h.First < l.First {
+			before := h
+			before.Last = l.First - 1
+			kept = append(kept, before)
+		}
+		if h.Last > l.Last {
+			after := h
+			after.First = l.Last + 1
+			kept = append(kept, after)
+		}
+	}
+	t.held = slices.DeleteFunc(t.held, func(h Lock) bool { return h.Owner == l.Owner && h.Overlaps(l.Range) })
+	t.held = append(t.held, kept...)
+}
+
+func (t *Table) wake() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// ReleaseOwner releases what an owner holds, as each close of one of its files does.
+func (t *Table) ReleaseOwner(owner uint64) {
+	t.release(func(l Lock) bool { return l.Owner == owner })
+}
+
+// ReleaseHandle releases what was taken through an open file that no longer is.
+func (t *Table) ReleaseHandle(handle uint64) {
+	t.release(func(l Lock) bool { return l.Handle == handle && l.Owner != Daemon })
+}
+
+func (t *Table) release(gone func(Lock) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = slices.DeleteFunc(t.held, gone)
+	t.wake()
+}
+
+// Holds reports whether an owner holds all of a range, with this mode or a stronger one.
+func (t *Table) Holds(owner uint64, mode Mode, r Range) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.held {
+		if h.Owner == owner && h.Mode >= mode && h.Contains(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// Len is the number of locks that are held.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.held)
+}
+
+// Daemon is the owner of the locks that this process takes for itself. The kernel never makes it.
+const Daemon = math.MaxUint64
+
+// Own returns the Ranges of the owner Daemon.
+func (t *Table) Own() Ranges { return own{t} }
+
+type own struct{ t *Table }
+
+func (o own) Set(mode Mode, start, n uint64) error {
+	return o.t.Set(Lock{Range: Range{start, start + n - 1}, Owner: Daemon, Mode: mode})
+}
+
+// OFD takes locks of an open file in the kernel, which belong to that open file and end with it. A
+// program that uses POSIX locks, as SQLite does, is excluded by them.
+type OFD struct{ File *os.File }
+
+// Set implements Ranges.
+func (o OFD) Set(mode Mode, start, n uint64) error {
+	kind := int16(unix.F_UNLCK)
+	switch mode {
+	case Shared:
+		kind = unix.F_RDLCK
+	case Exclusive:
+		kind = unix.F_WRLCK
+	case None:
+	}
+	l := unix.Flock_t{Type: kind, Whence: unix.SEEK_SET, Start: int64(start), Len: int64(n)}
+	for {
+		err := unix.FcntlFlock(o.File.Fd(), unix.F_OFD_SETLK, &l)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):
+			return ErrBusy
+		default:
+			return err
+		}
+	}
+}

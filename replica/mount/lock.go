@@ -1,0 +1,191 @@
+package mount
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// The locks that capture follows.
+var (
+	writeLock  = locks.Range{First: sqlite.WriteByte, Last: sqlite.WriteByte}
+	checkpoint = locks.Range{First: sqlite.CheckpointByte, Last: sqlite.CheckpointByte}
+	restart    = locks.Range{First: sqlite.ReadByte + 1, Last: sqlite.ReadByte + sqlite.ReadSlots - 1}
+	reserved   = locks.Range{First: sqlite.ReservedByte, Last: sqlite.ReservedByte}
+	exclusive  = locks.Range{First: sqlite.SharedFirst, Last: sqlite.SharedFirst + sqlite.SharedSize - 1}
+)
+
+const flockFlag = 1 // of a request: flock(2), not fcntl(2)
+
+// lockOf translates a request.
+func lockOf(in *fuse.LkIn) locks.Lock {
+	l := locks.Lock{Range: locks.Range{First: in.Lk.Start, Last: in.Lk.End}, Owner: in.Owner, Handle: in.Fh, PID: in.Lk.Pid}
+	switch in.Lk.Typ {
+	case syscall.F_RDLCK:
+		l.Mode = locks.Shared
+	case syscall.F_WRLCK:
+		l.Mode = locks.Exclusive
+	}
+	return l
+}
+
+// GetLk implements fuse.RawFileSystem.
+func (s *FS) GetLk(_ <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
+	n := s.inode(in.NodeId)
+	if n == nil {
+		return fuse.ENOENT
+	}
+	out.Lk = in.Lk
+	held, busy := n.locks.Test(lockOf(in))
+	if !busy {
+		out.Lk.Typ = syscall.F_UNLCK
+		return fuse.OK
+	}
+	out.Lk = fuse.FileLock{Start: held.First, End: held.Last, Typ: syscall.F_RDLCK, Pid: held.PID}
+	if held.Mode == locks.Exclusive {
+		out.Lk.Typ = syscall.F_WRLCK
+	}
+	return fuse.OK
+}
+
+// SetLk implements fuse.RawFileSystem.
+func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	n := s.inode(in.NodeId)
+	if n == nil {
+		return fuse.ENOENT
+	}
+	l := lockOf(in)
+	if in.LkFlags&flockFlag != 0 {
+		return s.statusOf(n.flocks.Set(l))
+	}
+	if status := s.beforeLock(n, l); status != fuse.OK {
+		return status
+	}
+	return s.statusOf(n.locks.Set(l))
+}
+
+// SetLkw implements fuse.RawFileSystem.
+func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	n := s.inode(in.NodeId)
+	if n == nil {
+		return fuse.ENOENT
+	}
+	l := lockOf(in)
+	table := &n.locks
+	if in.LkFlags&flockFlag != 0 {
+		table = &n.flocks
+	} else if status := s.beforeLock(n, l); status != fuse.OK {
+		return status
+	}
+	for {
+		changed, err := table.SetOrWait(l)
+		if err == nil {
+			return fuse.OK
+		}
+		select {
+		case <-changed:
+		case <-cancel:
+			return fuse.EINTR
+		}
+	}
+}
+
+// beforeLock does what has to be done before a lock changes hands: a writer that gives its lock back has
+// committed, or has not.
+func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
+	if n.db == nil {
+		return fuse.OK
+	}
+	switch n.file {
+	case database.SHM:
+		return s.beforeIndexLock(n, l)
+	case database.Main:
+		if l.Mode == locks.Exclusive && l.Overlaps(reserved) && !s.c.Databases.Writable() {
+			return fuse.EAGAIN
+		}
+		if l.Mode != locks.Exclusive && l.Overlaps(exclusive) && n.locks.Holds(l.Owner, locks.Exclusive, exclusive) {
+			s.settle(n)
+		}
+	case database.WAL, database.Journal:
+	}
+	return fuse.OK
+}
+
+func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
+	if l.Mode == locks.Exclusive {
+		if l.Overlaps(writeLock) && !s.c.Databases.Writable() && n.db.Indexed() {
+			return fuse.EAGAIN // without an index, the lock is for a reader that makes one
+		}
+		// What follows may overwrite the WAL, which until now has what the log has.
+		if l.Contains(checkpoint) || l.Contains(restart) {
+			return s.statusOf(n.db.Sync())
+		}
+		return fuse.OK
+	}
+	if l.Overlaps(writeLock) && n.locks.Holds(l.Owner, locks.Exclusive, writeLock) && s.c.Databases.Writable() {
+		s.captureWAL(n.db, s.passthrough)
+	}
+	return fuse.OK
+}
+
+func (s *FS) captureWAL(db *database.DB, indexed bool) {
+	if err := db.CaptureWAL(indexed); err != nil {
+		// SQLite has committed, and cannot be told.
+		s.c.Log.Error("transactions were not captured", "db", db.Name(), "err", err)
+	}
+}
+
+// settle captures what a writer in rollback mode has left in the database file, unless a journal says
+// that it is not committed.
+func (s *FS) settle(n *inode) {
+	if s.heapIndex(n) {
+		s.captureWAL(n.db, false)
+	}
+	if !n.db.Unsettled() {
+		return
+	}
+	if journal, err := os.Open(s.path(n.name + database.Journal.Suffix())); err == nil {
+		valid := journalValid(journal)
+		journal.Close()
+		if valid {
+			return
+		}
+	}
+	if err := n.db.CaptureJournal(); err != nil {
+		s.c.Log.Error("a transaction was not captured", "db", n.db.Name(), "err", err)
+	}
+}
+
+// heapIndex reports whether there is a WAL without an index file: its one user, in exclusive locking
+// mode, has the index in its memory.
+func (s *FS) heapIndex(n *inode) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.names[n.name+database.WAL.Suffix()] != nil && s.names[n.name+database.SHM.Suffix()] == nil
+}
+
+// beforeWrite is called before the database file is written. A checkpoint in exclusive locking mode comes
+// before the WAL is begun anew.
+func (s *FS) beforeWrite(n *inode) error {
+	if n.db != nil && s.heapIndex(n) {
+		return n.db.CaptureWAL(false)
+	}
+	return nil
+}
+
+// cutOff is called when a program closes a file while it has locks, which one that was killed does. What
+// the index says is committed is, whoever published it.
+func (s *FS) cutOff(n *inode, owner uint64) {
+	if n.db != nil && n.file == database.SHM && s.passthrough && s.c.Databases.Writable() &&
+		n.locks.Holds(owner, locks.Exclusive, writeLock) {
+		s.captureWAL(n.db, true)
+	}
+}

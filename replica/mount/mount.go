@@ -1,0 +1,420 @@
+// Package mount shows the databases of a node as a directory, by FUSE, and sees all that SQLite does
+// to them.
+//
+// Reads and writes of the write-ahead log and its index go to the files behind without a detour, where
+// the kernel can do that (Linux 6.9, as root of the first user namespace); those of database and
+// journal pass this process. So do all locks. A transaction is captured when SQLite commits it: when it
+// gives back the write lock of the WAL, or makes the rollback journal invalid. Until it is captured
+// no other program can write, and if this process dies none can read or write any more.
+//
+// The directory is flat. Beside the databases it has .primary, the name of the primary while this node
+// follows one, .lag, how many milliseconds it is behind, and NAME-pos, the position of a database.
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/locks"
+)
+
+// Databases are what is mounted.
+type Databases interface {
+	// Database returns the database of a name, and makes an empty one if there is none and create is
+	// set. It returns nil if there is none.
+	Database(name string, create bool) (*database.DB, error)
+	// Named reports whether a database may have a name.
+	Named(name string) bool
+	// Writable reports whether this node is the primary.
+	Writable() bool
+	// Primary returns the name of the primary that this node follows.
+	Primary() (string, bool)
+	// Lag is how far this node is behind the primary.
+	Lag() time.Duration
+}
+
+// Config says what is mounted where.
+type Config struct {
+	Dir        string // the mount point
+	Files      string // the directory with the files of the databases
+	AllowOther bool   // users other than this process's see the directory
+	// NoPassthrough has all reads and writes pass this process, as on an old kernel.
+	NoPassthrough bool
+	Databases     Databases
+	Log           *slog.Logger
+}
+
+// FS is a mounted directory.
+type FS struct {
+	fuse.RawFileSystem // answers what SQLite never asks with ENOSYS
+
+	c           Config
+	server      *fuse.Server
+	passthrough bool
+	served      chan struct{}
+
+	mu      sync.Mutex
+	names   map[string]*inode // by name
+	inodes  map[uint64]*inode // by ID
+	handles map[uint64]*handle
+	nextID  uint64
+}
+
+// inode is one file of the directory, also after it was unlinked while it is open.
+type inode struct {
+	id   uint64
+	name string
+	kind kind
+	db   *database.DB // nil for a file of no database
+	file database.File
+
+	locks  locks.Table
+	flocks locks.Table
+
+	mu      sync.Mutex
+	f       *os.File // open while opens is not 0
+	opens   int
+	backing int32 // of f, for the kernel; 0 if none
+	gone    bool  // unlinked
+}
+
+type kind int
+
+const (
+	plain   kind = iota // a file of the directory behind
+	primary             // .primary
+	lag                 // .lag
+	pos                 // NAME-pos
+)
+
+const (
+	primaryName = ".primary"
+	lagName     = ".lag"
+	posSuffix   = "-pos"
+)
+
+// handle is one open file.
+type handle struct {
+	node    *inode
+	content []byte // of a virtual file
+	write   bool
+}
+
+// New makes an FS of what is to be mounted.
+func New(c Config) *FS {
+	return &FS{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		c:             c,
+		served:        make(chan struct{}),
+		names:         map[string]*inode{},
+		inodes:        map[uint64]*inode{},
+		handles:       map[uint64]*handle{},
+		nextID:        fuse.FUSE_ROOT_ID,
+	}
+}
+
+// Mount mounts the directory and begins to serve it.
+func (s *FS) Mount() error {
+	options := &fuse.MountOptions{
+		FsName:        "hangar-db",
+		Name:          "hangar-db",
+		AllowOther:    s.c.AllowOther,
+		EnableLocks:   true,
+		DirectMount:   true,
+		DisableXAttrs: true,
+		MaxWrite:      1 << 20,
+		// The data of a file changes only by writes through the mount, or this process says so.
+		ExplicitDataCacheControl: true,
+		DisableReadDirPlus:       true,
+		PanicHandler: func(cause any) fuse.Status {
+			s.c.Log.Error("request of the mount panicked", "cause", cause)
+			return fuse.EIO
+		},
+	}
+	server, err := fuse.NewServer(s, s.c.Dir, options)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", s.c.Dir, err)
+	}
+	s.server = server
+	s.passthrough = !s.c.NoPassthrough && s.probe()
+	go func() {
+		defer close(s.served)
+		server.Serve()
+	}()
+	if err := server.WaitMount(); err != nil {
+		return errors.Join(fmt.Errorf("mount %s: %w", s.c.Dir, err), server.Unmount())
+	}
+	return nil
+}
+
+// probe reports whether the kernel reads and writes files behind the mount itself.
+func (s *FS) probe() bool {
+	f, err := os.CreateTemp(s.c.Files, ".probe-*")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	defer os.Remove(f.Name())
+	id, errno := s.server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(f.Fd())})
+	if errno != 0 || id == 0 {
+		return false
+	}
+	s.server.UnregisterBackingFd(id)
+	return true
+}
+
+// Passthrough reports whether WAL and index are read and written without a detour.
+func (s *FS) Passthrough() bool { return s.passthrough }
+
+// Shared implements the same of package replica: with passthrough there is one index.
+func (s *FS) Shared() bool { return s.passthrough }
+
+// Close unmounts the directory. Programs that have files in it open keep the mount alive, out of
+// sight, and get errors.
+func (s *FS) Close() error {
+	if s.server == nil {
+		return nil
+	}
+	err := s.server.Unmount()
+	if err != nil {
+		// Some program is in it. Detached, the directory is free; the end of this process ends the rest.
+		if err = unix.Unmount(s.c.Dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", s.c.Dir, err)
+		}
+		return nil
+	}
+	<-s.served
+	return nil
+}
+
+// Locks implements the locks of package database for the files of a database.
+func (s *FS) Locks(db string, f database.File) (locks.Ranges, error) {
+	n, err := s.node(db + f.Suffix())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n.locks.Own(), nil
+}
+
+// Written tells the kernel that bytes of a file are no longer what it remembers.
+func (s *FS) Written(db string, f database.File, off, n int64) {
+	s.mu.Lock()
+	node := s.names[db+f.Suffix()]
+	s.mu.Unlock()
+	if node != nil && s.server != nil {
+		// It fails if the kernel knows nothing of the file.
+		_ = s.server.InodeNotify(node.id, off, n)
+	}
+}
+
+// Gone forgets a file that this process has removed.
+func (s *FS) Gone(db string, f database.File) { s.forget(db + f.Suffix()) }
+
+// forget makes the name of a file free for another one.
+func (s *FS) forget(name string) *inode {
+	s.mu.Lock()
+	n := s.names[name]
+	delete(s.names, name)
+	s.mu.Unlock()
+	if n != nil {
+		n.mu.Lock()
+		n.gone = true
+		n.mu.Unlock()
+	}
+	return n
+}
+
+func (s *FS) path(name string) string { return filepath.Join(s.c.Files, name) }
+
+// scratch reports whether a name is one of SQLite's that is no database: a journal of several
+// databases, or a temporary file.
+func scratch(name string) bool {
+	if strings.HasPrefix(name, "etilqs_") || strings.HasPrefix(name, ".") {
+		return true
+	}
+	i := strings.LastIndex(name, "-mj")
+	return i > 0 && strings.Trim(name[i+3:], "0123456789ABCDEF") == "" && len(name)-i >= 9
+}
+
+// node returns the file of a name, which must exist.
+func (s *FS) node(name string) (*inode, error) {
+	s.mu.Lock()
+	n := s.names[name]
+	s.mu.Unlock()
+	if n != nil {
+		return n, nil
+	}
+	switch {
+	case name == primaryName:
+		return s.add(name, primary, nil), nil
+	case name == lagName:
+		return s.add(name, lag, nil), nil
+	case strings.HasSuffix(name, posSuffix):
+		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, posSuffix), false); err == nil && db != nil {
+			return s.add(name, pos, db), nil
+		}
+	}
+	if _, err := os.Lstat(s.path(name)); err != nil {
+		return nil, err
+	}
+	return s.adopt(name)
+}
+
+// adopt makes the inode of a file that exists.
+func (s *FS) adopt(name string) (*inode, error) {
+	of, _ := database.Split(name)
+	if scratch(name) || !s.c.Databases.Named(of) {
+		return s.add(name, plain, nil), nil
+	}
+	db, err := s.c.Databases.Database(of, true)
+	if err != nil {
+		return nil, err
+	}
+	return s.add(name, plain, db), nil
+}
+
+// add makes an inode, unless there is one of that name already.
+func (s *FS) add(name string, k kind, db *database.DB) *inode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.names[name]; n != nil {
+		return n
+	}
+	s.nextID++
+	n := &inode{id: s.nextID, name: name, kind: k, db: db}
+	_, n.file = database.Split(name)
+	s.names[name] = n
+	s.inodes[n.id] = n
+	return n
+}
+
+func (s *FS) inode(id uint64) *inode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inodes[id]
+}
+
+func (s *FS) handle(id uint64) *handle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handles[id]
+}
+
+// list returns the names of all files.
+func (s *FS) list() ([]string, error) {
+	entries, err := os.ReadDir(s.c.Files)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || e.IsDir() {
+			continue
+		}
+		names = append(names, e.Name())
+		if _, f := database.Split(e.Name()); f == database.Main && !scratch(e.Name()) {
+			names = append(names, e.Name()+posSuffix)
+		}
+	}
+	names = append(names, lagName)
+	if _, ok := s.c.Databases.Primary(); ok {
+		names = append(names, primaryName)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// content returns what a virtual file says. ok is false if there is none now.
+func (s *FS) content(n *inode) (b []byte, ok bool) {
+	switch n.kind {
+	case primary:
+		name, ok := s.c.Databases.Primary()
+		return []byte(name + "\n"), ok
+	case lag:
+		return fmt.Appendf(nil, "%+010d\n", min(s.c.Databases.Lag().Milliseconds(), 1<<31-1)), true
+	case pos:
+		return []byte(n.db.Pos().String() + "\n"), true
+	case plain:
+	}
+	return nil, false
+}
+
+// acquire opens the file of an inode, or counts one opening more.
+func (s *FS) acquire(n *inode) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.f == nil {
+		f, err := os.OpenFile(s.path(n.name), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		n.f = f
+		if s.passthrough && n.direct() {
+			id, errno := s.server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(f.Fd())})
+			if errno != 0 {
+				n.f = nil
+				return errors.Join(fmt.Errorf("register %s with the kernel: %w", n.name, errno), f.Close())
+			}
+			n.backing = id
+		}
+	}
+	n.opens++
+	return nil
+}
+
+// direct reports whether the kernel may read and write a file without this process.
+func (n *inode) direct() bool {
+	return n.db != nil && (n.file == database.WAL || n.file == database.SHM)
+}
+
+// release counts one opening less.
+func (s *FS) release(n *inode) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.opens--; n.opens > 0 {
+		return
+	}
+	if n.backing != 0 {
+		s.server.UnregisterBackingFd(n.backing)
+		n.backing = 0
+	}
+	n.f.Close()
+	n.f = nil
+}
+
+// statusOf turns an error into what the kernel reports.
+func (s *FS) statusOf(err error) fuse.Status {
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		return fuse.OK
+	case errors.Is(err, database.ErrFenced):
+		return fuse.Status(unix.EROFS)
+	case errors.Is(err, locks.ErrBusy):
+		return fuse.EAGAIN
+	case errors.As(err, &errno):
+		return fuse.Status(errno)
+	case errors.Is(err, os.ErrNotExist):
+		return fuse.ENOENT
+	case errors.Is(err, context.Canceled):
+		return fuse.EINTR
+	}
+	s.c.Log.Error("request of the mount failed", "err", err)
+	return fuse.EIO
+}

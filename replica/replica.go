@@ -1,0 +1,253 @@
+// Package replica is a node of replicated SQLite databases: it captures what the programs on its
+// machine commit, or follows another node that does, and tells who asks what happened.
+//
+// A node is the primary, whose databases may be written, or a replica. Which one the lease says. The
+// databases are files of a directory: a mount that sees every commit, or a plain directory whose
+// write-ahead logs are read. Package database has what a database is at; this package joins it with
+// capture, lease, replication and HTTP.
+package replica
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/events"
+	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/mount"
+	"github.com/hangar-platform/hangar/replica/stream"
+)
+
+// Capture is how a node learns of commits.
+type Capture string
+
+// The ways.
+const (
+	Auto   Capture = "auto"   // Strict where FUSE works, else Tail
+	Strict Capture = "strict" // by a mount
+	Tail   Capture = "tail"   // by reading write-ahead logs in a plain directory
+)
+
+// Defaults of a Config.
+const (
+	DefaultRetention    = 10 * time.Minute
+	DefaultLogLimit     = 1 << 30
+	DefaultTrimInterval = time.Minute
+)
+
+// Config is what a node is made of.
+type Config struct {
+	Data       string // directory of what the node keeps
+	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
+	Hostname   string
+	Lease      lease.Lease
+	Candidate  bool
+	Capture    Capture
+	AllowOther bool
+	// NoPassthrough has the mount do all by itself, for tests.
+	NoPassthrough bool
+	// Sync makes every transaction durable before its commit returns.
+	Sync bool
+	// Retention is how long transactions are kept, and LogLimit for how many bytes of a database at most
+	// while a replica still needs them.
+	Retention    time.Duration
+	LogLimit     int64
+	TrimInterval time.Duration
+	Log          *slog.Logger
+}
+
+// capturer is what sees commits.
+type capturer interface {
+	Locks(db string, f database.File) (locks.Ranges, error)
+	Written(db string, f database.File, off, n int64)
+	Gone(db string, f database.File)
+	Shared() bool // SQLite and this process see the same index of a WAL
+	Close() error
+}
+
+// Node is one node.
+type Node struct {
+	c      Config
+	hub    *events.Hub
+	sender *stream.Sender
+	id     identity
+	mode   string // what capture is, in words
+	strict bool
+
+	captureMu sync.Mutex
+	capture   capturer
+
+	mu        sync.Mutex
+	databases map[string]*database.DB
+	upstream  lease.Peer // connected to
+	heard     time.Time  // when the primary last said that this node has all
+	followed  bool       // heard is set
+
+	writable atomic.Bool
+	ready    chan struct{} // closed when the node has been the primary, or has had all of one's transactions
+	once     sync.Once
+}
+
+// identity is cluster.json.
+type identity struct {
+	Node    uint64 `json:"node"`
+	Cluster string `json:"cluster,omitempty"`
+	Epoch   uint64 `json:"epoch"`
+}
+
+// New returns a node that Open opens.
+func New(c Config) *Node {
+	if c.Retention == 0 {
+		c.Retention = DefaultRetention
+	}
+	if c.LogLimit == 0 {
+		c.LogLimit = DefaultLogLimit
+	}
+	if c.TrimInterval == 0 {
+		c.TrimInterval = DefaultTrimInterval
+	}
+	if c.Capture == "" {
+		c.Capture = Auto
+	}
+	n := &Node{c: c, hub: events.New(), databases: map[string]*database.DB{}, ready: make(chan struct{})}
+	n.sender = &stream.Sender{Primary: n, Hostname: c.Hostname, Log: c.Log}
+	return n
+}
+
+// Hub is where the events of the node come from.
+func (n *Node) Hub() *events.Hub { return n.hub }
+
+// ID is the node's own.
+func (n *Node) ID() uint64 { return n.id.Node }
+
+func (n *Node) filesDir() string {
+	if n.strict {
+		return filepath.Join(n.c.Data, "files")
+	}
+	return n.c.Dir
+}
+
+// Open finds out which positions the databases are at, and begins to show them.
+func (n *Node) Open() error {
+	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log")} {
+		if err := durable.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := n.loadIdentity(); err != nil {
+		return err
+	}
+	n.strict = true
+	if err := n.mount(); err != nil {
+		return errors.Join(err, n.Close())
+	}
+	return nil
+}
+
+func (n *Node) identityPath() string { return filepath.Join(n.c.Data, "cluster.json") }
+
+func (n *Node) loadIdentity() error {
+	b, err := os.ReadFile(n.identityPath())
+	if errors.Is(err, os.ErrNotExist) {
+		var id [8]byte
+		_, _ = rand.Read(id[:]) // never fails
+		n.id.Node = binary.BigEndian.Uint64(id[:])
+		return n.saveIdentity()
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, &n.id); err != nil {
+		return fmt.Errorf("%s: %w", n.identityPath(), err)
+	}
+	return nil
+}
+
+func (n *Node) saveIdentity() error {
+	b, err := json.Marshal(n.id)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
+}
+
+// mount shows the databases by FUSE.
+func (n *Node) mount() error {
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return err
+	}
+	fs := mount.New(mount.Config{
+		Dir: n.c.Dir, Files: n.filesDir(), AllowOther: n.c.AllowOther, NoPassthrough: n.c.NoPassthrough,
+		Databases: n, Log: n.c.Log,
+	})
+	// The databases recover before anybody can open them.
+	if err := n.openAll(); err != nil {
+		return err
+	}
+	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := fs.Mount(); err != nil {
+		return err
+	}
+	n.captureMu.Lock()
+	n.capture = fs
+	n.captureMu.Unlock()
+	n.mode = "strict"
+	if !fs.Passthrough() {
+		n.mode = "strict, without passthrough"
+	}
+	n.c.Log.Info("capture is strict", "dir", n.c.Dir, "passthrough", fs.Passthrough())
+	return nil
+}
+
+// openAll opens every database of which there is a file or a log.
+func (n *Node) openAll() error {
+	names := map[string]bool{}
+	files, err := os.ReadDir(n.filesDir())
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if name, kind := database.Split(f.Name()); kind == database.Main && ValidName(name) && f.Type().IsRegular() {
+			names[name] = true
+		}
+	}
+	logs, err := os.ReadDir(filepath.Join(n.c.Data, "log"))
+	if err != nil {
+		return err
+	}
+	for _, l := range logs {
+		names[l.Name()] = true
+	}
+	for name := range names {
+		db, err := n.Database(name, true)
+		if err != nil {
+			return err
+		}
+		n.hub.Know(name, db.Pos())
+	}
+	return nil
+}
+
+// ValidName reports whether a database may have a name.
+func ValidName(name string) bool {
+	_, f := database.Split(name)
+	return name != "" && len(name) <= 200 && f == database.Main && !strings.ContainsAny(name, "/\x00") &&
+		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, "-pos") && !strings.HasSuffix(name, "-lock")
+}
+
+// ErrName is returned for a name that no database may have.
+var ErrName = errors.New("a database cannot have this name")

@@ -1,0 +1,88 @@
+// Package sqlite reads and writes the file formats of SQLite: the database header, the write-ahead
+// log, the shared index of that log, the rollback journal; and it computes the checksums of pages.
+//
+// Everything is a function of bytes, and no input makes a function panic. The formats are those of
+// https://www.sqlite.org/fileformat2.html and https://www.sqlite.org/walformat.html.
+package sqlite
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc64"
+
+	"github.com/superfly/ltx"
+)
+
+// HeaderSize is the number of bytes of the header at the start of page 1.
+const HeaderSize = 100
+
+// magic begins each database file.
+const magic = "SQLite format 3\x00"
+
+// Header is what the header of a database says, as far as replication needs it.
+type Header struct {
+	PageSize uint32 // bytes
+	Pages    uint32 // size of the database in pages; 0 if the header does not know
+	WAL      bool   // the database is in WAL mode
+}
+
+// ErrNotDatabase is returned for a header that no SQLite database has.
+var ErrNotDatabase = errors.New("not an SQLite database")
+
+// ParseHeader reads the header of a database, of which b has at least HeaderSize bytes.
+func ParseHeader(b []byte) (Header, error) {
+	if len(b) < HeaderSize || string(b[:len(magic)]) != magic {
+		return Header{}, ErrNotDatabase
+	}
+	size := uint32(binary.BigEndian.Uint16(b[16:]))
+	if size == 1 {
+		size = 65536
+	}
+	if !ltx.IsValidPageSize(size) {
+		return Header{}, ErrNotDatabase
+	}
+	h := Header{PageSize: size, WAL: b[18] == 2 && b[19] == 2}
+	// The size is valid only if the program that wrote it also wrote the change counter.
+	if binary.BigEndian.Uint32(b[24:]) == binary.BigEndian.Uint32(b[92:]) {
+		h.Pages = binary.BigEndian.Uint32(b[28:])
+	}
+	return h, nil
+}
+
+var isoTable = crc64.MakeTable(crc64.ISO)
+
+// PageSum returns the checksum of one page: CRC-64/ISO over its number and its content, with the
+// highest bit set. The page of the lock bytes counts as 0.
+func PageSum(page uint32, data []byte) ltx.Checksum {
+	if page == LockPage(uint32(len(data))) {
+		return 0
+	}
+	var number [4]byte
+	binary.BigEndian.PutUint32(number[:], page)
+	sum := crc64.Update(0, isoTable, number[:])
+	return ltx.ChecksumFlag | ltx.Checksum(crc64.Update(sum, isoTable, data))
+}
+
+// LockPage returns the number of the page at 1 GiB, which holds SQLite's lock bytes and never any
+// content.
+func LockPage(pageSize uint32) uint32 {
+	if pageSize == 0 {
+		return 0
+	}
+	return ltx.LockPgno(pageSize)
+}
+
+// The byte ranges that SQLite locks: of the database file, and of the index of the WAL.
+const (
+	PendingByte  = 0x40000000
+	ReservedByte = PendingByte + 1
+	SharedFirst  = PendingByte + 2
+	SharedSize   = 510
+
+	WriteByte      = 120
+	CheckpointByte = 121
+	RecoverByte    = 122
+	ReadByte       = 123 // of slot 0; the others follow
+	ReadSlots      = 5
+	MemberByte     = 128 // held shared by each connection that has the index open
+)

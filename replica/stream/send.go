@@ -1,0 +1,390 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// maxVector bounds the checksums that a replica sends of one database: those of 128 million pages.
+const maxVector = 1 << 30
+
+// Primary is what a Sender sends of.
+type Primary interface {
+	// Leading returns the cluster and the epoch while this node is primary. The channel is closed when it
+	// no longer is.
+	Leading() (cluster string, epoch uint64, over <-chan struct{}, ok bool)
+	All() []*database.DB
+	Find(name string) *database.DB
+}
+
+// Sender serves the replicas of a primary.
+type Sender struct {
+	Primary  Primary
+	Hostname string
+	Log      *slog.Logger
+
+	mu        sync.Mutex
+	followers map[*follower]struct{}
+}
+
+// follower is one connected replica.
+type follower struct {
+	node uint64
+	name string
+	wake chan struct{}
+	sums chan vector
+
+	mu    sync.Mutex
+	dirty map[string]struct{}
+	acked map[string]ltx.TXID
+}
+
+// vector is the checksums of the pages of a database at a replica.
+type vector struct {
+	name     string
+	pageSize uint32
+	sums     []ltx.Checksum
+}
+
+// Changed tells the replicas of a change. It does not wait.
+func (s *Sender) Changed(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.followers {
+		f.mu.Lock()
+		f.dirty[name] = struct{}{}
+		f.mu.Unlock()
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Count is the number of connected replicas.
+func (s *Sender) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.followers)
+}
+
+// Needs returns the transaction of a database that all connected replicas have.
+func (s *Sender) Needs(name string) ltx.TXID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := ltx.TXID(math.MaxUint64)
+	for f := range s.followers {
+		f.mu.Lock()
+		all = min(all, f.acked[name])
+		f.mu.Unlock()
+	}
+	return all
+}
+
+// ServeHTTP serves one replica until it goes or this node is no longer the primary.
+func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor < 2 {
+		http.Error(w, "the stream needs HTTP/2", http.StatusUpgradeRequired)
+		return
+	}
+	cluster, epoch, over, ok := s.Primary.Leading()
+	if !ok {
+		http.Error(w, database.ErrFenced.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	kind, payload, _, err := readFrame(r.Body, nil)
+	var h hello
+	if err == nil && kind == kindHello {
+		err = json.Unmarshal(payload, &h)
+	}
+	switch {
+	case err != nil || kind != kindHello || h.Version != Version:
+		http.Error(w, fmt.Sprintf("want a greeting of version %d", Version), http.StatusBadRequest)
+		return
+	case h.Cluster != "" && h.Cluster != cluster:
+		http.Error(w, "the replica belongs to another cluster", http.StatusConflict)
+		return
+	}
+	f := &follower{
+		node: h.Node, name: h.Hostname, wake: make(chan struct{}, 1), sums: make(chan vector),
+		dirty: map[string]struct{}{}, acked: map[string]ltx.TXID{},
+	}
+	at := map[string]ltx.Pos{}
+	for name, text := range h.Positions {
+		pos, err := parsePos(text)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		at[name], f.acked[name] = pos, pos.TXID
+	}
+	s.add(f)
+	defer s.remove(f)
+	w.Header().Set("Content-Type", ContentType)
+	out := newWriter(w, http.NewResponseController(w).Flush)
+	if err := errors.Join(out.json(kindWelcome, welcome{cluster, s.Hostname, epoch}), out.send()); err != nil {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	go func() { cancel(f.listen(ctx, r.Body)) }()
+	t := &transfer{s: s, f: f, out: out, at: at, logs: map[string]*txlog.Reader{}, waiting: map[string]bool{}}
+	defer t.close()
+	if err := t.run(ctx, over); err != nil && context.Cause(ctx) == nil {
+		s.Log.Warn("stream to a replica ended", "replica", f.name, "err", err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (s *Sender) add(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followers == nil {
+		s.followers = map[*follower]struct{}{}
+	}
+	s.followers[f] = struct{}{}
+	s.Log.Info("replica connected", "replica", f.name)
+}
+
+func (s *Sender) remove(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.followers, f)
+	s.Log.Info("replica disconnected", "replica", f.name)
+}
+
+// errGone ends a stream whose replica went.
+var errGone = errors.New("the replica has gone")
+
+// listen reads what the replica sends. It returns why it ended.
+func (f *follower) listen(ctx context.Context, r io.Reader) error {
+	var buf []byte
+	sums := assembly{limit: maxVector}
+	for {
+		k, payload, grown, err := readFrame(r, buf)
+		if err != nil {
+			return errors.Join(errGone, err)
+		}
+		buf = grown
+		switch k {
+		case kindAck:
+			var p position
+			if err := json.Unmarshal(payload, &p); err != nil {
+				return err
+			}
+			pos, err := parsePos(p.Pos)
+			if err != nil {
+				return err
+			}
+			f.mu.Lock()
+			f.acked[p.Name] = pos.TXID
+			f.mu.Unlock()
+		case kindSums:
+			p, err := parsePart(payload)
+			if err != nil {
+				return err
+			}
+			whole, err := sums.add(p)
+			if err != nil {
+				return err
+			}
+			if !whole {
+				continue
+			}
+			v, err := parseVector(sums.name, sums.data)
+			if err != nil {
+				return err
+			}
+			sums.data = nil
+			select {
+			case f.sums <- v:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		default:
+		}
+	}
+}
+
+func parseVector(name string, b []byte) (vector, error) {
+	if len(b) < 4 || (len(b)-4)%8 != 0 {
+		return vector{}, errFrame
+	}
+	v := vector{name: name, pageSize: binary.BigEndian.Uint32(b), sums: make([]ltx.Checksum, (len(b)-4)/8)}
+	for i := range v.sums {
+		v.sums[i] = ltx.Checksum(binary.BigEndian.Uint64(b[4+8*i:]))
+	}
+	return v, nil
+}
+
+// transfer sends one replica what it has not.
+type transfer struct {
+	s       *Sender
+	f       *follower
+	out     *writer
+	at      map[string]ltx.Pos       // what the replica has, or will have
+	logs    map[string]*txlog.Reader // at those positions
+	waiting map[string]bool          // for the checksums of the replica
+}
+
+func (t *transfer) close() {
+	for _, r := range t.logs {
+		r.Close()
+	}
+}
+
+func (t *transfer) run(ctx context.Context, over <-chan struct{}) error {
+	for _, db := range t.s.Primary.All() {
+		if err := t.advance(db); err != nil {
+			return err
+		}
+	}
+	ticker := time.NewTicker(Beat)
+	defer ticker.Stop()
+	if err := t.beat(); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-over:
+			return errors.Join(t.out.frame(kindEnd), t.out.send())
+		case v := <-t.f.sums:
+			if err := t.pages(ctx, v); err != nil {
+				return err
+			}
+		case <-t.f.wake:
+			if err := t.changed(); err != nil {
+				return err
+			}
+		case <-ticker.C:
+			if err := t.beat(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (t *transfer) beat() error {
+	b := beat{Positions: map[string]string{}}
+	for _, db := range t.s.Primary.All() {
+		b.Positions[db.Name()] = db.Pos().String()
+	}
+	return errors.Join(t.out.json(kindBeat, b), t.out.send())
+}
+
+// changed sends what is new of the databases that have changed.
+func (t *transfer) changed() error {
+	t.f.mu.Lock()
+	dirty := t.f.dirty
+	t.f.dirty = map[string]struct{}{}
+	t.f.mu.Unlock()
+	for name := range dirty {
+		if db := t.s.Primary.Find(name); db != nil {
+			if err := t.advance(db); err != nil {
+				return err
+			}
+		}
+	}
+	return t.out.send()
+}
+
+// advance sends the transactions of a database that the replica has not, or asks it for the checksums of
+// its pages if the log does not have them.
+func (t *transfer) advance(db *database.DB) error {
+	name := db.Name()
+	if t.waiting[name] {
+		return nil
+	}
+	at, ok := t.at[name]
+	if !ok {
+		at = ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}
+	}
+	r := t.logs[name]
+	if r == nil {
+		if at == db.Pos() {
+			t.at[name] = at
+			return nil
+		}
+		var err error
+		if r, err = db.Log().After(at); err != nil {
+			return t.need(name, err)
+		}
+		t.logs[name] = r
+	}
+	for {
+		b, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return t.need(name, err)
+		}
+		meta, err := txlog.DecodeMeta(b)
+		if err != nil {
+			return err
+		}
+		if err := t.out.parts(kindTx, name, b); err != nil {
+			return err
+		}
+		t.at[name] = meta.Pos()
+	}
+}
+
+func (t *transfer) need(name string, cause error) error {
+	if !errors.Is(cause, txlog.ErrGone) {
+		return cause
+	}
+	if r := t.logs[name]; r != nil {
+		r.Close()
+		delete(t.logs, name)
+	}
+	t.waiting[name] = true
+	t.s.Log.Info("replica needs pages", "replica", t.f.name, "db", name)
+	return errors.Join(t.out.parts(kindNeed, name, nil), t.out.send())
+}
+
+// pages sends the pages that differ from a replica's.
+func (t *transfer) pages(ctx context.Context, v vector) error {
+	db := t.s.Primary.Find(v.name)
+	if db == nil {
+		return nil
+	}
+	if r := t.logs[v.name]; r != nil {
+		r.Close()
+		delete(t.logs, v.name)
+	}
+	head := partHead(v.name)
+	var number [4]byte
+	change, err := db.Copy(ctx, v.pageSize, v.sums, func(page uint32, data []byte) error {
+		binary.BigEndian.PutUint32(number[:], page)
+		return t.out.frame(kindPages, head, number[:], data)
+	})
+	if err != nil {
+		return err
+	}
+	t.at[v.name] = change.Pos
+	delete(t.waiting, v.name)
+	if err := t.out.json(kindPos, position{
+		Name: v.name, Pos: change.Pos.String(), PageSize: change.PageSize, Pages: change.Pages, Timestamp: change.Timestamp,
+	}); err != nil {
+		return err
+	}
+	// What was committed since.
+	return errors.Join(t.advance(db), t.out.send())
+}

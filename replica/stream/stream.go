@@ -1,0 +1,226 @@
+// Package stream carries transactions from a primary to its replicas, over one HTTP/2 request whose
+// bodies flow in both directions.
+//
+// A replica says which positions its databases are at. The primary sends what its logs have after
+// them, then each transaction as it is committed. Where the log does not have what a replica needs, or
+// the replica has what the primary never had, the replica sends the checksums of its pages and gets
+// those that differ. For a replica the primary keeps a position of each database and no queue: a slow
+// one costs no memory. Databases are independent of each other, the transactions of one are in order.
+package stream
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/superfly/ltx"
+)
+
+// Version of the protocol; a primary refuses others.
+const Version = 1
+
+// ContentType is that of both directions.
+const ContentType = "application/x-hangar-db"
+
+// Beat is how often a primary says that it is there, and Silence how long a replica believes it.
+const (
+	Beat    = time.Second
+	Silence = 5 * time.Second
+)
+
+// maxPayload bounds one frame, in bytes. What is longer goes in several.
+const maxPayload = 1 << 20
+
+// kind of a frame. A receiver skips those that it does not know.
+type kind byte
+
+const (
+	kindHello kind = 1 // replica: who it is, and its positions
+	kindAck   kind = 2 // replica: it has a transaction
+	kindSums  kind = 3 // replica: checksums of pages, in parts
+
+	kindWelcome kind = 16 // primary: who it is
+	kindTx      kind = 17 // primary: a transaction, in parts
+	kindNeed    kind = 18 // primary: it needs the checksums of a database
+	kindPages   kind = 19 // primary: pages that differ
+	kindPos     kind = 20 // primary: the pages before it make a position
+	kindBeat    kind = 21 // primary: it is there, and where its databases are
+	kindEnd     kind = 22 // primary: it ends the stream
+)
+
+// hello is the first frame of a replica.
+type hello struct {
+	Version   int               `json:"version"`
+	Node      uint64            `json:"node"`
+	Hostname  string            `json:"hostname"`
+	Cluster   string            `json:"cluster,omitempty"`
+	Positions map[string]string `json:"positions"`
+}
+
+// welcome is the first frame of a primary.
+type welcome struct {
+	Cluster  string `json:"cluster"`
+	Hostname string `json:"hostname"`
+	Epoch    uint64 `json:"epoch"`
+}
+
+// beat says where the databases of the primary are.
+type beat struct {
+	Positions map[string]string `json:"positions"`
+}
+
+// position says what a database is after pages were sent, or after a transaction.
+type position struct {
+	Name      string `json:"name"`
+	Pos       string `json:"pos"`
+	PageSize  uint32 `json:"pageSize,omitempty"`
+	Pages     uint32 `json:"pages,omitempty"`
+	Timestamp int64  `json:"timestamp,omitempty"`
+}
+
+// part is a piece of something that belongs to a database.
+type part struct {
+	name string
+	last bool
+	data []byte
+}
+
+// writer writes frames.
+type writer struct {
+	w     *bufio.Writer
+	flush func() error
+}
+
+func newWriter(w io.Writer, flush func() error) *writer {
+	return &writer{bufio.NewWriterSize(w, 64<<10), flush}
+}
+
+func (w *writer) frame(k kind, payload ...[]byte) error {
+	n := 0
+	for _, p := range payload {
+		n += len(p)
+	}
+	var head [5]byte
+	head[0] = byte(k)
+	binary.BigEndian.PutUint32(head[1:], uint32(n))
+	if _, err := w.w.Write(head[:]); err != nil {
+		return err
+	}
+	for _, p := range payload {
+		if _, err := w.w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) json(k kind, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return w.frame(k, b)
+}
+
+// parts writes data of a database in as many frames as it takes, the last of them marked.
+func (w *writer) parts(k kind, name string, data []byte) error {
+	head := partHead(name)
+	room := maxPayload - len(head)
+	for {
+		n := min(len(data), room)
+		head[0] = 0
+		if n == len(data) {
+			head[0] = 1
+		}
+		if err := w.frame(k, head, data[:n]); err != nil {
+			return err
+		}
+		if data = data[n:]; head[0] == 1 {
+			return nil
+		}
+	}
+}
+
+func partHead(name string) []byte {
+	head := make([]byte, 3, 3+len(name))
+	binary.BigEndian.PutUint16(head[1:], uint16(len(name)))
+	return append(head, name...)
+}
+
+// send brings to the other side what was written.
+func (w *writer) send() error {
+	if err := w.w.Flush(); err != nil {
+		return err
+	}
+	if w.flush == nil {
+		return nil
+	}
+	return w.flush()
+}
+
+// errFrame is returned for what is no frame of this protocol.
+var errFrame = errors.New("malformed frame")
+
+// readFrame reads one frame. Its payload is valid until the next is read into buf.
+func readFrame(r io.Reader, buf []byte) (kind, []byte, []byte, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, buf, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > maxPayload {
+		return 0, nil, buf, fmt.Errorf("%w: %d bytes", errFrame, n)
+	}
+	if cap(buf) < int(n) {
+		buf = make([]byte, n)
+	}
+	buf = buf[:n]
+	if _, err := io.ReadFull(r, buf); err != nil {
+		return 0, nil, buf, fmt.Errorf("frame ends early: %w", err)
+	}
+	return kind(head[0]), buf, buf, nil
+}
+
+func parsePart(b []byte) (part, error) {
+	if len(b) < 3 {
+		return part{}, errFrame
+	}
+	n := int(binary.BigEndian.Uint16(b[1:]))
+	if len(b) < 3+n {
+		return part{}, errFrame
+	}
+	return part{name: string(b[3 : 3+n]), last: b[0] == 1, data: b[3+n:]}, nil
+}
+
+// assembly joins parts. Its bound keeps the other side from filling the memory.
+type assembly struct {
+	name  string
+	data  []byte
+	limit int
+}
+
+// add adds a part and reports whether it was the last.
+func (a *assembly) add(p part) (bool, error) {
+	if len(a.data) > 0 && a.name != p.name || len(a.data)+len(p.data) > a.limit {
+		return false, fmt.Errorf("%w: part of %s after %d bytes of %s", errFrame, p.name, len(a.data), a.name)
+	}
+	a.name = p.name
+	a.data = append(a.data, p.data...)
+	return p.last, nil
+}
+
+// parsePos parses a position as String writes it.
+func parsePos(s string) (ltx.Pos, error) {
+	var p ltx.Pos
+	if len(s) != 33 || s[16] != '/' {
+		return p, fmt.Errorf("%w: position %q", errFrame, s)
+	}
+	if _, err := fmt.Sscanf(s, "%016x/%016x", (*uint64)(&p.TXID), (*uint64)(&p.PostApplyChecksum)); err != nil {
+		return p, fmt.Errorf("%w: position %q", errFrame, s)
+	}
+	return p, nil
+}

@@ -1,0 +1,551 @@
+// Package txlog keeps the transactions of one database in an append-only log on disk.
+//
+// The log is a chain: each record begins where the one before ended, in transaction ID and checksum.
+// It is a row of segment files, named after the first transaction that they may hold. A log begins at
+// a base, the position before its first record. What was appended survives the end of the process;
+// Sync makes it survive a loss of power, after which Open finds the longest whole prefix.
+//
+// A Log may be used by many goroutines; appends are the caller's to order. Readers are independent of
+// trimming: a reader whose records have gone gets ErrGone.
+package txlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+)
+
+// Limits of a log, in bytes.
+const (
+	SegmentBytes = 64 << 20
+	MaxRecord    = 256 << 20 // the longest record; a longer one is corrupt
+	indexEvery   = 64 << 10  // bytes of records between entries of the index in memory
+)
+
+const (
+	segmentMagic  = "HGTXLOG1"
+	segmentHeader = 40 // magic, transaction ID and checksum of the position before, epoch, CRC
+	recordHeader  = 8  // length and CRC-32C of the record
+	suffix        = ".seg"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrGone is returned when the log no longer has, or not yet has, what was asked for.
+var ErrGone = errors.New("not in the log")
+
+// Log is the log of one database.
+type Log struct {
+	dir string
+
+	mu       sync.Mutex
+	segments []*segment // never empty
+	pos      ltx.Pos    // after the last record
+	active   *os.File   // the file of the last segment
+	dirty    bool       // records were appended since the last Sync
+	changed  chan struct{}
+	last     Meta // of the last record
+}
+
+// Meta is what a log remembers of its last record.
+type Meta struct {
+	ltx.Header
+	Valid bool // there is a record
+}
+
+type segment struct {
+	path  string
+	base  ltx.Pos // before its first record
+	epoch uint64
+	size  int64
+	last  time.Time // when its last record was appended
+	index []entry
+	n     int // records
+}
+
+// entry says where a record is.
+type entry struct {
+	txid   ltx.TXID
+	offset int64
+}
+
+// Open opens the log in a directory, which it makes if it is not there. A record that is not whole
+// ends the log: it and what follows is removed.
+func Open(dir string) (*Log, error) {
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{dir: dir, changed: make(chan struct{})}
+	broken := false
+	for _, n := range names {
+		if _, ok := parseName(n.Name()); !ok {
+			continue
+		}
+		path := filepath.Join(dir, n.Name())
+		if broken {
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		ok, err := l.load(path)
+		if err != nil {
+			return nil, err
+		}
+		broken = !ok
+	}
+	if len(l.segments) == 0 {
+		if err := l.begin(ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}, 0); err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
+	s := l.segments[len(l.segments)-1]
+	if l.active, err = os.OpenFile(s.path, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	if err := l.active.Truncate(s.size); err != nil {
+		return nil, errors.Join(err, l.active.Close())
+	}
+	return l, nil
+}
+
+func parseName(name string) (uint64, bool) {
+	hex, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(hex) != 16 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(hex, 16, 64)
+	return n, err == nil
+}
+
+// load reads one segment. It reports false if the segment, or its end, is damaged: nothing may follow.
+func (l *Log) load(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	s, ok := readSegmentHeader(f, path)
+	if !ok || len(l.segments) > 0 && s.base != l.pos {
+		return false, os.Remove(path)
+	}
+	s.last = info.ModTime()
+	if len(l.segments) == 0 {
+		l.pos = s.base
+	}
+	l.segments = append(l.segments, s)
+	for {
+		b, err := readRecord(f, s.size, info.Size())
+		if errors.Is(err, io.EOF) {
+			return s.size == info.Size(), nil
+		}
+		if err != nil {
+			return false, err
+		}
+		t, err := DecodeMeta(b)
+		if err != nil || !l.follows(t) {
+			return false, nil //nolint:nilerr // a record that is no transaction ends the log like one that is torn
+		}
+		l.note(s, t, int64(len(b)))
+	}
+}
+
+// follows reports whether a transaction continues the chain.
+func (l *Log) follows(t *Tx) bool {
+	return t.MinTXID == l.pos.TXID+1 && t.MaxTXID == t.MinTXID &&
+		(t.IsSnapshot() || t.PreApplyChecksum == l.pos.PostApplyChecksum)
+}
+
+// note counts a record of n bytes at the end of a segment.
+func (l *Log) note(s *segment, t *Tx, n int64) {
+	if len(s.index) == 0 || s.size-s.index[len(s.index)-1].offset >= indexEvery {
+		s.index = append(s.index, entry{t.MinTXID, s.size})
+	}
+	s.size += recordHeader + n
+	s.n++
+	l.pos = t.Pos()
+	l.last = Meta{Header: t.Header, Valid: true}
+}
+
+func readSegmentHeader(f io.ReaderAt, path string) (*segment, bool) {
+	var b [segmentHeader]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil || string(b[:8]) != segmentMagic ||
+		crc32.Checksum(b[:32], castagnoli) != binary.BigEndian.Uint32(b[32:]) {
+		return nil, false
+	}
+	return &segment{
+		path:  path,
+		base:  ltx.Pos{TXID: ltx.TXID(binary.BigEndian.Uint64(b[8:])), PostApplyChecksum: ltx.Checksum(binary.BigEndian.Uint64(b[16:]))},
+		epoch: binary.BigEndian.Uint64(b[24:]),
+		size:  segmentHeader,
+	}, true
+}
+
+// readRecord reads the record at an offset of a segment of this size. It returns io.EOF if there is
+// no whole one.
+func readRecord(f io.ReaderAt, off, size int64) ([]byte, error) {
+	var head [recordHeader]byte
+	if off+recordHeader > size {
+		return nil, io.EOF
+	}
+	if _, err := f.ReadAt(head[:], off); err != nil {
+		return nil, err
+	}
+	n := int64(binary.BigEndian.Uint32(head[:]))
+	if n == 0 || n > MaxRecord || off+recordHeader+n > size {
+		return nil, io.EOF
+	}
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, off+recordHeader); err != nil {
+		return nil, err
+	}
+	if crc32.Checksum(b, castagnoli) != binary.BigEndian.Uint32(head[4:]) {
+		return nil, io.EOF
+	}
+	return b, nil
+}
+
+// begin adds an empty segment after a position.
+func (l *Log) begin(base ltx.Pos, epoch uint64) error {
+	var b []byte
+	b = append(b, segmentMagic...)
+	b = binary.BigEndian.AppendUint64(b, uint64(base.TXID))
+	b = binary.BigEndian.AppendUint64(b, uint64(base.PostApplyChecksum))
+	b = binary.BigEndian.AppendUint64(b, epoch)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = append(b, make([]byte, segmentHeader-len(b))...)
+	path := filepath.Join(l.dir, fmt.Sprintf("%016x%s", uint64(base.TXID)+1, suffix))
+	if err := durable.WriteFile(path, b, 0o600); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if l.active != nil {
+		// Nothing syncs the segment once it is not the last.
+		if err := errors.Join(l.active.Sync(), l.active.Close()); err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	l.active = f
+	l.segments = append(l.segments, &segment{path: path, base: base, epoch: epoch, size: segmentHeader, last: time.Now()})
+	l.pos = base
+	return nil
+}
+
+// Append appends an encoded transaction, of which t has the header and the checksum. It must follow
+// the last one. now is when.
+func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.follows(t) {
+		return fmt.Errorf("transaction %s after %s: %w", t.MinTXID, l.pos, ErrGone)
+	}
+	if len(encoded) > MaxRecord {
+		return fmt.Errorf("record of %d bytes is too long", len(encoded))
+	}
+	s := l.segments[len(l.segments)-1]
+	if s.n > 0 && (s.size >= SegmentBytes || s.epoch != epoch) {
+		if err := l.begin(l.pos, epoch); err != nil {
+			return err
+		}
+		s = l.segments[len(l.segments)-1]
+	}
+	b := make([]byte, recordHeader, recordHeader+len(encoded))
+	binary.BigEndian.PutUint32(b, uint32(len(encoded)))
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(encoded, castagnoli))
+	// At the size, so that what a failed write left is overwritten.
+	if _, err := l.active.WriteAt(append(b, encoded...), s.size); err != nil {
+		return err
+	}
+	l.note(s, t, int64(len(encoded)))
+	s.last = now
+	l.dirty = true
+	l.signal()
+	return nil
+}
+
+func (l *Log) signal() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Sync makes durable what was appended.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.dirty {
+		return nil
+	}
+	if err := l.active.Sync(); err != nil {
+		return err
+	}
+	l.dirty = false
+	return nil
+}
+
+// Reset forgets all records: the log goes on after base.
+func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.segments
+	l.segments = nil
+	// The old ones go first: after a crash in between, the log is empty and not a wrong one.
+	for _, s := range old {
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			l.segments = old
+			return err
+		}
+	}
+	if err := l.begin(base, epoch); err != nil {
+		return err
+	}
+	l.last = Meta{}
+	l.dirty = false
+	l.signal()
+	return nil
+}
+
+// Pos returns the position after the last record.
+func (l *Log) Pos() ltx.Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pos
+}
+
+// Last returns the header of the last record.
+func (l *Log) Last() Meta {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// Base returns the position before the first record.
+func (l *Log) Base() ltx.Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.segments[0].base
+}
+
+// Changed returns a channel that is closed with the next append or reset.
+func (l *Log) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// Trim removes segments whose last record is older than before. It keeps the last segment, and those
+// with records after keep unless they are beyond the newest limit bytes.
+func (l *Log) Trim(before time.Time, keep ltx.TXID, limit int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total := int64(0)
+	for _, s := range l.segments {
+		total += s.size
+	}
+	for len(l.segments) > 1 {
+		s := l.segments[0]
+		needed := l.segments[1].base.TXID > keep && total <= limit
+		if s.last.After(before) || needed {
+			return nil
+		}
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		total -= s.size
+		l.segments = l.segments[1:]
+	}
+	return nil
+}
+
+// Size is the number of bytes of all segments.
+func (l *Log) Size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total := int64(0)
+	for _, s := range l.segments {
+		total += s.size
+	}
+	return total
+}
+
+// Close closes the log.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(l.active.Sync(), l.active.Close())
+}
+
+// Remove closes the log and removes it from the disk.
+func (l *Log) Remove() error {
+	return errors.Join(l.Close(), os.RemoveAll(l.dir))
+}
+
+// find returns the segment that has, or will have, the transaction after a position's, and where to
+// begin to look for it.
+func (l *Log) find(after ltx.TXID) (*segment, int64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if after < l.segments[0].base.TXID || after > l.pos.TXID {
+		return nil, 0, ErrGone
+	}
+	i, exact := slices.BinarySearchFunc(l.segments, after, func(s *segment, id ltx.TXID) int {
+		switch {
+		case s.base.TXID < id:
+			return -1
+		case s.base.TXID > id:
+			return 1
+		}
+		return 0
+	})
+	if !exact {
+		i--
+	}
+	// A segment may be empty, and then the next begins at the same position.
+	s := l.segments[i]
+	off := int64(segmentHeader)
+	for _, e := range s.index {
+		if e.txid > after+1 {
+			break
+		}
+		off = e.offset
+	}
+	return s, off, nil
+}
+
+// Reader reads the records after a position.
+type Reader struct {
+	l   *Log
+	pos ltx.TXID
+	s   *segment
+	f   *os.File
+	off int64
+}
+
+// After returns a reader of the records after pos, which the log must have been at: ErrGone means
+// that it has not, or no longer knows.
+func (l *Log) After(pos ltx.Pos) (*Reader, error) {
+	r := &Reader{l: l, pos: pos.TXID}
+	s, off, err := l.find(pos.TXID)
+	if err != nil {
+		return nil, err
+	}
+	if pos == s.base {
+		r.s, r.off = s, segmentHeader
+		return r, nil
+	}
+	// The record that ends at pos says with which checksum.
+	if pos.TXID == s.base.TXID {
+		return nil, ErrGone
+	}
+	prior := &Reader{l: l, pos: pos.TXID - 1, s: s, off: off}
+	if s, off, err = l.find(pos.TXID - 1); err != nil {
+		return nil, err
+	}
+	prior.s, prior.off = s, off
+	b, err := prior.Next()
+	if err != nil {
+		return nil, errors.Join(prior.Close(), fmt.Errorf("%w: %w", ErrGone, err))
+	}
+	t, err := DecodeMeta(b)
+	if err != nil || t.Pos() != pos {
+		return nil, errors.Join(prior.Close(), err, ErrGone)
+	}
+	return prior, nil
+}
+
+// Next returns the next record, as the encoded transaction. It returns io.EOF at the end of the log,
+// after which it may be called again.
+func (r *Reader) Next() ([]byte, error) {
+	for {
+		if r.f == nil {
+			if err := r.open(); err != nil {
+				return nil, err
+			}
+		}
+		r.l.mu.Lock()
+		size, end := r.s.size, r.l.pos.TXID
+		current := slices.Contains(r.l.segments, r.s)
+		r.l.mu.Unlock()
+		if !current {
+			return nil, ErrGone
+		}
+		if r.pos >= end {
+			return nil, io.EOF
+		}
+		if r.off >= size {
+			r.Close()
+			s, off, err := r.l.find(r.pos)
+			if err != nil {
+				return nil, err
+			}
+			r.s, r.off = s, off
+			continue
+		}
+		b, err := readRecord(r.f, r.off, size)
+		if err != nil {
+			return nil, fmt.Errorf("record after %s: %w", r.pos, errors.Join(ErrGone, err))
+		}
+		r.off += recordHeader + int64(len(b))
+		t, _, _, err := decodeHeader(b)
+		if err != nil {
+			return nil, err
+		}
+		if t.MinTXID <= r.pos {
+			continue
+		}
+		r.pos = t.MaxTXID
+		return b, nil
+	}
+}
+
+func (r *Reader) open() error {
+	f, err := os.Open(r.s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return ErrGone
+	}
+	r.f = f
+	return err
+}
+
+// Close closes the reader.
+func (r *Reader) Close() error {
+	if r.f == nil {
+		return nil
+	}
+	f := r.f
+	r.f = nil
+	return f.Close()
+}
+
+// AfterID is After for a transaction ID of which the checksum is not known.
+func (l *Log) AfterID(id ltx.TXID) (*Reader, error) {
+	s, off, err := l.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{l: l, pos: id, s: s, off: off}, nil
+}
