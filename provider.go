@@ -66,7 +66,7 @@ func (l ProviderLimits) WithDefaults() ProviderLimits {
 type ProviderSettings struct {
 	DisplayName string `json:"display_name,omitempty"` // empty: the name
 	// BaseURL is that of the provider's server: https, or http with AllowPrivate.
-	BaseURL string `json:"base_url"`
+	BaseURL string `json:"base_url" schema:"required"`
 	// AllowPrivate lets the server be on loopback, on a private network or on this platform, and
 	// speak plain HTTP.
 	AllowPrivate bool     `json:"allow_private,omitempty"`

@@ -9,6 +9,7 @@
 package extension
 
 import (
+	"encoding/json"
 	"net/http"
 	"reflect"
 
@@ -55,7 +56,7 @@ func (a area) receiveHook(r *http.Request) (router.Answer, error) {
 // hook is the body of a webhook, for the document.
 type hook struct {
 	Action    string         `json:"action" schema:"required"`
-	Resource  map[string]any `json:"resource" schema:"required"`
+	Resource  map[string]json.RawMessage `json:"resource" schema:"required"`
 	Timestamp string         `json:"timestamp" schema:"required"`
 	URL       string         `json:"url,omitempty"`
 	Nonce     string         `json:"nonce,omitempty"`
@@ -63,7 +64,7 @@ type hook struct {
 
 func exampleHook() hook {
 	return hook{
-		Action: "resource.updated", Resource: map[string]any{"id": "7", "plan": "pro", "status": "ready"}, Timestamp: "1786701455",
+		Action: "resource.updated", Resource: map[string]json.RawMessage{"id": json.RawMessage(`"7"`), "plan": json.RawMessage(`"pro"`), "status": json.RawMessage(`"ready"`)}, Timestamp: "1786701455",
 		URL: "https://api.example.com/hooks/extensions/logs", Nonce: "e3f7b4c8f5ea016d0d2e92048ca0d856",
 	}
 }
@@ -75,6 +76,7 @@ func providerName(r *http.Request) hangar.ProviderName {
 // DescribeTypes tells what the types of this area are.
 func DescribeTypes(s *openapi.Schemas) {
 	enum(s, hangar.ProviderSecrets()...)
+	s.Know(reflect.TypeFor[json.RawMessage](), openapi.Schema{Description: "Any JSON value."})
 	s.Name(reflect.TypeFor[hangar.ProviderCreate](), "ProviderRequest")
 	s.Name(reflect.TypeFor[hangar.ExtensionCreate](), "ExtensionRequest")
 	s.Describe(reflect.TypeFor[hangar.Provider](), map[string]string{

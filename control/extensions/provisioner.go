@@ -70,7 +70,7 @@ func (p *Provisioner) wake() {
 
 // work does one step.
 func (p *Provisioner) work(ctx context.Context, e *entry) {
-	a, err := p.step(ctx, e.ref)
+	a, err := p.step(ctx, e.ref, p.schedule.newest(e))
 	if err != nil && !errors.Is(err, errStale) && ctx.Err() == nil {
 		p.Log.Warn("step of an extension has failed", keyExtension, e.ID, keyProvider, e.provider, keyError, err)
 	}
@@ -143,7 +143,7 @@ func (p *Provisioner) apply(c state.Change) {
 		p.Log.Error("extension skipped", keyKey, c.Key, keyError, err)
 		return
 	}
-	p.schedule.set(&rec, p.Now())
+	p.schedule.set(&rec, c.Item, p.Now())
 }
 
 // sweep removes what nobody needs any more.

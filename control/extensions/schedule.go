@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/pqueue"
 	"github.com/hangar-platform/hangar/provider"
 )
@@ -31,7 +32,8 @@ type entry struct {
 	ref
 	provider hangar.ProviderName
 	mark     mark
-	at       time.Time // of the next step
+	seen     state.Item // the record as the watch has told it, which may be ahead of what is read
+	at       time.Time  // of the next step
 	place    pqueue.Place
 	failures int  // since the last step that succeeded
 	running  bool // a step is under way
@@ -65,14 +67,17 @@ func newSchedule() *schedule {
 }
 
 // set takes note of a record as it is now.
-func (s *schedule) set(r *record, now time.Time) {
+func (s *schedule) set(r *record, item state.Item, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[r.ref()]
-	if e == nil {
+	known := e != nil
+	if !known {
 		e = &entry{ref: r.ref(), provider: r.Provider}
 		s.entries[e.ref] = e
-	} else if e.mark == markOf(r) {
+	}
+	e.seen = item
+	if known && e.mark == markOf(r) {
 		return
 	}
 	e.mark, e.failures, e.gone = markOf(r), 0, false
@@ -98,6 +103,13 @@ func (s *schedule) remove(at ref) {
 		s.due.Remove(e)
 		delete(s.entries, at)
 	}
+}
+
+// newest is the record of an extension as the watch has told it.
+func (s *schedule) newest(e *entry) state.Item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.seen
 }
 
 // keep removes what is not among refs.

@@ -25,7 +25,8 @@ const (
 	createPatience = time.Hour      // until a POST is answered
 	awaitPatience  = 24 * time.Hour // until an extension is ready
 	changePatience = 24 * time.Hour
-	checkEvery     = 24 * time.Hour // how a live extension is asked how it is
+	lagPause       = 20 * time.Millisecond // until memory and the watch agree on whether there is a record
+	checkEvery     = 24 * time.Hour        // how often a provider is asked how an extension is
 )
 
 // again says when the next step of an extension is.
@@ -40,10 +41,18 @@ type again struct {
 // Whatever a step has journaled wakes the Provisioner, which does the next one.
 func next() (again, error) { return again{}, nil }
 
-// step does what is to be done next with an extension. It may be cut off at any moment, and run again.
-func (s *shared) step(ctx context.Context, at ref) (again, error) {
+// step does what is to be done next with an extension, of which seen is known; it may be zero. It may
+// be cut off at any moment, and run again.
+func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, error) {
 	f, err := s.read(ctx, at)
+	if err == nil && seen.Revision > f.item.Revision { // memory is behind the watch
+		f.item = seen
+		f.record, err = state.Decode[record](seen)
+	}
 	if errors.Is(err, state.ErrNotFound) {
+		if seen.Key != "" { // memory is behind the watch, or the other way round
+			return again{after: lagPause}, nil
+		}
 		return again{never: true}, nil
 	}
 	if err != nil {
