@@ -39,14 +39,15 @@ var rules = map[string]rule{
 	"":             {},
 	"internal/...": {imports: language},
 
-	"api":          {imports: plus(language, "api/...")},
-	"api/...":      {imports: plus(language, "api/openapi/...")},
-	"api/input":    {imports: language},
-	"api/longpoll": {imports: language},
-	"api/router":   {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
-	"api/webhook":  {imports: plus(language, "api/input", "api/openapi", "api/router")},
-	"api/view":     {imports: language},
-	"client":       {imports: language},
+	"api":           {imports: plus(language, "api/...")},
+	"api/...":       {imports: plus(language, "api/openapi/...")},
+	"api/input":     {imports: language},
+	"api/longpoll":  {imports: language},
+	"api/router":    {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
+	"api/webhook":   {imports: plus(language, "api/input", "api/openapi", "api/router")},
+	"api/view":      {imports: language},
+	"client":        {imports: language},
+	"api/extension": {imports: plus(language, "api/input", "api/openapi", "api/router", "api/view")},
 
 	// The public side of extensions stands alone: strangers build their servers with it.
 	"provider":       {},
@@ -66,6 +67,14 @@ var rules = map[string]rule{
 	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
 	"control/state":             {imports: language, tests: []string{"control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
+	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
+	"control/extensions": {
+		imports: plus(language, "control/addresses", "control/extensions/call", "control/ledger", "control/providers", "control/state", "control/tenants",
+			"control/users", "control/vault", "provider"),
+		tests: []string{"control/auth", "control/extensions/extensionstest"},
+	},
+	"control/extensions/call":           {imports: plus(language, "provider")},
+	"control/extensions/extensionstest": {imports: plus(language, "provider")},
 
 	"host":                   {imports: plus(language, "host/...")},
 	"host/admission":         {imports: language},

@@ -53,6 +53,9 @@ const (
 	ReasonPeerNotFound         = "peer_not_found"
 	ReasonTokenInvalid         = "token_invalid" // one that was asked about, not the caller's
 	ReasonUserNotFound         = "user_not_found"
+	ReasonProviderNotFound     = "provider_not_found"
+	ReasonExtensionNotFound    = "extension_not_found"
+	ReasonTermsNotAccepted     = "terms_not_accepted" // of a provider, by the user
 	ReasonInvitationNotFound   = "invitation_not_found"
 	ReasonCodeInvalid          = "code_invalid"   // of an invitation or of a password that is reset
 	ReasonWrongPassword        = "wrong_password" // where who asks is known

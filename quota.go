@@ -31,6 +31,7 @@ const (
 	QuotaPeers            QuotaKey = "peers"
 	QuotaSecrets          QuotaKey = "secrets"      // and secret keys
 	QuotaSecretBytes      QuotaKey = "secret_bytes" // of their names and values
+	QuotaExtensions       QuotaKey = "extensions"   // until their providers have confirmed their end
 )
 
 // QuotaKeys lists every quota, in the order in which they are shown.
@@ -39,7 +40,7 @@ func QuotaKeys() []QuotaKey {
 		QuotaApps, QuotaMachines, QuotaMemory, QuotaCPUs, QuotaVolumes, QuotaVolumeGB, QuotaSnapshots, QuotaImageMB,
 		QuotaAddressesV4, QuotaAddressesV6,
 		QuotaAddressesPrivate, QuotaHostnames, QuotaNetworks, QuotaTokens, QuotaMembers, QuotaPeers, QuotaSecrets,
-		QuotaSecretBytes,
+		QuotaSecretBytes, QuotaExtensions,
 	}
 }
 
@@ -135,7 +136,7 @@ func DefaultQuotas(s ServerSize) Quotas {
 	}
 	return Quotas{
 		QuotaApps: 100, QuotaMachines: 200, QuotaHostnames: 500, QuotaNetworks: 100, QuotaTokens: 500, QuotaMembers: 200, QuotaPeers: 100,
-		QuotaSecrets: 2000, QuotaSecretBytes: 4 << 20, QuotaVolumes: 100, QuotaSnapshots: 2000, QuotaAddressesPrivate: 200,
+		QuotaSecrets: 2000, QuotaSecretBytes: 4 << 20, QuotaVolumes: 100, QuotaSnapshots: 2000, QuotaAddressesPrivate: 200, QuotaExtensions: 100,
 		QuotaMemory: share(s.MemoryMB, 1024, maxQuota), QuotaCPUs: share(s.CPUs, 4, maxQuota),
 		QuotaImageMB:  share(s.VolumeGB<<10, 8<<10, 100<<10), // images are on the disk of volumes, or on one like it
 		QuotaVolumeGB: share(s.VolumeGB, 3, maxQuota), QuotaAddressesV4: share(s.IPv4, 1, 1024), QuotaAddressesV6: share(s.IPv6, 1, 1024),
@@ -147,7 +148,7 @@ func DefaultQuotas(s ServerSize) Quotas {
 func PersonalQuotas() Quotas {
 	return Quotas{
 		QuotaApps: 10_000, QuotaMachines: 200_000, QuotaHostnames: 50_000, QuotaNetworks: 10_000, QuotaTokens: 10_000, QuotaMembers: 10_000, QuotaPeers: MaxPeers,
-		QuotaSecrets: 100_000, QuotaSecretBytes: 256 << 20, QuotaVolumes: 10_000, QuotaSnapshots: 200_000, QuotaAddressesPrivate: 10_000,
+		QuotaSecrets: 100_000, QuotaSecretBytes: 256 << 20, QuotaVolumes: 10_000, QuotaSnapshots: 200_000, QuotaAddressesPrivate: 10_000, QuotaExtensions: 1000,
 		QuotaMemory: QuotaUnlimited, QuotaCPUs: QuotaUnlimited, QuotaVolumeGB: QuotaUnlimited, QuotaImageMB: QuotaUnlimited,
 		QuotaAddressesV4: QuotaUnlimited, QuotaAddressesV6: QuotaUnlimited,
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
@@ -27,7 +28,7 @@ const (
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName,
-// Metrics, MetricsScopes, Series, Alerts, RateLimits and AppURL.
+// Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -56,6 +57,8 @@ type Config struct {
 	Series        hangar.SeriesQuerier
 	// Alerts keeps rules. Nil: there are no such routes.
 	Alerts hangar.AlertService
+	// Extensions are those of Apps, and who provides them. Zero: there are no such routes.
+	Extensions extension.Services
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -168,6 +171,9 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	webhook.Routes(s.Router, s.Webhooks)
+	if s.Config.Extensions != (extension.Services{}) {
+		extension.Routes(s.Router, s.Config.Extensions)
+	}
 	if s.Registry != nil {
 		s.Mount(registryPath, steady(s.Registry))
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
 	"github.com/hangar-platform/hangar/api/webhook"
@@ -29,6 +30,7 @@ func newSchemas() *openapi.Schemas {
 	describeAlerts(s)
 	describeUsers(s)
 	webhook.Describe(s)
+	extension.DescribeTypes(s)
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})
 	know[instant](s, openapi.Schema{Type: []string{"string", "null"}, Format: "date-time"})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/addresses"
+	"github.com/hangar-platform/hangar/control/extensions"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
@@ -20,20 +21,21 @@ import (
 
 // Apps implements hangar.AppService.
 type Apps struct {
-	store     state.Store
-	tenants   *tenants.Directory
-	ledger    *ledger.Ledger
-	hosts     *hosts
-	rows      *Rows
-	orgs      *Orgs
-	machines  *Machines
-	volumes   *Volumes
-	addresses *addresses.Records
-	hostnames *hostnames.Hostnames
-	secrets   *vault.AppSecrets
-	domain    hangar.Hostname // below which Apps have names; empty: they have none
-	log       *slog.Logger
-	now       func() time.Time
+	extensions *extensions.Provisioner
+	store      state.Store
+	tenants    *tenants.Directory
+	ledger     *ledger.Ledger
+	hosts      *hosts
+	rows       *Rows
+	orgs       *Orgs
+	machines   *Machines
+	volumes    *Volumes
+	addresses  *addresses.Records
+	hostnames  *hostnames.Hostnames
+	secrets    *vault.AppSecrets
+	domain     hangar.Hostname // below which Apps have names; empty: they have none
+	log        *slog.Logger
+	now        func() time.Time
 }
 
 var _ hangar.AppService = (*Apps)(nil)

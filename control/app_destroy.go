@@ -170,14 +170,18 @@ func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Ite
 	if err != nil {
 		return err
 	}
+	owner, err := state.Decode[tenants.AppRecord](marked)
+	if err != nil {
+		return err
+	}
+	// Before the App goes, so that none of them outlives it unnoticed.
+	if err := a.extensions.EndApp(ctx, owner.OrgID, app); err != nil {
+		return err
+	}
 	if err := a.addresses.Forget(ctx, app, marked); err != nil {
 		return err
 	}
 	if err := a.hostnames.Forget(ctx, app, marked); err != nil {
-		return err
-	}
-	rec, err := state.Decode[tenants.AppRecord](marked)
-	if err != nil {
 		return err
 	}
 	for batch := range slices.Chunk(slices.Concat(reserved, names), deletesAtOnce) {
@@ -190,17 +194,17 @@ func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Ite
 				counted = ledger.Sum(counted, r.Counts)
 			}
 		}
-		if _, err := a.ledger.GiveBack(ctx, rec.OrgID, counted, txn); err != nil {
+		if _, err := a.ledger.GiveBack(ctx, owner.OrgID, counted, txn); err != nil {
 			return err
 		}
 	}
 	counted := hangar.Quotas{hangar.QuotaApps: 1}
-	if secrets, err := a.secrets.Count(ctx, rec); err != nil {
-		a.log.ErrorContext(ctx, "secrets of a destroyed app stay counted", keyApp, rec.Name, keyError, err)
+	if secrets, err := a.secrets.Count(ctx, owner); err != nil {
+		a.log.ErrorContext(ctx, "secrets of a destroyed app stay counted", keyApp, owner.Name, keyError, err)
 	} else {
 		counted = ledger.Sum(counted, secrets)
 	}
-	_, err = a.ledger.GiveBack(ctx, rec.OrgID, counted, state.Txn{
+	_, err = a.ledger.GiveBack(ctx, owner.OrgID, counted, state.Txn{
 		If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key), state.Delete(vault.SecretsKey(app))},
 	})
 	return err

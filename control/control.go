@@ -7,7 +7,7 @@
 // answer is sent only when both are durable. What a crash leaves half done, a
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal; what is for everybody is Issuer and SignIns alone. What a caller may not see is not found, in the same
+// services requires a principal; what is for everybody is Issuer, SignIns and Hooks alone. What a caller may not see is not found, in the same
 // words and after the same work as what is not there; see package tenants.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
@@ -33,9 +33,12 @@ import (
 	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/alerts"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/extensions"
+	"github.com/hangar-platform/hangar/control/extensions/call"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
+	"github.com/hangar-platform/hangar/control/providers"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/users"
@@ -89,14 +92,21 @@ type Config struct {
 	Keys   *keyset.Keyset
 	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
 	Region hangar.Region     // of Machines whose creator names none
-	Log    *slog.Logger
-	Now    func() time.Time // nil: time.Now
+	// Calls is how providers of extensions are called.
+	Calls *call.Caller
+	// Hooks is the URL below which their webhooks are received, without a slash at its end.
+	Hooks string
+	Log   *slog.Logger
+	Now   func() time.Time // nil: time.Now
 }
 
 // Control is the control plane: its methods return the services it offers.
 type Control struct {
 	// Hostnames tends custom Hostnames that are not proven; it requires no principal.
 	Hostnames *hostnames.Hostnames
+	// Provisioner does the work of extensions; it requires no principal, and nor does ProviderRegistry.
+	Provisioner      *extensions.Provisioner
+	ProviderRegistry *providers.Registry
 
 	vault        *vault.Vault
 	reservations *reservations
@@ -121,6 +131,9 @@ type Control struct {
 	encryption   *vault.Encryption
 	identity     *Identity
 	metrics      *Metrics
+	providers    *providers.Providers
+	extensions   *extensions.Extensions
+	hooks        *extensions.Hooks
 	alerts       func(hangar.AlertHost) *alerts.Alerts
 	webhooks     func(hangar.EventDelivery) *webhooks.Webhooks
 }
@@ -157,8 +170,14 @@ func New(cfg Config) *Control {
 	people := users.New(users.Config{
 		Store: cfg.Store, Tenants: dir, Ledger: book, Tokens: cfg.Tokens, Revoke: tokens.revoke, Domain: domain, Log: cfg.Log, Now: cfg.Now,
 	})
+	registry := providers.New(providers.Config{Store: cfg.Store, Tenants: dir, Vault: sealed, Hooks: cfg.Hooks, Log: cfg.Log, Now: cfg.Now})
+	offers, provisioner, hooks := extensions.New(extensions.Config{
+		Store: cfg.Store, Tenants: dir, Ledger: book, Vault: sealed, Secrets: secrets, Addresses: places, Providers: registry,
+		Users: people.Upkeep(), Caller: cfg.Calls, Log: cfg.Log, Now: cfg.Now,
+	})
 	orgs := &Orgs{
-		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(), log: cfg.Log,
+		extensions: provisioner,
+		store:      cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(), log: cfg.Log,
 	}
 	machines := &Machines{
 		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets, log: cfg.Log, now: cfg.Now,
@@ -167,9 +186,11 @@ func New(cfg Config) *Control {
 	apps := &Apps{
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
 		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
+		extensions: provisioner,
 	}
 	return &Control{
-		Hostnames: names, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
+		Hostnames: names, Provisioner: provisioner, ProviderRegistry: registry,
+		providers: providers.NewProviders(registry, provisioner.ForgetProvider), extensions: offers, hooks: hooks, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
 		orgs: orgs, apps: apps, machines: machines, volumes: volumes, peers: peers,
 		tokens: tokens, users: people,
 		logs:       &Logs{store: cfg.Store, tenants: dir, hosts: servers, reservations: reserved, edge: cfg.EdgeLog, log: cfg.Log},
@@ -281,6 +302,16 @@ func (c *Control) Alerts(host hangar.AlertHost) *alerts.Alerts { return c.alerts
 func (c *Control) Webhooks(delivery hangar.EventDelivery) *webhooks.Webhooks {
 	return c.webhooks(delivery)
 }
+
+// Providers returns the service of the providers of extensions.
+func (c *Control) Providers() *providers.Providers { return c.providers }
+
+// Extensions returns the service of extensions.
+func (c *Control) Extensions() *extensions.Extensions { return c.extensions }
+
+// Hooks returns what receives the webhooks of providers. Unlike the services it requires no
+// principal.
+func (c *Control) Hooks() *extensions.Hooks { return c.hooks }
 
 // Issuer returns what those who verify identity tokens ask. Unlike the services it
 // requires no principal.

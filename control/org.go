@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/extensions"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
@@ -27,7 +28,9 @@ type Orgs struct {
 	peers   *Peers
 	tokens  *auth.Tokens
 	users   users.Upkeep
-	log     *slog.Logger
+	// extensions ends those of an organization that goes.
+	extensions *extensions.Provisioner
+	log        *slog.Logger
 }
 
 var _ hangar.OrgService = (*Orgs)(nil)
@@ -185,6 +188,9 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 			_, unmarked := o.markOrg(ctx, rec, item, false)
 			return cmp.Or(unmarked, err)
 		}
+		return err
+	}
+	if err := o.extensions.EndOrg(ctx, rec.ID); err != nil {
 		return err
 	}
 	if err := o.users.RemoveOrg(ctx, rec.ID); err != nil {

@@ -3,14 +3,18 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/extensions/call"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
 // controlParts are what decides, and what knows who asks.
@@ -48,6 +52,8 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{m.agent},
 		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
+		Calls:          call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
+		Hooks:          d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
 		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
 	})
 	if err := decide.Open(ctx); err != nil {

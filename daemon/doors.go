@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
+	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/internal/certfile"
@@ -89,7 +90,8 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Webhooks: decide.Webhooks(events),
 		Auth:     c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
-		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
+		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
+		Region:     d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}
 	if measured != nil {
 		config.MetricsScopes, config.Series, config.Alerts = decide.Metrics(), measured.queries, decide.Alerts(measured.alerts)

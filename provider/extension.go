@@ -27,6 +27,7 @@ type Provision struct {
 	PrimaryRegion    string     `json:"primary_region,omitempty"`
 	ReadRegions      []string   `json:"read_regions,omitempty"` // for read replicas
 	IPAddress        netip.Addr `json:"ip_address,omitzero"`    // IPv6, on the customer's network, of the extension
+	Plan             string     `json:"plan,omitempty"`         // if the customer has chosen one on the platform
 
 	// Signer.Sign adds these to the body of a request.
 	URL       string    `json:"url,omitempty"`

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -39,9 +40,13 @@ type VerifierConfig struct {
 	// 300 bytes. Requests that come faster than MaxNonces in 10 minutes shorten the time during
 	// which a late request is accepted.
 	MaxNonces int
-	// AllowBare accepts a POST or PATCH without url and nonce, as in the oldest form of webhooks. Its
-	// signature then counts as its nonce. It is safe for a secret that signs for one URL only.
+	// AllowBare accepts a POST or PATCH without url, or without nonce, or without both, as in the
+	// oldest form of webhooks. Without a nonce the signature counts as one. It is safe for a secret
+	// that signs for one URL only.
 	AllowBare bool
+	// AnyOrigin compares only the path and the query of url, because the server is reached under
+	// several names. It is safe for secrets that sign for one server only.
+	AnyOrigin bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Refused, if not nil, is called by Handler for each request that it refuses, to log it.
@@ -54,9 +59,10 @@ type VerifierConfig struct {
 // It remembers nonces in memory. Several processes that serve the same BaseURL, or one that was
 // restarted, do not know each other's, so a request may be replayed once to each within the window.
 type Verifier struct {
-	config VerifierConfig
-	prefix string // the base URL without a slash at its end
-	nonces *nonces
+	config  VerifierConfig
+	prefix  string // the base URL without a slash at its end
+	secrets atomic.Pointer[[]string]
+	nonces  *nonces
 }
 
 // NewVerifier checks the configuration and returns a Verifier that has seen no request.
@@ -64,12 +70,6 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	u, err := url.Parse(c.BaseURL)
 	if err != nil || !absolute(u) || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
 		return nil, fmt.Errorf("provider: base URL %q must be http or https, a host and perhaps a path", c.BaseURL)
-	}
-	if len(c.Secrets) == 0 {
-		return nil, errors.New("provider: a Verifier needs a secret")
-	}
-	if slices.Contains(c.Secrets, "") {
-		return nil, errors.New("provider: a secret is empty")
 	}
 	if c.MaxBody < 0 || c.MaxNonces < 0 {
 		return nil, errors.New("provider: limits must not be negative")
@@ -83,12 +83,28 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	c.Secrets = slices.Clone(c.Secrets)
-	return &Verifier{
+	v := &Verifier{
 		config: c,
 		prefix: origin(u) + strings.TrimRight(u.EscapedPath(), "/"),
 		nonces: newNonces(c.MaxNonces),
-	}, nil
+	}
+	if err := v.SetSecrets(c.Secrets); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// SetSecrets replaces the secrets that are valid, as in a rotation. Nonces stay remembered.
+func (v *Verifier) SetSecrets(secrets []string) error {
+	if len(secrets) == 0 {
+		return errors.New("provider: a Verifier needs a secret")
+	}
+	if slices.Contains(secrets, "") {
+		return errors.New("provider: a secret is empty")
+	}
+	secrets = slices.Clone(secrets)
+	v.secrets.Store(&secrets)
+	return nil
 }
 
 // Handler returns a handler that passes verified requests to next, with bodies that can be read, and
@@ -174,18 +190,30 @@ func (v *Verifier) checkParams(r *http.Request, message, sum []byte, inBody bool
 	if p.timestamp < now-window || p.timestamp > now+window {
 		return refuse(RuleTimestamp, "the timestamp is more than 5 minutes from the clock of this server")
 	}
-	bare := p.url == "" && p.nonce == ""
-	if !bare && p.url != target(v.prefix, r.URL, query) {
+	if p.url != "" && !v.means(p.url, r.URL, query) {
 		return refuse(RuleURL, "the request was signed for another URL")
 	}
 	nonce := p.nonce
-	if bare {
+	if nonce == "" {
 		nonce = "signature " + string(sum) // a nonce has no space
 	}
 	if refusal := v.nonces.use(nonce, p.timestamp, now-window); refusal != "" {
 		return refuse(RuleNonce, refusal)
 	}
 	return nil
+}
+
+// means reports whether a signed url is that of a request.
+func (v *Verifier) means(signed string, requested *url.URL, query string) bool {
+	if !v.config.AnyOrigin {
+		return signed == target(v.prefix, requested, query)
+	}
+	u, err := url.Parse(signed)
+	if err != nil || !absolute(u) || u.Fragment != "" {
+		return false
+	}
+	rest, ok := strings.CutPrefix(signed, u.Scheme+"://"+u.Host)
+	return ok && rest == target("", requested, query)
 }
 
 // readBody returns the body if the signature covers one. Otherwise there must be none, as nobody
@@ -256,7 +284,7 @@ func decodeSignature(s string) (sum []byte, ok bool) {
 // matches tries all secrets, in a time that does not depend on which one is right.
 func (v *Verifier) matches(message, sum []byte) bool {
 	found := false
-	for _, secret := range v.config.Secrets {
+	for _, secret := range *v.secrets.Load() {
 		if hmac.Equal(mac(secret, message), sum) {
 			found = true
 		}
@@ -289,7 +317,7 @@ func parseQuery(query string) (p params, rest string, err error) {
 	if p.timestamp, err = parseTimestamp(values[paramTimestamp]); err != nil {
 		return params{}, "", err
 	}
-	return p, strings.Join(others, "&"), p.check(false)
+	return p, strings.Join(others, "&"), p.check(false, false)
 }
 
 // parseBody returns the parameters in a body.
@@ -312,17 +340,15 @@ func parseBody(body []byte, allowBare bool) (p params, err error) {
 	if members[paramTimestamp] == nil {
 		return params{}, errors.New("there is no timestamp")
 	}
-	bare := members[paramURL] == nil && members[paramNonce] == nil
-	return p, p.check(bare && allowBare)
+	return p, p.check(allowBare && members[paramURL] == nil, allowBare && members[paramNonce] == nil)
 }
 
-func (p params) check(bare bool) error {
+// check reports what is missing or malformed, unless it may be left out and is.
+func (p params) check(withoutURL, withoutNonce bool) error {
 	switch {
-	case bare:
-		return nil
-	case p.url == "":
+	case p.url == "" && !withoutURL:
 		return errors.New("there is no url")
-	case !validNonce(p.nonce):
+	case !validNonce(p.nonce) && !withoutNonce:
 		return fmt.Errorf("there is no nonce of %d to %d bytes of printable ASCII", minNonce, maxNonce)
 	default:
 		return nil

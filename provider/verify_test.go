@@ -372,8 +372,8 @@ func TestVerifyBareWebhooks(t *testing.T) {
 		}
 	}
 	for name, body := range map[string]string{
-		"url only":   strings.Replace(postMessage, `"nonce"`, `"x"`, 1),
-		"nonce only": strings.Replace(postMessage, `"url"`, `"x"`, 1),
+		"short nonce": strings.Replace(postMessage, `"nonce":"`, `"nonce":"short","x":"`, 1),
+		"empty url":   strings.Replace(postMessage, `"url":"`, `"url":"","x":"`, 1),
 		"both empty": `{"timestamp":1685641159,"url":"","nonce":""}`,
 		"no time":    `{}`,
 	} {

@@ -92,11 +92,14 @@ func NewAddresses(records *Records) *Addresses {
 type addressRecord struct {
 	hangar.Address
 	AppID hangar.AppID `json:"app_id"`
+	// Extension is the one whose address it is; empty: it is the App's own.
+	Extension hangar.ExtensionID `json:"extension,omitempty"`
 }
 
 // ownerRecord says whose an address is.
 type ownerRecord struct {
-	App hangar.AppID `json:"app_id"`
+	App       hangar.AppID       `json:"app_id,omitempty"` // empty: no App serves it yet
+	Extension hangar.ExtensionID `json:"extension,omitempty"`
 }
 
 // sharedName stands for the address in the key of the shared one, which is another one when
@@ -123,7 +126,8 @@ func (s *Addresses) Addresses(ctx context.Context, app hangar.AppName) ([]hangar
 	return s.records.List(ctx, rec.ID)
 }
 
-// List returns the addresses of an App, sorted, without those that cannot be read.
+// List returns the addresses of an App, sorted, without those of extensions that it serves, which are
+// in networks of others, and those that cannot be read.
 func (r *Records) List(ctx context.Context, app hangar.AppID) ([]hangar.Address, error) {
 	items, _, err := state.All(ctx, r.store, addressesOf(app), false)
 	if err != nil {
@@ -136,7 +140,9 @@ func (r *Records) List(ctx context.Context, app hangar.AppID) ([]hangar.Address,
 			r.log.Error("address skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		list = append(list, r.current(a))
+		if ofExtension(item) == "" {
+			list = append(list, r.current(a))
+		}
 	}
 	slices.SortFunc(list, hangar.CompareAddresses)
 	return list, nil
@@ -214,18 +220,19 @@ func (r *Records) tryAllocate(
 			return made, 0, err
 		}
 	}
-	keys, _, err := state.All(ctx, r.store, addressesOf(app.ID), true)
+	known, _, err := state.All(ctx, r.store, addressesOf(app.ID), false)
 	if err != nil {
 		return made, 0, err
 	}
-	if len(keys) >= hangar.MaxAddresses {
-		return made, 0, hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d addresses, which is the most there may be", app.Name, len(keys))
+	known = slices.DeleteFunc(known, func(item state.Item) bool { return ofExtension(item) != "" })
+	if len(known) >= hangar.MaxAddresses {
+		return made, 0, hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d addresses, which is the most there may be", app.Name, len(known))
 	}
 	txn, err := r.choose(ctx, app, in.Network, &made)
 	if err != nil {
 		return made, 0, err
 	}
-	put, err := state.Write(addressKey(app.ID, &made), addressRecord{made, app.ID})
+	put, err := state.Write(addressKey(app.ID, &made), addressRecord{Address: made, AppID: app.ID})
 	if err != nil {
 		return made, 0, err
 	}
@@ -324,7 +331,7 @@ func (r *Records) cursor(ctx context.Context, key string) (uint64, state.Compare
 
 // owned is what makes an address an App's.
 func owned(app hangar.AppID, a *hangar.Address) (state.Txn, error) {
-	put, err := state.Write(ownerKey(a.IP), ownerRecord{app})
+	put, err := state.Write(ownerKey(a.IP), ownerRecord{App: app})
 	return state.Txn{If: []state.Compare{state.Absent(put.Key)}, Then: []state.Op{put}}, err
 }
 
@@ -337,6 +344,16 @@ const (
 )
 
 func (r *Records) choosePrivate(ctx context.Context, app tenants.AppRecord, network string, made *hangar.Address) (state.Txn, error) {
+	txn, err := r.nextPrivate(ctx, app, network, made)
+	if err != nil {
+		return txn, err
+	}
+	own, err := owned(app.ID, made)
+	return state.Txn{If: append(txn.If, own.If...), Then: append(txn.Then, own.Then...)}, err
+}
+
+// nextPrivate finds an address in a network of an App's organization that nothing has had.
+func (r *Records) nextPrivate(ctx context.Context, app tenants.AppRecord, network string, made *hangar.Address) (state.Txn, error) {
 	if tenants.CheckNetworkName(network) != nil {
 		return state.Txn{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid network: %.80q is not the name of a network", network)
 	}
@@ -357,10 +374,9 @@ func (r *Records) choosePrivate(ctx context.Context, app tenants.AppRecord, netw
 	}
 	number++
 	made.Network, made.NetworkID, made.IP = network, rec.ID, hangar.FlycastAddress(rec.ID, number)
-	txn, err := owned(app.ID, made)
-	txn.If = append(txn.If, unclaimed, state.Unchanged(networkItem))
-	txn.Then = append(txn.Then, state.Put(key, strconv.AppendUint(nil, number, 10)))
-	return txn, err
+	return state.Txn{
+		If: []state.Compare{unclaimed, state.Unchanged(networkItem)}, Then: []state.Op{state.Put(key, strconv.AppendUint(nil, number, 10))},
+	}, nil
 }
 
 // ReleaseAddress implements hangar.AddressService.
@@ -396,7 +412,7 @@ func (r *Records) find(ctx context.Context, app hangar.AppID, ip netip.Addr) (st
 		return state.Item{}, false, err
 	}
 	for _, item := range items {
-		if a, err := Parse(item); err == nil && r.current(a).IP == ip {
+		if a, err := Parse(item); err == nil && r.current(a).IP == ip && ofExtension(item) == "" {
 			return item, true, nil
 		}
 	}
@@ -436,7 +452,7 @@ func (r *Records) Forget(ctx context.Context, app hangar.AppID, marked state.Ite
 // remove runs the transaction that removes an address, which counts no more.
 func (r *Records) remove(ctx context.Context, org hangar.OrgID, item state.Item, txn state.Txn) (state.Revision, error) {
 	var counted hangar.Quotas
-	if a, err := Parse(item); err == nil {
+	if a, err := Parse(item); err == nil && ofExtension(item) == "" {
 		counted = addressQuotas(a.Kind)
 	}
 	return r.ledger.GiveBack(ctx, org, counted, txn)

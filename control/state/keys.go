@@ -33,9 +33,20 @@ const (
 	CustomersPrefix    = "/user-customers/" // <what is before the @ of a customer address>
 	MembersPrefix      = "/members/"        // <id of the org>/<id of the user>
 	InvitationsPrefix  = "/invitations/"    // <id of the invitation>, which begins with that of the org
-	SealKey            = "/seal"            // says which keys encrypt what is encrypted
-	UsagePrefix        = "/usage/"          // <id of the organization>, what it uses of its quotas
-	VolumeClaimsPrefix = "/volume-claims/"  // <id of the volume>, what it counts against quotas
+	// Extensions and who provides them.
+	ProvidersPrefix       = "/providers/"           // <provider>
+	ProviderSecretsPrefix = "/provider-secrets/"    // <provider>, encrypted
+	ProviderCountsPrefix  = "/provider-counts/"     // <provider>, how many extensions there are
+	ClientsPrefix         = "/oauth-clients/"       // <id of the client>, whose it is
+	TermsPrefix           = "/terms/"               // <provider>/<id of the user>, what was accepted
+	ExtensionsPrefix      = "/extensions/"          // <id of the org>/<id of the extension>
+	ExtensionNamesPrefix  = "/extension-names/"     // <name>
+	ExtensionConfigPrefix = "/extension-config/"    // <id of the org>/<id of the extension>, encrypted
+	ResourcesPrefix       = "/extension-resources/" // <provider>/<the provider's id, escaped>
+
+	SealKey            = "/seal"           // says which keys encrypt what is encrypted
+	UsagePrefix        = "/usage/"         // <id of the organization>, what it uses of its quotas
+	VolumeClaimsPrefix = "/volume-claims/" // <id of the volume>, what it counts against quotas
 	AppCounter         = "/counters/apps"
 	NetworkCounter     = "/counters/networks"
 	OrgCounter         = "/counters/orgs"

@@ -233,3 +233,38 @@ func (u *Users) all(ctx context.Context) ([]record, error) {
 	}
 	return list, nil
 }
+
+// Person is a user as third parties know them.
+type Person struct {
+	ID              hangar.UserID
+	CustomerAddress string
+	Admin           bool // of the platform
+	Memberships     []hangar.Membership
+}
+
+// Role returns what the person is in an organization: administrators of the platform are admins
+// of every one. It is empty for who is no member.
+func (p *Person) Role(org hangar.OrgID) hangar.Role {
+	if p.Admin || p.ID == hangar.UserAdmin {
+		return hangar.RoleAdmin
+	}
+	for _, m := range p.Memberships {
+		if m.OrgID == org {
+			return m.Role
+		}
+	}
+	return ""
+}
+
+// Person returns a user. It answers CodeNotFound with ReasonUserNotFound.
+func (k Upkeep) Person(ctx context.Context, id hangar.UserID) (*Person, error) {
+	f, err := k.users.read(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p := &Person{ID: f.ID, CustomerAddress: k.users.customerAddress(f.Customer), Admin: f.Admin != ""}
+	for _, m := range f.Memberships {
+		p.Memberships = append(p.Memberships, m.Membership)
+	}
+	return p, nil
+}

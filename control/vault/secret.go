@@ -58,6 +58,8 @@ type secretRecord struct {
 	Value     string    `json:"value"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// Of is the extension that has set the value. It is empty again once somebody else sets another.
+	Of hangar.ExtensionID `json:"of,omitempty"`
 }
 
 const (

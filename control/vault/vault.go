@@ -53,6 +53,14 @@ type sealedRecord struct {
 	Sealed []byte   `json:"sealed"`
 }
 
+// sealedPrefixes are those of all sealed records but the seal.
+func sealedPrefixes() []string {
+	return []string{
+		state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix,
+		state.ProviderSecretsPrefix, state.ExtensionConfigPrefix,
+	}
+}
+
 // sealText is what is in the seal.
 const sealText = "hangar"
 
@@ -69,7 +77,7 @@ func HasSealed(ctx context.Context, store state.Store) (bool, error) {
 // ForgetSealed removes everything encrypted from a state, for a server whose keys are
 // lost for ever. The seal goes last, so that it may be repeated.
 func ForgetSealed(ctx context.Context, store state.Store) error {
-	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix, state.SealKey} {
+	for _, prefix := range append(sealedPrefixes(), state.SealKey) {
 		items, _, err := state.All(ctx, store, prefix, true)
 		if err != nil {
 			return state.HangarError(err)
@@ -228,7 +236,7 @@ func (v *Vault) Reseal(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, state.HangarError(err)
 	}
-	for _, prefix := range []string{state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix} {
+	for _, prefix := range sealedPrefixes() {
 		items, _, err := state.All(ctx, v.store, prefix, false)
 		if err != nil {
 			return resealed, state.HangarError(err)

@@ -1,0 +1,153 @@
+// Package extension has the operations of providers and of extensions, and receives webhooks.
+//
+// Promises. Secrets of a provider are in the answer that follows their making, and in no other. A
+// webhook is authenticated by its signature alone, over the bytes of its body.
+//
+// Concurrency. Handlers are safe for concurrent use.
+//
+// It decides nothing: package control/extensions does.
+package extension
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/view"
+)
+
+// Hooks takes a webhook of a provider.
+type Hooks interface {
+	ReceiveHook(r *http.Request, name hangar.ProviderName) error
+}
+
+// Services are what the operations ask.
+type Services struct {
+	Providers  hangar.ProviderService
+	Extensions hangar.ExtensionService
+	Hooks      Hooks
+}
+
+// area has the handlers.
+type area struct{ Services }
+
+// Routes adds the operations to a router.
+func Routes(rt *router.Router, s Services) {
+	a := area{s}
+	a.providerRoutes(rt)
+	a.extensionRoutes(rt)
+	rt.Public("POST /hooks/extensions/{provider}", a.receiveHook, router.Operation{
+		ID: "receiveExtensionHook", Tag: "Extensions", Summary: "Receive a webhook of a provider",
+		Text: "For providers of extensions. The header `X-Signature` authenticates it, as the documentation of extensions says: " +
+			"401 when it is not that of the body, or the timestamp is more than five minutes off, or the same webhook came before. " +
+			"After 429 and 5xx it is sent again.",
+		Body: exampleHook(), Lenient: true, Status: http.StatusNoContent, Errors: []int{http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusForbidden},
+	})
+}
+
+func (a area) receiveHook(r *http.Request) (router.Answer, error) {
+	return router.NoContent(a.Hooks.ReceiveHook(r, providerName(r)))
+}
+
+// hook is the body of a webhook, for the document.
+type hook struct {
+	Action    string                     `json:"action" schema:"required"`
+	Resource  map[string]json.RawMessage `json:"resource" schema:"required"`
+	Timestamp string                     `json:"timestamp" schema:"required"`
+	URL       string                     `json:"url,omitempty"`
+	Nonce     string                     `json:"nonce,omitempty"`
+}
+
+func exampleHook() hook {
+	return hook{
+		Action: "resource.updated", Resource: map[string]json.RawMessage{"id": json.RawMessage(`"7"`), "plan": json.RawMessage(`"pro"`), "status": json.RawMessage(`"ready"`)}, Timestamp: "1786701455",
+		URL: "https://api.example.com/hooks/extensions/logs", Nonce: "e3f7b4c8f5ea016d0d2e92048ca0d856",
+	}
+}
+
+func providerName(r *http.Request) hangar.ProviderName {
+	return hangar.ProviderName(r.PathValue("provider"))
+}
+
+// DescribeTypes tells what the types of this area are.
+func DescribeTypes(s *openapi.Schemas) {
+	enum(s, hangar.ProviderSecrets()...)
+	s.Know(reflect.TypeFor[json.RawMessage](), openapi.Schema{Description: "Any JSON value."})
+	s.Name(reflect.TypeFor[hangar.ProviderCreate](), "ProviderRequest")
+	s.Name(reflect.TypeFor[hangar.ExtensionCreate](), "ExtensionRequest")
+	s.Describe(reflect.TypeFor[hangar.Provider](), map[string]string{
+		"name":             "At most 63 characters of a-z, 0-9 and dash.",
+		"client_id":        "Of OAuth, for single sign-on.",
+		"webhook_url":      "To which the provider sends webhooks.",
+		"extensions":       "How many there are now.",
+		"rotation_ends_at": "When the last old secret becomes invalid. Left out when there is none.",
+	})
+	s.Describe(reflect.TypeFor[hangar.ProviderCreate](), map[string]string{"name": "At most 63 characters of a-z, 0-9 and dash."})
+	settings := map[string]string{
+		"display_name":       "For people. The name when it is left out.",
+		"base_url":           "Of the provider's server: https, or http with `allow_private`.",
+		"allow_private":      "The server may be on loopback, on a private network or on this platform, and speak plain HTTP.",
+		"redirect_uris":      "Of single sign-on, compared as they are.",
+		"terms":              "What every user accepts once before creating an extension.",
+		"name_suffix":        "Of default names, behind that of the App. A dash and the provider's name when it is left out.",
+		"plans":              "To choose from. Without any, the provider has plans of its own.",
+		"regions":            "Where extensions are offered. Everywhere when it is left out.",
+		"asynchronous":       "An extension is not ready because its creation was answered.",
+		"read_replicas":      "There may be read regions.",
+		"public_event_types": "Types of Machine events are spelled as on the public platform.",
+		"platform_app_name":  "The provider's App on this platform. Apps of its organization may serve extensions; the provider gets its Machine events.",
+		"granted_apps":       "Further Apps whose Machine events the provider gets.",
+	}
+	s.Describe(reflect.TypeFor[hangar.ProviderSettings](), settings)
+	s.Describe(reflect.TypeFor[hangar.ProviderUpdate](), settings)
+	s.Describe(reflect.TypeFor[hangar.ProviderLimits](), map[string]string{
+		"extensions": "Of all organizations.", "per_organization": "Extensions of one organization.", "webhooks_per_minute": "That are accepted.",
+	})
+	s.Describe(reflect.TypeFor[hangar.ProviderRotate](), map[string]string{
+		"secrets": "All when it is left out.",
+		"overlap": "How long old secrets stay valid; requests are signed with the old one until then. `24h` when it is left out.",
+	})
+	s.Describe(reflect.TypeFor[hangar.Extension](), map[string]string{
+		"name":              "Unique across the platform.",
+		"app_name":          "Left out for what the provider has made by itself.",
+		"user_id":           "Who has created it.",
+		"status":            "`provisioning`, `ready`, `sleeping`, `error`, `destroying`, or a word of the provider.",
+		"error":             "What went wrong last, and still does.",
+		"ip_address":        "A private address in the network of the App, which an App of the provider may serve.",
+		"platform_app_name": "The provider's App that serves `ip_address`.",
+		"provider_id":       "The provider's own id of it.",
+		"secrets":           "The names of the secrets of the App that it has set.",
+		"usage":             "What else the provider says of it.",
+		"checked_at":        "When the provider last said how it is.",
+	})
+	s.Describe(reflect.TypeFor[hangar.ExtensionCreate](), map[string]string{
+		"name":         "That of the App with the suffix of the provider when it is left out.",
+		"accept_terms": "The version of the provider's terms that the user accepts; needed once.",
+		"overwrite":    "Replace secrets of the App that have the same names.",
+	})
+	s.Describe(reflect.TypeFor[hangar.ExtensionLink](), map[string]string{"url": "Works once, within five minutes."})
+}
+
+// enum says that a type has no other values.
+func enum[T ~string](s *openapi.Schemas, values ...T) {
+	list := make([]any, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	s.Know(reflect.TypeFor[T](), openapi.Schema{Type: []string{"string"}, Enum: list})
+}
+
+// decoded calls with the body of a request.
+func decoded[T, A any](r *http.Request, call func(T) (A, error)) (router.Answer, error) {
+	in, err := input.Decode[T](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.AnswerOf(call(in))
+}
+
+func orEmpty[T any](list []T) []T { return view.OrEmpty(list) }

@@ -1,0 +1,69 @@
+package extensions
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// EndApp has the extensions of an App that is marked destroyed: nothing of the App is needed for that
+// any more.
+func (p *Provisioner) EndApp(ctx context.Context, org hangar.OrgID, app hangar.AppID) error {
+	return p.end(ctx, org, func(r *record) bool { return r.App == app })
+}
+
+// EndOrg has all extensions of an organization that is marked destroyed, also those that providers
+// have made by themselves.
+func (p *Provisioner) EndOrg(ctx context.Context, org hangar.OrgID) error {
+	return p.end(ctx, org, func(*record) bool { return true })
+}
+
+func (p *Provisioner) end(ctx context.Context, org hangar.OrgID, which func(*record) bool) error {
+	all, err := p.ofOrg(ctx, org)
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		for which(&f.record) && f.Phase != phaseDestroy {
+			err := p.condemn(ctx, f, "")
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, errStale) {
+				return err
+			}
+			if f, err = p.read(ctx, f.ref()); errors.Is(err, state.ErrNotFound) {
+				break
+			} else if err != nil {
+				return state.HangarError(err)
+			}
+		}
+	}
+	return nil
+}
+
+// ForgetProvider forgets all extensions of a provider that is marked, with the secrets that they have
+// set.
+func (p *Provisioner) ForgetProvider(ctx context.Context, name hangar.ProviderName) error {
+	items, _, err := state.All(ctx, p.Store, state.ExtensionsPrefix, false)
+	if err != nil {
+		return state.HangarError(err)
+	}
+	for _, item := range items {
+		rec, err := state.Decode[record](item)
+		if err != nil {
+			p.Log.Error("extension skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		if rec.Provider != name {
+			continue
+		}
+		// One that has changed meanwhile is found by the next call.
+		if err := p.drop(ctx, found{rec, item}); err != nil && !errors.Is(err, errStale) {
+			return err
+		}
+	}
+	return nil
+}

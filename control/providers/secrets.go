@@ -1,0 +1,207 @@
+package providers
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// The beginnings of secrets, by which they are recognized where they have leaked.
+const (
+	clientPrefix  = "hgpc_"
+	requestPrefix = "hgpr_"
+	webhookPrefix = "hgpw_"
+)
+
+const secretBytes = 32 // of chance in a secret
+
+// signing are the secrets of signatures, encrypted as one record. The current one of each is last.
+type signing struct {
+	Request []secret `json:"request"`
+	Webhook []secret `json:"webhook"`
+}
+
+type secret struct {
+	Value string    `json:"value"`
+	Until time.Time `json:"until,omitzero"` // zero: without end
+}
+
+// valid are those that have not expired.
+func valid(secrets []secret, now time.Time) []secret {
+	return slices.DeleteFunc(slices.Clone(secrets), func(s secret) bool { return !s.Until.IsZero() && !s.Until.After(now) })
+}
+
+// madeSecrets are new secrets; those that were not asked for are empty.
+type madeSecrets struct{ client, request, webhook string }
+
+func (p *Providers) newSecrets(which []hangar.ProviderSecret) (m madeSecrets) {
+	for _, one := range which {
+		switch one {
+		case hangar.SecretOfClient:
+			m.client = newSecret(clientPrefix)
+		case hangar.SecretOfRequests:
+			m.request = newSecret(requestPrefix)
+		case hangar.SecretOfWebhooks:
+			m.webhook = newSecret(webhookPrefix)
+		}
+	}
+	return m
+}
+
+func newSecret(prefix string) string {
+	b := make([]byte, secretBytes)
+	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
+	return prefix + hex.EncodeToString(b)
+}
+
+func digestOf(secret string) Digest {
+	sum := sha256.Sum256([]byte(secret))
+	return Digest{SHA256: hex.EncodeToString(sum[:])}
+}
+
+// withSecrets is a provider with what was just made for it.
+func (p *Providers) withSecrets(ctx context.Context, rec *Record, made madeSecrets) (*hangar.NewProvider, error) {
+	view, err := p.view(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	n := &hangar.NewProvider{Provider: *view}
+	for to, text := range map[*hangar.Sensitive]string{&n.ClientSecret: made.client, &n.RequestSecret: made.request, &n.WebhookSecret: made.webhook} {
+		if text != "" {
+			*to = hangar.NewSensitive(text)
+		}
+	}
+	return n, nil
+}
+
+// RotateProvider implements hangar.ProviderService.
+func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName, in hangar.ProviderRotate) (*hangar.NewProvider, error) {
+	if err := administrator(ctx); err != nil {
+		return nil, err
+	}
+	which, overlap, err := rotation(in)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		rec, item, err := p.Find(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		sealed, sealedItem, err := p.signing(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		now := p.Now()
+		until := now.Add(overlap).UTC().Truncate(time.Second)
+		made := p.newSecrets(which)
+		busy := false
+		if made.client != "" {
+			current := slices.DeleteFunc(slices.Clone(rec.ClientSecrets), func(d Digest) bool { return !d.Until.IsZero() && !d.Until.After(now) })
+			busy = busy || len(current) > 1
+			current[len(current)-1].Until = until
+			rec.ClientSecrets = append(current, digestOf(made.client))
+		}
+		for text, list := range map[string]*[]secret{made.request: &sealed.Request, made.webhook: &sealed.Webhook} {
+			if text == "" {
+				continue
+			}
+			current := valid(*list, now)
+			busy = busy || len(current) > 1
+			current[len(current)-1].Until = until
+			*list = append(current, secret{Value: text})
+		}
+		if busy {
+			return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
+				"An old secret of provider %s is valid until %s; rotate again after that", name, rec.RotationEndsAt.Format(time.RFC3339))
+		}
+		rec.UpdatedAt, rec.RotationEndsAt = now.UTC().Truncate(time.Second), later(rec.RotationEndsAt, until)
+		err = p.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+			put, err := state.Write(item.Key, rec)
+			seal, sealErr := vault.Sealed(keys, sealedItem.Key, sealed)
+			return state.Txn{If: []state.Compare{state.Unchanged(item), state.Unchanged(sealedItem)}, Then: []state.Op{put, seal}}, errors.Join(err, sealErr)
+		})
+		if err == nil {
+			return p.withSecrets(ctx, &rec, made)
+		}
+		if !errors.Is(err, state.ErrConflict) {
+			return nil, state.HangarError(err)
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// rotation completes the wish for a rotation.
+func rotation(in hangar.ProviderRotate) (which []hangar.ProviderSecret, overlap time.Duration, err error) {
+	for _, one := range in.Secrets {
+		if !slices.Contains(hangar.ProviderSecrets(), one) {
+			return nil, 0, hangar.Errorf(hangar.CodeInvalid, "", "invalid secrets: %.40q is none of %v", string(one), hangar.ProviderSecrets())
+		}
+	}
+	if which = in.Secrets; len(which) == 0 {
+		which = hangar.ProviderSecrets()
+	}
+	overlap = hangar.DefaultRotationOverlap
+	if in.Overlap != nil {
+		overlap = time.Duration(*in.Overlap)
+	}
+	if overlap < 0 || overlap > hangar.MaxRotationOverlap {
+		return nil, 0, hangar.Errorf(hangar.CodeInvalid, "", "invalid overlap: must be from 0s to %s", hangar.MaxRotationOverlap)
+	}
+	return which, overlap, nil
+}
+
+// signing reads the secrets of signatures.
+func (r *Registry) signing(ctx context.Context, name hangar.ProviderName) (signing, state.Item, error) {
+	item, err := r.Store.Get(ctx, secretsKey(name))
+	if errors.Is(err, state.ErrNotFound) {
+		return signing{}, item, hangar.ProviderNotFound(name)
+	}
+	if err != nil {
+		return signing{}, item, state.HangarError(err)
+	}
+	var all signing
+	err = r.Vault.Get(ctx, item.Key, &all)
+	if err == nil && (len(all.Request) == 0 || len(all.Webhook) == 0) {
+		err = hangar.Errorf(hangar.CodeInternal, "", "A provider has no secrets")
+	}
+	return all, item, state.HangarError(err)
+}
+
+// RequestSecret returns the secret that signs requests to a provider now: during a rotation the old
+// one, because the provider may not have the new one yet.
+func (r *Registry) RequestSecret(ctx context.Context, name hangar.ProviderName) (hangar.Sensitive, error) {
+	all, _, err := r.signing(ctx, name)
+	if err != nil {
+		return hangar.Sensitive{}, err
+	}
+	return hangar.NewSensitive(valid(all.Request, r.Now())[0].Value), nil
+}
+
+// WebhookSecrets returns the secrets of a provider by which its webhooks may be signed now.
+func (r *Registry) WebhookSecrets(ctx context.Context, name hangar.ProviderName) ([]string, error) {
+	all, _, err := r.signing(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var values []string
+	for _, s := range valid(all.Webhook, r.Now()) {
+		values = append(values, s.Value)
+	}
+	return values, nil
+}
