@@ -44,6 +44,7 @@ var rules = map[string]rule{
 	"api/input":    {imports: language},
 	"api/longpoll": {imports: language},
 	"api/router":   {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
+	"api/signon":   {imports: plus(language, "api/router"), tests: []string{"test/platform"}},
 	"api/view":     {imports: language},
 	"client":       {imports: language},
 
@@ -56,6 +57,7 @@ var rules = map[string]rule{
 	"control/tenants":         {imports: plus(language, "control/state")},
 	"control/ledger":          {imports: plus(language, "control/state", "control/tenants")},
 	"control/users":           {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
+	"control/oauth":           {imports: plus(language, "control/auth", "control/state", "control/users")},
 	"control/vault":           {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
 	"control/alerts":          {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/addresses":       {imports: plus(language, "control/ledger", "control/state", "control/tenants")},

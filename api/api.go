@@ -25,7 +25,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 )
 
-// Config is what an API serves. Every field is required but Registry, RegistryName,
+// Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions, OAuthIssuer,
 // Metrics, MetricsScopes, Series, Alerts, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
@@ -54,6 +54,11 @@ type Config struct {
 	Series        hangar.SeriesQuerier
 	// Alerts keeps rules. Nil: there are no such routes.
 	Alerts hangar.AlertService
+	// OAuth and Sessions are who users sign in at with a browser, and OAuthIssuer what it calls itself: see package
+	// signon. Nil: there is no such thing.
+	OAuth       hangar.OAuthService
+	Sessions    hangar.SessionService
+	OAuthIssuer string
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -165,6 +170,7 @@ func (s *server) routes() {
 	s.metricsRoutes()
 	s.seriesRoutes()
 	s.alertRoutes()
+	s.signOnRoutes()
 	if s.Registry != nil {
 		s.Mount(registryPath, steady(s.Registry))
 	}

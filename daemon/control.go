@@ -48,7 +48,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{m.agent},
 		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
-		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
+		OAuthClients: d.options.Around.OAuthClients, TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return nil, err

@@ -88,6 +88,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
 		Auth: c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
+		OAuth: decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}
 	if measured != nil {
