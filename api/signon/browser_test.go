@@ -208,26 +208,3 @@ func (w *world) provider() *oauth2.Config {
 		Endpoint: oauth2.Endpoint{AuthURL: w.URL() + "/oauth/authorize", TokenURL: w.URL() + "/oauth/token", AuthStyle: oauth2.AuthStyleInParams},
 	}
 }
-
-// code signs a user in with a new browser and lets the provider have a code.
-func (w *world) code(t *testing.T, name string, org hangar.OrgID, o ...oauth2.AuthCodeOption) (code string) {
-	t.Helper()
-	b := w.browser(t)
-	o = append(o, oauth2.SetAuthURLParam("organization_id", string(org)))
-	p := b.allow(t, b.signIn(t, b.get(t, w.provider().AuthCodeURL("state", o...)), name), org)
-	if p.away == nil || p.away.Query().Get("code") == "" {
-		t.Fatalf("no code: %d %v %s", p.status, p.away, p.body)
-	}
-	return p.away.Query().Get("code")
-}
-
-// granted is a grant of a user to the provider.
-func (w *world) granted(t *testing.T, name string) *oauth2.Token {
-	t.Helper()
-	token, err := w.provider().Exchange(t.Context(), w.code(t, name, w.acme))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
-}
-

@@ -28,7 +28,7 @@ func cookieName(r *http.Request, name string) string {
 
 // setCookie sets a cookie until the browser ends; without a value it removes it.
 func setCookie(w http.ResponseWriter, r *http.Request, name, value string) {
-	cookie := &http.Cookie{
+	cookie := &http.Cookie{ //nolint:gosec // a browser does not send back what is Secure to a server without TLS
 		Name: cookieName(r, name), Value: value, Path: "/", HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
 	}
 	if value == "" {

@@ -60,7 +60,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", router.MediaJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) //nolint:gosec // JSON, and sent as nothing else
+	_, _ = w.Write(raw) // a client that is gone cannot be told
 }
 
 // oauthError is an error that a client is told.
@@ -89,12 +89,7 @@ func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, err error)
 		}
 		answer(w, known.status, known.errorAnswer)
 	case code == hangar.CodeInvalid && hangar.ReasonOf(err) != "":
-		text := hangar.ReasonOf(err)
-		var e *hangar.Error
-		if errors.As(err, &e) {
-			text = e.Message
-		}
-		answer(w, http.StatusBadRequest, errorAnswer{hangar.ReasonOf(err), text})
+		answer(w, http.StatusBadRequest, errorAnswer{hangar.ReasonOf(err), router.Describe(err).Text})
 	case code == hangar.CodeUnavailable, code == hangar.CodeTimeout:
 		w.Header().Set("Retry-After", "1")
 		answer(w, http.StatusServiceUnavailable, errorAnswer{"temporarily_unavailable", "try again in a moment"})

@@ -113,6 +113,7 @@ func (r *Record) principal(a *Account) (hangar.Principal, bool) {
 		grant.Role, grant.Actions = m.Role, grant.Actions&hangar.ActionRead
 		p.Client, p.Grants = r.OAuth.Client, []hangar.Grant{grant}
 		return p, true
+	default:
 	}
 	grant := r.Grant
 	if r.Tie != a.Admin {

@@ -51,12 +51,12 @@ const Prefix = "/tokens/"
 const usesPrefix = "/token-uses/"
 
 const (
-	tokenPrefix  = "hgr_" // lets people and secret scanners recognize a token, as the others do
-	accessPrefix = "fo1_" // of hangar.TokenOAuth
-	sessionText  = "hgs_" // of hangar.TokenSession
-	tokenBytes   = 32
-	maxTokenText = 16 << 10 // of a credential, in bytes
-	maxParts     = 32       // of a credential
+	tokenPrefix   = "hgr_" // lets people and secret scanners recognize a token, as the others do
+	accessPrefix  = "fo1_" // of hangar.TokenOAuth
+	sessionPrefix = "hgs_" // of hangar.TokenSession
+	tokenBytes    = 32
+	maxTokenText  = 16 << 10 // of a credential, in bytes
+	maxParts      = 32       // of a credential
 
 	keyKey   = "key"
 	keyError = "err"
@@ -213,7 +213,8 @@ func newText(id hangar.TokenID, kind hangar.TokenKind) string {
 	case hangar.TokenOAuth:
 		prefix = accessPrefix
 	case hangar.TokenSession:
-		prefix = sessionText
+		prefix = sessionPrefix
+	default:
 	}
 	return prefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
