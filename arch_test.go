@@ -48,6 +48,7 @@ var rules = map[string]rule{
 	"api/view":      {imports: language},
 	"client":        {imports: language},
 	"api/extension": {imports: plus(language, "api/input", "api/openapi", "api/router", "api/view")},
+	"api/signon":    {imports: plus(language, "api/router"), tests: []string{"test/platform"}},
 
 	// The public side of extensions stands alone: strangers build their servers with it.
 	"provider":       {},
@@ -75,6 +76,7 @@ var rules = map[string]rule{
 	},
 	"control/extensions/call":           {imports: plus(language, "provider")},
 	"control/extensions/extensionstest": {imports: plus(language, "provider")},
+	"control/oauth":                     {imports: plus(language, "control/auth", "control/state", "control/users")},
 
 	"host":                   {imports: plus(language, "host/...")},
 	"host/admission":         {imports: language},

@@ -10,6 +10,7 @@ const (
 	PlatformRegistry PlatformName = "registry" // the OCI distribution API of the built-in registry
 	PlatformOIDC     PlatformName = "oidc"     // the issuers of identity tokens
 	PlatformMetrics  PlatformName = "metrics"  // queries of series
+	PlatformAuth     PlatformName = "auth"     // where users sign in by a browser, and third parties learn who they are
 )
 
 // Hostname is the name below a domain.
@@ -21,7 +22,7 @@ func (n PlatformName) Hostname(domain Hostname) Hostname { return Hostname(n) + 
 // list of such names.
 func (a AppName) Reserved() bool {
 	switch a {
-	case AppName(PlatformAPI), AppName(PlatformRegistry), AppName(PlatformOIDC), AppName(PlatformMetrics), "auth", "ui":
+	case AppName(PlatformAPI), AppName(PlatformRegistry), AppName(PlatformOIDC), AppName(PlatformMetrics), AppName(PlatformAuth), "ui":
 		return true
 	case "admin", "console", "dashboard", "docs", "hangar", "login", "status", "www":
 		return true

@@ -19,6 +19,9 @@ type Principal struct {
 	// user may do. Memberships are the user's then.
 	SignedIn    bool
 	Memberships []Membership
+	// Client is the third party that acts for the user, who is not to learn what others are called
+	// outside of the platform. Empty: none.
+	Client OAuthClientID
 }
 
 // May reports whether the principal may do action to the target.
@@ -90,6 +93,9 @@ func (p Principal) Join(other Principal) Principal {
 	}
 	if p.Subject == "" {
 		p.Subject = other.Subject
+	}
+	if p.Client == "" {
+		p.Client = other.Client // who adds a token of another kind learns no more of the same organization
 	}
 	p.Admin = p.Admin || other.Admin
 	p.Grants = slices.Concat(p.Grants, other.Grants)

@@ -28,6 +28,15 @@ const (
 // all organizations. Its grant names none.
 const TokenLogin TokenKind = "login"
 
+// The kinds of tokens that users get by browsers.
+const (
+	TokenSession TokenKind = "session" // the browser's own, as TokenLogin, for the pages of the platform alone
+	TokenOAuth   TokenKind = "oauth"   // of a third party, to see one organization of the user
+)
+
+// OfUser reports whether tokens of the kind count for a user, and not against a quota of an organization.
+func (k TokenKind) OfUser() bool { return k == TokenLogin || k == TokenSession || k == TokenOAuth }
+
 // TokenKinds lists every kind that CreateToken makes.
 func TokenKinds() []TokenKind {
 	return []TokenKind{TokenDeploy, TokenOrg, TokenReadOnly, TokenMachineExec, TokenMetrics, TokenCustom}

@@ -27,7 +27,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 )
 
-// Config is what an API serves. Every field is required but Registry, RegistryName,
+// Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions, OAuthIssuer,
 // Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
@@ -59,6 +59,11 @@ type Config struct {
 	Alerts hangar.AlertService
 	// Extensions are those of Apps, and who provides them. Zero: there are no such routes.
 	Extensions extension.Services
+	// OAuth and Sessions are who users sign in at with a browser, and OAuthIssuer what it calls itself: see package
+	// signon. Nil: there is no such thing.
+	OAuth       hangar.OAuthService
+	Sessions    hangar.SessionService
+	OAuthIssuer string
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -174,6 +179,7 @@ func (s *server) routes() {
 	if s.Config.Extensions != (extension.Services{}) {
 		extension.Routes(s.Router, s.Config.Extensions)
 	}
+	s.signOnRoutes()
 	if s.Registry != nil {
 		s.Mount(registryPath, steady(s.Registry))
 	}

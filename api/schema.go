@@ -61,7 +61,7 @@ func newSchemas() *openapi.Schemas {
 		Description: "Letters of `rwcdC`, for read, write, create, delete and control; names with commas between them; or a list of names.",
 		Examples:    []any{"rC", "read,control"},
 	})
-	enum(s, append(hangar.TokenKinds(), hangar.TokenLogin)...)
+	enum(s, append(hangar.TokenKinds(), hangar.TokenLogin, hangar.TokenSession, hangar.TokenOAuth)...)
 	enum(s, hangar.SecretKeyTypes()...)
 	enum(s, hangar.MachineStates()...)
 	enum(s, hangar.VolumeStates()...)

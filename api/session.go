@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/signon"
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
@@ -73,8 +74,30 @@ func tooMany(wait time.Duration) (router.Answer, error) {
 	return router.Answer{Header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
 }
 
+// Try implements signon.Attempts.
+func (a *attempts) Try(email, client string) time.Duration {
+	if wait := a.from(client); wait > 0 {
+		return wait
+	}
+	return a.at(account(email), client)
+}
+
+// Succeeded implements signon.Attempts.
+func (a *attempts) Succeeded(email, client string) { a.succeeded(account(email), client) }
+
 // account is whom attempts at an e-mail address count for.
 func account(email string) string { return strings.ToLower(input.Clip(email)) }
+
+// signOnRoutes mounts what browsers and third parties use. Passwords are bounded there as they are here.
+func (s *server) signOnRoutes() {
+	if s.OAuth == nil || s.Sessions == nil {
+		return
+	}
+	handler := signon.New(signon.Config{OAuth: s.OAuth, Sessions: s.Sessions, Attempts: s.attempts, Issuer: s.OAuthIssuer, Log: s.Log})
+	for _, path := range signon.Paths() {
+		s.Mount(path, handler)
+	}
+}
 
 func (s *server) signInRoutes() {
 	token := hangar.Token{
@@ -120,17 +143,14 @@ func (s *server) signInUser(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	client := router.Source(r).String()
-	if wait := s.attempts.from(client); wait > 0 {
-		return tooMany(wait)
-	}
-	if wait := s.attempts.at(account(in.Email), client); wait > 0 {
+	if wait := s.attempts.Try(in.Email, client); wait > 0 {
 		return tooMany(wait)
 	}
 	made, err := s.SignIns.SignIn(r.Context(), hangar.SignIn{Email: in.Email, Password: hangar.NewSensitive(in.Password), Source: client})
 	if err != nil {
 		return router.Answer{}, err
 	}
-	s.attempts.succeeded(account(in.Email), client)
+	s.attempts.Succeeded(in.Email, client)
 	return router.Answer{Status: http.StatusCreated, Body: newTokenView{made.Text, made.Token}, Header: router.SecretHeader()}, nil
 }
 

@@ -7,7 +7,7 @@
 // answer is sent only when both are durable. What a crash leaves half done, a
 // reservation without a Machine or an App without all of its Machines, is found
 // and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal; what is for everybody is Issuer, SignIns and Hooks alone. What a caller may not see is not found, in the same
+// services requires a principal; what is for everybody is Issuer, SignIns, Sessions, OAuth and Hooks alone. What a caller may not see is not found, in the same
 // words and after the same work as what is not there; see package tenants.
 //
 // Concurrency. All types are safe for concurrent use. The package keeps nothing in
@@ -37,6 +37,7 @@ import (
 	"github.com/hangar-platform/hangar/control/extensions/call"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
+	"github.com/hangar-platform/hangar/control/oauth"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/providers"
 	"github.com/hangar-platform/hangar/control/state"
@@ -98,6 +99,8 @@ type Config struct {
 	Hooks string
 	Log   *slog.Logger
 	Now   func() time.Time // nil: time.Now
+	// OAuthClients are the third parties that users sign in at; nil: the providers of extensions.
+	OAuthClients hangar.OAuthClients
 }
 
 // Control is the control plane: its methods return the services it offers.
@@ -115,6 +118,7 @@ type Control struct {
 	orgs         *Orgs
 	tokens       *Tokens
 	users        *users.Users
+	oauth        *oauth.Server
 	apps         *Apps
 	machines     *Machines
 	volumes      *Volumes
@@ -171,6 +175,9 @@ func New(cfg Config) *Control {
 		Store: cfg.Store, Tenants: dir, Ledger: book, Tokens: cfg.Tokens, Revoke: tokens.revoke, Domain: domain, Log: cfg.Log, Now: cfg.Now,
 	})
 	registry := providers.New(providers.Config{Store: cfg.Store, Tenants: dir, Vault: sealed, Hooks: cfg.Hooks, Log: cfg.Log, Now: cfg.Now})
+	if cfg.OAuthClients == nil {
+		cfg.OAuthClients = registry
+	}
 	offers, provisioner, hooks := extensions.New(extensions.Config{
 		Store: cfg.Store, Tenants: dir, Ledger: book, Vault: sealed, Secrets: secrets, Addresses: places, Providers: registry,
 		Users: people.Upkeep(), Caller: cfg.Calls, Log: cfg.Log, Now: cfg.Now,
@@ -193,6 +200,7 @@ func New(cfg Config) *Control {
 		providers: providers.NewProviders(registry, provisioner.ForgetProvider), extensions: offers, hooks: hooks, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
 		orgs: orgs, apps: apps, machines: machines, volumes: volumes, peers: peers,
 		tokens: tokens, users: people,
+		oauth:      oauth.New(oauth.Config{Store: cfg.Store, Tokens: cfg.Tokens, Users: people, Clients: cfg.OAuthClients, Log: cfg.Log, Now: cfg.Now}),
 		logs:       &Logs{store: cfg.Store, tenants: dir, hosts: servers, reservations: reserved, edge: cfg.EdgeLog, log: cfg.Log},
 		platform:   &Platform{hosts: servers, orgs: orgs},
 		images:     &Images{servers},
@@ -246,6 +254,12 @@ func (c *Control) Users() *users.Users { return c.users }
 // SignIns returns what those ask who have no token yet. Unlike the services it requires no
 // principal.
 func (c *Control) SignIns() hangar.SignInService { return c.users.Door() }
+
+// Sessions returns the sessions of browsers, which those ask for who have no token.
+func (c *Control) Sessions() hangar.SessionService { return c.users.Door() }
+
+// OAuth returns the rules of single sign-on, which authenticates third parties by itself.
+func (c *Control) OAuth() hangar.OAuthService { return c.oauth }
 
 // Apps returns the service of Apps.
 func (c *Control) Apps() *Apps { return c.apps }

@@ -80,7 +80,7 @@ func (c *caller) letsUser(t *testing.T) bool {
 	p := c.plane
 	defer func() { c.plane = p }()
 	var token hangar.TokenID
-	for _, made := range p.auth.SignIns(p.user(t, c.there.user).ID) {
+	for _, made := range p.auth.OfUser(p.user(t, c.there.user).ID, hangar.TokenLogin) {
 		token = made.ID
 	}
 	return c.lets(t, hangar.Principal{Subject: "me", SignedIn: true, User: p.user(t, c.there.user).ID, Tokens: []hangar.TokenID{token}})

@@ -258,8 +258,11 @@ func (t *Tokens) revoke(ctx context.Context, token *hangar.Token) error {
 			return state.HangarError(err)
 		}
 		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}}
-		org, _, err := t.tenants.AnyOrg(ctx, token.Grant.Org)
-		if err == nil {
+		var org tenants.OrgRecord
+		if !token.Kind.OfUser() {
+			org, _, err = t.tenants.AnyOrg(ctx, token.Grant.Org)
+		}
+		if err == nil && org.ID != "" {
 			err = t.ledger.Credit(ctx, org.ID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn)
 		}
 		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {

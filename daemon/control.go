@@ -52,9 +52,9 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{m.agent},
 		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
-		Calls:          call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
-		Hooks:          d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
-		TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
+		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
+		Hooks:        d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
+		OAuthClients: d.options.Around.OAuthClients, TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return nil, err

@@ -63,6 +63,8 @@ type Around struct {
 	Resolver   hostnames.Resolver    // of hostnames that are claimed
 	NewKey     oidc.NewKey           // makes the keys of identity tokens
 
+	OAuthClients hangar.OAuthClients // third parties that users sign in at
+
 	MetricsProgram func(context.Context) (string, error) // finds the program of the store of metrics
 }
 

@@ -91,7 +91,8 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Auth:     c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
-		Region:     d.cfg.Region, Version: d.options.Version, Log: d.log,
+		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
+		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}
 	if measured != nil {
 		config.MetricsScopes, config.Series, config.Alerts = decide.Metrics(), measured.queries, decide.Alerts(measured.alerts)

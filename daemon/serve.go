@@ -96,7 +96,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
 		return err
 	}
-	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines); err != nil {
+	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines, p.control.decide.ProviderRegistry); err != nil {
 		return err
 	}
 	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series, p.webhooks); err != nil {

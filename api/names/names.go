@@ -29,6 +29,7 @@ func Handlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map
 		{hangar.PlatformRegistry, registryOnly(api)},
 		{hangar.PlatformOIDC, issuersOnly(api)},
 		{hangar.PlatformMetrics, seriesOnly(api)},
+		{hangar.PlatformAuth, signOnOnly(api)},
 	} {
 		handlers[row.name.Hostname(domain)] = endingWith(ctx, row.handler)
 	}
@@ -73,6 +74,18 @@ func seriesOnly(api http.Handler) http.Handler {
 			return
 		}
 		api.ServeHTTP(w, r)
+	})
+}
+
+// signOnOnly serves where users sign in with a browser, and what third parties ask of them.
+func signOnOnly(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case strings.HasPrefix(path, "/oauth/"), path == "/sign-in", path == "/sign-out", path == "/.well-known/oauth-authorization-server":
+			api.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
 	})
 }
 

@@ -21,7 +21,7 @@ func TestHandlers(t *testing.T) {
 		_, _ = io.WriteString(w, "ok")
 	})
 	handlers := Handlers(t.Context(), "example.com", api)
-	if len(handlers) != 4 {
+	if len(handlers) != 5 {
 		t.Errorf("there are %d names", len(handlers))
 	}
 	for _, c := range []struct {
@@ -47,6 +47,15 @@ func TestHandlers(t *testing.T) {
 		{"metrics.example.com", "/prometheus", ""},
 		{"metrics.example.com", "/v1/apps", ""},
 		{"metrics.example.com", "/metrics", ""},
+		{"auth.example.com", "/oauth/authorize?client_id=x", "/oauth/authorize?client_id=x"},
+		{"auth.example.com", "/oauth/token/info", "/oauth/token/info"},
+		{"auth.example.com", "/sign-in", "/sign-in"},
+		{"auth.example.com", "/sign-out", "/sign-out"},
+		{"auth.example.com", "/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server"},
+		{"auth.example.com", "/.well-known/openid-configuration", ""},
+		{"auth.example.com", "/sign-in/x", ""},
+		{"auth.example.com", "/v1/sign-in", ""},
+		{"auth.example.com", "/", ""},
 	} {
 		path, token = "", ""
 		r := httptest.NewRequest(http.MethodGet, "https://"+c.host+c.target, nil)

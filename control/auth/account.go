@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -95,13 +96,24 @@ func (r *Record) principal(a *Account) (hangar.Principal, bool) {
 		return hangar.Principal{}, false
 	}
 	p.User = r.UserID
-	if r.Kind == hangar.TokenLogin {
+	switch r.Kind {
+	case hangar.TokenLogin, hangar.TokenSession:
 		p.SignedIn, p.Admin, p.Memberships = true, a.Admin != "", a.memberships()
 		p.Grants = make([]hangar.Grant, 0, len(a.Memberships))
 		for _, m := range a.Memberships {
 			p.Grants = append(p.Grants, hangar.Grant{Org: m.Org, OrgID: m.OrgID, Actions: hangar.ActionAll, Until: r.Grant.Until, Role: m.Role})
 		}
 		return p, r.Tie == a.SignIns
+	case hangar.TokenOAuth:
+		m, _ := a.In(r.OrgID)
+		if m.Tie != r.Tie || r.OAuth.SignIns != a.SignIns {
+			return hangar.Principal{}, false
+		}
+		grant := r.Grant
+		grant.Role, grant.Actions = m.Role, grant.Actions&hangar.ActionRead
+		p.Client, p.Grants = r.OAuth.Client, []hangar.Grant{grant}
+		return p, true
+	default:
 	}
 	grant := r.Grant
 	if r.Tie != a.Admin {
@@ -230,14 +242,19 @@ func (m *memory) Fallen() []hangar.Token {
 	return list
 }
 
-// SignIns are the tokens of a user that come from signing in, the oldest first.
-func (m *memory) SignIns(user hangar.UserID) []hangar.Token {
-	var list []hangar.Token
-	for _, t := range m.List() {
-		if t.UserID == user && t.Kind == hangar.TokenLogin {
-			list = append(list, t)
+// OfUser are the tokens of one kind that belong to a user, the oldest first.
+func (m *memory) OfUser(user hangar.UserID, kind hangar.TokenKind) []Record {
+	m.mu.RLock()
+	var list []Record
+	for _, e := range m.tokens {
+		if e.Record != nil && e.UserID == user && e.Kind == kind {
+			list = append(list, e.record())
 		}
 	}
+	m.mu.RUnlock()
+	slices.SortFunc(list, func(a, b Record) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
 	return list
 }
 

@@ -51,10 +51,12 @@ const Prefix = "/tokens/"
 const usesPrefix = "/token-uses/"
 
 const (
-	tokenPrefix  = "hgr_" // lets people and secret scanners recognize a token
-	tokenBytes   = 32
-	maxTokenText = 16 << 10 // of a credential, in bytes
-	maxParts     = 32       // of a credential
+	tokenPrefix   = "hgr_" // lets people and secret scanners recognize a token, as the others do
+	accessPrefix  = "fo1_" // of hangar.TokenOAuth
+	sessionPrefix = "hgs_" // of hangar.TokenSession
+	tokenBytes    = 32
+	maxTokenText  = 16 << 10 // of a credential, in bytes
+	maxParts      = 32       // of a credential
 
 	keyKey   = "key"
 	keyError = "err"
@@ -69,6 +71,22 @@ type Record struct {
 	OrgID  hangar.OrgID   `json:"org_id,omitempty"`
 	AppIDs []hangar.AppID `json:"app_ids,omitempty"`
 	Tie    string         `json:"tie,omitempty"` // the one of the user's Account that it depends on
+	OAuth  *OAuth         `json:"oauth,omitempty"`
+}
+
+// OAuth is what is kept beside of a token that a client got in exchange for a code. With
+// hangar.TokenOAuth the record is all of a grant: its access token is the token, and a
+// refresh replaces that and the refresh token in one write.
+type OAuth struct {
+	Client hangar.OAuthClientID `json:"client"`
+	Code   []byte               `json:"code"` // SHA-256 of the code
+
+	// What follows is of hangar.TokenOAuth alone.
+	SignIns      string    `json:"sign_ins,omitempty"` // the second tie that it depends on: that of signing in
+	Scope        string    `json:"scope,omitempty"`
+	Family       []byte    `json:"family,omitempty"`  // SHA-256 of what all refresh tokens of the grant have in common
+	Refresh      []byte    `json:"refresh,omitempty"` // SHA-256 of the refresh token that counts
+	RefreshUntil time.Time `json:"refresh_until,omitzero"`
 }
 
 // UnmarshalJSON reads a record, and completes its grant.
@@ -86,10 +104,13 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 
 // checkIDs refuses a grant that says by names alone what it is for.
 func (r *Record) checkIDs() error {
+	whole := wholeUser(r.Kind)
 	switch g := r.Grant; {
-	case r.Kind == hangar.TokenLogin && (r.UserID == "" || g.Org != "" || g.OrgID != "" || len(g.Apps) > 0 || len(g.Machines) > 0):
+	case whole && (r.UserID == "" || g.Org != "" || g.OrgID != "" || len(g.Apps) > 0 || len(g.Machines) > 0):
 		return errors.New("token from signing in that is for a thing, or of nobody")
-	case r.Kind != hangar.TokenLogin && (g.OrgID == "" || len(g.AppIDs) != len(g.Apps)):
+	case r.Kind == hangar.TokenOAuth && (r.UserID == "" || r.OAuth == nil || r.OAuth.SignIns == "" || len(r.OAuth.Refresh) != sha256.Size || len(r.OAuth.Family) != sha256.Size):
+		return errors.New("grant to a third party that is incomplete")
+	case !whole && (g.OrgID == "" || len(g.AppIDs) != len(g.Apps)):
 		return errors.New("token without the ids of what it is for")
 	case r.UserID != "" && r.Tie == "":
 		return errors.New("token of a user that depends on nothing")
@@ -147,7 +168,7 @@ func (t *Tokens) Open(ctx context.Context) error {
 	admin := Record{Token: hangar.Token{
 		ID: hangar.TokenID(t.cfg.Name), Name: t.cfg.Name, Kind: hangar.TokenCustom, User: "admin", Admin: true,
 		CreatedBy: "admin", CreatedAt: t.cfg.Now().UTC().Truncate(time.Second),
-	}, Digest: digest(token)}
+	}, Digest: Digest(token)}
 	known, ok := t.Find(admin.ID)
 	if ok && known.Admin && subtle.ConstantTimeCompare(known.Digest, admin.Digest) == 1 {
 		return nil
@@ -171,18 +192,31 @@ func (t *Tokens) adminToken() (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	token := newText(newID())
+	token := newText(NewID(), hangar.TokenCustom)
 	return token, durable.WriteFile(t.AdminPath(), []byte(token+"\n"), 0o600)
 }
 
-// newID returns an id that no other token has: 12 characters of a-z and 2-7.
-func newID() hangar.TokenID { return hangar.TokenID(strings.ToLower(rand.Text()[:12])) }
+// NewID returns an id that no other token has: 12 characters of a-z and 2-7.
+func NewID() hangar.TokenID { return hangar.TokenID(strings.ToLower(rand.Text()[:12])) }
 
-// newText returns the text of a token with an id.
-func newText(id hangar.TokenID) string {
+// wholeUser reports whether tokens of a kind stand for all that a user may do.
+func wholeUser(k hangar.TokenKind) bool {
+	return k == hangar.TokenLogin || k == hangar.TokenSession
+}
+
+// newText returns the text of a token of a kind with an id.
+func newText(id hangar.TokenID, kind hangar.TokenKind) string {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
-	return tokenPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
+	prefix := tokenPrefix
+	switch kind {
+	case hangar.TokenOAuth:
+		prefix = accessPrefix
+	case hangar.TokenSession:
+		prefix = sessionPrefix
+	default:
+	}
+	return prefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
 // Issue makes a token of nobody that is valid when it returns, in one transaction with others;
@@ -194,17 +228,30 @@ func (t *Tokens) Issue(ctx context.Context, token hangar.Token, with ...state.Tx
 // IssueTied is Issue for a token that may belong to a user, with the tie of the user's Account that
 // it depends on; see Tie.
 func (t *Tokens) IssueTied(ctx context.Context, token hangar.Token, tie string, with ...state.Txn) (*hangar.NewToken, error) {
-	token.ID = newID()
-	token.CreatedAt = t.cfg.Now().UTC().Truncate(time.Second)
-	text := newText(token.ID)
-	record := Record{Token: token, Digest: digest(text), OrgID: token.Grant.OrgID, AppIDs: token.Grant.AppIDs, Tie: tie}
-	if err := record.checkIDs(); err != nil {
+	return t.issue(ctx, Record{Token: token, Tie: tie}, with...)
+}
+
+// IssueFor is IssueTied for a client. The token has the id that it is given with, and so replaces what there
+// was of that id; NewID makes one.
+func (t *Tokens) IssueFor(ctx context.Context, token hangar.Token, tie string, client OAuth, with ...state.Txn) (*hangar.NewToken, error) {
+	return t.issue(ctx, Record{Token: token, Tie: tie, OAuth: &client}, with...)
+}
+
+// issue makes the token of a record that has neither digest nor, maybe, id.
+func (t *Tokens) issue(ctx context.Context, r Record, with ...state.Txn) (*hangar.NewToken, error) {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	r.CreatedAt = t.cfg.Now().UTC().Truncate(time.Second)
+	text := newText(r.ID, r.Kind)
+	r.Digest, r.OrgID, r.AppIDs = Digest(text), r.Grant.OrgID, r.Grant.AppIDs
+	if err := r.checkIDs(); err != nil {
 		return nil, err
 	}
-	if err := t.put(ctx, record, with...); err != nil {
+	if err := t.put(ctx, r, with...); err != nil {
 		return nil, err
 	}
-	return &hangar.NewToken{Token: token, Text: text}, nil
+	return &hangar.NewToken{Token: r.Token, Text: text}, nil
 }
 
 // joined is one transaction with the operations of all.
@@ -258,7 +305,7 @@ func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Prin
 		if parts++; parts > maxParts {
 			break
 		}
-		if p, ok := t.lookup(digest(part), now); ok {
+		if r, p, ok := t.lookup(Digest(part), now); ok && r.Kind != hangar.TokenSession {
 			who, valid = who.Join(p), true
 		}
 	}
@@ -272,7 +319,16 @@ func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Prin
 // that a clock that is set while the context lives has no effect on it.
 func (t *Tokens) Life(id hangar.TokenID) context.Context { return t.life(id, t.cfg.Now()) }
 
-func digest(token string) []byte {
+// Lookup returns the record of one token, of whatever kind, and whom it stands for; false: it is not valid.
+func (t *Tokens) Lookup(text string) (Record, hangar.Principal, bool) {
+	if len(text) > maxTokenText {
+		return Record{}, hangar.Principal{}, false
+	}
+	return t.lookup(Digest(text), t.cfg.Now())
+}
+
+// Digest is what is kept of a token, a code or a part of one.
+func Digest(token string) []byte {
 	d := sha256.Sum256([]byte(token))
 	return d[:]
 }

@@ -85,8 +85,8 @@ func newLife(until, now time.Time) (l life) {
 	return l
 }
 
-// lookup finds whom the token of a digest stands for, and notes that it is used.
-func (m *memory) lookup(digest []byte, now time.Time) (hangar.Principal, bool) {
+// lookup finds the record of a digest and whom its token stands for, and notes that it is used.
+func (m *memory) lookup(digest []byte, now time.Time) (Record, hangar.Principal, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var found entry
@@ -96,13 +96,13 @@ func (m *memory) lookup(digest []byte, now time.Time) (hangar.Principal, bool) {
 		}
 	}
 	if found.Record == nil || !found.Grant.Until.IsZero() && !now.Before(found.Grant.Until) {
-		return hangar.Principal{}, false
+		return Record{}, hangar.Principal{}, false
 	}
 	p, ok := found.principal(m.users.byID[found.UserID].Account)
 	if second := now.Unix(); ok && found.used.Load() < second {
 		found.used.Store(second)
 	}
-	return p, ok
+	return *found.Record, p, ok
 }
 
 // learn takes what this process has written.

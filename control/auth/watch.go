@@ -163,7 +163,7 @@ func (t *Tokens) parse(item state.Item) change {
 		err = fmt.Errorf("record of token %q", r.ID)
 	case len(r.Digest) != sha256.Size:
 		err = fmt.Errorf("digest of %d bytes", len(r.Digest))
-	case !r.Admin && r.Kind != hangar.TokenLogin:
+	case !r.Admin && !wholeUser(r.Kind):
 		err = r.Grant.Validate()
 	}
 	if err != nil {

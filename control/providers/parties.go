@@ -4,33 +4,36 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"iter"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 )
 
+// maxClientID bounds the id of a client, in bytes.
+const maxClientID = 64
+
+// eventsPath is where a provider takes events of Machines, below its base URL.
+const eventsPath = "/extensions/events"
+
 // client is what the key of an OAuth client says.
 type client struct {
 	Provider hangar.ProviderName `json:"provider"`
 }
 
-// OAuthClient is a provider as the client of single sign-on.
-type OAuthClient struct {
-	ID           string
-	Name         hangar.ProviderName
-	DisplayName  string
-	RedirectURIs []string // compared as they are
-	// SecretDigests are the SHA-256 of the secrets that are valid now: one, or two during a rotation.
-	SecretDigests [][]byte
-}
+var (
+	_ hangar.OAuthClients      = (*Registry)(nil)
+	_ hangar.EventReceiverFeed = (*Registry)(nil)
+)
 
-// OAuthClient finds a client by its id. It answers CodeNotFound with ReasonProviderNotFound.
-func (r *Registry) OAuthClient(ctx context.Context, id string) (*OAuthClient, error) {
-	if id == "" || strings.Contains(id, "/") || len(id) > 64 {
+// OAuthClient implements hangar.OAuthClients: a provider is the client of single sign-on. It answers
+// CodeNotFound with ReasonProviderNotFound.
+func (r *Registry) OAuthClient(ctx context.Context, id hangar.OAuthClientID) (*hangar.OAuthClient, error) {
+	if id == "" || strings.Contains(string(id), "/") || len(id) > maxClientID {
 		return nil, hangar.ProviderNotFound("")
 	}
-	of, _, err := state.Read[client](ctx, r.Store, clientKey(id))
+	of, _, err := state.Read[client](ctx, r.Store, clientKey(string(id)))
 	if errors.Is(err, state.ErrNotFound) {
 		return nil, hangar.ProviderNotFound("")
 	}
@@ -41,10 +44,10 @@ func (r *Registry) OAuthClient(ctx context.Context, id string) (*OAuthClient, er
 	if err != nil {
 		return nil, err
 	}
-	if rec.Removing || rec.ClientID != id {
+	if rec.Removing || rec.ClientID != string(id) {
 		return nil, hangar.ProviderNotFound("")
 	}
-	found := &OAuthClient{ID: id, Name: rec.Name, DisplayName: rec.DisplayName, RedirectURIs: rec.RedirectURIs}
+	found := &hangar.OAuthClient{ID: id, Name: string(rec.Name), DisplayName: rec.DisplayName, RedirectURIs: rec.RedirectURIs}
 	now := r.Now()
 	for _, d := range rec.ClientSecrets {
 		if !d.Until.IsZero() && !d.Until.After(now) {
@@ -54,65 +57,66 @@ func (r *Registry) OAuthClient(ctx context.Context, id string) (*OAuthClient, er
 		if err != nil {
 			return nil, hangar.Errorf(hangar.CodeInternal, "", "digest of the secret of a provider: %w", err)
 		}
-		found.SecretDigests = append(found.SecretDigests, sum)
+		found.Secrets = append(found.Secrets, sum)
 	}
 	return found, nil
 }
 
-// EventReceiver is a provider that gets Machine events.
-type EventReceiver struct {
-	Name             hangar.ProviderName
-	BaseURL          string
-	AllowPrivate     bool
-	Secret           hangar.Sensitive // that signs requests now
-	PlatformApp      hangar.AppID     // whose Machines are the provider's own; empty: there is none
-	GrantedApps      []hangar.AppID
-	PublicEventTypes bool // types are spelled as the public platform does
+// WatchEventReceivers implements hangar.EventReceiverFeed: providers get the events of their own App,
+// and of the Apps that they were granted.
+func (r *Registry) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.EventReceiver, error] {
+	return state.Snapshots(ctx, r.Store, state.ProvidersPrefix, r.receivers)
 }
 
-// EventReceivers returns the providers that get Machine events of some App, sorted by name. One whose
-// secrets cannot be read is left out.
-func (r *Registry) EventReceivers(ctx context.Context) ([]EventReceiver, error) {
-	all, err := r.all(ctx)
+// receivers are those who get events as of a revision. While the secrets of one cannot be read, what
+// waits for it stays.
+func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _ state.Revision, _ error) {
+	items, revision, err := state.All(ctx, r.Store, state.ProvidersPrefix, false)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var list []EventReceiver
-	for i := range all {
-		one, ok, err := r.receiver(ctx, &all[i])
+	for _, item := range items {
+		rec, err := state.Decode[Record](item)
+		var one hangar.EventReceiver
+		if err == nil {
+			one, err = r.receiver(ctx, &rec, item.Revision)
+		}
 		switch {
-		case hangar.CodeOf(err) == hangar.CodeInternal, hangar.CodeOf(err) == hangar.CodeNotFound:
-			r.Log.Error("receiver of machine events skipped", keyProvider, all[i].Name, keyError, err)
 		case err != nil:
-			return nil, err
-		case ok:
-			list = append(list, one)
+			r.Log.Error("provider gets no events", keyKey, item.Key, keyError, err)
+			all = append(all, hangar.EventReceiver{Unreadable: true})
+		case len(one.Apps) > 0:
+			all = append(all, one)
 		}
 	}
-	return list, nil
+	return all, revision, nil
 }
 
-// EventReceiver returns a provider that gets Machine events of some App. It answers CodeNotFound with
-// ReasonProviderNotFound, also for one that gets none.
-func (r *Registry) EventReceiver(ctx context.Context, name hangar.ProviderName) (EventReceiver, error) {
-	rec, _, err := r.Find(ctx, name)
+// receiver is a provider as who gets events: of no App if there is none for it.
+func (r *Registry) receiver(ctx context.Context, rec *Record, revision state.Revision) (hangar.EventReceiver, error) {
+	one := hangar.EventReceiver{
+		// Names of providers change hands, their ids as clients do not.
+		ID: "provider-" + rec.ClientID, Version: uint64(revision), URL: rec.BaseURL + eventsPath, //nolint:gosec // a revision is positive
+		AllowPrivate: rec.AllowPrivate, OriginalNames: rec.PublicEventTypes, Apps: rec.GrantedAppIDs,
+	}
+	if rec.Removing {
+		one.Apps = nil
+		return one, nil
+	}
+	if rec.PlatformAppID != "" {
+		one.Apps = append([]hangar.AppID{rec.PlatformAppID}, one.Apps...)
+	}
+	if len(one.Apps) == 0 {
+		return one, nil
+	}
+	all, _, err := r.signing(ctx, rec.Name)
 	if err != nil {
-		return EventReceiver{}, err
+		return one, err
 	}
-	one, ok, err := r.receiver(ctx, &rec)
-	if err == nil && !ok {
-		err = hangar.ProviderNotFound(name)
+	secrets := valid(all.Request, r.Now())
+	one.Secret = hangar.NewSensitive(secrets[0].Value)
+	if last := len(secrets) - 1; last > 0 {
+		one.Next, one.NextAt = hangar.NewSensitive(secrets[last].Value), secrets[0].Until
 	}
-	return one, err
-}
-
-func (r *Registry) receiver(ctx context.Context, rec *Record) (EventReceiver, bool, error) {
-	if rec.Removing || rec.PlatformAppID == "" && len(rec.GrantedAppIDs) == 0 {
-		return EventReceiver{}, false, nil
-	}
-	secret, err := r.RequestSecret(ctx, rec.Name)
-	return EventReceiver{
-		Name: rec.Name, BaseURL: rec.BaseURL, AllowPrivate: rec.AllowPrivate, Secret: secret,
-		PlatformApp: rec.PlatformAppID, GrantedApps: rec.GrantedAppIDs, PublicEventTypes: rec.PublicEventTypes,
-	}, err == nil, err
+	return one, nil
 }

@@ -31,6 +31,7 @@ const (
 	SignInsPrefix      = "/user-sign-ins/"  // <id of the user>, when the last was
 	ResetsPrefix       = "/user-resets/"    // <id of the user>, of the password
 	CustomersPrefix    = "/user-customers/" // <what is before the @ of a customer address>
+	OAuthPrefix        = "/oauth/"          // <id of the user>, codes and consents
 	MembersPrefix      = "/members/"        // <id of the org>/<id of the user>
 	InvitationsPrefix  = "/invitations/"    // <id of the invitation>, which begins with that of the org
 	// Extensions and who provides them.
@@ -93,6 +94,9 @@ func UsageKey(org hangar.OrgID) string { return UsagePrefix + string(org) }
 
 // UserKey is the key of a user.
 func UserKey(id hangar.UserID) string { return UsersPrefix + string(id) }
+
+// OAuthKey is the key of what a user has to do with third parties.
+func OAuthKey(id hangar.UserID) string { return OAuthPrefix + string(id) }
 
 // MemberKey is the key of a membership; without a user, the prefix of all of the organization.
 func MemberKey(org hangar.OrgID, id hangar.UserID) string {

@@ -186,7 +186,7 @@ func (u *Users) RemoveUser(ctx context.Context, ref hangar.UserRef) error {
 	for {
 		txn := state.Txn{If: []state.Compare{state.Unchanged(f.item)}, Then: []state.Op{
 			state.Delete(f.item.Key), state.Delete(emailKey(f.Email)), state.Delete(state.CustomersPrefix + f.Customer),
-			state.Delete(ownedBy(state.PasswordsPrefix, f.ID)), state.Delete(ownedBy(state.SignInsPrefix, f.ID)), state.Delete(ownedBy(state.ResetsPrefix, f.ID)),
+			state.Delete(ownedBy(state.PasswordsPrefix, f.ID)), state.Delete(ownedBy(state.SignInsPrefix, f.ID)), state.Delete(ownedBy(state.ResetsPrefix, f.ID)), state.Delete(state.OAuthKey(f.ID)),
 		}}
 		for _, m := range f.Memberships {
 			f.leave(m.OrgID, &txn)

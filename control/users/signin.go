@@ -10,10 +10,13 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// Door implements hangar.SignInService: what is for those who have no token yet.
+// Door implements hangar.SignInService and hangar.SessionService: what is for those who have no token yet.
 type Door struct{ users *Users }
 
-var _ hangar.SignInService = Door{}
+var (
+	_ hangar.SignInService  = Door{}
+	_ hangar.SessionService = Door{}
+)
 
 // Door returns the part of Users that asks for no principal.
 func (u *Users) Door() Door { return Door{u} }
@@ -25,8 +28,13 @@ func wrong() error {
 
 // SignIn implements hangar.SignInService.
 func (d Door) SignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, error) {
+	return d.users.signIn(ctx, in, hangar.TokenLogin)
+}
+
+// signIn makes a token of a kind for whoever knows a password.
+func (u *Users) signIn(ctx context.Context, in hangar.SignIn, kind hangar.TokenKind) (*hangar.NewToken, error) {
 	for {
-		made, err := d.users.trySignIn(ctx, in)
+		made, err := u.trySignIn(ctx, in, kind)
 		if !errors.Is(err, state.ErrConflict) {
 			return made, state.HangarError(err)
 		}
@@ -34,7 +42,7 @@ func (d Door) SignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, e
 }
 
 // trySignIn returns state.ErrConflict when the user has changed meanwhile.
-func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, error) {
+func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn, kind hangar.TokenKind) (*hangar.NewToken, error) {
 	f, known, err := u.signsIn(ctx, in.Email)
 	if err != nil {
 		return nil, err
@@ -63,15 +71,28 @@ func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewTok
 		}
 		txn.Then = append(txn.Then, putPassword(f.ID, h))
 	}
-	if err := u.makeRoom(ctx, f.ID); err != nil {
+	token, err := u.signedIn(ctx, &f.record, kind, &txn)
+	if err != nil {
 		return nil, err
 	}
+	return u.Tokens.IssueTied(ctx, token, f.SignIns, txn)
+}
+
+// signedIn is the token of a user who has signed in, for which there is room, with what else it writes.
+func (u *Users) signedIn(ctx context.Context, rec *record, kind hangar.TokenKind, txn *state.Txn) (hangar.Token, error) {
+	if err := u.makeRoom(ctx, rec.ID, kind); err != nil {
+		return hangar.Token{}, err
+	}
 	now := u.Now().UTC().Truncate(time.Second)
-	txn.Then = append(txn.Then, state.Put(ownedBy(state.SignInsPrefix, f.ID), []byte(now.Format(time.RFC3339))))
-	return u.Tokens.IssueTied(ctx, hangar.Token{
-		Name: "sign-in", Kind: hangar.TokenLogin, User: f.Email, UserID: f.ID, CreatedBy: f.Email,
+	txn.Then = append(txn.Then, state.Put(ownedBy(state.SignInsPrefix, rec.ID), []byte(now.Format(time.RFC3339))))
+	token := hangar.Token{
+		Name: "sign-in", Kind: kind, User: rec.Email, UserID: rec.ID, CreatedBy: rec.Email,
 		Grant: hangar.Grant{Actions: hangar.ActionAll, Until: now.Add(hangar.SignInLifetime)},
-	}, f.SignIns, txn)
+	}
+	if kind == hangar.TokenSession {
+		token.Name, token.Grant.Until = "browser", now.Add(hangar.SessionLifetime)
+	}
+	return token, nil
 }
 
 // signsIn returns the user of an e-mail address.
@@ -93,11 +114,15 @@ func (u *Users) signsIn(ctx context.Context, email string) (f found, known bool,
 	}
 }
 
-// makeRoom ends those tokens of a user from signing in that have expired, and the oldest beyond
+// makeRoom ends those tokens of a user of one kind, from signing in, that have expired, and the oldest beyond
 // what a user may have.
-func (u *Users) makeRoom(ctx context.Context, id hangar.UserID) error {
-	tokens := u.Tokens.SignIns(id)
-	now, surplus := u.Now(), len(tokens)-(hangar.MaxSignIns-1)
+func (u *Users) makeRoom(ctx context.Context, id hangar.UserID, kind hangar.TokenKind) error {
+	limit := hangar.MaxSignIns
+	if kind == hangar.TokenSession {
+		limit = hangar.MaxSessions
+	}
+	tokens := u.Tokens.OfUser(id, kind)
+	now, surplus := u.Now(), len(tokens)-(limit-1)
 	for i, token := range tokens {
 		if i < surplus || !token.Grant.Until.IsZero() && !now.Before(token.Grant.Until) {
 			if err := u.Tokens.Revoke(ctx, token.ID); err != nil {

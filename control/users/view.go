@@ -65,10 +65,17 @@ func (u *Users) visible(ctx context.Context, p hangar.Principal, ref hangar.User
 	return found{}, hangar.UserNotFound(ref)
 }
 
-// view is a user as a caller sees it.
+// view is a user as a caller sees it. A third party that acts for a user learns neither e-mail addresses nor what
+// else the user is; the customer address is for it.
 func (u *Users) view(ctx context.Context, p hangar.Principal, rec *record) (*hangar.User, error) {
 	user := &hangar.User{ID: rec.ID, Name: rec.Name, Email: rec.Email, Memberships: []hangar.Membership{}, CreatedAt: rec.Created}
-	whole := p.Admin || p.User == rec.ID
+	whole := p.Admin || p.User == rec.ID && p.Client == ""
+	if p.Client != "" && !p.Admin {
+		user.Email = ""
+		if p.User == rec.ID {
+			user.CustomerAddress = u.customerAddress(rec.Customer)
+		}
+	}
 	for _, m := range rec.Memberships {
 		if whole || maySee(p, hangar.Org{ID: m.OrgID, Slug: m.Org}) {
 			user.Memberships = append(user.Memberships, m.Membership)

@@ -44,6 +44,7 @@ type Options struct {
 	// MetricsProgram is the path of the program of the store of metrics; empty: that of the build,
 	// if there is one.
 	MetricsProgram string
+	OAuthClients   hangar.OAuthClients // third parties that users sign in at; nil: none
 }
 
 // Platform is a running platform.
@@ -81,7 +82,7 @@ func Start(tb testing.TB, o Options) *Platform {
 	p.document = sync.OnceValue(p.readDocument)
 	around := daemon.Around{
 		State: state.NewMemory(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
-		NewKey: newKey,
+		NewKey: newKey, OAuthClients: o.OAuthClients,
 	}
 	if o.MetricsProgram != "" {
 		around.MetricsProgram = func(context.Context) (string, error) { return o.MetricsProgram, nil }

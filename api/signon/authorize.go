@@ -1,0 +1,276 @@
+package signon
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
+)
+
+// request is an authorization request (RFC 6749, section 4.1.1) whose client and redirect URI are right, and all
+// the rest of it, too.
+type request struct {
+	client    *hangar.OAuthClient
+	redirect  string
+	state     string
+	org       hangar.OrgID // empty: the user chooses
+	challenge string       // of PKCE
+	raw       string       // the same request as a query, with what is known of it alone
+}
+
+// refusal is the answer to an authorization request that gets no code. It is a page unless it has a redirect URI.
+type refusal struct {
+	err      error // of a service; nil: what follows
+	redirect string
+	state    string
+	code     string
+	text     string
+}
+
+// Parameters of an authorization request. What is not known is ignored (RFC 6749, section 3.1).
+const (
+	paramClient       = "client_id"
+	paramRedirect     = "redirect_uri"
+	paramResponseType = "response_type"
+	paramResponseMode = "response_mode"
+	paramScope        = "scope"
+	paramState        = "state"
+	paramOrg          = "organization_id"
+	paramChallenge    = "code_challenge"
+	paramMethod       = "code_challenge_method"
+)
+
+// challengeLength is that of 32 bytes in base64url: what S256 makes.
+const challengeLength = 43
+
+// parseRequest reads an authorization request.
+func (h *Handler) parseRequest(ctx context.Context, raw string) (*request, *refusal) {
+	f, broken := parseForm(raw, maxQuery)
+	switch {
+	case f == nil:
+		return nil, &refusal{text: "The link that led here is broken: " + broken.Error() + "."}
+	case f[paramClient] == "":
+		return nil, &refusal{text: "The link that led here is broken: it must have one client_id."}
+	}
+	client, err := h.OAuth.OAuthClient(ctx, hangar.OAuthClientID(f[paramClient]))
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
+		return nil, &refusal{text: "The link that led here is of an application that is not registered."}
+	}
+	if err != nil {
+		return nil, &refusal{err: err}
+	}
+	if f[paramRedirect] == "" || !client.RedirectsTo(f[paramRedirect]) {
+		return nil, &refusal{text: "The link that led here leads on to an address that is not registered for the application."}
+	}
+	// From here on the client is told.
+	no := func(code, text string) (*request, *refusal) {
+		return nil, &refusal{redirect: f[paramRedirect], state: f[paramState], code: code, text: text}
+	}
+	scope := hangar.OAuthScopeRead
+	if client.ID == hangar.OAuthClientCLI {
+		scope = hangar.OAuthScopeSignIn
+	}
+	challenge, method := f[paramChallenge], f[paramMethod]
+	switch {
+	case broken != nil:
+		return no(hangar.ReasonInvalidRequest, broken.Error())
+	case f["request"] != "":
+		return no("request_not_supported", "request objects are not supported")
+	case f["request_uri"] != "":
+		return no("request_uri_not_supported", "request objects are not supported")
+	case f[paramResponseType] == "":
+		return no(hangar.ReasonInvalidRequest, "response_type is missing")
+	case f[paramResponseType] != "code":
+		return no("unsupported_response_type", "response_type must be code")
+	case f[paramResponseMode] != "" && f[paramResponseMode] != "query":
+		return no(hangar.ReasonInvalidRequest, "response_mode must be query")
+	case f[paramScope] != "" && f[paramScope] != scope:
+		return no(hangar.ReasonInvalidScope, "scope must be "+scope)
+	case challenge == "" && method != "":
+		return no(hangar.ReasonInvalidRequest, "code_challenge is missing")
+	case challenge != "" && method != "S256":
+		return no(hangar.ReasonInvalidRequest, "code_challenge_method must be S256")
+	case challenge != "" && !isChallenge(challenge):
+		return no(hangar.ReasonInvalidRequest, "code_challenge is not one of S256")
+	case challenge == "" && client.Public:
+		return no(hangar.ReasonInvalidRequest, "code_challenge is missing, which an application without a secret must send")
+	}
+	known := url.Values{}
+	for _, name := range []string{paramClient, paramRedirect, paramResponseType, paramScope, paramState, paramOrg, paramChallenge, paramMethod} {
+		if f[name] != "" {
+			known.Set(name, f[name])
+		}
+	}
+	return &request{
+		client: client, redirect: f[paramRedirect], state: f[paramState], org: hangar.OrgID(f[paramOrg]), challenge: challenge, raw: known.Encode(),
+	}, nil
+}
+
+// isChallenge reports whether a text has the shape of a challenge by S256 (RFC 7636, section 4.2).
+func isChallenge(text string) bool {
+	return len(text) == challengeLength && !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
+	})
+}
+
+// answerRefusal says why there is no code, to the user or to the client.
+func (h *Handler) answerRefusal(w http.ResponseWriter, r *http.Request, no *refusal) {
+	switch {
+	case no.err != nil:
+		h.failed(w, r, no.err)
+	case no.redirect == "":
+		h.refuse(w, r, http.StatusBadRequest, no.text)
+	default:
+		h.sendBack(w, r, no.redirect, url.Values{"error": {no.code}, "error_description": {no.text}}, no.state)
+	}
+}
+
+// sendBack redirects a browser to a redirect URI of a client, which has been compared with those that are
+// registered. iss says which server has answered (RFC 9207).
+func (h *Handler) sendBack(w http.ResponseWriter, r *http.Request, redirect string, answer url.Values, state string) {
+	if state != "" {
+		answer.Set("state", state)
+	}
+	answer.Set("iss", h.issuer(r))
+	to := redirect
+	switch {
+	case !strings.Contains(to, "?"):
+		to += "?"
+	case !strings.HasSuffix(to, "?") && !strings.HasSuffix(to, "&"):
+		to += "&"
+	}
+	w.Header().Set("Location", to+answer.Encode())
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// authorize answers an authorization request: with a form, or with a code if nothing is to be asked.
+func (h *Handler) authorize(w http.ResponseWriter, r *http.Request) {
+	request, no := h.parseRequest(r.Context(), r.URL.RawQuery)
+	if no != nil {
+		h.answerRefusal(w, r, no)
+		return
+	}
+	p, text, ok := h.session(r)
+	if !ok {
+		h.askToSignIn(w, r, http.StatusOK, request, signInView{}, "")
+		return
+	}
+	ctx := hangar.WithPrincipal(r.Context(), p)
+	choice, no := h.choice(ctx, request)
+	if no != nil {
+		h.answerRefusal(w, r, no)
+		return
+	}
+	orgs := request.orgsOf(choice.User)
+	if len(orgs) == 1 && slices.Contains(choice.Consented, orgs[0].OrgID) {
+		h.giveCode(w, r.WithContext(ctx), request, p, hangar.OAuthAuthorization{Org: orgs[0].OrgID})
+		return
+	}
+	h.askForConsent(w, r, http.StatusOK, request, choice.User, text, "")
+}
+
+// choice is what the user can let the client of a request have, if there is anything.
+func (h *Handler) choice(ctx context.Context, request *request) (*hangar.OAuthChoice, *refusal) {
+	choice, err := h.OAuth.Choice(ctx, request.client.ID)
+	if err != nil {
+		return nil, &refusal{err: err}
+	}
+	if !request.whole() && len(request.orgsOf(choice.User)) == 0 {
+		text := "the user is a member of no organization"
+		if request.org != "" {
+			text = "the user is no member of the organization"
+		}
+		return nil, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: text}
+	}
+	return choice, nil
+}
+
+// whole reports whether the request is for all that the user may do, and so for no organization.
+func (q *request) whole() bool { return q.client.ID == hangar.OAuthClientCLI }
+
+// orgsOf are the organizations of a user that the request may be for.
+func (q *request) orgsOf(user *hangar.User) []hangar.Membership {
+	if q.whole() {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(user.Memberships), func(m hangar.Membership) bool { return q.org != "" && m.OrgID != q.org })
+}
+
+func (h *Handler) askForConsent(w http.ResponseWriter, r *http.Request, status int, request *request, user *hangar.User, session, alert string) {
+	w.Header().Set("Content-Security-Policy", policy(siteOf(request.redirect)))
+	title := "Sign in at " + request.client.Title()
+	if request.whole() {
+		title = "Sign in with the command line"
+	}
+	h.show(w, r, status, view{
+		Title: title, Alert: alert, Token: formToken(session), User: user, Back: request.raw,
+		Consent: &consentView{
+			Client: request.client.Title(), Whole: request.whole(), Site: siteOf(request.redirect), Request: request.raw, Orgs: request.orgsOf(user),
+		},
+	})
+}
+
+// decide is what the user has decided.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request) {
+	f, err := readForm(r)
+	if err != nil {
+		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
+		return
+	}
+	request, no := h.parseRequest(r.Context(), f[fieldRequest])
+	if no != nil {
+		h.answerRefusal(w, r, no)
+		return
+	}
+	p, text, ok := h.session(r)
+	if !ok {
+		h.askToSignIn(w, r, http.StatusForbidden, request, signInView{}, "The session has ended. Sign in again.")
+		return
+	}
+	ctx := hangar.WithPrincipal(r.Context(), p)
+	choice, no := h.choice(ctx, request)
+	if no != nil {
+		h.answerRefusal(w, r, no)
+		return
+	}
+	if !own(r, f, text) {
+		h.askForConsent(w, r, http.StatusForbidden, request, choice.User, text, "The form was not sent from this page. Decide again.")
+		return
+	}
+	if f[fieldDecision] != allow {
+		h.answerRefusal(w, r, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: "the user does not allow it"})
+		return
+	}
+	org := hangar.OrgID(f[fieldOrg])
+	if !request.whole() && !slices.ContainsFunc(request.orgsOf(choice.User), func(m hangar.Membership) bool { return m.OrgID == org }) {
+		h.askForConsent(w, r, http.StatusBadRequest, request, choice.User, text, "Choose an organization.")
+		return
+	}
+	h.giveCode(w, r.WithContext(ctx), request, p, hangar.OAuthAuthorization{Org: org, Remember: true})
+}
+
+// giveCode sends the user back to the client with a code.
+func (h *Handler) giveCode(w http.ResponseWriter, r *http.Request, request *request, p hangar.Principal, in hangar.OAuthAuthorization) {
+	if wait := h.codes.Take(p.User, codePace); wait > 0 {
+		w.Header().Set("Retry-After", router.RetryAfter(wait))
+		h.refuse(w, r, http.StatusTooManyRequests, "You were sent on too often. Wait a moment.")
+		return
+	}
+	in.Client, in.RedirectURI, in.Challenge = request.client, request.redirect, request.challenge
+	if request.whole() {
+		in.Org = ""
+	}
+	code, err := h.OAuth.Authorize(r.Context(), in)
+	switch {
+	case hangar.ReasonOf(err) == hangar.ReasonAccessDenied:
+		h.answerRefusal(w, r, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: "the user is no member of the organization"})
+	case err != nil:
+		h.failed(w, r, err)
+	default:
+		h.sendBack(w, r, request.redirect, url.Values{"code": {code.Reveal()}}, request.state)
+	}
+}

@@ -1,0 +1,69 @@
+package signon
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// maxQuery bounds the query of a request, in bytes, and so what is carried through the pages.
+const maxQuery = 8 << 10
+
+// form are parameters, each of which is there once at most (RFC 6749, section 3.1).
+type form map[string]string
+
+// The errors of a form. They name no value.
+var (
+	errFormTooLarge = errors.New("the parameters are too long")
+	errFormBroken   = errors.New("the parameters are not application/x-www-form-urlencoded in UTF-8")
+	errFormTwice    = errors.New("a parameter is there twice")
+	errFormMedia    = errors.New("the body must be application/x-www-form-urlencoded")
+)
+
+// parseForm reads parameters. With errFormTwice it returns those that are there once, so that who has sent
+// them can be told.
+func parseForm(raw string, most int) (form, error) {
+	if len(raw) > most {
+		return nil, errFormTooLarge
+	}
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, errFormBroken
+	}
+	f, twice := form{}, false
+	for name, list := range values {
+		if len(list) > 1 {
+			twice = true
+			continue
+		}
+		if len(list[0]) > hangar.MaxOAuthParameter && name != fieldRequest {
+			return nil, errFormTooLarge
+		}
+		if !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0) {
+			return nil, errFormBroken
+		}
+		f[name] = list[0]
+	}
+	if twice {
+		return f, errFormTwice
+	}
+	return f, nil
+}
+
+// readForm reads the body of a request.
+func readForm(r *http.Request) (form, error) {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/x-www-form-urlencoded" {
+		return nil, errFormMedia
+	}
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, errFormTooLarge
+	}
+	return parseForm(string(raw), maxForm)
+}

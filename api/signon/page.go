@@ -1,0 +1,118 @@
+package signon
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
+)
+
+var (
+	//go:embed page.html
+	pageSource string
+	//go:embed page.css
+	style string
+
+	page = template.Must(template.New("page").Parse(pageSource))
+
+	// styleSource allows the one style that pages have, and no other.
+	styleSource = func() string {
+		sum := sha256.Sum256([]byte(style))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}()
+)
+
+// The fields of forms.
+const (
+	fieldToken    = "token"   // see formToken
+	fieldRequest  = "request" // the query of an authorization request that goes on
+	fieldEmail    = "email"
+	fieldPassword = "password"
+	fieldOrg      = "organization"
+	fieldDecision = "decision"
+	allow         = "allow"
+)
+
+// view is what a page shows.
+type view struct {
+	Title   string
+	Style   template.CSS
+	Alert   string // what went wrong
+	Token   string // of its forms
+	SignIn  *signInView
+	Consent *consentView
+	User    *hangar.User // who has signed in; nil: nobody
+	Back    string       // the authorization request that signing out goes on with
+}
+
+type signInView struct {
+	Client  string // that the user comes from; empty: none
+	Request string
+	Email   string
+}
+
+type consentView struct {
+	Client  string
+	Whole   bool // it wants all that the user may do
+	Site    string
+	Request string
+	Orgs    []hangar.Membership // to choose from
+}
+
+// policy is the Content-Security-Policy of a page whose forms may lead to another site. Browsers apply
+// form-action to where a form is redirected to, too.
+func policy(site string) string {
+	action := "'self'"
+	if site != "" {
+		action += " " + site
+	}
+	return "default-src 'none'; style-src " + styleSource + "; form-action " + action + "; frame-ancestors 'none'; base-uri 'none'"
+}
+
+// siteOf is the origin of a redirect URI, which is one of those that a client has registered.
+func siteOf(redirect string) string {
+	u, err := url.Parse(redirect)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// show writes a page.
+func (h *Handler) show(w http.ResponseWriter, r *http.Request, status int, v view) {
+	v.Style = template.CSS(style) //nolint:gosec // our own
+	var b bytes.Buffer
+	if err := page.Execute(&b, v); err != nil {
+		h.Log.ErrorContext(r.Context(), "page of single sign-on", router.KeyError, err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", router.MediaHTML+"; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // a client that is gone cannot be told
+}
+
+// refuse shows a page with what is wrong with the request, and no way on.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
+	h.show(w, r, status, view{Title: "This does not work", Alert: text})
+}
+
+// failed shows a page for an error of a service.
+func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
+	switch hangar.CodeOf(err) {
+	case hangar.CodeUnavailable, hangar.CodeTimeout:
+		w.Header().Set("Retry-After", "1")
+		h.refuse(w, r, http.StatusServiceUnavailable, "The platform cannot answer now. Try again in a moment.")
+	default:
+		h.Log.ErrorContext(r.Context(), "single sign-on failed", router.KeyRequest, router.RequestID(r), router.KeyPath, r.URL.Path, router.KeyError, err)
+		h.refuse(w, r, http.StatusInternalServerError, "Something went wrong on the platform. Its log has more under the id of this request.")
+	}
+}

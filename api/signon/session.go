@@ -1,0 +1,119 @@
+package signon
+
+import (
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
+)
+
+// signInPage is for who has no session, and says who has one.
+func (h *Handler) signInPage(w http.ResponseWriter, r *http.Request) {
+	p, text, ok := h.session(r)
+	if !ok {
+		h.askToSignIn(w, r, http.StatusOK, nil, signInView{}, "")
+		return
+	}
+	choice, err := h.OAuth.Choice(hangar.WithPrincipal(r.Context(), p), "")
+	if err != nil {
+		h.failed(w, r, err)
+		return
+	}
+	h.show(w, r, http.StatusOK, view{Title: "You are signed in", Token: formToken(text), User: choice.User})
+}
+
+// askToSignIn shows the form, which goes on with an authorization request if there is one.
+func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int, request *request, v signInView, alert string) {
+	if request != nil {
+		v.Client, v.Request = request.client.Title(), request.raw
+		w.Header().Set("Content-Security-Policy", policy(siteOf(request.redirect)))
+	}
+	h.show(w, r, status, view{Title: "Sign in", Alert: alert, Token: visitToken(w, r), SignIn: &v})
+}
+
+// pending is the authorization request that a form carries; nil: it carries none. It is checked as if it had
+// just come.
+func (h *Handler) pending(r *http.Request, f form) (*request, *refusal) {
+	if f[fieldRequest] == "" {
+		return nil, nil
+	}
+	return h.parseRequest(r.Context(), f[fieldRequest])
+}
+
+// signIn opens a session for whoever knows a password.
+func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
+	f, err := readForm(r)
+	if err != nil {
+		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
+		return
+	}
+	request, refusal := h.pending(r, f)
+	if refusal != nil {
+		h.answerRefusal(w, r, refusal)
+		return
+	}
+	shown := signInView{Email: f[fieldEmail]}
+	if !own(r, f, cookie(r, visitCookie)) {
+		h.askToSignIn(w, r, http.StatusForbidden, request, shown, "The form was not sent from this page, or the browser keeps no cookies. Try again.")
+		return
+	}
+	if wait := h.Attempts.Try(f[fieldEmail], source(r)); wait > 0 {
+		w.Header().Set("Retry-After", router.RetryAfter(wait))
+		h.askToSignIn(w, r, http.StatusTooManyRequests, request, shown, "There were too many attempts. Wait a moment before the next.")
+		return
+	}
+	made, err := h.Sessions.OpenSession(r.Context(), hangar.SignIn{Email: f[fieldEmail], Password: hangar.NewSensitive(f[fieldPassword]), Source: source(r)})
+	if hangar.CodeOf(err) == hangar.CodeUnauthenticated {
+		h.askToSignIn(w, r, http.StatusForbidden, request, shown, "The e-mail address or the password is wrong.")
+		return
+	}
+	if err != nil {
+		h.failed(w, r, err)
+		return
+	}
+	h.Attempts.Succeeded(f[fieldEmail], source(r))
+	// The session that the browser had, whoever has put it there, is not the new one, and ends.
+	if old := cookie(r, sessionCookie); old != "" {
+		if err := h.Sessions.CloseSession(r.Context(), hangar.NewSensitive(old)); err != nil {
+			h.Log.WarnContext(r.Context(), "the session before is not closed", router.KeyError, err)
+		}
+	}
+	setCookie(w, r, sessionCookie, made.Text)
+	setCookie(w, r, visitCookie, "")
+	goOn(w, request)
+}
+
+// goOn sends a browser to an authorization request, or to the page about the session.
+func goOn(w http.ResponseWriter, request *request) {
+	to := signInPath
+	if request != nil {
+		to = authorizePath + "?" + request.raw
+	}
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// signOut ends a session.
+func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) {
+	f, err := readForm(r)
+	if err != nil {
+		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
+		return
+	}
+	request, refusal := h.pending(r, f)
+	if refusal != nil {
+		h.answerRefusal(w, r, refusal)
+		return
+	}
+	text := cookie(r, sessionCookie)
+	if !own(r, f, text) {
+		h.refuse(w, r, http.StatusForbidden, "The form was not sent from a page of this server.")
+		return
+	}
+	if err := h.Sessions.CloseSession(r.Context(), hangar.NewSensitive(text)); err != nil {
+		h.failed(w, r, err)
+		return
+	}
+	setCookie(w, r, sessionCookie, "")
+	goOn(w, request)
+}

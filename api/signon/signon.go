@@ -1,0 +1,135 @@
+// Package signon is where users sign in with a browser, and where third parties learn who they are: the
+// pages, and the HTTP of an OAuth 2.0 authorization server (RFC 6749, 6750, 7009, 7636, 8414 and 9207).
+//
+// Promises. The pages are plain HTML that works without a script; they load nothing, are kept out of frames and
+// caches, and tell no other server where a user comes from. What changes something is a POST with a token that is
+// bound to the session of the browser, from this origin. A session begins with an id that nobody had before
+// whoever signed in. Nobody is sent anywhere but to a path of this server or to a redirect URI that is
+// registered with the client: until the client and its redirect URI are known to be right, errors are a page.
+// A parameter that is there twice, is too long or is in the wrong place is refused, not chosen among.
+//
+// Concurrency. A Handler is safe for concurrent use. It keeps nothing but rate limits, in bounded memory.
+//
+// It decides nothing about users and grants: hangar.OAuthService and hangar.SessionService do.
+package signon
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/internal/ratelimit"
+)
+
+// The paths that are served.
+const (
+	signInPath    = "/sign-in"
+	signOutPath   = "/sign-out"
+	oauthPath     = "/oauth/"
+	authorizePath = "/oauth/authorize"
+	tokenPath     = "/oauth/token" //nolint:gosec // a path
+	infoPath      = "/oauth/token/info"
+	revokePath    = "/oauth/revoke"
+	metadataPath  = "/.well-known/oauth-authorization-server" // RFC 8414, section 3
+)
+
+// Paths are those below which a Handler serves, as patterns of http.ServeMux.
+func Paths() []string { return []string{signInPath, signOutPath, oauthPath, metadataPath} }
+
+// Attempts bounds how often passwords are tried.
+type Attempts interface {
+	// Try counts an attempt of a client at the account of an e-mail address, and returns how long to wait if there
+	// were too many.
+	Try(email, client string) time.Duration
+	// Succeeded remembers from where an account was signed in to.
+	Succeeded(email, client string)
+}
+
+// Config is what a Handler needs.
+type Config struct {
+	OAuth    hangar.OAuthService
+	Sessions hangar.SessionService
+	Attempts Attempts
+	// Issuer is what the server calls itself to clients, such as "https://auth.example.com", and where its
+	// endpoints are. Empty: what the client calls it.
+	Issuer string
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// Handler serves the pages and endpoints.
+type Handler struct {
+	Config
+	mux      *http.ServeMux
+	failures *ratelimit.Limiter[string]               // of clients that do not authenticate, by source
+	requests *ratelimit.Limiter[hangar.OAuthClientID] // of those that do
+	codes    *ratelimit.Limiter[hangar.UserID]        // that users are given
+}
+
+var (
+	// requestPace is how often a client may ask: it does so for each user who comes to it.
+	requestPace = ratelimit.Pace{PerSecond: 50, Burst: 500}
+	// codePace is how often a user may be sent back to clients with a code.
+	codePace = ratelimit.Pace{PerSecond: 1, Burst: 30}
+)
+
+// New returns a Handler. It does no I/O.
+func New(cfg Config) *Handler {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	h := &Handler{
+		Config: cfg, mux: http.NewServeMux(),
+		failures: ratelimit.New[string](router.MaxLimiters, router.SignInPace.Refill(), cfg.Now),
+		requests: ratelimit.New[hangar.OAuthClientID](router.MaxLimiters, requestPace.Refill(), cfg.Now),
+		codes:    ratelimit.New[hangar.UserID](router.MaxLimiters, codePace.Refill(), cfg.Now),
+	}
+	h.mux.HandleFunc("GET "+signInPath, h.signInPage)
+	h.mux.HandleFunc("POST "+signInPath, h.signIn)
+	h.mux.HandleFunc("POST "+signOutPath, h.signOut)
+	h.mux.HandleFunc("GET "+authorizePath, h.authorize)
+	h.mux.HandleFunc("POST "+authorizePath, h.decide)
+	h.mux.HandleFunc("POST "+tokenPath, h.token)
+	h.mux.HandleFunc("GET "+infoPath, h.tokenInfo)
+	h.mux.HandleFunc("POST "+revokePath, h.revoke)
+	h.mux.HandleFunc("GET "+metadataPath, h.metadata)
+	return h
+}
+
+// maxForm bounds the body of a request, in bytes.
+const maxForm = 32 << 10
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Pragma", "no-cache") // RFC 6749, section 5.1
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	header.Set("Content-Security-Policy", policy(""))
+	h.mux.ServeHTTP(w, r)
+}
+
+// issuer is what the server calls itself.
+func (h *Handler) issuer(r *http.Request) string {
+	if h.Issuer != "" {
+		return h.Issuer
+	}
+	return origin(r)
+}
+
+// origin is the server as the client of a request calls it.
+func origin(r *http.Request) string {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host
+}
+
+// source is whose attempts a request counts among.
+func source(r *http.Request) string { return router.Source(r).String() }

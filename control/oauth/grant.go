@@ -1,0 +1,275 @@
+package oauth
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// invalidGrant is the one answer to a code or refresh token that gets nothing, whyever.
+func invalidGrant() error {
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonInvalidGrant,
+		"The code or refresh token is unknown, used, expired or revoked, or was issued to another client or for another redirect_uri")
+}
+
+// ExchangeCode implements hangar.OAuthService.
+func (s *Server) ExchangeCode(ctx context.Context, in hangar.OAuthExchange) (*hangar.OAuthTokens, error) {
+	user, id, ok := parseCode(in.Code.Reveal())
+	if !ok {
+		return nil, invalidGrant()
+	}
+	for {
+		made, err := s.tryExchange(ctx, user, id, in)
+		if !errors.Is(err, state.ErrConflict) {
+			return made, state.HangarError(err)
+		}
+	}
+}
+
+// tryExchange returns state.ErrConflict when the user, or what the user has to do with third parties, has changed
+// meanwhile.
+func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.TokenID, in hangar.OAuthExchange) (*hangar.OAuthTokens, error) {
+	f, err := s.read(ctx, user)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, invalidGrant()
+	}
+	if err != nil {
+		return nil, err
+	}
+	digest := auth.Digest(in.Code.Reveal())
+	i := slices.IndexFunc(f.Codes, func(c code) bool { return c.ID == id && subtle.ConstantTimeCompare(c.Digest, digest) == 1 })
+	if i < 0 {
+		return nil, s.usedAgain(ctx, id, digest, in.Client)
+	}
+	c := f.Codes[i]
+	if c.Client != in.Client.ID {
+		return nil, invalidGrant()
+	}
+	f.take(id)
+	txn, err := f.write()
+	if err != nil {
+		return nil, err
+	}
+	if !s.mayExchange(&f.account, &c, in) {
+		// Whoever has the code and not what belongs to it does not get to guess.
+		if _, err := s.Store.Txn(ctx, txn); err != nil {
+			return nil, err
+		}
+		return nil, invalidGrant()
+	}
+	if c.Client == hangar.OAuthClientCLI {
+		txn.If = txn.If[1:] // IssueSignIn compares the user
+		made, err := s.Users.Door().IssueSignIn(ctx, user, id, c.SignIns, auth.OAuth{Client: c.Client, Code: digest}, txn)
+		if err != nil {
+			return nil, err
+		}
+		return &hangar.OAuthTokens{
+			Access: hangar.NewSensitive(made.Text), Scope: hangar.OAuthScopeSignIn, CreatedAt: made.CreatedAt, ExpiresAt: made.Grant.Until,
+		}, nil
+	}
+	if err := s.makeRoom(ctx, user, c.Client); err != nil {
+		return nil, err
+	}
+	token, err := s.token(ctx, user, &c, in.Client)
+	if err != nil {
+		return nil, err
+	}
+	return s.issue(ctx, token, c.Tie, auth.OAuth{Client: c.Client, Code: digest, SignIns: c.SignIns, Scope: hangar.OAuthScopeRead}, random(familyBytes), txn)
+}
+
+// mayExchange reports whether a code that is the client's still counts, and is used as it was asked for.
+func (s *Server) mayExchange(a *auth.Account, c *code, in hangar.OAuthExchange) bool {
+	verifier := in.Verifier.Reveal()
+	m, _ := a.In(c.OrgID)
+	switch {
+	case !s.Now().Before(c.Expires), c.Redirect != in.RedirectURI:
+		return false
+	case c.SignIns != a.SignIns, c.Tie != m.Tie:
+		return false
+	case c.Challenge == "":
+		return verifier == "" // a verifier says that the client has sent a challenge, which somebody took away
+	default:
+		return proves(verifier, c.Challenge)
+	}
+}
+
+// token is what a code is exchanged for, without what changes with each refresh.
+func (s *Server) token(ctx context.Context, user hangar.UserID, c *code, client *hangar.OAuthClient) (hangar.Token, error) {
+	whole := hangar.WithPrincipal(ctx, hangar.Principal{User: user, SignedIn: true})
+	who, err := s.Users.CurrentUser(whole)
+	if err != nil {
+		return hangar.Token{}, err
+	}
+	i := slices.IndexFunc(who.Memberships, func(m hangar.Membership) bool { return m.OrgID == c.OrgID })
+	if i < 0 {
+		return hangar.Token{}, invalidGrant()
+	}
+	return hangar.Token{
+		ID: c.ID, Name: client.Title(), Kind: hangar.TokenOAuth, User: who.CustomerAddress, UserID: user, CreatedBy: who.CustomerAddress,
+		Grant: hangar.Grant{Org: who.Memberships[i].Org, OrgID: c.OrgID, Actions: hangar.ActionRead},
+	}, nil
+}
+
+// issue makes new tokens of a grant.
+func (s *Server) issue(ctx context.Context, token hangar.Token, tie string, client auth.OAuth, family []byte, txn state.Txn) (*hangar.OAuthTokens, error) {
+	now := s.Now().UTC().Truncate(time.Second)
+	refresh := refreshText(token.ID, family)
+	client.Family, client.Refresh, client.RefreshUntil = auth.Digest(string(family)), auth.Digest(refresh), now.Add(hangar.OAuthRefreshLifetime)
+	token.Grant.Until = now.Add(hangar.OAuthAccessLifetime)
+	made, err := s.Tokens.IssueFor(ctx, token, tie, client, txn)
+	if err != nil {
+		return nil, err
+	}
+	return &hangar.OAuthTokens{
+		Access: hangar.NewSensitive(made.Text), Refresh: hangar.NewSensitive(refresh), Scope: client.Scope,
+		CreatedAt: made.CreatedAt, ExpiresAt: made.Grant.Until,
+	}, nil
+}
+
+// makeRoom ends those grants of a user that nobody can use any more, and the oldest beyond what a user
+// may have, in all and to one client.
+func (s *Server) makeRoom(ctx context.Context, user hangar.UserID, client hangar.OAuthClientID) error {
+	grants := s.Tokens.OfUser(user, hangar.TokenOAuth)
+	now, all, same := s.Now(), len(grants)-(hangar.MaxOAuthGrants-1), 1-hangar.MaxClientGrants
+	for _, g := range grants {
+		if g.OAuth.Client == client {
+			same++
+		}
+	}
+	for i, g := range grants {
+		surplus := g.OAuth.Client == client && same > 0
+		if i >= all && !surplus && now.Before(g.OAuth.RefreshUntil) {
+			continue
+		}
+		if g.OAuth.Client == client {
+			same--
+		}
+		if err := s.Tokens.Revoke(ctx, g.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// usedAgain ends the token that a code was exchanged for before, if it was, and answers for that
+// code (RFC 6749, section 4.1.2).
+func (s *Server) usedAgain(ctx context.Context, id hangar.TokenID, digest []byte, client *hangar.OAuthClient) error {
+	r, _, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
+	if errors.Is(err, state.ErrNotFound) {
+		return invalidGrant()
+	}
+	if err != nil {
+		return err
+	}
+	if r.OAuth == nil || r.OAuth.Client != client.ID || subtle.ConstantTimeCompare(r.OAuth.Code, digest) != 1 {
+		return invalidGrant()
+	}
+	s.Log.Warn("a code of single sign-on was used again: its grant has ended", keyUser, r.UserID, keyClient, client.ID, keyGrant, id)
+	if err := s.Tokens.Revoke(ctx, id); err != nil {
+		return err
+	}
+	return invalidGrant()
+}
+
+// RefreshTokens implements hangar.OAuthService.
+func (s *Server) RefreshTokens(ctx context.Context, client *hangar.OAuthClient, refresh hangar.Sensitive) (*hangar.OAuthTokens, error) {
+	for {
+		made, err := s.tryRefresh(ctx, client, refresh.Reveal())
+		if !errors.Is(err, state.ErrConflict) {
+			return made, state.HangarError(err)
+		}
+	}
+}
+
+// tryRefresh returns state.ErrConflict when the grant has changed meanwhile.
+func (s *Server) tryRefresh(ctx context.Context, client *hangar.OAuthClient, text string) (*hangar.OAuthTokens, error) {
+	id, family, ok := parseRefresh(text)
+	if !ok {
+		return nil, invalidGrant()
+	}
+	r, item, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, invalidGrant()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.Kind != hangar.TokenOAuth || r.OAuth.Client != client.ID || subtle.ConstantTimeCompare(r.OAuth.Family, auth.Digest(string(family))) != 1 {
+		return nil, invalidGrant()
+	}
+	again := subtle.ConstantTimeCompare(r.OAuth.Refresh, auth.Digest(text)) != 1
+	if again {
+		s.Log.Warn("a refresh token of single sign-on was used again: its grant has ended", keyUser, r.UserID, keyClient, client.ID, keyGrant, id)
+	}
+	if again || !s.Now().Before(r.OAuth.RefreshUntil) {
+		if err := s.Tokens.Revoke(ctx, id); err != nil {
+			return nil, err
+		}
+		return nil, invalidGrant()
+	}
+	account, user, err := state.Read[auth.Account](ctx, s.Store, state.UserKey(r.UserID))
+	if errors.Is(err, state.ErrNotFound) || err == nil && !account.Backs(&r) {
+		return nil, invalidGrant()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.issue(ctx, r.Token, r.Tie, *r.OAuth, family, state.Txn{If: []state.Compare{state.Unchanged(item), state.Unchanged(user)}})
+}
+
+// TokenInfo implements hangar.OAuthService.
+func (s *Server) TokenInfo(ctx context.Context, access hangar.Sensitive) (*hangar.OAuthTokenInfo, error) {
+	r, p, ok := s.Tokens.Lookup(access.Reveal())
+	if !ok || r.Kind != hangar.TokenOAuth {
+		return nil, hangar.Unauthenticated()
+	}
+	user, err := s.Users.CurrentUser(hangar.WithPrincipal(ctx, p))
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
+		return nil, hangar.Unauthenticated() // removed meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &hangar.OAuthTokenInfo{User: user, Client: r.OAuth.Client, Scope: r.OAuth.Scope, CreatedAt: r.CreatedAt, ExpiresAt: r.Grant.Until}, nil
+}
+
+// RevokeGrant implements hangar.OAuthService.
+func (s *Server) RevokeGrant(ctx context.Context, client *hangar.OAuthClient, token hangar.Sensitive) error {
+	text := token.Reveal()
+	id, family, refresh := parseRefresh(text)
+	if !refresh {
+		var ok bool
+		if id, ok = idOf(text); !ok {
+			return nil
+		}
+	}
+	r, _, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
+	if errors.Is(err, state.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return state.HangarError(err)
+	}
+	known := false
+	switch {
+	case r.OAuth == nil:
+	case refresh:
+		known = subtle.ConstantTimeCompare(r.OAuth.Family, auth.Digest(string(family))) == 1
+	default:
+		known = subtle.ConstantTimeCompare(r.Digest, auth.Digest(text)) == 1
+	}
+	switch {
+	case !known:
+		return nil
+	case r.OAuth.Client != client.ID:
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnauthorizedClient, "The token was issued to another client")
+	default:
+		return state.HangarError(s.Tokens.Revoke(ctx, id))
+	}
+}

@@ -1,0 +1,89 @@
+package oauth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// The texts of codes and refresh tokens begin so, that people and secret scanners recognize them.
+const (
+	codePrefix    = "fc1_"
+	refreshPrefix = "fr1_"
+)
+
+const (
+	secretBytes = 32
+	familyBytes = 16 // of a refresh token, at its beginning: the same in all of a grant
+)
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
+	return b
+}
+
+// codeText is a new code of a user with an id.
+func codeText(user hangar.UserID, id hangar.TokenID) string {
+	return codePrefix + string(user) + "_" + string(id) + "_" + base64.RawURLEncoding.EncodeToString(random(secretBytes))
+}
+
+// parseCode says whose code a text is, if it is one.
+func parseCode(text string) (user hangar.UserID, id hangar.TokenID, ok bool) {
+	rest, ok := strings.CutPrefix(text, codePrefix)
+	if !ok || len(text) > hangar.MaxOAuthParameter {
+		return "", "", false
+	}
+	const parts = 3
+	fields := strings.SplitN(rest, "_", parts)
+	if len(fields) != parts || !validID(fields[0]) || !validID(fields[1]) || fields[2] == "" {
+		return "", "", false
+	}
+	return hangar.UserID(fields[0]), hangar.TokenID(fields[1]), true
+}
+
+// refreshText is a new refresh token of a grant. The first part of its secret is in all of the
+// grant's: so one that does not count any more is told from one that never did.
+func refreshText(id hangar.TokenID, family []byte) string {
+	return refreshPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(append(family[:familyBytes:familyBytes], random(secretBytes)...))
+}
+
+// parseRefresh says of which grant a refresh token is, if it is one.
+func parseRefresh(text string) (id hangar.TokenID, family []byte, ok bool) {
+	rest, ok := strings.CutPrefix(text, refreshPrefix)
+	if !ok || len(text) > hangar.MaxOAuthParameter {
+		return "", nil, false
+	}
+	name, secret, ok := strings.Cut(rest, "_")
+	if !ok || !validID(name) {
+		return "", nil, false
+	}
+	b, err := base64.RawURLEncoding.DecodeString(secret)
+	if err != nil || len(b) != familyBytes+secretBytes {
+		return "", nil, false
+	}
+	return hangar.TokenID(name), b[:familyBytes], true
+}
+
+// idOf is the id in the text of a token that package auth has made.
+func idOf(text string) (hangar.TokenID, bool) {
+	if len(text) > hangar.MaxOAuthParameter {
+		return "", false
+	}
+	const parts = 3
+	fields := strings.SplitN(text, "_", parts)
+	if len(fields) != parts || !validID(fields[1]) {
+		return "", false
+	}
+	return hangar.TokenID(fields[1]), true
+}
+
+// proves reports whether a verifier is the one of a challenge by S256 (RFC 7636, section 4.6).
+func proves(verifier, challenge string) bool {
+	sum := sha256.Sum256([]byte(verifier))
+	return subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(challenge)) == 1
+}

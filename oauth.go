@@ -1,0 +1,188 @@
+package hangar
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/url"
+	"slices"
+	"time"
+)
+
+// OAuthClientID identifies a client of single sign-on permanently. It is no secret.
+type OAuthClientID string
+
+// OAuthClientCLI is the client that `hangar login` is. It is the only one that gets a token for all
+// that a user may do, of TokenLogin.
+const OAuthClientCLI OAuthClientID = "hangar-cli"
+
+// The scopes of single sign-on (RFC 6749, section 3.3).
+const (
+	OAuthScopeRead   = "read"    // to see one organization, and who the user is; of every client but OAuthClientCLI
+	OAuthScopeSignIn = "sign-in" // of OAuthClientCLI alone
+)
+
+// The limits of single sign-on.
+const (
+	OAuthCodeLifetime    = time.Minute
+	OAuthAccessLifetime  = 2 * time.Hour
+	OAuthRefreshLifetime = 30 * 24 * time.Hour // since the last use
+	SessionLifetime      = 24 * time.Hour      // of a browser
+
+	MaxSessions       = 20  // of one user: beyond them, the oldest ends, as for what follows
+	MaxOAuthCodes     = 10  // of one user, not exchanged yet
+	MaxOAuthConsents  = 200 // of one user, that are remembered
+	MaxOAuthGrants    = 100 // of one user
+	MaxClientGrants   = 10  // of one user, to one client
+	MaxOAuthParameter = 2048
+)
+
+// Reasons of errors of single sign-on: the values of `error` in RFC 6749, sections 4.1.2.1 and 5.2.
+const (
+	ReasonInvalidRequest     = "invalid_request"
+	ReasonInvalidClient      = "invalid_client"
+	ReasonInvalidGrant       = "invalid_grant"
+	ReasonUnauthorizedClient = "unauthorized_client"
+	ReasonInvalidScope       = "invalid_scope"
+	ReasonAccessDenied       = "access_denied"
+)
+
+// OAuthClient is a third party that users sign in at.
+type OAuthClient struct {
+	ID          OAuthClientID
+	Name        string
+	DisplayName string // for people; empty: Name
+	// Public says that it has no secret, because it is a program on the user's computer. Such a client
+	// proves by PKCE (RFC 7636) that it is the one who has asked.
+	Public bool
+	// Secrets are the SHA-256 digests of what counts as its secret: two while it is rotated.
+	Secrets [][]byte
+	// RedirectURIs are compared byte by byte. That of a Public client on a loopback address matches
+	// whichever port (RFC 8252, section 7.3).
+	RedirectURIs []string
+}
+
+// Title is what people are shown.
+func (c *OAuthClient) Title() string {
+	if c.DisplayName != "" {
+		return c.DisplayName
+	}
+	return c.Name
+}
+
+// HasSecret reports whether a secret is one of the client, after the same work for every secret.
+func (c *OAuthClient) HasSecret(secret string) bool {
+	digest := sha256.Sum256([]byte(secret))
+	found := 0
+	for _, own := range c.Secrets {
+		found |= subtle.ConstantTimeCompare(own, digest[:])
+	}
+	return found == 1 && !c.Public
+}
+
+// RedirectsTo reports whether users may be sent back to a URI.
+func (c *OAuthClient) RedirectsTo(uri string) bool {
+	if slices.Contains(c.RedirectURIs, uri) {
+		return true
+	}
+	return c.Public && slices.ContainsFunc(c.RedirectURIs, func(own string) bool { return sameButPort(own, uri) })
+}
+
+// sameButPort reports whether two URIs are on the same loopback address and differ in their port alone.
+func sameButPort(own, other string) bool {
+	a, err := url.Parse(own)
+	if err != nil {
+		return false
+	}
+	b, err := url.Parse(other)
+	if err != nil || b.Scheme != "http" || b.Port() == "" || b.Hostname() != "127.0.0.1" && b.Hostname() != "::1" {
+		return false
+	}
+	a.Host, b.Host = a.Hostname(), b.Hostname()
+	return a.String() == b.String()
+}
+
+// OAuthClients finds the clients of single sign-on.
+type OAuthClients interface {
+	// OAuthClient answers CodeNotFound. It needs no principal, and is asked with every request: it
+	// answers from memory.
+	OAuthClient(ctx context.Context, id OAuthClientID) (*OAuthClient, error)
+}
+
+// OAuthChoice is what a user who has signed in can let a client have.
+type OAuthChoice struct {
+	User *User
+	// Consented are the organizations for which the user has let the client have it before.
+	Consented []OrgID
+}
+
+// OAuthAuthorization is that a user lets a client act.
+type OAuthAuthorization struct {
+	Client      *OAuthClient
+	RedirectURI string
+	Org         OrgID  // that the client may see; empty for OAuthClientCLI
+	Challenge   string // of PKCE, by S256; empty: none, which a Public client may not
+	Remember    bool   // that the user has consented
+}
+
+// OAuthExchange is a code that a client wants a token for. The client has been authenticated.
+type OAuthExchange struct {
+	Client      *OAuthClient
+	Code        Sensitive
+	RedirectURI string
+	Verifier    Sensitive // of PKCE
+}
+
+// OAuthTokens is the answer to an OAuthExchange, or to a refresh.
+type OAuthTokens struct {
+	Access    Sensitive
+	Refresh   Sensitive // of no text: none
+	Scope     string
+	CreatedAt time.Time
+	ExpiresAt time.Time // of Access
+}
+
+// OAuthTokenInfo says who an access token stands for.
+type OAuthTokenInfo struct {
+	User      *User // with no more than what the client may know
+	Client    OAuthClientID
+	Scope     string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
+// OAuthService is an authorization server (RFC 6749) for third parties. What a user lets a client have
+// ends with the user's membership in the organization, and with everything that the user has signed in
+// to, because a password changes or for another reason.
+type OAuthService interface {
+	OAuthClients
+	// Choice is for the user who has signed in. It answers CodeForbidden for a principal that is no
+	// user's.
+	Choice(ctx context.Context, client OAuthClientID) (*OAuthChoice, error)
+	// Authorize makes a code for the user who has signed in, which is good for one exchange, within
+	// OAuthCodeLifetime. It answers CodeForbidden with ReasonAccessDenied for an organization
+	// that the user is no member of.
+	Authorize(ctx context.Context, in OAuthAuthorization) (code Sensitive, err error)
+	// ExchangeCode answers CodeInvalid with ReasonInvalidGrant, also when something that is not of the client's
+	// making has ended the grant. A code that is used again ends what it was exchanged for.
+	ExchangeCode(ctx context.Context, in OAuthExchange) (*OAuthTokens, error)
+	// RefreshTokens replaces both tokens of a grant. It answers as ExchangeCode does. A refresh token that is
+	// used again ends the grant.
+	RefreshTokens(ctx context.Context, client *OAuthClient, refresh Sensitive) (*OAuthTokens, error)
+	// TokenInfo answers CodeUnauthenticated for what is no access token of a third party.
+	TokenInfo(ctx context.Context, access Sensitive) (*OAuthTokenInfo, error)
+	// RevokeGrant ends the grant that a token of either kind is of. It is no error if there is none, and
+	// CodeInvalid with ReasonUnauthorizedClient if it is another client's.
+	RevokeGrant(ctx context.Context, client *OAuthClient, token Sensitive) error
+}
+
+// SessionService keeps the sessions of browsers. A session is a token of TokenSession, which is good for
+// nothing but this.
+type SessionService interface {
+	// OpenSession signs in as SignInService.SignIn does.
+	OpenSession(ctx context.Context, in SignIn) (*NewToken, error)
+	// Session returns who has signed in, or CodeUnauthenticated. It answers from memory.
+	Session(ctx context.Context, session Sensitive) (Principal, error)
+	// CloseSession ends a session. It is no error if there is none.
+	CloseSession(ctx context.Context, session Sensitive) error
+}
