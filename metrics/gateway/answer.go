@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar/metrics"
@@ -17,6 +18,27 @@ import (
 // shorter can still become an error.
 const heldBytes = 1 << 20
 
+// buffers is the memory in which an answer is copied. It is used for one after the other, of whichever
+// organization: nothing is read of it but what was written for the same answer.
+type buffers struct{ in, filtered, held []byte }
+
+const (
+	readBytes = 32 << 10  // of an answer at a time
+	keptBytes = 256 << 10 // of each buffer that is used again
+)
+
+var unusedBuffers = sync.Pool{New: func() any { return &buffers{in: make([]byte, readBytes)} }}
+
+// free gives buffers back, without what a large answer has made of them.
+func (b *buffers) free() {
+	for _, p := range []*[]byte{&b.filtered, &b.held} {
+		if *p = (*p)[:0]; cap(*p) > keptBytes {
+			*p = nil
+		}
+	}
+	unusedBuffers.Put(b)
+}
+
 // answer is what a client receives. Nothing is sent before more than heldBytes are written, or
 // finish is called.
 type answer struct {
@@ -24,11 +46,24 @@ type answer struct {
 	limit   int64 // of bytes
 	length  int64 // of what was written
 	held    []byte
+	buffers *buffers
 	begun   bool
 	content string // type
 }
 
-func newAnswer(w http.ResponseWriter, limit int64) *answer { return &answer{w: w, limit: limit} }
+// newAnswer returns an answer of at most so many bytes. It is to be closed.
+func newAnswer(w http.ResponseWriter, limit int64) *answer {
+	b := unusedBuffers.Get().(*buffers)
+	return &answer{w: w, limit: limit, buffers: b, held: b.held}
+}
+
+func (a *answer) close() {
+	if a.held != nil {
+		a.buffers.held = a.held
+	}
+	a.buffers.free()
+	a.buffers, a.held = nil, nil
+}
 
 // Write adds to the answer.
 func (a *answer) Write(p []byte) (int, error) {
@@ -109,8 +144,10 @@ func (a *answer) copy(q *query, from io.Reader) error {
 }
 
 func (a *answer) copyJSON(from io.Reader) error {
-	filter := newJSONFilter(a)
-	if _, err := io.Copy(filter, from); err != nil {
+	filter := newJSONFilter(a, a.buffers.filtered)
+	_, err := io.CopyBuffer(filter, from, a.buffers.in)
+	a.buffers.filtered = filter.out
+	if err != nil {
 		return err
 	}
 	return filter.Close()

@@ -132,6 +132,7 @@ func New(opts Options) *Gateway {
 // whole one.
 func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
 	answer, began := newAnswer(w, g.limits.Bytes), time.Now()
+	defer answer.close()
 	err := g.serve(answer, r, tenant, scope, path)
 	g.counts.answered(r.Context(), err, time.Since(began))
 	switch {

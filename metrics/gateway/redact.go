@@ -48,7 +48,8 @@ const (
 
 var errBadJSON = errors.New("the metrics store answered with JSON of another form")
 
-func newJSONFilter(to io.Writer) *jsonFilter { return &jsonFilter{to: to} }
+// newJSONFilter returns a filter whose memory is a buffer, which may be nil.
+func newJSONFilter(to io.Writer, buffer []byte) *jsonFilter { return &jsonFilter{to: to, out: buffer} }
 
 // Write filters a part of the text.
 func (f *jsonFilter) Write(p []byte) (int, error) {
@@ -88,12 +89,33 @@ func (f *jsonFilter) next(p []byte) (int, error) {
 	case jsonLeftOut:
 		return f.leaveOut(c), nil
 	default:
+		if n := plainLength(p); n > 0 {
+			f.out = append(f.out, p[:n]...)
+			return n, nil
+		}
 		return 1, f.between(c)
 	}
 }
 
+// structural are the bytes outside of strings that between does something about.
+var structural = [256]bool{'{': true, '}': true, '[': true, ']': true, '"': true, ',': true}
+
+// plainLength returns how many bytes there are before the next structural one.
+func plainLength(p []byte) int {
+	for i, c := range p {
+		if structural[c] {
+			return i
+		}
+	}
+	return len(p)
+}
+
 // textLength returns how many bytes belong to the string that was begun, and ends that.
 func (f *jsonFilter) textLength(p []byte) int {
+	if n := bytes.IndexByte(p, '"') + 1; n > 0 && !f.escd && bytes.IndexByte(p[:n], '\\') < 0 {
+		f.state = jsonBetween
+		return n
+	}
 	for i, c := range p {
 		switch {
 		case f.escd:

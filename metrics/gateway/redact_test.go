@@ -14,7 +14,7 @@ import (
 func filtered(t *testing.T, from io.Reader) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	filter := newJSONFilter(&out)
+	filter := newJSONFilter(&out, nil)
 	_, err := io.Copy(filter, from)
 	return out.String(), errors.Join(err, filter.Close())
 }
@@ -79,7 +79,7 @@ func FuzzJSONFilter(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		filter := newJSONFilter(&out)
+		filter := newJSONFilter(&out, nil)
 		for rest := []byte(text); len(rest) > 0; {
 			n := min(len(rest), int(chunk)+1)
 			if _, err := filter.Write(rest[:n]); err != nil {

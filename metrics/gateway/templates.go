@@ -47,11 +47,11 @@ func builtin() map[string]*template {
 // checkText refuses a query whose templates make it too large, or that has a duration longer than
 // that. Whether it is a query the store says.
 func checkText(text string, longest time.Duration) error {
-	if err := checkTemplates(text); err != nil {
-		return err
-	}
 	tokens, err := tokensOf(text)
 	if err != nil {
+		return err
+	}
+	if err := checkTemplates(tokens); err != nil {
 		return err
 	}
 	for _, t := range tokens {
@@ -64,8 +64,8 @@ func checkText(text string, longest time.Duration) error {
 
 // checkTemplates refuses a query that is too deep, or that its templates make too large. It errs
 // on the side of refusing: it counts more than the parser makes of the text, never less.
-func checkTemplates(text string) error {
-	size, err := expandedSize(text)
+func checkTemplates(tokens []token) error {
+	size, err := expandedSize(tokens)
 	if err == nil && size > maxExpanded {
 		return errExpanded
 	}
@@ -73,11 +73,7 @@ func checkTemplates(text string) error {
 }
 
 // expandedSize returns a bound of the bytes of a query whose templates are replaced.
-func expandedSize(text string) (float64, error) {
-	tokens, err := tokensOf(text)
-	if err != nil {
-		return 0, err
-	}
+func expandedSize(tokens []token) (float64, error) {
 	c := counter{tokens: tokens, known: builtin(), params: make(map[string]bool), free: make(map[string]bool)}
 	size, err := c.expression(nil, nil)
 	if err != nil {

@@ -42,7 +42,7 @@ func TestTemplatesThatGrow(t *testing.T) {
 		"braces":         strings.Repeat("a[", 500) + "1" + strings.Repeat("]", 500),
 		"words":          strings.Repeat("x + ", 10_001) + "x",
 	} {
-		if err := checkTemplates(text); err == nil {
+		if err := checkTemplatesOf(text); err == nil {
 			t.Errorf("%s: not refused", name)
 		}
 	}
@@ -60,7 +60,7 @@ func TestTemplatesOfPeople(t *testing.T) {
 		`{__name__=~"a.*", x="1" or y="2"}`, "", "((", `"`,
 	} {
 		_, parseErr := metricsql.Parse(text)
-		if err := checkTemplates(text); err != nil && parseErr == nil {
+		if err := checkTemplatesOf(text); err != nil && parseErr == nil {
 			t.Errorf("%q is refused: %v", text, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestTemplatesAreNeverLargerThanCounted(t *testing.T) {
 	parsed := 0
 	for range 20_000 {
 		text := randomTemplates(random)
-		size, err := expandedSize(text)
+		size, err := expandedSizeOf(text)
 		if err != nil || size > maxExpanded {
 			continue
 		}
@@ -136,7 +136,7 @@ func FuzzTemplates(f *testing.F) {
 		if len(text) > 500 {
 			return
 		}
-		size, err := expandedSize(text)
+		size, err := expandedSizeOf(text)
 		if err != nil || size > 1<<16 {
 			return
 		}
@@ -149,4 +149,20 @@ func FuzzTemplates(f *testing.F) {
 			t.Errorf("%q has %d bytes, counted were %g", text, real, size)
 		}
 	})
+}
+
+func expandedSizeOf(text string) (float64, error) {
+	tokens, err := tokensOf(text)
+	if err != nil {
+		return 0, err
+	}
+	return expandedSize(tokens)
+}
+
+func checkTemplatesOf(text string) error {
+	tokens, err := tokensOf(text)
+	if err != nil {
+		return err
+	}
+	return checkTemplates(tokens)
 }

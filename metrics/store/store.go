@@ -64,7 +64,7 @@ type Options struct {
 type Store struct {
 	opts      Options
 	listener  *net.UnixListener
-	transport *http.Transport
+	transport *connections
 	client    *http.Client
 	workers   *background.Group
 
@@ -101,16 +101,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	}
 	s := &Store{opts: opts, listener: listener, workers: background.New(ctx)}
 	s.epoch, s.end = context.WithCancelCause(s.workers.Context)
-	address := listener.Addr().String()
-	s.transport = &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", address)
-		},
-		MaxIdleConnsPerHost: opts.Queries + 8,
-		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true, // it is the same host
-	}
+	s.transport = &connections{address: listener.Addr().String(), most: opts.Queries + 8}
 	s.client = &http.Client{Transport: s}
 	return s, nil
 }
