@@ -34,7 +34,7 @@ var dialers = map[string]string{
 	"internal/keeper/client.go":         "connects to a socket file of the daemon's own",
 	"control/hostnames/hostnames.go":    "asks the operator's name server about a hostname; nothing connects to what it answers",
 	"daemon/metrics.go":                 "connects to the cluster of VictoriaMetrics that the operator names",
-	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
+	"metrics/store/connections.go":      "connects to a socket file of the daemon's own",
 	"metrics/alerts/notify/webhook.go":  "connects by the guarded dialer that it is given, and by nothing without one",
 	"metrics/alerts/notify/email.go":    "the operator names the mail server",
 	"examples/provider/signon.go":       "a program of its own: its operator names the platform",

@@ -85,6 +85,7 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 		q.spill()
 	case away:
 		q.spill()
+	case unknown:
 	}
 	q.mu.Unlock()
 	w.served(result, due, false, q)

@@ -57,6 +57,9 @@ func (p *connections) RoundTrip(r *http.Request) (*http.Response, error) {
 		c, err := p.take(r.Context())
 		if err != nil {
 			closeBody(r)
+			if ctx := r.Context(); ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			return nil, err
 		}
 		resp, err := p.exchange(c, r)
