@@ -83,13 +83,13 @@ type registry struct {
 }
 
 func newRegistry(set ...hangar.EventReceiver) *registry {
-	return &registry{set: set, changed: make(chan struct{})}
+	return &registry{set: slices.Clone(set), changed: make(chan struct{})}
 }
 
 func (r *registry) put(set ...hangar.EventReceiver) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.set = set
+	r.set = slices.Clone(set)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
