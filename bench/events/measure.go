@@ -25,7 +25,7 @@ import (
 
 const (
 	machines = 100 // whose events they are
-	inFlight = 8   // requests to one receiver, as delivery has them
+	inFlight = 32  // requests of one organization, as delivery has them
 	pace     = 5 * time.Millisecond
 )
 
@@ -204,7 +204,7 @@ func (r *results) deliver(ctx context.Context, o options) (err error) {
 func (r *results) post(ctx context.Context, o options) error {
 	c := newCounter(o.events * o.receivers)
 	defer c.Close()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: o.receivers * inFlight}}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: inFlight}}
 	defer client.CloseIdleConnections()
 	// Built before the clock runs.
 	var bodies [][]byte
@@ -226,18 +226,17 @@ func (r *results) post(ctx context.Context, o options) error {
 	}
 	began := time.Now()
 	var posting sync.WaitGroup
-	errs := make(chan error, o.receivers*inFlight)
-	for i := range o.receivers {
-		for j := range inFlight {
-			posting.Go(func() {
-				for n := j; n < o.events; n += inFlight {
-					if err := postOne(ctx, client, c.URL+"/"+strconv.Itoa(i), headers[n], bodies[n]); err != nil {
-						errs <- err
-						return
-					}
+	errs := make(chan error, inFlight)
+	for j := range inFlight {
+		posting.Go(func() {
+			for n := j; n < c.want; n += inFlight {
+				to, i := n%o.receivers, n/o.receivers
+				if err := postOne(ctx, client, c.URL+"/"+strconv.Itoa(to), headers[i], bodies[i]); err != nil {
+					errs <- err
+					return
 				}
-			})
-		}
+			}
+		})
 	}
 	posting.Wait()
 	close(errs)
