@@ -4,6 +4,7 @@ package webhook
 import (
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -25,9 +26,12 @@ const exampleURL = "https://example.com/machine-events"
 
 // Describe knows the types of webhooks.
 func Describe(s *openapi.Schemas) {
-	enum(s, hangar.DeliveryStates())
-	enum(s, hangar.DeliveryErrors())
-	enum(s, hangar.DeathReasons())
+	states := []any{}
+	for _, state := range hangar.DeliveryStates() {
+		states = append(states, string(state))
+	}
+	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
+	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
 	describe[hangar.Webhook](s, map[string]string{
 		"events":            "The types of events that are sent. All, when it is not there.",
 		"apps":              "The Apps whose Machines' events are sent; those that were destroyed have left the list. All, when it is not there.",
@@ -41,6 +45,7 @@ func Describe(s *openapi.Schemas) {
 		"failing":      "No delivery succeeds for now: one is tried from time to time.",
 		"delivered_at": "The last delivery since the start of the server.",
 		"failed_at":    "The last attempt that failed since then.",
+		"error":        failures,
 	})
 	describe[hangar.WebhookCreate](s, map[string]string{
 		"url":    "Gets POST requests. It must lead to the public internet, unless the operator of the server allows it.",
@@ -54,9 +59,10 @@ func Describe(s *openapi.Schemas) {
 	describe[hangar.WebhookDelivery](s, map[string]string{
 		"event_id":    "The header Ce-Id.",
 		"http_status": "Of the last answer. What else was answered is not kept.",
-		"error":       "Why the last attempt has failed.",
-		"reason":      "Why it was given up.",
+		"error":       failures,
+		"reason":      "Why it was given up: " + words(hangar.DeathReasons()) + ".",
 	})
+	describe[hangar.WebhookPing](s, map[string]string{"error": failures})
 	s.Name(reflect.TypeFor[hangar.WebhookRotate](), "WebhookRotation")
 }
 
@@ -64,12 +70,13 @@ func describe[T any](s *openapi.Schemas, texts map[string]string) {
 	s.Describe(reflect.TypeFor[T](), texts)
 }
 
-func enum[T ~string](s *openapi.Schemas, values []T) {
-	list := make([]any, len(values))
-	for i, v := range values {
-		list[i] = string(v)
+// words lists what a text may be.
+func words[T ~string](values []T) string {
+	var list []string
+	for _, v := range values {
+		list = append(list, "`"+string(v)+"`")
 	}
-	s.Know(reflect.TypeFor[T](), openapi.Schema{Type: []string{"string"}, Enum: list})
+	return strings.Join(list, ", ")
 }
 
 // area has what the handlers need.

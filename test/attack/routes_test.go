@@ -86,7 +86,10 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	if code := hangar.CodeOf(err); code != hangar.CodeFailedPrecondition { // without an ACME server
 		check(err)
 	}
+	webhook, err := c.CreateWebhook(ctx, v.org, hangar.WebhookCreate{URL: "https://hook-" + name + ".test/path"})
+	check(err)
 	v.values = map[string]string{
+		"webhook": string(webhook.ID), "delivery": "01K2KJQ1M6Y8T9V0B3C4D5E6F7",
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
 		"key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
@@ -94,7 +97,7 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	}
 	v.marks = []string{
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
-		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, "Ann of " + name, "ben@" + name + ".test",
+		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "Ann of " + name, "ben@" + name + ".test",
 	}
 	return v
 }

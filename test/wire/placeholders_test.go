@@ -59,6 +59,9 @@ const ulid = `0[0-9A-HJKMNP-TV-Z]{25}`
 var composed = []kind{ //nolint:gochecknoglobals // a table
 	word("code", `hg[ip]_[\w-]+`),
 	word("invitation", `[0-9a-z]{16}-[0-9a-f]{16}`),
+	word("webhook", `wh_[0-9a-z]{16}`),
+	word("secret", `hgw_\w+`),
+	member("took", "took", `[0-9.]+[mµn]?s`),
 }
 
 // kinds are looked for in turn: what one has found is not in the text any more.

@@ -167,7 +167,8 @@ func New(o Options) *Dispatcher {
 const (
 	maxAnswerHeader = 16 << 10 // bytes
 	maxAnswer       = 16 << 10 // bytes of a body that are read, so that the connection can be used again
-	maxIdle         = 1024
+	maxIdle         = 1024     // connections
+	maxIdlePerHost  = 128      // of them, as several receivers may be at one host
 	idleTimeout     = 30 * time.Second
 )
 
@@ -180,7 +181,7 @@ func newClient(dial Dial) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: dial, DisableCompression: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-			MaxResponseHeaderBytes: maxAnswerHeader, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: 8, IdleConnTimeout: idleTimeout,
+			MaxResponseHeaderBytes: maxAnswerHeader, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdlePerHost, IdleConnTimeout: idleTimeout,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

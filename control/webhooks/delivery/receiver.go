@@ -20,6 +20,10 @@ const (
 	refillBelow = windowSize / 2
 )
 
+// shrinkAfter is after how many pauses a receiver that fails has less in memory: to read it again costs
+// more than to keep it for a moment.
+const shrinkAfter = 4
+
 // blockedAttempts is after how many attempts an entry is given up that holds up others which a
 // receiver would take.
 const blockedAttempts = 5
@@ -297,13 +301,16 @@ func (l *line) probe() (oldest *flying) {
 	return oldest
 }
 
-// unblock gives up the oldest entry if the window is full of those that wait for another attempt, so
-// that others behind them can go on.
+// unblock gives up the older half of the window if it is full of those that wait for another attempt,
+// or behind one, so that those can go on that come after them.
 func (l *line) unblock(ctx context.Context) {
-	if f := l.window[0]; f.Attempts >= blockedAttempts {
-		l.die(ctx, f, hangar.DeathBlocked)
-		l.signal()
+	if l.window[0].Attempts < blockedAttempts {
+		return
 	}
+	for _, f := range slices.Clone(l.window[:len(l.window)/2]) {
+		l.die(ctx, f, hangar.DeathBlocked)
+	}
+	l.signal()
 }
 
 // expire gives up what has failed for too long.
@@ -433,7 +440,9 @@ func (l *line) fell(f finished, now time.Time) {
 			l.pauses++
 			l.until = now.Add(max(l.d.timing.backoff(l.pauses), f.after))
 		}
-		l.shrink()
+		if l.pauses >= shrinkAfter {
+			l.shrink()
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

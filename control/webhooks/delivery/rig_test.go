@@ -3,6 +3,7 @@ package delivery_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -83,13 +84,13 @@ type registry struct {
 }
 
 func newRegistry(set ...hangar.EventReceiver) *registry {
-	return &registry{set: set, changed: make(chan struct{})}
+	return &registry{set: slices.Clone(set), changed: make(chan struct{})}
 }
 
 func (r *registry) put(set ...hangar.EventReceiver) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.set = set
+	r.set = slices.Clone(set)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -122,6 +123,7 @@ type rig struct {
 
 	*delivery.Dispatcher
 	stop func()
+	kill func() // as the end of the process would
 }
 
 func newRig(t *testing.T, options func(*delivery.Options), set ...hangar.EventReceiver) *rig {
@@ -155,15 +157,23 @@ func (r *rig) start() {
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
 	r.Dispatcher = d
-	r.stop = sync.OnceFunc(func() {
+	var once sync.Once
+	end := func(how func() error) func() {
+		return func() {
+			once.Do(func() {
+				err := how()
+				cancel()
+				if err := errors.Join(err, <-done); err != nil {
+					r.t.Error(err)
+				}
+			})
+		}
+	}
+	r.stop = end(func() error {
 		cancel()
-		if err := <-done; err != nil {
-			r.t.Error(err)
-		}
-		if err := d.Close(); err != nil {
-			r.t.Error(err)
-		}
+		return d.Close()
 	})
+	r.kill = end(d.Kill)
 }
 
 // restart ends the Dispatcher and opens another one from the disk.

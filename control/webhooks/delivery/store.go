@@ -107,6 +107,9 @@ type store struct {
 // maxOutcomes bounds how much waits to be written down.
 const maxOutcomes = 8192
 
+// initialMap is the address space reserved for the file at first, which costs no memory.
+const initialMap = 64 << 20
+
 const lockTimeout = 2 * time.Second
 
 // damaged is the suffix of a file that was put aside.
@@ -128,7 +131,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 }
 
 func openFile(path string, o storeOptions) (*store, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: o.noSync})
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, InitialMmapSize: initialMap, NoSync: o.noSync})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

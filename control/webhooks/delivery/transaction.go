@@ -123,7 +123,7 @@ func (t *transaction) bound(in *ingestion) error {
 	orgs := map[hangar.OrgID]bool{}
 	for _, one := range in.inserts {
 		if m := t.meta(one.receiver); m.Bytes > limits.ReceiverBytes {
-			if err := t.evict(one.receiver, m.Bytes-limits.ReceiverBytes*7/8); err != nil {
+			if err := t.evict(one.receiver, max(m.Bytes-limits.ReceiverBytes, m.Bytes/8)); err != nil {
 				return err
 			}
 		}
@@ -135,14 +135,14 @@ func (t *transaction) bound(in *ingestion) error {
 			if sum <= limits.OrgBytes {
 				break
 			}
-			if err := t.evict(longest, sum-limits.OrgBytes*7/8); err != nil {
+			if err := t.evict(longest, max(sum-limits.OrgBytes, t.meta(longest).Bytes/8)); err != nil {
 				return err
 			}
 		}
 	}
 	for t.total > limits.TotalBytes {
 		longest, _ := t.longest(func(meta) bool { return true })
-		if err := t.evict(longest, t.total-limits.TotalBytes*7/8); err != nil {
+		if err := t.evict(longest, max(t.total-limits.TotalBytes, t.meta(longest).Bytes/8)); err != nil {
 			return err
 		}
 	}
