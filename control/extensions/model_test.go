@@ -74,7 +74,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, seed)
-			for range 120 {
+			for range 200 {
 				m.act()
 				m.check()
 			}
@@ -136,7 +136,7 @@ func (m *model) act() {
 	m.open(store)
 	m.broken.Store(m.chance.IntN(2) == 0)
 	ctx := m.as(acme)
-	name := fmt.Sprintf("ext-%d", m.chance.IntN(m.names+1))
+	name := fmt.Sprintf("ext-%d", m.names-m.chance.IntN(min(m.names, 4)+1))
 	switch m.chance.IntN(8) {
 	case 0, 1:
 		m.names++
@@ -152,6 +152,9 @@ func (m *model) act() {
 		m.clock.advance(time.Duration(m.chance.IntN(90)) * time.Minute)
 	}
 	for at := range m.refs() {
+		if m.chance.IntN(2) == 0 {
+			continue
+		}
 		for range 6 {
 			a, err := m.work.step(m.t.Context(), at, state.Item{})
 			if err != nil || a.never || a.failed || a.after > 0 {
