@@ -18,14 +18,20 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/api/router"
 )
 
 func mounted() *server {
-	return newServer(Config{Log: slog.New(slog.DiscardHandler), Region: "loc", Version: "1.2.3"})
+	return newServer(Config{
+		Log: slog.New(slog.DiscardHandler), Region: "loc", Version: "1.2.3", Extensions: extension.Services{Hooks: noHooks{}},
+	})
 }
+
+// noHooks receives no webhooks.
+type noHooks struct{ extension.Hooks }
 
 // serve answers a request without an id, a limit of sign-ins or a count.
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {

@@ -21,7 +21,7 @@ import (
 // clients of the public platform send them. None of them says what somebody is allowed.
 var lenientOperations = []string{
 	"acquireLease", "createMachine", "createVolume", "execMachine", "extendVolume", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
-	"replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
+	"receiveExtensionHook", "replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
 }
 
 // grantingTags are the groups of operations whose bodies say who may do, reach or read what.

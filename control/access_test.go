@@ -69,6 +69,9 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		hangar.CertificateCustom,
 		hangar.RepositoryName(string(n.org) + "/" + string(n.app)),
 		hangar.ActionRead,
+		hangar.ProviderName(n.token),
+		hangar.ProviderCreate{Name: "another", ProviderSettings: hangar.ProviderSettings{BaseURL: "https://another.example.com"}},
+		hangar.ExtensionCreate{Provider: "thing", Name: "another"},
 	} {
 		if reflect.TypeOf(v) == t {
 			return reflect.ValueOf(v)
@@ -160,8 +163,42 @@ func world(t *testing.T) (*plane, names) {
 	p.upload(t, "web", thing+".example.com")
 	at := p.address(t, "web", hangar.AddressCreate{Kind: hangar.AddressV4})
 	p.plantMember(t, thing)
+	p.plantExtension(t, thing, m.AppID)
 	invited := p.invite(t, hangar.UserInvite{Email: "pending@example.com", Org: hangar.OrgPersonal})
 	return p, names{user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
+}
+
+// plantExtension makes a provider NAME, and writes the records of an extension NAME of the App web
+// that is live.
+func (p *plane) plantExtension(t *testing.T, name string, app hangar.AppID) {
+	t.Helper()
+	_, err := p.Providers().CreateProvider(admin(t), hangar.ProviderCreate{
+		Name: hangar.ProviderName(name), ProviderSettings: hangar.ProviderSettings{BaseURL: "https://" + name + ".example.com"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	org, err := p.Orgs().Org(admin(t), hangar.OrgPersonal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var txn state.Txn
+	for key, record := range map[string]any{
+		state.ExtensionNamesPrefix + name: map[string]any{"org": org.ID, "id": name},
+		state.ExtensionsPrefix + string(org.ID) + "/" + name: map[string]any{
+			"id": name, "provider": name, "org_id": org.ID, "org_slug": org.Slug, "app_id": app, "app_name": "web", "phase": "live", "remote": "7",
+			"body": map[string]any{"name": name, "id": name},
+		},
+	} {
+		put, err := state.Write(key, record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		txn.Then = append(txn.Then, put)
+	}
+	if _, err := p.store.Txn(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // plantMember writes the records of a user NAME@example.com, a member of hangar.OrgPersonal who has

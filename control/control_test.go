@@ -20,12 +20,14 @@ import (
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/extensions/call"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
+	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
 func TestMain(m *testing.M) {
@@ -125,7 +127,7 @@ func (p *plane) restart(t *testing.T) {
 		p.rows.SetQuotas(p.quotas)
 	}
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now,
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now, Calls: call.New(publicdial.New(publicdial.Options{}), p.clock.Now),
 	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)

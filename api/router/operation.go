@@ -140,11 +140,19 @@ func ExampleOf(v any) any {
 		return v
 	}
 	sparse := map[string]any{}
+	addFields(sparse, value)
+	return sparse
+}
+
+// addFields adds the fields of a struct that are not zero, and those of structs that it embeds.
+func addFields(sparse map[string]any, value reflect.Value) {
 	for f, at := range value.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name != "" && name != "-" && !at.IsZero() {
+		switch {
+		case f.Anonymous && name == "" && at.Kind() == reflect.Struct:
+			addFields(sparse, at)
+		case name != "" && name != "-" && !at.IsZero():
 			sparse[name] = at.Interface()
 		}
 	}
-	return sparse
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/alert"
 	"github.com/hangar-platform/hangar/cmd/hangar/app"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/extension"
 	"github.com/hangar-platform/hangar/cmd/hangar/image"
 	"github.com/hangar-platform/hangar/cmd/hangar/machine"
 	"github.com/hangar-platform/hangar/cmd/hangar/metric"
@@ -63,6 +64,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		volume.NewCommand(c),
 		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),
 		secret.NewCommand(c), secret.NewKeysCommand(c),
+		extension.NewExtensionsCommand(c),
 		image.NewCommand(c), image.NewRegistryCommand(c),
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
 		account.NewOrgsCommand(c), account.NewUsersCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
@@ -71,7 +73,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{platform.NewUpCommand(c), platform.NewDownCommand(c), platform.NewDoctorCommand(c), platform.NewConfigCommand(c)} {
+	for _, cmd := range []*cobra.Command{platform.NewUpCommand(c), platform.NewDownCommand(c), platform.NewDoctorCommand(c), platform.NewConfigCommand(c), extension.NewProvidersCommand(c)} {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}

@@ -302,7 +302,7 @@ func (s *shared) await(ctx context.Context, to target, f found) (again, error) {
 	status := of.Status
 	if err != nil {
 		e, ok := errors.AsType[*call.Error](err)
-		silent := ok && (e.Kind == call.Missing || e.Kind == call.Unusable || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
+		silent := ok && (e.Kind == call.Missing || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
 		switch {
 		case !ok:
 			return again{failed: true}, err

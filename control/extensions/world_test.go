@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -32,13 +33,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // clock is a time that stands still until it is moved.
 type clock struct {
-	mu  sync.Mutex
-	now time.Time
+	mu   sync.Mutex
+	now  time.Time
+	real bool // it goes, from now on
 }
 
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.real {
+		return time.Now()
+	}
 	return c.now
 }
 
@@ -202,6 +207,63 @@ func (w *world) steps() (failed int) {
 	}
 	return failed
 }
+
+// run has the Provisioner work until the test ends, or stop is called.
+func (w *world) run() (stop func()) {
+	w.t.Helper()
+	w.clock.mu.Lock()
+	w.clock.real = true
+	w.clock.mu.Unlock()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = w.work.Run(ctx)
+	}()
+	for !w.work.running.Load() {
+		runtime.Gosched()
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// awaitAll returns the records of all extensions once each of them is as done wants it.
+func (w *world) awaitAll(done func(*record) bool) map[ref]record {
+	w.t.Helper()
+	all := w.refs()
+	_, revision, err := state.All(w.t.Context(), w.store, state.ExtensionsPrefix, true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ready := func() bool {
+		for _, r := range all {
+			if !done(&r) {
+				return false
+			}
+		}
+		return true
+	}
+	all = w.refs()
+	if ready() {
+		return all
+	}
+	for _, err := range w.store.Watch(w.t.Context(), state.ExtensionsPrefix, revision+1) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if all = w.refs(); ready() {
+			return all
+		}
+	}
+	w.t.Fatal("the test has ended")
+	return nil
+}
+
+func itemOf(r *record) state.Item { return state.Item{Key: r.ref().key()} }
 
 // refs are the extensions that there are.
 func (w *world) refs() map[ref]record {

@@ -206,7 +206,7 @@ func (r *Registry) app(ctx context.Context, field string, name hangar.AppName) (
 
 // Providers implements hangar.ProviderService.
 type Providers struct {
-	*Registry
+	registry *Registry
 	// forget forgets all extensions of a provider that is marked.
 	forget func(ctx context.Context, name hangar.ProviderName) error
 }
@@ -216,7 +216,7 @@ var _ hangar.ProviderService = (*Providers)(nil)
 // NewProviders returns the service of the providers of a Registry. forget forgets all extensions of
 // a provider, without asking it.
 func NewProviders(r *Registry, forget func(ctx context.Context, name hangar.ProviderName) error) *Providers {
-	return &Providers{r, forget}
+	return &Providers{registry: r, forget: forget}
 }
 
 // administrator refuses everybody who is no administrator of the platform.
@@ -236,16 +236,16 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 	if fault := tenants.NameFault(string(in.Name)); fault != "" {
 		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name %s", fault)
 	}
-	now := p.Now().UTC().Truncate(time.Second)
+	now := p.registry.Now().UTC().Truncate(time.Second)
 	rec := Record{Name: in.Name, ProviderSettings: in.ProviderSettings, ClientID: random.ID(), CreatedAt: now, UpdatedAt: now}
-	if err := p.complete(ctx, &rec); err != nil {
+	if err := p.registry.complete(ctx, &rec); err != nil {
 		return nil, err
 	}
 	made := p.newSecrets(hangar.ProviderSecrets())
 	rec.ClientSecrets = []Digest{digestOf(made.client)}
 	sealed := signing{Request: []secret{{Value: made.request}}, Webhook: []secret{{Value: made.webhook}}}
 	for {
-		known, err := p.all(ctx)
+		known, err := p.registry.all(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +255,7 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 		if len(known) >= hangar.MaxProviders {
 			return nil, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonQuota, "There are %d providers, which is the most there may be", len(known))
 		}
-		err = p.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		err = p.registry.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			put, err := state.Write(key(rec.Name), rec)
 			own, ownErr := state.Write(clientKey(rec.ClientID), client{rec.Name})
 			seal, sealErr := vault.Sealed(keys, secretsKey(rec.Name), sealed)
@@ -270,8 +270,8 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, state.HangarError(err)
 		}
-		if _, err := p.Store.Get(ctx, key(rec.Name)); errors.Is(err, state.ErrNotFound) {
-			if _, err := p.Store.Get(ctx, secretsKey(rec.Name)); err == nil { // a record that cannot be read took its name along
+		if _, err := p.registry.Store.Get(ctx, key(rec.Name)); errors.Is(err, state.ErrNotFound) {
+			if _, err := p.registry.Store.Get(ctx, secretsKey(rec.Name)); err == nil { // a record that cannot be read took its name along
 				return nil, hangar.Errorf(hangar.CodeInternal, "", "Secrets of a provider %s are there already", rec.Name)
 			}
 		}
@@ -283,13 +283,13 @@ func (p *Providers) Providers(ctx context.Context) ([]*hangar.Provider, error) {
 	if err := administrator(ctx); err != nil {
 		return nil, err
 	}
-	all, err := p.all(ctx)
+	all, err := p.registry.all(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]*hangar.Provider, 0, len(all))
 	for i := range all {
-		one, err := p.view(ctx, &all[i])
+		one, err := p.registry.view(ctx, &all[i])
 		if err != nil {
 			return nil, err
 		}
@@ -304,11 +304,11 @@ func (p *Providers) Provider(ctx context.Context, name hangar.ProviderName) (*ha
 	if err := administrator(ctx); err != nil {
 		return nil, err
 	}
-	rec, _, err := p.Find(ctx, name)
+	rec, _, err := p.registry.Find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return p.view(ctx, &rec)
+	return p.registry.view(ctx, &rec)
 }
 
 // UpdateProvider implements hangar.ProviderService.
@@ -317,21 +317,21 @@ func (p *Providers) UpdateProvider(ctx context.Context, name hangar.ProviderName
 		return nil, err
 	}
 	for {
-		rec, item, err := p.Find(ctx, name)
+		rec, item, err := p.registry.Find(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		rec.ProviderSettings, rec.UpdatedAt = in.Apply(rec.ProviderSettings), p.Now().UTC().Truncate(time.Second)
-		if err := p.complete(ctx, &rec); err != nil {
+		rec.ProviderSettings, rec.UpdatedAt = in.Apply(rec.ProviderSettings), p.registry.Now().UTC().Truncate(time.Second)
+		if err := p.registry.complete(ctx, &rec); err != nil {
 			return nil, err
 		}
 		put, err := state.Write(item.Key, rec)
 		if err != nil {
 			return nil, err
 		}
-		_, err = p.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		_, err = p.registry.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		if err == nil {
-			return p.view(ctx, &rec)
+			return p.registry.view(ctx, &rec)
 		}
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, state.HangarError(err)
@@ -346,11 +346,11 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 		return err
 	}
 	for {
-		rec, item, err := p.Find(ctx, name)
+		rec, item, err := p.registry.Find(ctx, name)
 		if err != nil {
 			return err
 		}
-		n, unchanged, err := p.Count(ctx, name)
+		n, unchanged, err := p.registry.Count(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -359,7 +359,7 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 			if err := p.forgetTerms(ctx, name); err != nil {
 				return state.HangarError(err)
 			}
-			_, err = p.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{
+			_, err = p.registry.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item), unchanged}, Then: []state.Op{
 				state.Delete(item.Key), state.Delete(secretsKey(name)), state.Delete(clientKey(rec.ClientID)), state.Delete(unchanged.Key),
 			}})
 			if err == nil {
@@ -374,7 +374,7 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 			if writeErr != nil {
 				return writeErr
 			}
-			_, err = p.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+			_, err = p.registry.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		default:
 			err = p.forget(ctx, name)
 		}
@@ -386,7 +386,7 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 
 // forgetTerms removes who has accepted the terms of a provider.
 func (p *Providers) forgetTerms(ctx context.Context, name hangar.ProviderName) error {
-	items, _, err := state.All(ctx, p.Store, state.TermsPrefix+string(name)+"/", true)
+	items, _, err := state.All(ctx, p.registry.Store, state.TermsPrefix+string(name)+"/", true)
 	if err != nil {
 		return err
 	}
@@ -395,7 +395,7 @@ func (p *Providers) forgetTerms(ctx context.Context, name hangar.ProviderName) e
 		for _, item := range batch {
 			txn.Then = append(txn.Then, state.Delete(item.Key))
 		}
-		if _, err := p.Store.Txn(ctx, txn); err != nil {
+		if _, err := p.registry.Store.Txn(ctx, txn); err != nil {
 			return err
 		}
 	}

@@ -70,7 +70,7 @@ func digestOf(secret string) Digest {
 
 // withSecrets is a provider with what was just made for it.
 func (p *Providers) withSecrets(ctx context.Context, rec *Record, made madeSecrets) (*hangar.NewProvider, error) {
-	view, err := p.view(ctx, rec)
+	view, err := p.registry.view(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -93,15 +93,15 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 		return nil, err
 	}
 	for {
-		rec, item, err := p.Find(ctx, name)
+		rec, item, err := p.registry.Find(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		sealed, sealedItem, err := p.signing(ctx, name)
+		sealed, sealedItem, err := p.registry.signing(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		now := p.Now()
+		now := p.registry.Now()
 		until := now.Add(overlap).UTC().Truncate(time.Second)
 		made := p.newSecrets(which)
 		busy := false
@@ -125,7 +125,7 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 				"An old secret of provider %s is valid until %s; rotate again after that", name, rec.RotationEndsAt.Format(time.RFC3339))
 		}
 		rec.UpdatedAt, rec.RotationEndsAt = now.UTC().Truncate(time.Second), later(rec.RotationEndsAt, until)
-		err = p.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		err = p.registry.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			put, err := state.Write(item.Key, rec)
 			seal, sealErr := vault.Sealed(keys, sealedItem.Key, sealed)
 			return state.Txn{If: []state.Compare{state.Unchanged(item), state.Unchanged(sealedItem)}, Then: []state.Op{put, seal}}, errors.Join(err, sealErr)

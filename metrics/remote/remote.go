@@ -46,7 +46,7 @@ type Limits struct {
 	PendingBytes     int64         // of all tenants in memory; default 16 MiB
 	Senders          int           // requests at a time; default 4
 	// Gather is how long samples wait for those of other tenants, where they can share a request;
-	// default 250 ms. GatherBytes is how many of them end the waiting; default 512 KiB.
+	// default 1 s. GatherBytes is how many of them end the waiting; default 512 KiB.
 	Gather      time.Duration
 	GatherBytes int64
 }
@@ -59,7 +59,7 @@ func (l Limits) orDefault() Limits {
 		TenantPending:    cmp.Or(l.TenantPending, 1<<20),
 		PendingBytes:     cmp.Or(l.PendingBytes, 16<<20),
 		Senders:          cmp.Or(l.Senders, 4),
-		Gather:           cmp.Or(l.Gather, 250*time.Millisecond),
+		Gather:           cmp.Or(l.Gather, time.Second),
 		GatherBytes:      cmp.Or(l.GatherBytes, 512<<10),
 	}
 }

@@ -88,16 +88,21 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	}
 	webhook, err := c.CreateWebhook(ctx, v.org, hangar.WebhookCreate{URL: "https://hook-" + name + ".test/path"})
 	check(err)
+	offered := hangar.ProviderName("provider-" + name)
+	_, err = c.CreateProvider(ctx, hangar.ProviderCreate{Name: offered, ProviderSettings: hangar.ProviderSettings{BaseURL: "https://" + name + ".invalid"}})
+	check(err)
+	_, err = c.CreateExtension(ctx, v.app, hangar.ExtensionCreate{Provider: offered, Name: "extension-" + name})
+	check(err)
 	v.values = map[string]string{
 		"webhook": string(webhook.ID), "delivery": "01K2KJQ1M6Y8T9V0B3C4D5E6F7",
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
 		"key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
-		"user": string(user.ID), "invitation": string(waiting.ID),
+		"user": string(user.ID), "invitation": string(waiting.ID), "provider": string(offered), "extension": "extension-" + name,
 	}
 	v.marks = []string{
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
-		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "Ann of " + name, "ben@" + name + ".test",
+		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "extension-" + name, "Ann of " + name, "ben@" + name + ".test",
 	}
 	return v
 }

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/extensions/extensionstest"
 	"github.com/hangar-platform/hangar/daemon"
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/test/platform"
@@ -77,6 +78,12 @@ const (
 	guest = "<guest>" // of another organization than OrgPersonal
 )
 
+// vendor is the URL of a server that provides extensions.
+const vendor = "<vendor>"
+
+// requestSecret is the secret that such a server has to know.
+var requestSecret = regexp.MustCompile(`"request_secret": "(\w+)"`)
+
 func replay(t *testing.T, archive *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	names := newPlaceholders() // of times from now on
@@ -108,6 +115,7 @@ type replayed struct {
 	platform  *platform.Platform
 	transport http.RoundTripper
 	names     *placeholders
+	vendor    *extensionstest.Server // nil: no request has named it yet
 }
 
 // exchange sends one request, written as method, path, headers, an empty line and a body. The
@@ -118,10 +126,17 @@ func (r *replayed) exchange(text string) []byte {
 	if strings.Contains(text, guest) && !r.names.has(guest) {
 		r.names.add(guest, r.newGuest())
 	}
+	if strings.Contains(text, vendor) && !r.names.has(vendor) {
+		r.vendor = extensionstest.New(r.T)
+		r.names.add(vendor, r.vendor.URL)
+	}
 	text = r.names.fill(text)
 	for range attempts {
 		sent := time.Now()
 		answer, done := r.send(text)
+		if secret := requestSecret.FindStringSubmatch(answer); secret != nil && r.vendor != nil {
+			r.vendor.Trust(r, secret[1])
+		}
 		if done {
 			return []byte(r.names.number(text, answer, sent))
 		}

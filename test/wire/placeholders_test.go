@@ -68,6 +68,8 @@ var composed = []kind{ //nolint:gochecknoglobals // a table
 var kinds = []kind{ //nolint:gochecknoglobals // a table
 	word("jwt", `eyJ[\w-]+\.[\w-]+\.[\w-]+`),
 	word("token", `hgr_[\w-]+`),
+	word("secret", `hgp[crw]_[0-9a-f]{64}`),
+	member("client", "client_id", `[0-9a-z]{16}`),
 	member("cursor", "next_token|next_cursor", `ey[IJ][\w-]+`),
 	word("digest", `sha256:[0-9a-f]{64}`),
 	member("digest", "digest", `[0-9a-f]{16}`),
@@ -89,7 +91,7 @@ var kinds = []kind{ //nolint:gochecknoglobals // a table
 	member("host", "host|host_id", `[0-9a-f]{8}`),
 	member("zone", "zone", `[0-9a-f]{4}`),
 	member("name", "name", `[a-z]+-[a-z]+-\d{4}|interactive-[a-z0-9]{8}`),
-	member("ip", "private_ip|ip", `fd[0-9a-f:]+|127\.[1-9][\d.]+`),
+	member("ip", "private_ip|ip|ip_address", `fd[0-9a-f:]+|127\.[1-9][\d.]+`),
 	{"port", regexp.MustCompile(`\.localhost:(\d+)`)},
 }
 

@@ -1,0 +1,244 @@
+package providers_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/providers"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/internal/keyset"
+)
+
+// world is a registry with the App db of the organization vendor.
+type world struct {
+	*providers.Registry
+	store   state.Store
+	service *providers.Providers
+	now     time.Time
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	keys, err := keyset.Create(filepath.Join(t.TempDir(), keyset.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{store: state.NewMemory(), now: time.Unix(1_700_000_000, 0)}
+	put, err := state.Write(state.AppKey("db"), tenants.AppRecord{ID: "id-of-db", Name: "db", Org: "vendor", OrgID: "vendor-id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.Txn(t.Context(), state.Txn{Then: []state.Op{put}}); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	w.Registry = providers.New(providers.Config{
+		Store: w.store, Tenants: tenants.NewDirectory(w.store), Vault: vault.New(w.store, keys, log), Hooks: "https://api.example.com/hooks/extensions",
+		Log: log, Now: func() time.Time { return w.now },
+	})
+	w.service = providers.NewProviders(w.Registry, func(context.Context, hangar.ProviderName) error { return nil })
+	return w
+}
+
+func admin(t *testing.T) context.Context {
+	t.Helper()
+	return hangar.WithPrincipal(t.Context(), hangar.Principal{Subject: "admin", Admin: true})
+}
+
+func (w *world) create(t *testing.T, name hangar.ProviderName, edit func(*hangar.ProviderSettings)) (*hangar.NewProvider, error) {
+	t.Helper()
+	in := hangar.ProviderCreate{Name: name, ProviderSettings: hangar.ProviderSettings{BaseURL: "https://logs.example.com"}}
+	if edit != nil {
+		edit(&in.ProviderSettings)
+	}
+	return w.service.CreateProvider(admin(t), in)
+}
+
+func TestSettings(t *testing.T) {
+	w := newWorld(t)
+	for name, c := range map[string]struct {
+		edit  func(*hangar.ProviderSettings)
+		fault string
+	}{
+		"no URL":            {func(s *hangar.ProviderSettings) { s.BaseURL = "" }, "invalid base_url: is required"},
+		"plain":             {func(s *hangar.ProviderSettings) { s.BaseURL = "http://a.example.com" }, "must be https"},
+		"file":              {func(s *hangar.ProviderSettings) { s.BaseURL = "file:///etc/passwd" }, "must be https://"},
+		"user":              {func(s *hangar.ProviderSettings) { s.BaseURL = "https://a:b@example.com" }, "must be https://"},
+		"query":             {func(s *hangar.ProviderSettings) { s.BaseURL = "https://example.com?a=b" }, "must not have a query"},
+		"fragment":          {func(s *hangar.ProviderSettings) { s.BaseURL = "https://example.com#" }, "must not have a fragment"},
+		"opaque":            {func(s *hangar.ProviderSettings) { s.BaseURL = "https:example.com" }, "must be https://"},
+		"long":              {func(s *hangar.ProviderSettings) { s.BaseURL = "https://" + strings.Repeat("a", 3000) }, "more than 2048"},
+		"redirect":          {func(s *hangar.ProviderSettings) { s.RedirectURIs = []string{"javascript:alert(1)"} }, "redirect_uris[0]"},
+		"redirects":         {func(s *hangar.ProviderSettings) { s.RedirectURIs = slices.Repeat([]string{"https://a.b"}, 11) }, "redirect_uris"},
+		"terms":             {func(s *hangar.ProviderSettings) { s.Terms = &hangar.ProviderTerms{URL: "https://a.b"} }, "terms.version"},
+		"suffix":            {func(s *hangar.ProviderSettings) { s.NameSuffix = "/x" }, "name_suffix"},
+		"plan twice":        {func(s *hangar.ProviderSettings) { s.Plans = []string{"a", "a"} }, "plans[1]"},
+		"region":            {func(s *hangar.ProviderSettings) { s.Regions = []hangar.Region{"nowhere"} }, "regions[0]"},
+		"limit":             {func(s *hangar.ProviderSettings) { s.Limits.PerOrg = -1 }, "limits.per_organization"},
+		"App":               {func(s *hangar.ProviderSettings) { s.PlatformApp = "none" }, "there is no App"},
+		"granted App":       {func(s *hangar.ProviderSettings) { s.GrantedApps = []hangar.AppName{"none"} }, "there is no App"},
+		"unprintable title": {func(s *hangar.ProviderSettings) { s.DisplayName = "a\x00" }, "display_name"},
+	} {
+		if _, err := w.create(t, "logs", c.edit); hangar.CodeOf(err) != hangar.CodeInvalid || !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%s is answered %v, want %q", name, err, c.fault)
+		}
+	}
+	if items, _, _ := state.All(t.Context(), w.store, state.ClientsPrefix, true); len(items) != 0 {
+		t.Errorf("%d clients are left", len(items))
+	}
+}
+
+// TestSecretsAreSealed: no secret of a provider is in the state in clear, and no OAuth secret at all.
+func TestSecretsAreSealed(t *testing.T) {
+	w := newWorld(t)
+	made, err := w.create(t, "logs", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, _, err := state.All(t.Context(), w.store, "/", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []hangar.Sensitive{made.ClientSecret, made.RequestSecret, made.WebhookSecret} {
+		if len(secret.Reveal()) < 64 {
+			t.Errorf("a secret has %d bytes", len(secret.Reveal()))
+		}
+		for _, item := range items {
+			if strings.Contains(string(item.Value), secret.Reveal()) || strings.Contains(string(item.Value), secret.Reveal()[5:]) {
+				t.Errorf("a secret is in %s", item.Key)
+			}
+		}
+	}
+}
+
+func TestOAuthClient(t *testing.T) {
+	w := newWorld(t)
+	made, err := w.create(t, "logs", func(s *hangar.ProviderSettings) { s.RedirectURIs = []string{"https://logs.example.com/callback"} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	digests := func(secrets ...hangar.Sensitive) (list [][]byte) {
+		for _, s := range secrets {
+			sum := sha256.Sum256([]byte(s.Reveal()))
+			list = append(list, sum[:])
+		}
+		return list
+	}
+	check := func(what string, want ...hangar.Sensitive) {
+		t.Helper()
+		c, err := w.OAuthClient(t.Context(), made.ClientID)
+		if err != nil || c.Name != "logs" || c.DisplayName != "logs" || !slices.Equal(c.RedirectURIs, []string{"https://logs.example.com/callback"}) {
+			t.Fatalf("%s: the client is %+v, %v", what, c, err)
+		}
+		if got := fmt.Sprint(c.SecretDigests); got != fmt.Sprint(digests(want...)) {
+			t.Errorf("%s: %d digests, which are not those of the %d secrets", what, len(c.SecretDigests), len(want))
+		}
+	}
+	check("at first", made.ClientSecret)
+	next, err := w.service.RotateProvider(admin(t), "logs", hangar.ProviderRotate{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("during the rotation", made.ClientSecret, next.ClientSecret)
+	w.now = w.now.Add(hangar.DefaultRotationOverlap)
+	check("after it", next.ClientSecret)
+	for _, id := range []string{"", "unknown", "../logs", strings.Repeat("x", 100)} {
+		if _, err := w.OAuthClient(t.Context(), id); hangar.CodeOf(err) != hangar.CodeNotFound {
+			t.Errorf("client %q is answered %v", id, err)
+		}
+	}
+	if err := w.service.RemoveProvider(admin(t), "logs", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.OAuthClient(t.Context(), made.ClientID); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("the client of a provider that is gone is answered %v", err)
+	}
+	left, _, _ := state.All(t.Context(), w.store, "/", true)
+	for _, item := range left {
+		if item.Key != state.SealKey && item.Key != state.AppKey("db") {
+			t.Errorf("%s is left", item.Key)
+		}
+	}
+}
+
+// TestRequestSecret: requests are signed with the old secret until the provider must have the new one.
+func TestRequestSecret(t *testing.T) {
+	w := newWorld(t)
+	made, err := w.create(t, "logs", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(want hangar.Sensitive) {
+		t.Helper()
+		if got, err := w.RequestSecret(t.Context(), "logs"); err != nil || got.Reveal() != want.Reveal() {
+			t.Errorf("another secret, %v", err)
+		}
+	}
+	check(made.RequestSecret)
+	next, err := w.service.RotateProvider(admin(t), "logs", hangar.ProviderRotate{Secrets: []hangar.ProviderSecret{hangar.SecretOfRequests}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(made.RequestSecret)
+	w.now = w.now.Add(hangar.DefaultRotationOverlap)
+	check(next.RequestSecret)
+	var none hangar.Duration
+	if next, err = w.service.RotateProvider(admin(t), "logs", hangar.ProviderRotate{Overlap: &none}); err != nil {
+		t.Fatal(err)
+	}
+	check(next.RequestSecret)
+}
+
+func TestEventReceivers(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.create(t, "elsewhere", nil); err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.create(t, "here", func(s *hangar.ProviderSettings) {
+		s.PlatformApp, s.GrantedApps, s.PublicEventTypes = "db", []hangar.AppName{"db"}, true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.EventReceivers(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("receivers are %v, %v", list, err)
+	}
+	r := list[0]
+	if r.Name != "here" || r.BaseURL != "https://logs.example.com" || r.AllowPrivate || r.PlatformApp != "id-of-db" || !r.PublicEventTypes ||
+		!slices.Equal(r.GrantedApps, []hangar.AppID{"id-of-db"}) || r.Secret.Reveal() != made.RequestSecret.Reveal() {
+		t.Errorf("the receiver is %+v", r)
+	}
+	if _, err := w.EventReceiver(t.Context(), "here"); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.EventReceiver(t.Context(), "elsewhere"); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("one that gets no events is answered %v", err)
+	}
+}
+
+// TestProvidersAreBounded: there are so many and no more.
+func TestProvidersAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for i := range hangar.MaxProviders {
+		if _, err := w.create(t, hangar.ProviderName(fmt.Sprintf("p%d", i)), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.create(t, "more", nil); hangar.ReasonOf(err) != hangar.ReasonQuota {
+		t.Errorf("one more is answered %v", err)
+	}
+	if _, err := w.create(t, "p1", nil); hangar.ReasonOf(err) != hangar.ReasonNameTaken {
+		t.Errorf("one of the same name is answered %v", err)
+	}
+}
