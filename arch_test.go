@@ -44,7 +44,7 @@ var rules = map[string]rule{
 	"api/input":    {imports: language},
 	"api/longpoll": {imports: language},
 	"api/router":   {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
-	"api/signon":   {imports: plus(language, "api/router"), tests: []string{"test/platform"}},
+	"api/signon":   {imports: plus(language, "api/router"), tests: []string{"client", "test/platform"}},
 	"api/view":     {imports: language},
 	"client":       {imports: language},
 
