@@ -48,7 +48,7 @@ var rules = map[string]rule{
 	"api/view":      {imports: language},
 	"client":        {imports: language},
 	"api/extension": {imports: plus(language, "api/input", "api/openapi", "api/router", "api/view")},
-	"api/signon":    {imports: plus(language, "api/router"), tests: []string{"test/platform"}},
+	"api/signon":    {imports: plus(language, "api/router"), tests: []string{"client", "test/platform"}},
 
 	// The public side of extensions stands alone: strangers build their servers with it.
 	"provider":       {},

@@ -31,6 +31,10 @@ With --email you sign in as a user: the password is asked for, or read from stan
 --password-stdin, and the token that results allows what you may do, for 30 days. --code sets
 the password first, with the code of an invitation or of a password that is reset.
 
+With --browser you sign in as a user with a browser on this computer, to the same effect; the
+password never passes the terminal. --no-browser prints the page to open. The browser has to reach a
+port of this computer: over SSH, sign in with --email.
+
 A server whose certificate no public authority has signed needs --ca with the certificate
 of its own; the fingerprint is shown, to compare. Without a URL, the context in use gets
 another token.
@@ -40,6 +44,7 @@ answer, or a certificate that is not trusted.`
 
 const loginExample = `  hangar login https://api.example.com
   hangar login https://api.example.com --email ann@example.com
+  hangar login https://api.example.com --browser
   hangar login https://10.0.0.1:4280 --ca hangar-ca.pem --name lab --token-stdin < token`
 
 // loginFlags are what `hangar login` is told beside the URL.
@@ -47,6 +52,8 @@ type loginFlags struct {
 	name, ca, org string
 	email, code   string // of a user
 	passwordStdin bool
+	browser       bool // sign in with one
+	noBrowser     bool // the same, and print where
 	fromStdin     bool
 	noKeyring     bool
 	asJSON        bool
@@ -79,7 +86,9 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 	flags.StringVar(&f.email, "email", "", "sign in as the user with this address")
 	flags.StringVar(&f.code, "code", "", "with --email: set the password first, with the code of an invitation or a reset")
 	flags.BoolVar(&f.passwordStdin, "password-stdin", false, "with --email: read the password from standard input")
-	cmd.MarkFlagsMutuallyExclusive("email", "token-stdin")
+	flags.BoolVar(&f.browser, "browser", false, "sign in as a user with a browser on this computer")
+	flags.BoolVar(&f.noBrowser, "no-browser", false, "as --browser, but print the page instead of opening it")
+	cmd.MarkFlagsMutuallyExclusive("email", "token-stdin", "browser", "no-browser")
 	flags.BoolVar(&f.noKeyring, "no-keyring", false, "keep the token in a file, also where there is a keyring")
 	cli.JSONFlag(cmd, &f.asJSON)
 	return cmd
@@ -187,6 +196,18 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 
 // tokenOf is the token to sign in with: that of a user, or one that was made before.
 func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext, roots *x509.CertPool) (string, error) {
+	if f.browser || f.noBrowser {
+		if f.code != "" || f.passwordStdin {
+			return "", cli.UsageErrorf("--code and --password-stdin are for --email")
+		}
+		if strings.HasPrefix(x.URL, "unix:") {
+			return "", cli.UsageErrorf("a browser cannot open %s: name the URL of the platform", x.URL)
+		}
+		p := client.New(x.URL, "", client.WithRootCAs(roots))
+		defer p.Close()
+		token, err := c.signInByBrowser(ctx, p, f.browser)
+		return token.Reveal(), err
+	}
 	if f.email == "" {
 		if f.code != "" || f.passwordStdin {
 			return "", cli.UsageErrorf("--code and --password-stdin are for --email")
@@ -243,26 +264,33 @@ func NewLogoutCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	return &cobra.Command{
 		Use:   "logout [CONTEXT]",
-		Short: "Forget the token of a context",
+		Short: "Forget the token of a context, and end it if it comes from signing in",
 		Long: "Forget the token of a context, by default of the one in use. `hangar login` signs in again.\n" +
-			"The token itself stays valid: `hangar tokens revoke` ends it.",
+			"A token that comes from signing in as a user ends. Others stay valid: `hangar tokens revoke` ends them.",
 		Example:           "  hangar logout\n  hangar logout lab",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.CompleteContext,
-		RunE: func(_ *cobra.Command, args []string) error {
-			name := ""
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var before cli.SavedContext
+			token := ""
 			err := c.ChangeContexts(func(all *cli.Contexts) error {
 				x, err := c.ChosenContext(all, args)
 				if err != nil {
 					return err
 				}
-				name = x.Name
+				before = *x
+				if token, err = c.TokenOf(x); err != nil {
+					return err
+				}
 				return c.ForgetToken(x)
 			})
 			if err != nil {
 				return err
 			}
-			return c.Sayf("Signed out of %s. Sign in again: hangar login --context %s", name, name)
+			if token != "" {
+				c.endToken(cmd.Context(), before, token)
+			}
+			return c.Sayf("Signed out of %s. Sign in again: hangar login --context %s", before.Name, before.Name)
 		},
 	}
 }

@@ -182,6 +182,8 @@ func scopeOf(t *hangar.Token) string {
 	switch g := t.Grant; {
 	case t.Kind == hangar.TokenLogin:
 		return "all that the user may do"
+	case t.Kind == hangar.TokenSession:
+		return "the pages of the platform"
 	case len(g.Machines) > 0:
 		return fmt.Sprintf("%s/%s", g.Apps[0], strings.Join(cli.Texts(g.Machines), ","))
 	case len(g.Apps) > 0:

@@ -228,6 +228,9 @@ func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where 
 	return where, err
 }
 
+// TokenOf is what opens the platform of a context; empty: signed out.
+func (t *Target) TokenOf(x *SavedContext) (string, error) { return x.token(t.Keyring) }
+
 // ForgetToken removes the token of a context.
 func (t *Target) ForgetToken(x *SavedContext) error {
 	if x.Keyring {

@@ -1,0 +1,140 @@
+package account
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+const (
+	// browserTimeout is how long a user may take to sign in with a browser.
+	browserTimeout = 10 * time.Minute
+	headerTimeout  = 5 * time.Second
+)
+
+// What the browser shows when it has come back.
+const (
+	signedInPage = "You are signed in. Close this page, and go on in the terminal.\n"
+	refusedPage  = "You are not signed in. The terminal says why.\n"
+)
+
+// arrival is what the browser has brought back.
+type arrival struct {
+	code string
+	err  error
+}
+
+// signInByBrowser returns the token of a user who signs in with a browser on this computer (RFC 8252,
+// section 7.3): the platform sends the browser to a port of this process, with a code that is exchanged.
+func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bool) (hangar.Sensitive, error) {
+	ctx, cancel := context.WithTimeout(ctx, browserTimeout)
+	defer cancel()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", "127.0.0.1:0")
+	if err != nil {
+		return hangar.Sensitive{}, fmt.Errorf("wait for the browser: %w", err)
+	}
+	state, verifier := rand.Text(), rand.Text()+rand.Text()
+	sum := sha256.Sum256([]byte(verifier))
+	redirectURI := "http://" + listener.Addr().String() + "/"
+	arrived := make(chan arrival, 1)
+	server := &http.Server{Handler: awaitBrowser(state, arrived), ReadHeaderTimeout: headerTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() { <-served }()
+	defer func() { _ = server.Shutdown(ctx) }() // the page is shown before the process ends
+
+	at := p.AuthorizeURL(redirectURI, state, base64.RawURLEncoding.EncodeToString(sum[:]))
+	if open && c.openBrowser(ctx, at) == nil {
+		fmt.Fprintf(c.Stderr, "Go on in the browser. If there is none, open\n\n  %s\n\n", at)
+	} else {
+		fmt.Fprintf(c.Stderr, "Open this in a browser on this computer:\n\n  %s\n\n", at)
+	}
+	select {
+	case back := <-arrived:
+		if back.err != nil {
+			return hangar.Sensitive{}, back.err
+		}
+		return p.ExchangeCode(ctx, hangar.NewSensitive(back.code), hangar.NewSensitive(verifier), redirectURI)
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return hangar.Sensitive{}, hangar.Errorf(hangar.CodeTimeout, "", "nobody has signed in with the browser within %s", browserTimeout)
+		}
+		return hangar.Sensitive{}, ctx.Err()
+	}
+}
+
+// awaitBrowser takes the first request that has the state. What else comes to the port, whoever has sent it, has no
+// effect.
+func awaitBrowser(state string, arrived chan<- arrival) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(state)) != 1 {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		back, shown := arrival{code: q.Get("code")}, signedInPage
+		if back.code == "" {
+			shown = refusedPage
+			back.err = hangar.Errorf(hangar.CodeForbidden, "", "the browser was not let in: %.200q", cmp.Or(q.Get("error_description"), q.Get("error"), "no code"))
+		}
+		select {
+		case arrived <- back:
+			_, _ = io.WriteString(w, shown)
+		default: // it has come before
+			w.WriteHeader(http.StatusConflict)
+		}
+	})
+	return mux
+}
+
+// openBrowser opens a page with the browser of the desktop, or the program that BROWSER names.
+func (c commands) openBrowser(ctx context.Context, page string) error {
+	program := c.Getenv("BROWSER")
+	if program == "" {
+		program = "xdg-open"
+		if runtime.GOOS == "darwin" {
+			program = "open"
+		}
+		if runtime.GOOS == "linux" && c.Getenv("DISPLAY") == "" && c.Getenv("WAYLAND_DISPLAY") == "" {
+			return errors.New("there is no desktop")
+		}
+	}
+	cmd := exec.CommandContext(ctx, program, page)
+	cmd.Stdout, cmd.Stderr = nil, nil
+	return cmd.Start()
+}
+
+// endToken ends a token that came from signing in, and says if it stays valid.
+func (c commands) endToken(ctx context.Context, x cli.SavedContext, token string) {
+	roots, err := x.Roots()
+	if err == nil {
+		p := client.New(x.URL, token, client.WithRootCAs(roots))
+		defer p.Close()
+		err = p.SignOut(ctx)
+	}
+	switch hangar.CodeOf(err) {
+	case "", hangar.CodeUnauthenticated: // it is void
+	case hangar.CodeForbidden:
+		fmt.Fprintln(c.Stderr, "The token does not come from signing in as a user, and stays valid: `hangar tokens revoke` ends it.")
+	default:
+		fmt.Fprintf(c.Stderr, "The token is forgotten here, and stays valid until it expires: the platform could not be told (%v).\n", err)
+	}
+}
