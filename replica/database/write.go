@@ -31,7 +31,7 @@ func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.diverged || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
+	if d.diverged || d.ahead || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
 		!t.IsSnapshot() && t.PreApplyChecksum != d.pos.PostApplyChecksum {
 		return ErrDiverged
 	}
