@@ -61,7 +61,8 @@ type workerJob struct {
 
 // open opens a database as programs do.
 func open(path, journal string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite3", "file:"+path+"?_busy_timeout=30000&_txlock=immediate")
+	path, query, _ := strings.Cut(path, "?")
+	db, err := sql.Open("sqlite3", "file:"+path+"?_busy_timeout=30000&_txlock=immediate&"+query)
 	if err != nil {
 		return nil, err
 	}
