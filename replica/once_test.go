@@ -39,6 +39,8 @@ func TestExactlyOnce(t *testing.T) {
 	variants = append(variants,
 		variant{"wal", 1024, replica.Strict, true, 0},
 		variant{"wal", 65536, replica.Strict, false, 0},
+		variant{"wal", 4096, replica.Tail, false, 0},
+		variant{"wal", 512, replica.Tail, false, 12},
 		variant{"wal", 4096, replica.Strict, false, 12},
 		variant{"delete", 4096, replica.Strict, false, 12},
 		variant{"persist", 4096, replica.Strict, false, 12},
@@ -61,6 +63,10 @@ func TestExactlyOnce(t *testing.T) {
 			events := record(t, n.url+"/events")
 			n.exec("app.db", v.journal, fmt.Sprintf("PRAGMA page_size=%d", v.pageSize), "PRAGMA journal_mode="+v.journal,
 				"CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)")
+			if v.capture == replica.Tail {
+				// Until it is attached, transactions may be one.
+				eventually(t, "the database to be attached", func() bool { return n.Find("app.db") != nil && n.Find("app.db").Pos().TXID > 0 })
+			}
 			created := len(mustSettle(t, n, events, "app.db"))
 			committed, killed := 0, 0
 			if v.kills == 0 {
