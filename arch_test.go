@@ -142,6 +142,7 @@ var rules = map[string]rule{
 	"replica/mount":    {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
 	"replica/sqlite":   {imports: language},
 	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},
+	"replica/tail":     {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
 	"replica/txlog":    {imports: language},
 
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.

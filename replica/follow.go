@@ -28,6 +28,11 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
 	for ctx.Err() == nil {
+		for _, db := range n.All() {
+			if err := db.Absorb(); err != nil {
+				return fmt.Errorf("database %s: %w", db.Name(), err)
+			}
+		}
 		side := &follower{Node: n, peer: primary}
 		n.mu.Lock()
 		f := stream.Follower{

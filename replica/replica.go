@@ -28,6 +28,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/locks"
 	"github.com/hangar-platform/hangar/replica/mount"
 	"github.com/hangar-platform/hangar/replica/stream"
+	"github.com/hangar-platform/hangar/replica/tail"
 )
 
 // Capture is how a node learns of commits.
@@ -149,8 +150,7 @@ func (n *Node) Open() error {
 	if err := n.loadIdentity(); err != nil {
 		return err
 	}
-	n.strict = true
-	if err := n.mount(); err != nil {
+	if err := n.choose(); err != nil {
 		return errors.Join(err, n.Close())
 	}
 	return nil
@@ -181,6 +181,40 @@ func (n *Node) saveIdentity() error {
 		return err
 	}
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
+}
+
+// choose begins to capture in the way that the configuration says or the machine has.
+func (n *Node) choose() error {
+	if n.c.Capture != Tail {
+		n.strict = true
+		err := n.mount()
+		if err == nil || n.c.Capture == Strict {
+			return err
+		}
+		n.c.Log.Warn("the directory cannot be mounted: write-ahead logs are read instead", "err", err)
+		n.strict = false
+		if err := n.closeDatabases(); err != nil {
+			return err
+		}
+	}
+	return n.tail()
+}
+
+// tail captures databases in a plain directory.
+func (n *Node) tail() error {
+	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := n.openAll(); err != nil {
+		return err
+	}
+	t := tail.New(tail.Config{Dir: n.c.Dir, Databases: n, Log: n.c.Log})
+	n.captureMu.Lock()
+	n.capture = t
+	n.captureMu.Unlock()
+	n.mode = "tail"
+	n.c.Log.Info("capture reads write-ahead logs: databases must be in WAL mode", "dir", n.c.Dir)
+	return nil
 }
 
 // mount shows the databases by FUSE.

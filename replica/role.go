@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/tail"
 )
 
 // Run is primary or follows one, as the lease has it, until ctx ends.
@@ -17,6 +18,9 @@ func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx) })
 	g.Go(func() error { return n.play(ctx) })
+	if t, ok := n.captures().(*tail.Tail); ok {
+		g.Go(func() error { return t.Run(ctx) })
+	}
 	g.Go(func() error {
 		for pause.For(ctx, n.c.TrimInterval) == nil {
 			if err := n.trim(); err != nil {
@@ -85,6 +89,9 @@ func (n *Node) lead(term lease.Term) error {
 	n.writable.Store(true)
 	for _, db := range n.All() {
 		db.SetEpoch(term.Epoch)
+		if !n.strict {
+			continue // whoever reads the log of a database compares the two, while no one writes
+		}
 		differed, err := db.Reconcile()
 		if err != nil {
 			n.writable.Store(false)

@@ -281,17 +281,70 @@ func (d *DB) captureJournal() error {
 		return err
 	}
 	if len(b.pages) == 0 && int(size) == len(d.sums) {
-		d.dirty = nil
+		d.dirty, d.free = nil, nil
 		return nil
 	}
+	rolledBack, err := d.onlyFree(main, b, size)
+	if err != nil {
+		return err
+	}
+	if rolledBack {
+		d.dirty, d.free = nil, map[uint32]struct{}{}
+		for _, p := range b.pages {
+			d.free[p.page] = struct{}{}
+		}
+		return nil
+	}
+	return d.commitWritten(b, size)
+}
+
+func (d *DB) commitWritten(b *batch, size uint32) error {
 	if err := d.Fenced(); err != nil {
 		return err
 	}
 	if err := d.commit(b, size, ltx.Header{}); err != nil {
 		return err
 	}
-	d.dirty = nil
+	d.dirty, d.free = nil, nil
 	return d.log.Sync()
+}
+
+// onlyFree reports whether all pages of a batch are free ones, and page 1 is as before. A rollback leaves
+// that: SQLite does not journal, and so does not restore, pages that were free when it took them. They are a
+// part of the next transaction.
+func (d *DB) onlyFree(main *os.File, b *batch, size uint32) (bool, error) {
+	if _, first := b.at[1]; first || int(size) != len(d.sums) {
+		return false, nil
+	}
+	free, err := sqlite.FreePages(main, b.pageSize, size)
+	if err != nil {
+		return false, err
+	}
+	for _, p := range b.pages {
+		if !free[p.page] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// commitFree makes a transaction of free pages that a rollback has left, so that the content is exactly that
+// of a position.
+func (d *DB) commitFree() error {
+	main, err := d.open(Main)
+	if err != nil || main == nil || len(d.free) == 0 || len(d.dirty) > 0 || len(d.frames) > 0 {
+		return err
+	}
+	size := uint32(len(d.sums))
+	b, err := d.written(main, d.pageSize, size)
+	if err != nil {
+		return err
+	}
+	if len(b.pages) == 0 {
+		d.free = nil
+		return nil
+	}
+	return d.commitWritten(b, size)
 }
 
 // readHeader reads the header of a database file, and its size in pages.
@@ -322,12 +375,15 @@ func readHeader(f *os.File) (sqlite.Header, uint32, error) {
 func (d *DB) written(main *os.File, pageSize, size uint32) (*batch, error) {
 	known := uint32(len(d.sums))
 	candidates := make([]uint32, 0, len(d.dirty))
-	for page := range d.dirty {
-		if page <= min(size, known) {
-			candidates = append(candidates, page)
+	for _, pages := range []map[uint32]struct{}{d.dirty, d.free} {
+		for page := range pages {
+			if page <= min(size, known) {
+				candidates = append(candidates, page)
+			}
 		}
 	}
 	slices.Sort(candidates)
+	candidates = slices.Compact(candidates)
 	b := newBatch(pageSize)
 	data := make([]byte, pageSize)
 	read := func(page uint32) error {

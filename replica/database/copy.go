@@ -269,7 +269,7 @@ func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error
 		return err
 	}
 	d.pageSize, d.sums = c.PageSize, sums
-	d.diverged, d.dirty, d.orphans = false, nil, 0
+	d.diverged, d.dirty, d.free, d.orphans = false, nil, nil, 0
 	d.advance(c.Pos, c.Timestamp)
 	return nil
 }

@@ -120,10 +120,12 @@ type DB struct {
 	pos      ltx.Pos
 	stamp    int64 // Timestamp of the last change
 	dirty    map[uint32]struct{}
+	free     map[uint32]struct{} // free pages that are not as at pos, see onlyFree
 	scan     *sqlite.WALScanner
 	frames   map[uint32]uint32 // page → its last frame that was captured since the WAL began
 	epoch    uint64
 	diverged bool // the content is not that of pos
+	ahead    bool // the WAL has more than pos
 	orphans  int  // transactions that SQLite committed while the node was fenced
 }
 
@@ -159,7 +161,7 @@ func (d *DB) change() Change {
 func (d *DB) Diverged() (bool, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.diverged, d.orphans
+	return d.diverged || d.ahead, d.orphans
 }
 
 // SetEpoch says in which term of a primary the transactions to come are.
@@ -303,6 +305,11 @@ func (d *DB) readPage(page uint32, b []byte) error {
 		return err
 	}
 	if sqlite.PageSum(page, b) != want {
+		if _, left := d.free[page]; left {
+			if err := d.commitFree(); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("page %d: %w", page, errTorn)
 	}
 	return nil
@@ -317,9 +324,12 @@ var errTorn = errors.New("content does not have the checksum of the position")
 func (d *DB) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var err error
-	if !d.diverged && len(d.dirty) == 0 {
-		err = recovery{d}.saveSums()
+	err := d.commitFree()
+	if errors.Is(err, ErrFenced) {
+		err = nil // the next Open finds out
+	}
+	if !d.diverged && !d.ahead && len(d.dirty) == 0 && len(d.free) == 0 {
+		err = errors.Join(err, recovery{d}.saveSums())
 	}
 	for _, f := range Files() {
 		d.removed(f)

@@ -68,13 +68,27 @@ func (d recovery) recover() error {
 			return err
 		}
 	}
-	if d.diverged || d.scan == nil {
-		return nil
+	more, err := d.more()
+	d.ahead = more && !d.diverged
+	return err
+}
+
+// more reports whether the WAL has a transaction after the scanner.
+func (d recovery) more() (bool, error) {
+	if d.scan == nil {
+		return false, nil
 	}
-	if err := d.captureWAL(false); err != nil && !errors.Is(err, ErrFenced) {
-		return err
+	next, sum := d.scan.Next, d.scan.Sum
+	defer func() { d.scan.Next, d.scan.Sum = next, sum }()
+	for {
+		f, _, err := d.scan.Frame(math.MaxUint32)
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil || f.Commit != 0 {
+			return err == nil, err
+		}
 	}
-	return nil
 }
 
 // settle computes the checksums of the pages and compares them with the position.
@@ -215,13 +229,8 @@ func (d recovery) redo() (bool, error) {
 	if d.c.Live {
 		return false, nil // SQLite may be writing
 	}
-	if d.scan != nil {
-		next, sum := d.scan.Next, d.scan.Sum
-		_, _, err := d.scan.Frame(math.MaxUint32)
-		d.scan.Next, d.scan.Sum = next, sum
-		if !errors.Is(err, io.EOF) {
-			return false, err // SQLite has committed more than the log has
-		}
+	if more, err := d.more(); err != nil || more {
+		return false, err // SQLite has committed more than the log has
 	}
 	sums := map[uint32]ltx.Checksum{}
 	size := uint32(0)
@@ -359,18 +368,13 @@ func (d *DB) Reconcile() (bool, error) {
 		return d.diverged, err
 	}
 	if !d.diverged {
+		d.ahead = false
 		return false, d.captureWAL(d.c.Live)
 	}
-	r := recovery{d}
-	size, err := r.absorbWAL()
+	sum, err := recovery{d}.absorb()
 	if err != nil {
 		return true, err
 	}
-	sum, err := r.scanContent(size)
-	if err != nil {
-		return true, err
-	}
-	d.dirty = nil
 	pos := ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sum}
 	if err := d.log.Reset(pos, d.epoch); err != nil {
 		return true, err
@@ -378,6 +382,29 @@ func (d *DB) Reconcile() (bool, error) {
 	d.diverged = false
 	d.advance(pos, d.now().UnixMilli())
 	return true, nil
+}
+
+// Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is
+// called before a replica says which pages it has.
+func (d *DB) Absorb() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.diverged && !d.ahead {
+		return nil
+	}
+	_, err := recovery{d}.absorb()
+	d.diverged, d.ahead = true, false
+	return err
+}
+
+// absorb computes the checksums of the content with all that the WAL has.
+func (d recovery) absorb() (ltx.Checksum, error) {
+	size, err := d.absorbWAL()
+	if err != nil {
+		return 0, err
+	}
+	d.dirty, d.free = nil, nil
+	return d.scanContent(size)
 }
 
 // absorbWAL brings the scanner to the end of what is committed, without making transactions of it. It

@@ -31,7 +31,7 @@ func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.diverged || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
+	if d.diverged || d.ahead || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
 		!t.IsSnapshot() && t.PreApplyChecksum != d.pos.PostApplyChecksum {
 		return ErrDiverged
 	}
@@ -99,12 +99,9 @@ func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err
 			if inUse {
 				undo()
 				pending = false
-				index, err := d.ranges(SHM)
-				if err != nil {
-					return nil, false, err
-				}
-				if index != nil && index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
-					return func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }, false, nil
+				release, err := d.joinWriters(main)
+				if err != nil || release != nil {
+					return release, false, err
 				}
 			}
 		}
@@ -112,6 +109,31 @@ func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err
 			return nil, false, err
 		}
 	}
+}
+
+// joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
+// wait. The lock of the database file keeps the last program from removing the WAL meanwhile.
+func (d *DB) joinWriters(main locks.Ranges) (release func(), err error) {
+	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
+		return nil, nil //nolint:nilerr // another program has all of it
+	}
+	leave := func() { _ = main.Set(locks.None, sqlite.SharedFirst, sqlite.SharedSize) }
+	d.mu.Lock()
+	_, inUse, err := d.index()
+	d.mu.Unlock()
+	if err != nil || !inUse {
+		leave()
+		return nil, err
+	}
+	index, err := d.ranges(SHM)
+	if err != nil || index == nil || index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
+		leave()
+		return nil, err
+	}
+	return func() {
+		_ = index.Set(locks.None, sqlite.WriteByte, 1)
+		leave()
+	}, nil
 }
 
 func (d *DB) ranges(f File) (locks.Ranges, error) {

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc64"
+	"io"
 
 	"github.com/superfly/ltx"
 )
@@ -70,6 +71,29 @@ func LockPage(pageSize uint32) uint32 {
 		return 0
 	}
 	return ltx.LockPgno(pageSize)
+}
+
+// FreePages returns the leaves of the list of free pages of a database file: those whose content means
+// nothing.
+func FreePages(r io.ReaderAt, pageSize, size uint32) (map[uint32]bool, error) {
+	var head [HeaderSize]byte
+	if _, err := r.ReadAt(head[:], 0); err != nil {
+		return nil, err
+	}
+	free := map[uint32]bool{}
+	trunk := make([]byte, pageSize)
+	seen := uint32(0)
+	for page := binary.BigEndian.Uint32(head[32:]); page != 0 && page <= size && seen < size; seen++ {
+		if _, err := r.ReadAt(trunk, int64(page-1)*int64(pageSize)); err != nil {
+			return nil, err
+		}
+		n := min(binary.BigEndian.Uint32(trunk[4:]), pageSize/4-2)
+		for i := range n {
+			free[binary.BigEndian.Uint32(trunk[8+4*i:])] = true
+		}
+		page = binary.BigEndian.Uint32(trunk)
+	}
+	return free, nil
 }
 
 // The byte ranges that SQLite locks: of the database file, and of the index of the WAL.

@@ -47,6 +47,8 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 	defer cancel(nil)
 	body, send := io.Pipe()
 	defer send.Close()
+	// The transport does not notice the end of ctx while it reads the body.
+	defer context.AfterFunc(ctx, func() { send.CloseWithError(context.Cause(ctx)) })()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(url, "/")+"/stream", body)
 	if err != nil {
 		return err

@@ -1,0 +1,199 @@
+package database
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// Index returns the header of the index of the WAL. ok is false while there is none that is valid.
+func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.index()
+}
+
+// BuildIndex makes the index of the WAL from its frames, as the first program that opens a database does. The
+// caller is that first one, and holds the lock of writers.
+func (d *DB) BuildIndex() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := walWriter{d}
+	wal, err := d.openOrMake(WAL)
+	if err != nil {
+		return err
+	}
+	shm, err := d.openOrMake(SHM)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(shm.Truncate(0), shm.Truncate(sqlite.IndexBlockSize)); err != nil {
+		return err
+	}
+	x := sqlite.Index{PageSize: d.pageSize}
+	s, err := sqlite.NewWALScanner(wal)
+	if err != nil && !errors.Is(err, sqlite.ErrBadWAL) {
+		return err
+	}
+	if err == nil {
+		x.PageSize, x.BigEndian, x.Salt = s.Header.PageSize, s.Header.BigEndian, s.Header.Salt
+		if err := w.enterAll(s, &x); err != nil {
+			return err
+		}
+	}
+	for slot := range sqlite.ReadSlots {
+		mark := uint32(sqlite.ReadMarkUnused)
+		switch slot {
+		case 0:
+			mark = 0
+		case 1:
+			mark = x.MaxFrame
+		}
+		if err := w.poke(sqlite.ReadMarkOffset(slot), mark); err != nil {
+			return err
+		}
+	}
+	return w.publish(&x)
+}
+
+// enterAll enters all frames that are committed.
+func (d walWriter) enterAll(s *sqlite.WALScanner, x *sqlite.Index) error {
+	var pages []txlog.Page
+	for {
+		f, _, err := s.Frame(^uint32(0))
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		pages = append(pages, txlog.Page{Number: f.Page})
+		if f.Commit == 0 {
+			continue
+		}
+		if err := d.enter(x.MaxFrame+1, pages); err != nil {
+			return err
+		}
+		x.MaxFrame += uint32(len(pages))
+		x.Pages, x.Sum = f.Commit, s.Sum
+		pages = pages[:0]
+	}
+}
+
+func (d *DB) openOrMake(f File) (*os.File, error) {
+	opened, err := d.open(f)
+	if err != nil || opened != nil {
+		return opened, err
+	}
+	info, err := os.Stat(d.path(Main))
+	if err != nil {
+		return nil, err
+	}
+	made, err := os.OpenFile(d.path(f), os.O_RDWR|os.O_CREATE, info.Mode().Perm())
+	if err != nil {
+		return nil, err
+	}
+	if f == WAL {
+		d.wal = made
+	} else {
+		d.shm = made
+	}
+	return made, nil
+}
+
+// SetReadMark stores the mark of a slot, whose lock the caller holds.
+func (d *DB) SetReadMark(slot int, frame uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return walWriter{d}.poke(sqlite.ReadMarkOffset(slot), frame)
+}
+
+// Verify computes the checksums of all pages, and reports whether they are those of the position. If not,
+// Reconcile makes them so. The caller keeps writers away.
+func (d *DB) Verify() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.diverged {
+		return false, nil
+	}
+	sum, err := recovery{d}.absorb()
+	if err != nil {
+		return false, err
+	}
+	if sum != d.pos.PostApplyChecksum || d.pos == (ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}) && len(d.sums) > 0 {
+		d.diverged = true
+	}
+	return !d.diverged, nil
+}
+
+// Checkpoint copies what readers let it from the WAL to the database file.
+func (d *DB) Checkpoint() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x, ok, err := d.index()
+	if err != nil || !ok || x.MaxFrame == 0 {
+		return err
+	}
+	// What is overwritten later than this is in the log.
+	if err := d.log.Sync(); err != nil {
+		return err
+	}
+	if wal, err := d.open(WAL); err != nil || wal == nil {
+		return err
+	}
+	if _, err := d.open(Main); err != nil {
+		return err
+	}
+	return walWriter{d}.checkpoint(x.MaxFrame, x.Pages)
+}
+
+// Restart makes the WAL begin anew, if all of it was captured and is in the database file, and no reader uses
+// it. The caller holds the lock of writers.
+func (d *DB) Restart() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x, ok, err := d.index()
+	if err != nil || !ok || x.MaxFrame == 0 || x.Backfilled < x.MaxFrame || d.scan == nil || d.scan.Next != x.MaxFrame+1 {
+		return err
+	}
+	return walWriter{d}.restart(&x)
+}
+
+// Mode reports whether the database file says that it is in WAL mode. It returns sqlite.ErrNotDatabase if it
+// says nothing yet.
+func (d *DB) Mode() (wal bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	main, err := d.open(Main)
+	if err != nil {
+		return false, err
+	}
+	if main == nil {
+		return false, sqlite.ErrNotDatabase
+	}
+	h, _, err := readHeader(main)
+	return h.WAL, err
+}
+
+// word is the size of a word of the index.
+const word = 4
+
+// Peek reads the number of the last committed frame and the count of transactions, without the checks of Index.
+func (d *DB) Peek() (maxFrame, change uint32, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shm == nil {
+		return 0, 0, false
+	}
+	var b [5 * word]byte
+	if _, err := d.shm.ReadAt(b[:], 0); err != nil {
+		return 0, 0, false
+	}
+	return binary.LittleEndian.Uint32(b[4*word:]), binary.LittleEndian.Uint32(b[2*word:]), true
+}

@@ -1,0 +1,210 @@
+package replica_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar/replica"
+)
+
+// intEnv is how long a test is: the bound of a usual run, or what the environment says.
+func intEnv(name string, usual int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return usual
+}
+
+// TestExactlyOnce has processes write to one database in every way that SQLite has, and compares what they
+// committed with the events: one for each commit, with consecutive IDs, and a checksum that a full scan
+// has, too. REPLICA_OPS is the number of operations of each process, REPLICA_SEED repeats a run.
+func TestExactlyOnce(t *testing.T) {
+	type variant struct {
+		journal  string
+		pageSize int
+		capture  replica.Capture
+		slow     bool
+		kills    int
+	}
+	var variants []variant
+	for i, journal := range []string{"wal", "delete", "truncate", "persist", "memory", "off"} {
+		variants = append(variants, variant{journal, []int{4096, 512, 1024, 8192, 4096, 65536}[i], replica.Strict, false, 0})
+	}
+	variants = append(variants,
+		variant{"wal", 1024, replica.Strict, true, 0},
+		variant{"wal", 65536, replica.Strict, false, 0},
+		variant{"wal", 4096, replica.Tail, false, 0},
+		variant{"wal", 512, replica.Tail, false, 12},
+		variant{"wal", 4096, replica.Strict, false, 12},
+		variant{"delete", 4096, replica.Strict, false, 12},
+		variant{"persist", 4096, replica.Strict, false, 12},
+	)
+	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
+	ops := intEnv("REPLICA_OPS", 40)
+	for i, v := range variants {
+		name := fmt.Sprintf("%s/%s-%d", v.capture, v.journal, v.pageSize)
+		if v.slow {
+			name += "-slow"
+		}
+		if v.kills > 0 {
+			name += "-killed"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Logf("REPLICA_SEED=%d", seed)
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			n := startNode(t, nodeConfig{capture: v.capture, slow: v.slow})
+			n.ready()
+			events := record(t, n.url+"/events")
+			n.exec("app.db", v.journal, fmt.Sprintf("PRAGMA page_size=%d", v.pageSize), "PRAGMA journal_mode="+v.journal,
+				"CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)")
+			if v.capture == replica.Tail {
+				// Until it is attached, transactions may be one.
+				eventually(t, "the database to be attached", func() bool { return n.Find("app.db") != nil && n.Find("app.db").Pos().TXID > 0 })
+			}
+			created := len(mustSettle(t, n, events, "app.db"))
+			committed, killed := 0, 0
+			if v.kills == 0 {
+				var workers []*worker
+				for range 4 {
+					workers = append(workers, startWorker(t, workerJob{n.path("app.db"), v.journal, rng.Uint64(), ops, true}))
+				}
+				for _, w := range workers {
+					if err := <-w.done; err != nil {
+						t.Fatal("worker: ", err)
+					}
+					committed += w.count()
+				}
+			} else {
+				committed, killed = killWorkers(t, n, v.journal, v.kills, rng)
+			}
+			all := mustSettle(t, n, events, "app.db")
+			if got := len(all) - created; got < committed || got > committed+killed {
+				t.Errorf("%d events for %d commits, %d writers killed", got, committed, killed)
+			}
+			consecutive(t, all, 1)
+			integrity(t, n.path("app.db"))
+			last := all[len(all)-1].Data
+			exported, pos := n.export("app.db")
+			if want := last.TXID.String() + "/" + last.PostApplyChecksum.String(); pos != want {
+				t.Errorf("position %s, last event %s", pos, want)
+			}
+			if got := fullSum(exported, last.PageSize); got != last.PostApplyChecksum {
+				t.Errorf("a full scan has %s, the last event %s", got, last.PostApplyChecksum)
+			}
+			if replayed := n.replay("app.db"); !bytes.Equal(replayed, exported) {
+				t.Errorf("the log leads to %d bytes, the export has %d, and they differ", len(replayed), len(exported))
+			}
+			t.Logf("%d commits, %d events, %d killed", committed, len(all)-created, killed)
+			n.stop()
+			notMounted(t, n.dir)
+		})
+	}
+}
+
+// killWorkers starts writers and kills them at random moments. It returns the commits that they told of,
+// and how many may have made one more.
+func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand.Rand) (committed, killed int) {
+	t.Helper()
+	steady := startWorker(t, workerJob{n.path("app.db"), journal, rng.Uint64(), 60, false})
+	for range kills {
+		w := startWorker(t, workerJob{n.path("app.db"), journal, rng.Uint64(), 1 << 20, false})
+		eventually(t, "the writer to write", func() bool { return w.count() >= 1 })
+		timer := time.NewTimer(time.Duration(rng.IntN(30)) * time.Millisecond)
+		<-timer.C
+		if err := w.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-w.done
+		committed += w.count()
+		killed++
+	}
+	if err := <-steady.done; err != nil {
+		t.Fatal("steady writer: ", err)
+	}
+	// What the last one killed has left is settled by who comes next.
+	n.exec("app.db", journal, "INSERT INTO t(v) VALUES(1)")
+	return committed + steady.count() + 1, killed
+}
+
+// mustSettle waits until the last event is of the position that the database is at, and returns all.
+func mustSettle(t *testing.T, n *testNode, r *recorder, db string) []txEvent {
+	t.Helper()
+	var all []txEvent
+	eventually(t, "the last event", func() bool {
+		all = r.transactions(db)
+		return n.Find(db) != nil && len(all) > 0 && all[len(all)-1].Data.TXID == n.Find(db).Pos().TXID
+	})
+	return all
+}
+
+// TestShrink has a database lose more than 256 pages in one transaction.
+func TestShrink(t *testing.T) {
+	for _, journal := range []string{"wal", "delete"} {
+		t.Run(journal, func(t *testing.T) {
+			n := startNode(t, nodeConfig{})
+			n.ready()
+			n.exec("app.db", journal, "CREATE TABLE t(v)",
+				"WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM c WHERE i<3000) INSERT INTO t SELECT randomblob(1000) FROM c",
+				"DELETE FROM t WHERE rowid > 10", "VACUUM", "INSERT INTO t VALUES(1)")
+			want := 5
+			if journal == "wal" {
+				want = 6 // and the change of mode
+			}
+			last := n.Find("app.db").Last()
+			if int(last.Pos.TXID) != want || last.Pages > 50 {
+				t.Errorf("transaction %d, %d pages", last.Pos.TXID, last.Pages)
+			}
+			b, _ := n.export("app.db")
+			if !bytes.Equal(b, n.replay("app.db")) {
+				t.Error("log and export differ")
+			}
+		})
+	}
+}
+
+// TestReopen has a node end and begin again, in order and without, with a WAL that is not in the database
+// file.
+func TestReopen(t *testing.T) {
+	for _, journal := range []string{"wal", "delete"} {
+		t.Run(journal, func(t *testing.T) {
+			root := t.TempDir()
+			n := startNode(t, nodeConfig{root: root})
+			n.ready()
+			n.exec("app.db", journal, "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+			conn, err := open(n.path("app.db"), journal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec("INSERT INTO t VALUES(2)"); err != nil {
+				t.Fatal(err)
+			}
+			before := n.Find("app.db").Pos()
+			n.stop() // under the program's feet
+			conn.Close()
+			n = startNode(t, nodeConfig{root: root})
+			n.ready()
+			if after := n.Find("app.db").Pos(); after != before {
+				t.Errorf("position %s before, %s after", before, after)
+			}
+			n.exec("app.db", journal, "INSERT INTO t VALUES(3)")
+			if got := n.Find("app.db").Pos().TXID; got != before.TXID+1 {
+				t.Errorf("transaction %s after %s", got, before.TXID)
+			}
+			b, _ := n.export("app.db")
+			if !bytes.Equal(b, n.replay("app.db")) {
+				t.Error("log and export differ")
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := n.Ready(ctx); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
+	}
+}

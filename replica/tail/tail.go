@@ -1,0 +1,534 @@
+// Package tail captures transactions of databases in a plain directory, by reading their write-ahead logs
+// while programs write them: for where nothing can be mounted.
+//
+// For each database in WAL mode it holds the locks of one more reader, which keep SQLite from beginning
+// the log anew before it was read, from removing it, and from leaving WAL mode; so it has to begin the log
+// anew itself. The index of the log counts transactions: a difference between that count and what was
+// captured is found, and the whole database compared. A database in rollback mode is not captured.
+//
+// What was committed before a database is attached, or while this process is down, is one transaction.
+package tail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+)
+
+// Databases are those of a node.
+type Databases interface {
+	Database(name string, create bool) (*database.DB, error)
+	Named(name string) bool
+	Writable() bool
+}
+
+// Config says which directory is watched.
+type Config struct {
+	Dir       string
+	Databases Databases
+	Log       *slog.Logger
+}
+
+// Tail watches a directory.
+type Tail struct {
+	c Config
+
+	mu    sync.Mutex
+	files map[string]*os.File      // whose locks this process takes to write, by name
+	wake  map[string]chan struct{} // of each database
+}
+
+// New returns a Tail that Run runs.
+func New(c Config) *Tail {
+	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}}
+}
+
+// Locks implements the locks of package database.
+func (t *Tail) Locks(db string, f database.File) (locks.Ranges, error) {
+	name := db + f.Suffix()
+	path := filepath.Join(t.c.Dir, name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if open := t.files[name]; open != nil {
+		if was, err := open.Stat(); err == nil && os.SameFile(was, now) {
+			return locks.OFD{File: open}, nil
+		}
+		open.Close()
+		delete(t.files, name)
+	}
+	opened, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	t.files[name] = opened
+	return locks.OFD{File: opened}, nil
+}
+
+// Written does nothing: the kernel has one memory of a file.
+func (*Tail) Written(string, database.File, int64, int64) {}
+
+// Gone forgets a file that was removed.
+func (t *Tail) Gone(db string, f database.File) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if open := t.files[db+f.Suffix()]; open != nil {
+		open.Close()
+		delete(t.files, db+f.Suffix())
+	}
+}
+
+// Shared reports that this process and SQLite see the same index.
+func (*Tail) Shared() bool { return true }
+
+// Close releases what is locked. The caller has ended Run.
+func (t *Tail) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, f := range t.files {
+		f.Close()
+		delete(t.files, name)
+	}
+	return nil
+}
+
+// Run captures until ctx ends.
+func (t *Tail) Run(ctx context.Context) error {
+	watch, err := newWatch(t.c.Dir)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", t.c.Dir, err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, watch.close)
+	defer stop()
+	begin := func(file string) {
+		name, _ := database.Split(file)
+		if !t.c.Databases.Named(name) {
+			return
+		}
+		t.mu.Lock()
+		wake, known := t.wake[name]
+		if !known {
+			wake = make(chan struct{}, 1)
+			t.wake[name] = wake
+		}
+		t.mu.Unlock()
+		if !known {
+			running.Go(func() { (&follower{t: t, name: name, wake: wake}).run(ctx) })
+		}
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	entries, err := os.ReadDir(t.c.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		begin(e.Name())
+	}
+	for {
+		names, err := watch.next()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", t.c.Dir, err)
+		}
+		for _, name := range names {
+			begin(name)
+		}
+	}
+}
+
+// Intervals of a follower.
+const (
+	spin     = 50 * time.Microsecond // between looks at the index after a write to the log
+	settle   = 20 * time.Millisecond // without news, after which it waits for the next write
+	idle     = 100 * time.Millisecond
+	yield    = 10 * time.Millisecond // for which a writer that waits for readers has the log to itself
+	longLog  = 1000                  // frames
+	attempts = 50
+)
+
+// follower captures one database.
+type follower struct {
+	t    *Tail
+	name string
+	wake chan struct{}
+
+	db     *database.DB
+	main   *os.File // with a lock of all readers
+	shm    *os.File // with the locks of a member and of a slot
+	slot   int
+	change uint32 // transactions that the index counted when all were captured
+	warned bool
+}
+
+func (f *follower) log() *slog.Logger { return f.t.c.Log.With("db", f.name) }
+
+func (f *follower) run(ctx context.Context) {
+	defer f.detach()
+	for ctx.Err() == nil {
+		attached, err := f.attach()
+		if err == nil && attached {
+			err = f.capture(ctx)
+		}
+		f.detach()
+		if err != nil && !errors.Is(err, database.ErrFenced) {
+			f.log().Error("transactions are not captured", "err", err)
+		}
+		f.wait(ctx, idle)
+	}
+}
+
+// wait waits for a write to one of the files of the database.
+func (f *follower) wait(ctx context.Context, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-f.wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// rest is a moment in which another program gives a lock back.
+func (f *follower) rest() {
+	<-time.After(time.Millisecond)
+}
+
+func (f *follower) detach() {
+	f.slot = 0
+	for _, file := range []**os.File{&f.shm, &f.main} {
+		if *file != nil {
+			(*file).Close() // with its locks
+			*file = nil
+		}
+	}
+}
+
+// attach takes the locks of a reader. It reports false if there is nothing to read.
+func (f *follower) attach() (bool, error) {
+	if !f.t.c.Databases.Writable() {
+		return false, nil
+	}
+	path := filepath.Join(f.t.c.Dir, f.name)
+	if _, err := os.Stat(path); err != nil {
+		return false, nil //nolint:nilerr // it was removed
+	}
+	db, err := f.t.c.Databases.Database(f.name, true)
+	if err != nil {
+		return false, err
+	}
+	f.db = db
+	wal, err := db.Mode()
+	if errors.Is(err, sqlite.ErrNotDatabase) || err == nil && !wal {
+		if err == nil && !f.warned {
+			f.warned = true
+			f.log().Warn("the database is not in WAL mode, and is not captured until it is")
+		}
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if f.main, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return false, err
+	}
+	if (locks.OFD{File: f.main}).Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
+		return false, nil //nolint:nilerr // a program opens or closes it just now
+	}
+	return f.join()
+}
+
+// join becomes a user of the index, makes it if this is the first, and captures all that is there.
+func (f *follower) join() (bool, error) {
+	f.db.Removed(database.WAL)
+	f.db.Removed(database.SHM)
+	path := filepath.Join(f.t.c.Dir, f.name+database.SHM.Suffix())
+	info, err := f.main.Stat()
+	if err != nil {
+		return false, err
+	}
+	if f.shm, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, info.Mode().Perm()); err != nil {
+		return false, err
+	}
+	index := locks.OFD{File: f.shm}
+	first := index.Set(locks.Exclusive, sqlite.MemberByte, 1) == nil
+	if !first && index.Set(locks.Shared, sqlite.MemberByte, 1) != nil {
+		return false, nil
+	}
+	if !f.lockWriters(index) {
+		return false, nil
+	}
+	defer func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }()
+	if first {
+		if err := f.db.BuildIndex(); err != nil {
+			return false, err
+		}
+		if err := index.Set(locks.Shared, sqlite.MemberByte, 1); err != nil {
+			return false, err
+		}
+	}
+	x, ok, err := f.db.Index()
+	if err != nil || !ok {
+		return false, err
+	}
+	if !f.takeSlot(x.MaxFrame) {
+		return false, nil
+	}
+	return true, f.compare()
+}
+
+// lockWriters waits for the lock of writers.
+func (f *follower) lockWriters(index locks.OFD) bool {
+	for range attempts {
+		if index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
+			return true
+		}
+		f.rest()
+	}
+	return false
+}
+
+// compare makes a transaction of what differs from the position. No one can write.
+func (f *follower) compare() error {
+	same, err := f.db.Verify()
+	if err != nil {
+		return err
+	}
+	if !same {
+		if _, err := f.db.Reconcile(); err != nil {
+			return err
+		}
+	}
+	x, _, err := f.db.Index()
+	f.change = x.Change
+	return err
+}
+
+// takeSlot takes a slot of readers, with a mark that lets checkpoints go up to a frame.
+func (f *follower) takeSlot(frame uint32) bool {
+	index := locks.OFD{File: f.shm}
+	for slot := 1; slot < sqlite.ReadSlots; slot++ {
+		at := uint64(sqlite.ReadByte + slot)
+		if index.Set(locks.Exclusive, at, 1) != nil {
+			continue
+		}
+		if f.slot != 0 && f.slot != slot {
+			_ = index.Set(locks.None, uint64(sqlite.ReadByte+f.slot), 1)
+		}
+		f.slot = slot
+		return f.db.SetReadMark(slot, frame) == nil && index.Set(locks.Shared, at, 1) == nil
+	}
+	return false
+}
+
+func (f *follower) dropSlot() {
+	_ = locks.OFD{File: f.shm}.Set(locks.None, uint64(sqlite.ReadByte+f.slot), 1)
+	f.slot = 0
+}
+
+// capture captures until ctx ends or this node is no longer the primary.
+func (f *follower) capture(ctx context.Context) error {
+	seen, seenChange, _ := f.db.Peek()
+	if err := f.read(); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if !f.t.c.Databases.Writable() {
+			return nil
+		}
+		for quiet := time.Duration(0); quiet < settle; quiet += spin {
+			frame, change, ok := f.db.Peek()
+			if ok && (frame != seen || change != seenChange) {
+				seen, seenChange, quiet = frame, change, 0
+				if err := f.read(); err != nil {
+					return err
+				}
+			}
+			if pause.For(ctx, spin) != nil {
+				return nil
+			}
+		}
+		if err := f.keepShort(ctx); err != nil {
+			return err
+		}
+		f.wait(ctx, idle)
+		if !f.attached() {
+			return nil
+		}
+	}
+	return nil
+}
+
+// attached reports whether the index is still the file of that name.
+func (f *follower) attached() bool {
+	was, err := f.shm.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(filepath.Join(f.t.c.Dir, f.name+database.SHM.Suffix()))
+	return err == nil && os.SameFile(was, now)
+}
+
+// read captures what is committed, and compares how many transactions that were with what the index says.
+func (f *follower) read() error {
+	before := f.db.Pos().TXID
+	x, ok, err := f.db.Index()
+	if err != nil || !ok {
+		return err
+	}
+	if err := f.db.CaptureWAL(true); err != nil {
+		return err
+	}
+	captured := uint32(f.db.Pos().TXID - before)
+	// The index may have moved on since it was read, but not fallen behind.
+	if captured < x.Change-f.change && x.Change-f.change < 1<<31 {
+		f.log().Warn("transactions were not seen: the database is compared", "captured", captured, "committed", x.Change-f.change)
+		index := locks.OFD{File: f.shm}
+		if !f.lockWriters(index) {
+			return nil
+		}
+		defer func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }()
+		return f.compare()
+	}
+	f.change += captured
+	if x.MaxFrame >= longLog {
+		return f.shorten()
+	}
+	return nil
+}
+
+// shorten brings a long log into the database file and begins it anew.
+func (f *follower) shorten() error {
+	x, ok, err := f.db.Index()
+	if err != nil || !ok || !f.takeSlot(x.MaxFrame) {
+		return err
+	}
+	// Most of it while writers go on.
+	if err := f.db.Checkpoint(); err != nil {
+		return err
+	}
+	index := locks.OFD{File: f.shm}
+	if !f.lockWriters(index) {
+		return nil
+	}
+	defer func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }()
+	before := f.db.Pos().TXID
+	if err := f.db.CaptureWAL(true); err != nil {
+		return err
+	}
+	f.change += uint32(f.db.Pos().TXID - before)
+	f.dropSlot()
+	if err := errors.Join(f.db.Checkpoint(), f.db.Restart()); err != nil {
+		return err
+	}
+	if x, ok, err = f.db.Index(); err != nil || !ok {
+		return err
+	}
+	for !f.takeSlot(x.MaxFrame) {
+		f.rest()
+	}
+	f.change = x.Change
+	return nil
+}
+
+// keepShort lets a program begin the log anew that waits for all readers to be done with it.
+func (f *follower) keepShort(ctx context.Context) error {
+	x, ok, err := f.db.Index()
+	if err != nil || !ok || x.MaxFrame == 0 {
+		return err
+	}
+	index := locks.OFD{File: f.shm}
+	if index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
+		return index.Set(locks.None, sqlite.WriteByte, 1)
+	}
+	if x.Backfilled < x.MaxFrame {
+		f.takeSlot(x.MaxFrame) // so that it gets further
+		return nil
+	}
+	f.dropSlot()
+	if pause.For(ctx, yield) != nil {
+		return nil //nolint:nilerr // ctx has ended
+	}
+	if x, _, err = f.db.Index(); err != nil {
+		return err
+	}
+	for !f.takeSlot(x.MaxFrame) {
+		if pause.For(ctx, time.Millisecond) != nil {
+			return nil //nolint:nilerr // ctx has ended
+		}
+	}
+	return f.read()
+}
+
+// watch tells what is written in a directory, by inotify(7).
+type watch struct {
+	f   *os.File
+	buf [64 << 10]byte
+}
+
+func newWatch(dir string) (*watch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{f: os.NewFile(uintptr(fd), "inotify")}
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MODIFY|unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
+		return nil, errors.Join(err, w.f.Close())
+	}
+	return w, nil
+}
+
+func (w *watch) close() { w.f.Close() }
+
+// next waits for changes and returns the names of the files.
+func (w *watch) next() ([]string, error) {
+	n, err := w.f.Read(w.buf[:])
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+		size := int(uint32(b[12]) | uint32(b[13])<<8 | uint32(b[14])<<16 | uint32(b[15])<<24)
+		if unix.SizeofInotifyEvent+size > len(b) {
+			break
+		}
+		name := b[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+size]
+		for i, c := range name {
+			if c == 0 {
+				name = name[:i]
+				break
+			}
+		}
+		if len(names) == 0 || names[len(names)-1] != string(name) {
+			names = append(names, string(name))
+		}
+		b = b[unix.SizeofInotifyEvent+size:]
+	}
+	return names, nil
+}
