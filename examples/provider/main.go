@@ -106,6 +106,7 @@ func newServer(c config, s *store, log *slog.Logger) (front, shelves http.Handle
 	mux := http.NewServeMux()
 	mux.Handle("/extensions", verifier.Handler(platform))
 	mux.Handle("/extensions/", verifier.Handler(platform))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /callback", v.callback)
 	mux.HandleFunc("GET /dashboard/{id}", v.dashboard)
 	mux.HandleFunc("POST /dashboard/{id}", v.change)
