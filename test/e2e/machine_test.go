@@ -68,7 +68,12 @@ func (p *platform) reference(image string) string {
 // the reference to run.
 func (p *platform) push(t *testing.T, img v1.Image, image string) string {
 	t.Helper()
-	ref, err := name.ParseReference(p.reference(image), name.Insecure)
+	return p.pushTo(t, img, p.reference(image))
+}
+
+func (p *platform) pushTo(t *testing.T, img v1.Image, reference string) string {
+	t.Helper()
+	ref, err := name.ParseReference(reference, name.Insecure)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,10 +48,8 @@ func TestExampleProvider(t *testing.T) {
 	if _, err := p.c.SetSecrets(t.Context(), vendor, secrets); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.UpdateMachine(t.Context(), m.ref, hangar.MachineUpdate{Config: vendorConfig(m.image)}); err != nil {
-		t.Fatal(err)
-	}
-	m.wait(t, hangar.MachineStarted)
+	p.d.Run("secrets", "deploy", string(vendor))
+	m.start(t)
 	m.serves(t, 8080, "/healthz")
 
 	recipe := python().recipe
@@ -111,14 +109,8 @@ func TestExampleProvider(t *testing.T) {
 	})
 }
 
-// vendorMachine is a Machine of a provider.
-type vendorMachine struct {
-	*machine
-	image string
-}
-
 // vendor creates the provider's Machine, which starts when it knows its secrets.
-func (p *platform) vendor(t *testing.T, vendor hangar.AppName) vendorMachine {
+func (p *platform) vendor(t *testing.T, vendor hangar.AppName) *machine {
 	t.Helper()
 	t.Setenv("CGO_ENABLED", "0")
 	binary := filepath.Join(t.TempDir(), "provider")
@@ -128,12 +120,14 @@ func (p *platform) vendor(t *testing.T, vendor hangar.AppName) vendorMachine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { img.Close() })
-	image := p.push(t, img, "provider:1")
+	image := p.pushTo(t, img, p.d.Addr()+"/vendor/provider:1")
 	got, err := p.c.CreateMachine(t.Context(), vendor, hangar.MachineCreate{Name: "provider", Config: vendorConfig(image), SkipLaunch: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return vendorMachine{&machine{p: p, ref: got.Ref(), ip: got.PrivateIP.String()}, image}
+	m := &machine{p: p, ref: got.Ref(), ip: got.PrivateIP.String()}
+	m.wait(t, hangar.MachineStopped)
+	return m
 }
 
 // vendorConfig serves shelves on port 80 of the addresses of extensions, with the PROXY protocol.
