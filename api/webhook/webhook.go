@@ -32,7 +32,7 @@ func Describe(s *openapi.Schemas) {
 	}
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
-	describe[hangar.Webhook](s, map[string]string{
+	describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
 		"events":            "The types of events that are sent. All, when it is not there.",
 		"apps":              "The Apps whose Machines' events are sent; those that were destroyed have left the list. All, when it is not there.",
 		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` and not with `" + hangar.MachineEventTypes.Neutral + "`.",
@@ -100,7 +100,7 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 		ID: ExampleID, URL: exampleURL, Events: []hangar.EventType{hangar.EventStart, hangar.EventExit}, CreatedAt: at, UpdatedAt: at,
 		Status: hangar.WebhookStatus{DeliveredAt: at},
 	}
-	secret := hangar.WebhookSecret{Webhook: example, Secret: "hgw_PB3XSL5QXOQM2V5BBR2TWYDGQD"}
+	secret := hangar.WebhookSecret{Webhook: example, Secret: "hgw_PB3XSL5QXOQM2V5BBR2TWYDGQD"} //nolint:gosec // an example
 	delivery := hangar.WebhookDelivery{
 		ID: ExampleDelivery, State: hangar.DeliveryDead, EventID: "01K2KJQ1M5H8Z7R6Q5P4N3M2K1", Type: hangar.EventExit, App: "web", Machine: "d8912340000002",
 		Attempts: 291, CreatedAt: at, AttemptedAt: at.Add(hangar.WebhookRetention), Took: hangar.Duration(31 * time.Millisecond),

@@ -82,8 +82,8 @@ type results struct {
 // section is the text of the results.
 func (r *results) section(o options) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## Events: `make bench-events`\n\n`go run ./bench/events -rounds %d -events %d -receivers %d -single %d -commits %d`\n\n- %s, %s\n\n",
-		o.rounds, o.events, o.receivers, o.single, o.commits, time.Now().UTC().Format(time.DateOnly), publish.Server())
+	fmt.Fprintf(&b, "## Events: `make bench-events`\n\n`go run ./bench/events -rounds %d -events %d -receivers %d -single %d -commits %d`\n\n- %s\n\n",
+		o.rounds, o.events, o.receivers, o.single, o.commits, publish.Server())
 	var ratios []float64
 	for i, d := range r.delivered {
 		ratios = append(ratios, d/r.posted[i])

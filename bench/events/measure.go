@@ -24,6 +24,7 @@ import (
 )
 
 const (
+	org      = hangar.OrgID("acme")
 	machines = 100 // whose events they are
 	inFlight = 32  // requests of one organization, as delivery has them
 	pace     = 5 * time.Millisecond
@@ -68,13 +69,13 @@ func (r receivers) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.E
 	}
 }
 
-func receiver(id, org, url string) hangar.EventReceiver {
-	return hangar.EventReceiver{ID: id, Version: 1, Org: hangar.OrgID(org), AllOf: hangar.OrgID(org), URL: url, Secret: hangar.NewSensitive("a secret of the benchmark")}
+func receiver(id, url string) hangar.EventReceiver {
+	return hangar.EventReceiver{ID: id, Version: 1, Org: org, AllOf: org, URL: url, Secret: hangar.NewSensitive("a secret of the benchmark")}
 }
 
 // record is of a Machine as most are.
 func record(n int) *journal.Record {
-	return &journal.Record{OrgID: "acme", Machine: hangar.Machine{
+	return &journal.Record{OrgID: org, Machine: hangar.Machine{
 		ID: hangar.MachineID(fmt.Sprintf("%014x", n)), Name: "web", App: "web", AppID: "app0123456789abc", State: hangar.MachineStarted,
 		Config: hangar.MachineConfig{Image: "registry.example.com/web:1", Env: map[string]string{"PORT": "8080", "MODE": "production"}},
 	}}
@@ -183,7 +184,7 @@ func (r *results) deliver(ctx context.Context, o options) (err error) {
 	defer c.Close()
 	var set receivers
 	for i := range o.receivers {
-		set = append(set, receiver("r"+strconv.Itoa(i), "acme", c.URL+"/"+strconv.Itoa(i)))
+		set = append(set, receiver("r"+strconv.Itoa(i), c.URL+"/"+strconv.Itoa(i)))
 	}
 	began := time.Now()
 	end, err := b.dispatch(ctx, set)
@@ -293,12 +294,12 @@ func waitOnce(ctx context.Context, events, others, hang int) (delays []time.Dura
 		<-r.Context().Done()
 	}))
 	defer held.Close()
-	set := receivers{receiver("r", "acme", c.URL)}
+	set := receivers{receiver("r", c.URL)}
 	for i := range others {
-		set = append(set, receiver("other"+strconv.Itoa(i), "acme", other.URL+"/"+strconv.Itoa(i)))
+		set = append(set, receiver("other"+strconv.Itoa(i), other.URL+"/"+strconv.Itoa(i)))
 	}
 	for i := range hang {
-		set = append(set, receiver("held"+strconv.Itoa(i), "acme", held.URL))
+		set = append(set, receiver("held"+strconv.Itoa(i), held.URL))
 	}
 	end, err := b.dispatch(ctx, set)
 	if err != nil {

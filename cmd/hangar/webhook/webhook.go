@@ -42,7 +42,7 @@ type filter struct {
 	original     bool
 }
 
-func (f *filter) flags(c commands, cmd *cobra.Command) {
+func (f *filter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.events, "events", nil, "types of events, such as start,exit; all: every one")
 	flags.StringSliceVar(&f.apps, "app", nil, "Apps whose Machines' events are sent; all: every one")
@@ -73,7 +73,7 @@ requests come from the platform.`,
 		Example: "  hangar webhooks create acme https://example.com/machine-events --events start,exit",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
 	}
-	f.flags(c, cmd)
+	f.flags(cmd)
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookSecret, error) {
 		return p.CreateWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookCreate{
 			URL: args[1], Events: list[hangar.EventType](f.events), Apps: list[hangar.AppName](f.apps), OriginalNames: f.original,
@@ -181,7 +181,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 		Long:    "Change a webhook. What is not said stays. Events that wait are sent to where it leads then, and tried at once.",
 		Example: "  hangar webhooks update acme wh_0f4b8m2xq7k1d9zs --events all --app web,worker",
 	}
-	f.flags(c, cmd)
+	f.flags(cmd)
 	cmd.Flags().StringVar(&target, "to", "", "the new URL")
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.Webhook, error) {
 		var in hangar.WebhookUpdate

@@ -24,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +91,10 @@ func (t Timing) withDefaults() Timing {
 		to *time.Duration
 		d  time.Duration
 	}{
-		{&t.Attempt, 10 * time.Second}, {&t.FirstPause, time.Second}, {&t.LastPause, 5 * time.Minute}, {&t.Retention, hangar.WebhookRetention},
+		{&t.Attempt, 10 * time.Second},
+		{&t.FirstPause, time.Second},
+		{&t.LastPause, 5 * time.Minute},
+		{&t.Retention, hangar.WebhookRetention},
 		{&t.Flush, 50 * time.Millisecond},
 	} {
 		if *f.to == 0 {
@@ -253,6 +257,16 @@ func (d *Dispatcher) follow(ctx context.Context, i int, feed hangar.EventReceive
 
 // set takes over the receivers of the i-th feed.
 func (d *Dispatcher) set(i int, set []hangar.EventReceiver) {
+	for _, id := range d.replace(i, set) {
+		if err := d.store.remove(id); err != nil {
+			d.o.Log.Error("queue of a receiver that is gone cannot be removed", keyReceiver, id, keyError, err)
+		}
+	}
+}
+
+// replace does so but for the queues of receivers that are gone, which it returns: the store tells the
+// Dispatcher of evictions while it writes.
+func (d *Dispatcher) replace(i int, set []hangar.EventReceiver) (gone []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	unreadable := map[hangar.OrgID]bool{}
@@ -281,17 +295,22 @@ func (d *Dispatcher) set(i int, set []hangar.EventReceiver) {
 	}
 	d.known[i] = true
 	d.index()
-	d.forget(unreadable)
 	close(d.changed)
 	d.changed = make(chan struct{})
+	return d.orphans(unreadable)
 }
 
 // index finds receivers by what they want. d.mu is held.
 func (d *Dispatcher) index() {
 	clear(d.byOrg)
 	clear(d.byApp)
+	slots := make(map[string]chan struct{}, len(d.orgs))
+	defer func() { d.orgs = slots }()
 	for _, r := range d.receivers {
 		spec := r.spec.Load()
+		if own, ok := d.orgs[slotKey(spec)]; ok {
+			slots[slotKey(spec)] = own
+		}
 		if spec.AllOf != "" {
 			d.byOrg[spec.AllOf] = append(d.byOrg[spec.AllOf], r)
 			continue
@@ -302,33 +321,22 @@ func (d *Dispatcher) index() {
 	}
 }
 
-// forget removes the queues of receivers that are gone, once all feeds have said who is there. d.mu is held.
-func (d *Dispatcher) forget(unreadable map[hangar.OrgID]bool) {
-	for _, known := range d.known {
-		if !known {
-			return
-		}
+// orphans are the queues of receivers that are gone, once all feeds have said who is there. d.mu is held.
+func (d *Dispatcher) orphans(unreadable map[hangar.OrgID]bool) (gone []string) {
+	if slices.Contains(d.known, false) {
+		return nil
 	}
 	for id, org := range d.store.queues() {
-		if d.receivers[id] != nil || unreadable[org] {
-			continue
-		}
-		if err := d.store.remove(id); err != nil {
-			d.o.Log.Error("queue of a receiver that is gone cannot be removed", keyReceiver, id, keyError, err)
+		if d.receivers[id] == nil && !unreadable[org] {
+			gone = append(gone, id)
 		}
 	}
+	return gone
 }
 
 // allKnown waits until every feed has said who gets events.
 func (d *Dispatcher) allKnown(ctx context.Context) error {
-	return d.await(ctx, func() bool {
-		for _, known := range d.known {
-			if !known {
-				return false
-			}
-		}
-		return true
-	})
+	return d.await(ctx, func() bool { return !slices.Contains(d.known, false) })
 }
 
 // await waits until a condition holds, which is asked with d.mu held whenever the receivers change.
@@ -368,6 +376,14 @@ func (d *Dispatcher) evicted(id string, upTo uint64) {
 	if r := d.receiver(id); r != nil {
 		r.evict(upTo)
 	}
+}
+
+// slotKey is for whom the requests to a receiver count.
+func slotKey(spec *hangar.EventReceiver) string {
+	if spec.Org == "" {
+		return spec.ID
+	}
+	return string(spec.Org)
 }
 
 // orgSlots returns the slots of an organization, or of a receiver that has bounds of its own.

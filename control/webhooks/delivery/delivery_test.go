@@ -377,11 +377,12 @@ func TestOneTenantFloods(t *testing.T) {
 		status := rig.until(id, func(s hangar.WebhookStatus) bool { return s.Waiting+s.Dead+int(s.Dropped) == 2000 })
 		sum += status.WaitingBytes
 		events += status.Waiting
-		if status.WaitingBytes > limits.ReceiverBytes || status.Dead > limits.Dead || status.Dropped == 0 {
+		if status.WaitingBytes > limits.ReceiverBytes*11/10 || status.Waiting == 0 || // what is known of an attempt is added later
+			status.Dead > limits.Dead || status.Dropped == 0 {
 			t.Errorf("%s: %+v", id, status)
 		}
 	}
-	if sum > limits.OrgBytes || events == 0 {
+	if sum > limits.OrgBytes*11/10 || events == 0 {
 		t.Errorf("%d bytes wait, of %d events", sum, events)
 	}
 	status := rig.until("acme", func(s hangar.WebhookStatus) bool { return s.Waiting == 0 })
@@ -576,7 +577,7 @@ func TestModel(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			model(t, rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // a test that can be repeated
+			model(t, rand.New(rand.NewPCG(seed, 1)))
 		})
 	}
 }

@@ -103,9 +103,9 @@ func TestKilled(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			rng := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test that can be repeated
+			rng := rand.New(rand.NewPCG(seed, 2))
 			s := newSink(t, func(*http.Request, string) int {
-				if rand.N(4) == 0 { //nolint:gosec // it only has to change
+				if rand.N(4) == 0 {
 					return http.StatusBadGateway
 				}
 				return http.StatusOK

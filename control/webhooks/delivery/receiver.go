@@ -358,10 +358,7 @@ func (d *Dispatcher) fly(ctx context.Context, spec *hangar.EventReceiver, e *han
 
 // flyWith does so for any request to a receiver.
 func (d *Dispatcher) flyWith(ctx context.Context, spec *hangar.EventReceiver, send func(context.Context) attempt) attempt {
-	key := string(spec.Org)
-	if key == "" {
-		key = spec.ID
-	}
+	key := slotKey(spec)
 	slots := d.orgSlots(key)
 	select {
 	case slots <- struct{}{}:

@@ -77,7 +77,7 @@ func (s *store) resend(id string, delivery hangar.DeliveryID) (e entry, err erro
 	t := &transaction{store: s, metas: map[string]meta{}, total: s.total}
 	s.mu.Unlock()
 	err = s.db.Update(func(tx *bolt.Tx) error {
-		t.tx = tx
+		t.tx, t.evicted = tx, map[string]uint64{}
 		found := false
 		look := func(name []byte, do func(key []byte, one entry) error) {
 			newest(s.bucket(tx, id, name), func(key []byte, one entry) bool {
@@ -105,18 +105,19 @@ func (s *store) resend(id string, delivery hangar.DeliveryID) (e entry, err erro
 		case !found:
 			return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonDeliveryNotFound, "There is no delivery %.40q that could be repeated", string(delivery))
 		}
-		if err := t.enqueue(id, t.meta(id).Org, &e); err != nil {
+		org := t.meta(id).Org
+		if err := t.enqueue(id, org, &e); err != nil {
 			return fmt.Errorf("queue of receiver %s: %w", id, err)
 		}
-		return t.apply(nil, nil)
+		if err := t.bound([]insert{{receiver: id, org: org}}); err != nil {
+			return err
+		}
+		return t.conclude()
 	})
-	if err != nil {
-		return e, err
+	if err == nil {
+		s.committed(t)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.adopt(t)
-	return e, nil
+	return e, err
 }
 
 // Ping implements hangar.EventDelivery.

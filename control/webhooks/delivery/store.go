@@ -174,7 +174,7 @@ func (s *store) close() error {
 
 // cursor is the number of the last event that was taken.
 func (s *store) cursor() (number uint64) {
-	_ = s.db.View(func(tx *bolt.Tx) error { //nolint:errcheck // it fails of a closed file alone
+	_ = s.db.View(func(tx *bolt.Tx) error { // it fails of a closed file alone
 		if raw := tx.Bucket(bucketCursor).Get(keyCursor); len(raw) == 8 {
 			number = binary.BigEndian.Uint64(raw)
 		}
@@ -297,9 +297,18 @@ func (s *store) write(in *ingestion) error {
 		s.mu.Unlock()
 		return err
 	}
-	s.adopt(t)
 	close(s.roomy)
 	s.roomy = make(chan struct{})
+	s.mu.Unlock()
+	s.committed(t)
+	return nil
+}
+
+// committed takes over what a transaction has found out. s.writing is held.
+func (s *store) committed(t *transaction) {
+	s.mu.Lock()
+	maps.Copy(s.metas, t.metas)
+	s.total = t.total
 	s.mu.Unlock()
 	for id, upTo := range t.evicted {
 		s.o.evicted(id, upTo)
@@ -307,13 +316,6 @@ func (s *store) write(in *ingestion) error {
 	for _, reason := range t.deaths {
 		s.o.counts.dead.WithLabelValues(string(reason)).Inc()
 	}
-	return nil
-}
-
-// adopt takes over what a transaction has found out that is committed. s.mu is held.
-func (s *store) adopt(t *transaction) {
-	maps.Copy(s.metas, t.metas)
-	s.total = t.total
 }
 
 // item is an entry of a queue in memory.

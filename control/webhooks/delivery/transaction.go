@@ -33,6 +33,11 @@ func (t *transaction) apply(in *ingestion, outcomes []outcome) error {
 			return err
 		}
 	}
+	return t.conclude()
+}
+
+// conclude writes what is known of the receivers that were touched.
+func (t *transaction) conclude() error {
 	for id, m := range t.metas {
 		raw, err := json.Marshal(m)
 		if err != nil {
@@ -85,7 +90,7 @@ func (t *transaction) ingest(in *ingestion) error {
 			return fmt.Errorf("queue of receiver %s: %w", one.receiver, err)
 		}
 	}
-	if err := t.bound(in); err != nil {
+	if err := t.bound(in.inserts); err != nil {
 		return err
 	}
 	return t.tx.Bucket(bucketCursor).Put(keyCursor, numberKey(in.cursor))
@@ -118,12 +123,13 @@ func (t *transaction) enqueue(id string, org hangar.OrgID, e *entry) error {
 }
 
 // bound gives up the oldest of the queues that have become too long.
-func (t *transaction) bound(in *ingestion) error {
+func (t *transaction) bound(inserts []insert) error {
 	limits := t.store.o.limits
 	orgs := map[hangar.OrgID]bool{}
-	for _, one := range in.inserts {
+	for i := range inserts {
+		one := &inserts[i]
 		if m := t.meta(one.receiver); m.Bytes > limits.ReceiverBytes {
-			if err := t.evict(one.receiver, max(m.Bytes-limits.ReceiverBytes, m.Bytes/8)); err != nil {
+			if err := t.evict(one.receiver, m.Bytes-limits.ReceiverBytes); err != nil {
 				return err
 			}
 		}
@@ -135,14 +141,14 @@ func (t *transaction) bound(in *ingestion) error {
 			if sum <= limits.OrgBytes {
 				break
 			}
-			if err := t.evict(longest, max(sum-limits.OrgBytes, t.meta(longest).Bytes/8)); err != nil {
+			if err := t.evict(longest, t.part(longest)); err != nil {
 				return err
 			}
 		}
 	}
 	for t.total > limits.TotalBytes {
 		longest, _ := t.longest(func(meta) bool { return true })
-		if err := t.evict(longest, max(t.total-limits.TotalBytes, t.meta(longest).Bytes/8)); err != nil {
+		if err := t.evict(longest, t.part(longest)); err != nil {
 			return err
 		}
 	}
@@ -172,6 +178,9 @@ func (t *transaction) longest(of func(meta) bool) (id string, sum int64) {
 	}
 	return id, sum
 }
+
+// part is how much of the longest queue is given up before the longest is looked for again.
+func (t *transaction) part(id string) int64 { return t.meta(id).Bytes/8 + 1 }
 
 // evict gives up the oldest entries of a queue, of at least so many bytes if there are as many.
 func (t *transaction) evict(id string, size int64) error {
