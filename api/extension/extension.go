@@ -55,11 +55,11 @@ func (a area) receiveHook(r *http.Request) (router.Answer, error) {
 
 // hook is the body of a webhook, for the document.
 type hook struct {
-	Action    string         `json:"action" schema:"required"`
+	Action    string                     `json:"action" schema:"required"`
 	Resource  map[string]json.RawMessage `json:"resource" schema:"required"`
-	Timestamp string         `json:"timestamp" schema:"required"`
-	URL       string         `json:"url,omitempty"`
-	Nonce     string         `json:"nonce,omitempty"`
+	Timestamp string                     `json:"timestamp" schema:"required"`
+	URL       string                     `json:"url,omitempty"`
+	Nonce     string                     `json:"nonce,omitempty"`
 }
 
 func exampleHook() hook {
