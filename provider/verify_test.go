@@ -374,8 +374,8 @@ func TestVerifyBareWebhooks(t *testing.T) {
 	for name, body := range map[string]string{
 		"short nonce": strings.Replace(postMessage, `"nonce":"`, `"nonce":"short","x":"`, 1),
 		"empty url":   strings.Replace(postMessage, `"url":"`, `"url":"","x":"`, 1),
-		"both empty": `{"timestamp":1685641159,"url":"","nonce":""}`,
-		"no time":    `{}`,
+		"both empty":  `{"timestamp":1685641159,"url":"","nonce":""}`,
+		"no time":     `{}`,
 	} {
 		if got := verdict(t, v, raw("POST", "/extensions", body)); got != provider.RuleParameters {
 			t.Errorf("%s: broken rule is %q", name, got)

@@ -107,7 +107,7 @@ func DescribeTypes(s *openapi.Schemas) {
 	s.Describe(reflect.TypeFor[hangar.ProviderLimits](), map[string]string{
 		"extensions": "Of all organizations.", "per_organization": "Extensions of one organization.", "webhooks_per_minute": "That are accepted.",
 	})
-	s.Describe(reflect.TypeFor[hangar.ProviderRotate](), map[string]string{
+	s.Describe(reflect.TypeFor[hangar.ProviderRotate](), map[string]string{ //nolint:gosec // texts about secrets
 		"secrets": "All when it is left out.",
 		"overlap": "How long old secrets stay valid; requests are signed with the old one until then. `24h` when it is left out.",
 	})

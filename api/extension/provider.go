@@ -42,7 +42,7 @@ func (a area) providerRoutes(rt *router.Router) {
 	example := exampleProvider()
 	wish := hangar.ProviderCreate{Name: example.Name, ProviderSettings: example.ProviderSettings}
 	wish.Limits = hangar.ProviderLimits{}
-	made := newProvider{
+	made := newProvider{ //nolint:gosec // the beginnings of secrets
 		ClientSecret: "hgpc_0f1e2d3c…", RequestSecret: "hgpr_5a6978ff…", WebhookSecret: "hgpw_77aa01bc…", Provider: example,
 	}
 	rt.Handle("POST /v1/providers", a.createProvider, router.Operation{

@@ -94,10 +94,24 @@ func unmarshal(raw []byte, v any) error {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.As(err, &wrong) && wrong.Field != "":
-		return Invalid(wrong.Field, "%w", err)
+		return Invalid(withoutEmbedded(wrong.Field, reflect.TypeOf(v).Elem()), "%w", err)
 	default:
 		return hangar.Errorf(hangar.CodeInvalid, "", "%w", err)
 	}
+}
+
+// withoutEmbedded is the path of a property, without the names of embedded structs with which the
+// decoder begins it.
+func withoutEmbedded(path string, t reflect.Type) string {
+	for t.Kind() == reflect.Struct {
+		name, rest, more := strings.Cut(path, ".")
+		f, found := t.FieldByName(name)
+		if !more || !found || !f.Anonymous {
+			break
+		}
+		path, t = rest, f.Type
+	}
+	return path
 }
 
 // Invalid names the parameter, or the property of a body, that breaks a rule: CodeInvalid. The

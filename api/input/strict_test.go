@@ -2,6 +2,8 @@ package input
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -46,5 +48,23 @@ func TestUnknownProperties(t *testing.T) {
 		case want == "" && err != nil, want != "" && (err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("the body has the unknown property %q", want))):
 			t.Errorf("%s: %v, want one of %q", body, err, want)
 		}
+	}
+}
+
+// TestWrongTypeOfEmbeddedProperty: an error names the property as the client has sent it.
+func TestWrongTypeOfEmbeddedProperty(t *testing.T) {
+	type inner struct {
+		URL string `json:"url"`
+	}
+	type Settings struct {
+		Terms inner `json:"terms"`
+	}
+	type body struct {
+		Name string `json:"name"`
+		Settings
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"name":"x","terms":{"url":7}}`))
+	if _, err := Decode[body](r); err == nil || !strings.HasPrefix(err.Error(), "invalid terms.url: ") {
+		t.Errorf("it is answered %v", err)
 	}
 }

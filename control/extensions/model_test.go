@@ -70,6 +70,7 @@ func (m *mortal) Txn(ctx context.Context, txn state.Txn) (state.Revision, error)
 // misbehaves at random and a process that is killed at every step. In the end what customers see,
 // what the state has and what the provider has are the same.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -228,10 +228,3 @@ func (s *schedule) done(e *entry, a again, now time.Time, delay func(failures in
 	}
 	s.due.Put(e)
 }
-
-// len is how many extensions there are.
-func (s *schedule) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.entries)
-}

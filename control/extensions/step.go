@@ -38,9 +38,6 @@ type again struct {
 	never bool
 }
 
-// Whatever a step has journaled wakes the Provisioner, which does the next one.
-func next() (again, error) { return again{}, nil }
-
 // step does what is to be done next with an extension, of which seen is known; it may be zero. It may
 // be cut off at any moment, and run again.
 func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, error) {
@@ -87,6 +84,7 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, erro
 	}
 }
 
+// then is how a step ends that has journaled something: the next one follows at once.
 func then(err error) (again, error) {
 	return again{failed: err != nil && !errors.Is(err, errStale)}, err
 }
@@ -256,7 +254,7 @@ func (s *shared) adopt(ctx context.Context, f found, remote string) (state.Txn, 
 // is the fault.
 func (s *shared) accept(ctx context.Context, to target, rec *record, answer provider.Provisioned) (txn state.Txn, fault string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(answer.Config)) {
-		if hangar.ValidateSecret(name, hangar.NewSensitive(answer.Config[name])) != nil {
+		if !isSecret(name, answer.Config[name]) {
 			return txn, "the provider's answer has a config that cannot become secrets", nil
 		}
 	}
@@ -282,10 +280,11 @@ func (s *shared) accept(ctx context.Context, to target, rec *record, answer prov
 		return txn, "", nil
 	}
 	app, item, err := s.Tenants.AnyApp(ctx, hangar.AppName(answer.PlatformAppName))
-	if hangar.CodeOf(err) != hangar.CodeNotFound && err != nil {
+	unknown := hangar.CodeOf(err) == hangar.CodeNotFound
+	if err != nil && !unknown {
 		return txn, "", err
 	}
-	if err != nil || app.Deleting || to.by.PlatformOrgID == "" || app.OrgID != to.by.PlatformOrgID {
+	if unknown || app.Deleting || to.by.PlatformOrgID == "" || app.OrgID != to.by.PlatformOrgID {
 		return txn, "the provider's answer names an App that is not the provider's", nil
 	}
 	serve, err := s.Addresses.Serve(app, item, rec.ID, rec.address(), rec.Network, rec.NetworkID)
@@ -294,6 +293,11 @@ func (s *shared) accept(ctx context.Context, to target, rec *record, answer prov
 	}
 	rec.PlatformApp = app.Name
 	return state.Txn{If: append(txn.If, serve.If...), Then: append(txn.Then, serve.Then...)}, "", nil
+}
+
+// isSecret reports whether an App may have a secret.
+func isSecret(name, value string) bool {
+	return hangar.ValidateSecret(name, hangar.NewSensitive(value)) == nil
 }
 
 // await asks whether an extension is ready, and completes it.

@@ -169,8 +169,14 @@ func newShowCommand(c commands) *cobra.Command {
 		return p.Extension(ctx, hangar.AppName(args[0]), args[1])
 	}), func(e *hangar.Extension) error {
 		rows := [][]string{
-			{"name", e.Name}, {"provider", string(e.Provider)}, {"status", string(e.Status)}, {"plan", e.Plan}, {"primary region", string(e.PrimaryRegion)},
-			{"secrets", strings.Join(e.Secrets, ", ")}, {"address", e.IP.String()}, {"created by", string(e.User)},
+			{"name", e.Name},
+			{"provider", string(e.Provider)},
+			{"status", string(e.Status)},
+			{"plan", e.Plan},
+			{"primary region", string(e.PrimaryRegion)},
+			{"secrets", strings.Join(e.Secrets, ", ")},
+			{"address", e.IP.String()},
+			{"created by", string(e.User)},
 		}
 		if e.Error != "" {
 			rows = append(rows, []string{"error", e.Error})
@@ -266,7 +272,7 @@ func openBrowser(ctx context.Context, address string) error {
 		if err != nil {
 			continue
 		}
-		return exec.CommandContext(ctx, path, u.String()).Run() //nolint:gosec // an address of the web as the only argument
+		return exec.CommandContext(ctx, path, u.String()).Run()
 	}
 	return errors.New("there is neither xdg-open nor open")
 }

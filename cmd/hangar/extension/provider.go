@@ -193,8 +193,13 @@ func newProvidersShowCommand(c commands) *cobra.Command {
 
 func (c commands) printProvider(p *hangar.Provider) error {
 	rows := [][]string{
-		{"name", string(p.Name)}, {"display name", p.DisplayName}, {"base URL", p.BaseURL}, {"client id", p.ClientID},
-		{"redirect URIs", strings.Join(p.RedirectURIs, " ")}, {"webhook URL", p.WebhookURL}, {"plans", strings.Join(p.Plans, ", ")},
+		{"name", string(p.Name)},
+		{"display name", p.DisplayName},
+		{"base URL", p.BaseURL},
+		{"client id", p.ClientID},
+		{"redirect URIs", strings.Join(p.RedirectURIs, " ")},
+		{"webhook URL", p.WebhookURL},
+		{"plans", strings.Join(p.Plans, ", ")},
 		{"extensions", fmt.Sprintf("%d of %d, %d per organization", p.Extensions, p.Limits.Extensions, p.Limits.PerOrg)},
 		{"webhooks", fmt.Sprintf("%d per minute", p.Limits.Webhooks)},
 	}
