@@ -91,8 +91,8 @@ type Config struct {
 	Region hangar.Region     // of Machines whose creator names none
 	// OAuthClients are the third parties that users sign in at. Nil: there is only the command line.
 	OAuthClients hangar.OAuthClients
-	Log    *slog.Logger
-	Now    func() time.Time // nil: time.Now
+	Log          *slog.Logger
+	Now          func() time.Time // nil: time.Now
 }
 
 // Control is the control plane: its methods return the services it offers.
