@@ -17,7 +17,7 @@ func (m *Machines) AcquireLease(ctx context.Context, ref hangar.MachineRef, in h
 }
 
 // MachineLease implements hangar.MachineService. Whoever may only read learns who
-// holds the lease, and not the nonce.
+// holds the lease, and not the nonce; a third party that acts for a user learns neither.
 func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (hangar.Lease, error) {
 	lease, err := ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.Lease, error) {
 		return a.MachineLease(ctx, ref)
@@ -28,6 +28,9 @@ func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (han
 	_, _, err = m.tenants.AppFor(ctx, hangar.ActionWrite, ref)
 	if hangar.CodeOf(err) == hangar.CodeForbidden {
 		lease.Nonce, err = "", nil
+	}
+	if p, known := hangar.PrincipalFrom(ctx); known == nil && p.Client != "" {
+		lease.Owner = "" // the e-mail address of a user
 	}
 	return lease, err
 }

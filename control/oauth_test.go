@@ -396,3 +396,74 @@ func TestNoSecretIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestUsersSeeAndEndWhatTheyGave: sessions and grants are among the tokens of their user and of nobody else but
+// the admins of the organization; revoking one ends all of it, and no quota changes.
+func TestUsersSeeAndEndWhatTheyGave(t *testing.T) {
+	p, client := newPlane(t, state.NewMemory()), party("logs")
+	acme := p.org(t, "acme")
+	_, login := p.member(t, "ann", "acme", hangar.RoleMember)
+	_, other := p.member(t, "bob", "acme", hangar.RoleMember)
+	ctx, session := p.session(t, "ann@example.com", goodPassword)
+	made := p.grant(t, ctx, client, acme.ID)
+	used := p.used(t, "acme", hangar.QuotaTokens)
+	tokens, err := p.Tokens().Tokens(p.with(t, login), hangar.TokenFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[hangar.TokenKind]hangar.TokenID{}
+	for _, token := range tokens {
+		found[token.Kind] = token.ID
+	}
+	if len(tokens) != 3 || found[hangar.TokenSession] == "" || found[hangar.TokenOAuth] == "" {
+		t.Fatalf("the user has %+v", tokens)
+	}
+	if tokens, err = p.Tokens().Tokens(p.with(t, other), hangar.TokenFilter{}); err != nil || len(tokens) != 1 {
+		t.Errorf("another member sees %+v, %v", tokens, err)
+	}
+	for _, kind := range []hangar.TokenKind{hangar.TokenSession, hangar.TokenOAuth} {
+		wantError(t, p.Tokens().RevokeToken(p.with(t, other), string(found[kind])), hangar.CodeNotFound, hangar.ReasonTokenNotFound)
+		if err := p.Tokens().RevokeToken(p.with(t, login), string(found[kind])); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err = p.OAuth().RefreshTokens(t.Context(), client, made.Refresh)
+	wantError(t, err, hangar.CodeInvalid, hangar.ReasonInvalidGrant)
+	if p.stands(t, made) || p.hasSession(session) || p.used(t, "acme", hangar.QuotaTokens) != used {
+		t.Errorf("after revoking: grant %t, session %t, %d tokens count", p.stands(t, made), p.hasSession(session), p.used(t, "acme", hangar.QuotaTokens))
+	}
+}
+
+// TestThirdPartiesSeeNoAddresses: neither of members nor of who holds a lease, also together with a token of their own.
+func TestThirdPartiesSeeNoAddresses(t *testing.T) {
+	p, client := newPlane(t, state.NewMemory()), party("logs")
+	p.app(t, "web")
+	m := p.machine(t, "web", "")
+	org, err := p.Orgs().Org(admin(t), hangar.OrgPersonal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, login := p.member(t, "ann", hangar.OrgPersonal, hangar.RoleMember)
+	if _, err := p.Machines().AcquireLease(p.with(t, login), hangar.MachineRef{App: "web", ID: m.ID}, hangar.LeaseAcquire{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, _ := p.session(t, "ann@example.com", goodPassword)
+	made := p.grant(t, ctx, client, org.ID).Access.Reveal()
+	p.org(t, "theirs")
+	own := strings.TrimPrefix(string(p.header(t, "theirs")), "Bearer ")
+	for _, credential := range []string{made, made + "," + own, own + "," + made} {
+		ctx := p.with(t, credential)
+		members, err := p.Users().Users(ctx, hangar.UserFilter{Org: hangar.OrgPersonal})
+		if err != nil || len(members) != 1 || members[0].Email != "" {
+			t.Errorf("members %+v, %v", members, err)
+		}
+		lease, err := p.Machines().MachineLease(ctx, hangar.MachineRef{App: "web", ID: m.ID})
+		if err != nil || lease.Owner != "" || lease.Nonce != "" {
+			t.Errorf("lease %+v, %v", lease, err)
+		}
+	}
+	lease, err := p.Machines().MachineLease(p.with(t, login), hangar.MachineRef{App: "web", ID: m.ID})
+	if err != nil || lease.Owner != "ann@example.com" {
+		t.Errorf("the member sees %+v, %v", lease, err)
+	}
+}
