@@ -333,7 +333,10 @@ func (f *follower) compare() error {
 // takeSlot takes a slot of readers, with a mark that lets checkpoints go up to a frame.
 func (f *follower) takeSlot(frame uint32) bool {
 	index := locks.OFD{File: f.shm}
-	for slot := 1; slot < sqlite.ReadSlots; slot++ {
+	const slots = sqlite.ReadSlots - 1
+	for i := range slots {
+		// Another one than before, for which a checkpoint may wait.
+		slot := (f.slot+i)%slots + 1
 		at := uint64(sqlite.ReadByte + slot)
 		if index.Set(locks.Exclusive, at, 1) != nil {
 			continue
