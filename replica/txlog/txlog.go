@@ -268,7 +268,10 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
 		return fmt.Errorf("record of %d bytes is too long", len(encoded))
 	}
 	s := l.segments[len(l.segments)-1]
-	if s.n > 0 && (s.size >= SegmentBytes || s.epoch != epoch) {
+	if s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+		if s.n == 0 {
+			l.segments = l.segments[:len(l.segments)-1] // the new one replaces its file
+		}
 		if err := l.begin(l.pos, epoch); err != nil {
 			return err
 		}
