@@ -166,7 +166,7 @@ func (l *Log) load(path string) (bool, error) {
 		}
 		t, err := DecodeMeta(b)
 		if err != nil || !l.follows(t) {
-			return false, nil //nolint:nilerr // a record that is no transaction ends the log like one that is torn
+			return false, nil // a record that is no transaction ends the log like one that is torn
 		}
 		l.note(s, t, int64(len(b)))
 	}
@@ -500,7 +500,7 @@ func (r *Reader) Next() ([]byte, error) {
 			return nil, io.EOF
 		}
 		if r.off >= size {
-			r.Close()
+			_ = r.Close() // it was only read
 			s, off, err := r.l.find(r.pos)
 			if err != nil {
 				return nil, err
