@@ -29,13 +29,13 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events clean
+.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Go sets the time of what it finds built; to tests, that would be another binary.
-build: deps engine store ## build bin/hangar, with the sandbox engine and the metrics store inside
+build: deps engine store db ## build bin/hangar, with the sandbox engine and the metrics store inside, and bin/hangar-db
 	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/.hangar ./cmd/hangar
 	@cmp -s bin/.hangar bin/hangar || cp --remove-destination bin/.hangar bin/hangar
 
@@ -49,6 +49,10 @@ store: deps
 	@$(RELEASE) -ldflags '-s -w' -o bin/.hangar-metrics ./cmd/hangar-metrics
 	@cmp -s bin/.hangar-metrics bin/hangar-metrics || cp --remove-destination bin/.hangar-metrics bin/hangar-metrics
 	@.ci/pack bin/hangar-metrics $(STORE)
+
+db: ## build bin/hangar-db, the node of replicated databases
+	@$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/.hangar-db ./cmd/hangar-db
+	@cmp -s bin/.hangar-db bin/hangar-db || cp --remove-destination bin/.hangar-db bin/hangar-db
 
 deps: ## install missing Debian packages (root, if any is missing)
 	@.ci/deps

@@ -49,7 +49,8 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 			return nil
 		}
 		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "err", err)
-		if pause.For(ctx, backoff+rand.N(backoff)) != nil {
+		jitter := rand.N(backoff) //nolint:gosec // it spreads load, and protects nothing
+		if pause.For(ctx, backoff+jitter) != nil {
 			return nil
 		}
 		backoff = min(2*backoff, maxBackoff)

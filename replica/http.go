@@ -132,7 +132,7 @@ func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.Close()
-	defer os.Remove(f.Name()) //nolint:errcheck // a later start removes what is left
+	defer os.Remove(f.Name())
 	change, err := db.Export(r.Context(), f)
 	if err != nil {
 		n.fail(w, r, err)

@@ -208,7 +208,7 @@ func (w *worker) count() int {
 }
 
 // needsMount skips a test on a machine that cannot mount.
-func needsMount(t *testing.T) {
+func needsMount(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("not root: the mount, its locks and its capture are not tested")
@@ -221,7 +221,7 @@ func needsMount(t *testing.T) {
 // testNode is a node that runs.
 type testNode struct {
 	*replica.Node
-	t   *testing.T
+	t   testing.TB
 	dir string // of the databases
 	url string
 
@@ -237,7 +237,7 @@ type nodeConfig struct {
 	with    func(*replica.Config)
 }
 
-func startNode(t *testing.T, c nodeConfig) *testNode {
+func startNode(t testing.TB, c nodeConfig) *testNode {
 	t.Helper()
 	if c.capture != replica.Tail {
 		needsMount(t)
@@ -285,7 +285,7 @@ func startNode(t *testing.T, c nodeConfig) *testNode {
 	return n
 }
 
-type testLog struct{ t *testing.T }
+type testLog struct{ t testing.TB }
 
 func (l testLog) Write(b []byte) (int, error) {
 	l.t.Log(strings.TrimSpace(string(b)))

@@ -83,6 +83,11 @@ func TestExactlyOnce(t *testing.T) {
 			} else {
 				committed, killed = killWorkers(t, n, v.journal, v.kills, rng)
 			}
+			if v.capture == replica.Tail {
+				if err := n.Find("app.db").CaptureWAL(true); err != nil {
+					t.Fatal(err)
+				}
+			}
 			all := mustSettle(t, n, events, "app.db")
 			if got := len(all) - created; got < committed || got > committed+killed {
 				t.Errorf("%d events for %d commits, %d writers killed", got, committed, killed)

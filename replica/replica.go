@@ -150,6 +150,18 @@ func (n *Node) Open() error {
 	if err := n.loadIdentity(); err != nil {
 		return err
 	}
+	// What a process that was killed has left.
+	for _, pattern := range []string{"export-*", "files/.probe-*", "log/*/spool-*"} {
+		left, err := filepath.Glob(filepath.Join(n.c.Data, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range left {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
 	if err := n.choose(); err != nil {
 		return errors.Join(err, n.Close())
 	}
@@ -228,9 +240,6 @@ func (n *Node) mount() error {
 	})
 	// The databases recover before anybody can open them.
 	if err := n.openAll(); err != nil {
-		return err
-	}
-	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
 		return err
 	}
 	if err := fs.Mount(); err != nil {

@@ -259,3 +259,52 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("events: %s", r.raw)
 	}
 }
+
+// TestRestarts writes at random while primary and replica are restarted and the log of the primary is lost, and
+// then compares primary, replica and export. REPLICA_ROUNDS is how often.
+func TestRestarts(t *testing.T) {
+	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
+	t.Logf("REPLICA_SEED=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	roots := []string{t.TempDir(), t.TempDir()}
+	primary := startNode(t, nodeConfig{root: roots[0]})
+	primary.ready()
+	modes := map[string]string{"wal.db": "wal", "delete.db": "delete", "persist.db": "persist"}
+	for db, journal := range modes {
+		primary.exec(db, journal, "CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)")
+	}
+	other := startNode(t, nodeConfig{root: roots[1], primary: primary.url})
+	for range intEnv("REPLICA_ROUNDS", 4) {
+		var workers []*worker
+		for db, journal := range modes {
+			workers = append(workers, startWorker(t, workerJob{primary.path(db), journal, rng.Uint64(), 15, true}))
+		}
+		if rng.IntN(2) == 0 { // in the middle
+			other.stop()
+			other = startNode(t, nodeConfig{root: roots[1], primary: primary.url})
+		}
+		for _, w := range workers {
+			if err := <-w.done; err != nil {
+				t.Fatal("worker: ", err)
+			}
+		}
+		switch rng.IntN(3) {
+		case 0:
+			for db := range modes {
+				log := primary.Find(db).Log()
+				if err := log.Reset(log.Pos(), 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case 1:
+			other.stop()
+			primary.stop()
+			primary = startNode(t, nodeConfig{root: roots[0]})
+			primary.ready()
+			other = startNode(t, nodeConfig{root: roots[1], primary: primary.url})
+		}
+		for db := range modes {
+			same(t, primary, other, db)
+		}
+	}
+}

@@ -136,6 +136,7 @@ func (n *Node) Ready(ctx context.Context) error {
 // Close stops to show the databases and closes them. The caller has ended Run.
 func (n *Node) Close() error {
 	n.hub.Close()
+	n.writable.Store(false) // a program that still has a database open commits nothing more
 	var err error
 	if c := n.captures(); c != nil {
 		err = c.Close()

@@ -20,8 +20,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := root().ExecuteContext(ctx)
 	stop()
-	var exit exitStatus
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[exitStatus](err); ok {
 		os.Exit(int(exit))
 	}
 	if err != nil {

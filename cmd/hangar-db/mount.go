@@ -54,7 +54,11 @@ func mountCommand() *cobra.Command {
 func readConfig(file string) (*config.Config, error) {
 	candidates := []string{file}
 	if file == "" {
-		candidates = []string{configName, filepath.Join(os.Getenv("HOME"), configName), filepath.Join("/etc", configName)}
+		home, err := os.UserHomeDir()
+		if err != nil {
+			home = "/root"
+		}
+		candidates = []string{configName, filepath.Join(home, configName), filepath.Join("/etc", configName)}
 	}
 	for _, name := range candidates {
 		b, err := os.ReadFile(name)
@@ -147,8 +151,8 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 	g.Go(func() error { return node.Run(ctx) })
 	if len(c.Exec) > 0 {
 		g.Go(func() error {
-			if err := node.Ready(ctx); err != nil {
-				return nil //nolint:nilerr // the node ends before it was ready
+			if node.Ready(ctx) != nil {
+				return nil // the node ends before it was ready
 			}
 			err := runAll(ctx, c, args)
 			if err != nil && !c.ExitOnError {
@@ -189,11 +193,10 @@ func runProgram(ctx context.Context, words []string) error {
 	p.Cancel = func() error { return p.Process.Signal(unix.SIGTERM) }
 	p.WaitDelay = stopGrace
 	err := p.Run()
-	var ended *exec.ExitError
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case errors.As(err, &ended):
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // it was asked to end
+	}
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exitStatus(ended.ExitCode())
 	}
 	return err

@@ -136,12 +136,12 @@ func TestOAuthClient(t *testing.T) {
 	}
 	check := func(what string, want ...hangar.Sensitive) {
 		t.Helper()
-		c, err := w.OAuthClient(t.Context(), made.ClientID)
+		c, err := w.OAuthClient(t.Context(), hangar.OAuthClientID(made.ClientID))
 		if err != nil || c.Name != "logs" || c.DisplayName != "logs" || !slices.Equal(c.RedirectURIs, []string{"https://logs.example.com/callback"}) {
 			t.Fatalf("%s: the client is %+v, %v", what, c, err)
 		}
-		if got := fmt.Sprint(c.SecretDigests); got != fmt.Sprint(digests(want...)) {
-			t.Errorf("%s: %d digests, which are not those of the %d secrets", what, len(c.SecretDigests), len(want))
+		if got := fmt.Sprint(c.Secrets); got != fmt.Sprint(digests(want...)) {
+			t.Errorf("%s: %d digests, which are not those of the %d secrets", what, len(c.Secrets), len(want))
 		}
 	}
 	check("at first", made.ClientSecret)
@@ -160,7 +160,7 @@ func TestOAuthClient(t *testing.T) {
 	if err := w.service.RemoveProvider(admin(t), "logs", false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.OAuthClient(t.Context(), made.ClientID); hangar.CodeOf(err) != hangar.CodeNotFound {
+	if _, err := w.OAuthClient(t.Context(), hangar.OAuthClientID(made.ClientID)); hangar.CodeOf(err) != hangar.CodeNotFound {
 		t.Errorf("the client of a provider that is gone is answered %v", err)
 	}
 	left, _, _ := state.All(t.Context(), w.store, "/", true)

@@ -226,7 +226,7 @@ func (d *DB) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
 	var pages []txlog.Page
 	flush := func(last bool) error {
-		if len(pages) == 0 && !(last && direct) {
+		if len(pages) == 0 && (!last || !direct) {
 			return nil
 		}
 		size := c.Pages

@@ -193,7 +193,7 @@ func (d *DB) removed(f File) {
 
 func closeFile(f **os.File) {
 	if *f != nil {
-		(*f).Close()
+		_ = (*f).Close() // nothing is buffered
 		*f = nil
 	}
 }

@@ -376,12 +376,44 @@ func (d *DB) Reconcile() (bool, error) {
 		return true, err
 	}
 	pos := ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sum}
-	if err := d.log.Reset(pos, d.epoch); err != nil {
+	stamp := d.now().UnixMilli()
+	if err := (recovery{d}).logWhole(pos, stamp); err != nil {
 		return true, err
 	}
 	d.diverged = false
-	d.advance(pos, d.now().UnixMilli())
+	d.advance(pos, stamp)
 	return true, nil
+}
+
+// logWhole logs a transaction of all pages, or lets the log begin anew if they are too many.
+func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
+	if len(d.sums) == 0 || int64(len(d.sums))*int64(d.pageSize) > MaxTransaction {
+		return d.log.Reset(pos, d.epoch)
+	}
+	t := txlog.Tx{Post: pos.PostApplyChecksum, Header: ltx.Header{
+		PageSize: d.pageSize, Commit: uint32(len(d.sums)), MinTXID: pos.TXID, MaxTXID: pos.TXID,
+		Timestamp: stamp, NodeID: d.c.Node,
+	}}
+	if pos.TXID > 1 {
+		t.PreApplyChecksum = d.pos.PostApplyChecksum
+	}
+	for i := range d.sums {
+		p := txlog.Page{Number: uint32(i + 1), Data: make([]byte, d.pageSize)}
+		if p.Number == sqlite.LockPage(d.pageSize) {
+			continue
+		}
+		if err := d.rawPage(p.Number, p.Data); err != nil {
+			return err
+		}
+		t.Pages = append(t.Pages, p)
+	}
+	if d.scan != nil && d.scan.Next > 1 {
+		// So that a restart knows which frames it has.
+		t.WALOffset = sqlite.FrameOffset(1, d.pageSize)
+		t.WALSize = int64(d.scan.Next-1) * int64(sqlite.FrameHeaderSize+d.pageSize)
+		t.WALSalt1, t.WALSalt2 = d.scan.Header.Salt[0], d.scan.Header.Salt[1]
+	}
+	return d.append(&t)
 }
 
 // Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is

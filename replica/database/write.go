@@ -372,7 +372,7 @@ func (d walWriter) restart(x *sqlite.Index) error {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.ReadByte+1, sqlite.ReadSlots-1) != nil {
-		return nil //nolint:nilerr // a reader uses the WAL: it goes on
+		return nil // a reader uses the WAL: it goes on
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte+1, sqlite.ReadSlots-1) }()
 	x.MaxFrame = 0
@@ -477,7 +477,7 @@ func (d walWriter) checkpoint(maxFrame, size uint32) error {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.CheckpointByte, 1) != nil {
-		return nil //nolint:nilerr // another checkpoint runs
+		return nil // another checkpoint runs
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.CheckpointByte, 1) }()
 	x, ok, err := d.index()
@@ -490,7 +490,7 @@ func (d walWriter) checkpoint(maxFrame, size uint32) error {
 	}
 	// Readers of slot 0 read the database file alone.
 	if index.Set(locks.Exclusive, sqlite.ReadByte, 1) != nil {
-		return nil //nolint:nilerr // there are such readers: another time
+		return nil // there are such readers: another time
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
 	if err := d.poke(sqlite.AttemptedOffset, safe); err != nil {

@@ -154,7 +154,7 @@ func (s *FS) settle(n *inode) {
 	}
 	if journal, err := os.Open(s.path(n.name + database.Journal.Suffix())); err == nil {
 		valid := journalValid(journal)
-		journal.Close()
+		_ = journal.Close() // it was only read
 		if valid {
 			return
 		}

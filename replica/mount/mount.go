@@ -128,6 +128,9 @@ func New(c Config) *FS {
 
 // Mount mounts the directory and begins to serve it.
 func (s *FS) Mount() error {
+	if err := s.sweep(); err != nil {
+		return err
+	}
 	options := &fuse.MountOptions{
 		FsName:        "hangar-db",
 		Name:          "hangar-db",
@@ -160,6 +163,16 @@ func (s *FS) Mount() error {
 	return nil
 }
 
+// sweep removes a mount that a process which was killed has left.
+func (s *FS) sweep() error {
+	if _, err := os.Stat(s.c.Dir); errors.Is(err, unix.ENOTCONN) {
+		if err := unix.Unmount(s.c.Dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount what is left at %s: %w", s.c.Dir, err)
+		}
+	}
+	return os.MkdirAll(s.c.Dir, 0o755) //nolint:gosec // the programs of the Machine run as other users
+}
+
 // probe reports whether the kernel reads and writes files behind the mount itself.
 func (s *FS) probe() bool {
 	f, err := os.CreateTemp(s.c.Files, ".probe-*")
@@ -172,7 +185,7 @@ func (s *FS) probe() bool {
 	if errno != 0 || id == 0 {
 		return false
 	}
-	s.server.UnregisterBackingFd(id)
+	_ = s.server.UnregisterBackingFd(id) // it goes with the mount
 	return true
 }
 
@@ -227,7 +240,7 @@ func (s *FS) Written(db string, f database.File, off, n int64) {
 func (s *FS) Gone(db string, f database.File) { s.forget(db + f.Suffix()) }
 
 // forget makes the name of a file free for another one.
-func (s *FS) forget(name string) *inode {
+func (s *FS) forget(name string) {
 	s.mu.Lock()
 	n := s.names[name]
 	delete(s.names, name)
@@ -237,7 +250,6 @@ func (s *FS) forget(name string) *inode {
 		n.gone = true
 		n.mu.Unlock()
 	}
-	return n
 }
 
 func (s *FS) path(name string) string { return filepath.Join(s.c.Files, name) }
@@ -391,10 +403,10 @@ func (s *FS) release(n *inode) {
 		return
 	}
 	if n.backing != 0 {
-		s.server.UnregisterBackingFd(n.backing)
+		_ = s.server.UnregisterBackingFd(n.backing) // it goes with the mount
 		n.backing = 0
 	}
-	n.f.Close()
+	_ = n.f.Close() // nothing is buffered
 	n.f = nil
 }
 

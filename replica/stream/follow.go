@@ -48,7 +48,7 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 	body, send := io.Pipe()
 	defer send.Close()
 	// The transport does not notice the end of ctx while it reads the body.
-	defer context.AfterFunc(ctx, func() { send.CloseWithError(context.Cause(ctx)) })()
+	defer context.AfterFunc(ctx, func() { _ = send.CloseWithError(context.Cause(ctx)) })()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(url, "/")+"/stream", body)
 	if err != nil {
 		return err
@@ -61,14 +61,14 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 	go func() { greeted <- f.greet(out) }()
 	resp, err := f.Client.Do(req)
 	if err != nil {
-		send.CloseWithError(err)
+		_ = send.CloseWithError(err)
 		<-greeted
 		return errors.Join(err, context.Cause(ctx))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		send.CloseWithError(io.ErrClosedPipe)
+		_ = send.CloseWithError(io.ErrClosedPipe)
 		<-greeted
 		return fmt.Errorf("primary answers %s: %s", resp.Status, bytes.TrimSpace(text))
 	}
@@ -105,7 +105,6 @@ type reception struct {
 	tx        assembly
 	spools    map[string]*database.Spool
 	resyncing map[string]bool // checksums were sent, and the pages have not come
-	ended     bool
 }
 
 func (r *reception) close() {

@@ -243,7 +243,7 @@ type transfer struct {
 
 func (t *transfer) close() {
 	for _, r := range t.logs {
-		r.Close()
+		_ = r.Close() // it was only read
 	}
 }
 
@@ -351,7 +351,7 @@ func (t *transfer) need(name string, cause error) error {
 		return cause
 	}
 	if r := t.logs[name]; r != nil {
-		r.Close()
+		_ = r.Close() // it was only read
 		delete(t.logs, name)
 	}
 	t.waiting[name] = true
@@ -366,7 +366,7 @@ func (t *transfer) pages(ctx context.Context, v vector) error {
 		return nil
 	}
 	if r := t.logs[v.name]; r != nil {
-		r.Close()
+		_ = r.Close() // it was only read
 		delete(t.logs, v.name)
 	}
 	head := partHead(v.name)

@@ -72,7 +72,7 @@ func (t *Tail) Locks(db string, f database.File) (locks.Ranges, error) {
 		if was, err := open.Stat(); err == nil && os.SameFile(was, now) {
 			return locks.OFD{File: open}, nil
 		}
-		open.Close()
+		_ = open.Close() // for its locks
 		delete(t.files, name)
 	}
 	opened, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -91,7 +91,7 @@ func (t *Tail) Gone(db string, f database.File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if open := t.files[db+f.Suffix()]; open != nil {
-		open.Close()
+		_ = open.Close() // for its locks
 		delete(t.files, db+f.Suffix())
 	}
 }
@@ -104,7 +104,7 @@ func (t *Tail) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, f := range t.files {
-		f.Close()
+		_ = f.Close() // with its locks
 		delete(t.files, name)
 	}
 	return nil
@@ -224,7 +224,7 @@ func (f *follower) detach() {
 	f.slot = 0
 	for _, file := range []**os.File{&f.shm, &f.main} {
 		if *file != nil {
-			(*file).Close() // with its locks
+			_ = (*file).Close() // with its locks
 			*file = nil
 		}
 	}
@@ -333,7 +333,10 @@ func (f *follower) compare() error {
 // takeSlot takes a slot of readers, with a mark that lets checkpoints go up to a frame.
 func (f *follower) takeSlot(frame uint32) bool {
 	index := locks.OFD{File: f.shm}
-	for slot := 1; slot < sqlite.ReadSlots; slot++ {
+	const slots = sqlite.ReadSlots - 1
+	for i := range slots {
+		// Another one than before, for which a checkpoint may wait.
+		slot := (f.slot+i)%slots + 1
 		at := uint64(sqlite.ReadByte + slot)
 		if index.Set(locks.Exclusive, at, 1) != nil {
 			continue
@@ -371,7 +374,7 @@ func (f *follower) capture(ctx context.Context) error {
 				}
 			}
 			if pause.For(ctx, spin) != nil {
-				return nil
+				return nil //nolint:nilerr // ctx has ended
 			}
 		}
 		if err := f.keepShort(ctx); err != nil {
@@ -504,7 +507,7 @@ func newWatch(dir string) (*watch, error) {
 	return w, nil
 }
 
-func (w *watch) close() { w.f.Close() }
+func (w *watch) close() { _ = w.f.Close() }
 
 // next waits for changes and returns the names of the files.
 func (w *watch) next() ([]string, error) {

@@ -166,7 +166,7 @@ func (l *Log) load(path string) (bool, error) {
 		}
 		t, err := DecodeMeta(b)
 		if err != nil || !l.follows(t) {
-			return false, nil //nolint:nilerr // a record that is no transaction ends the log like one that is torn
+			return false, nil // a record that is no transaction ends the log like one that is torn
 		}
 		l.note(s, t, int64(len(b)))
 	}
@@ -268,7 +268,10 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
 		return fmt.Errorf("record of %d bytes is too long", len(encoded))
 	}
 	s := l.segments[len(l.segments)-1]
-	if s.n > 0 && (s.size >= SegmentBytes || s.epoch != epoch) {
+	if s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+		if s.n == 0 {
+			l.segments = l.segments[:len(l.segments)-1] // the new one replaces its file
+		}
 		if err := l.begin(l.pos, epoch); err != nil {
 			return err
 		}
@@ -497,7 +500,7 @@ func (r *Reader) Next() ([]byte, error) {
 			return nil, io.EOF
 		}
 		if r.off >= size {
-			r.Close()
+			_ = r.Close() // it was only read
 			s, off, err := r.l.find(r.pos)
 			if err != nil {
 				return nil, err

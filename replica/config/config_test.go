@@ -1,0 +1,67 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar/replica/config"
+)
+
+func env(name string) string {
+	return map[string]string{"REGION": "ams", "PRIMARY_REGION": "ams", "HOST": "m1"}[name]
+}
+
+func TestParse(t *testing.T) {
+	c, err := config.Parse([]byte(`
+fuse:
+  dir: "/data"
+data:
+  dir: "/var/lib/db"
+  retention: 1h
+exec:
+  - cmd: "migrate"
+    if-candidate: true
+  - cmd: "serve $HOST"
+lease:
+  type: "static"
+  hostname: "${HOST}"
+  advertise-url: "http://${HOST}.internal:20202"
+  candidate: ${REGION == PRIMARY_REGION}
+`), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Fuse.Dir != "/data" || c.HTTP.Addr != config.DefaultAddr || c.Data.Retention != time.Hour || !c.Candidate() ||
+		c.Lease.Hostname != "m1" || c.Lease.AdvertiseURL != "http://m1.internal:20202" ||
+		len(c.Exec) != 2 || !c.Exec[0].IfCandidate || c.Exec[1].Cmd != "serve m1" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRefused has every key that is not done here refused by its name.
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		`lease: {type: consul, consul: {url: "http://x"}}`: "lease.type: consul",
+		`fuse: {dir: /x}`:                                   "lease.type is missing",
+		`{lease: {type: static, promote: true}}`:            "lease.promote",
+		`{lease: {type: static, candidate: false}}`:         "lease.advertise-url",
+		`{lease: {type: static}, proxy: {addr: ":8080"}}`:   "proxy",
+		`{lease: {type: static}, backup: {type: file}}`:     "backup",
+		`{lease: {type: static}, tracing: {enabled: true}}`: "tracing",
+		`{lease: {type: static}, data: {compress: false}}`:  "data.compress",
+		`{lease: {type: static}, data: {retention: -1s}}`:   "data.retention",
+		`{lease: {type: static}, capture: often}`:           "capture",
+		`{lease: {type: static}, log: {format: xml}}`:       "log.format",
+		`{lease: {type: static}, skip-sync: true}`:          "skip-sync",
+		`{lease: {type: static}, fuse: {dirr: /x}}`:         "dirr",
+		`{lease: {type: static, databases: [a]}}`:           "lease.databases",
+		`{lease: {type: static}, exec: [{cmd: " "}]}`:       "exec",
+		`{lease: {type: raft}}`:                             "raft",
+		`{lease: {type: static, consul: {key: x}}}`:         "lease.consul",
+	} {
+		if _, err := config.Parse([]byte(text), env); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}

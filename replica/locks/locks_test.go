@@ -1,0 +1,73 @@
+package locks_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hangar-platform/hangar/replica/locks"
+)
+
+// TestTableIsTheKernel gives random requests of several owners to a table and to the kernel, which must
+// agree about each.
+func TestTableIsTheKernel(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(5, 5))
+	var kernel []locks.OFD
+	for range 4 {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		kernel = append(kernel, locks.OFD{File: f})
+	}
+	var table locks.Table
+	for i := range 20_000 {
+		owner := rng.IntN(len(kernel))
+		start, n := rng.Uint64N(20), 1+rng.Uint64N(8)
+		mode := locks.Mode(rng.IntN(3))
+		want := kernel[owner].Set(mode, start, n)
+		got := table.Set(locks.Lock{Range: locks.Range{First: start, Last: start + n - 1}, Owner: uint64(owner), Mode: mode})
+		if errors.Is(got, locks.ErrBusy) != errors.Is(want, locks.ErrBusy) {
+			t.Fatalf("request %d of owner %d, mode %d, %d bytes from %d: %v, the kernel says %v", i, owner, mode, n, start, got, want)
+		}
+	}
+	for owner := range kernel {
+		table.ReleaseOwner(uint64(owner))
+	}
+	if n := table.Len(); n != 0 {
+		t.Errorf("%d locks left", n)
+	}
+}
+
+// TestWait has a request wait until another owner lets go.
+func TestWait(t *testing.T) {
+	var table locks.Table
+	l := locks.Lock{Range: locks.Range{First: 1, Last: locks.ToEnd}, Owner: 1, Handle: 9, Mode: locks.Exclusive}
+	if err := table.Set(l); err != nil {
+		t.Fatal(err)
+	}
+	other := l
+	other.Owner, other.Mode = 2, locks.Shared
+	changed, err := table.SetOrWait(other)
+	if !errors.Is(err, locks.ErrBusy) {
+		t.Fatal(err)
+	}
+	if held, busy := table.Test(other); !busy || held.Owner != 1 {
+		t.Errorf("%+v", held)
+	}
+	table.ReleaseHandle(9)
+	<-changed
+	if _, err := table.SetOrWait(other); err != nil {
+		t.Error(err)
+	}
+	if !table.Holds(2, locks.Shared, locks.Range{First: 5, Last: 6}) || table.Holds(2, locks.Exclusive, locks.Range{First: 5, Last: 6}) {
+		t.Error("what the owner holds")
+	}
+}

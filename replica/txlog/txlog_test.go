@@ -1,0 +1,243 @@
+package txlog_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// next returns a transaction of some pages after a position.
+func next(pos ltx.Pos, rng *rand.Rand) *txlog.Tx {
+	t := &txlog.Tx{Header: ltx.Header{
+		Version: ltx.Version, PageSize: 512, Commit: 5, MinTXID: pos.TXID + 1, MaxTXID: pos.TXID + 1, Timestamp: 12345,
+	}}
+	if t.MinTXID > 1 {
+		t.PreApplyChecksum = pos.PostApplyChecksum
+	}
+	sum := ltx.Checksum(0)
+	for page := uint32(1); page <= 5; page++ {
+		data := make([]byte, 512)
+		for i := range data {
+			data[i] = byte(rng.IntN(4))
+		}
+		t.Pages = append(t.Pages, txlog.Page{Number: page, Data: data})
+		sum ^= sqlite.PageSum(page, data)
+	}
+	t.Post = sum | ltx.ChecksumFlag
+	return t
+}
+
+// TestEncodingIsLTX has the library of the format read what an Encoder writes, and the other way round.
+func TestEncodingIsLTX(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var e txlog.Encoder
+	want := next(ltx.Pos{}, rng)
+	b, err := e.Append(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := ltx.NewDecoder(bytes.NewReader(b))
+	if err := decoder.Verify(); err != nil {
+		t.Fatal("the library: ", err)
+	}
+	if decoder.Trailer().PostApplyChecksum != want.Post || decoder.Header() != want.Header {
+		t.Errorf("%+v %+v", decoder.Header(), decoder.Trailer())
+	}
+	var file bytes.Buffer
+	encoder, err := ltx.NewEncoder(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := encoder.EncodeHeader(want.Header); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range want.Pages {
+		if err := encoder.EncodePage(ltx.PageHeader{Pgno: p.Number}, p.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	encoder.SetPostApplyChecksum(want.Post)
+	if err := encoder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(b, file.Bytes()) {
+		t.Error("the library writes other bytes")
+	}
+	got, err := txlog.Decode(file.Bytes())
+	if err != nil || len(got.Pages) != 5 || got.Post != want.Post || !bytes.Equal(got.Pages[4].Data, want.Pages[4].Data) {
+		t.Errorf("%+v %v", got, err)
+	}
+}
+
+func fill(t *testing.T, l *txlog.Log, n int) [][]byte {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(7, uint64(l.Pos().TXID)))
+	var e txlog.Encoder
+	var all [][]byte
+	for range n {
+		tx := next(l.Pos(), rng)
+		b, err := e.Append(nil, tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Append(tx, b, 1, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+func read(t *testing.T, l *txlog.Log, after ltx.Pos) [][]byte {
+	t.Helper()
+	r, err := l.After(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var all [][]byte
+	for {
+		b, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+}
+
+// TestTornTail cuts and damages a log in many places of its last two records. What is found is always a
+// whole prefix, and the log goes on after it.
+func TestTornTail(t *testing.T) {
+	dir := t.TempDir()
+	l, err := txlog.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := fill(t, l, 6)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "0000000000000001.seg")
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail := len(all[5]) + len(all[4]) + 16
+	for cut := len(whole) - tail; cut <= len(whole); cut += 41 {
+		for _, damage := range []bool{false, true} {
+			b := bytes.Clone(whole)
+			if damage && cut < len(whole) {
+				b[cut] ^= 0x40
+			} else {
+				b = b[:cut]
+			}
+			if err := os.WriteFile(name, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l, err := txlog.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := read(t, l, l.Base())
+			if len(got) < 4 || len(got) > 6 || int(l.Pos().TXID) != len(got) || cut == len(whole) && len(got) != 6 {
+				t.Fatalf("cut at %d of %d: %d records, at %s", cut, len(whole), len(got), l.Pos())
+			}
+			for i := range got {
+				if !bytes.Equal(got[i], all[i]) {
+					t.Fatalf("record %d differs", i)
+				}
+			}
+			fill(t, l, 1)
+			if n := len(read(t, l, l.Base())); n != len(got)+1 {
+				t.Fatalf("%d records after one more than %d", n, len(got))
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestTrim keeps what a replica needs, up to a limit.
+func TestTrim(t *testing.T) {
+	l, err := txlog.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	rng := rand.New(rand.NewPCG(3, 3))
+	var e txlog.Encoder
+	for epoch := range uint64(4) { // each begins a segment
+		for range 3 {
+			tx := next(l.Pos(), rng)
+			b, err := e.Append(nil, tx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Append(tx, b, epoch, time.Unix(int64(epoch)*100, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		before int64
+		keep   ltx.TXID
+		limit  int64
+		base   ltx.TXID
+	}{
+		{-1, 12, 1 << 30, 0},  // nothing is old
+		{150, 3, 1 << 30, 3},  // two segments are old, and a replica needs the second
+		{150, 12, 1 << 30, 6}, // no longer
+		{900, 7, 1, 9},        // the limit counts for more than a replica; the last stays
+	} {
+		if err := l.Trim(time.Unix(c.before, 0), c.keep, c.limit); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Base().TXID; got != c.base {
+			t.Errorf("%+v: the log begins after %d", c, got)
+		}
+	}
+	if _, err := l.AfterID(5); !errors.Is(err, txlog.ErrGone) {
+		t.Error(err)
+	}
+	if _, err := l.After(ltx.Pos{TXID: 10, PostApplyChecksum: 1}); !errors.Is(err, txlog.ErrGone) {
+		t.Error("another checksum: ", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	var e txlog.Encoder
+	b, err := e.Append(nil, next(ltx.Pos{}, rand.New(rand.NewPCG(1, 1))))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:120])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tx, err := txlog.Decode(b)
+		if err != nil {
+			return
+		}
+		var e txlog.Encoder
+		again, err := e.Append(nil, tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := txlog.Decode(again); err != nil || back.Post != tx.Post || len(back.Pages) != len(tx.Pages) {
+			t.Fatal(err)
+		}
+	})
+}
