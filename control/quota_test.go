@@ -107,6 +107,16 @@ var abuses = map[hangar.QuotaKey]func(ctx context.Context, t *testing.T, p *plan
 		_, err := p.Secrets().SetSecrets(ctx, hangar.AppName(org), map[string]hangar.Sensitive{"S" + strconv.Itoa(n): hangar.NewSensitive("x")})
 		return err
 	},
+	hangar.QuotaExtensions: func(ctx context.Context, _ *testing.T, p *plane, org string, n int) error {
+		settings := hangar.ProviderSettings{BaseURL: "https://logs.example.com"}
+		_, err := p.Providers().CreateProvider(ctx, hangar.ProviderCreate{Name: "logs", ProviderSettings: settings})
+		if err != nil && hangar.ReasonOf(err) != hangar.ReasonNameTaken {
+			return err
+		}
+		ctx = hangar.WithPrincipal(ctx, hangar.Principal{Subject: "admin", Admin: true, User: hangar.UserAdmin})
+		_, err = p.Extensions().CreateExtension(ctx, hangar.AppName(org), hangar.ExtensionCreate{Provider: "logs", Name: org + "-" + strconv.Itoa(n)})
+		return err
+	},
 }
 
 func allocates(kind hangar.AddressKind) func(ctx context.Context, t *testing.T, p *plane, org string, n int) error {
