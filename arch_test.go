@@ -49,7 +49,8 @@ var rules = map[string]rule{
 	"client":       {imports: language},
 
 	// The public side of extensions stands alone: strangers build their servers with it.
-	"provider": {},
+	"provider":       {},
+	"provider/check": {imports: []string{"provider", "internal/finish"}},
 
 	"control":                 {imports: plus(language, "control/..."), tests: []string{"test/contract"}},
 	"control/auth":            {imports: plus(language, "control/state")},
@@ -123,19 +124,21 @@ var rules = map[string]rule{
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
 	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},
 	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api"}},
-	"cmd/hangar/cli":                {imports: plus(language, "client", "daemon")},
+	"cmd/hangar/cli":                {imports: plus(language, "client")},
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},
 	"cmd/hangar/platform":           {imports: plus(language, "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
 	"cmd/hangar/platform/hostcheck": {imports: language},
+	"cmd/hangar/provider":           {imports: plus(language, "cmd/hangar/cli", "provider/check")},
 
-	"daemon":       {imports: planes, tests: []string{"test/..."}},
-	"cmd/...":      {imports: plus(everything, "cmd/hangar-sandbox/early")},
-	"test/...":     {imports: plus(everything, "cmd/...")},
-	"dashboards":   {tests: []string{"metrics", "metrics/builtin", "metrics/gateway", "metrics/metricstest"}},
-	"bench/...":    {imports: plus(everything, "bench/harness", "bench/publish")},
-	"examples/...": {},
+	"daemon":            {imports: planes, tests: []string{"test/..."}},
+	"cmd/...":           {imports: plus(everything, "cmd/hangar-sandbox/early")},
+	"test/...":          {imports: plus(everything, "cmd/...")},
+	"dashboards":        {tests: []string{"metrics", "metrics/builtin", "metrics/gateway", "metrics/metricstest"}},
+	"bench/...":         {imports: plus(everything, "bench/harness", "bench/publish")},
+	"examples/...":      {},
+	"examples/provider": {imports: []string{"provider"}, tests: []string{"provider/check"}},
 }
 
 // confined are packages, and those below them, that these folders alone may import: whatever else

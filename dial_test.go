@@ -35,6 +35,8 @@ var dialers = map[string]string{
 	"metrics/store/store.go":            "connects to a socket file of the daemon's own",
 	"metrics/alerts/notify/webhook.go":  "connects by the guarded dialer that it is given, and by nothing without one",
 	"metrics/alerts/notify/email.go":    "the operator names the mail server",
+	"examples/provider/signon.go":       "a program of its own: its operator names the platform",
+	"provider/check/check.go":           "the user's own program tries the server that he names",
 	"provider/webhook.go":               "a part of programs of providers, who name the platform that they connect to",
 }
 

@@ -8,3 +8,7 @@
 // data: callers may keep what they are given, and change the fields of a copy, but
 // not the maps and slices in it, which may be shared.
 package hangar
+
+// AddressFile is in the data directory of a server: host:port of the API of the daemon that runs,
+// or ran last, by which commands on the same computer find it.
+const AddressFile = "api.addr"

@@ -45,7 +45,7 @@ type Options struct {
 
 	Around Around // for tests
 
-	// Ready, which is required, is called when connections to the API, at addr, are accepted and AddressFile is
+	// Ready, which is required, is called when connections to the API, at addr, are accepted and hangar.AddressFile is
 	// written. Its error ends the daemon.
 	Ready func(addr string) error
 }

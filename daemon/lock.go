@@ -19,9 +19,6 @@ import (
 // lockFile is locked by the daemon as long as it lives, and holds its pid.
 const lockFile = "lock"
 
-// AddressFile is in the data directory: host:port of the API of the daemon that runs, or ran last.
-const AddressFile = "api.addr"
-
 // errLocked says that another process has the lock.
 var errLocked = errors.New("the data directory is in use")
 

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/host/journal"
@@ -124,7 +125,7 @@ func (d *opening) register(p *parts) error {
 func (d *opening) run(ctx context.Context, p *parts) error {
 	// Connections wait already: who is answered finds the address written.
 	address := d.listener.Addr().String()
-	if err := writeAddress(filepath.Join(d.cfg.Dir, AddressFile), address); err != nil {
+	if err := writeAddress(filepath.Join(d.cfg.Dir, hangar.AddressFile), address); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -26,6 +26,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/daemon"
 )
@@ -93,7 +94,7 @@ func tlsFront(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: tlsfront DIR")
 	}
-	address := strings.TrimSpace(ts.ReadFile(filepath.Join(args[0], daemon.AddressFile)))
+	address := strings.TrimSpace(ts.ReadFile(filepath.Join(args[0], hangar.AddressFile)))
 	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}))
 	front.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients give up
 	front.StartTLS()

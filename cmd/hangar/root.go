@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/metric"
 	"github.com/hangar-platform/hangar/cmd/hangar/network"
 	"github.com/hangar-platform/hangar/cmd/hangar/platform"
+	"github.com/hangar-platform/hangar/cmd/hangar/provider"
 	"github.com/hangar-platform/hangar/cmd/hangar/secret"
 	"github.com/hangar-platform/hangar/cmd/hangar/volume"
 )
@@ -64,6 +65,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		image.NewCommand(c), image.NewRegistryCommand(c),
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
 		account.NewOrgsCommand(c), account.NewUsersCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
+		provider.NewCommand(c),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
-	"github.com/hangar-platform/hangar/daemon"
 )
 
 // The files by which commands find the local daemon, in its data directory.
@@ -223,7 +222,7 @@ func CheckURL(text string) error {
 
 // LocalURL is where the daemon of a data directory serves, or empty.
 func LocalURL(dir string) string {
-	b, err := os.ReadFile(filepath.Join(dir, daemon.AddressFile))
+	b, err := os.ReadFile(filepath.Join(dir, hangar.AddressFile))
 	if err != nil {
 		return ""
 	}

@@ -1,0 +1,9 @@
+// Package check tries a provider's server: it does what the platform does, and what an attacker
+// would, and reports each rule of the protocol that the server keeps or breaks.
+//
+// [Run] creates an extension with a name that begins with "hangar-check-", uses it, and deletes
+// it, also when it finds faults. It needs the secret for requests, and reaches the server
+// over HTTP alone, so that a server in any language can be tried, before a platform knows it.
+//
+// docs/extensions.md of this module specifies the protocol.
+package check
