@@ -28,7 +28,7 @@ type Live struct{ *DB }
 func (d Live) BuildIndex() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := walWriter{d.DB}
+	w := walWriter(d)
 	wal, err := d.openOrMake(WAL)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (d Live) openOrMake(f File) (*os.File, error) {
 func (d Live) SetReadMark(slot int, frame uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return walWriter{d.DB}.poke(sqlite.ReadMarkOffset(slot), frame)
+	return walWriter(d).poke(sqlite.ReadMarkOffset(slot), frame)
 }
 
 // Verify computes the checksums of all pages, and reports whether they are those of the position. If not,
@@ -126,7 +126,7 @@ func (d Live) Verify() (bool, error) {
 	if d.diverged {
 		return false, nil
 	}
-	sum, err := recovery{d.DB}.absorb()
+	sum, err := recovery(d).absorb()
 	if err != nil {
 		return false, err
 	}
@@ -154,7 +154,7 @@ func (d Live) Checkpoint() error {
 	if _, err := d.open(Main); err != nil {
 		return err
 	}
-	return walWriter{d.DB}.checkpoint(x.MaxFrame, x.Pages)
+	return walWriter(d).checkpoint(x.MaxFrame, x.Pages)
 }
 
 // Restart makes the WAL begin anew, if all of it was captured and is in the database file, and no reader uses
@@ -166,7 +166,7 @@ func (d Live) Restart() error {
 	if err != nil || !ok || x.MaxFrame == 0 || x.Backfilled < x.MaxFrame || d.scan == nil || d.scan.Next != x.MaxFrame+1 {
 		return err
 	}
-	return walWriter{d.DB}.restart(&x)
+	return walWriter(d).restart(&x)
 }
 
 // Mode reports whether the database file says that it is in WAL mode. It returns sqlite.ErrNotDatabase if it
