@@ -143,7 +143,7 @@ var rules = map[string]rule{
 	"replica/sqlite":   {imports: language},
 	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},
 	"replica/tail":     {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
-	"replica/txlog":    {imports: language},
+	"replica/txlog":    {imports: language, tests: []string{"replica/sqlite"}},
 
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
 	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},

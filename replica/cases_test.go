@@ -57,7 +57,7 @@ func TestPageSize(t *testing.T) {
 	n.exec("app.db", "delete", "PRAGMA page_size=1024", "VACUUM")
 	all := mustSettle(t, n, events, "app.db")
 	if len(all) != 2 || all[0].Data.Commit != 0 || all[0].Data.PostApplyChecksum != 1<<63 || all[1].Data.PageSize != 1024 {
-		t.Errorf("events: %s", events.raw)
+		t.Errorf("events: %s", events.lines())
 	}
 	same(t, n, other, "app.db")
 	whole(t, n, "app.db")

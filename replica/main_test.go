@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -208,13 +209,13 @@ func (w *worker) count() int {
 }
 
 // needsMount skips a test on a machine that cannot mount.
-func needsMount(t testing.TB) {
-	t.Helper()
+func needsMount(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("not root: the mount, its locks and its capture are not tested")
+		tb.Skip("not root: the mount, its locks and its capture are not tested")
 	}
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("no /dev/fuse: the mount, its locks and its capture are not tested")
+		tb.Skip("no /dev/fuse: the mount, its locks and its capture are not tested")
 	}
 }
 
@@ -237,24 +238,24 @@ type nodeConfig struct {
 	with    func(*replica.Config)
 }
 
-func startNode(t testing.TB, c nodeConfig) *testNode {
-	t.Helper()
+func startNode(tb testing.TB, c nodeConfig) *testNode {
+	tb.Helper()
 	if c.capture != replica.Tail {
-		needsMount(t)
+		needsMount(tb)
 	}
 	if c.root == "" {
-		c.root = t.TempDir()
+		c.root = tb.TempDir()
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	n := &testNode{t: t, dir: filepath.Join(c.root, "mnt"), url: "http://" + listener.Addr().String()}
+	n := &testNode{t: tb, dir: filepath.Join(c.root, "mnt"), url: "http://" + listener.Addr().String()}
 	peer := lease.Peer{Hostname: "primary", URL: c.primary}
 	config := replica.Config{
 		Data: filepath.Join(c.root, "data"), Dir: n.dir, Hostname: "primary", Candidate: c.primary == "",
 		Lease: lease.NewStatic(c.primary == "", peer), Capture: c.capture, NoPassthrough: c.slow,
-		Log: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+		Log: slog.New(slog.NewTextHandler(testLog{tb}, nil)),
 	}
 	if c.primary != "" {
 		config.Hostname = "replica"
@@ -264,7 +265,7 @@ func startNode(t testing.TB, c nodeConfig) *testNode {
 	}
 	n.Node = replica.New(config)
 	if err := n.Open(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -274,14 +275,14 @@ func startNode(t testing.TB, c nodeConfig) *testNode {
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("node ended: %v", err)
+			tb.Errorf("node ended: %v", err)
 		}
 		server.Close()
 		if err := n.Close(); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
 	})
-	t.Cleanup(n.stop)
+	tb.Cleanup(n.stop)
 	return n
 }
 
@@ -387,6 +388,20 @@ func record(t *testing.T, url string) *recorder {
 		t.Fatal("no first event")
 	}
 	return r
+}
+
+// first returns the first event, and its text.
+func (r *recorder) first() (txEvent, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[0], r.raw[0]
+}
+
+// lines returns the text of the events so far.
+func (r *recorder) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.raw)
 }
 
 // transactions returns the events of a database so far.

@@ -46,7 +46,7 @@ func TestExactlyOnce(t *testing.T) {
 		variant{"persist", 4096, replica.Strict, false, 12},
 	)
 	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
-	ops := intEnv("REPLICA_OPS", 40)
+	ops := intEnv("REPLICA_OPS", 25)
 	for i, v := range variants {
 		name := fmt.Sprintf("%s/%s-%d", v.capture, v.journal, v.pageSize)
 		if v.slow {

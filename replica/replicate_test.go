@@ -44,8 +44,8 @@ func TestReplica(t *testing.T) {
 			other.ready()
 			first := record(t, primary.url+"/events")
 			second := record(t, other.url+"/events")
-			if e := second.all[0]; e.Data.IsPrimary || e.Data.Hostname != "primary" {
-				t.Errorf("init of the replica: %s", second.raw[0])
+			if e, text := second.first(); e.Data.IsPrimary || e.Data.Hostname != "primary" {
+				t.Errorf("init of the replica: %s", text)
 			}
 			primary.exec("app.db", journal, "CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)", "INSERT INTO t VALUES(1, 'first')")
 			same(t, primary, other, "app.db")
@@ -226,10 +226,21 @@ func TestHTTP(t *testing.T) {
 		method, path string
 		want         int
 	}{
-		{"POST", "/events", 405}, {"POST", "/info", 405}, {"GET", "/import?name=x", 405}, {"POST", "/export?name=a.db", 405},
-		{"GET", "/stream", 405}, {"POST", "/stream", 426}, {"GET", "/export", 400}, {"GET", "/export?name=none", 404},
-		{"GET", "/export?name=a.db", 200}, {"GET", "/info", 200}, {"GET", "/metrics", 200}, {"GET", "/none", 404},
-		{"GET", "/events?since=a.db", 400}, {"GET", "/events?since=a.db:00000000000000ff", 410}, {"GET", "/events?since=none:0000000000000001", 400},
+		{"POST", "/events", 405},
+		{"POST", "/info", 405},
+		{"GET", "/import?name=x", 405},
+		{"POST", "/export?name=a.db", 405},
+		{"GET", "/stream", 405},
+		{"POST", "/stream", 426},
+		{"GET", "/export", 400},
+		{"GET", "/export?name=none", 404},
+		{"GET", "/export?name=a.db", 200},
+		{"GET", "/info", 200},
+		{"GET", "/metrics", 200},
+		{"GET", "/none", 404},
+		{"GET", "/events?since=a.db", 400},
+		{"GET", "/events?since=a.db:00000000000000ff", 410},
+		{"GET", "/events?since=none:0000000000000001", 400},
 	} {
 		req, err := http.NewRequestWithContext(context.Background(), c.method, n.url+c.path, nil)
 		if err != nil {
@@ -255,8 +266,8 @@ func TestHTTP(t *testing.T) {
 	n.exec("a.db", "delete", "INSERT INTO t VALUES(3)")
 	all := mustSettle(t, n, r, "a.db")
 	consecutive(t, all, 2)
-	if len(all) != 3 || r.all[0].Type != "init" || r.all[0].Data.Positions["a.db"].TXID != 3 {
-		t.Errorf("events: %s", r.raw)
+	if e, _ := r.first(); len(all) != 3 || e.Type != "init" || e.Data.Positions["a.db"].TXID != 3 {
+		t.Errorf("events: %s", r.lines())
 	}
 }
 

@@ -152,7 +152,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 	if len(c.Exec) > 0 {
 		g.Go(func() error {
 			if node.Ready(ctx) != nil {
-				return nil // the node ends before it was ready
+				return nil //nolint:nilerr // the node ends before it was ready
 			}
 			err := runAll(ctx, c, args)
 			if err != nil && !c.ExitOnError {

@@ -248,10 +248,13 @@ func (d *DB) append(t *txlog.Tx) error {
 func (d *DB) CaptureJournal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.captureJournal()
+	return journalCapture{d}.captureJournal()
 }
 
-func (d *DB) captureJournal() error {
+// journalCapture captures what SQLite writes in rollback mode.
+type journalCapture struct{ *DB }
+
+func (d journalCapture) captureJournal() error {
 	main, err := d.open(Main)
 	if err != nil || main == nil {
 		return err
@@ -298,7 +301,7 @@ func (d *DB) captureJournal() error {
 	return d.commitWritten(b, size)
 }
 
-func (d *DB) commitWritten(b *batch, size uint32) error {
+func (d journalCapture) commitWritten(b *batch, size uint32) error {
 	if err := d.Fenced(); err != nil {
 		return err
 	}
@@ -312,7 +315,7 @@ func (d *DB) commitWritten(b *batch, size uint32) error {
 // onlyFree reports whether all pages of a batch are free ones, and page 1 is as before. A rollback leaves
 // that: SQLite does not journal, and so does not restore, pages that were free when it took them. They are a
 // part of the next transaction.
-func (d *DB) onlyFree(main *os.File, b *batch, size uint32) (bool, error) {
+func (d journalCapture) onlyFree(main *os.File, b *batch, size uint32) (bool, error) {
 	if _, first := b.at[1]; first || int(size) != len(d.sums) {
 		return false, nil
 	}
@@ -330,7 +333,7 @@ func (d *DB) onlyFree(main *os.File, b *batch, size uint32) (bool, error) {
 
 // commitFree makes a transaction of free pages that a rollback has left, so that the content is exactly that
 // of a position.
-func (d *DB) commitFree() error {
+func (d journalCapture) commitFree() error {
 	main, err := d.open(Main)
 	if err != nil || main == nil || len(d.free) == 0 || len(d.dirty) > 0 || len(d.frames) > 0 {
 		return err
@@ -372,7 +375,7 @@ func readHeader(f *os.File) (sqlite.Header, uint32, error) {
 
 // written returns the pages of the database file that may have been written and differ from the
 // position.
-func (d *DB) written(main *os.File, pageSize, size uint32) (*batch, error) {
+func (d journalCapture) written(main *os.File, pageSize, size uint32) (*batch, error) {
 	known := uint32(len(d.sums))
 	candidates := make([]uint32, 0, len(d.dirty))
 	for _, pages := range []map[uint32]struct{}{d.dirty, d.free} {
@@ -418,11 +421,11 @@ func (d *DB) Drop() error {
 	if len(d.sums) == 0 {
 		return nil
 	}
-	return d.drop(false)
+	return journalCapture{d}.drop(false)
 }
 
 // drop commits a database without pages. With again, other pages follow at once.
-func (d *DB) drop(again bool) error {
+func (d journalCapture) drop(again bool) error {
 	if err := d.Fenced(); err != nil {
 		return err
 	}

@@ -306,7 +306,7 @@ func (d *DB) readPage(page uint32, b []byte) error {
 	}
 	if sqlite.PageSum(page, b) != want {
 		if _, left := d.free[page]; left {
-			if err := d.commitFree(); err != nil {
+			if err := (journalCapture{d}).commitFree(); err != nil {
 				return err
 			}
 		}
@@ -324,7 +324,7 @@ var errTorn = errors.New("content does not have the checksum of the position")
 func (d *DB) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.commitFree()
+	err := journalCapture{d}.commitFree()
 	if errors.Is(err, ErrFenced) {
 		err = nil // the next Open finds out
 	}

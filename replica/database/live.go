@@ -19,12 +19,16 @@ func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
 	return d.index()
 }
 
+// Live is a DB that SQLite has open in other processes, of whose locks this one knows nothing but what the
+// kernel says.
+type Live struct{ *DB }
+
 // BuildIndex makes the index of the WAL from its frames, as the first program that opens a database does. The
 // caller is that first one, and holds the lock of writers.
-func (d *DB) BuildIndex() error {
+func (d Live) BuildIndex() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := walWriter{d}
+	w := walWriter(d)
 	wal, err := d.openOrMake(WAL)
 	if err != nil {
 		return err
@@ -86,7 +90,7 @@ func (d walWriter) enterAll(s *sqlite.WALScanner, x *sqlite.Index) error {
 	}
 }
 
-func (d *DB) openOrMake(f File) (*os.File, error) {
+func (d Live) openOrMake(f File) (*os.File, error) {
 	opened, err := d.open(f)
 	if err != nil || opened != nil {
 		return opened, err
@@ -108,21 +112,21 @@ func (d *DB) openOrMake(f File) (*os.File, error) {
 }
 
 // SetReadMark stores the mark of a slot, whose lock the caller holds.
-func (d *DB) SetReadMark(slot int, frame uint32) error {
+func (d Live) SetReadMark(slot int, frame uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return walWriter{d}.poke(sqlite.ReadMarkOffset(slot), frame)
+	return walWriter(d).poke(sqlite.ReadMarkOffset(slot), frame)
 }
 
 // Verify computes the checksums of all pages, and reports whether they are those of the position. If not,
 // Reconcile makes them so. The caller keeps writers away.
-func (d *DB) Verify() (bool, error) {
+func (d Live) Verify() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.diverged {
 		return false, nil
 	}
-	sum, err := recovery{d}.absorb()
+	sum, err := recovery(d).absorb()
 	if err != nil {
 		return false, err
 	}
@@ -133,7 +137,7 @@ func (d *DB) Verify() (bool, error) {
 }
 
 // Checkpoint copies what readers let it from the WAL to the database file.
-func (d *DB) Checkpoint() error {
+func (d Live) Checkpoint() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x, ok, err := d.index()
@@ -150,24 +154,24 @@ func (d *DB) Checkpoint() error {
 	if _, err := d.open(Main); err != nil {
 		return err
 	}
-	return walWriter{d}.checkpoint(x.MaxFrame, x.Pages)
+	return walWriter(d).checkpoint(x.MaxFrame, x.Pages)
 }
 
 // Restart makes the WAL begin anew, if all of it was captured and is in the database file, and no reader uses
 // it. The caller holds the lock of writers.
-func (d *DB) Restart() error {
+func (d Live) Restart() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x, ok, err := d.index()
 	if err != nil || !ok || x.MaxFrame == 0 || x.Backfilled < x.MaxFrame || d.scan == nil || d.scan.Next != x.MaxFrame+1 {
 		return err
 	}
-	return walWriter{d}.restart(&x)
+	return walWriter(d).restart(&x)
 }
 
 // Mode reports whether the database file says that it is in WAL mode. It returns sqlite.ErrNotDatabase if it
 // says nothing yet.
-func (d *DB) Mode() (wal bool, err error) {
+func (d Live) Mode() (wal bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	main, err := d.open(Main)
@@ -185,7 +189,7 @@ func (d *DB) Mode() (wal bool, err error) {
 const word = 4
 
 // Peek reads the number of the last committed frame and the count of transactions, without the checks of Index.
-func (d *DB) Peek() (maxFrame, change uint32, ok bool) {
+func (d Live) Peek() (maxFrame, change uint32, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shm == nil {

@@ -62,15 +62,13 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 	resp, err := f.Client.Do(req)
 	if err != nil {
 		_ = send.CloseWithError(err)
-		<-greeted
-		return errors.Join(err, context.Cause(ctx))
+		return errors.Join(err, <-greeted, context.Cause(ctx))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 		_ = send.CloseWithError(io.ErrClosedPipe)
-		<-greeted
-		return fmt.Errorf("primary answers %s: %s", resp.Status, bytes.TrimSpace(text))
+		return errors.Join(fmt.Errorf("primary answers %s: %s", resp.Status, bytes.TrimSpace(text)), <-greeted)
 	}
 	if err := <-greeted; err != nil {
 		return err

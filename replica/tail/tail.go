@@ -179,7 +179,7 @@ type follower struct {
 	name string
 	wake chan struct{}
 
-	db     *database.DB
+	db     database.Live
 	main   *os.File // with a lock of all readers
 	shm    *os.File // with the locks of a member and of a slot
 	slot   int
@@ -243,8 +243,8 @@ func (f *follower) attach() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	f.db = db
-	wal, err := db.Mode()
+	f.db = database.Live{DB: db}
+	wal, err := f.db.Mode()
 	if errors.Is(err, sqlite.ErrNotDatabase) || err == nil && !wal {
 		if err == nil && !f.warned {
 			f.warned = true
