@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -103,7 +104,7 @@ func (r *Registry) receiver(ctx context.Context, rec *Record, revision state.Rev
 		one.Apps = nil
 		return one, nil
 	}
-	if rec.PlatformAppID != "" {
+	if rec.PlatformAppID != "" && !slices.Contains(one.Apps, rec.PlatformAppID) {
 		one.Apps = append([]hangar.AppID{rec.PlatformAppID}, one.Apps...)
 	}
 	if len(one.Apps) == 0 {

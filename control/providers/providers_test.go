@@ -153,7 +153,7 @@ func TestOAuthClient(t *testing.T) {
 	w.now = w.now.Add(hangar.DefaultRotationOverlap)
 	check("after it", next.ClientSecret)
 	for _, id := range []string{"", "unknown", "../logs", strings.Repeat("x", 100)} {
-		if _, err := w.OAuthClient(t.Context(), id); hangar.CodeOf(err) != hangar.CodeNotFound {
+		if _, err := w.OAuthClient(t.Context(), hangar.OAuthClientID(id)); hangar.CodeOf(err) != hangar.CodeNotFound {
 			t.Errorf("client %q is answered %v", id, err)
 		}
 	}
@@ -199,6 +199,8 @@ func TestRequestSecret(t *testing.T) {
 	check(next.RequestSecret)
 }
 
+// TestEventReceivers: a provider gets the events of its own App and of those that it was granted, and
+// its new secret signs when the old one ends.
 func TestEventReceivers(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.create(t, "elsewhere", nil); err != nil {
@@ -210,20 +212,32 @@ func TestEventReceivers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := w.EventReceivers(t.Context())
-	if err != nil || len(list) != 1 {
-		t.Fatalf("receivers are %v, %v", list, err)
+	// receiver is the only one that there is now.
+	receiver := func() hangar.EventReceiver {
+		t.Helper()
+		for list, err := range w.WatchEventReceivers(t.Context()) {
+			if err != nil || len(list) != 1 {
+				t.Fatalf("receivers are %v, %v", list, err)
+			}
+			return list[0]
+		}
+		t.Fatal("nothing is said of receivers")
+		return hangar.EventReceiver{}
 	}
-	r := list[0]
-	if r.Name != "here" || r.BaseURL != "https://logs.example.com" || r.AllowPrivate || r.PlatformApp != "id-of-db" || !r.PublicEventTypes ||
-		!slices.Equal(r.GrantedApps, []hangar.AppID{"id-of-db"}) || r.Secret.Reveal() != made.RequestSecret.Reveal() {
+	r := receiver()
+	if r.URL != "https://logs.example.com/extensions/events" || r.AllowPrivate || !r.OriginalNames || r.AllOf != "" || r.Org != "" ||
+		!slices.Equal(r.Apps, []hangar.AppID{"id-of-db"}) || r.Secret.Reveal() != made.RequestSecret.Reveal() || !r.Next.IsZero() {
 		t.Errorf("the receiver is %+v", r)
 	}
-	if _, err := w.EventReceiver(t.Context(), "here"); err != nil {
-		t.Error(err)
+	next, err := w.service.RotateProvider(admin(t), "here", hangar.ProviderRotate{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := w.EventReceiver(t.Context(), "elsewhere"); hangar.CodeOf(err) != hangar.CodeNotFound {
-		t.Errorf("one that gets no events is answered %v", err)
+	rotated := receiver()
+	end := w.now.Add(hangar.DefaultRotationOverlap)
+	if rotated.ID != r.ID || rotated.Version <= r.Version || rotated.SecretAt(w.now).Reveal() != made.RequestSecret.Reveal() ||
+		rotated.SecretAt(end).Reveal() != next.RequestSecret.Reveal() {
+		t.Errorf("during the rotation the receiver is %+v", rotated)
 	}
 }
 
