@@ -58,6 +58,9 @@ type workerJob struct {
 	Seed    uint64
 	Ops     int
 	Vacuum  bool
+
+	Statements []string // what it does instead
+	Integrity  bool     // what it checks instead
 }
 
 // open opens a database as programs do.
@@ -83,6 +86,21 @@ func (j workerJob) run() error {
 		return err
 	}
 	defer db.Close()
+	if j.Integrity {
+		var result string
+		if err := db.QueryRow("PRAGMA integrity_check").Scan(&result); err != nil || result != "ok" {
+			return fmt.Errorf("integrity: %s %w", result, err)
+		}
+		return nil
+	}
+	for _, s := range j.Statements {
+		if _, err := db.Exec(s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	if len(j.Statements) > 0 {
+		return nil
+	}
 	if _, err := db.Exec("PRAGMA cache_size=20"); err != nil {
 		return err
 	}
@@ -304,19 +322,33 @@ func (n *testNode) ready() {
 
 func (n *testNode) path(db string) string { return filepath.Join(n.dir, db) }
 
-// exec runs SQL on a database of the node, in this process.
+// exec runs SQL on a database of the node, in another process: this one serves the mount, and would wait for
+// itself when it touches memory that is mapped from there.
 func (n *testNode) exec(db, journal string, statements ...string) {
 	n.t.Helper()
-	conn, err := open(n.path(db), journal)
-	if err != nil {
+	if err := (workerJob{Path: n.path(db), Journal: journal, Statements: statements}).inProcess(n.t); err != nil {
 		n.t.Fatal(err)
 	}
-	defer conn.Close()
-	for _, s := range statements {
-		if _, err := conn.Exec(s); err != nil {
-			n.t.Fatalf("%s: %v", s, err)
-		}
+}
+
+// inProcess does a job in a process of its own, and waits.
+func (j workerJob) inProcess(tb testing.TB) error {
+	tb.Helper()
+	b, err := json.Marshal(j)
+	if err != nil {
+		return err
 	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(b))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // txEvent is an event of any type.
@@ -512,14 +544,8 @@ func consecutive(t *testing.T, events []txEvent, first ltx.TXID) {
 
 func integrity(t *testing.T, path string) {
 	t.Helper()
-	db, err := open(path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	var result string
-	if err := db.QueryRow("PRAGMA integrity_check").Scan(&result); err != nil || result != "ok" {
-		t.Fatalf("integrity of %s: %s %v", path, result, err)
+	if err := (workerJob{Path: path, Integrity: true}).inProcess(t); err != nil {
+		t.Fatal(path, ": ", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestExactlyOnce(t *testing.T) {
 			if v.kills == 0 {
 				var workers []*worker
 				for range 4 {
-					workers = append(workers, startWorker(t, workerJob{n.path("app.db"), v.journal, rng.Uint64(), ops, true}))
+					workers = append(workers, startWorker(t, workerJob{Path: n.path("app.db"), Journal: v.journal, Seed: rng.Uint64(), Ops: ops, Vacuum: true}))
 				}
 				for _, w := range workers {
 					if err := <-w.done; err != nil {
@@ -116,9 +116,9 @@ func TestExactlyOnce(t *testing.T) {
 // and how many may have made one more.
 func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand.Rand) (committed, killed int) {
 	t.Helper()
-	steady := startWorker(t, workerJob{n.path("app.db"), journal, rng.Uint64(), 60, false})
+	steady := startWorker(t, workerJob{Path: n.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: 60})
 	for range kills {
-		w := startWorker(t, workerJob{n.path("app.db"), journal, rng.Uint64(), 1 << 20, false})
+		w := startWorker(t, workerJob{Path: n.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: 1 << 20})
 		eventually(t, "the writer to write", func() bool { return w.count() >= 1 })
 		timer := time.NewTimer(time.Duration(rng.IntN(30)) * time.Millisecond)
 		<-timer.C

@@ -73,7 +73,7 @@ func TestReplica(t *testing.T) {
 			}
 			var workers []*worker
 			for range 2 {
-				workers = append(workers, startWorker(t, workerJob{primary.path("app.db"), journal, rng.Uint64(), intEnv("REPLICA_OPS", 40), true}))
+				workers = append(workers, startWorker(t, workerJob{Path: primary.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: intEnv("REPLICA_OPS", 25), Vacuum: true}))
 			}
 			for _, w := range workers {
 				if err := <-w.done; err != nil {
@@ -288,7 +288,7 @@ func TestRestarts(t *testing.T) {
 	for range intEnv("REPLICA_ROUNDS", 4) {
 		var workers []*worker
 		for db, journal := range modes {
-			workers = append(workers, startWorker(t, workerJob{primary.path(db), journal, rng.Uint64(), 15, true}))
+			workers = append(workers, startWorker(t, workerJob{Path: primary.path(db), Journal: journal, Seed: rng.Uint64(), Ops: 15, Vacuum: true}))
 		}
 		if rng.IntN(2) == 0 { // in the middle
 			other.stop()
