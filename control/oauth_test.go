@@ -53,7 +53,7 @@ func (p *plane) hasSession(session string) bool {
 	return err == nil
 }
 
-func (p *plane) authorize(t *testing.T, ctx context.Context, client *hangar.OAuthClient, org hangar.OrgID) hangar.Sensitive {
+func (p *plane) authorize(ctx context.Context, t *testing.T, client *hangar.OAuthClient, org hangar.OrgID) hangar.Sensitive {
 	t.Helper()
 	code, err := p.OAuth().Authorize(ctx, hangar.OAuthAuthorization{Client: client, RedirectURI: redirect, Org: org, Remember: true})
 	if err != nil {
@@ -67,9 +67,9 @@ func (p *plane) exchange(t *testing.T, client *hangar.OAuthClient, code hangar.S
 	return p.OAuth().ExchangeCode(t.Context(), hangar.OAuthExchange{Client: client, Code: code, RedirectURI: redirect})
 }
 
-func (p *plane) grant(t *testing.T, ctx context.Context, client *hangar.OAuthClient, org hangar.OrgID) *hangar.OAuthTokens {
+func (p *plane) grant(ctx context.Context, t *testing.T, client *hangar.OAuthClient, org hangar.OrgID) *hangar.OAuthTokens {
 	t.Helper()
-	made, err := p.exchange(t, client, p.authorize(t, ctx, client, org))
+	made, err := p.exchange(t, client, p.authorize(ctx, t, client, org))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +130,8 @@ func TestGrantsEndWithWhatTheyDependOn(t *testing.T) {
 			acme := p.org(t, "acme")
 			id, _ := p.member(t, "ann", "acme", hangar.RoleMember)
 			ctx, session := p.session(t, "ann@example.com", goodPassword)
-			made := p.grant(t, ctx, client, acme.ID)
-			pending := p.authorize(t, ctx, client, acme.ID)
+			made := p.grant(ctx, t, client, acme.ID)
+			pending := p.authorize(ctx, t, client, acme.ID)
 			if !p.stands(t, made) || !p.hasSession(session) {
 				t.Fatal("the grant does not stand")
 			}
@@ -180,7 +180,7 @@ func TestGrantsExpire(t *testing.T) {
 	acme := p.org(t, "acme")
 	p.member(t, "ann", "acme", hangar.RoleMember)
 	ctx, session := p.session(t, "ann@example.com", goodPassword)
-	code := p.authorize(t, ctx, client, acme.ID)
+	code := p.authorize(ctx, t, client, acme.ID)
 	p.clock.advance(hangar.OAuthCodeLifetime - time.Second)
 	made, err := p.exchange(t, client, code)
 	if err != nil {
@@ -189,7 +189,7 @@ func TestGrantsExpire(t *testing.T) {
 	if !made.ExpiresAt.Equal(p.clock.Now().Add(2*time.Hour)) || !made.CreatedAt.Equal(p.clock.Now()) {
 		t.Errorf("from %s to %s", made.CreatedAt, made.ExpiresAt)
 	}
-	late := p.authorize(t, ctx, client, acme.ID)
+	late := p.authorize(ctx, t, client, acme.ID)
 	p.clock.advance(hangar.OAuthCodeLifetime)
 	_, err = p.exchange(t, client, late)
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonInvalidGrant)
@@ -226,12 +226,12 @@ func TestOneUserOrClientAbusesIt(t *testing.T) {
 	ctx, _ := p.session(t, "ann@example.com", goodPassword)
 	others, _ := p.session(t, "bob@example.com", goodPassword)
 	quiet, greedy := party("quiet"), party("greedy")
-	kept, ofBob := p.grant(t, ctx, quiet, acme.ID), p.grant(t, others, greedy, acme.ID)
+	kept, ofBob := p.grant(ctx, t, quiet, acme.ID), p.grant(others, t, greedy, acme.ID)
 
 	var grants []*hangar.OAuthTokens
 	for range 3 * hangar.MaxClientGrants {
 		p.clock.advance(time.Second)
-		grants = append(grants, p.grant(t, ctx, greedy, acme.ID))
+		grants = append(grants, p.grant(ctx, t, greedy, acme.ID))
 	}
 	for i, g := range grants {
 		if want := i >= len(grants)-hangar.MaxClientGrants; p.stands(t, g) != want {
@@ -240,7 +240,7 @@ func TestOneUserOrClientAbusesIt(t *testing.T) {
 	}
 	for i := range 2 * hangar.MaxOAuthGrants {
 		p.clock.advance(time.Second)
-		p.grant(t, ctx, party(fmt.Sprint("client", i)), acme.ID)
+		p.grant(ctx, t, party(fmt.Sprint("client", i)), acme.ID)
 	}
 	if n := len(p.auth.OfUser(ann, hangar.TokenOAuth)); n != hangar.MaxOAuthGrants {
 		t.Errorf("a user has %d grants", n)
@@ -251,7 +251,7 @@ func TestOneUserOrClientAbusesIt(t *testing.T) {
 
 	var codes []hangar.Sensitive
 	for range 5 * hangar.MaxOAuthCodes {
-		codes = append(codes, p.authorize(t, ctx, quiet, acme.ID))
+		codes = append(codes, p.authorize(ctx, t, quiet, acme.ID))
 	}
 	good := 0
 	for _, code := range codes {
@@ -263,7 +263,7 @@ func TestOneUserOrClientAbusesIt(t *testing.T) {
 		t.Errorf("%d codes are good", good)
 	}
 	for i := range 2 * hangar.MaxOAuthConsents {
-		p.authorize(t, ctx, party(fmt.Sprint("another", i)), acme.ID)
+		p.authorize(ctx, t, party(fmt.Sprint("another", i)), acme.ID)
 	}
 	for _, item := range p.items(t, state.OAuthPrefix) {
 		if len(item.Value) > 60_000 {
@@ -356,7 +356,7 @@ func TestOnlyUsersAuthorize(t *testing.T) {
 	acme, other := p.org(t, "acme"), p.org(t, "other")
 	p.member(t, "ann", "acme", hangar.RoleMember)
 	ctx, _ := p.session(t, "ann@example.com", goodPassword)
-	made := p.grant(t, ctx, client, acme.ID)
+	made := p.grant(ctx, t, client, acme.ID)
 	for name, ctx := range map[string]context.Context{
 		"nobody":             t.Context(),
 		"an organization":    as(t, hangar.Principal{Grants: []hangar.Grant{{Org: "acme", OrgID: acme.ID, Actions: hangar.ActionAll}}}),
@@ -385,7 +385,7 @@ func TestNoSecretIsKept(t *testing.T) {
 	acme := p.org(t, "acme")
 	p.member(t, "ann", "acme", hangar.RoleMember)
 	ctx, session := p.session(t, "ann@example.com", goodPassword)
-	made, code := p.grant(t, ctx, client, acme.ID), p.authorize(t, ctx, client, acme.ID)
+	made, code := p.grant(ctx, t, client, acme.ID), p.authorize(ctx, t, client, acme.ID)
 	var kept string
 	for _, item := range p.items(t, "/") {
 		kept += item.Key + string(item.Value)
@@ -405,7 +405,7 @@ func TestUsersSeeAndEndWhatTheyGave(t *testing.T) {
 	_, login := p.member(t, "ann", "acme", hangar.RoleMember)
 	_, other := p.member(t, "bob", "acme", hangar.RoleMember)
 	ctx, session := p.session(t, "ann@example.com", goodPassword)
-	made := p.grant(t, ctx, client, acme.ID)
+	made := p.grant(ctx, t, client, acme.ID)
 	used := p.used(t, "acme", hangar.QuotaTokens)
 	tokens, err := p.Tokens().Tokens(p.with(t, login), hangar.TokenFilter{})
 	if err != nil {
@@ -448,7 +448,7 @@ func TestThirdPartiesSeeNoAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, _ := p.session(t, "ann@example.com", goodPassword)
-	made := p.grant(t, ctx, client, org.ID).Access.Reveal()
+	made := p.grant(ctx, t, client, org.ID).Access.Reveal()
 	p.org(t, "theirs")
 	own := strings.TrimPrefix(string(p.header(t, "theirs")), "Bearer ")
 	for _, credential := range []string{made, made + "," + own, own + "," + made} {

@@ -97,7 +97,7 @@ func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _
 func (r *Registry) receiver(ctx context.Context, rec *Record, revision state.Revision) (hangar.EventReceiver, error) {
 	one := hangar.EventReceiver{
 		// Names of providers change hands, their ids as clients do not.
-		ID: "provider-" + rec.ClientID, Version: uint64(revision), URL: rec.BaseURL + eventsPath, //nolint:gosec // a revision is positive
+		ID: "provider-" + rec.ClientID, Version: uint64(revision), URL: rec.BaseURL + eventsPath,
 		AllowPrivate: rec.AllowPrivate, OriginalNames: rec.PublicEventTypes, Apps: rec.GrantedAppIDs,
 	}
 	if rec.Removing {

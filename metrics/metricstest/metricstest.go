@@ -122,8 +122,8 @@ func PostShared(ctx context.Context, s metrics.Store, samples []metrics.Sample) 
 	return post(ctx, s, s.SharedWriteURL(), samples)
 }
 
-func post(ctx context.Context, s metrics.Store, url string, samples []metrics.Sample) (int, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(remote.Encode(samples)))
+func post(ctx context.Context, s metrics.Store, to string, samples []metrics.Sample) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(remote.Encode(samples)))
 	if err != nil {
 		return 0, err
 	}

@@ -55,7 +55,7 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 	server := &http.Server{Handler: awaitBrowser(state, arrived), ReadHeaderTimeout: headerTimeout}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	defer func() { _ = <-served }()
+	defer func() { <-served }()
 	defer func() { _ = server.Shutdown(ctx) }() // the page is shown before the process ends
 
 	at := p.AuthorizeURL(redirectURI, state, base64.RawURLEncoding.EncodeToString(sum[:]))
