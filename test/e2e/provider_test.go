@@ -1,15 +1,28 @@
 package e2e
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ociimage"
+	"github.com/hangar-platform/hangar/test/daemon"
 )
 
 // putAndGet keeps a value on the shelf that the environment tells of, and prints what it finds there.
@@ -150,4 +163,179 @@ func (p *platform) runIn(t *testing.T, app hangar.AppName, config hangar.Machine
 	m := &machine{p: p, ref: got.Ref(), ip: got.PrivateIP.String()}
 	m.wait(t, hangar.MachineStarted)
 	return m
+}
+
+// browser is a client that keeps cookies, and fills in forms as a person does.
+type browser struct {
+	*http.Client
+	t  *testing.T
+	at *url.URL // of the page
+	is string   // the page
+}
+
+// open follows a link.
+func (b *browser) open(link string) {
+	b.t.Helper()
+	b.do(http.MethodGet, link, nil)
+}
+
+var (
+	filledInput = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">|<input type="radio"[^>]* name="([^"]*)" value="([^"]*)"[^>]* checked>`)
+	formAction  = regexp.MustCompile(`<form[^>]* action="([^"]*)"`)
+)
+
+// submit sends the first form of the page with some fields.
+func (b *browser) submit(fields map[string]string) {
+	b.t.Helper()
+	values := url.Values{}
+	form, _, _ := strings.Cut(b.is, "</form>")
+	for _, input := range filledInput.FindAllStringSubmatch(form, -1) {
+		values.Set(html.UnescapeString(input[1]+input[3]), html.UnescapeString(input[2]+input[4]))
+	}
+	for name, value := range fields {
+		values.Set(name, value)
+	}
+	to := b.at
+	if action := formAction.FindStringSubmatch(form); action != nil {
+		var err error
+		if to, err = b.at.Parse(html.UnescapeString(action[1])); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.do(http.MethodPost, to.String(), strings.NewReader(values.Encode()))
+}
+
+func (b *browser) do(method, to string, body io.Reader) {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.t.Context(), method, to, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Origin", b.at.Scheme+"://"+b.at.Host)
+	}
+	res, err := b.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.at, b.is = res.Request.URL, string(page)
+	if res.StatusCode != http.StatusOK {
+		b.t.Fatalf("%s %s is answered %s %s", method, to, res.Status, page)
+	}
+}
+
+// TestSingleSignOn: a user opens an extension, signs in at the platform, consents, and comes to the
+// page of the example provider, whose webhook tells the platform what the user has done there.
+func TestSingleSignOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("end-to-end tests are left out of short runs")
+	}
+	const shelf, web = hangar.ProviderName("shelf"), hangar.AppName("web")
+	d := daemon.Start(t, daemon.Options{Driver: "fake"})
+	c := d.Client()
+	front := httptest.NewUnstartedServer(nil) // as a proxy before the provider
+	t.Cleanup(front.Close)
+	base := "http://" + front.Listener.Addr().String()
+	made, err := c.CreateProvider(t.Context(), hangar.ProviderCreate{Name: shelf, ProviderSettings: hangar.ProviderSettings{
+		BaseURL: base, AllowPrivate: true, RedirectURIs: []string{base + "/callback"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	front.Config.Handler = runProvider(t, map[string]string{
+		"BASE_URL": base, "DATA": t.TempDir(), "SHELF_PORT": "0", "REQUEST_SECRET": made.RequestSecret.Reveal(), "AUTH_URL": d.URL(),
+		"WEBHOOK_URL": d.URL() + "/hooks/extensions/" + string(shelf), "WEBHOOK_SECRET": made.WebhookSecret.Reveal(),
+		"CLIENT_ID": made.ClientID, "CLIENT_SECRET": made.ClientSecret.Reveal(),
+	})
+	front.Start()
+	const email, password = "ann@example.com", "correct horse battery"
+	invited, err := c.InviteUser(t.Context(), hangar.UserInvite{Email: email, Org: hangar.OrgPersonal, Role: hangar.RoleAdmin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.UseCode(t.Context(), hangar.CodeUse{Code: hangar.NewSensitive(invited.Code), Name: "Ann", Password: hangar.NewSensitive(password)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateApp(t.Context(), hangar.AppCreate{Name: web, Org: hangar.OrgPersonal}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateExtension(t.Context(), web, hangar.ExtensionCreate{Provider: shelf, Name: "books"}); err != nil {
+		t.Fatal(err)
+	}
+	extension := func(right func(e *hangar.Extension) bool) {
+		t.Helper()
+		until(t, "what the platform knows of the extension", func() error {
+			e, err := c.Extension(t.Context(), web, "books")
+			if err == nil && !right(e) {
+				err = fmt.Errorf("it is %+v", e)
+			}
+			return err
+		})
+	}
+	extension(func(e *hangar.Extension) bool { return e.Status == hangar.ExtensionReady })
+	link, err := c.ExtensionLink(t.Context(), web, "books")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{Client: &http.Client{Jar: jar}, t: t}
+	b.open(link.URL)
+	b.submit(map[string]string{"email": email, "password": password})
+	if !strings.Contains(b.is, "shelf") || !strings.Contains(b.is, "(admin)") {
+		t.Fatalf("the page of consent is %s", b.is)
+	}
+	b.submit(map[string]string{"decision": "allow"})
+	if !strings.HasPrefix(b.at.String(), base+"/dashboard/") || !strings.Contains(b.is, "Signed in as Ann, admin.") {
+		t.Fatalf("%s is %s", b.at, b.is)
+	}
+	b.submit(map[string]string{"do": "change", "plan": "large"})
+	extension(func(e *hangar.Extension) bool { return e.Plan == "large" })
+}
+
+// runProvider runs the example with an environment, and returns a proxy to it.
+func runProvider(t *testing.T, env map[string]string) http.Handler {
+	t.Helper()
+	t.Setenv("CGO_ENABLED", "0")
+	binary := filepath.Join(t.TempDir(), "provider")
+	local(t, "go", "build", "-o", binary, "../../examples/provider")
+	cmd := exec.CommandContext(t.Context(), binary)
+	cmd.Env = append(os.Environ(), "PORT=0")
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	var listens []string
+	for listens == nil && lines.Scan() {
+		listens = regexp.MustCompile(`platform=\S*:(\d+)`).FindStringSubmatch(lines.Text())
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(io.Discard, out)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-read
+		_ = cmd.Wait()
+	})
+	if listens == nil {
+		t.Fatal("the provider does not listen")
+	}
+	return httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:" + listens[1]})
 }

@@ -53,8 +53,11 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 	redirectURI := "http://" + listener.Addr().String() + "/"
 	arrived := make(chan arrival, 1)
 	server := &http.Server{Handler: awaitBrowser(state, arrived), ReadHeaderTimeout: headerTimeout}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // it ends with the login
+	}()
 	defer func() { <-served }()
 	defer func() { _ = server.Shutdown(ctx) }() // the page is shown before the process ends
 
