@@ -37,7 +37,7 @@ const elsewhereDomain = "platform.test"
 const imageBytes = 64 << 20
 
 func elsewhereNames() []string {
-	return []string{"api." + elsewhereDomain, "registry." + elsewhereDomain, "oidc." + elsewhereDomain, "shop." + elsewhereDomain}
+	return []string{"api." + elsewhereDomain, "registry." + elsewhereDomain, "oidc." + elsewhereDomain, "auth." + elsewhereDomain, "shop." + elsewhereDomain}
 }
 
 // TestPlatformFromElsewhere uses the platform from another computer by its public names, with
@@ -111,7 +111,9 @@ func curlFromElsewhere(t *testing.T, e *elsewhere, api, token string) {
 		{"the API by the registry's name", []string{"https://registry." + elsewhereDomain + "/v1/apps"}, "2 404"},
 		{"the API by the issuer's name", []string{"https://oidc." + elsewhereDomain + "/v1/apps"}, "2 404"},
 		{"an issuer", []string{"https://oidc." + elsewhereDomain + "/personal/.well-known/openid-configuration"}, "2 200"},
-		{"a name that is nobody's", []string{"--resolve", "auth." + elsewhereDomain + ":443:" + e.host.String(), "https://auth." + elsewhereDomain + "/"}, "error"},
+		{"the API by the name of sign-in", []string{"https://auth." + elsewhereDomain + "/v1/apps"}, "2 404"},
+		{"sign-in", []string{"https://auth." + elsewhereDomain + "/.well-known/oauth-authorization-server"}, "2 200"},
+		{"a name that is nobody's", []string{"--resolve", "ui." + elsewhereDomain + ":443:" + e.host.String(), "https://ui." + elsewhereDomain + "/"}, "error"},
 		{"no name", []string{"-k", "https://" + e.host.String() + "/healthz"}, "error"},
 	} {
 		out, err := e.run(t, "curl", append([]string{"-s", "-o", "/dev/null", "-w", status}, c.args...)...)
