@@ -7,9 +7,7 @@ package alerts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -34,20 +32,6 @@ func newRecord(config hangar.AlertConfig) record {
 		}
 	}
 	return rec
-}
-
-// open decrypts the record of an item. It answers CodeInternal for one that cannot be read.
-func open(v *vault.Vault, item state.Item) (rec record, err error) {
-	plain, err := v.Open(item)
-	if err == nil {
-		err = json.Unmarshal(plain, &rec)
-	}
-	if err != nil {
-		return record{}, &hangar.Error{
-			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read", Err: fmt.Errorf("record %s: %w", item.Key, err),
-		}
-	}
-	return rec, nil
 }
 
 // config returns the config with its secrets.
@@ -129,7 +113,7 @@ func alertsNotFound(slug hangar.OrgSlug) error {
 func (a *Alerts) read(ctx context.Context, org hangar.Org) (rec record, item state.Item, err error) {
 	item, err = a.store.Get(ctx, state.AlertsKey(org.ID))
 	if err == nil {
-		rec, err = open(a.vault, item)
+		rec, err = vault.Decode[record](a.vault, item)
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		return rec, item, alertsNotFound(org.Slug)

@@ -29,20 +29,14 @@ func NewFeed(store state.Store, v *vault.Vault, log *slog.Logger) *Feed {
 
 // WatchAlerts implements hangar.AlertFeed.
 func (r *Feed) WatchAlerts(ctx context.Context) iter.Seq2[[]hangar.OrgAlerts, error] {
-	opened := map[string]openedAlerts{}
+	opened := vault.Opened[hangar.OrgAlerts]{}
 	return state.Snapshots(ctx, r.store, state.AlertsPrefix, func(ctx context.Context) ([]hangar.OrgAlerts, state.Revision, error) {
 		return r.read(ctx, opened)
 	})
 }
 
-// openedAlerts is a config that was decrypted, as of a revision.
-type openedAlerts struct {
-	revision state.Revision
-	alerts   hangar.OrgAlerts
-}
-
 // read returns all configs as of a revision, and keeps in opened what it has decrypted.
-func (r *Feed) read(ctx context.Context, opened map[string]openedAlerts) (set []hangar.OrgAlerts, _ state.Revision, _ error) {
+func (r *Feed) read(ctx context.Context, opened vault.Opened[hangar.OrgAlerts]) ([]hangar.OrgAlerts, state.Revision, error) {
 	items, revision, err := state.All(ctx, r.store, state.AlertsPrefix, false)
 	if err != nil {
 		return nil, 0, err
@@ -53,24 +47,10 @@ func (r *Feed) read(ctx context.Context, opened map[string]openedAlerts) (set []
 	if err != nil {
 		return nil, 0, err
 	}
-	there := make(map[string]bool, len(items))
-	for _, item := range items {
-		there[item.Key] = true
-		one, ok := opened[item.Key]
-		if !ok || one.revision != item.Revision {
-			one = openedAlerts{item.Revision, r.open(item, orgs)}
-			if !one.alerts.Unreadable {
-				opened[item.Key] = one
-			}
-		}
-		set = append(set, one.alerts)
-	}
-	for key := range opened {
-		if !there[key] {
-			delete(opened, key)
-		}
-	}
-	return set, revision, nil
+	return opened.All(items, func(item state.Item) (hangar.OrgAlerts, bool) {
+		one := r.open(item, orgs)
+		return one, !one.Unreadable
+	}), revision, nil
 }
 
 func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]tenants.OrgRecord) hangar.OrgAlerts {
@@ -79,7 +59,7 @@ func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]tenants.OrgRecord) ha
 	if !known {
 		return hangar.OrgAlerts{Org: hangar.Org{ID: id}, Unreadable: true}
 	}
-	rec, err := open(r.vault, item)
+	rec, err := vault.Decode[record](r.vault, item)
 	if err != nil {
 		r.log.Error("rules of alerts cannot be read", "key", item.Key, "err", err)
 		return hangar.OrgAlerts{Org: org.Org, Unreadable: true}

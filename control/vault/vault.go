@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/hangar-platform/hangar"
@@ -300,6 +301,52 @@ func (v *Vault) Open(item state.Item) (plain []byte, err error) {
 		return err
 	})
 	return plain, err
+}
+
+// Decode decrypts a record and decodes it. It answers CodeInternal for one that cannot be read.
+func Decode[T any](v *Vault, item state.Item) (rec T, err error) {
+	plain, err := v.Open(item)
+	if err == nil {
+		err = json.Unmarshal(plain, &rec)
+	}
+	if err != nil {
+		var none T
+		return none, &hangar.Error{
+			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read", Err: fmt.Errorf("record %s: %w", item.Key, err),
+		}
+	}
+	return rec, nil
+}
+
+// Opened is what was made of encrypted records, by their keys, for a reader that reads all of them
+// again after every change. The zero value is not ready to use.
+type Opened[T any] map[string]opened[T]
+
+// opened is what was made of a record, as of a revision.
+type opened[T any] struct {
+	revision state.Revision
+	made     T
+}
+
+// All returns what open makes of items, and forgets others. It opens those that have changed, and
+// again those that open does not want to be kept.
+func (o Opened[T]) All(items []state.Item, open func(item state.Item) (made T, keep bool)) []T {
+	there := make(map[string]bool, len(items))
+	all := make([]T, 0, len(items))
+	for _, item := range items {
+		there[item.Key] = true
+		one, ok := o[item.Key]
+		if !ok || one.revision != item.Revision {
+			keep := false
+			one.revision = item.Revision
+			if one.made, keep = open(item); keep {
+				o[item.Key] = one
+			}
+		}
+		all = append(all, one.made)
+	}
+	maps.DeleteFunc(o, func(key string, _ opened[T]) bool { return !there[key] })
+	return all
 }
 
 // Put implements oidc.Vault.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -25,50 +26,28 @@ func NewFeed(store state.Store, v *vault.Vault, log *slog.Logger) *Feed {
 	return &Feed{store: store, vault: v, log: log}
 }
 
-// opened are the webhooks of a record that was decrypted, as of a revision.
-type opened struct {
-	revision  state.Revision
-	receivers []hangar.EventReceiver
-}
-
 // WatchEventReceivers implements hangar.EventReceiverFeed.
 func (f *Feed) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.EventReceiver, error] {
-	known := map[string]opened{}
+	opened := vault.Opened[[]hangar.EventReceiver]{}
 	return state.Snapshots(ctx, f.store, state.WebhooksPrefix, func(ctx context.Context) ([]hangar.EventReceiver, state.Revision, error) {
-		return f.read(ctx, known)
+		items, revision, err := state.All(ctx, f.store, state.WebhooksPrefix, false)
+		if err != nil {
+			return nil, 0, err
+		}
+		return slices.Concat(opened.All(items, f.open)...), revision, nil
 	})
 }
 
-// read returns all webhooks as of a revision, and keeps in known what it has decrypted.
-func (f *Feed) read(ctx context.Context, known map[string]opened) (all []hangar.EventReceiver, _ state.Revision, _ error) {
-	items, revision, err := state.All(ctx, f.store, state.WebhooksPrefix, false)
+// open returns the webhooks of an organization.
+func (f *Feed) open(item state.Item) (all []hangar.EventReceiver, keep bool) {
+	org := hangar.OrgID(strings.TrimPrefix(item.Key, state.WebhooksPrefix))
+	rec, err := vault.Decode[record](f.vault, item)
 	if err != nil {
-		return nil, 0, err
+		f.log.Error("webhooks cannot be read", "key", item.Key, "err", err)
+		return []hangar.EventReceiver{{Org: org, Unreadable: true}}, false
 	}
-	there := make(map[string]bool, len(items))
-	for _, item := range items {
-		there[item.Key] = true
-		one, ok := known[item.Key]
-		if !ok || one.revision != item.Revision {
-			org := hangar.OrgID(strings.TrimPrefix(item.Key, state.WebhooksPrefix))
-			rec, err := open(f.vault, item)
-			if err != nil {
-				f.log.Error("webhooks cannot be read", "key", item.Key, "err", err)
-				all = append(all, hangar.EventReceiver{Org: org, Unreadable: true})
-				continue
-			}
-			one = opened{revision: item.Revision}
-			for i := range rec.Webhooks {
-				one.receivers = append(one.receivers, rec.Webhooks[i].receiver(org))
-			}
-			known[item.Key] = one
-		}
-		all = append(all, one.receivers...)
+	for i := range rec.Webhooks {
+		all = append(all, rec.Webhooks[i].receiver(org))
 	}
-	for key := range known {
-		if !there[key] {
-			delete(known, key)
-		}
-	}
-	return all, revision, nil
+	return all, true
 }

@@ -2,14 +2,10 @@ package webhooks
 
 import (
 	"crypto/rand"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/control/state"
-	"github.com/hangar-platform/hangar/control/vault"
 )
 
 // record has the webhooks of an organization, as the state keeps them, encrypted.
@@ -30,20 +26,6 @@ type webhook struct {
 	NextAt        time.Time          `json:"next_at,omitzero"`
 	CreatedAt     time.Time          `json:"created_at"`
 	UpdatedAt     time.Time          `json:"updated_at"`
-}
-
-// open decrypts the record of an item. It answers CodeInternal for one that cannot be read.
-func open(v *vault.Vault, item state.Item) (rec record, err error) {
-	plain, err := v.Open(item)
-	if err == nil {
-		err = json.Unmarshal(plain, &rec)
-	}
-	if err != nil {
-		return record{}, &hangar.Error{
-			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read", Err: fmt.Errorf("record %s: %w", item.Key, err),
-		}
-	}
-	return rec, nil
 }
 
 // find returns the webhook with an id, or nil.

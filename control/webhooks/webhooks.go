@@ -61,7 +61,7 @@ func (w *Webhooks) read(ctx context.Context, org hangar.Org) (rec record, cond s
 		return record{}, state.Absent(key), nil
 	}
 	if err == nil {
-		rec, err = open(w.vault, item)
+		rec, err = vault.Decode[record](w.vault, item)
 	}
 	return rec, state.Unchanged(item), state.HangarError(err)
 }
