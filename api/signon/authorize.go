@@ -147,30 +147,49 @@ func (h *Handler) sendBack(w http.ResponseWriter, r *http.Request, redirect stri
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// authorize answers an authorization request: with a form, or with a code if nothing is to be asked.
-func (h *Handler) authorize(w http.ResponseWriter, r *http.Request) {
-	request, no := h.parseRequest(r.Context(), r.URL.RawQuery)
+// asking is an authorization request of a browser that is signed in.
+type asking struct {
+	*request
+	r       *http.Request // with the principal of the session
+	p       hangar.Principal
+	session string
+	choice  *hangar.OAuthChoice
+}
+
+// asking returns the authorization request in a query. What cannot be gone on with, it answers: a browser that is
+// not signed in gets the form for that, with a status and an alert.
+func (h *Handler) asking(w http.ResponseWriter, r *http.Request, raw string, status int, alert string) (*asking, bool) {
+	request, no := h.parseRequest(r.Context(), raw)
 	if no != nil {
 		h.answerRefusal(w, r, no)
-		return
+		return nil, false
 	}
 	p, text, ok := h.session(r)
 	if !ok {
-		h.askToSignIn(w, r, http.StatusOK, request, signInView{}, "")
-		return
+		h.askToSignIn(w, r, status, request, signInView{}, alert)
+		return nil, false
 	}
-	ctx := hangar.WithPrincipal(r.Context(), p)
-	choice, no := h.choice(ctx, request)
+	r = r.WithContext(hangar.WithPrincipal(r.Context(), p))
+	choice, no := h.choice(r.Context(), request)
 	if no != nil {
 		h.answerRefusal(w, r, no)
+		return nil, false
+	}
+	return &asking{request, r, p, text, choice}, true
+}
+
+// authorize answers an authorization request: with a form, or with a code if nothing is to be asked.
+func (h *Handler) authorize(w http.ResponseWriter, r *http.Request) {
+	a, ok := h.asking(w, r, r.URL.RawQuery, http.StatusOK, "")
+	if !ok {
 		return
 	}
-	orgs := request.orgsOf(choice.User)
-	if len(orgs) == 1 && slices.Contains(choice.Consented, orgs[0].OrgID) {
-		h.giveCode(w, r.WithContext(ctx), request, p, hangar.OAuthAuthorization{Org: orgs[0].OrgID})
+	orgs := a.orgsOf(a.choice.User)
+	if len(orgs) == 1 && slices.Contains(a.choice.Consented, orgs[0].OrgID) {
+		h.giveCode(w, a, hangar.OAuthAuthorization{Org: orgs[0].OrgID})
 		return
 	}
-	h.askForConsent(w, r, http.StatusOK, request, choice.User, text, "")
+	h.askForConsent(w, a, http.StatusOK, "")
 }
 
 // choice is what the user can let the client of a request have, if there is anything.
@@ -184,7 +203,7 @@ func (h *Handler) choice(ctx context.Context, request *request) (*hangar.OAuthCh
 		if request.org != "" {
 			text = "the user is no member of the organization"
 		}
-		return nil, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: text}
+		return nil, request.deny(text)
 	}
 	return choice, nil
 }
@@ -200,16 +219,16 @@ func (q *request) orgsOf(user *hangar.User) []hangar.Membership {
 	return slices.DeleteFunc(slices.Clone(user.Memberships), func(m hangar.Membership) bool { return q.org != "" && m.OrgID != q.org })
 }
 
-func (h *Handler) askForConsent(w http.ResponseWriter, r *http.Request, status int, request *request, user *hangar.User, session, alert string) {
-	w.Header().Set("Content-Security-Policy", policy(siteOf(request.redirect)))
-	title := "Sign in at " + request.client.Title()
-	if request.whole() {
+func (h *Handler) askForConsent(w http.ResponseWriter, a *asking, status int, alert string) {
+	w.Header().Set("Content-Security-Policy", policy(siteOf(a.redirect)))
+	title := "Sign in at " + a.client.Title()
+	if a.whole() {
 		title = "Sign in with the command line"
 	}
-	h.show(w, r, status, view{
-		Title: title, Alert: alert, Token: formToken(session), User: user, Back: request.raw,
+	h.show(w, a.r, status, view{
+		Title: title, Alert: alert, Token: formToken(a.session), User: a.choice.User, Back: a.raw,
 		Consent: &consentView{
-			Client: request.client.Title(), Whole: request.whole(), Site: siteOf(request.redirect), Request: request.raw, Orgs: request.orgsOf(user),
+			Client: a.client.Title(), Whole: a.whole(), Site: siteOf(a.redirect), Request: a.raw, Orgs: a.orgsOf(a.choice.User),
 		},
 	})
 }
@@ -218,59 +237,49 @@ func (h *Handler) askForConsent(w http.ResponseWriter, r *http.Request, status i
 func (h *Handler) decide(w http.ResponseWriter, r *http.Request) {
 	f, err := readForm(r)
 	if err != nil {
-		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
+		h.formRefused(w, r, err)
 		return
 	}
-	request, no := h.parseRequest(r.Context(), f[fieldRequest])
-	if no != nil {
-		h.answerRefusal(w, r, no)
-		return
-	}
-	p, text, ok := h.session(r)
+	a, ok := h.asking(w, r, f[fieldRequest], http.StatusForbidden, "The session has ended. Sign in again.")
 	if !ok {
-		h.askToSignIn(w, r, http.StatusForbidden, request, signInView{}, "The session has ended. Sign in again.")
-		return
-	}
-	ctx := hangar.WithPrincipal(r.Context(), p)
-	choice, no := h.choice(ctx, request)
-	if no != nil {
-		h.answerRefusal(w, r, no)
-		return
-	}
-	if !own(r, f, text) {
-		h.askForConsent(w, r, http.StatusForbidden, request, choice.User, text, "The form was not sent from this page. Decide again.")
-		return
-	}
-	if f[fieldDecision] != allow {
-		h.answerRefusal(w, r, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: "the user does not allow it"})
 		return
 	}
 	org := hangar.OrgID(f[fieldOrg])
-	if !request.whole() && !slices.ContainsFunc(request.orgsOf(choice.User), func(m hangar.Membership) bool { return m.OrgID == org }) {
-		h.askForConsent(w, r, http.StatusBadRequest, request, choice.User, text, "Choose an organization.")
-		return
+	switch {
+	case !own(r, f, a.session):
+		h.askForConsent(w, a, http.StatusForbidden, "The form was not sent from this page. Decide again.")
+	case f[fieldDecision] != allow:
+		h.answerRefusal(w, a.r, a.deny("the user does not allow it"))
+	case !a.whole() && !slices.ContainsFunc(a.orgsOf(a.choice.User), func(m hangar.Membership) bool { return m.OrgID == org }):
+		h.askForConsent(w, a, http.StatusBadRequest, "Choose an organization.")
+	default:
+		h.giveCode(w, a, hangar.OAuthAuthorization{Org: org, Remember: true})
 	}
-	h.giveCode(w, r.WithContext(ctx), request, p, hangar.OAuthAuthorization{Org: org, Remember: true})
+}
+
+// deny tells the client that the user, or what the user is, does not let it have anything.
+func (q *request) deny(text string) *refusal {
+	return &refusal{redirect: q.redirect, state: q.state, code: hangar.ReasonAccessDenied, text: text}
 }
 
 // giveCode sends the user back to the client with a code.
-func (h *Handler) giveCode(w http.ResponseWriter, r *http.Request, request *request, p hangar.Principal, in hangar.OAuthAuthorization) {
-	if wait := h.codes.Take(p.User, codePace); wait > 0 {
+func (h *Handler) giveCode(w http.ResponseWriter, a *asking, in hangar.OAuthAuthorization) {
+	if wait := h.codes.Take(a.p.User, codePace); wait > 0 {
 		w.Header().Set("Retry-After", router.RetryAfter(wait))
-		h.refuse(w, r, http.StatusTooManyRequests, "You were sent on too often. Wait a moment.")
+		h.refuse(w, a.r, http.StatusTooManyRequests, "You were sent on too often. Wait a moment.")
 		return
 	}
-	in.Client, in.RedirectURI, in.Challenge = request.client, request.redirect, request.challenge
-	if request.whole() {
+	in.Client, in.RedirectURI, in.Challenge = a.client, a.redirect, a.challenge
+	if a.whole() {
 		in.Org = ""
 	}
-	code, err := h.OAuth.Authorize(r.Context(), in)
+	code, err := h.OAuth.Authorize(a.r.Context(), in)
 	switch {
 	case hangar.ReasonOf(err) == hangar.ReasonAccessDenied:
-		h.answerRefusal(w, r, &refusal{redirect: request.redirect, state: request.state, code: hangar.ReasonAccessDenied, text: "the user is no member of the organization"})
+		h.answerRefusal(w, a.r, a.deny("the user is no member of the organization"))
 	case err != nil:
-		h.failed(w, r, err)
+		h.failed(w, a.r, err)
 	default:
-		h.sendBack(w, r, request.redirect, url.Values{"code": {code.Reveal()}}, request.state)
+		h.sendBack(w, a.r, a.redirect, url.Values{"code": {code.Reveal()}}, a.state)
 	}
 }

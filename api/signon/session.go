@@ -31,25 +31,34 @@ func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int
 	h.show(w, r, status, view{Title: "Sign in", Alert: alert, Token: visitToken(w, r), SignIn: &v})
 }
 
-// pending is the authorization request that a form carries; nil: it carries none. It is checked as if it had
-// just come.
-func (h *Handler) pending(r *http.Request, f form) (*request, *refusal) {
-	if f[fieldRequest] == "" {
-		return nil, nil
+// form reads a form and the authorization request that it carries, checked as if it had just come; nil: it carries
+// none. What is wrong with either, it answers.
+func (h *Handler) form(w http.ResponseWriter, r *http.Request) (f form, request *request, ok bool) {
+	f, err := readForm(r)
+	if err != nil {
+		h.formRefused(w, r, err)
+		return nil, nil, false
 	}
-	return h.parseRequest(r.Context(), f[fieldRequest])
+	if f[fieldRequest] == "" {
+		return f, nil, true
+	}
+	request, no := h.parseRequest(r.Context(), f[fieldRequest])
+	if no != nil {
+		h.answerRefusal(w, r, no)
+		return nil, nil, false
+	}
+	return f, request, true
+}
+
+// formRefused says what is wrong with a form.
+func (h *Handler) formRefused(w http.ResponseWriter, r *http.Request, err error) {
+	h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
 }
 
 // signIn opens a session for whoever knows a password.
 func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
-	f, err := readForm(r)
-	if err != nil {
-		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
-		return
-	}
-	request, refusal := h.pending(r, f)
-	if refusal != nil {
-		h.answerRefusal(w, r, refusal)
+	f, request, ok := h.form(w, r)
+	if !ok {
 		return
 	}
 	shown := signInView{Email: f[fieldEmail]}
@@ -95,14 +104,8 @@ func goOn(w http.ResponseWriter, request *request) {
 
 // signOut ends a session.
 func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) {
-	f, err := readForm(r)
-	if err != nil {
-		h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
-		return
-	}
-	request, refusal := h.pending(r, f)
-	if refusal != nil {
-		h.answerRefusal(w, r, refusal)
+	f, request, ok := h.form(w, r)
+	if !ok {
 		return
 	}
 	text := cookie(r, sessionCookie)
