@@ -103,7 +103,7 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 	if ended := ctx.Err(); ended != nil {
 		bounded, cancel := finish.Within(ctx, answerWithin)
 		defer cancel()
-		_, err := k.send(bounded, k.remove)
+		_, err := k.send(bounded, k.remove())
 		return errors.Join(ended, err)
 	}
 	k.removed(ctx)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar/provider"
@@ -184,16 +183,9 @@ func (k *checker) replay(ctx context.Context) {
 			return
 		}
 		if a, err := k.do(again); err != nil || !a.refused() {
-			k.broken(rule, "a second %s with the same nonce is answered %s", c, statusOf(a, err))
+			k.failed(rule, c, a, err)
 			return
 		}
 	}
 	k.kept(rule)
-}
-
-func statusOf(a *answer, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return strings.ToLower(http.StatusText(a.status))
 }

@@ -33,11 +33,10 @@ func (k *checker) get() call    { return call{method: http.MethodGet, path: k.at
 
 // answer is what a server has answered.
 type answer struct {
-	status   int
-	header   http.Header
-	body     []byte
-	tooLarge bool
-	took     time.Duration
+	status int
+	header http.Header
+	body   []byte // at most one byte more than maxAnswer
+	took   time.Duration
 }
 
 func (a *answer) ok() bool      { return a.status/100 == 2 }
@@ -45,7 +44,7 @@ func (a *answer) refused() bool { return a.status/100 == 4 }
 
 // decode reads a JSON object.
 func (a *answer) decode(into any) error {
-	if a.tooLarge {
+	if len(a.body) > maxAnswer {
 		return fmt.Errorf("the body has more than %d bytes", maxAnswer)
 	}
 	if media, _, err := mime.ParseMediaType(a.header.Get("Content-Type")); err != nil || media != "application/json" {
@@ -86,9 +85,9 @@ func (k *checker) signed(ctx context.Context, c call) (*http.Request, error) {
 	return r, provider.Signer{Secret: k.Secret}.Sign(r)
 }
 
-// send signs and sends what a function returns.
-func (k *checker) send(ctx context.Context, c func() call) (*answer, error) {
-	r, err := k.signed(ctx, c())
+// send signs and sends a request.
+func (k *checker) send(ctx context.Context, c call) (*answer, error) {
+	r, err := k.signed(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -109,5 +108,5 @@ func (k *checker) do(r *http.Request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{res.StatusCode, res.Header, body, len(body) > maxAnswer, time.Since(began)}, nil
+	return &answer{res.StatusCode, res.Header, body, time.Since(began)}, nil
 }

@@ -15,7 +15,7 @@ import (
 func (k *checker) create(ctx context.Context) bool {
 	const rule = "an extension is created"
 	c := call{http.MethodPost, "/extensions", k.wish}
-	a, err := k.send(ctx, func() call { return c })
+	a, err := k.send(ctx, c)
 	if err != nil {
 		k.broken(rule, "%s: %v", c, err)
 		return false
@@ -68,7 +68,7 @@ func isVariable(name string) bool {
 func (k *checker) repeat(ctx context.Context) {
 	const rule = "creating it again answers the same"
 	c := call{http.MethodPost, "/extensions", k.wish}
-	a, err := k.send(ctx, func() call { return c })
+	a, err := k.send(ctx, c)
 	if err != nil || !a.ok() {
 		k.failed(rule, c, a, err)
 		return
@@ -98,7 +98,7 @@ func (k *checker) failed(rule string, c call, a *answer, err error) {
 // resource gets the extension.
 func (k *checker) resource(ctx context.Context, rule string, c call) (provider.Resource, bool) {
 	var r provider.Resource
-	a, err := k.send(ctx, func() call { return c })
+	a, err := k.send(ctx, c)
 	if err != nil || !a.ok() {
 		k.failed(rule, c, a, err)
 		return r, false
@@ -165,7 +165,7 @@ func (k *checker) unknownMembers(ctx context.Context) {
 	}
 	body := json.RawMessage(strings.TrimSuffix(string(raw), "}") + `,"x_check":{"a":[1,null]}}`)
 	c := call{http.MethodPost, "/extensions", body}
-	if a, err := k.send(ctx, func() call { return c }); err != nil || !a.ok() {
+	if a, err := k.send(ctx, c); err != nil || !a.ok() {
 		k.failed(rule, c, a, err)
 		return
 	}
@@ -213,7 +213,8 @@ func (k *checker) signOn(ctx context.Context) {
 	} else {
 		k.kept(once)
 	}
-	link.RawQuery = link.RawQuery[:len(link.RawQuery)-1] + map[bool]string{true: "1", false: "0"}[strings.HasSuffix(link.RawQuery, "0")]
+	signed, _, _ := strings.Cut(link.RawQuery, "&signature=")
+	link.RawQuery = signed + "&signature=" + provider.Signature(k.Secret+"x", []byte(signed))
 	if a, err = open(); err != nil || !a.refused() {
 		k.failed(forged, c, a, err)
 	} else {
@@ -285,7 +286,7 @@ func (k *checker) nonsense(ctx context.Context) {
 	const rule = "a signed body that lacks members is refused, not an error of the server"
 	for _, body := range []any{json.RawMessage(`{}`), json.RawMessage(`{"id":7,"name":[]}`), json.RawMessage(`{"name":"` + strings.Repeat("x", 100_000) + `"}`)} {
 		c := call{http.MethodPost, "/extensions", body}
-		if a, err := k.send(ctx, func() call { return c }); err != nil || !a.refused() {
+		if a, err := k.send(ctx, c); err != nil || !a.refused() {
 			k.failed(rule, c, a, err)
 			return
 		}
@@ -296,20 +297,22 @@ func (k *checker) nonsense(ctx context.Context) {
 // removed deletes the extension, twice, and something that never was.
 func (k *checker) removed(ctx context.Context) {
 	const rule, again, gone, unknown = "it is deleted", "deleting it again succeeds or is 404", "it is gone after that", "deleting what never was succeeds or is 404"
-	if a, err := k.send(ctx, k.remove); err != nil || !a.ok() && a.status != http.StatusNotFound {
+	if a, err := k.send(ctx, k.remove()); err != nil || !a.ok() && a.status != http.StatusNotFound {
 		k.failed(rule, k.remove(), a, err)
 		return
 	}
 	k.kept(rule)
-	gonePath := call{method: http.MethodDelete, path: k.at("-never-was")}
-	for rule, c := range map[string]call{again: k.remove(), unknown: gonePath} {
-		if a, err := k.send(ctx, func() call { return c }); err != nil || !a.ok() && a.status != http.StatusNotFound {
-			k.failed(rule, c, a, err)
+	for _, one := range []struct {
+		rule string
+		call call
+	}{{again, k.remove()}, {unknown, call{method: http.MethodDelete, path: k.at("-never-was")}}} {
+		if a, err := k.send(ctx, one.call); err != nil || !a.ok() && a.status != http.StatusNotFound {
+			k.failed(one.rule, one.call, a, err)
 		} else {
-			k.kept(rule)
+			k.kept(one.rule)
 		}
 	}
-	if a, err := k.send(ctx, k.get); err != nil || a.status != http.StatusNotFound && a.status != http.StatusGone {
+	if a, err := k.send(ctx, k.get()); err != nil || a.status != http.StatusNotFound && a.status != http.StatusGone {
 		k.failed(gone, k.get(), a, err)
 	} else {
 		k.kept(gone)
