@@ -107,21 +107,9 @@ func (c commands) readAlerts(rules, receivers string) (config hangar.AlertConfig
 }
 
 func (c commands) readRules(path string) (string, error) {
-	from := c.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		from = f
-	}
 	// One byte more than is allowed, so that the server says that there are too many.
-	text, err := io.ReadAll(io.LimitReader(from, hangar.MaxAlertRulesBytes+1))
-	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	return string(text), nil
+	text, err := c.ReadFile(path, hangar.MaxAlertRulesBytes+1)
+	return string(text), err
 }
 
 // receiversFile is what the file of --receivers holds. Secrets are those of the API, or in

@@ -10,6 +10,8 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -87,4 +89,22 @@ func (c *Invocation) addFlags(root *cobra.Command) {
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// ReadFile reads a file, or standard input if its name is -, but no more than so many bytes.
+func (c *Invocation) ReadFile(name string, most int64) ([]byte, error) {
+	from := c.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, most))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return text, nil
 }

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -120,16 +118,7 @@ func (c commands) show(r check.Result, asJSON bool) {
 
 // readSecret reads a file; line breaks at its end are not a part of the secret.
 func (c commands) readSecret(path string) (string, error) {
-	from := c.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		from = f
-	}
-	raw, err := io.ReadAll(io.LimitReader(from, maxSecret))
+	raw, err := c.ReadFile(path, maxSecret)
 	secret := strings.TrimRight(string(raw), "\r\n")
 	if err == nil && secret == "" {
 		err = cli.UsageErrorf("there is no secret in %s", path)
