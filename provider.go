@@ -1,6 +1,7 @@
 package hangar
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -52,14 +53,11 @@ type ProviderLimits struct {
 
 // WithDefaults returns the limits with nothing left to default.
 func (l ProviderLimits) WithDefaults() ProviderLimits {
-	for at, otherwise := range map[*int]int{
-		&l.Extensions: DefaultProviderExtensions, &l.PerOrg: DefaultProviderPerOrg, &l.Webhooks: DefaultProviderWebhooks,
-	} {
-		if *at == 0 {
-			*at = otherwise
-		}
+	return ProviderLimits{
+		Extensions: cmp.Or(l.Extensions, DefaultProviderExtensions),
+		PerOrg:     cmp.Or(l.PerOrg, DefaultProviderPerOrg),
+		Webhooks:   cmp.Or(l.Webhooks, DefaultProviderWebhooks),
 	}
-	return l
 }
 
 // ProviderSettings are what the operator says of a provider.

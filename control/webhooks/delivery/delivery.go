@@ -17,6 +17,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -55,26 +56,17 @@ type Limits struct {
 
 // WithDefaults returns the limits with nothing left to default.
 func (l Limits) WithDefaults() Limits {
-	set := func(to *int, n int) {
-		if *to == 0 {
-			*to = n
-		}
+	return Limits{
+		ReceiverBytes: cmp.Or(l.ReceiverBytes, 16<<20),
+		OrgBytes:      cmp.Or(l.OrgBytes, 32<<20),
+		TotalBytes:    cmp.Or(l.TotalBytes, 512<<20),
+		InFlight:      cmp.Or(l.InFlight, 1024),
+		OrgInFlight:   cmp.Or(l.OrgInFlight, 32),
+		PerReceiver:   cmp.Or(l.PerReceiver, 8),
+		Log:           cmp.Or(l.Log, 200),
+		Dead:          cmp.Or(l.Dead, 1000),
+		DeadBytes:     cmp.Or(l.DeadBytes, 1<<20),
 	}
-	bytes := func(to *int64, n int64) {
-		if *to == 0 {
-			*to = n
-		}
-	}
-	bytes(&l.ReceiverBytes, 16<<20)
-	bytes(&l.OrgBytes, 32<<20)
-	bytes(&l.TotalBytes, 512<<20)
-	bytes(&l.DeadBytes, 1<<20)
-	set(&l.InFlight, 1024)
-	set(&l.OrgInFlight, 32)
-	set(&l.PerReceiver, 8)
-	set(&l.Log, 200)
-	set(&l.Dead, 1000)
-	return l
 }
 
 // Timing is how long is waited. Zero fields stand for the defaults.
@@ -87,21 +79,13 @@ type Timing struct {
 }
 
 func (t Timing) withDefaults() Timing {
-	for _, f := range []struct {
-		to *time.Duration
-		d  time.Duration
-	}{
-		{&t.Attempt, 10 * time.Second},
-		{&t.FirstPause, time.Second},
-		{&t.LastPause, 5 * time.Minute},
-		{&t.Retention, hangar.WebhookRetention},
-		{&t.Flush, 50 * time.Millisecond},
-	} {
-		if *f.to == 0 {
-			*f.to = f.d
-		}
+	return Timing{
+		Attempt:    cmp.Or(t.Attempt, 10*time.Second),
+		FirstPause: cmp.Or(t.FirstPause, time.Second),
+		LastPause:  cmp.Or(t.LastPause, 5*time.Minute),
+		Retention:  cmp.Or(t.Retention, hangar.WebhookRetention),
+		Flush:      cmp.Or(t.Flush, 50*time.Millisecond),
 	}
-	return t
 }
 
 // Dial connects to an address, host:port.
