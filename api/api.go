@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/signon"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
@@ -64,6 +65,8 @@ type Config struct {
 	OAuth       hangar.OAuthService
 	Sessions    hangar.SessionService
 	OAuthIssuer string
+	// OpenID is where users may sign in instead. Nil: nowhere.
+	OpenID signon.OpenID
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:

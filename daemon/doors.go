@@ -94,6 +94,14 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
 	}
+	login, err := d.cfg.loginProvider()
+	if err != nil {
+		return nil, err
+	}
+	if login != nil {
+		d.opened.add(func() error { login.Close(); return nil })
+		config.OpenID = login
+	}
 	if measured != nil {
 		config.MetricsScopes, config.Series, config.Alerts = decide.Metrics(), measured.queries, decide.Alerts(measured.alerts)
 	}

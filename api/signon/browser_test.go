@@ -61,7 +61,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Platform: platform.Start(t, platform.Options{OAuthClients: newClients()})}
+	return startWorld(t, platform.Options{OAuthClients: newClients()})
+}
+
+func startWorld(t *testing.T, o platform.Options) *world {
+	t.Helper()
+	w := &world{Platform: platform.Start(t, o)}
 	w.admin = w.Client()
 	for slug, id := range map[hangar.OrgSlug]*hangar.OrgID{"acme": &w.acme, "team": &w.team} {
 		org, err := w.admin.CreateOrg(t.Context(), hangar.OrgCreate{Slug: slug, Name: string(slug)})
