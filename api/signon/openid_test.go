@@ -62,7 +62,7 @@ func newOpenIDWorld(t *testing.T, p *openIDProvider) *world {
 	if err := os.WriteFile(secret, []byte("a secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := startWorld(t, platform.Options{OAuthClients: newClients(), Config: func(c *daemon.Config) {
+	w := startWorld(t, platform.Options{Config: func(c *daemon.Config) {
 		c.LoginOIDC, c.LoginOIDCClient, c.LoginOIDCSecretFile = p.URL, "hangar", secret
 	}})
 	p.clients["hangar"] = storage.WebClient("hangar", "a secret", w.URL()+"/sign-in/openid/callback")
