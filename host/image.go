@@ -26,7 +26,7 @@ func (a *Agent) Images(context.Context) ([]hangar.Image, error) {
 
 // Resolve implements hangar.ImageAgent.
 func (a *Agent) Resolve(ctx context.Context, who hangar.ImagePuller, ref string) (*hangar.ResolvedImage, error) {
-	return a.o.Images.Describe(ctx, image.Puller(who), ref)
+	return a.o.Images.Inspect(ctx, image.Puller(who), ref)
 }
 
 // ImagesInUse returns the digests that Machines need to start again.

@@ -91,7 +91,7 @@ func Routes(rt *router.Router, s Services) {
 		Body: execute.Request{
 			Query: "query($name: String!) { app(name: $name) { id status organization { slug } } }", Variables: map[string]any{"name": "web"},
 		},
-		Answer: execute.Response{Data: map[string]any{"app": map[string]any{
+		Answer: execute.Answer{Data: map[string]any{"app": map[string]any{
 			"id": "web", "status": "deployed", "organization": map[string]any{"slug": "personal"},
 		}}},
 	})

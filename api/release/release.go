@@ -1,4 +1,4 @@
-// Package release serves the releases of Apps: what was deployed, by whom, and how far it has come.
+// Package release serves the releases of Apps: what was deployedRelease, by whom, and how far it has come.
 //
 // Below /v1 they are as elsewhere in the API; below /api/v1 as deployers of the public platform make
 // and read them, with the builds that they announce. Nothing is kept of a build: its id says when it
@@ -34,13 +34,13 @@ func exampleRelease() hangar.Release {
 	}
 }
 
-// list is a listing of releases.
-type list struct {
+// releaseList is a listing of releases.
+type releaseList struct {
 	Releases []*hangar.Release `json:"releases"`
 }
 
-// deployed is a release as deployers decode it.
-type deployed struct {
+// deployedRelease is a release as deployers decode it.
+type deployedRelease struct {
 	ID          hangar.ReleaseID     `json:"id"`
 	Version     int                  `json:"version"`
 	Stable      bool                 `json:"stable"`
@@ -54,34 +54,34 @@ type deployed struct {
 	CreatedAt   time.Time            `json:"created_at"`
 }
 
-func view(r *hangar.Release) deployed {
-	return deployed{
+func view(r *hangar.Release) deployedRelease {
+	return deployedRelease{
 		ID: r.ID, Version: r.Version, Stable: r.Status == hangar.ReleaseComplete, InProgress: r.Status.InProgress(), Status: r.Status,
 		Strategy: strings.ToUpper(string(r.Strategy)), Description: r.Description, Reason: r.Reason, User: r.User, ImageRef: r.Image,
 		CreatedAt: r.CreatedAt,
 	}
 }
 
-// oneView is a release by itself.
-type oneView struct {
-	Release deployed `json:"release"`
+// oneRelease is a release by itself.
+type oneRelease struct {
+	Release deployedRelease `json:"release"`
 }
 
-// views is a listing of them.
-type views struct {
-	Releases []deployed `json:"releases"`
+// deployedList is a listing of them.
+type deployedList struct {
+	Releases []deployedRelease `json:"releases"`
 }
 
-// wish is a release as deployers ask for it. What else they send has no effect.
-type wish struct {
+// releaseWish is a release as deployers ask for it. What else they send has no effect.
+type releaseWish struct {
 	App        hangar.AppName  `json:"app_name" schema:"required"`
 	Image      string          `json:"image"`
 	Definition json.RawMessage `json:"definition,omitempty"`
 	Strategy   string          `json:"strategy,omitempty"`
 }
 
-// progress is how a release goes on.
-type progress struct {
+// releaseProgress is how a release goes on.
+type releaseProgress struct {
 	Status   string          `json:"status" schema:"required"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
@@ -93,8 +93,8 @@ type buildWish struct {
 	Status  string         `json:"status,omitempty"`
 }
 
-// build is a build as deployers decode it.
-type build struct {
+// buildView is a build as deployers decode it.
+type buildView struct {
 	ID        int64  `json:"id"` // when it began, in Unix milliseconds
 	Status    string `json:"status"`
 	Wallclock int64  `json:"wallclock_time_ms"`
@@ -114,7 +114,7 @@ func Routes(rt *router.Router, s Services) {
 		Status: http.StatusCreated, Answer: example,
 	})
 	rt.Handle("GET "+all, a.list, router.Operation{
-		ID: "listReleases", Tag: tag, Summary: "List releases", Text: "Newest first.", Query: limit, Answer: list{[]*hangar.Release{&example}},
+		ID: "listReleases", Tag: tag, Summary: "List releases", Text: "Newest first.", Query: limit, Answer: releaseList{[]*hangar.Release{&example}},
 	})
 	rt.Handle("PATCH "+all+"/{release}", a.update, router.Operation{
 		ID: "updateRelease", Tag: tag, Summary: "Say how a release goes on", Text: "One that has ended keeps its status.",
@@ -122,26 +122,26 @@ func Routes(rt *router.Router, s Services) {
 	})
 	rt.Handle("POST /api/v1/releases", a.createDeployed, router.Operation{
 		ID: "beginRelease", Tag: tag, Summary: "Create a release, for existing clients", Text: existing, Lenient: true,
-		Body:   wish{App: "web", Image: example.Image, Strategy: "ROLLING"},
-		Status: http.StatusCreated, Answer: oneView{view(&example)}, Errors: []int{http.StatusNotFound},
+		Body:   releaseWish{App: "web", Image: example.Image, Strategy: "ROLLING"},
+		Status: http.StatusCreated, Answer: oneRelease{view(&example)}, Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("PATCH /api/v1/releases/{release}", a.updateDeployed, router.Operation{
 		ID: "followRelease", Tag: tag, Summary: "Say how a release goes on, for existing clients", Text: existing, Lenient: true,
-		Body: progress{Status: "complete"}, Answer: view(&example), Errors: []int{http.StatusPreconditionFailed},
+		Body: releaseProgress{Status: "complete"}, Answer: view(&example), Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases", a.listDeployed, router.Operation{
-		ID: "viewReleases", Tag: tag, Summary: "List releases, for existing clients", Text: existing, Query: limit, Answer: views{[]deployed{view(&example)}},
+		ID: "viewReleases", Tag: tag, Summary: "List releases, for existing clients", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases/current", a.currentDeployed, router.Operation{
 		ID: "viewCurrentRelease", Tag: tag, Summary: "Get the current release, for existing clients",
-		Text: existing + " The newest that is complete or, if none is, the newest.", Answer: oneView{view(&example)},
+		Text: existing + " The newest that is complete or, if none is, the newest.", Answer: oneRelease{view(&example)},
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
 		ID: "viewCurrentReleases", Tag: tag, Summary: "Get the current releases of all Apps, for existing clients",
-		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]deployed{"web": view(&example)},
+		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]deployedRelease{"web": view(&example)},
 	})
 	text := existing + " Nothing is kept of a build."
-	began := build{ID: exampleTime().UnixMilli(), Status: "started"}
+	began := buildView{ID: exampleTime().UnixMilli(), Status: "started"}
 	rt.Handle("POST /api/v1/builds", a.beginBuild, router.Operation{
 		ID: "beginBuild", Tag: tag, Summary: "Announce a build, for existing clients", Text: text, Lenient: true,
 		Body: buildWish{App: "web"}, Answer: began, Errors: []int{http.StatusNotFound},
@@ -149,7 +149,7 @@ func Routes(rt *router.Router, s Services) {
 	rt.Handle("POST /api/v1/builds/finish", a.finishBuild, router.Operation{
 		ID: "finishBuild", Tag: tag, Summary: "Say that a build has ended, for existing clients", Text: text, Lenient: true,
 		Body:   buildWish{App: "web", BuildID: began.ID, Status: "completed"},
-		Answer: build{ID: began.ID, Status: "completed", Wallclock: 2150}, Errors: []int{http.StatusNotFound},
+		Answer: buildView{ID: began.ID, Status: "completed", Wallclock: 2150}, Errors: []int{http.StatusNotFound},
 	})
 }
 
@@ -182,7 +182,7 @@ func (a area) list(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(list{found})
+	return router.OK(releaseList{found})
 }
 
 func (a area) update(r *http.Request) (router.Answer, error) {
@@ -203,7 +203,7 @@ func (a area) update(r *http.Request) (router.Answer, error) {
 }
 
 func (a area) createDeployed(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[wish](r)
+	in, err := input.Decode[releaseWish](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -216,11 +216,11 @@ func (a area) createDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.Answer{Status: http.StatusCreated, Body: oneView{view(made)}}, nil
+	return router.Answer{Status: http.StatusCreated, Body: oneRelease{view(made)}}, nil
 }
 
 func (a area) updateDeployed(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[progress](r)
+	in, err := input.Decode[releaseProgress](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -238,11 +238,11 @@ func (a area) listDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	shown := make([]deployed, 0, len(found))
+	shown := make([]deployedRelease, 0, len(found))
 	for _, one := range found {
 		shown = append(shown, view(one))
 	}
-	return router.OK(views{shown})
+	return router.OK(deployedList{shown})
 }
 
 func (a area) currentDeployed(r *http.Request) (router.Answer, error) {
@@ -250,7 +250,7 @@ func (a area) currentDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(oneView{view(found)})
+	return router.OK(oneRelease{view(found)})
 }
 
 func (a area) allCurrent(r *http.Request) (router.Answer, error) {
@@ -258,7 +258,7 @@ func (a area) allCurrent(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	found := map[hangar.AppName]deployed{}
+	found := map[hangar.AppName]deployedRelease{}
 	for _, app := range apps {
 		one, err := a.Releases.CurrentRelease(r.Context(), app.Name)
 		switch hangar.CodeOf(err) {
@@ -288,7 +288,7 @@ func (a area) beginBuild(r *http.Request) (router.Answer, error) {
 	if _, err := a.buildOf(r); err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(build{ID: time.Now().UnixMilli(), Status: "started"})
+	return router.OK(buildView{ID: time.Now().UnixMilli(), Status: "started"})
 }
 
 func (a area) finishBuild(r *http.Request) (router.Answer, error) {
@@ -296,5 +296,5 @@ func (a area) finishBuild(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(build{ID: in.BuildID, Status: input.Clip(in.Status), Wallclock: max(0, time.Now().UnixMilli()-in.BuildID)})
+	return router.OK(buildView{ID: in.BuildID, Status: input.Clip(in.Status), Wallclock: max(0, time.Now().UnixMilli()-in.BuildID)})
 }

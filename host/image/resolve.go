@@ -37,8 +37,8 @@ func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.Ima
 	return parsed.resolved(p.digest, p.config.Config.Labels), nil
 }
 
-// Describe is Resolve, with the size of the image.
-func (s *Store) Describe(ctx context.Context, who Puller, ref string) (*hangar.ResolvedImage, error) {
+// Inspect is Resolve, with the size of the image.
+func (s *Store) Inspect(ctx context.Context, who Puller, ref string) (*hangar.ResolvedImage, error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func (c *measuredCluster) Resolve(context.Context, image.Puller, string) (hangar
 	return c.image().Ref, nil
 }
 
-func (c *measuredCluster) Describe(context.Context, image.Puller, string) (*hangar.ResolvedImage, error) {
+func (c *measuredCluster) Inspect(context.Context, image.Puller, string) (*hangar.ResolvedImage, error) {
 	return &hangar.ResolvedImage{Ref: c.image().Ref}, nil
 }
 

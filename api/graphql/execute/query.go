@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Response is the answer to a request.
-type Response struct {
+// Answer is the answer to a request.
+type Answer struct {
 	Data   any     `json:"data"` // null when there is none
 	Errors []Fault `json:"errors,omitempty"`
 }
@@ -37,14 +37,14 @@ type Query[S any] struct {
 
 // Execute answers a request. Errors that are faults of the platform are handed to report, and shown
 // as nothing else.
-func (s *Schema[S]) Execute(ctx context.Context, services S, in Request, report func(error)) Response {
+func (s *Schema[S]) Execute(ctx context.Context, services S, in Request, report func(error)) Answer {
 	ready, faults := s.prepare(in)
 	if len(faults) > 0 {
-		return Response{Errors: faults}
+		return Answer{Errors: faults}
 	}
 	q := &Query[S]{Context: ctx, Services: services, schema: s, variables: ready.variables, report: report}
 	data, ok := q.object(s.root(ready.operation), Root{}, []ast.SelectionSet{ready.operation.SelectionSet}, nil)
-	response := Response{Errors: q.faults}
+	response := Answer{Errors: q.faults}
 	if ok {
 		response.Data = data
 	}
