@@ -23,7 +23,7 @@ import (
 // Apps implements hangar.AppService.
 type Apps struct {
 	extensions *extensions.Provisioner
-	releases   *releases.Releases
+	releases   releases.Upkeep
 	store      state.Store
 	tenants    *tenants.Directory
 	ledger     *ledger.Ledger

@@ -172,7 +172,6 @@ func New(cfg Config) *Control {
 		Store: cfg.Store, Tenants: dir, Ledger: book, Vault: sealed, Addresses: places, Domain: domain, Edge: cfg.Certificates,
 		Resolver: cfg.Resolver, Trust: cfg.TrustHostnames, Roots: cfg.Roots, Doors: cfg.Doors, Log: cfg.Log, Now: cfg.Now,
 	})
-	made := releases.New(cfg.Store, dir, cfg.Log, cfg.Now)
 	// The services.
 	peers := &Peers{store: cfg.Store, tenants: dir, ledger: book, gateway: cfg.Peers, log: cfg.Log, now: cfg.Now}
 	tokens := &Tokens{store: cfg.Store, tenants: dir, ledger: book, rows: rows, tokens: cfg.Tokens, now: cfg.Now}
@@ -198,7 +197,7 @@ func New(cfg Config) *Control {
 	apps := &Apps{
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
 		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
-		extensions: provisioner, releases: made,
+		extensions: provisioner, releases: releases.NewUpkeep(cfg.Store),
 	}
 	return &Control{
 		Hostnames: names, Provisioner: provisioner, ProviderRegistry: registry,
@@ -215,7 +214,7 @@ func New(cfg Config) *Control {
 		registries: vault.NewRegistries(sealed, cfg.Now),
 		encryption: vault.NewEncryption(sealed),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
-		repositories: &Repositories{dir}, releases: made, ssh: sshca.New(cfg.Store, dir, sealed, cfg.Now),
+		repositories: &Repositories{dir}, releases: releases.New(cfg.Store, dir, cfg.Log, cfg.Now), ssh: sshca.New(cfg.Store, dir, sealed, cfg.Now),
 		metrics: &Metrics{dir},
 		alerts: func(host hangar.AlertHost) *alerts.Alerts {
 			return alerts.New(cfg.Store, dir, sealed, host, cfg.Now)

@@ -1,4 +1,4 @@
-// Package release serves the releases of Apps: what was deployedRelease, by whom, and how far it has come.
+// Package release serves the releases of Apps: what was deployed, by whom, and how far it has come.
 //
 // Below /v1 they are as elsewhere in the API; below /api/v1 as deployers of the public platform make
 // and read them, with the builds that they announce. Nothing is kept of a build: its id says when it

@@ -278,8 +278,14 @@ func (s *Releases) CurrentRelease(ctx context.Context, name hangar.AppName) (*ha
 	return shown(ctx, found.Release), nil
 }
 
+// Upkeep forgets releases; it asks for no principal.
+type Upkeep struct{ store state.Store }
+
+// NewUpkeep returns the Upkeep of a state.
+func NewUpkeep(store state.Store) Upkeep { return Upkeep{store} }
+
 // Forget removes the releases of an App that is marked.
-func (s *Releases) Forget(ctx context.Context, app hangar.AppID, marked state.Item) error {
+func (s Upkeep) Forget(ctx context.Context, app hangar.AppID, marked state.Item) error {
 	items, _, err := state.All(ctx, s.store, prefix(app), true)
 	if err != nil {
 		return err

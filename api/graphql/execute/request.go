@@ -112,6 +112,9 @@ func (s *Schema[S]) prepare(in Request) (prepared, []Fault) {
 func messageOf(err error) string {
 	var e *gqlerror.Error
 	if errors.As(err, &e) {
+		if len(e.Path) > 0 {
+			return e.Path.String() + ": " + e.Message
+		}
 		return e.Message
 	}
 	return err.Error()
