@@ -89,7 +89,7 @@ func Routes(rt *router.Router, s Services) {
 			"operations, arguments and properties of inputs that it does not know are errors. Errors are a part of the answer, whose status is 200: " +
 			"`extensions.code` is the code of the same error of the REST API, in capitals, and `extensions.status` its reason.",
 		Body: execute.Request{
-			Query: "query($name: String!) { app(name: $name) { id status organization { slug } } }", Variables: map[string]any{"name": "web"},
+			Query: "query($app: String!) { app(name: $app) { id status organization { slug } } }", Variables: map[string]any{"app": "web"},
 		},
 		Answer: execute.Answer{Data: map[string]any{"app": map[string]any{
 			"id": "web", "status": "deployed", "organization": map[string]any{"slug": "personal"},

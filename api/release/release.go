@@ -103,6 +103,7 @@ type buildView struct {
 // Routes adds the operations about releases.
 func Routes(rt *router.Router, s Services) {
 	const tag, all, existing = "Releases", "/v1/apps/{app}/releases", "In the shape that deployers of the public platform decode."
+	const current = "The newest that is complete or, if none is, the newest."
 	a := area{s}
 	example := exampleRelease()
 	limit := []router.Param{{Name: "limit", Example: 20, Text: "How many at most, from 1 to 100."}}
@@ -116,7 +117,10 @@ func Routes(rt *router.Router, s Services) {
 	rt.Handle("GET "+all, a.list, router.Operation{
 		ID: "listReleases", Tag: tag, Summary: "List releases", Text: "Newest first.", Query: limit, Answer: releaseList{[]*hangar.Release{&example}},
 	})
-	rt.Handle("PATCH "+all+"/{release}", a.update, router.Operation{
+	rt.Handle("GET "+all+"/current", a.current, router.Operation{
+		ID: "getCurrentRelease", Tag: tag, Summary: "Get the current release", Text: current, Answer: example,
+	})
+	rt.Handle("PATCH /v1/releases/{release}", a.update, router.Operation{
 		ID: "updateRelease", Tag: tag, Summary: "Say how a release goes on", Text: "One that has ended keeps its status.",
 		Body: hangar.ReleaseUpdate{Status: hangar.ReleaseComplete}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -134,7 +138,7 @@ func Routes(rt *router.Router, s Services) {
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases/current", a.currentDeployed, router.Operation{
 		ID: "viewCurrentRelease", Tag: tag, Summary: "Get the current release, for existing clients",
-		Text: existing + " The newest that is complete or, if none is, the newest.", Answer: oneRelease{view(&example)},
+		Text: existing + " " + current, Answer: oneRelease{view(&example)},
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
 		ID: "viewCurrentReleases", Tag: tag, Summary: "Get the current releases of all Apps, for existing clients",
@@ -190,16 +194,11 @@ func (a area) update(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	id := hangar.ReleaseID(r.PathValue("release"))
-	// That the release is one of this App is known only by its record.
-	app, err := a.Apps.App(r.Context(), appName(r))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	if of, _, ok := id.Parts(); !ok || of != app.ID {
-		return router.Answer{}, hangar.ReleaseNotFound()
-	}
-	return router.AnswerOf(a.Releases.UpdateRelease(r.Context(), id, in))
+	return router.AnswerOf(a.Releases.UpdateRelease(r.Context(), hangar.ReleaseID(r.PathValue("release")), in))
+}
+
+func (a area) current(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(a.Releases.CurrentRelease(r.Context(), appName(r)))
 }
 
 func (a area) createDeployed(r *http.Request) (router.Answer, error) {
