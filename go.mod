@@ -52,6 +52,7 @@ require (
 	github.com/superfly/ltx v0.5.3
 	github.com/tink-crypto/tink-go/v2 v2.9.0
 	github.com/vbauerster/mpb/v8 v8.9.3
+	github.com/vektah/gqlparser/v2 v2.5.64
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	github.com/wneessen/go-mail v0.8.1
@@ -89,6 +90,7 @@ require (
 	github.com/VictoriaMetrics/metrics v1.43.2 // indirect
 	github.com/VividCortex/ewma v1.2.0 // indirect
 	github.com/acarl005/stripansi v0.0.0-20180116102854-5a71ef0e047d // indirect
+	github.com/agnivade/levenshtein v1.2.2 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/bmatcuk/doublestar/v4 v4.10.0 // indirect
 	github.com/caddyserver/zerossl v0.1.6 // indirect

@@ -25,6 +25,8 @@ const (
 	ArchivePrefix      = "/archive/"         // what the archive of snapshots needs
 	AlertsPrefix       = "/alerts/"          // <id of the org>
 	WebhooksPrefix     = "/webhooks/"        // <id of the org>
+	ReleasesPrefix     = "/releases/"        // <id of the app>/<version, ten digits>
+	SSHPrefix          = "/ssh-authorities/" // <id of the org>, encrypted
 	UsersPrefix        = "/users/"           // <id of the user>
 	EmailsPrefix       = "/user-emails/"     // <e-mail address in lower case>
 	PasswordsPrefix    = "/user-passwords/"  // <id of the user>
@@ -65,6 +67,9 @@ func AlertsKey(org hangar.OrgID) string { return AlertsPrefix + string(org) }
 
 // WebhooksKey is the key of the webhooks of an organization.
 func WebhooksKey(org hangar.OrgID) string { return WebhooksPrefix + string(org) }
+
+// SSHAuthorityKey is the key of the authority that signs SSH certificates of an organization.
+func SSHAuthorityKey(org hangar.OrgID) string { return SSHPrefix + string(org) }
 
 // NetworkKey is the key of a network of an organization; without a name, the prefix of all.
 func NetworkKey(org hangar.OrgID, name string) string {
