@@ -30,12 +30,14 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 		return nil, fmt.Errorf("%q: %w", name, ErrName)
 	}
 	db, err := database.Open(database.Config{
-		Name: name,
-		Dir:  n.filesDir(),
-		Log:  filepath.Join(n.c.Data, "log", name),
-		Node: n.id.Node,
-		Sync: n.c.Sync,
-		Live: !n.strict,
+		Name:  name,
+		Dir:   n.filesDir(),
+		Log:   filepath.Join(n.c.Data, "log", name),
+		Aside: filepath.Join(n.asideDir(), name),
+		Node:  n.id.Node,
+		Sync:  n.c.Sync,
+		Live:  !n.strict,
+		Kept:  func(files int, size int64) { n.kept(name, files, size) },
 		Shared: func() bool {
 			c := n.captures()
 			return c != nil && c.Shared()
@@ -123,7 +125,7 @@ func (n *Node) trim() error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.aside.remove(n.asideDir(), time.Now().Add(-n.c.KeepAside)))...)
 }
 
 // positions returns the positions of all databases.
@@ -145,7 +147,15 @@ func (n *Node) exportFile() (*os.File, error) {
 }
 
 // Writable implements mount.Databases.
-func (n *Node) Writable() bool { return n.writable.Load() && n.c.Lease.Valid() }
+func (n *Node) Writable() bool {
+	epoch := n.leading.Load()
+	return epoch != 0 && n.c.Lease.Valid(epoch)
+}
+
+// Admits implements mount.Databases.
+func (n *Node) Admits(db *database.DB) bool {
+	return n.holds.Load() == 0 && n.Writable() && !n.halts.of(db.Name()) && !n.late(db)
+}
 
 // Primary implements mount.Databases.
 func (n *Node) Primary() (string, bool) {
@@ -171,7 +181,7 @@ func (n *Node) setRole() {
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()
-	if n.writable.Load() {
+	if n.leading.Load() != 0 {
 		n.hub.SetRole(events.Role{IsPrimary: true})
 		return
 	}

@@ -24,12 +24,15 @@ const (
 
 // follow follows a primary until ctx ends.
 func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
-	transport := newTransport()
+	transport := n.newTransport()
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
 	for ctx.Err() == nil {
 		for _, db := range n.All() {
-			if err := db.Absorb(); err != nil {
+			settling, cancel := context.WithTimeout(ctx, settleTimeout)
+			err := db.Settle(settling)
+			cancel()
+			if err != nil {
 				return fmt.Errorf("database %s: %w", db.Name(), err)
 			}
 		}
@@ -37,7 +40,7 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 		n.mu.Lock()
 		f := stream.Follower{
 			Replica: side, Client: &http.Client{Transport: transport},
-			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster,
+			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster, Candidate: n.c.Candidate,
 		}
 		n.mu.Unlock()
 		err := f.Follow(ctx, primary.URL)
@@ -58,7 +61,10 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 	return nil
 }
 
-func newTransport() *http.Transport {
+// settleTimeout bounds how long a replica waits for programs that have a database open, before it connects.
+const settleTimeout = time.Second
+
+func (n *Node) newTransport() *http.Transport {
 	var p http.Protocols
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
@@ -66,6 +72,8 @@ func newTransport() *http.Transport {
 		Protocols:           &p,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: stream.Silence, PingTimeout: stream.Silence},
 		TLSHandshakeTimeout: stream.Silence,
+		TLSClientConfig:     n.c.TLS.Clone(),
+		DialContext:         n.c.Dial,
 	}
 }
 
@@ -114,15 +122,23 @@ func (f *follower) Join(cluster, hostname string, epoch uint64) error {
 	return nil
 }
 
+// Current implements stream.Replica.
+func (f *follower) Current(epoch uint64) error {
+	if latest := f.epoch(); epoch < latest {
+		return fmt.Errorf("the primary has epoch %d, but there is %d", epoch, latest)
+	}
+	return nil
+}
+
 // CaughtUp implements stream.Replica.
 func (f *follower) CaughtUp(at time.Time) { f.caughtUp(at) }
 
 // Leading implements stream.Primary.
 func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
-	if !n.Writable() {
+	term, over := n.c.Lease.Term()
+	if !n.Writable() || term.Epoch != n.leading.Load() {
 		return "", 0, nil, false
 	}
-	_, over := n.c.Lease.Term()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.id.Cluster, n.id.Epoch, over, true

@@ -1,13 +1,14 @@
 package replica
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar/replica/database"
@@ -16,22 +17,22 @@ import (
 // DefaultPort is where a node serves HTTP.
 const DefaultPort = 20202
 
-func newClusterID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return fmt.Sprintf("LFSC%X", b)
-}
-
 // Handler serves what others ask a node: its events, what it is, copies of its databases, and the stream
-// that replicas follow. It asks for no credential: the network is private.
+// that replicas follow. It asks for no credential but, with TLS, the certificate of another node: the network is
+// private.
 func (n *Node) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/events", n.hub.Handler(n.Find))
 	mux.Handle("/info", only(http.MethodGet, n.serveInfo))
-	mux.Handle("/export", only(http.MethodGet, n.serveExport))
-	mux.Handle("/import", only(http.MethodPost, n.serveImport))
+	mux.Handle("/export", n.private(only(http.MethodGet, n.serveExport)))
+	mux.Handle("/import", n.private(only(http.MethodPost, n.serveImport)))
+	mux.Handle("/handoff", n.private(only(http.MethodPost, n.serveHandoff)))
+	mux.Handle("/promote", n.private(only(http.MethodPost, n.servePromote)))
+	mux.Handle("/halt", n.private(only(http.MethodPost+", "+http.MethodDelete, n.serveHalt)))
+	mux.Handle("/tx", n.private(only(http.MethodPost, n.serveTx)))
+	mux.Handle("/log", n.private(only(http.MethodGet, n.sender.ServeRecords)))
 	mux.Handle("/metrics", only(http.MethodGet, n.metrics().ServeHTTP))
-	mux.Handle("/stream", only(http.MethodPost, n.sender.ServeHTTP))
+	mux.Handle("/stream", n.private(only(http.MethodPost, n.sender.ServeHTTP)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
 		id, cluster := n.id.Node, n.id.Cluster
@@ -44,10 +45,25 @@ func (n *Node) Handler() http.Handler {
 	})
 }
 
-func only(method string, h http.HandlerFunc) http.Handler {
+// private asks for a certificate of the client, where the configuration says which ones count.
+func (n *Node) private(h http.Handler) http.Handler {
+	if n.c.ServerTLS == nil || n.c.ServerTLS.ClientCAs == nil {
+		return h
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != method {
-			w.Header().Set("Allow", method)
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, "a client certificate is required", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// only lets requests of some methods through, which are separated by ", ".
+func only(methods string, h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(strings.Split(methods, ", "), r.Method) {
+			w.Header().Set("Allow", methods)
 			http.Error(w, "Method not allowed", http.StatusMethodNotAllowed)
 			return
 		}
@@ -64,12 +80,31 @@ type Info struct {
 	Path      string       `json:"path"` // the directory of the databases
 	Capture   string       `json:"capture"`
 	Primary   *InfoPrimary `json:"primary,omitempty"`
-	Databases []InfoDB     `json:"databases"`
+	Epoch     uint64       `json:"epoch"`
+	// Replicas are those that follow this node, which is the primary.
+	Replicas []InfoReplica `json:"replicas,omitempty"`
+	// Aside is what this node had and its primary had not.
+	Aside     InfoAside `json:"aside"`
+	Databases []InfoDB  `json:"databases"`
 }
 
 // InfoPrimary is the primary that a replica follows.
 type InfoPrimary struct {
 	Hostname string `json:"hostname"`
+}
+
+// InfoReplica is a replica that is connected.
+type InfoReplica struct {
+	Hostname  string `json:"hostname"`
+	NodeID    string `json:"nodeID"`
+	Candidate bool   `json:"candidate"`
+}
+
+// InfoAside counts files of the LTX format in a directory.
+type InfoAside struct {
+	Path  string `json:"path"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
 }
 
 // InfoDB is one database.
@@ -80,6 +115,8 @@ type InfoDB struct {
 	Pages    uint32 `json:"commit"`
 	PageSize uint32 `json:"pageSize"`
 	Diverged bool   `json:"diverged,omitempty"`
+	// Late says that replicas do not have the last transaction, and that no program may write until they have.
+	Late bool `json:"late,omitempty"`
 }
 
 // Info returns what the node is.
@@ -90,7 +127,12 @@ func (n *Node) Info() Info {
 		Candidate: n.c.Candidate, Path: n.c.Dir, Capture: n.mode, Databases: []InfoDB{},
 	}
 	n.mu.Unlock()
-	i.IsPrimary = n.Writable()
+	i.IsPrimary, i.Epoch = n.Writable(), n.epoch()
+	i.Aside.Path = n.asideDir()
+	i.Aside.Files, i.Aside.Bytes = n.aside.now()
+	for _, f := range n.sender.Followers(nil) {
+		i.Replicas = append(i.Replicas, InfoReplica{f.Hostname, fmt.Sprintf("%016X", f.Node), f.Candidate})
+	}
 	if host, ok := n.Primary(); ok {
 		i.Primary = &InfoPrimary{host}
 	}
@@ -99,7 +141,7 @@ func (n *Node) Info() Info {
 		diverged, _ := db.Diverged()
 		i.Databases = append(i.Databases, InfoDB{
 			Name: last.Name, TXID: last.Pos.TXID.String(), Checksum: last.Pos.PostApplyChecksum.String(),
-			Pages: last.Pages, PageSize: last.PageSize, Diverged: diverged,
+			Pages: last.Pages, PageSize: last.PageSize, Diverged: diverged, Late: n.late(db),
 		})
 	}
 	return i
@@ -194,5 +236,5 @@ func (n *Node) NewServer() *http.Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p}
+	return &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p, TLSConfig: n.c.ServerTLS.Clone()}
 }

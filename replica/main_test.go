@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -61,6 +62,7 @@ type workerJob struct {
 
 	Statements []string // what it does instead
 	Integrity  bool     // what it checks instead
+	Register   bool     // it swaps the value of a register for each line that it reads
 }
 
 // open opens a database as programs do.
@@ -81,6 +83,9 @@ func open(path, journal string) (*sql.DB, error) {
 
 // run writes, and prints a line after each commit that has changed something.
 func (j workerJob) run() error {
+	if j.Register {
+		return j.swaps()
+	}
 	db, err := open(j.Path, j.Journal)
 	if err != nil {
 		return err
@@ -185,6 +190,8 @@ type worker struct {
 	mu        sync.Mutex
 	committed int
 	done      chan error
+	in        io.Writer
+	lines     chan string // of a register
 }
 
 func startWorker(t *testing.T, j workerJob) *worker {
@@ -197,9 +204,12 @@ func startWorker(t *testing.T, j workerJob) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{cmd: exec.Command(exe), done: make(chan error, 1)}
+	w := &worker{cmd: exec.Command(exe), done: make(chan error, 1), lines: make(chan string)}
 	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(b))
 	w.cmd.Stderr = os.Stderr
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +223,11 @@ func startWorker(t *testing.T, j workerJob) *worker {
 			w.mu.Lock()
 			w.committed++
 			w.mu.Unlock()
+			if j.Register {
+				w.lines <- lines.Text()
+			}
 		}
+		close(w.lines)
 		w.done <- w.cmd.Wait()
 	}()
 	t.Cleanup(func() { w.cmd.Process.Kill() })
@@ -254,6 +268,7 @@ type nodeConfig struct {
 	capture replica.Capture
 	slow    bool // no passthrough
 	with    func(*replica.Config)
+	lease   func(url string) lease.Lease // instead of a static one
 }
 
 func startNode(tb testing.TB, c nodeConfig) *testNode {
@@ -277,6 +292,9 @@ func startNode(tb testing.TB, c nodeConfig) *testNode {
 	}
 	if c.primary != "" {
 		config.Hostname = "replica"
+	}
+	if c.lease != nil {
+		config.Lease = c.lease(n.url)
 	}
 	if c.with != nil {
 		c.with(&config)

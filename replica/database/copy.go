@@ -19,6 +19,7 @@ import (
 func (d *DB) Vector() (uint32, []ltx.Checksum) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.shown = d.moves
 	return d.pageSize, append([]ltx.Checksum(nil), d.sums...)
 }
 
@@ -186,9 +187,10 @@ func (s *Spool) Close() error {
 	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
 }
 
-// Replace makes the pages of a spool, over those that are there, the database at the position of a
-// change. Nothing has changed if they do not have its checksum. The log begins anew.
-func (d *DB) Replace(ctx context.Context, s *Spool, c Change) error {
+// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a
+// change. Nothing has changed if they do not have its checksum, or if SQLite has written since. What the database
+// has and its primary, of that chain, has not is put aside first. The log begins anew.
+func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error {
 	release, direct, err := d.lockForWrite(ctx)
 	if err != nil {
 		return err
@@ -196,6 +198,12 @@ func (d *DB) Replace(ctx context.Context, s *Spool, c Change) error {
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.settled(direct); err != nil {
+		return err
+	}
+	if d.moves != d.shown {
+		return fmt.Errorf("%w: it was written meanwhile", ErrDiverged)
+	}
 	sums, err := d.spooled(s, c)
 	if err != nil {
 		return err
@@ -203,7 +211,13 @@ func (d *DB) Replace(ctx context.Context, s *Spool, c Change) error {
 	if got := sumOf(sums); got != c.Pos.PostApplyChecksum {
 		return fmt.Errorf("%w: the pages have checksum %s, the primary %s", ErrDiverged, got, c.Pos.PostApplyChecksum)
 	}
-	return d.replace(s, c, sums, direct)
+	if err := (aside{d}).keep(s, c, chain); err != nil {
+		return fmt.Errorf("put aside what the primary has not: %w", err)
+	}
+	if err := d.replace(s, c, sums, direct); err != nil {
+		return err
+	}
+	return d.log.SetHistory(chain.History)
 }
 
 // spooled returns the checksums of the database with the pages of a spool.
@@ -265,7 +279,7 @@ func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error
 			return err
 		}
 	}
-	if err := d.log.Reset(c.Pos, d.epoch); err != nil {
+	if err := d.log.Reset(c.Pos, c.Epoch); err != nil {
 		return err
 	}
 	d.pageSize, d.sums = c.PageSize, sums
@@ -298,7 +312,7 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if err := d.Fenced(); err != nil {
 		return Change{}, err
 	}
-	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli()}
+	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli(), Epoch: d.epoch}
 	sums, err := d.spooled(s, c)
 	if err != nil {
 		return Change{}, err

@@ -180,7 +180,7 @@ func (s *FS) truncate(n *inode, size int64) error {
 	switch n.file {
 	case database.Journal:
 		if size < sqlite.JournalHeaderSize {
-			if err := n.db.CaptureJournal(); err != nil {
+			if err := s.captureJournal(n.db); err != nil {
 				return err
 			}
 		}
@@ -317,7 +317,7 @@ func (s *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		case database.Journal:
 			// Zeroes over a valid header commit.
 			if off == 0 && !sqlite.JournalValid(data) && journalValid(n.f) {
-				if err := n.db.CaptureJournal(); err != nil {
+				if err := s.captureJournal(n.db); err != nil {
 					return 0, s.statusOf(err)
 				}
 			}
@@ -379,13 +379,14 @@ func (s *FS) Unlink(_ <-chan struct{}, _ *fuse.InHeader, name string) fuse.Statu
 	if err != nil {
 		return s.statusOf(err)
 	}
-	if n.kind != plain || !s.mayWrite(n.file) {
+	// A program that was writing when the node ceased to be the primary removes its journal once it has rolled back.
+	if n.kind != plain || !s.mayWrite(n.file) && n.file != database.Journal {
 		return fuse.EACCES
 	}
 	if n.db != nil {
 		switch n.file {
 		case database.Journal:
-			err = n.db.CaptureJournal()
+			err = s.captureJournal(n.db)
 		case database.Main:
 			err = n.db.Drop()
 		case database.WAL, database.SHM:

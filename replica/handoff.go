@@ -1,0 +1,222 @@
+package replica
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/stream"
+)
+
+// HandoffTimeout bounds a hand-off: until then programs that write must be done, and the other node must have
+// everything.
+const HandoffTimeout = 10 * time.Second
+
+// Errors of Handoff and Promote.
+var (
+	ErrNoCandidate  = errors.New("no candidate with everything is connected")
+	ErrNotCandidate = errors.New("this node is no candidate")
+	ErrNoPrimary    = errors.New("no node is known to be primary")
+)
+
+// Handoff makes another node the primary, without loss: it lets no program begin to write, waits until those that
+// write are done and the other node has everything, and gives it the lease. to is its ID or hostname; empty: any
+// candidate. It returns the hostname. On an error this node goes on as primary: ErrNoCandidate, lease.ErrFixed, or
+// database.ErrFenced if it is none.
+func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, HandoffTimeout)
+	defer cancel()
+	if !n.Writable() {
+		return "", database.ErrFenced
+	}
+	if n.fixed() {
+		return "", lease.ErrFixed
+	}
+	// Before writers have to wait: is there anybody?
+	if _, err := n.successor(to, nil); err != nil {
+		return "", err
+	}
+	n.holds.Add(1)
+	defer n.holds.Add(-1)
+	marks, err := n.quiet(ctx)
+	if err != nil {
+		return "", err
+	}
+	for {
+		news := n.sender.News()
+		target, err := n.successor(to, marks)
+		if err == nil {
+			if err := n.c.Lease.Handoff(ctx, target.Node); err != nil {
+				return "", err
+			}
+			n.c.Log.Info("handed over", "to", target.Hostname)
+			return target.Hostname, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+}
+
+// successor returns a connected candidate that has all of marks.
+func (n *Node) successor(to string, marks map[string]ltx.TXID) (stream.Connected, error) {
+	for _, f := range n.sender.Followers(marks) {
+		if f.Candidate && (to == "" || to == f.Hostname || strings.EqualFold(to, fmt.Sprintf("%016X", f.Node))) {
+			return f, nil
+		}
+	}
+	return stream.Connected{}, ErrNoCandidate
+}
+
+// quiet waits until no program writes, while none may begin to, and returns where the databases are then.
+func (n *Node) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
+	marks := map[string]ltx.TXID{}
+	for _, db := range n.All() {
+		if err := n.quietOf(ctx, db); err != nil {
+			return nil, err
+		}
+		marks[db.Name()] = db.Pos().TXID
+	}
+	return marks, nil
+}
+
+func (n *Node) quietOf(ctx context.Context, db *database.DB) error {
+	for !n.captures().Quiet(db.Name()) {
+		if err := pause.For(ctx, 2*time.Millisecond); err != nil {
+			return fmt.Errorf("a program does not end its transaction of %s: %w", db.Name(), err)
+		}
+	}
+	if n.strict {
+		return nil
+	}
+	return db.CaptureWAL(true)
+}
+
+// Retire ends that this node is the primary, before it stops: it hands over if it can, or else gives the lease up,
+// so that another node need not wait for its end. It does nothing on a replica, or with a fixed primary.
+func (n *Node) Retire(ctx context.Context) error {
+	if !n.Writable() || n.fixed() {
+		return nil
+	}
+	_, err := n.Handoff(ctx, "")
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, ErrNoCandidate) {
+		n.c.Log.Warn("not handed over", "err", err)
+	}
+	n.holds.Add(1)
+	defer n.holds.Add(-1)
+	if _, err := n.quiet(ctx); err != nil {
+		return err
+	}
+	err = n.c.Lease.Resign(ctx)
+	if errors.Is(err, lease.ErrNotHeld) {
+		return nil
+	}
+	return err
+}
+
+// Promote makes this node the primary: it asks the present one to hand over. With force, and while no node is the
+// primary, it becomes it even if acknowledged transactions are lost that only nodes have which are away. It returns
+// when the node is the primary, or ErrNotCandidate, ErrNoPrimary, lease.ErrFixed, or why the primary has refused.
+func (n *Node) Promote(ctx context.Context, force bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*HandoffTimeout)
+	defer cancel()
+	switch {
+	case n.Writable():
+		return nil
+	case !n.c.Candidate:
+		return ErrNotCandidate
+	case n.fixed():
+		return lease.ErrFixed
+	}
+	term, _ := n.c.Lease.Term()
+	switch {
+	case term.Primary.URL != "":
+		if err := n.askHandoff(ctx, term.Primary); err != nil {
+			return err
+		}
+	case force:
+		if err := n.c.Lease.Claim(); err != nil {
+			return err
+		}
+	default:
+		return ErrNoPrimary
+	}
+	return n.awaitPrimary(ctx)
+}
+
+// awaitPrimary waits until this node may be written.
+func (n *Node) awaitPrimary(ctx context.Context) error {
+	for !n.Writable() {
+		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("not the primary yet: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *Node) askHandoff(ctx context.Context, primary lease.Peer) error {
+	query := url.Values{"nodeID": {fmt.Sprintf("%016X", n.ID())}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(primary.URL, "/")+"/handoff?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	transport := n.newTransport()
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the primary: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		return fmt.Errorf("the primary answers %s: %s", resp.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+func (n *Node) serveHandoff(w http.ResponseWriter, r *http.Request) {
+	to, err := n.Handoff(r.Context(), cmp.Or(r.URL.Query().Get("nodeID"), r.URL.Query().Get("node")))
+	if err != nil {
+		n.refuse(w, err)
+		return
+	}
+	fmt.Fprintln(w, to)
+}
+
+func (n *Node) servePromote(w http.ResponseWriter, r *http.Request) {
+	if err := n.Promote(r.Context(), r.URL.Query().Get("force") == "true"); err != nil {
+		n.refuse(w, err)
+		return
+	}
+	fmt.Fprintln(w, n.c.Hostname)
+}
+
+// refuse answers why a role does not change.
+func (n *Node) refuse(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, lease.ErrFixed), errors.Is(err, ErrNotCandidate), errors.Is(err, ErrNoCandidate):
+		status = http.StatusConflict
+	case errors.Is(err, database.ErrFenced), errors.Is(err, lease.ErrNotHeld), errors.Is(err, ErrNoPrimary), errors.Is(err, ErrNotSynced):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	http.Error(w, err.Error(), status)
+}

@@ -1,0 +1,247 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// syncing is on which nodes transactions must be before they are acknowledged.
+type syncing struct {
+	mu   sync.Mutex
+	now  lease.Quorum        // as the lease has it
+	next *lease.Quorum       // as the lease may have it
+	late map[string]ltx.TXID // by database: replicas did not have the transaction in time
+	outs int                 // commits that were not acknowledged in time
+}
+
+// ErrNotSynced is returned for a transaction that not enough replicas have acknowledged in time.
+var ErrNotSynced = errors.New("not enough replicas have the transaction")
+
+// beginSync takes over where transactions of earlier terms are.
+func (n *Node) beginSync(term lease.Term) {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	n.sync.now, n.sync.next = term.Quorum, nil
+	clear(n.sync.late)
+}
+
+// stored reports whether enough nodes have a transaction of this primary.
+func (n *Node) stored(db string, id ltx.TXID) bool {
+	if n.c.Replicas == 0 {
+		return true
+	}
+	has := map[uint64]bool{n.ID(): true}
+	for _, f := range n.sender.Followers(map[string]ltx.TXID{db: id}) {
+		if f.Candidate || n.fixed() {
+			has[f.Node] = true
+		}
+	}
+	if n.fixed() {
+		return len(has) > n.c.Replicas
+	}
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	is := func(node uint64) bool { return has[node] }
+	return n.sync.now.Copies > n.c.Replicas && n.sync.now.Stores(is) && (n.sync.next == nil || n.sync.next.Stores(is))
+}
+
+// fixed reports whether the primary never changes.
+func (n *Node) fixed() bool {
+	_, fixed := n.c.Lease.(*lease.Static)
+	return fixed
+}
+
+// late reports whether a database waits for replicas to have a transaction that they did not have in time.
+func (n *Node) late(db *database.DB) bool {
+	if n.c.Replicas == 0 {
+		return false
+	}
+	n.sync.mu.Lock()
+	id, late := n.sync.late[db.Name()]
+	n.sync.mu.Unlock()
+	if !late || !n.stored(db.Name(), id) {
+		return late
+	}
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	if n.sync.late[db.Name()] == id {
+		delete(n.sync.late, db.Name())
+	}
+	return false
+}
+
+// Replicated implements mount.Databases.
+func (n *Node) Replicated(db *database.DB) error {
+	if n.c.Replicas == 0 {
+		return nil
+	}
+	name, id := db.Name(), db.Pos().TXID
+	n.sync.mu.Lock()
+	_, late := n.sync.late[name]
+	n.sync.mu.Unlock()
+	if late {
+		return nil // what undoes a transaction that was late does not wait
+	}
+	err := n.await(name, id, n.c.SyncTimeout)
+	if err == nil {
+		return nil
+	}
+	n.sync.mu.Lock()
+	n.sync.late[name] = id
+	n.sync.outs++
+	n.sync.mu.Unlock()
+	n.c.Log.Error("a transaction was not acknowledged: the database takes no other until it is", "db", name, "txid", id.String(),
+		"replicas", n.c.Replicas, "err", err)
+	return err
+}
+
+// unacknowledged is how many transactions were not acknowledged in time so far.
+func (n *Node) unacknowledged() int {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	return n.sync.outs
+}
+
+// await waits until enough nodes have a transaction.
+func (n *Node) await(db string, id ltx.TXID, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		news := n.sender.News()
+		_, changed := n.c.Lease.Term()
+		if n.stored(db, id) {
+			// What is acknowledged after the term may be missed by those who elect the next primary.
+			if !n.Writable() {
+				return database.ErrFenced
+			}
+			return nil
+		}
+		if !n.Writable() {
+			return database.ErrFenced
+		}
+		select {
+		case <-news:
+		case <-changed:
+		case <-timer.C:
+			return ErrNotSynced
+		}
+	}
+}
+
+// Synced implements mount.Databases.
+func (n *Node) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
+	epoch := n.leading.Load()
+	id := db.Pos().TXID
+	n.sync.mu.Lock()
+	late, ok := n.sync.late[db.Name()]
+	n.sync.mu.Unlock()
+	if ok {
+		id = min(id, late)
+	}
+	// Writers wait for each other, and so for all transactions before the last.
+	if id > 0 && !n.stored(db.Name(), id) {
+		id--
+	}
+	return id, epoch, n.Writable() && epoch == n.leading.Load()
+}
+
+// quorumPause is between two changes of the quorum.
+const quorumPause = 200 * time.Millisecond
+
+// keepQuorum makes the connected candidates that have everything those on which transactions are, until ctx ends.
+func (n *Node) keepQuorum(ctx context.Context, term lease.Term) error {
+	for n.c.Replicas > 0 && !n.fixed() && ctx.Err() == nil {
+		news := n.sender.News()
+		if err := n.changeQuorum(ctx, term); err != nil && ctx.Err() == nil {
+			n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+		}
+		select {
+		case <-news:
+			_ = pause.For(ctx, quorumPause)
+		case <-ctx.Done():
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// changeQuorum changes the quorum, if other nodes are connected than it has.
+func (n *Node) changeQuorum(ctx context.Context, term lease.Term) error {
+	n.sync.mu.Lock()
+	now := n.sync.now
+	n.sync.mu.Unlock()
+	next := lease.Quorum{Nodes: n.candidates(nil), Copies: n.c.Replicas + 1}
+	if next.Equal(now) || len(next.Nodes) < next.Copies {
+		return nil
+	}
+	n.setNext(&next) // from here on transactions are stored by both
+	// What was acknowledged before is on all nodes of the next quorum when they have what there is now.
+	marks := map[string]ltx.TXID{}
+	for _, db := range n.All() {
+		marks[db.Name()] = db.Pos().TXID
+	}
+	limit := time.NewTimer(n.c.SyncTimeout)
+	defer limit.Stop()
+	for {
+		news := n.sender.News()
+		has := n.candidates(marks)
+		if !slices.ContainsFunc(next.Nodes, func(node uint64) bool { return !slices.Contains(has, node) }) {
+			break
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil
+		case <-limit.C:
+			// A node went: another quorum is due. This one was never noted.
+			n.setNext(nil)
+			return nil
+		}
+	}
+	for {
+		err := n.c.Lease.SetQuorum(ctx, term.Epoch, next)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || errors.Is(err, lease.ErrNotHeld) {
+			return err
+		}
+		// It may have been noted: until that is known, both count.
+		n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+		if pause.For(ctx, quorumPause) != nil {
+			return err
+		}
+	}
+	n.sync.mu.Lock()
+	n.sync.now, n.sync.next = next, nil
+	n.sync.mu.Unlock()
+	n.sender.Announce()
+	return nil
+}
+
+func (n *Node) setNext(q *lease.Quorum) {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	n.sync.next = q
+}
+
+// candidates returns this node and the candidates that follow it and have all of marks.
+func (n *Node) candidates(marks map[string]ltx.TXID) []uint64 {
+	all := map[uint64]bool{n.ID(): true}
+	for _, f := range n.sender.Followers(marks) {
+		if f.Candidate {
+			all[f.Node] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
