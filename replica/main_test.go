@@ -49,6 +49,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv(clerkEnv) != "" {
+		serveJobs()
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -347,26 +351,6 @@ func (n *testNode) exec(db, journal string, statements ...string) {
 	if err := (workerJob{Path: n.path(db), Journal: journal, Statements: statements}).inProcess(n.t); err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-// inProcess does a job in a process of its own, and waits.
-func (j workerJob) inProcess(tb testing.TB) error {
-	tb.Helper()
-	b, err := json.Marshal(j)
-	if err != nil {
-		return err
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(b))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
 }
 
 // txEvent is an event of any type.

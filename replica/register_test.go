@@ -42,7 +42,12 @@ func (j workerJob) swap(db *sql.DB, value string) (answer string, again bool) {
 		return fmt.Sprint("refused ", err), strings.Contains(err.Error(), "readonly") || strings.Contains(err.Error(), "I/O")
 	}
 	defer tx.Rollback()
-	before, epoch, err := j.synced()
+	// The transaction to come is the next one: no other program writes now.
+	_, epoch, err := j.says("synced")
+	if err != nil {
+		return fmt.Sprint("refused ", err), false
+	}
+	before, _, err := j.says("pos")
 	if err != nil {
 		return fmt.Sprint("refused ", err), false
 	}
@@ -63,21 +68,21 @@ func (j workerJob) swap(db *sql.DB, value string) (answer string, again bool) {
 		return fmt.Sprint("unknown ", err), true
 	}
 	// In WAL mode SQLite knows no error once it has committed.
-	after, now, err := j.synced()
+	after, now, err := j.says("synced")
 	if err != nil || now != epoch || after <= before {
 		return fmt.Sprintf("unknown synced %d %d, epoch %d %d: %v", before, after, epoch, now, err), false
 	}
 	return "acked " + old, false
 }
 
-// synced reads what NAME-synced says.
-func (j workerJob) synced() (id, epoch uint64, err error) {
-	b, err := os.ReadFile(j.Path + "-synced")
+// says reads a file beside the database: NAME-pos, or NAME-synced.
+func (j workerJob) says(file string) (first, second uint64, err error) {
+	b, err := os.ReadFile(j.Path + "-" + file)
 	if err != nil {
 		return 0, 0, err
 	}
-	_, err = fmt.Sscanf(string(b), "%x/%x", &id, &epoch)
-	return id, epoch, err
+	_, err = fmt.Sscanf(string(b), "%x/%x", &first, &second)
+	return first, second, err
 }
 
 // ask writes a line to a worker, and returns the line that it answers.

@@ -153,7 +153,7 @@ func New(c Config) *Node {
 	c.KeepAside = cmp.Or(c.KeepAside, DefaultKeepAside)
 	n := &Node{c: c, hub: events.New(), databases: map[string]*database.DB{}, ready: make(chan struct{})}
 	n.halts.held = map[string]*halt{}
-	n.sync.late = map[string]ltx.TXID{}
+	n.sync.late, n.sync.last = map[string]ltx.TXID{}, map[string]ltx.TXID{}
 	n.sender = &stream.Sender{Primary: n, Hostname: c.Hostname, Log: c.Log}
 	return n
 }

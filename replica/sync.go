@@ -21,6 +21,7 @@ type syncing struct {
 	now  lease.Quorum        // as the lease has it
 	next *lease.Quorum       // as the lease may have it
 	late map[string]ltx.TXID // by database: replicas did not have the transaction in time
+	last map[string]ltx.TXID // by database: the last that was acknowledged in this term
 	outs int                 // commits that were not acknowledged in time
 }
 
@@ -33,6 +34,7 @@ func (n *Node) beginSync(term lease.Term) {
 	defer n.sync.mu.Unlock()
 	n.sync.now, n.sync.next = term.Quorum, nil
 	clear(n.sync.late)
+	clear(n.sync.last)
 }
 
 // stored reports whether enough nodes have a transaction of this primary.
@@ -76,6 +78,7 @@ func (n *Node) late(db *database.DB) bool {
 	defer n.sync.mu.Unlock()
 	if n.sync.late[db.Name()] == id {
 		delete(n.sync.late, db.Name())
+		n.sync.last[db.Name()] = max(n.sync.last[db.Name()], id)
 	}
 	return false
 }
@@ -93,10 +96,12 @@ func (n *Node) Replicated(db *database.DB) error {
 		return nil // what undoes a transaction that was late does not wait
 	}
 	err := n.await(name, id, n.c.SyncTimeout)
+	n.sync.mu.Lock()
 	if err == nil {
+		n.sync.last[name] = max(n.sync.last[name], id)
+		n.sync.mu.Unlock()
 		return nil
 	}
-	n.sync.mu.Lock()
 	n.sync.late[name] = id
 	n.sync.outs++
 	n.sync.mu.Unlock()
@@ -142,15 +147,10 @@ func (n *Node) await(db string, id ltx.TXID, limit time.Duration) error {
 func (n *Node) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
 	epoch := n.leading.Load()
 	id := db.Pos().TXID
-	n.sync.mu.Lock()
-	late, ok := n.sync.late[db.Name()]
-	n.sync.mu.Unlock()
-	if ok {
-		id = min(id, late)
-	}
-	// Writers wait for each other, and so for all transactions before the last.
-	if id > 0 && !n.stored(db.Name(), id) {
-		id--
+	if !n.stored(db.Name(), id) {
+		n.sync.mu.Lock()
+		id = n.sync.last[db.Name()]
+		n.sync.mu.Unlock()
 	}
 	return id, epoch, n.Writable() && epoch == n.leading.Load()
 }
