@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -236,5 +237,8 @@ func (n *Node) NewServer() *http.Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p, TLSConfig: n.c.ServerTLS.Clone()}
+	return &http.Server{
+		Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p, TLSConfig: n.c.ServerTLS.Clone(),
+		ErrorLog: slog.NewLogLogger(n.c.Log.Handler(), slog.LevelWarn),
+	}
 }

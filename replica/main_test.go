@@ -311,7 +311,12 @@ func startNode(tb testing.TB, c nodeConfig) *testNode {
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
 	server := n.NewServer()
-	go server.Serve(listener)
+	if server.TLSConfig != nil {
+		n.url = "https" + strings.TrimPrefix(n.url, "http")
+		go server.ServeTLS(listener, "", "")
+	} else {
+		go server.Serve(listener)
+	}
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
