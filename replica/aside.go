@@ -42,7 +42,12 @@ func (a *aside) remove(dir string, before time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.files, a.bytes = 0, 0
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -54,7 +59,7 @@ func (a *aside) remove(dir string, before time.Time) error {
 			return err
 		}
 		if info.ModTime().Before(before) {
-			return os.Remove(path)
+			return root.Remove(path)
 		}
 		a.files++
 		a.bytes += info.Size()

@@ -196,7 +196,7 @@ func (n *Node) serveHandoff(w http.ResponseWriter, r *http.Request) {
 		n.refuse(w, err)
 		return
 	}
-	fmt.Fprintln(w, to)
+	answerName(w, to)
 }
 
 func (n *Node) servePromote(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,14 @@ func (n *Node) servePromote(w http.ResponseWriter, r *http.Request) {
 		n.refuse(w, err)
 		return
 	}
-	fmt.Fprintln(w, n.c.Hostname)
+	answerName(w, n.c.Hostname)
+}
+
+// answerName answers with the name of the primary.
+func answerName(w http.ResponseWriter, name string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = io.WriteString(w, name+"\n") // the client may have gone
 }
 
 // refuse answers why a role does not change.

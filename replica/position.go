@@ -2,14 +2,13 @@ package replica
 
 import (
 	"context"
+	"time"
 
 	"github.com/superfly/ltx"
 
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/lease"
-
-	"time"
 )
 
 // What a proxy before an App asks its node: who the primary is, what the node has, and whether others have it.

@@ -200,8 +200,15 @@ func TestRoles(t *testing.T) {
 		path string
 		want int
 	}{
-		{fixed, "/handoff", 409}, {fixed, "/promote", 200}, {follower, "/handoff", 503}, {follower, "/promote", 409}, {never, "/promote", 409},
-		{fixed, "/halt", 400}, {fixed, "/halt?name=none&id=1", 404}, {fixed, "/tx?name=none&lockID=1&epoch=1", 404}, {fixed, "/tx?name=none", 400},
+		{fixed, "/handoff", 409},
+		{fixed, "/promote", 200},
+		{follower, "/handoff", 503},
+		{follower, "/promote", 409},
+		{never, "/promote", 409},
+		{fixed, "/halt", 400},
+		{fixed, "/halt?name=none&id=1", 404},
+		{fixed, "/tx?name=none&lockID=1&epoch=1", 404},
+		{fixed, "/tx?name=none", 400},
 	} {
 		if got, text := c.n.post(c.path); got != c.want {
 			t.Errorf("%s: %d %s, want %d", c.path, got, text, c.want)

@@ -153,7 +153,7 @@ func (d aside) pages(s *Spool, c Change, write func(string, []byte) error) error
 			continue
 		}
 		p := txlog.Page{Number: page, Data: make([]byte, d.pageSize)}
-		if err := (recovery{d.DB}).rawPage(page, p.Data); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := recovery(d).rawPage(page, p.Data); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		t.Pages = append(t.Pages, p)

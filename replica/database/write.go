@@ -113,7 +113,7 @@ func (d *DB) hotJournal() (bool, error) {
 	defer f.Close()
 	var b [sqlite.JournalHeaderSize]byte
 	if _, err := f.ReadAt(b[:], 0); err != nil {
-		return false, nil //nolint:nilerr // it has no header
+		return false, nil // it has no header
 	}
 	return sqlite.JournalValid(b[:]), nil
 }

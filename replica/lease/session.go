@@ -94,7 +94,7 @@ var errLost = errors.New("the lease of etcd has ended")
 func (s *session) run(ctx context.Context, lost chan error) error {
 	for ctx.Err() == nil {
 		err := s.observe(ctx, lost)
-		if errors.Is(err, ErrCluster) || errors.Is(err, errLost) {
+		if errors.Is(err, ErrCluster) || errors.Is(err, errLost) || errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return err
 		}
 		if ctx.Err() == nil {

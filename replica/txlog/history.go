@@ -42,7 +42,7 @@ func (h History) until(id ltx.TXID) History {
 const historyName = "history"
 
 // loadHistory reads the history, and completes it from the segments, which have what was not written any more.
-func (l *Log) loadHistory() error {
+func (l *Log) loadHistory() {
 	b, err := os.ReadFile(filepath.Join(l.dir, historyName))
 	if err == nil {
 		err = json.Unmarshal(b, &l.history)
@@ -56,7 +56,6 @@ func (l *Log) loadHistory() error {
 			l.history = append(l.history.until(s.base.TXID), Start{s.epoch, s.base.TXID + 1})
 		}
 	}
-	return nil
 }
 
 // remember notes that transactions from an ID on are of an epoch. l.mu is held.

@@ -116,11 +116,10 @@ func Open(dir string) (*Log, error) {
 		if err := l.begin(ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}, 0); err != nil {
 			return nil, err
 		}
-		return l, l.loadHistory()
+		l.loadHistory()
+		return l, nil
 	}
-	if err := l.loadHistory(); err != nil {
-		return nil, err
-	}
+	l.loadHistory()
 	s := l.segments[len(l.segments)-1]
 	if l.active, err = os.OpenFile(s.path, os.O_RDWR, 0); err != nil {
 		return nil, err
