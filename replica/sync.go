@@ -42,18 +42,13 @@ func (n *Node) stored(db string, id ltx.TXID) bool {
 	if n.c.Replicas == 0 {
 		return true
 	}
-	has := map[uint64]bool{n.ID(): true}
-	for _, f := range n.sender.Followers(map[string]ltx.TXID{db: id}) {
-		if f.Candidate || n.fixed() {
-			has[f.Node] = true
-		}
-	}
+	has := n.candidates(map[string]ltx.TXID{db: id})
 	if n.fixed() {
 		return len(has) > n.c.Replicas
 	}
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
-	is := func(node uint64) bool { return has[node] }
+	is := func(node uint64) bool { return slices.Contains(has, node) }
 	return n.sync.now.Copies > n.c.Replicas && n.sync.now.Stores(is) && (n.sync.next == nil || n.sync.next.Stores(is))
 }
 
@@ -190,21 +185,20 @@ func (n *Node) changeQuorum(ctx context.Context, term lease.Term) error {
 	for _, db := range n.All() {
 		marks[db.Name()] = db.Pos().TXID
 	}
-	limit := time.NewTimer(n.c.SyncTimeout)
-	defer limit.Stop()
 	for {
 		news := n.sender.News()
-		has := n.candidates(marks)
-		if !slices.ContainsFunc(next.Nodes, func(node uint64) bool { return !slices.Contains(has, node) }) {
+		if within(next.Nodes, n.candidates(marks)) {
 			break
+		}
+		if !within(next.Nodes, n.candidates(nil)) {
+			// A node went: another quorum is due. This one was never noted.
+			n.setNext(nil)
+			n.sender.Announce()
+			return nil
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return nil
-		case <-limit.C:
-			// A node went: another quorum is due. This one was never noted.
-			n.setNext(nil)
 			return nil
 		}
 	}
@@ -229,17 +223,23 @@ func (n *Node) changeQuorum(ctx context.Context, term lease.Term) error {
 	return nil
 }
 
+// within reports whether all nodes are among others.
+func within(nodes, others []uint64) bool {
+	return !slices.ContainsFunc(nodes, func(node uint64) bool { return !slices.Contains(others, node) })
+}
+
 func (n *Node) setNext(q *lease.Quorum) {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
 	n.sync.next = q
 }
 
-// candidates returns this node and the candidates that follow it and have all of marks.
+// candidates returns this node and the candidates that follow it and have all of marks; of a fixed primary, all
+// replicas.
 func (n *Node) candidates(marks map[string]ltx.TXID) []uint64 {
 	all := map[uint64]bool{n.ID(): true}
 	for _, f := range n.sender.Followers(marks) {
-		if f.Candidate {
+		if f.Candidate || n.fixed() {
 			all[f.Node] = true
 		}
 	}
