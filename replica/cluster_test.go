@@ -130,7 +130,8 @@ type cluster struct {
 	net      *network
 	endpoint string
 	replicas int
-	timeout  time.Duration
+	timeout  time.Duration // of a commit
+	ttl      time.Duration // of the lease
 	roots    map[string]string
 	nodes    map[string]*testNode
 }
@@ -138,7 +139,7 @@ type cluster struct {
 func newCluster(t *testing.T, replicas int, names ...string) *cluster {
 	t.Helper()
 	needsMount(t)
-	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, roots: map[string]string{}, nodes: map[string]*testNode{}}
+	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, ttl: 2 * time.Second, roots: map[string]string{}, nodes: map[string]*testNode{}}
 	c.net.names[strings.TrimPrefix(c.endpoint, "http://")] = "etcd"
 	for _, name := range names {
 		c.roots[name] = t.TempDir()
@@ -159,7 +160,7 @@ func (c *cluster) start(name string) *testNode {
 			c.net.mu.Unlock()
 			l, err := lease.NewEtcd(lease.EtcdConfig{
 				Endpoints: []string{c.endpoint}, Self: lease.Peer{Hostname: name, URL: url}, Candidate: true,
-				TTL: time.Second, LockDelay: 50 * time.Millisecond, Dial: dial, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
+				TTL: c.ttl, LockDelay: 50 * time.Millisecond, Dial: dial, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
 			})
 			if err != nil {
 				c.t.Fatal(err)
@@ -292,9 +293,10 @@ func TestFailover(t *testing.T) {
 				t.Error("a program writes on a replica: ", got)
 			}
 			// And back, with the program still there.
-			if status, text := primary.post("/promote"); status != http.StatusOK || text != name {
-				t.Fatal("promote: ", status, text)
-			}
+			eventually(t, "the promotion", func() bool {
+				status, text := primary.post("/promote")
+				return status == http.StatusOK && text == name
+			})
 			if got := program.ask("z"); !strings.HasPrefix(got, "acked") {
 				t.Error("the program on the primary again: ", got)
 			}
@@ -334,10 +336,12 @@ func TestHandoffUnderWrites(t *testing.T) {
 	for range intEnv("REPLICA_ROUNDS", 4) {
 		before := primary.Find("app.db").Pos().TXID
 		eventually(t, "writes", func() bool { return primary.Find("app.db").Pos().TXID > before+3 })
-		status, text := primary.post("/handoff")
-		if status != http.StatusOK {
-			t.Fatal("hand-off: ", status, text)
-		}
+		var text string
+		eventually(t, "the hand-off", func() bool {
+			var status int
+			status, text = primary.post("/handoff")
+			return status == http.StatusOK
+		})
 		name, primary = c.primary(name)
 		if text != name {
 			t.Errorf("handed over to %s, and %s is primary", text, name)

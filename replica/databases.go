@@ -42,7 +42,7 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 			c := n.captures()
 			return c != nil && c.Shared()
 		},
-		Fence:    n.fence,
+		Fence:    func() error { return n.fence(name) },
 		OnCommit: n.published,
 		Locks: func(f database.File) (locks.Ranges, error) {
 			c := n.captures()
@@ -70,9 +70,12 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 	return db, nil
 }
 
-// fence is what a commit asks.
-func (n *Node) fence() error {
+// fence is what a commit to a database asks.
+func (n *Node) fence(db string) error {
 	if n.Writable() {
+		return nil
+	}
+	if _, ok := n.forwarding(db); ok {
 		return nil
 	}
 	return database.ErrFenced
@@ -154,7 +157,11 @@ func (n *Node) Writable() bool {
 
 // Admits implements mount.Databases.
 func (n *Node) Admits(db *database.DB) bool {
-	return n.holds.Load() == 0 && n.Writable() && !n.halts.of(db.Name()) && !n.late(db)
+	if !n.Writable() {
+		_, ok := n.forwarding(db.Name())
+		return ok
+	}
+	return n.holds.Load() == 0 && !n.halts.of(db.Name()) && !n.late(db)
 }
 
 // Primary implements mount.Databases.

@@ -130,6 +130,7 @@ func TestFaults(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 4))
 			names := []string{"a", "b", "c"}
 			c := newCluster(t, 1)
+			c.ttl = time.Second
 			c.timeout = 500 * time.Millisecond
 			for _, name := range names {
 				c.roots[name] = t.TempDir()

@@ -43,7 +43,10 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster, Candidate: n.c.Candidate,
 		}
 		n.mu.Unlock()
-		err := f.Follow(ctx, primary.URL)
+		connection, end := context.WithCancel(ctx)
+		n.again.Store(&end)
+		err := f.Follow(connection, primary.URL)
+		end()
 		if side.joined {
 			backoff = minBackoff
 			n.connected(lease.Peer{})
@@ -59,6 +62,13 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
+}
+
+// reconnect ends the connection to the primary, for another.
+func (n *Node) reconnect() {
+	if end := n.again.Load(); end != nil {
+		(*end)()
+	}
 }
 
 // settleTimeout bounds how long a replica waits for programs that have a database open, before it connects.

@@ -191,7 +191,7 @@ func (n *Node) serveTx(w http.ResponseWriter, r *http.Request) {
 	}
 	err = db.Accept(r.Context(), t, b, epoch)
 	if err == nil {
-		err = n.Replicated(db)
+		err = n.Replicated(r.Context(), db)
 	}
 	switch {
 	case errors.Is(err, database.ErrDiverged):

@@ -172,20 +172,8 @@ func (n *Node) awaitPrimary(ctx context.Context) error {
 
 func (n *Node) askHandoff(ctx context.Context, primary lease.Peer) error {
 	query := url.Values{"nodeID": {fmt.Sprintf("%016X", n.ID())}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(primary.URL, "/")+"/handoff?"+query.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	transport := n.newTransport()
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
+	if _, err := n.ask(ctx, primary, http.MethodPost, "/handoff", query, nil); err != nil {
 		return fmt.Errorf("ask the primary: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return fmt.Errorf("the primary answers %s: %s", resp.Status, strings.TrimSpace(string(text)))
 	}
 	return nil
 }

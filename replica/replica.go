@@ -118,14 +118,16 @@ type Node struct {
 	heard     time.Time  // when the primary last said that this node has all
 	followed  bool       // heard is set
 
-	aside   aside
-	sync    syncing
-	halts   halts
-	part    sync.Mutex    // held while the node leads or follows
-	leading atomic.Uint64 // the epoch of the lease, while the node is the primary; else 0
-	holds   atomic.Int32  // while it is not 0, no program begins to write
-	ready   chan struct{} // closed when the node has been the primary, or has had all of one's transactions
-	once    sync.Once
+	aside    aside
+	sync     syncing
+	halts    halts
+	forwards forwards
+	again    atomic.Pointer[context.CancelFunc] // ends the connection to the primary, for another
+	part     sync.Mutex                         // held while the node leads or follows
+	leading  atomic.Uint64                      // the epoch of the lease, while the node is the primary; else 0
+	holds    atomic.Int32                       // while it is not 0, no program begins to write
+	ready    chan struct{}                      // closed when the node has been the primary, or has had all of one's transactions
+	once     sync.Once
 }
 
 // identity is cluster.json.
@@ -152,6 +154,7 @@ func New(c Config) *Node {
 	c.SyncTimeout = cmp.Or(c.SyncTimeout, DefaultSyncTimeout)
 	c.KeepAside = cmp.Or(c.KeepAside, DefaultKeepAside)
 	n := &Node{c: c, hub: events.New(), databases: map[string]*database.DB{}, ready: make(chan struct{})}
+	n.forwards.held = map[string]forward{}
 	n.halts.held = map[string]*halt{}
 	n.sync.late, n.sync.last = map[string]ltx.TXID{}, map[string]ltx.TXID{}
 	n.sender = &stream.Sender{Primary: n, Hostname: c.Hostname, Log: c.Log}

@@ -79,7 +79,14 @@ func (n *Node) late(db *database.DB) bool {
 }
 
 // Replicated implements mount.Databases.
-func (n *Node) Replicated(db *database.DB) error {
+func (n *Node) Replicated(ctx context.Context, db *database.DB) error {
+	if f, ok := n.forwarding(db.Name()); ok && !n.Writable() {
+		err := n.send(ctx, db, f)
+		if err != nil {
+			n.c.Log.Error("a transaction that was committed here does not reach the primary", "db", db.Name(), "err", err)
+		}
+		return err
+	}
 	if n.c.Replicas == 0 {
 		return nil
 	}
@@ -90,7 +97,10 @@ func (n *Node) Replicated(db *database.DB) error {
 	if late {
 		return nil // what undoes a transaction that was late does not wait
 	}
-	err := n.await(name, id, n.c.SyncTimeout)
+	err := n.await(ctx, name, id, n.c.SyncTimeout)
+	if errors.Is(err, database.ErrFenced) {
+		return err // whether others have it, the next primary knows
+	}
 	n.sync.mu.Lock()
 	if err == nil {
 		n.sync.last[name] = max(n.sync.last[name], id)
@@ -113,7 +123,7 @@ func (n *Node) unacknowledged() int {
 }
 
 // await waits until enough nodes have a transaction.
-func (n *Node) await(db string, id ltx.TXID, limit time.Duration) error {
+func (n *Node) await(ctx context.Context, db string, id ltx.TXID, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -132,6 +142,8 @@ func (n *Node) await(db string, id ltx.TXID, limit time.Duration) error {
 		select {
 		case <-news:
 		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		case <-timer.C:
 			return ErrNotSynced
 		}

@@ -152,6 +152,20 @@ func (d *DB) Pos() ltx.Pos {
 	return d.pos
 }
 
+// Has reports whether the database is, or was as far as its log goes back, at a position.
+func (d *DB) Has(pos ltx.Pos) bool {
+	at := d.Pos()
+	if at.TXID < pos.TXID {
+		return false
+	}
+	r, err := d.log.After(pos)
+	if err != nil {
+		return at == pos
+	}
+	_ = r.Close() // it was not read
+	return true
+}
+
 // Last returns the last change.
 func (d *DB) Last() Change {
 	d.mu.Lock()

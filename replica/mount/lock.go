@@ -20,8 +20,12 @@ var (
 	checkpoint = locks.Range{First: sqlite.CheckpointByte, Last: sqlite.CheckpointByte}
 	restart    = locks.Range{First: sqlite.ReadByte + 1, Last: sqlite.ReadByte + sqlite.ReadSlots - 1}
 	reserved   = locks.Range{First: sqlite.ReservedByte, Last: sqlite.ReservedByte}
+	haltLock   = locks.Range{First: HaltByte, Last: HaltByte}
 	exclusive  = locks.Range{First: sqlite.SharedFirst, Last: sqlite.SharedFirst + sqlite.SharedSize - 1}
 )
+
+// HaltByte is the byte of NAME-lock that a program locks to write on a replica, as LiteFS has it.
+const HaltByte = 72
 
 const flockFlag = 1 // of a request: flock(2), not fcntl(2)
 
@@ -72,13 +76,17 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if err := n.locks.Set(l); err != nil {
 		return s.statusOf(err)
 	}
-	return s.afterLock(n, l)
+	return s.afterLock(nil, n, l)
 }
 
 // afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: who waits for writers to
 // be done sees the lock, or the writer is refused.
-func (s *FS) afterLock(n *inode, l locks.Lock) fuse.Status {
-	if status := s.refused(n, l); status != fuse.OK {
+func (s *FS) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+	status := s.refused(n, l)
+	if n.kind == halt && l.Overlaps(haltLock) {
+		status = s.halted(cancel, n, l)
+	}
+	if status != fuse.OK {
 		l.Mode = locks.None
 		_ = n.locks.Set(l) // to release never fails
 		return status
@@ -86,9 +94,30 @@ func (s *FS) afterLock(n *inode, l locks.Lock) fuse.Status {
 	return fuse.OK
 }
 
+// halted gets or gives back the right to write, for the holder of the halt lock.
+func (s *FS) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+	if l.Mode != locks.Exclusive {
+		s.unhalt(n)
+		return fuse.OK
+	}
+	err := s.c.Databases.Halt(request{cancel}, n.db)
+	if err != nil {
+		s.c.Log.Warn("no right to write from the primary", "db", n.db.Name(), "err", err)
+		return fuse.Status(syscall.ENOLCK)
+	}
+	return fuse.OK
+}
+
+// unhalt gives the right to write back once no program has the lock.
+func (s *FS) unhalt(n *inode) {
+	if _, held := n.locks.Test(locks.Lock{Range: haltLock, Owner: locks.Daemon, Mode: locks.Exclusive}); !held {
+		s.c.Databases.Unhalt(request{}, n.db)
+	}
+}
+
 // refused reports whether the lock is one of a writer that must not begin.
 func (s *FS) refused(n *inode, l locks.Lock) fuse.Status {
-	if n.db == nil || l.Mode != locks.Exclusive {
+	if n.db == nil || n.kind != plain || l.Mode != locks.Exclusive {
 		return fuse.OK
 	}
 	switch n.file {
@@ -124,7 +153,7 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 			if table == &n.flocks {
 				return fuse.OK
 			}
-			return s.afterLock(n, l)
+			return s.afterLock(cancel, n, l)
 		}
 		select {
 		case <-changed:
@@ -137,7 +166,7 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // beforeLock does what has to be done before a lock changes hands: a writer that gives its lock back has
 // committed, or has not.
 func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
-	if n.db == nil {
+	if n.db == nil || n.kind != plain {
 		return fuse.OK
 	}
 	if status := s.refused(n, l); status != fuse.OK {
@@ -169,7 +198,7 @@ func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 		s.captureWAL(n.db, s.passthrough)
 		if n.db.Pos() != before {
 			// SQLite has committed, and takes no error here: the node lets no other program write, then.
-			_ = s.c.Databases.Replicated(n.db)
+			_ = s.c.Databases.Replicated(request{}, n.db)
 		}
 	}
 	return fuse.OK
@@ -204,7 +233,7 @@ func (s *FS) captureJournal(db *database.DB) error {
 	if db.Pos() == before {
 		return nil
 	}
-	return s.c.Databases.Replicated(db)
+	return s.c.Databases.Replicated(request{}, db)
 }
 
 func (s *FS) captureWAL(db *database.DB, indexed bool) {

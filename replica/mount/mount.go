@@ -9,7 +9,8 @@
 //
 // The directory is flat. Beside the databases it has .primary, the name of the primary while this node
 // follows one, .lag, how many milliseconds it is behind, NAME-pos, the position of a database, and on a primary
-// NAME-synced, the transaction that enough replicas have, and the epoch.
+// NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock is there to be locked: who has byte
+// HaltByte of it may write to the database on a replica.
 package mount
 
 import (
@@ -42,11 +43,17 @@ type Databases interface {
 	Named(name string) bool
 	// Writable reports whether this node is the primary.
 	Writable() bool
+	// Writes reports whether programs may write to a database: this node is the primary, or has the right to from
+	// the primary, by Halt.
+	Writes(db *database.DB) bool
+	// Halt gets the right to write to a database from the primary, until Unhalt. It is for one caller at a time.
+	Halt(ctx context.Context, db *database.DB) error
+	Unhalt(ctx context.Context, db *database.DB)
 	// Admits reports whether a program may begin to write to a database.
 	Admits(db *database.DB) bool
 	// Replicated waits, after a transaction was captured and before the program learns that it is committed,
 	// until enough replicas have it. An error means that they have not.
-	Replicated(db *database.DB) error
+	Replicated(ctx context.Context, db *database.DB) error
 	// Synced returns the transaction of a database that enough replicas have, and the epoch. ok is false on a
 	// replica.
 	Synced(db *database.DB) (id ltx.TXID, epoch uint64, ok bool)
@@ -109,6 +116,7 @@ const (
 	lag                 // .lag
 	pos                 // NAME-pos
 	synced              // NAME-synced
+	halt                // NAME-lock
 )
 
 const (
@@ -117,6 +125,7 @@ const (
 	posSuffix   = "-pos"
 
 	syncedSuffix = "-synced"
+	haltSuffix   = "-lock"
 )
 
 // handle is one open file.
@@ -298,6 +307,10 @@ func (s *FS) node(name string) (*inode, error) {
 		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, syncedSuffix), false); err == nil && db != nil {
 			return s.add(name, synced, db), nil
 		}
+	case strings.HasSuffix(name, haltSuffix):
+		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, haltSuffix), false); err == nil && db != nil {
+			return s.add(name, halt, db), nil
+		}
 	}
 	if _, err := os.Lstat(s.path(name)); err != nil {
 		return nil, err
@@ -385,6 +398,8 @@ func (s *FS) content(n *inode) (b []byte, ok bool) {
 	case synced:
 		id, epoch, ok := s.c.Databases.Synced(n.db)
 		return fmt.Appendf(nil, "%s/%016x\n", id, epoch), ok
+	case halt:
+		return nil, true
 	case plain:
 	}
 	return nil, false

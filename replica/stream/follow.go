@@ -208,6 +208,10 @@ func (r *reception) apply(ctx context.Context, name string, encoded []byte) erro
 	if err := r.f.Replica.Current(r.term); err != nil {
 		return err
 	}
+	if t.NodeID == r.f.Node && db.Has(t.Pos()) {
+		// It was committed here, by a right that the primary has given.
+		return r.out.json(kindAck, position{Name: name, Pos: t.Pos().String()})
+	}
 	err = db.Apply(ctx, t, encoded, r.epochs[name])
 	if errors.Is(err, database.ErrDiverged) {
 		return r.resync(name)
