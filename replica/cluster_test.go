@@ -132,6 +132,7 @@ type cluster struct {
 	replicas int
 	timeout  time.Duration // of a commit
 	ttl      time.Duration // of the lease
+	capture  replica.Capture
 	roots    map[string]string
 	nodes    map[string]*testNode
 }
@@ -153,7 +154,7 @@ func (c *cluster) start(name string) *testNode {
 	c.t.Helper()
 	dial := func(ctx context.Context, address string) (net.Conn, error) { return c.net.dial(ctx, name, address) }
 	n := startNode(c.t, nodeConfig{
-		root: c.roots[name],
+		root: c.roots[name], capture: c.capture,
 		lease: func(url string) lease.Lease {
 			c.net.mu.Lock()
 			c.net.names[strings.TrimPrefix(url, "http://")] = name
@@ -360,4 +361,37 @@ func TestHandoffUnderWrites(t *testing.T) {
 		}
 	}
 	t.Logf("%d commits", sum)
+}
+
+// TestTailRoles changes roles where logs are read: by a hand-off, and by a cut.
+func TestTailRoles(t *testing.T) {
+	c := newCluster(t, 0)
+	c.capture = replica.Tail
+	for _, name := range []string{"a", "b"} {
+		c.roots[name] = t.TempDir()
+		c.start(name)
+	}
+	name, primary := c.primary()
+	primary.exec("app.db", "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+	eventually(t, "the database to be captured", func() bool { return primary.Position("app.db") > 0 })
+	c.connected(name)
+	c.same("app.db")
+	eventually(t, "the hand-off", func() bool { status, _ := primary.post("/handoff"); return status == http.StatusOK })
+	next, second := c.primary(name)
+	c.connected(next)
+	before := second.Position("app.db")
+	second.exec("app.db", "wal", "INSERT INTO t VALUES(2)")
+	eventually(t, "the database to be captured", func() bool { return second.Position("app.db") > before })
+	c.same("app.db")
+	c.net.isolate(next, name, "etcd")
+	_, primary = c.primary(next)
+	before = primary.Position("app.db")
+	primary.exec("app.db", "wal", "INSERT INTO t VALUES(3)")
+	eventually(t, "the database to be captured", func() bool { return primary.Position("app.db") > before })
+	c.net.separate()
+	c.connected(name)
+	c.same("app.db")
+	if got := primary.rows("app.db"); got != 3 {
+		t.Errorf("%d rows", got)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/lease"
 )
 
 // swapIn and swapOut are an operation of the register: its value is replaced, and the one before returned.
@@ -119,8 +120,8 @@ func (c *cluster) fault(t *testing.T, rng *rand.Rand, names []string) {
 }
 
 // TestFaults has programs on three nodes swap the value of a register while the network fails in every way, with
-// commits that wait for one replica. Afterwards the swaps that were acknowledged can be put in an order, each epoch
-// has had one writer, and all nodes have the same bytes. REPLICA_SECONDS is how long, REPLICA_SEED repeats the
+// commits that wait for one replica. The swaps that were acknowledged can be put in an order, each epoch has had one
+// writer, no node goes back, and in the end all have the same bytes. REPLICA_SECONDS is how long, REPLICA_SEED repeats the
 // faults.
 func TestFaults(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
@@ -154,6 +155,9 @@ func TestFaults(t *testing.T) {
 						_ = pause.For(ctx, 5*time.Millisecond)
 					}
 				})
+			}
+			for _, name := range names {
+				clients.Go(func() { monotonic(ctx, t, name, c.nodes[name]) })
 			}
 			end := time.After(time.Duration(intEnv("REPLICA_SECONDS", 6)) * time.Second)
 			for done := false; !done; {
@@ -191,6 +195,21 @@ func TestFaults(t *testing.T) {
 			}
 			t.Logf("%d acknowledged, %d unknown, %d refused, %d epochs", h.acked, h.unknown, h.refused, len(writers))
 		})
+	}
+}
+
+// monotonic looks where a node is, which never goes back: not in its ID alone, since what no other node has may be
+// undone, but in epoch and ID.
+func monotonic(ctx context.Context, t *testing.T, name string, n *testNode) {
+	var last lease.Mark
+	for ctx.Err() == nil {
+		epoch, id := n.Find("app.db").Mark()
+		now := lease.Mark{Epoch: epoch, TXID: uint64(id)}
+		if now.Before(last) {
+			t.Errorf("node %s is at %+v after %+v", name, now, last)
+		}
+		last = now
+		_ = pause.For(ctx, time.Millisecond)
 	}
 }
 

@@ -167,6 +167,13 @@ const quorumPause = 200 * time.Millisecond
 
 // keepQuorum makes the connected candidates that have everything those on which transactions are, until ctx ends.
 func (n *Node) keepQuorum(ctx context.Context, term lease.Term) error {
+	for n.c.Replicas == 0 && term.Quorum.Promises() && ctx.Err() == nil {
+		// The configuration no longer asks for it.
+		if n.c.Lease.SetQuorum(ctx, term.Epoch, lease.Quorum{}) == nil {
+			break
+		}
+		_ = pause.For(ctx, quorumPause)
+	}
 	for n.c.Replicas > 0 && !n.fixed() && ctx.Err() == nil {
 		news := n.sender.News()
 		if err := n.changeQuorum(ctx, term); err != nil && ctx.Err() == nil {

@@ -245,6 +245,16 @@ func TestElection(t *testing.T) {
 	if err := a.exec("INSERT INTO t VALUES(3)"); err != nil {
 		t.Fatal(err)
 	}
+	// The replica writes, too, while it has the lock for it.
+	committed := 5
+	write := fmt.Sprintf("sqlite3 %s 'PRAGMA busy_timeout=5000; INSERT INTO t VALUES(9)'", b.path)
+	if _, err := exec.LookPath("sqlite3"); err == nil {
+		until(t, "b to follow", func() bool { out, err := a.run("status"); return err == nil && strings.Contains(out, `"hostname": "b"`) })
+		if out, err := b.run("run", "--with-halt-lock-on", "app.db", "--", "sh", "-c", write); err != nil {
+			t.Error(out, err)
+		}
+		committed++
+	}
 	until(t, "b to follow", func() bool {
 		out, err := a.run("status")
 		return err == nil && strings.Contains(out, `"hostname": "b"`)
@@ -257,7 +267,7 @@ func TestElection(t *testing.T) {
 	}
 	a.cmd = nil
 	// All that was committed is there, without a wait for the end of a lease.
-	if line := b.firstEvent(); !strings.Contains(line, `"isPrimary":true`) || !strings.Contains(line, `"app.db":{"txID":"0000000000000005"`) {
+	if line := b.firstEvent(); !strings.Contains(line, `"isPrimary":true`) || !strings.Contains(line, fmt.Sprintf(`"app.db":{"txID":"%016x"`, committed)) {
 		t.Error(line)
 	}
 	a.startUntil("capture is strict")

@@ -38,6 +38,9 @@ const (
 	patience = 2 // for one call of etcd
 )
 
+// keepAlive is how often a silent connection to etcd is tried; servers refuse less than 5 seconds.
+const keepAlive = 10 * time.Second
+
 // maxReconnect bounds the time between two attempts to connect to etcd.
 const maxReconnect = 2 * time.Second
 
@@ -91,7 +94,7 @@ func NewEtcd(c EtcdConfig) (*Etcd, error) {
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: c.TLS, Username: c.Username, Password: c.Password,
-		DialTimeout: c.TTL, DialOptions: options,
+		DialTimeout: c.TTL, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: c.TTL, DialOptions: options,
 		Logger: zap.NewNop(), // what fails is an error of a call
 	})
 	if err != nil {
