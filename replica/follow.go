@@ -28,13 +28,8 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
 	for ctx.Err() == nil {
-		for _, db := range n.All() {
-			settling, cancel := context.WithTimeout(ctx, settleTimeout)
-			err := db.Settle(settling)
-			cancel()
-			if err != nil {
-				return fmt.Errorf("database %s: %w", db.Name(), err)
-			}
+		if err := n.settle(ctx); err != nil {
+			return err
 		}
 		side := &follower{Node: n, peer: primary}
 		n.mu.Lock()
@@ -60,6 +55,18 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 			return nil
 		}
 		backoff = min(2*backoff, maxBackoff)
+	}
+	return nil
+}
+
+// settle makes the databases what a primary can continue.
+func (n *Node) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	for _, db := range n.All() {
+		if err := db.Settle(ctx); err != nil {
+			return fmt.Errorf("database %s: %w", db.Name(), err)
+		}
 	}
 	return nil
 }

@@ -66,6 +66,7 @@ type workerJob struct {
 
 	Statements []string // what it does instead
 	Integrity  bool     // what it checks instead
+	Hold       bool     // it waits to be killed, after the statements
 	Register   bool     // it swaps the value of a register for each line that it reads
 }
 
@@ -106,6 +107,11 @@ func (j workerJob) run() error {
 		if _, err := db.Exec(s); err != nil {
 			return fmt.Errorf("%s: %w", s, err)
 		}
+	}
+	if j.Hold {
+		fmt.Println("holding")
+		_, err := io.Copy(io.Discard, os.Stdin) // which does not end before this process
+		return err
 	}
 	if len(j.Statements) > 0 {
 		return nil

@@ -147,43 +147,79 @@ func apply(file []byte, tx *txlog.Tx) []byte {
 	return next
 }
 
-// TestOrphan has a program commit after its node has lost the lease: the transaction is put aside, too.
+// TestOrphan has a program commit after its node has lost the lease: in rollback mode it fails, in WAL mode SQLite
+// takes no error, and the transaction is put aside.
 func TestOrphan(t *testing.T) {
-	c := newCluster(t, 0, "a", "b")
-	name, primary := c.primary()
-	primary.exec("app.db", "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
-	c.connected(name)
-	c.same("app.db")
-	conn, err := open(primary.path("app.db"), "")
-	if err != nil {
-		t.Fatal(err)
+	for _, journal := range []string{"wal", "delete"} {
+		t.Run(journal, func(t *testing.T) {
+			c := newCluster(t, 0, "a", "b")
+			name, primary := c.primary()
+			primary.exec("app.db", journal, "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+			c.connected(name)
+			c.same("app.db")
+			conn, err := open(primary.path("app.db"), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			tx, err := conn.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec("INSERT INTO t VALUES('orphan')"); err != nil {
+				t.Fatal(err)
+			}
+			other := c.others(name)[0]
+			c.net.isolate(name, other, "etcd")
+			_, second := c.primary(name)
+			err = tx.Commit()
+			diverged, orphans := primary.Find("app.db").Diverged()
+			if journal == "delete" && err == nil || journal == "wal" && (!diverged || orphans != 1) {
+				t.Errorf("commit: %v, diverged %t, %d orphans", err, diverged, orphans)
+			}
+			second.exec("app.db", journal, "INSERT INTO t VALUES(2)")
+			c.net.separate()
+			c.connected(other)
+			c.same("app.db")
+			if got := primary.Info().Aside.Files; got == 0 && journal == "wal" {
+				t.Error("nothing was put aside")
+			}
+			if got := second.rows("app.db"); got != 2 {
+				t.Errorf("%d rows", got)
+			}
+		})
 	}
-	defer conn.Close()
-	tx, err := conn.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec("INSERT INTO t VALUES('orphan')"); err != nil {
-		t.Fatal(err)
-	}
-	other := c.others(name)[0]
-	c.net.isolate(name, other, "etcd")
-	_, second := c.primary(name)
-	if err := tx.Commit(); err != nil {
-		t.Log("commit: ", err)
-	}
-	if diverged, orphans := primary.Find("app.db").Diverged(); !diverged || orphans != 1 {
-		t.Errorf("diverged %t, %d orphans", diverged, orphans)
-	}
-	second.exec("app.db", "wal", "INSERT INTO t VALUES(2)")
-	c.net.separate()
-	c.connected(other)
-	c.same("app.db")
-	if got := primary.Info().Aside.Files; got == 0 {
-		t.Error("nothing was put aside")
-	}
-	if got := second.rows("app.db"); got != 2 {
-		t.Errorf("%d rows", got)
+}
+
+// TestCutWriter loses the primary while a program is in the middle of a transaction, of which a part is in the
+// database file already, and then the program.
+func TestCutWriter(t *testing.T) {
+	for _, journal := range []string{"wal", "delete", "persist"} {
+		t.Run(journal, func(t *testing.T) {
+			c := newCluster(t, 0, "a", "b")
+			name, primary := c.primary()
+			primary.exec("app.db", journal, "CREATE TABLE t(v)",
+				"WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM c WHERE i<200) INSERT INTO t SELECT randomblob(900) FROM c")
+			c.connected(name)
+			c.same("app.db")
+			writer := startWorker(t, workerJob{
+				Path: primary.path("app.db"), Journal: journal, Hold: true,
+				Statements: []string{"PRAGMA cache_size=5", "BEGIN", "UPDATE t SET v=randomblob(800)"},
+			})
+			eventually(t, "the transaction", func() bool { return writer.count() > 0 })
+			other := c.others(name)[0]
+			c.net.isolate(name, other, "etcd")
+			_, second := c.primary(name)
+			second.exec("app.db", journal, "INSERT INTO t VALUES(2)")
+			writer.cmd.Process.Kill()
+			<-writer.done
+			c.net.separate()
+			c.connected(other)
+			c.same("app.db")
+			if got := second.rows("app.db"); got != 201 {
+				t.Errorf("%d rows", got)
+			}
+		})
 	}
 }
 

@@ -120,21 +120,44 @@ func (d *DB) hotJournal() (bool, error) {
 
 // foreign notes frames of the WAL that this process has neither captured nor written.
 func (d *DB) foreign() error {
-	x, ok, err := d.index()
-	if err != nil || !ok || x.MaxFrame == 0 {
-		return err
-	}
-	if d.scan == nil || d.scan.Header.Salt != x.Salt || d.scan.Next != x.MaxFrame+1 {
+	has, err := d.hasForeign()
+	if has {
 		d.ahead = true
 		d.moves++
 	}
-	return nil
+	return err
+}
+
+func (d *DB) hasForeign() (bool, error) {
+	x, ok, err := d.index()
+	if err != nil || !ok || x.MaxFrame == 0 {
+		return false, err
+	}
+	return d.scan == nil || d.scan.Header.Salt != x.Salt || d.scan.Next != x.MaxFrame+1, nil
+}
+
+// unsettled reports whether settled would find anything.
+func (d *DB) unsettled() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	hot, err := d.hotJournal()
+	if err != nil || hot || len(d.free) > 0 {
+		return true, err
+	}
+	return d.hasForeign()
 }
 
 // Settle undoes what a program that died has left in a journal, and makes the checksums of the pages those of the
 // content, if that is not the one of the position. It is called before a replica follows a primary, and waits for
 // locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
+	left, err := d.unsettled()
+	if err != nil {
+		return err
+	}
+	if !left {
+		return d.Absorb()
+	}
 	if release, direct, err := d.lockForWrite(ctx); err == nil {
 		d.mu.Lock()
 		err := d.settled(direct)
