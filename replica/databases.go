@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/superfly/ltx"
-
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/events"
 	"github.com/hangar-platform/hangar/replica/locks"
@@ -131,21 +129,8 @@ func (n *Node) trim() error {
 	return errors.Join(append(errs, n.aside.remove(n.asideDir(), time.Now().Add(-n.c.KeepAside)))...)
 }
 
-// positions returns the positions of all databases.
-func (n *Node) positions() map[string]ltx.Pos {
-	all := map[string]ltx.Pos{}
-	for _, db := range n.All() {
-		pos := db.Pos()
-		if diverged, _ := db.Diverged(); diverged {
-			pos.PostApplyChecksum = 0
-		}
-		all[db.Name()] = pos
-	}
-	return all
-}
-
 // Export writes a database to a temporary file, which the caller closes and removes.
-func (n *Node) exportFile() (*os.File, error) {
+func (n endpoints) exportFile() (*os.File, error) {
 	return os.CreateTemp(n.c.Data, "export-*")
 }
 
@@ -156,7 +141,7 @@ func (n *Node) Writable() bool {
 }
 
 // Admits implements mount.Databases.
-func (n *Node) Admits(db *database.DB) bool {
+func (n programs) Admits(db *database.DB) bool {
 	if !n.Writable() {
 		_, ok := n.forwarding(db.Name())
 		return ok

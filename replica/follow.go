@@ -23,7 +23,7 @@ const (
 )
 
 // follow follows a primary until ctx ends.
-func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
+func (n part) follow(ctx context.Context, primary lease.Peer) error {
 	transport := n.newTransport()
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
@@ -31,7 +31,7 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 		if err := n.settle(ctx); err != nil {
 			return err
 		}
-		side := &follower{Node: n, peer: primary}
+		side := &follower{Node: n.Node, peer: primary}
 		n.mu.Lock()
 		f := stream.Follower{
 			Replica: side, Client: &http.Client{Transport: transport},
@@ -60,7 +60,7 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 }
 
 // settle makes the databases what a primary can continue.
-func (n *Node) settle(ctx context.Context) error {
+func (n part) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	for _, db := range n.All() {
@@ -103,7 +103,17 @@ type follower struct {
 }
 
 // Positions implements stream.Replica.
-func (f *follower) Positions() map[string]ltx.Pos { return f.positions() }
+func (f *follower) Positions() map[string]ltx.Pos {
+	all := map[string]ltx.Pos{}
+	for _, db := range f.All() {
+		pos := db.Pos()
+		if diverged, _ := db.Diverged(); diverged {
+			pos.PostApplyChecksum = 0
+		}
+		all[db.Name()] = pos
+	}
+	return all
+}
 
 // Join implements stream.Replica.
 func (f *follower) Join(cluster, hostname string, epoch uint64) error {
@@ -148,7 +158,13 @@ func (f *follower) Current(epoch uint64) error {
 }
 
 // CaughtUp implements stream.Replica.
-func (f *follower) CaughtUp(at time.Time) { f.caughtUp(at) }
+func (f *follower) CaughtUp(at time.Time) {
+	n := f.Node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heard, n.followed = at, true
+	n.once.Do(func() { close(n.ready) })
+}
 
 // Leading implements stream.Primary.
 func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {

@@ -47,8 +47,11 @@ func (n *Node) forwarding(db string) (forward, bool) {
 	return f, ok && time.Now().Before(f.expires) && f.epoch == n.epoch()
 }
 
+// programs is the node as the programs on its machine meet it, by the mount.
+type programs struct{ *Node }
+
 // Writes implements mount.Databases.
-func (n *Node) Writes(db *database.DB) bool {
+func (n programs) Writes(db *database.DB) bool {
 	if n.Writable() {
 		return true
 	}
@@ -58,7 +61,7 @@ func (n *Node) Writes(db *database.DB) bool {
 
 // Halt implements mount.Databases: on a replica it takes the halt lock of the primary, and waits until this node is
 // where the primary is.
-func (n *Node) Halt(ctx context.Context, db *database.DB) error {
+func (n programs) Halt(ctx context.Context, db *database.DB) error {
 	if n.Writable() {
 		return nil
 	}
@@ -91,7 +94,7 @@ func (n *Node) Halt(ctx context.Context, db *database.DB) error {
 }
 
 // reach waits until a database is at the position of a halt lock.
-func (n *Node) reach(ctx context.Context, db *database.DB, pos HaltedPos) error {
+func (n programs) reach(ctx context.Context, db *database.DB, pos HaltedPos) error {
 	id, err := ltx.ParseTXID(pos.TXID)
 	if err != nil {
 		return err
@@ -106,7 +109,7 @@ func (n *Node) reach(ctx context.Context, db *database.DB, pos HaltedPos) error 
 }
 
 // Unhalt implements mount.Databases.
-func (n *Node) Unhalt(ctx context.Context, db *database.DB) {
+func (n programs) Unhalt(ctx context.Context, db *database.DB) {
 	n.forwards.mu.Lock()
 	f, ok := n.forwards.held[db.Name()]
 	delete(n.forwards.held, db.Name())
@@ -117,7 +120,7 @@ func (n *Node) Unhalt(ctx context.Context, db *database.DB) {
 }
 
 // unhalt releases the lock of the primary. If that fails, it ends by itself.
-func (n *Node) unhalt(ctx context.Context, db string, f forward) {
+func (n programs) unhalt(ctx context.Context, db string, f forward) {
 	err := finish.Do(ctx, HaltTimeout/5, func(ctx finish.Context) error {
 		_, err := n.ask(ctx, f.primary, http.MethodDelete, "/halt", url.Values{"name": {db}, "id": {f.id}}, nil)
 		return err
@@ -128,7 +131,7 @@ func (n *Node) unhalt(ctx context.Context, db string, f forward) {
 }
 
 // send brings to the primary what was committed here by the right to do so.
-func (n *Node) send(ctx context.Context, db *database.DB, f forward) error {
+func (n programs) send(ctx context.Context, db *database.DB, f forward) error {
 	name := db.Name()
 	r, err := db.Log().After(f.sent)
 	if err != nil {

@@ -114,7 +114,7 @@ func (n *Node) halt(ctx context.Context, db *database.DB, id string) (Halted, er
 			}
 			continue
 		}
-		if err := n.quietOf(ctx, db); err != nil {
+		if err := (transfer{n}).quietOf(ctx, db); err != nil {
 			n.halts.release(db.Name(), id)
 			return Halted{}, err
 		}
@@ -123,7 +123,7 @@ func (n *Node) halt(ctx context.Context, db *database.DB, id string) (Halted, er
 	}
 }
 
-func (n *Node) serveHalt(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveHalt(w http.ResponseWriter, r *http.Request) {
 	name, id := r.URL.Query().Get("name"), r.URL.Query().Get("id")
 	if name == "" || id == "" {
 		http.Error(w, "name and id required", http.StatusBadRequest)
@@ -160,7 +160,7 @@ func (n *Node) serveHalt(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveTx commits a transaction of the holder of a halt lock: a file of the LTX format.
-func (n *Node) serveTx(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name, id := query.Get("name"), query.Get("lockID")
 	epoch, err := strconv.ParseUint(query.Get("epoch"), 10, 64)
@@ -191,7 +191,7 @@ func (n *Node) serveTx(w http.ResponseWriter, r *http.Request) {
 	}
 	err = db.Accept(r.Context(), t, b, epoch)
 	if err == nil {
-		err = n.Replicated(r.Context(), db)
+		err = programs{n.Node}.Replicated(r.Context(), db)
 	}
 	switch {
 	case errors.Is(err, database.ErrDiverged):

@@ -44,18 +44,18 @@ func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 		return "", lease.ErrFixed
 	}
 	// Before writers have to wait: is there anybody?
-	if _, err := n.successor(to, nil); err != nil {
+	if _, err := (transfer{n}).successor(to, nil); err != nil {
 		return "", err
 	}
 	n.holds.Add(1)
 	defer n.holds.Add(-1)
-	marks, err := n.quiet(ctx)
+	marks, err := transfer{n}.quiet(ctx)
 	if err != nil {
 		return "", err
 	}
 	for {
 		news := n.sender.News()
-		target, err := n.successor(to, marks)
+		target, err := transfer{n}.successor(to, marks)
 		if err == nil {
 			if err := n.c.Lease.Handoff(ctx, target.Node); err != nil {
 				return "", err
@@ -71,8 +71,11 @@ func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	}
 }
 
+// transfer brings the lease from one node to another.
+type transfer struct{ *Node }
+
 // successor returns a connected candidate that has all of marks.
-func (n *Node) successor(to string, marks map[string]ltx.TXID) (stream.Connected, error) {
+func (n transfer) successor(to string, marks map[string]ltx.TXID) (stream.Connected, error) {
 	for _, f := range n.sender.Followers(marks) {
 		if f.Candidate && (to == "" || to == f.Hostname || strings.EqualFold(to, fmt.Sprintf("%016X", f.Node))) {
 			return f, nil
@@ -82,7 +85,7 @@ func (n *Node) successor(to string, marks map[string]ltx.TXID) (stream.Connected
 }
 
 // quiet waits until no program writes, while none may begin to, and returns where the databases are then.
-func (n *Node) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
+func (n transfer) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
 	marks := map[string]ltx.TXID{}
 	for _, db := range n.All() {
 		if err := n.quietOf(ctx, db); err != nil {
@@ -93,7 +96,7 @@ func (n *Node) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
 	return marks, nil
 }
 
-func (n *Node) quietOf(ctx context.Context, db *database.DB) error {
+func (n transfer) quietOf(ctx context.Context, db *database.DB) error {
 	for !n.captures().Quiet(db.Name()) {
 		if err := pause.For(ctx, 2*time.Millisecond); err != nil {
 			return fmt.Errorf("a program does not end its transaction of %s: %w", db.Name(), err)
@@ -120,7 +123,7 @@ func (n *Node) Retire(ctx context.Context) error {
 	}
 	n.holds.Add(1)
 	defer n.holds.Add(-1)
-	if _, err := n.quiet(ctx); err != nil {
+	if _, err := (transfer{n}).quiet(ctx); err != nil {
 		return err
 	}
 	err = n.c.Lease.Resign(ctx)
@@ -147,7 +150,7 @@ func (n *Node) Promote(ctx context.Context, force bool) error {
 	term, _ := n.c.Lease.Term()
 	switch {
 	case term.Primary.URL != "":
-		if err := n.askHandoff(ctx, term.Primary); err != nil {
+		if err := (transfer{n}).askHandoff(ctx, term.Primary); err != nil {
 			return err
 		}
 	case force:
@@ -157,11 +160,11 @@ func (n *Node) Promote(ctx context.Context, force bool) error {
 	default:
 		return ErrNoPrimary
 	}
-	return n.awaitPrimary(ctx)
+	return transfer{n}.awaitPrimary(ctx)
 }
 
 // awaitPrimary waits until this node may be written.
-func (n *Node) awaitPrimary(ctx context.Context) error {
+func (n transfer) awaitPrimary(ctx context.Context) error {
 	for !n.Writable() {
 		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("not the primary yet: %w", err)
@@ -170,7 +173,7 @@ func (n *Node) awaitPrimary(ctx context.Context) error {
 	return nil
 }
 
-func (n *Node) askHandoff(ctx context.Context, primary lease.Peer) error {
+func (n transfer) askHandoff(ctx context.Context, primary lease.Peer) error {
 	query := url.Values{"nodeID": {fmt.Sprintf("%016X", n.ID())}}
 	if _, err := n.ask(ctx, primary, http.MethodPost, "/handoff", query, nil); err != nil {
 		return fmt.Errorf("ask the primary: %w", err)
@@ -178,7 +181,7 @@ func (n *Node) askHandoff(ctx context.Context, primary lease.Peer) error {
 	return nil
 }
 
-func (n *Node) serveHandoff(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveHandoff(w http.ResponseWriter, r *http.Request) {
 	to, err := n.Handoff(r.Context(), cmp.Or(r.URL.Query().Get("nodeID"), r.URL.Query().Get("node")))
 	if err != nil {
 		n.refuse(w, err)
@@ -187,7 +190,7 @@ func (n *Node) serveHandoff(w http.ResponseWriter, r *http.Request) {
 	answerName(w, to)
 }
 
-func (n *Node) servePromote(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) servePromote(w http.ResponseWriter, r *http.Request) {
 	if err := n.Promote(r.Context(), r.URL.Query().Get("force") == "true"); err != nil {
 		n.refuse(w, err)
 		return
@@ -203,7 +206,7 @@ func answerName(w http.ResponseWriter, name string) {
 }
 
 // refuse answers why a role does not change.
-func (n *Node) refuse(w http.ResponseWriter, err error) {
+func (n endpoints) refuse(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	switch {
 	case errors.Is(err, lease.ErrFixed), errors.Is(err, ErrNotCandidate), errors.Is(err, ErrNoCandidate):

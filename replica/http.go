@@ -18,22 +18,25 @@ import (
 // DefaultPort is where a node serves HTTP.
 const DefaultPort = 20202
 
+// endpoints answers requests.
+type endpoints struct{ *Node }
+
 // Handler serves what others ask a node: its events, what it is, copies of its databases, and the stream
 // that replicas follow. It asks for no credential but, with TLS, the certificate of another node: the network is
 // private.
 func (n *Node) Handler() http.Handler {
-	mux := http.NewServeMux()
+	mux, e := http.NewServeMux(), endpoints{n}
 	mux.Handle("/events", n.hub.Handler(n.Find))
-	mux.Handle("/info", only(http.MethodGet, n.serveInfo))
-	mux.Handle("/export", n.private(only(http.MethodGet, n.serveExport)))
-	mux.Handle("/import", n.private(only(http.MethodPost, n.serveImport)))
-	mux.Handle("/handoff", n.private(only(http.MethodPost, n.serveHandoff)))
-	mux.Handle("/promote", n.private(only(http.MethodPost, n.servePromote)))
-	mux.Handle("/halt", n.private(only(http.MethodPost+", "+http.MethodDelete, n.serveHalt)))
-	mux.Handle("/tx", n.private(only(http.MethodPost, n.serveTx)))
-	mux.Handle("/log", n.private(only(http.MethodGet, n.sender.ServeRecords)))
-	mux.Handle("/metrics", only(http.MethodGet, n.metrics().ServeHTTP))
-	mux.Handle("/stream", n.private(only(http.MethodPost, n.sender.ServeHTTP)))
+	mux.Handle("/info", only(http.MethodGet, e.serveInfo))
+	mux.Handle("/export", e.private(only(http.MethodGet, e.serveExport)))
+	mux.Handle("/import", e.private(only(http.MethodPost, e.serveImport)))
+	mux.Handle("/handoff", e.private(only(http.MethodPost, e.serveHandoff)))
+	mux.Handle("/promote", e.private(only(http.MethodPost, e.servePromote)))
+	mux.Handle("/halt", e.private(only(http.MethodPost+", "+http.MethodDelete, e.serveHalt)))
+	mux.Handle("/tx", e.private(only(http.MethodPost, e.serveTx)))
+	mux.Handle("/log", e.private(only(http.MethodGet, n.sender.ServeRecords)))
+	mux.Handle("/metrics", only(http.MethodGet, e.metrics().ServeHTTP))
+	mux.Handle("/stream", e.private(only(http.MethodPost, n.sender.ServeHTTP)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
 		id, cluster := n.id.Node, n.id.Cluster
@@ -47,7 +50,7 @@ func (n *Node) Handler() http.Handler {
 }
 
 // private asks for a certificate of the client, where the configuration says which ones count.
-func (n *Node) private(h http.Handler) http.Handler {
+func (n endpoints) private(h http.Handler) http.Handler {
 	if n.c.ServerTLS == nil || n.c.ServerTLS.ClientCAs == nil {
 		return h
 	}
@@ -148,7 +151,7 @@ func (n *Node) Info() Info {
 	return i
 }
 
-func (n *Node) serveInfo(w http.ResponseWriter, _ *http.Request) {
+func (n endpoints) serveInfo(w http.ResponseWriter, _ *http.Request) {
 	b, err := json.MarshalIndent(n.Info(), "", "  ")
 	if err != nil {
 		http.Error(w, "Internal server error", http.StatusInternalServerError)
@@ -158,7 +161,7 @@ func (n *Node) serveInfo(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(b, '\n')) // the client may have gone
 }
 
-func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveExport(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if name == "" {
 		http.Error(w, "name required", http.StatusBadRequest)
@@ -193,7 +196,7 @@ func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (n *Node) serveImport(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if !ValidName(name) {
 		http.Error(w, "name required", http.StatusBadRequest)
@@ -224,7 +227,7 @@ func (n *Node) serveImport(w http.ResponseWriter, r *http.Request) {
 }
 
 // fail answers a request that failed by a fault of the node.
-func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		n.c.Log.Error("request failed", "path", r.URL.Path, "err", err)
 	}

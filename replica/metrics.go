@@ -79,8 +79,8 @@ func number(b bool) float64 {
 }
 
 // metrics serves the metrics of the node in the format of Prometheus.
-func (n *Node) metrics() http.Handler {
+func (n endpoints) metrics() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(newCollector(n))
+	r.MustRegister(newCollector(n.Node))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }

@@ -181,7 +181,7 @@ func (n *Node) Open() error {
 			return err
 		}
 	}
-	if err := n.loadIdentity(); err != nil {
+	if err := (opening{n}).loadIdentity(); err != nil {
 		return err
 	}
 	// What a process that was killed has left.
@@ -199,7 +199,7 @@ func (n *Node) Open() error {
 	if err := n.aside.count(n.asideDir()); err != nil {
 		return err
 	}
-	if err := n.choose(); err != nil {
+	if err := (opening{n}).choose(); err != nil {
 		return errors.Join(err, n.Close())
 	}
 	return nil
@@ -207,7 +207,7 @@ func (n *Node) Open() error {
 
 func (n *Node) identityPath() string { return filepath.Join(n.c.Data, "cluster.json") }
 
-func (n *Node) loadIdentity() error {
+func (n opening) loadIdentity() error {
 	b, err := os.ReadFile(n.identityPath())
 	if errors.Is(err, os.ErrNotExist) {
 		var id [8]byte
@@ -232,8 +232,11 @@ func (n *Node) saveIdentity() error {
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
 }
 
+// opening finds out what there is, and begins to show it.
+type opening struct{ *Node }
+
 // choose begins to capture in the way that the configuration says or the machine has.
-func (n *Node) choose() error {
+func (n opening) choose() error {
 	if n.c.Capture != Tail {
 		n.strict = true
 		err := n.mount()
@@ -250,14 +253,14 @@ func (n *Node) choose() error {
 }
 
 // tail captures databases in a plain directory.
-func (n *Node) tail() error {
+func (n opening) tail() error {
 	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
 		return err
 	}
 	if err := n.openAll(); err != nil {
 		return err
 	}
-	t := tail.New(tail.Config{Dir: n.c.Dir, Databases: n, Log: n.c.Log})
+	t := tail.New(tail.Config{Dir: n.c.Dir, Databases: n.Node, Log: n.c.Log})
 	n.captureMu.Lock()
 	n.capture = t
 	n.captureMu.Unlock()
@@ -267,13 +270,13 @@ func (n *Node) tail() error {
 }
 
 // mount shows the databases by FUSE.
-func (n *Node) mount() error {
+func (n opening) mount() error {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return err
 	}
 	fs := mount.New(mount.Config{
 		Dir: n.c.Dir, Files: n.filesDir(), AllowOther: n.c.AllowOther, NoPassthrough: n.c.NoPassthrough,
-		Databases: n, Log: n.c.Log,
+		Databases: programs{n.Node}, Log: n.c.Log,
 	})
 	// The databases recover before anybody can open them.
 	if err := n.openAll(); err != nil {
@@ -294,7 +297,7 @@ func (n *Node) mount() error {
 }
 
 // openAll opens every database of which there is a file or a log.
-func (n *Node) openAll() error {
+func (n opening) openAll() error {
 	names := map[string]bool{}
 	files, err := os.ReadDir(n.filesDir())
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
-	g.Go(func() error { return n.play(ctx) })
+	g.Go(func() error { return part{n}.play(ctx) })
 	if t, ok := n.captures().(*tail.Tail); ok {
 		g.Go(func() error { return t.Run(ctx) })
 	}
@@ -36,8 +36,11 @@ func (n *Node) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// part is what a node does in a term.
+type part struct{ *Node }
+
 // play takes the part of each term.
-func (n *Node) play(ctx context.Context) error {
+func (n part) play(ctx context.Context) error {
 	for ctx.Err() == nil {
 		term, changed := n.c.Lease.Term()
 		inTerm, end := context.WithCancel(ctx)
@@ -59,7 +62,7 @@ func (n *Node) play(ctx context.Context) error {
 }
 
 // during is one term.
-func (n *Node) during(ctx context.Context, term lease.Term) error {
+func (n part) during(ctx context.Context, term lease.Term) error {
 	if !term.Held {
 		n.setRole()
 		if term.Primary.URL == "" {
@@ -83,7 +86,7 @@ func (n *Node) during(ctx context.Context, term lease.Term) error {
 	if err := n.lead(ctx, term); err != nil {
 		return err
 	}
-	return n.keepQuorum(ctx, term)
+	return quorum{n.Node}.keepQuorum(ctx, term)
 }
 
 // raise notes that there is an epoch, so that nothing of an earlier one is taken any more.
@@ -108,7 +111,7 @@ func (n *Node) epoch() uint64 {
 const gatherTimeout = 30 * time.Second
 
 // gather gets from the nodes of the election what they have more than this one.
-func (n *Node) gather(ctx context.Context, term lease.Term) error {
+func (n part) gather(ctx context.Context, term lease.Term) error {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
 	transport := n.newTransport()
@@ -140,7 +143,7 @@ func (n *Node) gather(ctx context.Context, term lease.Term) error {
 const resignTimeout = 5 * time.Second
 
 // lead makes this node the primary.
-func (n *Node) lead(ctx context.Context, term lease.Term) error {
+func (n part) lead(ctx context.Context, term lease.Term) error {
 	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
 		if term.Quorum.Promises() {
 			n.c.Log.Error("not the primary: other nodes have transactions that were acknowledged and that this one does not get", "err", err)
@@ -169,7 +172,7 @@ func (n *Node) lead(ctx context.Context, term lease.Term) error {
 	for _, db := range n.All() {
 		db.SetEpoch(epoch)
 	}
-	n.beginSync(term)
+	quorum{n.Node}.beginSync(term)
 	n.leading.Store(term.Epoch)
 	for _, db := range n.All() {
 		if !n.strict {
@@ -199,14 +202,6 @@ func (n *Node) connected(to lease.Peer) {
 	n.upstream = to
 	n.mu.Unlock()
 	n.setRole()
-}
-
-// caughtUp notes that the primary has said that the node has all its transactions.
-func (n *Node) caughtUp(at time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.heard, n.followed = at, true
-	n.once.Do(func() { close(n.ready) })
 }
 
 // Ready waits until the node is the primary, or has had all transactions of the primary.

@@ -28,8 +28,11 @@ type syncing struct {
 // ErrNotSynced is returned for a transaction that not enough replicas have acknowledged in time.
 var ErrNotSynced = errors.New("not enough replicas have the transaction")
 
+// quorum keeps note of the nodes that have all transactions.
+type quorum struct{ *Node }
+
 // beginSync takes over where transactions of earlier terms are.
-func (n *Node) beginSync(term lease.Term) {
+func (n quorum) beginSync(term lease.Term) {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
 	n.sync.now, n.sync.next = term.Quorum, nil
@@ -79,7 +82,7 @@ func (n *Node) late(db *database.DB) bool {
 }
 
 // Replicated implements mount.Databases.
-func (n *Node) Replicated(ctx context.Context, db *database.DB) error {
+func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	if f, ok := n.forwarding(db.Name()); ok && !n.Writable() {
 		err := n.send(ctx, db, f)
 		if err != nil {
@@ -123,7 +126,7 @@ func (n *Node) unacknowledged() int {
 }
 
 // await waits until enough nodes have a transaction.
-func (n *Node) await(ctx context.Context, db string, id ltx.TXID, limit time.Duration) error {
+func (n programs) await(ctx context.Context, db string, id ltx.TXID, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -151,7 +154,7 @@ func (n *Node) await(ctx context.Context, db string, id ltx.TXID, limit time.Dur
 }
 
 // Synced implements mount.Databases.
-func (n *Node) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
+func (n programs) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
 	epoch := n.leading.Load()
 	id := db.Pos().TXID
 	if !n.stored(db.Name(), id) {
@@ -166,7 +169,7 @@ func (n *Node) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
 const quorumPause = 200 * time.Millisecond
 
 // keepQuorum makes the connected candidates that have everything those on which transactions are, until ctx ends.
-func (n *Node) keepQuorum(ctx context.Context, term lease.Term) error {
+func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	for n.c.Replicas == 0 && term.Quorum.Promises() && ctx.Err() == nil {
 		// The configuration no longer asks for it.
 		if n.c.Lease.SetQuorum(ctx, term.Epoch, lease.Quorum{}) == nil {
@@ -190,7 +193,7 @@ func (n *Node) keepQuorum(ctx context.Context, term lease.Term) error {
 }
 
 // changeQuorum changes the quorum, if other nodes are connected than it has.
-func (n *Node) changeQuorum(ctx context.Context, term lease.Term) error {
+func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 	n.sync.mu.Lock()
 	now := n.sync.now
 	n.sync.mu.Unlock()
@@ -247,7 +250,7 @@ func within(nodes, others []uint64) bool {
 	return !slices.ContainsFunc(nodes, func(node uint64) bool { return !slices.Contains(others, node) })
 }
 
-func (n *Node) setNext(q *lease.Quorum) {
+func (n quorum) setNext(q *lease.Quorum) {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
 	n.sync.next = q

@@ -34,14 +34,14 @@ func (d *DB) Accept(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint
 }
 
 func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64, commits bool) error {
-	release, direct, err := d.lockForWrite(ctx)
+	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.settled(direct); err != nil {
+	if err := (leftovers{d}).settled(direct); err != nil {
 		return err
 	}
 	if commits {
@@ -76,9 +76,12 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	return nil
 }
 
+// leftovers is what SQLite has left in the files of a DB that is no transaction.
+type leftovers struct{ *DB }
+
 // settled finds what SQLite has left that no transaction is of, while this process has the locks of a writer: a
 // journal of a program that died, or frames of one that was a writer when the node was the primary.
-func (d *DB) settled(direct bool) error {
+func (d leftovers) settled(direct bool) error {
 	if !direct {
 		return d.foreign()
 	}
@@ -87,7 +90,7 @@ func (d *DB) settled(direct bool) error {
 		return err
 	}
 	if hot {
-		if err := (recovery{d}).rollBack(); err != nil {
+		if err := recovery(d).rollBack(); err != nil {
 			return err
 		}
 		d.gone(Journal)
@@ -102,7 +105,7 @@ func (d *DB) settled(direct bool) error {
 }
 
 // hotJournal reports whether there is a journal that is to be rolled back.
-func (d *DB) hotJournal() (bool, error) {
+func (d leftovers) hotJournal() (bool, error) {
 	f, err := os.Open(d.path(Journal))
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -119,7 +122,7 @@ func (d *DB) hotJournal() (bool, error) {
 }
 
 // foreign notes frames of the WAL that this process has neither captured nor written.
-func (d *DB) foreign() error {
+func (d leftovers) foreign() error {
 	has, err := d.hasForeign()
 	if has {
 		d.ahead = true
@@ -128,7 +131,7 @@ func (d *DB) foreign() error {
 	return err
 }
 
-func (d *DB) hasForeign() (bool, error) {
+func (d leftovers) hasForeign() (bool, error) {
 	x, ok, err := d.index()
 	if err != nil || !ok || x.MaxFrame == 0 {
 		return false, err
@@ -137,7 +140,7 @@ func (d *DB) hasForeign() (bool, error) {
 }
 
 // unsettled reports whether settled would find anything.
-func (d *DB) unsettled() (bool, error) {
+func (d leftovers) unsettled() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	hot, err := d.hotJournal()
@@ -151,16 +154,16 @@ func (d *DB) unsettled() (bool, error) {
 // content, if that is not the one of the position. It is called before a replica follows a primary, and waits for
 // locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
-	left, err := d.unsettled()
+	left, err := leftovers{d}.unsettled()
 	if err != nil {
 		return err
 	}
 	if !left {
 		return d.Absorb()
 	}
-	if release, direct, err := d.lockForWrite(ctx); err == nil {
+	if release, direct, err := (writers{d}).lockForWrite(ctx); err == nil {
 		d.mu.Lock()
-		err := d.settled(direct)
+		err := leftovers{d}.settled(direct)
 		d.mu.Unlock()
 		release()
 		if err != nil {
@@ -170,9 +173,12 @@ func (d *DB) Settle(ctx context.Context) error {
 	return d.Absorb()
 }
 
+// writers is the locks of those who write to a DB.
+type writers struct{ *DB }
+
 // lockForWrite takes the locks of a writer. direct says that no one has the database open, or in
 // rollback mode nobody reads it, so that its file itself may be written; otherwise the WAL is.
-func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
+func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
 	defer func() {
@@ -225,7 +231,7 @@ func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err
 
 // joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
 // wait. The lock of the database file keeps the last program from removing the WAL meanwhile.
-func (d *DB) joinWriters(main locks.Ranges) (release func(), err error) {
+func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
 		return nil, nil //nolint:nilerr // another program has all of it
 	}

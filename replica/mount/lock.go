@@ -76,12 +76,15 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if err := n.locks.Set(l); err != nil {
 		return s.statusOf(err)
 	}
-	return s.afterLock(nil, n, l)
+	return guard{s}.afterLock(nil, n, l)
 }
+
+// guard decides who may write.
+type guard struct{ *FS }
 
 // afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: who waits for writers to
 // be done sees the lock, or the writer is refused.
-func (s *FS) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	status := s.refused(n, l)
 	if n.kind == halt && l.Overlaps(haltLock) {
 		status = s.halted(cancel, n, l)
@@ -95,7 +98,7 @@ func (s *FS) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Stat
 }
 
 // halted gets or gives back the right to write, for the holder of the halt lock.
-func (s *FS) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	if l.Mode != locks.Exclusive {
 		s.unhalt(n)
 		return fuse.OK
@@ -109,14 +112,14 @@ func (s *FS) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status 
 }
 
 // unhalt gives the right to write back once no program has the lock.
-func (s *FS) unhalt(n *inode) {
+func (s guard) unhalt(n *inode) {
 	if _, held := n.locks.Test(locks.Lock{Range: haltLock, Owner: locks.Daemon, Mode: locks.Exclusive}); !held {
 		s.c.Databases.Unhalt(request{}, n.db)
 	}
 }
 
 // refused reports whether the lock is one of a writer that must not begin.
-func (s *FS) refused(n *inode, l locks.Lock) fuse.Status {
+func (s guard) refused(n *inode, l locks.Lock) fuse.Status {
 	if n.db == nil || n.kind != plain || l.Mode != locks.Exclusive {
 		return fuse.OK
 	}
@@ -153,7 +156,7 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 			if table == &n.flocks {
 				return fuse.OK
 			}
-			return s.afterLock(cancel, n, l)
+			return guard{s}.afterLock(cancel, n, l)
 		}
 		select {
 		case <-changed:
@@ -169,7 +172,7 @@ func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 	if n.db == nil || n.kind != plain {
 		return fuse.OK
 	}
-	if status := s.refused(n, l); status != fuse.OK {
+	if status := (guard{s}).refused(n, l); status != fuse.OK {
 		return status
 	}
 	switch n.file {

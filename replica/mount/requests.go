@@ -355,7 +355,7 @@ func (s *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	}
 	if h.node.kind == halt {
 		h.node.locks.ReleaseHandle(in.Fh)
-		s.unhalt(h.node)
+		guard{s}.unhalt(h.node)
 	}
 	if h.node.kind != plain {
 		return
@@ -454,7 +454,7 @@ func (s *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	n := s.inode(in.NodeId)
 	if n != nil && n.kind == halt {
 		n.locks.ReleaseOwner(in.LockOwner)
-		s.unhalt(n)
+		guard{s}.unhalt(n)
 	}
 	if n == nil || n.kind != plain {
 		return fuse.OK
