@@ -191,7 +191,7 @@ func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 	}
 	err = db.Accept(r.Context(), t, b, epoch)
 	if err == nil {
-		err = programs{n.Node}.Replicated(r.Context(), db)
+		err = programs(n).Replicated(r.Context(), db)
 	}
 	switch {
 	case errors.Is(err, database.ErrDiverged):

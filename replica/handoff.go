@@ -43,7 +43,7 @@ func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	if n.fixed() {
 		return "", lease.ErrFixed
 	}
-	// Before writers have to wait: is there anybody?
+	// Writers need not wait if there is no candidate at all.
 	if _, err := (transfer{n}).successor(to, nil); err != nil {
 		return "", err
 	}

@@ -276,7 +276,7 @@ func (n opening) mount() error {
 	}
 	fs := mount.New(mount.Config{
 		Dir: n.c.Dir, Files: n.filesDir(), AllowOther: n.c.AllowOther, NoPassthrough: n.c.NoPassthrough,
-		Databases: programs{n.Node}, Log: n.c.Log,
+		Databases: programs(n), Log: n.c.Log,
 	})
 	// The databases recover before anybody can open them.
 	if err := n.openAll(); err != nil {

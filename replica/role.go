@@ -86,7 +86,7 @@ func (n part) during(ctx context.Context, term lease.Term) error {
 	if err := n.lead(ctx, term); err != nil {
 		return err
 	}
-	return quorum{n.Node}.keepQuorum(ctx, term)
+	return quorum(n).keepQuorum(ctx, term)
 }
 
 // raise notes that there is an epoch, so that nothing of an earlier one is taken any more.
@@ -172,7 +172,7 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 	for _, db := range n.All() {
 		db.SetEpoch(epoch)
 	}
-	quorum{n.Node}.beginSync(term)
+	quorum(n).beginSync(term)
 	n.leading.Store(term.Epoch)
 	for _, db := range n.All() {
 		if !n.strict {

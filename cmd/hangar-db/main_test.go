@@ -249,7 +249,10 @@ func TestElection(t *testing.T) {
 	committed := 5
 	write := fmt.Sprintf("sqlite3 %s 'PRAGMA busy_timeout=5000; INSERT INTO t VALUES(9)'", b.path)
 	if _, err := exec.LookPath("sqlite3"); err == nil {
-		until(t, "b to follow", func() bool { out, err := a.run("status"); return err == nil && strings.Contains(out, `"hostname": "b"`) })
+		until(t, "b to follow", func() bool {
+			out, err := a.run("status")
+			return err == nil && strings.Contains(out, `"hostname": "b"`)
+		})
 		if out, err := b.run("run", "--with-halt-lock-on", "app.db", "--", "sh", "-c", write); err != nil {
 			t.Error(out, err)
 		}

@@ -168,7 +168,7 @@ func TestElection(t *testing.T) {
 	await(t, d, "to follow the new one", follows(3))
 }
 
-// TestHandoff gives the lease away, to a node and to whom it may concern.
+// TestHandoff gives the lease to another node, and up.
 func TestHandoff(t *testing.T) {
 	endpoint := etcdtest.Start(t)
 	a := start(t, endpoint, 1, true, nil, nil)

@@ -129,7 +129,7 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 			return ctx.Err()
 		case err := <-lost:
 			timer.Stop()
-			lost <- nil // for who waits for the end
+			lost <- nil // the end of the session waits for it, too
 			return errors.Join(errLost, err)
 		case r, ok := <-events:
 			timer.Stop()

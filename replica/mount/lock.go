@@ -82,8 +82,8 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // guard decides who may write.
 type guard struct{ *FS }
 
-// afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: who waits for writers to
-// be done sees the lock, or the writer is refused.
+// afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: either a caller that
+// waits for writers to be done sees the lock, or the writer is refused.
 func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	status := s.refused(n, l)
 	if n.kind == halt && l.Overlaps(haltLock) {

@@ -9,8 +9,8 @@
 //
 // The directory is flat. Beside the databases it has .primary, the name of the primary while this node
 // follows one, .lag, how many milliseconds it is behind, NAME-pos, the position of a database, and on a primary
-// NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock is there to be locked: who has byte
-// HaltByte of it may write to the database on a replica.
+// NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock is there to be locked: a program that
+// has byte HaltByte of it may write to the database on a replica.
 package mount
 
 import (

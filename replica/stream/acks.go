@@ -22,7 +22,7 @@ func (s *Sender) tell() {
 	}
 }
 
-// Announce has those look again who wait for News.
+// Announce wakes all that wait for News.
 func (s *Sender) Announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
