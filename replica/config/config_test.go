@@ -39,6 +39,27 @@ lease:
 	}
 }
 
+// TestEtcd reads the keys of an election.
+func TestEtcd(t *testing.T) {
+	c, err := config.Parse([]byte(`
+sync: 1
+sync-timeout: 3s
+lease:
+  type: etcd
+  advertise-url: "http://${HOST}.internal:20202"
+  etcd: {endpoints: ["http://etcd:2379"], prefix: /apps/x, ttl: 3s, lock-delay: 500ms, username: u, password: p}
+tls: {cert: c.pem, key: k.pem, ca: ca.pem}
+`), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Lease.Etcd
+	if c.Sync != 1 || c.SyncTimeout != 3*time.Second || len(e.Endpoints) != 1 || e.Prefix != "/apps/x" || e.TTL != 3*time.Second ||
+		e.LockDelay != 500*time.Millisecond || e.Username != "u" || e.Password != "p" || c.TLS.CA != "ca.pem" || !c.Candidate() {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestRefused has every key that is not done here refused by its name.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
@@ -59,6 +80,16 @@ func TestRefused(t *testing.T) {
 		`{lease: {type: static}, exec: [{cmd: " "}]}`:       "exec",
 		`{lease: {type: raft}}`:                             "raft",
 		`{lease: {type: static, consul: {key: x}}}`:         "lease.consul",
+
+		`{lease: {type: etcd, advertise-url: "http://a"}}`:                                 "lease.etcd.endpoints",
+		`{lease: {type: etcd, etcd: {endpoints: [x]}}}`:                                    "lease.advertise-url",
+		`{lease: {type: static, etcd: {endpoints: [x]}}}`:                                  "lease.etcd",
+		`{lease: {type: etcd, advertise-url: u, etcd: {endpoints: [x], ttl: 10ms}}}`:       "lease.etcd.ttl",
+		`{lease: {type: etcd, advertise-url: u, etcd: {endpoints: [x], lock-delay: -1s}}}`: "lease.etcd.lock-delay",
+		`{lease: {type: static}, sync: -1}`:                                                "sync",
+		`{lease: {type: static}, sync: 1, capture: tail}`:                                  "sync",
+		`{lease: {type: static}, tls: {cert: a}}`:                                          "tls: cert and key",
+		`{lease: {type: static}, tls: {ca: a}}`:                                            "tls.ca",
 	} {
 		if _, err := config.Parse([]byte(text), env); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
