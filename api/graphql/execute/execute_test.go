@@ -180,6 +180,7 @@ func TestExecute(t *testing.T) {
 		"no GraphQL":               {query: `{{{`, want: `…invalid query`},
 		"too deep":                 {query: "{ pet " + deep + " }", want: `…levels deep`},
 		"too many roots":           {query: "{ " + strings.Repeat("pet { name } ", 40) + "}", want: `…things at once`},
+		"too many mutations":       {query: "mutation { " + strings.Repeat(`rename(wish: {name: "x"}) { name } `, 6) + "}", want: `…more than 5 things at once`},
 		"too costly":               {query: "{ pets(first: 500) { owner { pets { owner { pets { owner { pets { owner { name } } } } } } } } }", want: `…too large an answer`},
 		"too long":                 {query: "{ pet { name } } #" + strings.Repeat("x", execute.MaxQueryBytes), want: `…bytes, more than`},
 		"too many tokens":          {query: "{ pet { " + strings.Repeat("a ", 6000) + "} }", want: `…token`},
