@@ -325,7 +325,8 @@ func (g graphWorld) deploy(t *testing.T) {
 	if !now.Stable || now.InProgress || now.Status != "complete" {
 		t.Errorf("the release has become %+v", now)
 	}
-	missing := ask[struct{ App graphApp }](t, g.client, `query { app(name: "web") { image(ref: "`+strings.Replace(g.image, "web:1", "web:none", 1)+`") { id } } }`, nil)
+	unpinned, _, _ := strings.Cut(g.image, "@")
+	missing := ask[struct{ App graphApp }](t, g.client, `query { app(name: "web") { image(ref: "`+unpinned+`-none") { id } } }`, nil)
 	if missing.App.Image != nil {
 		t.Errorf("an image that there is not is %+v", missing.App.Image)
 	}
