@@ -173,8 +173,17 @@ func TestGraphQLClient(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"whoami and orgs", g.orgs}, {"launch and create", g.create}, {"deploy", g.deploy}, {"status", g.status}, {"redeploy", g.redeploy},
-		{"ips", g.ips}, {"without an App", g.withoutApp}, {"tokens", g.tokens}, {"wireguard and ssh", g.peers}, {"refused", g.refused}, {"destroy", g.destroy},
+		{"whoami and orgs", g.orgs},
+		{"launch and create", g.create},
+		{"deploy", g.deploy},
+		{"status", g.status},
+		{"redeploy", g.redeploy},
+		{"ips", g.ips},
+		{"without an App", g.withoutApp},
+		{"tokens", g.tokens},
+		{"wireguard and ssh", g.peers},
+		{"refused", g.refused},
+		{"destroy", g.destroy},
 	} {
 		if !t.Run(step.name, step.run) {
 			return

@@ -111,8 +111,7 @@ func (s *Schema[S]) prepare(in Request) (prepared, []Fault) {
 
 // messageOf is the text of an error of the parser, without the name of its source.
 func messageOf(err error) string {
-	var e *gqlerror.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*gqlerror.Error](err); ok {
 		if len(e.Path) > 0 {
 			return e.Path.String() + ": " + e.Message
 		}
