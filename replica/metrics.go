@@ -70,5 +70,8 @@ func number(b bool) float64 {
 func (n *Node) metrics() http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(newCollector(n))
+	n.beside.mu.Lock()
+	r.MustRegister(n.beside.collectors...)
+	n.beside.mu.Unlock()
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }

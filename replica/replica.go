@@ -96,6 +96,8 @@ type Node struct {
 	heard     time.Time  // when the primary last said that this node has all
 	followed  bool       // heard is set
 
+	beside beside
+
 	writable atomic.Bool
 	ready    chan struct{} // closed when the node has been the primary, or has had all of one's transactions
 	once     sync.Once
