@@ -40,10 +40,18 @@ type item struct {
 var empty = ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}
 
 // compare orders items by what is newer: who stored it counts more than the transaction, since what a
-// former primary had beyond its successor is not what the database became.
+// former primary had beyond its successor is not what the database became. Of two that lead to the same
+// transaction, a snapshot is the newer one, then that with fewer transactions.
 func (i item) compare(j item) int {
 	return cmp.Or(cmp.Compare(i.epoch, j.epoch), cmp.Compare(i.begun, j.begun), cmp.Compare(i.to.TXID, j.to.TXID),
-		cmp.Compare(i.from.TXID, j.from.TXID))
+		cmp.Compare(i.whole(), j.whole()), cmp.Compare(i.from.TXID, j.from.TXID))
+}
+
+func (i item) whole() int {
+	if i.form == snapshot {
+		return 1
+	}
+	return 0
 }
 
 // dirOf is where the objects of a database are.
@@ -70,7 +78,8 @@ func parseItem(name string, size int64) (db string, i item, ok bool) {
 	i.size = size
 	_, err = fmt.Sscanf(file, "%016x-%016x-%016x-%016x-%x-%x-%x-%x.%s", (*uint64)(&i.from.TXID), (*uint64)(&i.to.TXID),
 		(*uint64)(&i.from.PostApplyChecksum), (*uint64)(&i.to.PostApplyChecksum), &i.epoch, &i.begun, &i.first, &i.last, (*string)(&i.form))
-	return db, i, err == nil && i.name(db) == name
+	known := i.form == single || i.form == merged || i.form == snapshot
+	return db, i, err == nil && known && i.name(db) == name
 }
 
 // at is the time of a transaction.

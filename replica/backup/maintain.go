@@ -184,11 +184,7 @@ func (t *term) tidyOne(ctx context.Context, db string, c *catalog) error {
 		}
 		t.counts.removed(1)
 	}
-	w, ok := c.way(t.o.Now().Add(time.Hour)) // also what a clock that is ahead has stamped
-	if !ok {
-		return nil
-	}
-	for _, g := range groups(w, t.o.Now(), t.o.Exact) {
+	for _, g := range c.groups(need, t.o.Now(), t.o.Exact) {
 		if err := t.join(ctx, db, g); err != nil {
 			return err
 		}

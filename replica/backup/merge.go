@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/superfly/ltx"
@@ -27,8 +28,8 @@ type group struct {
 	merge bool // to one state; else the transactions stay
 }
 
-// groups returns what is to be done with the objects of a way.
-func groups(w []item, now time.Time, exact time.Duration) []group {
+// groups returns what is to be done with those objects that are needed.
+func (c *catalog) groups(need map[item]bool, now time.Time, exact time.Duration) []group {
 	var all []group
 	var current group
 	size := int64(0)
@@ -38,16 +39,16 @@ func groups(w []item, now time.Time, exact time.Duration) []group {
 		}
 		current, size = group{}, 0
 	}
-	for _, i := range w {
+	for _, i := range slices.Backward(c.items) {
 		window := at(i.last).Truncate(mergeWindow)
 		merge := window.Add(mergeWindow).Before(now.Add(-exact))
-		if i.form != single || !merge && (at(i.last).After(now.Add(-joinAfter)) || i.size > joinBytes/2) {
-			flush()
+		if i.form != single || !need[i] || !merge && (at(i.last).After(now.Add(-joinAfter)) || i.size > joinBytes/2) {
 			continue
 		}
 		if n := len(current.items); n > 0 {
 			prior := current.items[n-1]
-			if current.merge != merge || at(prior.last).Truncate(mergeWindow) != window || !merge && size+i.size > joinBytes {
+			if prior.to != i.from || c.snapshotAt(i.from) || current.merge != merge ||
+				at(prior.last).Truncate(mergeWindow) != window || !merge && size+i.size > joinBytes {
 				flush()
 			}
 		}
@@ -155,12 +156,12 @@ func follows(t *txlog.Tx, from ltx.Pos) error {
 	return nil
 }
 
-// merge stores one object for all transactions, or several if there are some that cannot be merged: those
-// that drop the database, and of another page size.
+// merge stores one object for the transactions of each window, or several if there are some that cannot be
+// merged: those that drop the database, and of another page size.
 func (t *term) merge(ctx context.Context, db string, f *os.File, records []record, last item) error {
 	for len(records) > 0 {
 		n := 1
-		for n < len(records) && records[0].pages > 0 && records[n].pages > 0 && records[n].pageSize == records[0].pageSize {
+		for n < len(records) && records[0].mergesWith(records[n]) {
 			n++
 		}
 		i := records[n-1].item
@@ -179,6 +180,12 @@ func (t *term) merge(ctx context.Context, db string, f *os.File, records []recor
 		records = records[n:]
 	}
 	return nil
+}
+
+// mergesWith reports whether a transaction and a later one may become one.
+func (r record) mergesWith(o record) bool {
+	return r.pages > 0 && o.pages > 0 && r.pageSize == o.pageSize &&
+		at(r.last).Truncate(mergeWindow).Equal(at(o.last).Truncate(mergeWindow))
 }
 
 // compact makes one LTX file of the records of a file, a part of them at a time.

@@ -94,8 +94,8 @@ func (s *source) close() error { return errors.Join(s.file.Close(), s.db.Close()
 // write changes the file and imports it.
 func (s *source) write(rng *rand.Rand, rare string) error {
 	statements := []string{
-		fmt.Sprintf("INSERT INTO t(v) VALUES(randomblob(%d))", 1+rng.IntN(6000)),
-		fmt.Sprintf("INSERT INTO t(v) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<%d) SELECT randomblob(900) FROM n", 1+rng.IntN(40)),
+		fmt.Sprintf("INSERT INTO t(v) VALUES(randomblob(%d))", 1+rng.IntN(2000)),
+		fmt.Sprintf("INSERT INTO t(v) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<%d) SELECT randomblob(400) FROM n", 1+rng.IntN(12)),
 		"DELETE FROM t WHERE id IN (SELECT id FROM t ORDER BY random() LIMIT 15)",
 		"UPDATE t SET v=randomblob(700) WHERE id % 5 = 1",
 	}
@@ -130,6 +130,19 @@ func (s *source) at(stamp int64) committed {
 	return last
 }
 
+// tempDir is t.TempDir in memory, since these tests sync a lot and none looks at what a sync is for.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	const memory = "/dev/shm"
+	if info, err := os.Stat(memory); err != nil || !info.IsDir() {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(memory, "hangar-db-*") //nolint:usetesting // t.TempDir is on a disk
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // must fails a test on an error.
 func must(tb testing.TB, err error) {
 	tb.Helper()
@@ -140,7 +153,7 @@ func must(tb testing.TB, err error) {
 
 func newSource(t *testing.T, c *clock) *source {
 	t.Helper()
-	s, err := openSource(t.TempDir(), c.Now)
+	s, err := openSource(tempDir(t), c.Now)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.close()) })
 	return s
@@ -149,7 +162,7 @@ func newSource(t *testing.T, c *clock) *source {
 func newBackup(t *testing.T, s *source, store Store, c *clock) *Backup {
 	t.Helper()
 	return New(Options{
-		Node: s, Store: store, Dir: t.TempDir(), Delay: time.Millisecond, Now: c.Now, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+		Node: s, Store: store, Dir: tempDir(t), Delay: time.Millisecond, Now: c.Now, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)),
 		SnapshotInterval: DefaultSnapshotInterval, Exact: DefaultExact, Retention: DefaultRetention,
 	})
 }
@@ -181,7 +194,7 @@ func (b *Backup) round(ctx context.Context, first, tidy bool) error {
 // restored restores a database and checks its file.
 func restored(t *testing.T, store Store, stamp int64) (Restored, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "restored.db")
+	path := filepath.Join(tempDir(t), "restored.db")
 	var when time.Time
 	if stamp != 0 {
 		when = at(stamp)
@@ -219,7 +232,7 @@ func (s *source) exact(t *testing.T, store Store, stamp int64) {
 // openDirectory opens a Store in a directory of the test.
 func openDirectory(t *testing.T) (Store, string) {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "backup")
+	dir := filepath.Join(tempDir(t), "backup")
 	s, err := OpenStore("file://"+dir, Credentials{})
 	must(t, err)
 	return s, dir

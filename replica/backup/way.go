@@ -73,6 +73,11 @@ func (c *catalog) prior(i item, dead map[item]bool) *item {
 	return best
 }
 
+// snapshotAt reports whether there is a snapshot of a position.
+func (c *catalog) snapshotAt(pos ltx.Pos) bool {
+	return slices.ContainsFunc(c.after[pos], func(i item) bool { return i.form == snapshot })
+}
+
 // needed returns the items without which the database could not be restored as it was at any time since
 // one.
 func (c *catalog) needed(since time.Time) map[item]bool {
@@ -95,16 +100,9 @@ func (c *catalog) needed(since time.Time) map[item]bool {
 		if i.form == snapshot || i.from == empty {
 			continue
 		}
-		if priors := c.after[i.from]; slices.ContainsFunc(priors, func(p item) bool { return p.form == snapshot }) {
-			for _, p := range priors {
-				if p.form == snapshot {
-					need[p] = true
-				}
-			}
-			continue
-		}
+		from := c.snapshotAt(i.from)
 		for _, p := range c.after[i.from] {
-			if !need[p] {
+			if !need[p] && (!from || p.form == snapshot) {
 				need[p] = true
 				todo = append(todo, p)
 			}
