@@ -60,8 +60,9 @@ type Node interface {
 	// WaitPrimary waits until this node is the primary or is connected to one, and returns the hostname
 	// of that one, or "" for this node.
 	WaitPrimary(ctx context.Context) (hostname string, err error)
-	// TXID returns the last transaction of a database, 0 if there is none.
-	TXID(db string) ltx.TXID
+	// Committed returns the last transaction of a database that a program has committed so far, 0 if there is
+	// none.
+	Committed(ctx context.Context, db string) ltx.TXID
 	// WaitTXID waits until a reader sees a transaction of a database.
 	WaitTXID(ctx context.Context, db string, id ltx.TXID) error
 	// Lag is the time since the node is known to have had all transactions; 0 on the primary.
@@ -270,7 +271,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 	if k != writes || p.o.DB == "" || !p.o.Node.Writable() {
 		return nil
 	}
-	id := p.o.Node.TXID(p.o.DB)
+	id := p.o.Node.Committed(resp.Request.Context(), p.o.DB)
 	if id == 0 {
 		return nil
 	}
@@ -281,7 +282,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 			return &unacknowledgedError{id, err}
 		}
 	}
-	cookie := &http.Cookie{
+	cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
 		Name: Cookie, Value: id.String(), Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
 	}
 	resp.Header.Add("Set-Cookie", cookie.String())

@@ -81,7 +81,7 @@ func (f *fakeNode) WaitPrimary(ctx context.Context) (string, error) {
 	return hostname, err
 }
 
-func (f *fakeNode) TXID(db string) ltx.TXID {
+func (f *fakeNode) Committed(_ context.Context, db string) ltx.TXID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if db != "app.db" {
