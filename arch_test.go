@@ -141,6 +141,7 @@ var rules = map[string]rule{
 	"replica/lease":    {imports: language},
 	"replica/locks":    {imports: language},
 	"replica/mount":    {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
+	"replica/program":  {imports: language},
 	"replica/proxy":    {imports: language},
 	"replica/sqlite":   {imports: language},
 	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},

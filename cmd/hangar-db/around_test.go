@@ -180,13 +180,17 @@ func TestProxyAndBackup(t *testing.T) {
 	if resp, body := two.do(http.MethodGet, two.proxy+"/litefs/health", ""); resp.StatusCode != http.StatusOK {
 		t.Error(resp.Status, body)
 	}
-	if _, text := one.do(http.MethodGet, one.url+"/metrics", ""); !strings.Contains(text, `hangar_db_backup_behind_transactions{db="app.db"}`) {
-		t.Error("no metrics of the backup:\n", text)
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, text := one.do(http.MethodGet, one.url+"/metrics", "")
+		if strings.Contains(text, `hangar_db_backup_behind_transactions{db="app.db"} 0`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the backup stays behind:\n", text)
+		}
 	}
 	export := filepath.Join(t.TempDir(), "export.db")
 	run(t, exe, "export", "--url", one.url, "--name", "app.db", export)
-	one.stop()
-
 	if out := run(t, exe, "restore", "--from", store, "--list"); !strings.Contains(out, "app.db  ") {
 		t.Error(out)
 	}
@@ -201,6 +205,18 @@ func TestProxyAndBackup(t *testing.T) {
 	if got, err := os.ReadFile(newest); err != nil || !bytes.Equal(got, want) {
 		t.Error("the newest state is another than the export: ", err)
 	}
+	// What it was becomes the content of another database, and of the same.
+	for name, rows := range map[string]string{"old.db": "0000000000000001/", "app.db": ""} {
+		out := run(t, exe, "restore", "--from", store, "--db", "app.db", "--at", half.UTC().Format(time.RFC3339Nano), "--import", name, "--url", one.url)
+		if !strings.Contains(out, "Restored app.db as "+name+", which is at "+rows) {
+			t.Error(out)
+		}
+	}
+	if _, count := one.do(http.MethodGet, one.proxy, ""); count != "10" {
+		t.Errorf("%s rows after the restore", count)
+	}
+	one.stop()
+
 	old := filepath.Join(t.TempDir(), "old.db")
 	run(t, exe, "restore", "--from", store, "--db", "app.db", "--at", half.UTC().Format(time.RFC3339Nano), "-o", old)
 	db, err := sql.Open("sqlite3", old)

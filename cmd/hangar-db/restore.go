@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,18 +21,20 @@ import (
 
 // restoring is what a restore is asked for.
 type restoring struct {
-	config, from, db, at, file string
-	list                       bool
+	config, from, db, at string
+	file                 string // what is written, or
+	as, node             string // the database that gets the content, of the node at a URL, or
+	list                 bool
 }
 
 func restoreCommand() *cobra.Command {
 	var r restoring
 	cmd := &cobra.Command{
-		Use:   "restore (--config FILE | --from URL) (--list | [--db NAME] [--at TIME] -o FILE)",
+		Use:   "restore (--config FILE | --from URL) (--list | [--db NAME] [--at TIME] (-o FILE | --import NAME))",
 		Short: "Write a database of a backup to a new file, as it was at a time",
 		Long: "Write a database of a backup to a new file, as it was at a time.\n\n" +
-			"The file is complete or not there, and has the checksum that the database had then. `import` makes it\n" +
-			"the database of a node. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the credentials of a bucket.",
+			"The file is complete or not there, and has the checksum that the database had then. With --import it becomes\n" +
+			"the database of a node that runs. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the credentials of a bucket.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return r.run(cmd.Context(), cmd.OutOrStdout())
@@ -44,8 +49,10 @@ func restoreCommand() *cobra.Command {
 	flags.BoolVar(&r.list, "list", false, "list the databases of the backup")
 	cmd.MarkFlagsMutuallyExclusive("config", "from")
 	cmd.MarkFlagsOneRequired("config", "from")
-	cmd.MarkFlagsMutuallyExclusive("list", "output")
-	cmd.MarkFlagsOneRequired("list", "output")
+	flags.StringVar(&r.as, "import", "", "make it this database of the node, which must be the primary")
+	urlFlag(cmd, &r.node)
+	cmd.MarkFlagsMutuallyExclusive("list", "output", "import")
+	cmd.MarkFlagsOneRequired("list", "output", "import")
 	return cmd
 }
 
@@ -58,13 +65,13 @@ func credentials() backup.Credentials {
 }
 
 func (r *restoring) run(ctx context.Context, out io.Writer) error {
-	url := r.from
+	from := r.from
 	if r.config != "" {
 		c, err := readConfig(r.config)
 		if err != nil {
 			return err
 		}
-		if url = c.Backup.URL; url == "" {
+		if from = c.Backup.URL; from == "" {
 			return fmt.Errorf("%s has no backup.url", r.config)
 		}
 	}
@@ -72,7 +79,7 @@ func (r *restoring) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	store, err := backup.OpenStore(url, credentials())
+	store, err := backup.OpenStore(from, credentials())
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
@@ -88,11 +95,39 @@ func (r *restoring) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
+	if r.as != "" {
+		dir, err := os.MkdirTemp("", "hangar-db-restore-*")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		r.file = filepath.Join(dir, "restored.db")
+	}
 	done, err := backup.Restore(ctx, store, r.db, when, r.file)
 	if err != nil {
 		return err
 	}
+	if r.as != "" {
+		return r.importFile(ctx, out, done)
+	}
 	fmt.Fprintf(out, "Restored %s to %s, at %s of %s\n", r.db, r.file, done.Pos, done.Time.Format(time.RFC3339Nano))
+	return nil
+}
+
+// importFile makes what was restored a database of a node.
+func (r *restoring) importFile(ctx context.Context, out io.Writer, done backup.Restored) error {
+	f, err := os.Open(r.file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	resp, err := call(ctx, http.MethodPost, r.node, "/import", url.Values{"name": {r.as}}, f)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	fmt.Fprintf(out, "Restored %s as %s, which is at %s: what %s was at %s of %s\n", r.db, r.as, resp.Header.Get("Hangar-Db-Position"),
+		r.db, done.Pos, done.Time.Format(time.RFC3339Nano))
 	return nil
 }
 
