@@ -30,7 +30,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events clean
+.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -154,7 +154,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
@@ -178,6 +178,9 @@ bench-net: ## the private network: its rules next to nft's, DNS next to dnsmasq 
 
 bench-events: ## events of Machines to webhooks, next to plain posts
 	CGO_ENABLED=0 $(GO) run ./bench/events $(ARGS)
+
+bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
+	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)
