@@ -66,9 +66,9 @@ type Options struct {
 	Nameservers []string           // for the resolv.conf of Machines
 	// DatabaseProgram is the host's hangar-db, which Machines may run; empty: it has none.
 	DatabaseProgram string
-	PublicIP    netip.Addr         // from which Machines reach the internet over IPv6; the zero Addr: none
-	Log         *slog.Logger
-	Now         func() time.Time
+	PublicIP        netip.Addr // from which Machines reach the internet over IPv6; the zero Addr: none
+	Log             *slog.Logger
+	Now             func() time.Time
 
 	Devices         volumes.Devices
 	VolumePublisher hangar.VolumePublisher

@@ -178,7 +178,7 @@ func (r *results) copyWhole(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	nodes = append(nodes, fresh)
+	defer func() { err = errors.Join(err, fresh.stop()) }()
 	copied := make(chan error, 1)
 	go func() {
 		err := fresh.reaches(ctx, at)

@@ -118,8 +118,7 @@ func get(ctx context.Context, url string) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s: %s", url, resp.Status)
+		return nil, errors.Join(fmt.Errorf("%s: %s", url, resp.Status), resp.Body.Close())
 	}
 	return resp, nil
 }
@@ -168,7 +167,7 @@ type subscription struct {
 // subscribe returns once the first event is there.
 func (n *node) subscribe(ctx context.Context) (*subscription, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := get(ctx, n.url+"/events")
+	resp, err := get(ctx, n.url+"/events") //nolint:bodyclose // the goroutine below closes it
 	if err != nil {
 		cancel()
 		return nil, err

@@ -83,9 +83,9 @@ type Options struct {
 	Nameservers []string           // for the resolv.conf of Machines
 	// DatabaseProgram is the host's hangar-db, which Machines may run; empty: it has none.
 	DatabaseProgram string
-	PublicIP    netip.Addr         // from which Machines reach the internet over IPv6; the zero Addr: none
-	Log         *slog.Logger
-	Now         func() time.Time
+	PublicIP        netip.Addr // from which Machines reach the internet over IPv6; the zero Addr: none
+	Log             *slog.Logger
+	Now             func() time.Time
 
 	// MemoryOvercommit and CPUOvercommit are how many times what it has the host promises to
 	// Machines that are not at rest; 0: DefaultMemoryOvercommit, DefaultCPUOvercommit.

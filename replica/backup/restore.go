@@ -88,7 +88,7 @@ func Restore(ctx context.Context, s Store, db string, when time.Time, file strin
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close()                               // the error is another
+			_ = f.Close() // the error is another
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
