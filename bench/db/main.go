@@ -1,7 +1,8 @@
-// Command db measures nodes of replicated databases: how many transactions and reads an SQLite program
-// does on a mount and where logs are read, next to the same program on the file system alone; how soon a
-// commit is an event at a replica; how long a replica takes to catch up and to copy a whole database
-// while that is written; and what many subscribers cost.
+// Command db measures nodes of replicated databases, next to plain SQLite.
+//
+// It counts the transactions and reads of an SQLite program on a mount and where logs are read, and on the
+// file system alone; and measures how soon a commit is an event at a replica, how long a replica takes to
+// catch up and to copy a whole database while that is written, and what many subscribers cost.
 //
 // Nodes and programs are processes of their own on one server, with the directory for temporary files as
 // their disk. Kinds take turns in an order that changes with each round, so the ratios say more than the
