@@ -44,6 +44,7 @@ var dialers = map[string]string{
 	"provider/check/check.go":               "the user's own program tries the server that he names",
 	"provider/webhook.go":                   "a part of programs of providers, who name the platform that they connect to",
 	"control/webhooks/delivery/delivery.go": "connects by the guarded dialer that it is given, and by nothing without one",
+	"api/signon/openid/openid.go":           "the operator names the OpenID Connect provider, and the proxy before it",
 	"daemon/webhooks.go":                    "connects to providers of extensions whom the operator lets be in private networks",
 }
 

@@ -87,7 +87,8 @@ const (
 	ReasonAlertsNotFound       = "alerts_not_found" // the organization has no rules
 	ReasonWebhookNotFound      = "webhook_not_found"
 	ReasonDeliveryNotFound     = "delivery_not_found" // of a webhook
-	ReasonStartFailed          = "start_failed"       // a Machine was started for a request, in vain
+	ReasonReleaseNotFound      = "release_not_found"
+	ReasonStartFailed          = "start_failed" // a Machine was started for a request, in vain
 )
 
 // Error is what every service of the platform answers with. Message is for the

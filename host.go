@@ -77,6 +77,8 @@ type LogAgent interface {
 // ImageAgent is what a host does for images.
 type ImageAgent interface {
 	ImageService
+	// Resolve is ResolveImage of ImageResolver, of an App that control has found.
+	Resolve(ctx context.Context, who ImagePuller, ref string) (*ResolvedImage, error)
 	// ImageUsage says what the images of an organization take of the host.
 	ImageUsage(ctx context.Context, org OrgID) (ImageUsage, error)
 	// RemoveOrg removes what the host keeps of an organization that is being deleted and has

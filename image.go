@@ -94,6 +94,29 @@ type ImageUsage struct {
 	Unpacked int64 `json:"unpacked_bytes"` // images that were pulled for it
 }
 
+// ResolvedImage is what a reference to an image stands for at present.
+type ResolvedImage struct {
+	Ref ImageRef
+	// Size is how many bytes a host that has nothing of the image transfers; of one that a host holds
+	// already, how many bytes it has unpacked.
+	Size int64
+}
+
+// ImagePuller is for whom a host asks a registry.
+type ImagePuller struct {
+	Org         OrgID
+	Slug        OrgSlug // by which references to the built-in registry name the organization
+	AnyRegistry bool    // the registry may be at any address: an administrator has named it
+}
+
+// ImageResolver finds out what references to images stand for.
+type ImageResolver interface {
+	// ResolveImage asks the registry of a reference what it stands for, as a creation of a Machine of
+	// the App would, for callers who may write to the App. It answers CodeInvalid with ReasonBadConfig,
+	// ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, and CodeUnavailable.
+	ResolveImage(ctx context.Context, app AppName, ref string) (*ResolvedImage, error)
+}
+
 // ImageService shows and frees the images that hosts hold.
 type ImageService interface {
 	// Images are sorted by reference.

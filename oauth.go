@@ -176,11 +176,24 @@ type OAuthService interface {
 	RevokeGrant(ctx context.Context, client *OAuthClient, token Sensitive) error
 }
 
+// Identity is who somebody is at an OpenID Connect provider (OpenID Connect Core 1.0, sections 2 and 5.1).
+type Identity struct {
+	Issuer, Subject string // identify the person permanently
+	Email           string
+	EmailVerified   bool
+	Name            string // may be empty
+}
+
 // SessionService keeps the sessions of browsers. A session is a token of TokenSession, which is good for
 // nothing but this.
 type SessionService interface {
 	// OpenSession signs in as SignInService.SignIn does.
 	OpenSession(ctx context.Context, in SignIn) (*NewToken, error)
+	// OpenSessionAs signs in whom the operator's OpenID Connect provider has identified. The first time, that is the
+	// user of the verified e-mail address, or who has invitations to it, and becomes a user by them; from then
+	// on it is the same user, whatever the address. It answers CodeForbidden when there is neither, and
+	// CodeFailedPrecondition when that user has another identity.
+	OpenSessionAs(ctx context.Context, who Identity) (*NewToken, error)
 	// Session returns who has signed in, or CodeUnauthenticated. It answers from memory.
 	Session(ctx context.Context, session Sensitive) (Principal, error)
 	// CloseSession ends a session. It is no error if there is none.

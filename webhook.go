@@ -53,7 +53,7 @@ type WebhookStatus struct {
 	WaitingSince time.Time `json:"waiting_since,omitzero"` // when the oldest of them was taken
 	Dead         int       `json:"dead"`                   // events that were given up and are kept
 	Dropped      uint64    `json:"dropped"`                // events that were given up and are not kept any more
-	// Failing says that no delivery succeeds for now: one is tried from time to time.
+	// Failing says that no delivery succeeds at the moment: one is tried from time to time.
 	Failing     bool          `json:"failing"`
 	DeliveredAt time.Time     `json:"delivered_at,omitzero"` // of the last delivery since the start of the server
 	FailedAt    time.Time     `json:"failed_at,omitzero"`    // of the last attempt that failed since then

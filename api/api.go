@@ -12,11 +12,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/extension"
+	"github.com/hangar-platform/hangar/api/graphql"
 	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/openapi/reference"
+	"github.com/hangar-platform/hangar/api/release"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/signon"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
@@ -52,6 +55,10 @@ type Config struct {
 	Auth         hangar.Authenticator
 	Certificates hangar.CertificateService
 	Webhooks     hangar.WebhookService
+	Releases     hangar.ReleaseService
+	// ImageResolver and SSH answer what clients ask by GraphQL alone.
+	ImageResolver hangar.ImageResolver
+	SSH           hangar.SSHService
 	// MetricsScopes and Series answer queries of series. Nil: there are no such routes.
 	MetricsScopes hangar.MetricsService
 	Series        hangar.SeriesQuerier
@@ -64,6 +71,8 @@ type Config struct {
 	OAuth       hangar.OAuthService
 	Sessions    hangar.SessionService
 	OAuthIssuer string
+	// OpenID is where users may sign in instead. Nil: nowhere.
+	OpenID signon.OpenID
 	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
@@ -176,6 +185,12 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	webhook.Routes(s.Router, s.Webhooks)
+	release.Routes(s.Router, release.Services{Releases: s.Releases, Apps: s.Apps})
+	graphql.Routes(s.Router, graphql.Services{
+		Orgs: s.Orgs, Tokens: s.Tokens, Users: s.Users, Apps: s.Apps, Machines: s.Machines, Images: s.ImageResolver, Platform: s.Platform,
+		Secrets: s.Secrets, Peers: s.Peers, Volumes: s.Volumes, Addresses: s.Addresses, Certificates: s.Certificates, Releases: s.Releases,
+		SSH: s.SSH, AppURL: s.AppURL, Region: s.Region,
+	})
 	if s.Config.Extensions != (extension.Services{}) {
 		extension.Routes(s.Router, s.Config.Extensions)
 	}

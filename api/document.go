@@ -36,6 +36,7 @@ var tags = []openapi.Tag{
 	{Name: "Users", Description: "People who use the platform, and their roles in organizations. A user signs in for a token; what it allows follows the memberships."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
+	{Name: "Releases", Description: "What was deployed to an App, as deployers tell: a record, which changes no Machine."},
 	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
 	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one is closed to everybody outside of its private network."},
 	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
@@ -53,6 +54,7 @@ var tags = []openapi.Tag{
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
 	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
 	{Name: "Certificates", Description: "Hostnames of an App beside the one that the platform gives it, and the certificates that the edge answers them with."},
+	{Name: "GraphQL", Description: "What clients of the public platform ask beside the REST API."},
 	{Name: "Platform", Description: "The server itself."},
 }
 
@@ -62,6 +64,7 @@ var pathParams = map[string]router.Param{
 	"user":       {Name: "", Example: exampleUserID, Text: "The id of a user, or the e-mail address."},
 	"invitation": {Name: "", Example: exampleInvitation, Text: "The id of an invitation."},
 	"app":        {Name: "", Example: "web", Text: "The name of an App: at most 63 characters of a-z, 0-9 and dash."},
+	"release":    {Name: "", Example: "w5yt2wl6j1qgakzn-12", Text: "The id of a release."},
 	"provider":   {Name: "", Example: "logs", Text: "The name of a provider of extensions."},
 	"extension":  {Name: "", Example: "web-logs", Text: "The name of an extension."},
 	"org":        {Name: "", Example: "personal", Text: "The slug of an organization."},

@@ -227,16 +227,19 @@ func fill(v reflect.Value, depth int) {
 
 // samples are values of types whose values are not free.
 var samples = map[reflect.Type]any{
-	reflect.TypeFor[rawConfig]():            rawConfig{[]byte(`{"image":"nginx","unknown":1}`)},
-	reflect.TypeFor[hangar.PersistRootfs](): hangar.PersistNever,
-	reflect.TypeFor[time.Time]():            exampleTime,
-	reflect.TypeFor[hangar.MachineState]():  hangar.MachineStarted,
-	reflect.TypeFor[hangar.EventSource]():   hangar.SourceUser,
-	reflect.TypeFor[hangar.LogProvider]():   hangar.LogApp,
-	reflect.TypeFor[hangar.AppStatus]():     hangar.AppDeployed,
-	reflect.TypeFor[hangar.FSType]():        hangar.FSExt4,
-	reflect.TypeFor[hangar.AlertState]():    hangar.AlertFiring,
-	reflect.TypeFor[hangar.AlertHealth]():   hangar.AlertHealthOK,
+	reflect.TypeFor[rawConfig]():              rawConfig{[]byte(`{"image":"nginx","unknown":1}`)},
+	reflect.TypeFor[hangar.PersistRootfs]():   hangar.PersistNever,
+	reflect.TypeFor[time.Time]():              exampleTime,
+	reflect.TypeFor[json.RawMessage]():        json.RawMessage(`{"a":1}`),
+	reflect.TypeFor[hangar.ReleaseStatus]():   hangar.ReleaseComplete,
+	reflect.TypeFor[hangar.ReleaseStrategy](): hangar.StrategyRolling,
+	reflect.TypeFor[hangar.MachineState]():    hangar.MachineStarted,
+	reflect.TypeFor[hangar.EventSource]():     hangar.SourceUser,
+	reflect.TypeFor[hangar.LogProvider]():     hangar.LogApp,
+	reflect.TypeFor[hangar.AppStatus]():       hangar.AppDeployed,
+	reflect.TypeFor[hangar.FSType]():          hangar.FSExt4,
+	reflect.TypeFor[hangar.AlertState]():      hangar.AlertFiring,
+	reflect.TypeFor[hangar.AlertHealth]():     hangar.AlertHealthOK,
 }
 
 // TestCheckIsStrict: what is checked is checked strictly.

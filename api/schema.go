@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/extension"
+	"github.com/hangar-platform/hangar/api/graphql/execute"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
 	"github.com/hangar-platform/hangar/api/webhook"
@@ -69,6 +70,12 @@ func newSchemas() *openapi.Schemas {
 	enum(s, append(hangar.FSTypes(), "")...)
 	enum(s, hangar.Codes()...)
 	enum(s, hangar.AddressKinds()...)
+	enum(s, hangar.ReleaseStatuses()...)
+	enum(s, hangar.ReleaseStrategies()...)
+	s.Name(reflect.TypeFor[execute.Request](), "GraphQLRequest")
+	s.Name(reflect.TypeFor[execute.Answer](), "GraphQLAnswer")
+	s.Name(reflect.TypeFor[execute.Fault](), "GraphQLError")
+	s.Name(reflect.TypeFor[execute.Details](), "GraphQLErrorDetails")
 	enum(s, hangar.AppPending, hangar.AppDeployed)
 	enum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)
 	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth, hangar.LogProxy)

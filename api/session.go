@@ -93,7 +93,7 @@ func (s *server) signOnRoutes() {
 	if s.OAuth == nil || s.Sessions == nil {
 		return
 	}
-	handler := signon.New(signon.Config{OAuth: s.OAuth, Sessions: s.Sessions, Attempts: s.attempts, Issuer: s.OAuthIssuer, Log: s.Log})
+	handler := signon.New(signon.Config{OAuth: s.OAuth, Sessions: s.Sessions, Attempts: s.attempts, Issuer: s.OAuthIssuer, OpenID: s.OpenID, Log: s.Log})
 	for _, path := range signon.Paths() {
 		s.Mount(path, handler)
 	}

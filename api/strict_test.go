@@ -20,12 +20,12 @@ import (
 // lenientOperations take bodies with properties that this server does not know, because
 // clients of the public platform send them. None of them says what somebody is allowed.
 var lenientOperations = []string{
-	"acquireLease", "createMachine", "createVolume", "execMachine", "extendVolume", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
+	"acquireLease", "beginBuild", "beginRelease", "createMachine", "createVolume", "execMachine", "extendVolume", "finishBuild", "followRelease", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
 	"receiveExtensionHook", "replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
 }
 
 // grantingTags are the groups of operations whose bodies say who may do, reach or read what.
-var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates", "Webhooks"}
+var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates", "Webhooks", "GraphQL"}
 
 // TestBodiesThatGrantRightsAreStrict walks all routes: those that have a body refuse unknown
 // properties in it, wherever they stand, but for those that are known to be lenient.

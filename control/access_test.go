@@ -25,12 +25,13 @@ type names struct {
 	address netip.Addr
 	user    hangar.UserRef
 	invited hangar.InvitationID
+	release hangar.ReleaseID
 }
 
 // missing are names as long as those, of nothing.
 var missing = names{
 	org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx", address: netip.MustParseAddr("127.7.7.9"),
-	user: "thinx@example.com", invited: "0000000000000000-0000000000000000",
+	user: "thinx@example.com", invited: "0000000000000000-0000000000000000", release: "0000000000000000-1",
 }
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
@@ -49,6 +50,7 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.address,
 		n.user,
 		n.invited,
+		n.release,
 		hangar.UserInvite{Email: "new@example.com", Org: n.org, Role: hangar.RoleAdmin},
 		hangar.UserFilter{Org: n.org},
 		hangar.RoleMember,
@@ -165,7 +167,11 @@ func world(t *testing.T) (*plane, names) {
 	p.plantMember(t, thing)
 	p.plantExtension(t, thing, m.AppID)
 	invited := p.invite(t, hangar.UserInvite{Email: "pending@example.com", Org: hangar.OrgPersonal})
-	return p, names{user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
+	released, err := p.Releases().CreateRelease(admin(t), "web", hangar.ReleaseCreate{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, names{release: released.ID, user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
 }
 
 // plantExtension makes a provider NAME, and writes the records of an extension NAME of the App web

@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/control/extensions"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
+	"github.com/hangar-platform/hangar/control/releases"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/vault"
@@ -22,6 +23,7 @@ import (
 // Apps implements hangar.AppService.
 type Apps struct {
 	extensions *extensions.Provisioner
+	releases   releases.Upkeep
 	store      state.Store
 	tenants    *tenants.Directory
 	ledger     *ledger.Ledger

@@ -40,6 +40,8 @@ import (
 	"github.com/hangar-platform/hangar/control/oauth"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/providers"
+	"github.com/hangar-platform/hangar/control/releases"
+	"github.com/hangar-platform/hangar/control/sshca"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/users"
@@ -126,6 +128,8 @@ type Control struct {
 	platform     *Platform
 	images       *Images
 	repositories *Repositories
+	releases     *releases.Releases
+	ssh          *sshca.Authority
 	secrets      *vault.Secrets
 	secretKeys   *vault.SecretKeys
 	registries   *vault.Registries
@@ -193,7 +197,7 @@ func New(cfg Config) *Control {
 	apps := &Apps{
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
 		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
-		extensions: provisioner,
+		extensions: provisioner, releases: releases.NewUpkeep(cfg.Store),
 	}
 	return &Control{
 		Hostnames: names, Provisioner: provisioner, ProviderRegistry: registry,
@@ -203,15 +207,15 @@ func New(cfg Config) *Control {
 		oauth:      oauth.New(oauth.Config{Store: cfg.Store, Tokens: cfg.Tokens, Users: people, Clients: cfg.OAuthClients, Log: cfg.Log, Now: cfg.Now}),
 		logs:       &Logs{store: cfg.Store, tenants: dir, hosts: servers, reservations: reserved, edge: cfg.EdgeLog, log: cfg.Log},
 		platform:   &Platform{hosts: servers, orgs: orgs},
-		images:     &Images{servers},
+		images:     &Images{hosts: servers, tenants: dir},
 		identity:   &Identity{tenants: dir, hosts: servers, reservations: reserved, issuer: cfg.Issuer},
 		secrets:    vault.NewSecrets(secrets),
 		secretKeys: vault.NewSecretKeys(secrets),
 		registries: vault.NewRegistries(sealed, cfg.Now),
 		encryption: vault.NewEncryption(sealed),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
-		repositories: &Repositories{dir},
-		metrics:      &Metrics{dir},
+		repositories: &Repositories{dir}, releases: releases.New(cfg.Store, dir, cfg.Log, cfg.Now), ssh: sshca.New(cfg.Store, dir, sealed, cfg.Now),
+		metrics: &Metrics{dir},
 		alerts: func(host hangar.AlertHost) *alerts.Alerts {
 			return alerts.New(cfg.Store, dir, sealed, host, cfg.Now)
 		},
@@ -281,6 +285,12 @@ func (c *Control) Images() *Images { return c.images }
 
 // Repositories returns the service of who may use the built-in registry.
 func (c *Control) Repositories() *Repositories { return c.repositories }
+
+// Releases returns the service of Apps' releases.
+func (c *Control) Releases() *releases.Releases { return c.releases }
+
+// SSH returns the service of SSH certificates.
+func (c *Control) SSH() *sshca.Authority { return c.ssh }
 
 // Secrets returns the service of Apps' secrets.
 func (c *Control) Secrets() *vault.Secrets { return c.secrets }

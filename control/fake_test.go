@@ -467,6 +467,19 @@ func (f *fakeHost) Images(context.Context) ([]hangar.Image, error) {
 	return slices.Clone(f.images), nil
 }
 
+// Resolve knows every reference but those that begin with "gone".
+func (f *fakeHost) Resolve(_ context.Context, who hangar.ImagePuller, ref string) (*hangar.ResolvedImage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return nil, errDown
+	}
+	if strings.HasPrefix(ref, "gone") {
+		return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no image %s for %s", ref, who.Slug)
+	}
+	return &hangar.ResolvedImage{Ref: hangar.ImageRef{Registry: "registry.test", Repository: ref, Digest: "sha256:1"}, Size: 7}, nil
+}
+
 func (f *fakeHost) ImageUsage(context.Context, hangar.OrgID) (hangar.ImageUsage, error) {
 	return f.usage, nil
 }

@@ -9,11 +9,39 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// Images implements hangar.ImageService over all hosts. Images belong to no
+// Images implements hangar.ImageService and hangar.ImageResolver over all hosts. Images that hosts hold belong to no
 // organization, so only an administrator sees or removes them.
-type Images struct{ hosts *hosts }
+type Images struct {
+	hosts   *hosts
+	tenants *tenants.Directory
+}
 
-var _ hangar.ImageService = (*Images)(nil)
+var (
+	_ hangar.ImageService  = (*Images)(nil)
+	_ hangar.ImageResolver = (*Images)(nil)
+)
+
+// ResolveImage implements hangar.ImageResolver: the first host that can be reached asks.
+func (i *Images) ResolveImage(ctx context.Context, name hangar.AppName, ref string) (*hangar.ResolvedImage, error) {
+	app, _, err := i.tenants.App(ctx, name, hangar.ActionWrite)
+	if err != nil {
+		return nil, err
+	}
+	who := hangar.ImagePuller{Org: app.OrgID, Slug: app.Org, AnyRegistry: tenants.Administrator(ctx)}
+	err = hangar.Errorf(hangar.CodeUnavailable, "", "no host can be reached that could ask the registry")
+	for _, host := range i.hosts.agents.Hosts() {
+		agent, unreachable := i.hosts.agent(host.ID)
+		if unreachable != nil {
+			continue
+		}
+		found, failed := agent.Resolve(ctx, who, ref)
+		if failed == nil || hangar.CodeOf(failed) != hangar.CodeUnavailable {
+			return found, failed
+		}
+		err = hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonOf(failed), "%w", failed)
+	}
+	return nil, err
+}
 
 func (i *Images) admin(ctx context.Context) error {
 	p, err := tenants.Caller(ctx)

@@ -219,8 +219,11 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 		}
 	}
 	_, err = o.store.Txn(ctx, state.Txn{
-		If:   []state.Compare{state.Unchanged(item)},
-		Then: []state.Op{state.Delete(item.Key), state.Delete(state.UsageKey(rec.ID)), state.Delete(state.AlertsKey(rec.ID)), state.Delete(state.WebhooksKey(rec.ID))},
+		If: []state.Compare{state.Unchanged(item)},
+		Then: []state.Op{
+			state.Delete(item.Key), state.Delete(state.UsageKey(rec.ID)), state.Delete(state.AlertsKey(rec.ID)), state.Delete(state.WebhooksKey(rec.ID)),
+			state.Delete(state.SSHAuthorityKey(rec.ID)),
+		},
 	})
 	return err
 }

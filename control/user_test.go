@@ -428,7 +428,7 @@ func TestMembershipEnds(t *testing.T) {
 		if err := p.Users().RemoveUser(admin(t), "ann@example.com"); err != nil || p.valid(t, login) {
 			t.Errorf("removed, %v", err)
 		}
-		for _, prefix := range []string{state.UsersPrefix, state.EmailsPrefix, state.PasswordsPrefix, state.SignInsPrefix, state.MembersPrefix, state.InvitationsPrefix, "/token-uses/"} {
+		for _, prefix := range []string{state.UsersPrefix, state.EmailsPrefix, state.PasswordsPrefix, state.SignInsPrefix, state.IdentitiesPrefix, state.MembersPrefix, state.InvitationsPrefix, "/token-uses/"} {
 			for _, key := range p.records(t, prefix) {
 				if key != state.UserKey(hangar.UserAdmin) {
 					t.Errorf("%s is left", key)

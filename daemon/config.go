@@ -139,6 +139,12 @@ type Config struct {
 	SMTP     string `json:"smtp,omitempty"`      // the server that sends e-mail for alerts, see notify.ParseMail; empty: none is sent
 	SMTPFrom string `json:"smtp_from,omitempty"` // the address that e-mail comes from
 
+	// LoginOIDC is the OpenID Connect provider that users may sign in with, as openid.CheckIssuer has it, and
+	// LoginOIDCClient what this platform is called there. Empty: they have passwords alone.
+	LoginOIDC           string `json:"login_oidc,omitempty"`
+	LoginOIDCClient     string `json:"login_oidc_client,omitempty"`
+	LoginOIDCSecretFile string `json:"login_oidc_secret_file,omitempty"` // empty: the client has no secret
+
 	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
 }
 

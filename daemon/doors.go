@@ -87,12 +87,20 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(),
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
-		Webhooks: decide.Webhooks(events),
+		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), ImageResolver: decide.Images(), SSH: decide.SSH(),
 		Auth:     c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
 		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,
+	}
+	login, err := d.cfg.loginProvider()
+	if err != nil {
+		return nil, err
+	}
+	if login != nil {
+		d.opened.add(func() error { login.Close(); return nil })
+		config.OpenID = login
 	}
 	if measured != nil {
 		config.MetricsScopes, config.Series, config.Alerts = decide.Metrics(), measured.queries, decide.Alerts(measured.alerts)

@@ -7,6 +7,7 @@ import (
 	"net/mail"
 	"net/netip"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/signon/openid"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/host/archive"
 	"github.com/hangar-platform/hangar/host/image"
@@ -59,6 +61,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.validateMetrics(); err != nil {
+		return err
+	}
+	if _, err := c.loginProvider(); err != nil {
 		return err
 	}
 	if err := c.validateOIDC(); err != nil {
@@ -119,6 +124,31 @@ func (c *Config) mail() (*notify.Mail, error) {
 		return nil, fmt.Errorf("--smtp: %w", err)
 	}
 	return server, nil
+}
+
+// loginProvider is the OpenID Connect provider that users may sign in with; nil: there is none.
+func (c *Config) loginProvider() (*openid.Provider, error) {
+	if c.LoginOIDC == "" {
+		if c.LoginOIDCClient != "" || c.LoginOIDCSecretFile != "" {
+			return nil, errors.New("--login-oidc-client and --login-oidc-secret-file go with --login-oidc")
+		}
+		return nil, nil //nolint:nilnil // there is none
+	}
+	if err := openid.CheckIssuer(c.LoginOIDC); err != nil {
+		return nil, fmt.Errorf("--login-oidc: %w", err)
+	}
+	if c.LoginOIDCClient == "" {
+		return nil, errors.New("--login-oidc needs --login-oidc-client: what the provider calls this platform")
+	}
+	config := openid.Config{Issuer: c.LoginOIDC, ClientID: c.LoginOIDCClient}
+	if c.LoginOIDCSecretFile != "" {
+		secret, err := os.ReadFile(c.LoginOIDCSecretFile)
+		if err != nil {
+			return nil, fmt.Errorf("--login-oidc-secret-file: %w", err)
+		}
+		config.ClientSecret = hangar.NewSensitive(strings.TrimSpace(string(secret)))
+	}
+	return openid.New(config), nil
 }
 
 // validateMetrics checks where the series of organizations are kept, and for how long.

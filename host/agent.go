@@ -39,6 +39,7 @@ import (
 type Images interface {
 	machines.Images
 
+	Inspect(ctx context.Context, who image.Puller, ref string) (*hangar.ResolvedImage, error)
 	List() ([]hangar.Image, error)
 	Remove(ctx context.Context, digest string) error
 	RemoveOrg(ctx context.Context, org hangar.OrgID) error

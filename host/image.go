@@ -24,6 +24,11 @@ func (a *Agent) Images(context.Context) ([]hangar.Image, error) {
 	return list, nil
 }
 
+// Resolve implements hangar.ImageAgent.
+func (a *Agent) Resolve(ctx context.Context, who hangar.ImagePuller, ref string) (*hangar.ResolvedImage, error) {
+	return a.o.Images.Inspect(ctx, image.Puller(who), ref)
+}
+
 // ImagesInUse returns the digests that Machines need to start again.
 func (a *Agent) ImagesInUse() map[string]bool { return a.machines.ImagesInUse() }
 

@@ -55,13 +55,21 @@ func newClients() clients {
 // world is a platform with users and third parties.
 type world struct {
 	*platform.Platform
+	clients    clients
 	admin      *client.Client
 	acme, team hangar.OrgID
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Platform: platform.Start(t, platform.Options{OAuthClients: newClients()})}
+	return startWorld(t, platform.Options{})
+}
+
+func startWorld(t *testing.T, o platform.Options) *world {
+	t.Helper()
+	w := &world{clients: newClients()}
+	o.OAuthClients = w.clients
+	w.Platform = platform.Start(t, o)
 	w.admin = w.Client()
 	for slug, id := range map[hangar.OrgSlug]*hangar.OrgID{"acme": &w.acme, "team": &w.team} {
 		org, err := w.admin.CreateOrg(t.Context(), hangar.OrgCreate{Slug: slug, Name: string(slug)})

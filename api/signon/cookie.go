@@ -15,7 +15,8 @@ import (
 // (RFC 6265bis, section 4.1.3.2).
 const (
 	sessionCookie = "hangar-session"
-	visitCookie   = "hangar-visit" // of a browser that has no session yet: what the token of its form is bound to
+	visitCookie   = "hangar-visit"  // of a browser that has no session yet: what the token of its form is bound to
+	openIDCookie  = "hangar-openid" // of a browser that is at the OpenID Connect provider: see openIDVisit
 	hostPrefix    = "__Host-"
 )
 

@@ -56,6 +56,8 @@ type signInView struct {
 	Client  string // that the user comes from; empty: none
 	Request string
 	Email   string
+	// OpenID is the link to the OpenID Connect provider, and OpenIDTitle what it is called; empty: there is none.
+	OpenID, OpenIDTitle string
 }
 
 type consentView struct {

@@ -2,6 +2,7 @@ package signon
 
 import (
 	"net/http"
+	"net/url"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/router"
@@ -27,6 +28,13 @@ func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int
 	if request != nil {
 		v.Client, v.Request = request.client.Title(), request.raw
 		w.Header().Set("Content-Security-Policy", policy(siteOf(request.redirect)))
+	}
+	if h.OpenID != nil {
+		v.OpenID = openIDPath
+		if v.Request != "" {
+			v.OpenID += "?" + url.Values{fieldRequest: {v.Request}}.Encode()
+		}
+		v.OpenIDTitle = h.OpenID.Title()
 	}
 	h.show(w, r, status, view{Title: "Sign in", Alert: alert, Token: visitToken(w, r), SignIn: &v})
 }
@@ -81,15 +89,19 @@ func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Attempts.Succeeded(f[fieldEmail], source(r))
-	// The session that the browser had, whoever has put it there, is not the new one, and ends.
+	h.begin(w, r, made.Text)
+	goOn(w, request)
+}
+
+// begin gives a browser its session. One that it had before, whoever has put it there, ends.
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, session string) {
 	if old := cookie(r, sessionCookie); old != "" {
 		if err := h.Sessions.CloseSession(r.Context(), hangar.NewSensitive(old)); err != nil {
 			h.Log.WarnContext(r.Context(), "the session before is not closed", router.KeyError, err)
 		}
 	}
-	setCookie(w, r, sessionCookie, made.Text)
+	setCookie(w, r, sessionCookie, session)
 	setCookie(w, r, visitCookie, "")
-	goOn(w, request)
 }
 
 // goOn sends a browser to an authorization request, or to the page about the session.

@@ -25,18 +25,22 @@ import (
 
 // The paths that are served.
 const (
-	signInPath    = "/sign-in"
-	signOutPath   = "/sign-out"
-	oauthPath     = "/oauth/"
-	authorizePath = "/oauth/authorize"
-	tokenPath     = "/oauth/token" //nolint:gosec // a path
-	infoPath      = "/oauth/token/info"
-	revokePath    = "/oauth/revoke"
-	metadataPath  = "/.well-known/oauth-authorization-server" // RFC 8414, section 3
+	signInPath     = "/sign-in"
+	signOutPath    = "/sign-out"
+	openIDPath     = "/sign-in/openid"
+	openIDBackPath = "/sign-in/openid/callback"
+	oauthPath      = "/oauth/"
+	authorizePath  = "/oauth/authorize"
+	tokenPath      = "/oauth/token" //nolint:gosec // a path
+	infoPath       = "/oauth/token/info"
+	revokePath     = "/oauth/revoke"
+	metadataPath   = "/.well-known/oauth-authorization-server" // RFC 8414, section 3
 )
 
 // Paths are those below which a Handler serves, as patterns of http.ServeMux.
-func Paths() []string { return []string{signInPath, signOutPath, oauthPath, metadataPath} }
+func Paths() []string {
+	return []string{signInPath, signInPath + "/", signOutPath, oauthPath, metadataPath}
+}
 
 // Attempts bounds how often passwords are tried.
 type Attempts interface {
@@ -52,6 +56,7 @@ type Config struct {
 	OAuth    hangar.OAuthService
 	Sessions hangar.SessionService
 	Attempts Attempts
+	OpenID   OpenID // where users may sign in instead; nil: nowhere
 	// Issuer is what the server calls itself to clients, such as "https://auth.example.com", and where its
 	// endpoints are. Empty: what the client calls it.
 	Issuer string
@@ -66,6 +71,7 @@ type Handler struct {
 	failures *ratelimit.Limiter[string]               // of clients that do not authenticate, by source
 	requests *ratelimit.Limiter[hangar.OAuthClientID] // of those that do
 	codes    *ratelimit.Limiter[hangar.UserID]        // that users are given
+	returns  *ratelimit.Limiter[string]               // of browsers from the OpenID Connect provider, by source
 }
 
 var (
@@ -73,6 +79,9 @@ var (
 	requestPace = ratelimit.Pace{PerSecond: 50, Burst: 500}
 	// codePace is how often a user may be sent back to clients with a code.
 	codePace = ratelimit.Pace{PerSecond: 1, Burst: 30}
+	// returnPace is how often browsers behind one address may come back from the OpenID Connect provider, which is
+	// asked about each.
+	returnPace = ratelimit.Pace{PerSecond: 1, Burst: 60}
 )
 
 // New returns a Handler. It does no I/O.
@@ -85,10 +94,15 @@ func New(cfg Config) *Handler {
 		failures: ratelimit.New[string](router.MaxLimiters, router.SignInPace.Refill(), cfg.Now),
 		requests: ratelimit.New[hangar.OAuthClientID](router.MaxLimiters, requestPace.Refill(), cfg.Now),
 		codes:    ratelimit.New[hangar.UserID](router.MaxLimiters, codePace.Refill(), cfg.Now),
+		returns:  ratelimit.New[string](router.MaxLimiters, returnPace.Refill(), cfg.Now),
 	}
 	h.mux.HandleFunc("GET "+signInPath, h.signInPage)
 	h.mux.HandleFunc("POST "+signInPath, h.signIn)
 	h.mux.HandleFunc("POST "+signOutPath, h.signOut)
+	if h.OpenID != nil {
+		h.mux.HandleFunc("GET "+openIDPath, h.goToOpenID)
+		h.mux.HandleFunc("GET "+openIDBackPath, h.backFromOpenID)
+	}
 	h.mux.HandleFunc("GET "+authorizePath, h.authorize)
 	h.mux.HandleFunc("POST "+authorizePath, h.decide)
 	h.mux.HandleFunc("POST "+tokenPath, h.token)

@@ -42,7 +42,7 @@ func Describe(s *openapi.Schemas) {
 		"waiting":      "Events that were not delivered yet.",
 		"dead":         "Events that were given up and are kept: they can be sent again.",
 		"dropped":      "Events that were given up and are not kept any more.",
-		"failing":      "No delivery succeeds for now: one is tried from time to time.",
+		"failing":      "No delivery succeeds at the moment: one is tried from time to time.",
 		"delivered_at": "The last delivery since the start of the server.",
 		"failed_at":    "The last attempt that failed since then.",
 		"error":        failures,

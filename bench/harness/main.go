@@ -37,14 +37,19 @@ func NeedRoot() error {
 }
 
 // AllowFiles lets this process and its children have as many descriptors open as a service
-// manager would allow them: the edge takes no more connections than it has descriptors for.
+// manager would allow them: the edge takes no more connections than it has descriptors for. Where a process may not
+// have more than it was started with (a container without CAP_SYS_RESOURCE), it gets as many as it may.
 func AllowFiles() error {
 	const files = 1 << 20 // LimitNOFILE of packaging/hangar.service
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Max >= files {
 		return err
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files}); err != nil {
+	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
+	if errors.Is(err, syscall.EPERM) {
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit.Max, Max: limit.Max})
+	}
+	if err != nil {
 		return fmt.Errorf("allow %d open files: %w", files, err)
 	}
 	return nil

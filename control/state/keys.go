@@ -7,33 +7,36 @@ import "github.com/hangar-platform/hangar"
 // organization or host. What an App or organization has is found by its id: the next one of
 // the same name meets nothing of it.
 const (
-	OrgsPrefix         = "/orgs/"           // <org>
-	NetworksPrefix     = "/networks/"       // <id of the org>/<network>
-	AppsPrefix         = "/apps/"           // <app>
-	ReservationsPrefix = "/machines/"       // <id of the app>/<id>
-	NamesPrefix        = "/machine-names/"  // <id of the app>/<name>
-	HostsPrefix        = "/hosts/"          // <host>/machines/<id>
-	VolumesPrefix      = "/volumes/"        // <id of the app>/<id>, also of Apps that were destroyed
-	CredentialsPrefix  = "/registries/"     // <registry>
-	SecretsPrefix      = "/secrets/"        // <id of the app>
-	PeersPrefix        = "/peers/"          // <id of the org>/<name>
-	PeerKeysPrefix     = "/peer-keys/"      // <public key in hexadecimal>
-	AddressesPrefix    = "/addresses/"      // <id of the app>/<address>
-	OwnersPrefix       = "/address-owners/" // <address>
-	HostnamesPrefix    = "/hostnames/"      // <hostname, its labels from the right: com.example.www>
-	CertificatesPrefix = "/certificates/"   // <hostname>, what was uploaded
-	ArchivePrefix      = "/archive/"        // what the archive of snapshots needs
-	AlertsPrefix       = "/alerts/"         // <id of the org>
-	WebhooksPrefix     = "/webhooks/"       // <id of the org>
-	UsersPrefix        = "/users/"          // <id of the user>
-	EmailsPrefix       = "/user-emails/"    // <e-mail address in lower case>
-	PasswordsPrefix    = "/user-passwords/" // <id of the user>
-	SignInsPrefix      = "/user-sign-ins/"  // <id of the user>, when the last was
-	ResetsPrefix       = "/user-resets/"    // <id of the user>, of the password
-	CustomersPrefix    = "/user-customers/" // <what is before the @ of a customer address>
-	OAuthPrefix        = "/oauth/"          // <id of the user>, codes and consents
-	MembersPrefix      = "/members/"        // <id of the org>/<id of the user>
-	InvitationsPrefix  = "/invitations/"    // <id of the invitation>, which begins with that of the org
+	OrgsPrefix         = "/orgs/"            // <org>
+	NetworksPrefix     = "/networks/"        // <id of the org>/<network>
+	AppsPrefix         = "/apps/"            // <app>
+	ReservationsPrefix = "/machines/"        // <id of the app>/<id>
+	NamesPrefix        = "/machine-names/"   // <id of the app>/<name>
+	HostsPrefix        = "/hosts/"           // <host>/machines/<id>
+	VolumesPrefix      = "/volumes/"         // <id of the app>/<id>, also of Apps that were destroyed
+	CredentialsPrefix  = "/registries/"      // <registry>
+	SecretsPrefix      = "/secrets/"         // <id of the app>
+	PeersPrefix        = "/peers/"           // <id of the org>/<name>
+	PeerKeysPrefix     = "/peer-keys/"       // <public key in hexadecimal>
+	AddressesPrefix    = "/addresses/"       // <id of the app>/<address>
+	OwnersPrefix       = "/address-owners/"  // <address>
+	HostnamesPrefix    = "/hostnames/"       // <hostname, its labels from the right: com.example.www>
+	CertificatesPrefix = "/certificates/"    // <hostname>, what was uploaded
+	ArchivePrefix      = "/archive/"         // what the archive of snapshots needs
+	AlertsPrefix       = "/alerts/"          // <id of the org>
+	WebhooksPrefix     = "/webhooks/"        // <id of the org>
+	ReleasesPrefix     = "/releases/"        // <id of the app>/<version, ten digits>
+	SSHPrefix          = "/ssh-authorities/" // <id of the org>, encrypted
+	UsersPrefix        = "/users/"           // <id of the user>
+	EmailsPrefix       = "/user-emails/"     // <e-mail address in lower case>
+	PasswordsPrefix    = "/user-passwords/"  // <id of the user>
+	SignInsPrefix      = "/user-sign-ins/"   // <id of the user>, when the last was
+	ResetsPrefix       = "/user-resets/"     // <id of the user>, of the password
+	IdentitiesPrefix   = "/user-identities/" // <digest of issuer and subject>
+	CustomersPrefix    = "/user-customers/"  // <what is before the @ of a customer address>
+	OAuthPrefix        = "/oauth/"           // <id of the user>, codes and consents
+	MembersPrefix      = "/members/"         // <id of the org>/<id of the user>
+	InvitationsPrefix  = "/invitations/"     // <id of the invitation>, which begins with that of the org
 	// Extensions and who provides them.
 	ProvidersPrefix       = "/providers/"           // <provider>
 	ProviderSecretsPrefix = "/provider-secrets/"    // <provider>, encrypted
@@ -64,6 +67,9 @@ func AlertsKey(org hangar.OrgID) string { return AlertsPrefix + string(org) }
 
 // WebhooksKey is the key of the webhooks of an organization.
 func WebhooksKey(org hangar.OrgID) string { return WebhooksPrefix + string(org) }
+
+// SSHAuthorityKey is the key of the authority that signs SSH certificates of an organization.
+func SSHAuthorityKey(org hangar.OrgID) string { return SSHPrefix + string(org) }
 
 // NetworkKey is the key of a network of an organization; without a name, the prefix of all.
 func NetworkKey(org hangar.OrgID, name string) string {

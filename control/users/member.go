@@ -188,6 +188,9 @@ func (u *Users) RemoveUser(ctx context.Context, ref hangar.UserRef) error {
 			state.Delete(f.item.Key), state.Delete(emailKey(f.Email)), state.Delete(state.CustomersPrefix + f.Customer),
 			state.Delete(ownedBy(state.PasswordsPrefix, f.ID)), state.Delete(ownedBy(state.SignInsPrefix, f.ID)), state.Delete(ownedBy(state.ResetsPrefix, f.ID)), state.Delete(state.OAuthKey(f.ID)),
 		}}
+		if f.Identity != "" {
+			txn.Then = append(txn.Then, state.Delete(state.IdentitiesPrefix+f.Identity))
+		}
 		for _, m := range f.Memberships {
 			f.leave(m.OrgID, &txn)
 			if err := u.Ledger.Credit(ctx, m.OrgID, hangar.Quotas{hangar.QuotaMembers: -1}, &txn); err != nil {

@@ -219,7 +219,8 @@ func (u *Users) ResetPassword(ctx context.Context, ref hangar.UserRef) (*hangar.
 	}
 }
 
-// useReset sets a password with the code of a reset. All tokens that came from signing in end.
+// useReset sets a password with the code of a reset. All tokens that came from signing in end, and so does
+// the tie to an identity at the OpenID Connect provider.
 func (u *Users) useReset(ctx context.Context, id hangar.UserID, in hangar.CodeUse) (*record, error) {
 	reset, item, err := state.Read[resetRecord](ctx, u.Store, ownedBy(state.ResetsPrefix, id))
 	if errors.Is(err, state.ErrNotFound) || err == nil && (!u.valid(in.Code, reset.Digest, reset.Expires) || reset.User != id) {
@@ -239,6 +240,10 @@ func (u *Users) useReset(ctx context.Context, id hangar.UserID, in hangar.CodeUs
 		rec.SignIns = tie()
 		txn.If = append(txn.If, state.Unchanged(item))
 		txn.Then = append(txn.Then, putPassword(id, h), state.Delete(item.Key))
+		if rec.Identity != "" {
+			txn.Then = append(txn.Then, state.Delete(state.IdentitiesPrefix+rec.Identity))
+			rec.Identity = ""
+		}
 		return nil
 	})
 }

@@ -2,6 +2,7 @@ package users
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
@@ -11,6 +12,17 @@ import (
 // OpenSession implements hangar.SessionService.
 func (d Door) OpenSession(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, error) {
 	return d.users.signIn(ctx, in, hangar.TokenSession)
+}
+
+// OpenSessionAs implements hangar.SessionService.
+func (d Door) OpenSessionAs(ctx context.Context, who hangar.Identity) (*hangar.NewToken, error) {
+	u := d.users
+	for {
+		made, err := u.tryOpenAs(ctx, who)
+		if !errors.Is(err, state.ErrConflict) {
+			return made, state.HangarError(err)
+		}
+	}
 }
 
 // Session implements hangar.SessionService.

@@ -75,6 +75,8 @@ type record struct {
 	Email    string    `json:"email,omitempty"`
 	Customer string    `json:"customer"` // what is before the @ of the customer address
 	Created  time.Time `json:"created_at"`
+	// Identity is the digest of who the user is at the OpenID Connect provider: see identityKey.
+	Identity string `json:"identity,omitempty"`
 }
 
 // found is the record of a user with the item that it was read from.
@@ -133,6 +135,9 @@ func (u *Users) create(ctx context.Context, rec record, txn state.Txn) (*record,
 	keys := []string{state.CustomersPrefix + rec.Customer}
 	if rec.Email != "" {
 		keys = append(keys, emailKey(rec.Email))
+	}
+	if rec.Identity != "" {
+		keys = append(keys, state.IdentitiesPrefix+rec.Identity)
 	}
 	for _, key := range keys {
 		put, err := state.Write(key, owner{rec.ID})

@@ -37,6 +37,29 @@ func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.Ima
 	return parsed.resolved(p.digest, p.config.Config.Labels), nil
 }
 
+// Inspect is Resolve, with the size of the image.
+func (s *Store) Inspect(ctx context.Context, who Puller, ref string) (*hangar.ResolvedImage, error) {
+	parsed, err := parseReference(ref)
+	if err != nil {
+		return nil, err
+	}
+	if img := s.held(who, parsed, parsed.digest); img != nil {
+		return &hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
+	}
+	p, img, err := s.plan(ctx, who, parsed)
+	if err != nil {
+		return nil, err
+	}
+	if img != nil {
+		return &hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
+	}
+	size := int64(0)
+	for _, l := range p.layers {
+		size += l.size
+	}
+	return &hangar.ResolvedImage{Ref: parsed.resolved(p.digest, p.config.Config.Labels), Size: size}, nil
+}
+
 // held returns an image of that digest, if it is held and was pulled for the same
 // organization from the repository of ref: knowing a digest gives nobody what only a login
 // or a transfer gives.

@@ -305,6 +305,10 @@ func (s *images) Get(d string) (*image.Image, error) {
 	return s.image(hangar.ImageRef{Digest: d}), nil
 }
 
+func (s *images) Inspect(_ context.Context, _ image.Puller, ref string) (*hangar.ResolvedImage, error) {
+	return &hangar.ResolvedImage{Ref: s.ref(ref), Size: 1}, nil
+}
+
 func (s *images) List() ([]hangar.Image, error) {
 	return []hangar.Image{{Ref: s.ref("web")}}, nil
 }

@@ -86,6 +86,8 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	if code := hangar.CodeOf(err); code != hangar.CodeFailedPrecondition { // without an ACME server
 		check(err)
 	}
+	release, err := c.CreateRelease(ctx, v.app, hangar.ReleaseCreate{Image: "image-" + name, Reason: "reason-" + name, Definition: []byte(`{"mark":"definition-` + name + `"}`)})
+	check(err)
 	webhook, err := c.CreateWebhook(ctx, v.org, hangar.WebhookCreate{URL: "https://hook-" + name + ".test/path"})
 	check(err)
 	offered := hangar.ProviderName("provider-" + name)
@@ -97,12 +99,12 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 		"webhook": string(webhook.ID), "delivery": "01K2KJQ1M6Y8T9V0B3C4D5E6F7",
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
-		"key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
+		"release": string(release.ID), "key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
 		"user": string(user.ID), "invitation": string(waiting.ID), "provider": string(offered), "extension": "extension-" + name,
 	}
 	v.marks = []string{
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
-		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "extension-" + name, "Ann of " + name, "ben@" + name + ".test",
+		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "extension-" + name, "image-" + name, "reason-" + name, "definition-" + name, string(release.ID), "Ann of " + name, "ben@" + name + ".test",
 	}
 	return v
 }
@@ -425,6 +427,13 @@ func (r route) refuses(t *testing.T, who string, a answer, v *target) {
 		if asked := r.mentions(v, mark); !asked && strings.Contains(a.body, mark) {
 			t.Errorf("%s learns %q: %d %s", who, mark, a.status, a.body)
 		}
+	}
+	if r.ID == "queryGraphQL" { // whose errors are a part of the answer
+		if a.status != http.StatusOK || !strings.HasPrefix(a.body, `{"data":null,"errors":[`) ||
+			!strings.Contains(a.body, `"code":"NOT_FOUND"`) && !strings.Contains(a.body, `"code":"FORBIDDEN"`) {
+			t.Errorf("%s: %d %s, want an error and no data", who, a.status, a.body)
+		}
+		return
 	}
 	switch a.status {
 	case http.StatusForbidden, http.StatusNotFound:

@@ -80,6 +80,10 @@ func (c *measuredCluster) Resolve(context.Context, image.Puller, string) (hangar
 	return c.image().Ref, nil
 }
 
+func (c *measuredCluster) Inspect(context.Context, image.Puller, string) (*hangar.ResolvedImage, error) {
+	return &hangar.ResolvedImage{Ref: c.image().Ref}, nil
+}
+
 func (c *measuredCluster) Pull(context.Context, image.Puller, string, func(hangar.PullProgress)) (*image.Image, error) {
 	return c.image(), nil
 }

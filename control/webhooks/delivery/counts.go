@@ -54,7 +54,7 @@ func (c *counts) collectors() []prometheus.Collector {
 // What Collect measures.
 var (
 	receiversDesc = prometheus.NewDesc("hangar_webhook_receivers", "Receivers of events of Machines: webhooks and providers", nil, nil)
-	failingDesc   = prometheus.NewDesc("hangar_webhook_failing_receivers", "Receivers with which no delivery succeeds for now", nil, nil)
+	failingDesc   = prometheus.NewDesc("hangar_webhook_failing_receivers", "Receivers with which no delivery succeeds at the moment", nil, nil)
 	waitingDesc   = prometheus.NewDesc("hangar_webhook_waiting_events", "Deliveries of events that wait", nil, nil)
 	bytesDesc     = prometheus.NewDesc("hangar_webhook_waiting_bytes", "What waits on the disk for receivers of events", nil, nil)
 )

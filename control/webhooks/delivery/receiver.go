@@ -177,7 +177,7 @@ func (l *line) refresh() {
 	l.last = max(l.last, head)
 }
 
-// failing reports whether nothing succeeds for now: there was no answer, or two Machines' events in a
+// failing reports whether nothing succeeds at the moment: there was no answer, or two Machines' events in a
 // row were not accepted.
 func (l *line) failing() bool { return l.deaf || len(l.failed) > 1 }
 

@@ -362,7 +362,7 @@ func (r *receiver) report() hangar.AlertReceiverStatus {
 }
 
 // errTooManyMails says that an e-mail has to wait.
-var errTooManyMails = errors.New("the organization has sent as many e-mails as it may for now: the next one waits")
+var errTooManyMails = errors.New("the organization has sent as many e-mails as it may at the moment: the next one waits")
 
 // refusal is an error that repeating the same message does not change.
 type refusal struct{ error }

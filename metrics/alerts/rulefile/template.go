@@ -133,7 +133,7 @@ const (
 	maxWork   = 64 << 10 // units of work, which are about a byte that is read or written
 )
 
-// ErrBudget says that a tenant's templates have done as much as they may for now.
+// ErrBudget says that a tenant's templates have used up their budget.
 var ErrBudget = errors.New("the templates of the organization do too much work")
 
 // Budget is the work that templates may still do. Nil is without bound.

@@ -1,0 +1,108 @@
+package hangar
+
+import (
+	"context"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// SSHCertificateCreate is the wish for a certificate by which its holder signs in to Machines.
+type SSHCertificateCreate struct {
+	Apps       []AppName // whose Machines; empty: all of the organization
+	Principals []string  // users of Machines as whom the holder may sign in; empty: DefaultSSHUser
+	// PublicKey is an Ed25519 key as in authorized_keys (RFC 8709); empty: a pair is made.
+	PublicKey     string
+	ValidHours    int    // 0: DefaultSSHHours
+	SourceAddress string // addresses or prefixes with commas, from which alone it is valid; empty: from everywhere
+}
+
+// The values of an SSHCertificateCreate.
+const (
+	DefaultSSHUser   = "root"
+	DefaultSSHHours  = 24
+	MaxSSHHours      = 72
+	MaxSSHPrincipals = 16
+	maxSSHSources    = 16
+)
+
+// sshUser matches the name of a user of a Machine.
+var sshUser = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+
+// Complete fills in what a wish leaves out. It answers CodeInvalid, naming the field.
+func (in *SSHCertificateCreate) Complete() error {
+	if len(in.Principals) == 0 {
+		in.Principals = []string{DefaultSSHUser}
+	}
+	if in.ValidHours == 0 {
+		in.ValidHours = DefaultSSHHours
+	}
+	switch {
+	case in.ValidHours < 1 || in.ValidHours > MaxSSHHours:
+		return Errorf(CodeInvalid, "", "invalid validHours: %d is not from 1 to %d", in.ValidHours, MaxSSHHours)
+	case len(in.Principals) > MaxSSHPrincipals:
+		return Errorf(CodeInvalid, "", "invalid principals: there are %d, more than %d", len(in.Principals), MaxSSHPrincipals)
+	case len(in.Apps) > MaxGrantScope:
+		return Errorf(CodeInvalid, "", "invalid appNames: there are %d, more than %d", len(in.Apps), MaxGrantScope)
+	}
+	for _, name := range in.Principals {
+		if !sshUser.MatchString(name) {
+			return Errorf(CodeInvalid, "", "invalid principals: %.40q is not the name of a user", name)
+		}
+	}
+	if in.SourceAddress == "" {
+		return nil
+	}
+	sources := strings.Split(in.SourceAddress, ",")
+	if len(sources) > maxSSHSources {
+		return Errorf(CodeInvalid, "", "invalid sourceAddress: has %d entries, more than %d", len(sources), maxSSHSources)
+	}
+	for _, s := range sources {
+		_, err := netip.ParsePrefix(s)
+		if _, wrong := netip.ParseAddr(s); err != nil && wrong != nil {
+			return Errorf(CodeInvalid, "", "invalid sourceAddress: %.80q is neither an IP address nor a prefix", s)
+		}
+	}
+	return nil
+}
+
+// SSHPrincipals are what the certificate says of a user of Machines: the name alone, for who may
+// execute commands in all of the organization, and "user@app" for each App that it is for.
+func SSHPrincipals(users []string, apps []AppName, everywhere bool) []string {
+	var list []string
+	for _, user := range users {
+		if everywhere {
+			list = append(list, user)
+		}
+		for _, app := range apps {
+			list = append(list, user+"@"+string(app))
+		}
+	}
+	return list
+}
+
+// SSHCertificate is a certificate just made.
+type SSHCertificate struct {
+	Certificate string    // as in authorized_keys, type ssh-ed25519-cert-v01@openssh.com
+	PrivateKey  Sensitive // PEM in the format of OpenSSH; zero: the client has it
+	ExpiresAt   time.Time
+}
+
+// SSHAuthority is the certificate authority of an organization, as its Machines trust it.
+type SSHAuthority struct {
+	PublicKey string `json:"public_key"` // as in authorized_keys
+}
+
+// SSHService issues certificates for OpenSSH (PROTOCOL.certkeys), signed by an authority that each
+// organization has to itself.
+type SSHService interface {
+	// IssueSSHCertificate is for callers who may execute every command in the Machines: ActionControl
+	// in the Apps that are named or, without any, in the whole organization. A certificate of a caller
+	// who may not do so in the whole organization has no principals but those with an App. It answers
+	// CodeInvalid for a bad field, and for an App of another organization.
+	IssueSSHCertificate(ctx context.Context, org OrgSlug, in SSHCertificateCreate) (*SSHCertificate, error)
+	// SSHAuthorities returns the authority, which is made when it is first asked for, to who may
+	// read the organization.
+	SSHAuthorities(ctx context.Context, org OrgSlug) ([]SSHAuthority, error)
+}
