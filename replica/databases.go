@@ -121,7 +121,7 @@ func (n *Node) closeDatabases() error {
 func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
-		keep := n.sender.Needs(db.Name())
+		keep := min(n.sender.Needs(db.Name()), n.beside.keep(db.Name()))
 		if err := db.Log().Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
 			errs = append(errs, err)
 		}
@@ -170,6 +170,7 @@ func (n *Node) Lag() time.Duration {
 }
 
 func (n *Node) setRole() {
+	defer n.beside.tell()
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()

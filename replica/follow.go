@@ -181,4 +181,5 @@ func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
 func (n *Node) published(c database.Change) {
 	n.hub.Publish(c)
 	n.sender.Changed(c.Name)
+	n.beside.tell()
 }

@@ -82,5 +82,8 @@ func number(b bool) float64 {
 func (n endpoints) metrics() http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(newCollector(n.Node))
+	n.beside.mu.Lock()
+	r.MustRegister(n.beside.collectors...)
+	n.beside.mu.Unlock()
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }

@@ -141,6 +141,10 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
+	if err := errors.Join(startBackup(ctx, g, c, node, log), startProxy(ctx, g, c, node, log)); err != nil {
+		cancel()
+		return errors.Join(err, g.Wait())
+	}
 	server := node.NewServer()
 	g.Go(func() error {
 		serve := server.Serve

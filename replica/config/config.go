@@ -77,8 +77,8 @@ type Config struct {
 	// Capture is this program's own: auto, strict or tail.
 	Capture string `yaml:"capture"`
 
-	Proxy   yaml.Node `yaml:"proxy"`
-	Backup  yaml.Node `yaml:"backup"`
+	Proxy   Proxy     `yaml:"proxy"`
+	Backup  Backup    `yaml:"backup"`
 	Tracing yaml.Node `yaml:"tracing"`
 }
 
@@ -133,6 +133,7 @@ func Parse(b []byte, getenv func(string) string) (*Config, error) {
 	c := &Config{ExitOnError: true}
 	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
 	c.Data.Retention, c.Data.Interval = DefaultRetention, time.Minute
+	c.Proxy, c.Backup = defaultProxy(), defaultBackup()
 	decoder := yaml.NewDecoder(bytes.NewReader(Expand(b, getenv)))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(c); err != nil {
@@ -168,7 +169,7 @@ func (c *Config) validate() error {
 	refuse(c.Lease.Etcd.TTL != 0 && c.Lease.Etcd.TTL < time.Second, "lease.etcd.ttl must be at least 1s")
 	refuse(c.Lease.Etcd.LockDelay < 0, "lease.etcd.lock-delay must not be negative")
 	refuse(c.Sync < 0 || c.SyncTimeout < 0, "sync and sync-timeout must not be negative")
-	refuse(c.Sync > 0 && c.Capture == "tail", "sync: where logs are read, a commit does not wait: use capture strict")
+	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: where logs are read, commits do not wait: use capture strict, or the proxy")
 	for name, t := range map[string]TLS{"tls": c.TLS, "lease.etcd.tls": c.Lease.Etcd.TLS} {
 		refuse((t.Cert == "") != (t.Key == ""), "%s: cert and key belong together", name)
 	}
@@ -176,8 +177,8 @@ func (c *Config) validate() error {
 	refuse(len(c.Lease.Databases) > 0, "lease.databases: a node follows all databases: remove it")
 	refuse(c.Lease.Type == "static" && !c.Candidate() && c.Lease.AdvertiseURL == "",
 		"lease.advertise-url is missing: with lease.type static it is the URL of the primary")
-	refuse(!c.Proxy.IsZero(), "proxy: this program has no HTTP proxy: remove it, and have the app's edge send writes to the primary")
-	refuse(!c.Backup.IsZero(), "backup: this program does not back up: remove it")
+	c.Proxy.validate(refuse)
+	c.Backup.validate(refuse)
 	refuse(!c.Tracing.IsZero(), "tracing: this program does not trace: remove it")
 	refuse(c.Data.Compress != nil && !*c.Data.Compress, "data.compress: transactions are always compressed: remove it")
 	refuse(c.SkipSync, "skip-sync: what SQLite syncs is synced: remove it")

@@ -48,11 +48,13 @@ type Tail struct {
 	mu    sync.Mutex
 	files map[string]*os.File      // whose locks this process takes to write, by name
 	wake  map[string]chan struct{} // of each database
+	// captured is what the index of each database that is captured counted when all of it was.
+	captured map[string]uint32
 }
 
 // New returns a Tail that Run runs.
 func New(c Config) *Tail {
-	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}}
+	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}, captured: map[string]uint32{}}
 }
 
 // Locks implements the locks of package database.
@@ -234,6 +236,9 @@ func (f *follower) rest() {
 
 func (f *follower) detach() {
 	f.slot = 0
+	f.t.mu.Lock()
+	delete(f.t.captured, f.name)
+	f.t.mu.Unlock()
 	for _, file := range []**os.File{&f.shm, &f.main} {
 		if *file != nil {
 			_ = (*file).Close() // with its locks
@@ -339,6 +344,9 @@ func (f *follower) compare() error {
 	}
 	x, _, err := f.db.Index()
 	f.change = x.Change
+	if err == nil {
+		f.note()
+	}
 	return err
 }
 
@@ -433,8 +441,11 @@ func (f *follower) read() error {
 	}
 	f.change += captured
 	if x.MaxFrame >= longLog {
-		return f.shorten()
+		if err := f.shorten(); err != nil {
+			return err
+		}
 	}
+	f.note()
 	return nil
 }
 
