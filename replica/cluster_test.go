@@ -321,14 +321,17 @@ func TestHandoffUnderWrites(t *testing.T) {
 	c.connected(name)
 	c.same("app.db")
 	ctx, cancel := context.WithCancel(context.Background())
-	counts := make(chan int)
+	counts := make(chan [2]int) // acknowledged, and those that may have happened
 	for _, n := range c.nodes {
 		w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Journal: "wal"})
 		go func() {
-			count := 0
+			var count [2]int
 			for ctx.Err() == nil {
-				if strings.HasPrefix(w.ask(""), "acked") {
-					count++
+				switch answer := w.ask(""); {
+				case strings.HasPrefix(answer, "acked"):
+					count[0]++
+				case !strings.HasPrefix(answer, "refused"): // the lease went between the commit and its answer
+					count[1]++
 				}
 			}
 			counts <- count
@@ -350,17 +353,18 @@ func TestHandoffUnderWrites(t *testing.T) {
 		c.connected(name)
 	}
 	cancel()
-	sum := <-counts + <-counts
+	one, two := <-counts, <-counts
+	sum, unknown := one[0]+two[0], one[1]+two[1]
 	c.same("app.db")
-	if got := primary.rows("app.db"); got != sum {
-		t.Errorf("%d rows after %d commits", got, sum)
+	if got := primary.rows("app.db"); got < sum || got > sum+unknown {
+		t.Errorf("%d rows after %d commits, %d unknown", got, sum, unknown)
 	}
 	for name, n := range c.nodes {
 		if a := n.Info().Aside; a.Files != 0 {
 			t.Errorf("%s has put aside %d files", name, a.Files)
 		}
 	}
-	t.Logf("%d commits", sum)
+	t.Logf("%d commits, %d unknown", sum, unknown)
 }
 
 // TestTailRoles changes roles where logs are read: by a hand-off, and by a cut.

@@ -159,7 +159,7 @@ func TestFaults(t *testing.T) {
 			for _, name := range names {
 				clients.Go(func() { monotonic(ctx, t, name, c.nodes[name]) })
 			}
-			end := time.After(time.Duration(intEnv("REPLICA_SECONDS", 6)) * time.Second)
+			end := time.After(time.Duration(intEnv("REPLICA_SECONDS", 4)) * time.Second)
 			for done := false; !done; {
 				c.fault(t, rng, names)
 				select {

@@ -79,7 +79,12 @@ func open(path, journal string) (*sql.DB, error) {
 	}
 	db.SetMaxOpenConns(1)
 	if journal != "" {
-		if _, err := db.Exec("PRAGMA journal_mode=" + journal); err != nil {
+		var mode string
+		err := db.QueryRow("PRAGMA journal_mode=" + journal).Scan(&mode)
+		if err == nil && mode != journal {
+			err = fmt.Errorf("the journal mode is %s, not %s", mode, journal) // SQLite does not say that it is busy
+		}
+		if err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}

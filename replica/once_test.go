@@ -33,7 +33,7 @@ func TestExactlyOnce(t *testing.T) {
 		slow     bool
 		kills    int
 	}
-	ops, kills := intEnv("REPLICA_OPS", 15), intEnv("REPLICA_KILLS", 5)
+	ops, kills := intEnv("REPLICA_OPS", 8), intEnv("REPLICA_KILLS", 4)
 	var variants []variant
 	for i, journal := range []string{"wal", "delete", "truncate", "persist", "memory", "off"} {
 		variants = append(variants, variant{journal, []int{4096, 512, 1024, 8192, 4096, 65536}[i], replica.Strict, false, 0})
@@ -119,7 +119,7 @@ func TestExactlyOnce(t *testing.T) {
 // and how many may have made one more.
 func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand.Rand) (committed, killed int) {
 	t.Helper()
-	steady := startWorker(t, workerJob{Path: n.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: 30})
+	steady := startWorker(t, workerJob{Path: n.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: 15})
 	for range kills {
 		w := startWorker(t, workerJob{Path: n.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: 1 << 20})
 		eventually(t, "the writer to write", func() bool { return w.count() >= 1 })

@@ -256,6 +256,9 @@ func (n opening) choose() error {
 
 // tail captures databases in a plain directory.
 func (n opening) tail() error {
+	if n.c.Replicas > 0 {
+		return errNoWait
+	}
 	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
 		return err
 	}
@@ -333,6 +336,9 @@ func ValidName(name string) bool {
 	return name != "" && len(name) <= 200 && f == database.Main && !strings.ContainsAny(name, "/\x00") &&
 		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, "-pos") && !strings.HasSuffix(name, "-synced") && !strings.HasSuffix(name, "-lock")
 }
+
+// errNoWait is returned where a commit cannot wait for replicas.
+var errNoWait = errors.New("a commit can wait for replicas only where the directory is mounted, and not where logs are read: set sync to 0, or make FUSE work")
 
 // ErrName is returned for a name that no database may have.
 var ErrName = errors.New("a database cannot have this name")

@@ -3,7 +3,10 @@ package replica_test
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
@@ -125,6 +129,14 @@ func TestDiverged(t *testing.T) {
 	})
 	if err != nil || pages != 1 || string(file) != string(old) {
 		t.Errorf("%v: the pages in %v do not lead to what was at %s", err, names, at)
+	}
+	resp, err := http.Get(primary.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "\nhangar_db_aside_files 3\n") {
+		t.Errorf("metrics: %s %v", b, err)
 	}
 	if epoch == 0 || second.Info().Aside.Files != 0 {
 		t.Error("the new primary has put something aside")
@@ -249,6 +261,13 @@ func TestRoles(t *testing.T) {
 		if got, text := c.n.post(c.path); got != c.want {
 			t.Errorf("%s: %d %s, want %d", c.path, got, text, c.want)
 		}
+	}
+	lone := replica.New(replica.Config{
+		Data: t.TempDir(), Dir: t.TempDir(), Lease: lease.NewStatic(true, lease.Peer{}), Capture: replica.Tail, Replicas: 1,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err := lone.Open(); err == nil {
+		t.Error("commits wait where logs are read")
 	}
 	if _, err := follower.Handoff(context.Background(), ""); !errors.Is(err, database.ErrFenced) {
 		t.Error(err)
