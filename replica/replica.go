@@ -70,9 +70,12 @@ type Config struct {
 	// Sync makes every transaction durable before its commit returns.
 	Sync bool
 	// Replicas is how many candidates must have a transaction before its commit returns, and SyncTimeout how long
-	// it waits for them; see docs/databases.md. Where logs are read, a commit does not wait.
+	// it waits for them; see docs/databases.md.
 	Replicas    int
 	SyncTimeout time.Duration
+	// ProxyWaits says that a proxy withholds the answers to writes until WaitReplicas returns. Without it a node with
+	// Replicas does not open where logs are read and a commit cannot wait.
+	ProxyWaits bool
 	// ServerTLS is what the server of NewServer uses; nil: no TLS. With ClientCAs, all that changes a node or has
 	// its content asks for a client certificate of theirs.
 	ServerTLS *tls.Config
@@ -256,7 +259,7 @@ func (n opening) choose() error {
 
 // tail captures databases in a plain directory.
 func (n opening) tail() error {
-	if n.c.Replicas > 0 {
+	if n.c.Replicas > 0 && !n.c.ProxyWaits {
 		return errNoWait
 	}
 	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
@@ -338,7 +341,7 @@ func ValidName(name string) bool {
 }
 
 // errNoWait is returned where a commit cannot wait for replicas.
-var errNoWait = errors.New("a commit can wait for replicas only where the directory is mounted, and not where logs are read: set sync to 0, or make FUSE work")
+var errNoWait = errors.New("a commit can wait for replicas only where the directory is mounted, and not where logs are read: set sync to 0, make FUSE work, or use the proxy, whose answers wait")
 
 // ErrName is returned for a name that no database may have.
 var ErrName = errors.New("a database cannot have this name")

@@ -112,7 +112,7 @@ func newNode(c *config.Config, log *slog.Logger) (*replica.Node, error) {
 	}
 	return replica.New(replica.Config{
 		Data: c.Data.Dir, Dir: c.Fuse.Dir, Hostname: hostname, Candidate: c.Candidate(),
-		Lease: l, Capture: replica.Capture(c.Capture), Replicas: c.Sync, SyncTimeout: c.SyncTimeout,
+		Lease: l, Capture: replica.Capture(c.Capture), Replicas: c.Sync, SyncTimeout: c.SyncTimeout, ProxyWaits: c.Proxy.Addr != "",
 		ServerTLS: server, TLS: client,
 		AllowOther: c.Fuse.AllowOther, Sync: c.Data.Sync,
 		Retention: c.Data.Retention, LogLimit: c.Data.MaxLog, TrimInterval: c.Data.Interval, Log: log,

@@ -418,6 +418,7 @@ func TestKill(t *testing.T) {
 	var history []committed
 	for range 5 {
 		cmd := exec.Command(exe)
+		cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 		cmd.Env = append(os.Environ(), victimEnv+"="+dir, fmt.Sprintf("%s_SEED=%d", victimEnv, rng.Uint64()))
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
