@@ -233,7 +233,7 @@ func (n *Node) tail() error {
 
 // mount shows the databases by FUSE.
 func (n *Node) mount() error {
-	if _, err := os.Stat("/dev/fuse"); err != nil {
+	if err := mount.Supported(); err != nil {
 		return err
 	}
 	fs := mount.New(mount.Config{
