@@ -4,12 +4,9 @@ import (
 	"context"
 	"math"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/superfly/ltx"
-
-	"github.com/hangar-platform/hangar/replica/tail"
 )
 
 // beside is what programs and packages beside a node have to do with it.
@@ -73,44 +70,4 @@ func (n *Node) Measure(c prometheus.Collector) {
 	n.beside.mu.Lock()
 	defer n.beside.mu.Unlock()
 	n.beside.collectors = append(n.beside.collectors, c)
-}
-
-// WaitPrimary waits until the node is the primary or connected to one, and returns the hostname of that
-// one, or "" for itself.
-func (n *Node) WaitPrimary(ctx context.Context) (string, error) {
-	var hostname string
-	err := n.beside.until(ctx, func() bool {
-		var ok bool
-		hostname, ok = n.Primary()
-		return ok || n.Writable()
-	})
-	return hostname, err
-}
-
-func (n *Node) txid(db string) ltx.TXID {
-	if d := n.Find(db); d != nil {
-		return d.Pos().TXID
-	}
-	return 0
-}
-
-// settleTime bounds how long Committed waits for capture.
-const settleTime = time.Second
-
-// Committed returns the last transaction of a database, 0 if there is none. Where logs are read it waits until
-// what programs have committed so far is captured.
-func (n *Node) Committed(ctx context.Context, db string) ltx.TXID {
-	if t, ok := n.captures().(*tail.Tail); ok {
-		ctx, cancel := context.WithTimeout(ctx, settleTime)
-		defer cancel()
-		if err := t.Settled(ctx, db); err != nil {
-			n.c.Log.Warn("it is not known whether all transactions are captured", "db", db, "err", err)
-		}
-	}
-	return n.txid(db)
-}
-
-// WaitTXID waits until readers of a database on this node see a transaction.
-func (n *Node) WaitTXID(ctx context.Context, db string, id ltx.TXID) error {
-	return n.beside.until(ctx, func() bool { return n.txid(db) >= id })
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 
+	"github.com/superfly/ltx"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -23,9 +24,15 @@ func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *
 	if c.Proxy.Addr == "" {
 		return nil
 	}
+	var acknowledged func(context.Context, string, ltx.TXID) error
+	if c.Sync > 0 {
+		acknowledged = func(ctx context.Context, db string, id ltx.TXID) error {
+			return node.AwaitReplicas(ctx, db, id, c.Sync)
+		}
+	}
 	p := proxy.New(proxy.Options{
 		Target: c.Proxy.Target, DB: c.Proxy.DB, MaxLag: c.Proxy.MaxLag, RedirectTimeout: c.Proxy.RedirectTimeout,
-		Passthrough: c.Proxy.Passthrough, AlwaysForward: c.Proxy.AlwaysForward, Debug: c.Proxy.Debug, Node: node, Log: log,
+		Passthrough: c.Proxy.Passthrough, AlwaysForward: c.Proxy.AlwaysForward, Debug: c.Proxy.Debug, Acknowledged: acknowledged, Node: node, Log: log,
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Proxy.Addr)
 	if err != nil {
@@ -55,15 +62,18 @@ func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *
 	return nil
 }
 
-// startBackup has g store the databases as a configuration has it, until ctx ends. It is called before the node
-// serves HTTP.
-func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) error {
+// startBackup has g store the databases as a configuration has it, until ctx ends. The channel is closed when
+// nothing more is stored. It is called before the node serves HTTP.
+func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) (<-chan struct{}, error) {
+	done := make(chan struct{})
 	if c.Backup.URL == "" {
-		return nil
+		close(done)
+		return done, nil
 	}
 	store, err := backup.OpenStore(c.Backup.URL, credentials())
 	if err != nil {
-		return fmt.Errorf("backup: %w", err)
+		close(done)
+		return done, fmt.Errorf("backup: %w", err)
 	}
 	b := backup.New(backup.Options{
 		Node: node, Store: store, Dir: filepath.Join(c.Data.Dir, "backup"), Delay: c.Backup.Delay, SnapshotInterval: c.Backup.SnapshotInterval,
@@ -72,6 +82,9 @@ func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node 
 	node.KeepLog(b.Needs)
 	node.Measure(b)
 	log.Info("backup", "store", store.String())
-	g.Go(func() error { return b.Run(ctx) })
-	return nil
+	g.Go(func() error {
+		defer close(done)
+		return b.Run(ctx)
+	})
+	return done, nil
 }

@@ -172,7 +172,7 @@ func (a *Authority) IssueSSHCertificate(ctx context.Context, slug hangar.OrgSlug
 	certificate := &ssh.Certificate{
 		Key: public, Serial: binary.BigEndian.Uint64(serial[:]), CertType: ssh.UserCert, KeyId: string(org.Slug) + "/" + p.Subject,
 		ValidPrincipals: hangar.SSHPrincipals(in.Principals, in.Apps, everywhere),
-		ValidAfter:      uint64(now.Add(-skew).Unix()), ValidBefore: uint64(ends.Unix()), //nolint:gosec // times after 1970
+		ValidAfter:      uint64(now.Add(-skew).Unix()), ValidBefore: uint64(ends.Unix()),
 		Permissions: ssh.Permissions{CriticalOptions: map[string]string{}, Extensions: map[string]string{
 			"permit-agent-forwarding": "", "permit-port-forwarding": "", "permit-pty": "", "permit-user-rc": "",
 		}},

@@ -156,7 +156,7 @@ func TestTakeover(t *testing.T) {
 				must(t, err)
 				tx, err := txlog.Decode(b)
 				must(t, err)
-				must(t, next.db.Apply(t.Context(), tx, b))
+				must(t, next.db.Apply(t.Context(), tx, b, 1))
 			}
 			next.history = slices.Clone(old.history[:8])
 			next.epoch = 2

@@ -101,6 +101,18 @@ func (t *Tail) Gone(db string, f database.File) {
 // Shared reports that this process and SQLite see the same index.
 func (*Tail) Shared() bool { return true }
 
+// Quiet reports whether no program is writing to a database at this moment. It does not keep one from beginning.
+func (t *Tail) Quiet(db string) bool {
+	index, err := t.Locks(db, database.SHM)
+	if err != nil || index == nil {
+		return err == nil
+	}
+	if index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
+		return false
+	}
+	return index.Set(locks.None, sqlite.WriteByte, 1) == nil
+}
+
 // Close releases what is locked. The caller has ended Run.
 func (t *Tail) Close() error {
 	t.mu.Lock()
