@@ -148,7 +148,7 @@ var rules = map[string]rule{
 	"replica/locks":    {imports: language},
 	"replica/mount":    {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
 	"replica/program":  {imports: language},
-	"replica/proxy":    {imports: plus(language, "replica/lease")},
+	"replica/proxy":    {imports: language},
 	"replica/sqlite":   {imports: language},
 	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},
 	"replica/tail":     {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},

@@ -99,7 +99,7 @@ func (n programs) reach(ctx context.Context, db *database.DB, pos HaltedPos) err
 	if err != nil {
 		return err
 	}
-	if err := n.AwaitPosition(ctx, db.Name(), id); err != nil {
+	if err := n.WaitTXID(ctx, db.Name(), id); err != nil {
 		return fmt.Errorf("wait for the position of the primary: %w", err)
 	}
 	if at := db.Pos(); at.String() != pos.TXID+"/"+pos.Checksum {

@@ -118,7 +118,8 @@ type Node struct {
 	heard     time.Time  // when the primary last said that this node has all
 	followed  bool       // heard is set
 
-	beside   beside
+	beside beside
+
 	aside    aside
 	sync     syncing
 	halts    halts

@@ -53,7 +53,7 @@ func TestSync(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 			defer cancel()
-			if err := primary.AwaitReplicas(ctx, "app.db", acked+1, 1); !errors.Is(err, context.DeadlineExceeded) {
+			if err := primary.WaitReplicas(ctx, "app.db", acked+1, 1); !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			if b, err := os.ReadFile(primary.path("app.db-synced")); err != nil || !strings.HasPrefix(string(b), acked.String()+"/") {
@@ -66,7 +66,7 @@ func TestSync(t *testing.T) {
 			if got != want {
 				t.Errorf("with the replica again: %s, not %s", got, want)
 			}
-			if err := primary.AwaitReplicas(context.Background(), "app.db", primary.Position("app.db"), 1); err != nil {
+			if err := primary.WaitReplicas(context.Background(), "app.db", primary.Position("app.db"), 1); err != nil {
 				t.Error(err)
 			}
 			c.same("app.db")

@@ -24,15 +24,13 @@ func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *
 	if c.Proxy.Addr == "" {
 		return nil
 	}
-	var acknowledged func(context.Context, string, ltx.TXID) error
+	var acknowledged func(ctx context.Context, db string, id ltx.TXID) error
 	if c.Sync > 0 {
-		acknowledged = func(ctx context.Context, db string, id ltx.TXID) error {
-			return node.AwaitReplicas(ctx, db, id, c.Sync)
-		}
+		acknowledged = func(ctx context.Context, db string, id ltx.TXID) error { return node.WaitReplicas(ctx, db, id, c.Sync) }
 	}
 	p := proxy.New(proxy.Options{
-		Target: c.Proxy.Target, DB: c.Proxy.DB, MaxLag: c.Proxy.MaxLag, RedirectTimeout: c.Proxy.RedirectTimeout,
-		Passthrough: c.Proxy.Passthrough, AlwaysForward: c.Proxy.AlwaysForward, Debug: c.Proxy.Debug, Acknowledged: acknowledged, Node: node, Log: log,
+		Acknowledged: acknowledged, Target: c.Proxy.Target, DB: c.Proxy.DB, MaxLag: c.Proxy.MaxLag, RedirectTimeout: c.Proxy.RedirectTimeout,
+		Passthrough: c.Proxy.Passthrough, AlwaysForward: c.Proxy.AlwaysForward, Debug: c.Proxy.Debug, Node: node, Log: log,
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Proxy.Addr)
 	if err != nil {

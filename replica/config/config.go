@@ -169,7 +169,7 @@ func (c *Config) validate() error {
 	refuse(c.Lease.Etcd.TTL != 0 && c.Lease.Etcd.TTL < time.Second, "lease.etcd.ttl must be at least 1s")
 	refuse(c.Lease.Etcd.LockDelay < 0, "lease.etcd.lock-delay must not be negative")
 	refuse(c.Sync < 0 || c.SyncTimeout < 0, "sync and sync-timeout must not be negative")
-	refuse(c.Sync > 0 && c.Capture == "tail", "sync: where logs are read, a commit does not wait: use capture strict")
+	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: where logs are read, commits do not wait: use capture strict, or the proxy")
 	for name, t := range map[string]TLS{"tls": c.TLS, "lease.etcd.tls": c.Lease.Etcd.TLS} {
 		refuse((t.Cert == "") != (t.Key == ""), "%s: cert and key belong together", name)
 	}

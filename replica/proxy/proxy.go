@@ -27,7 +27,6 @@ import (
 	"github.com/superfly/ltx"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/replica/lease"
 )
 
 // Defaults of Options, those of LiteFS.
@@ -58,13 +57,14 @@ const (
 type Node interface {
 	// Writable reports whether the node is the primary.
 	Writable() bool
-	// AwaitPrimary waits until a primary is known, and returns it and whether it is this node.
-	AwaitPrimary(ctx context.Context) (primary lease.Peer, self bool, err error)
+	// WaitPrimary waits until this node is the primary or is connected to one, and returns the hostname
+	// of that one, or "" for this node.
+	WaitPrimary(ctx context.Context) (hostname string, err error)
 	// Committed returns the last transaction of a database that a program has committed so far, 0 if there is
 	// none.
 	Committed(ctx context.Context, db string) ltx.TXID
-	// AwaitPosition waits until readers see a transaction of a database.
-	AwaitPosition(ctx context.Context, db string, id ltx.TXID) error
+	// WaitTXID waits until a reader sees a transaction of a database.
+	WaitTXID(ctx context.Context, db string, id ltx.TXID) error
 	// Lag is the time since the node is known to have had all transactions; 0 on the primary.
 	Lag() time.Duration
 }
@@ -216,7 +216,7 @@ func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
-	if err := p.o.Node.AwaitPosition(ctx, p.o.DB, id); err == nil {
+	if err := p.o.Node.WaitTXID(ctx, p.o.DB, id); err == nil {
 		return true
 	}
 	if r.Context().Err() == nil {
@@ -244,18 +244,18 @@ func wrote(r *http.Request) ltx.TXID {
 func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
 	ctx, cancel := context.WithTimeout(r.Context(), p.o.RedirectTimeout)
 	defer cancel()
-	primary, self, err := p.o.Node.AwaitPrimary(ctx)
+	hostname, err := p.o.Node.WaitPrimary(ctx)
 	switch {
 	case err != nil && r.Context().Err() == nil:
 		refuse(w, http.StatusServiceUnavailable, "no primary available")
 		return false
 	case err != nil:
 		return false // the client has gone
-	case self:
+	case hostname == "":
 		return true
 	}
 	for _, name := range []string{hangar.HeaderReplay.Neutral, hangar.HeaderReplay.Original} {
-		w.Header().Set(name, "instance="+primary.Hostname)
+		w.Header().Set(name, "instance="+hostname)
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	return false

@@ -18,7 +18,6 @@ import (
 	"github.com/coder/websocket"
 	"github.com/superfly/ltx"
 
-	"github.com/hangar-platform/hangar/replica/lease"
 	"github.com/hangar-platform/hangar/replica/proxy"
 )
 
@@ -73,12 +72,13 @@ func (f *fakeNode) Writable() bool {
 	return f.primary
 }
 
-func (f *fakeNode) AwaitPrimary(ctx context.Context) (primary lease.Peer, self bool, err error) {
-	err = f.until(ctx, func() bool {
-		primary, self = lease.Peer{Hostname: f.known}, f.primary
+func (f *fakeNode) WaitPrimary(ctx context.Context) (string, error) {
+	var hostname string
+	err := f.until(ctx, func() bool {
+		hostname = f.known
 		return f.primary || f.known != ""
 	})
-	return primary, self, err
+	return hostname, err
 }
 
 func (f *fakeNode) Committed(_ context.Context, db string) ltx.TXID {
@@ -90,7 +90,7 @@ func (f *fakeNode) Committed(_ context.Context, db string) ltx.TXID {
 	return f.txid
 }
 
-func (f *fakeNode) AwaitPosition(ctx context.Context, _ string, id ltx.TXID) error {
+func (f *fakeNode) WaitTXID(ctx context.Context, _ string, id ltx.TXID) error {
 	return f.until(ctx, func() bool { return f.txid >= id })
 }
 
