@@ -279,7 +279,7 @@ func (n opening) tail() error {
 
 // mount shows the databases by FUSE.
 func (n opening) mount() error {
-	if _, err := os.Stat("/dev/fuse"); err != nil {
+	if err := mount.Supported(); err != nil {
 		return err
 	}
 	fs := mount.New(mount.Config{

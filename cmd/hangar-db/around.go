@@ -60,15 +60,18 @@ func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *
 	return nil
 }
 
-// startBackup has g store the databases as a configuration has it, until ctx ends. It is called before the node
-// serves HTTP.
-func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) error {
+// startBackup has g store the databases as a configuration has it, until ctx ends. The channel is closed when
+// nothing more is stored. It is called before the node serves HTTP.
+func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) (<-chan struct{}, error) {
+	done := make(chan struct{})
 	if c.Backup.URL == "" {
-		return nil
+		close(done)
+		return done, nil
 	}
 	store, err := backup.OpenStore(c.Backup.URL, credentials())
 	if err != nil {
-		return fmt.Errorf("backup: %w", err)
+		close(done)
+		return done, fmt.Errorf("backup: %w", err)
 	}
 	b := backup.New(backup.Options{
 		Node: node, Store: store, Dir: filepath.Join(c.Data.Dir, "backup"), Delay: c.Backup.Delay, SnapshotInterval: c.Backup.SnapshotInterval,
@@ -77,6 +80,9 @@ func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node 
 	node.KeepLog(b.Needs)
 	node.Measure(b)
 	log.Info("backup", "store", store.String())
-	g.Go(func() error { return b.Run(ctx) })
-	return nil
+	g.Go(func() error {
+		defer close(done)
+		return b.Run(ctx)
+	})
+	return done, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hangar-platform/hangar/internal/freeport"
 	"github.com/hangar-platform/hangar/internal/gobuild"
+	"github.com/hangar-platform/hangar/replica/config"
 )
 
 // TestExample runs the App of examples/database beside a node, as its Machines do.
@@ -110,5 +111,23 @@ func TestExample(t *testing.T) {
 	<-logged
 	if err := cmd.Wait(); err != nil {
 		t.Error("end: ", err)
+	}
+}
+
+// TestExampleConfig reads the configuration of the example as a Machine does.
+func TestExampleConfig(t *testing.T) {
+	b, err := os.ReadFile("../../examples/database/litefs.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse(b, func(name string) string {
+		return map[string]string{"FLY_MACHINE_ID": "3d8d413b29d089", "FLY_APP_NAME": "notes", "ETCD": "elect.internal"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Lease.Hostname != "3d8d413b29d089" || c.Lease.AdvertiseURL != "http://3d8d413b29d089.vm.notes.internal:20202" ||
+		c.Lease.Etcd.Endpoints[0] != "http://elect.internal:2379" || c.Lease.Etcd.Prefix != "/hangar-db/notes" || !c.Candidate() || c.Proxy.DB != "notes.db" {
+		t.Errorf("%+v", c)
 	}
 }

@@ -141,7 +141,8 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	if err := errors.Join(startBackup(ctx, g, c, node, log), startProxy(ctx, g, c, node, log)); err != nil {
+	stored, err := startBackup(ctx, g, c, node, log)
+	if err = errors.Join(err, startProxy(ctx, g, c, node, log)); err != nil {
 		cancel()
 		return errors.Join(err, g.Wait())
 	}
@@ -162,6 +163,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		if err != nil {
 			log.Warn("the lease was not given up", "err", err)
 		}
+		<-stored // what is left, if this node is still the primary
 		stop()
 		// Subscribers never end by themselves.
 		node.Hub().Close()
