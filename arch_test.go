@@ -156,7 +156,7 @@ var rules = map[string]rule{
 
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
 	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},
-	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api"}},
+	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api", "daemon", "test/platform"}},
 	"cmd/hangar/cli":                {imports: plus(language, "client")},
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
