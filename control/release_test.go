@@ -16,7 +16,7 @@ func TestAnAppTakesItsReleases(t *testing.T) {
 		if _, err := p.Releases().CreateRelease(admin(t), hangar.AppName(name), hangar.ReleaseCreate{Image: "web"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.SSH().SSHAuthorities(admin(t), hangar.OrgSlug(name)); err != nil {
+		if _, err := p.SSH().IssueSSHCertificate(admin(t), hangar.OrgSlug(name), hangar.SSHCertificateCreate{}); err != nil {
 			t.Fatal(err)
 		}
 	}
