@@ -127,7 +127,7 @@ func TestGraphQLRefusesAsREST(t *testing.T) {
 		before             string // what is read first
 	}{
 		{"app", `{ app(name: "web") { name } }`, "GET", web1, "", web1},
-		{"app of nobody", `{ app(name: "nothing") { name } }`, "GET", "/v1/apps/nothing", "", ""},
+		{"app that there is not", `{ app(name: "nothing") { name } }`, "GET", "/v1/apps/nothing", "", ""},
 		{"app of others", `{ app(name: "foreign") { name } }`, "GET", "/v1/apps/foreign", "", ""},
 		{"org", `{ organization(slug: "personal") { slug } }`, "GET", "/v1/orgs/personal", "", ""},
 		{"members", `{ organization(slug: "personal") { members { nodes { id } } } }`, "GET", "/v1/users?org_slug=personal", "", ""},
@@ -169,7 +169,7 @@ func TestGraphQLRefusesAsREST(t *testing.T) {
 				if unread != (refusal{}) {
 					want = unread
 				}
-				// What is named by its id alone is not there for whoever may not read it.
+				// What is named by its id alone is not found by a caller who may not read it.
 				if hidden := graph.notFound() && (want.notFound() || unread != refusal{}); graph != want && !hidden {
 					t.Errorf("%s: the REST API answers %+v, GraphQL %+v", who, want, graph)
 				}
