@@ -60,12 +60,13 @@ type Options struct {
 	WaitLease time.Duration // how long to wait for another that holds Machines
 	// Settling is how long a Machine without checks has to run to count as healthy.
 	Settling time.Duration
-	Poll     time.Duration // between two looks at a Machine
+	Poll     time.Duration // between two looks at a Machine; 0: half a second
+	LeaseTTL time.Duration // of Machines, as long as the deploy lives; 0: half a minute
 	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
 }
 
 const (
-	leaseTTL = 30 * time.Second
+	defaultLeaseTTL = 30 * time.Second
 	// abandonedAfter is how long a release in progress is silent before its deploy counts as dead.
 	abandonedAfter = time.Minute
 	defaultPoll    = 500 * time.Millisecond
@@ -120,7 +121,7 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 		o: o, p: p, groups: map[string]appconfig.Group{}, digests: map[string]string{}, machines: map[hangar.MachineID]*hangar.Machine{},
 		slots: map[string]hangar.MachineID{}, leases: map[hangar.MachineID]string{}, tried: map[string]bool{},
 	}
-	d.o.Poll = cmp.Or(o.Poll, defaultPoll)
+	d.o.Poll, d.o.LeaseTTL = cmp.Or(o.Poll, defaultPoll), cmp.Or(o.LeaseTTL, defaultLeaseTTL)
 	if err := d.settings(); err != nil {
 		return nil, err
 	}

@@ -35,6 +35,9 @@ func (d *Deploy) Run(ctx context.Context) (err error) {
 	if err := d.acquireAll(ctx); err != nil {
 		return err
 	}
+	if err := d.abandon(ctx); err != nil {
+		return err
+	}
 	var beating sync.WaitGroup
 	beat, stop := context.WithCancel(ctx)
 	beating.Go(func() { d.heartbeat(beat, lost) })
@@ -78,11 +81,6 @@ func (d *Deploy) begin(ctx context.Context) error {
 	if err == nil && !d.o.TakeOver {
 		err = d.unoccupied(now, made.Version)
 	}
-	for _, r := range now {
-		if err == nil && r.Version < made.Version && r.Status.InProgress() {
-			_, err = d.p.UpdateRelease(ctx, r.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseInterrupted})
-		}
-	}
 	if err == nil {
 		_, err = d.p.UpdateRelease(ctx, made.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning})
 	}
@@ -90,6 +88,20 @@ func (d *Deploy) begin(ctx context.Context) error {
 		return errors.Join(err, d.conclude(ctx, hangar.ReleaseFailed, err))
 	}
 	d.report(Event{Text: fmt.Sprintf("Release v%d of %s: %s", made.Version, d.o.App, d.image)})
+	return nil
+}
+
+// abandon writes that the deploys whose Machines this one has now have ended.
+func (d *Deploy) abandon(ctx context.Context) error {
+	for _, r := range d.before {
+		if !r.Status.InProgress() {
+			continue
+		}
+		_, err := d.p.UpdateRelease(ctx, r.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseInterrupted})
+		if err != nil && hangar.ReasonOf(err) != hangar.ReasonWrongState && hangar.ReasonOf(err) != hangar.ReasonReleaseNotFound {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -281,7 +293,7 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
 		for {
 			lease, err := d.p.AcquireLease(ctx, d.ref(id), hangar.LeaseAcquire{
-				TTL: leaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version),
+				TTL: d.o.LeaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version),
 			})
 			if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld && time.Now().Before(until) {
 				d.report(Event{Machine: id, Group: groupOf(d.machines[id]), Text: "waiting: " + cli.Message(err)})
@@ -305,21 +317,32 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat keeps the leases and the release, until ctx ends. When a lease is lost, the deploy is.
+// heartbeat keeps the leases and the release, until ctx ends. When a lease is lost, the deploy is. A
+// refresh that has begun is not cut short: one that arrives after the release of its lease would make a
+// new one.
 func (d *Deploy) heartbeat(ctx context.Context, lost context.CancelCauseFunc) {
-	for pause.For(ctx, leaseTTL/3) == nil {
-		d.mu.Lock()
-		leases := maps.Clone(d.leases)
-		d.mu.Unlock()
-		for id, nonce := range leases {
-			_, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), hangar.LeaseAcquire{TTL: leaseTTL})
-			if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
-				lost(fmt.Errorf("the lease is lost: %w", err))
-				return
-			}
+	for pause.For(ctx, d.o.LeaseTTL/3) == nil {
+		err := finish.Do(ctx, tidying, d.beat)
+		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
+			lost(fmt.Errorf("the lease is lost: %w", err))
+			return
 		}
-		_, _ = d.p.UpdateRelease(ctx, d.Release.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning}) // the next beat tries again
 	}
+}
+
+// beat answers ReasonLeaseHeld if a lease is lost. What fails otherwise is tried again by the next beat.
+func (d *Deploy) beat(ctx finish.Context) error {
+	d.mu.Lock()
+	leases := maps.Clone(d.leases)
+	d.mu.Unlock()
+	for id, nonce := range leases {
+		_, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), hangar.LeaseAcquire{TTL: d.o.LeaseTTL})
+		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
+			return err
+		}
+	}
+	_, err := d.p.UpdateRelease(ctx, d.Release.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning})
+	return err
 }
 
 // releaseAll gives back the Machines.

@@ -204,7 +204,7 @@ func (d *Deploy) create(ctx context.Context, s plan.Step) (*hangar.Machine, erro
 		config.Mounts[i].Volume = string(volume.ID)
 	}
 	m, err := d.p.CreateMachine(ctx, d.o.App, hangar.MachineCreate{
-		Region: d.region, Config: config, SkipLaunch: s.Standby, SkipServiceRegistration: s.Cordoned, LeaseTTL: leaseTTL, MinSecretsVersion: d.secrets,
+		Region: d.region, Config: config, SkipLaunch: s.Standby, SkipServiceRegistration: s.Cordoned, LeaseTTL: d.o.LeaseTTL, MinSecretsVersion: d.secrets,
 	})
 	if err != nil {
 		return nil, err
