@@ -180,6 +180,9 @@ func findFile(dir, named string) (path string, raw []byte, err error) {
 			return path, raw, err
 		}
 	}
+	if named == "" {
+		err = fmt.Errorf("there is neither %s nor %s in %s: %w", appconfig.FileName, appconfig.FileNameCompat, dir, os.ErrNotExist)
+	}
 	return "", nil, cli.WithHint(err, "write one: hangar launch --image IMAGE")
 }
 

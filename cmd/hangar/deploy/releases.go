@@ -72,9 +72,16 @@ func newReleaseShowCommand(c commands) *cobra.Command {
 		return list[at], nil
 	}), func(r *hangar.Release) error {
 		return c.PrintFields([]cli.Field{
-			{"version", "v" + strconv.Itoa(r.Version)}, {"status", string(r.Status)}, {"strategy", string(r.Strategy)}, {"image", r.Image},
-			{"user", r.User}, {"reason", r.Reason}, {"description", r.Description}, {"created", r.CreatedAt.Format(time.RFC3339)},
-			{"metadata", string(r.Metadata)}, {"definition", string(r.Definition)},
+			{"version", "v" + strconv.Itoa(r.Version)},
+			{"status", string(r.Status)},
+			{"strategy", string(r.Strategy)},
+			{"image", r.Image},
+			{"user", r.User},
+			{"reason", r.Reason},
+			{"description", r.Description},
+			{"created", r.CreatedAt.Format(time.RFC3339)},
+			{"metadata", string(r.Metadata)},
+			{"definition", string(r.Definition)},
 		})
 	})
 }

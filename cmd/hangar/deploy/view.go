@@ -71,7 +71,7 @@ func (v *view) close() {
 func line(r row) string {
 	var words []string
 	if r.machine != "" {
-		words = append(words, " ", string(r.machine))
+		words = append(words, "  "+string(r.machine))
 	}
 	if r.group != "" {
 		words = append(words, r.group+":")

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"github.com/pelletier/go-toml/v2"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
+
+// published is the schema that editors load, from the folder of this package.
+const published = "../../../../docs/hangar.schema.json"
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
@@ -182,7 +184,7 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "schema.json", append(raw, '\n'))
+	golden(t, filepath.Join("..", published), append(raw, '\n'))
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		t.Fatal(err)

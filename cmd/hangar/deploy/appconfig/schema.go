@@ -2,6 +2,7 @@ package appconfig
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
 )
 
@@ -33,11 +34,7 @@ func schemaOf(t reflect.Type) map[string]any {
 		t = t.Elem()
 	}
 	if known, ok := written[t]; ok {
-		copied := map[string]any{}
-		for k, v := range known {
-			copied[k] = v
-		}
-		return copied
+		return maps.Clone(known)
 	}
 	if one, ok := single(t); ok {
 		table := schemaOf(one)

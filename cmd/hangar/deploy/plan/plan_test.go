@@ -56,7 +56,9 @@ func TestPlans(t *testing.T) {
 	}{
 		"first": {hangar.StrategyRolling, Group{Count: -1}, true, nil, "release command\ncreate web/1!"},
 		"rolling": {
-			hangar.StrategyRolling, Group{Count: -1, Unavailable: func(n int) int { return n / 2 }}, false,
+			hangar.StrategyRolling,
+			Group{Count: -1, Unavailable: func(n int) int { return n / 2 }},
+			false,
 			[]Machine{started(1), started(2), started(3, stopped), started(4, crashed)},
 			"update 4!\nupdate 1!, update 2!\nupdate 3",
 		},
@@ -68,27 +70,45 @@ func TestPlans(t *testing.T) {
 		"none":          {hangar.StrategyRolling, Group{Count: 0}, false, []Machine{started(1)}, "retire 1\nstop 1\ndestroy 1"},
 		"immediate":     {hangar.StrategyImmediate, Group{Count: 3}, false, []Machine{started(1), started(2, stopped)}, "create web/1, update 1, update 2"},
 		"canary": {
-			hangar.StrategyCanary, Group{Count: -1}, false, []Machine{started(1), started(2)},
+			hangar.StrategyCanary,
+			Group{Count: -1},
+			false,
+			[]Machine{started(1), started(2)},
 			"create web/canary!\nupdate 1!\nupdate 2!\nretire web/canary\nstop web/canary\ndestroy web/canary",
 		},
 		"canary left behind": {
-			hangar.StrategyRolling, Group{Count: -1}, false, []Machine{started(1, current), started(2, func(m *Machine) { m.Temporary = true })},
+			hangar.StrategyRolling,
+			Group{Count: -1},
+			false,
+			[]Machine{started(1, current), started(2, func(m *Machine) { m.Temporary = true })},
 			"destroy 2\ncheck 1",
 		},
 		"blue and green": {
-			hangar.StrategyBlueGreen, Group{Count: -1}, true, []Machine{started(1), started(2)},
+			hangar.StrategyBlueGreen,
+			Group{Count: -1},
+			true,
+			[]Machine{started(1), started(2)},
 			"release command\ncreate web/1!, create web/2!\nuncordon web/1, uncordon web/2\nretire 1, retire 2\nstop 1, stop 2\ndestroy 1, destroy 2",
 		},
 		"green never served": {
-			hangar.StrategyBlueGreen, Group{Count: -1}, false, []Machine{started(1), started(2, cordoned, green(1))},
+			hangar.StrategyBlueGreen,
+			Group{Count: -1},
+			false,
+			[]Machine{started(1), started(2, cordoned, green(1))},
 			"destroy 2\ncreate web/1!\nuncordon web/1\nretire 1\nstop 1\ndestroy 1",
 		},
 		"green is right": {
-			hangar.StrategyBlueGreen, Group{Count: -1}, false, []Machine{started(1), started(2, cordoned, green(1), current)},
+			hangar.StrategyBlueGreen,
+			Group{Count: -1},
+			false,
+			[]Machine{started(1), started(2, cordoned, green(1), current)},
 			"check 2\nuncordon 2\nretire 1\nstop 1\ndestroy 1",
 		},
 		"green serves, another release": {
-			hangar.StrategyRolling, Group{Count: -1}, false, []Machine{started(1, cordoned), started(2, green(1))},
+			hangar.StrategyRolling,
+			Group{Count: -1},
+			false,
+			[]Machine{started(1, cordoned), started(2, green(1))},
 			"update 2!\nretire 1\nstop 1\ndestroy 1",
 		},
 		"standbys": {hangar.StrategyRolling, Group{Count: 1, Standbys: 1}, false, []Machine{started(1)}, "update 1!\ncreate web/1"},
@@ -207,7 +227,7 @@ func TestAnyEndIsTakenUp(t *testing.T) {
 		hangar.StrategyRolling, hangar.StrategyRollingOne, hangar.StrategyCanary, hangar.StrategyBlueGreen, hangar.StrategyImmediate,
 	}
 	for seed := range uint64(3000) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
+		random := rand.New(rand.NewPCG(seed, 1))
 		w := &world{t: t, machines: map[hangar.MachineID]*Machine{}}
 		count := 1 + random.IntN(5)
 		for range count {

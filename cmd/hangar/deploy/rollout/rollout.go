@@ -94,6 +94,7 @@ type Deploy struct {
 
 	o        Options
 	p        *client.Client
+	file     *appconfig.File // as this platform can have it; the release has that of Options
 	image    string
 	strategy appconfig.Strategy
 	secrets  int
@@ -122,10 +123,10 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 		slots: map[string]hangar.MachineID{}, leases: map[hangar.MachineID]string{}, tried: map[string]bool{},
 	}
 	d.o.Poll, d.o.LeaseTTL = cmp.Or(o.Poll, defaultPoll), cmp.Or(o.LeaseTTL, defaultLeaseTTL)
-	if err := d.settings(); err != nil {
+	if err := d.look(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.look(ctx); err != nil {
+	if err := d.settings(); err != nil {
 		return nil, err
 	}
 	if err := d.unoccupied(d.before, 0); err != nil && !o.TakeOver {
@@ -154,7 +155,7 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 
 // settings reads what the file says to the deploy itself.
 func (d *Deploy) settings() error {
-	f := d.o.File
+	f := d.file
 	deploy := f.Deploy
 	if deploy == nil {
 		deploy = &appconfig.Deploy{}
@@ -217,11 +218,12 @@ func (d *Deploy) look(ctx context.Context) error {
 		}
 	}
 	if others > 0 {
-		d.Notes = append(d.Notes, cli.Plural(others, "Machine was", "Machines were")+" not made by a deploy and stay as they are")
+		d.Notes = append(d.Notes, "not made by a deploy, and left alone: "+cli.Plural(others, "Machine", "Machines"))
 	}
 	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
 		return err
 	}
+	d.file = d.o.File
 	if d.o.File.PrimaryRegion == "" {
 		return nil
 	}
@@ -232,6 +234,10 @@ func (d *Deploy) look(ctx context.Context) error {
 	if slices.ContainsFunc(regions, func(r hangar.RegionRoom) bool { return r.Region == d.o.File.PrimaryRegion }) {
 		d.region = d.o.File.PrimaryRegion
 	} else {
+		// In a region that there is not, min_machines_running would keep no Machine.
+		file := *d.o.File
+		file.PrimaryRegion = ""
+		d.file = &file
 		d.Notes = append(d.Notes, fmt.Sprintf("primary_region %s is none of this platform's: new Machines are in its own", d.o.File.PrimaryRegion))
 	}
 	return nil
@@ -250,7 +256,7 @@ func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 }
 
 // resumed is the oldest version that this deploy goes on with: those before it that did not complete and
-// are of the same image and definition. A tag may lead elsewhere since a complete one.
+// are of the same image. A tag may lead elsewhere since a complete one.
 func (d *Deploy) resumed() int {
 	oldest := 0
 	for _, r := range d.before {
@@ -280,8 +286,8 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 			Replaces:  hangar.MachineID(metadata[keyReplaces]),
 			Retired:   metadata[keyRetired] == retired,
 		}
-		if made.Current && d.pinned == "" && m.ImageRef.Digest != "" {
-			d.pinned = pin(d.image, m.ImageRef.Digest)
+		if made.Current {
+			d.pin(m)
 		}
 		if g, known := d.groups[group]; known && !made.Temporary {
 			if _, err := d.mountsOf(m, &g); err != nil {
@@ -293,12 +299,13 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 	return list, nil
 }
 
-// pin adds the digest of what a tag has led to.
-func pin(image, digest string) string {
-	if strings.Contains(image, "@") || digest == "" {
-		return image
+// pin has the Machines that follow run the image that m has got, wherever its tag leads by then.
+func (d *Deploy) pin(m *hangar.Machine) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pinned == "" && m.ImageRef.Digest != "" && !strings.Contains(d.image, "@") {
+		d.pinned = d.image + "@" + m.ImageRef.Digest
 	}
-	return image + "@" + digest
 }
 
 // groupOf is the process group of a Machine.

@@ -139,11 +139,29 @@ func TestStrategies(t *testing.T) {
 			if d.Release.Version != 2 || d.Release.Strategy != hangar.ReleaseStrategy(strategy) {
 				t.Errorf("%+v", d.Release)
 			}
+			if pinned := pinnedOf(t, c); strategy == "rolling" && pinned != 2 || strategy == "canary" && pinned != 3 {
+				t.Errorf("%d Machines have the image that the first one got", pinned)
+			}
 			if list, err := c.Addresses(t.Context(), app); err != nil || len(list) != 1 {
 				t.Errorf("addresses are %v, %v", list, err)
 			}
 		})
 	}
+}
+
+// pinnedOf counts the Machines whose image is named by its digest.
+func pinnedOf(t *testing.T, c *client.Client) (n int) {
+	t.Helper()
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range machines {
+		if strings.HasPrefix(m.Config.Image, "nginx@sha256:") {
+			n++
+		}
+	}
+	return n
 }
 
 func waitStarted(t *testing.T, c *client.Client) {
@@ -403,6 +421,88 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Errorf("the first one: %v", err)
 	}
 	expect(t, c, map[string]int{"2": 3}, failed, complete, complete)
+}
+
+// TestVolumes: each Machine has a volume of its own, and keeps it.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	const mounts = "[mounts]\nsource = \"data\"\ndestination = \"/data\"\ninitial_size = \"1gb\""
+	kept, err := c.CreateVolume(t.Context(), app, hangar.VolumeCreate{Name: "data", SizeGB: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := func() map[hangar.MachineID]string {
+		machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[hangar.MachineID]string{}
+		for _, m := range machines {
+			found[m.ID] = m.Config.Mounts[0].Volume
+		}
+		return found
+	}
+	if _, err := deploy(t.Context(), c, file(t, "1", mounts)); err != nil {
+		t.Fatal(err)
+	}
+	before := volumes()
+	if len(before) != 3 || !slices.Contains(slices.Collect(maps.Values(before)), string(kept.ID)) {
+		t.Errorf("Machines have %v, of which one should be %s", before, kept.ID)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "2", mounts), func(o *rollout.Options) { o.Strategy = "canary" }); err != nil {
+		t.Fatal(err)
+	}
+	if after := volumes(); !maps.Equal(after, before) {
+		t.Errorf("Machines have %v, and had %v", after, before)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "3", mounts), func(o *rollout.Options) { o.Strategy = "bluegreen" }); hangar.CodeOf(err) != hangar.CodeInvalid {
+		t.Errorf("bluegreen: %v", err)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "3")); hangar.CodeOf(err) != hangar.CodeFailedPrecondition {
+		t.Errorf("without the volume: %v", err)
+	}
+	expect(t, c, map[string]int{"2": 3}, complete, complete)
+}
+
+// TestOthersStay: Machines that no deploy has made are left alone.
+func TestOthersStay(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := c.CreateMachine(t.Context(), app, hangar.MachineCreate{Config: hangar.MachineConfig{Image: "nginx", Env: map[string]string{"VERSION": "mine"}}}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := deploy(t.Context(), c, file(t, "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(d.Notes, []string{"not made by a deploy, and left alone: 1 Machine"}) {
+		t.Errorf("%q", d.Notes)
+	}
+	waitStarted(t, c)
+	expect(t, c, map[string]int{"1": 3, "mine": 1}, complete)
+}
+
+// TestRegion: a primary region that there is not moves no Machine there, and is said.
+func TestRegion(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	f := file(t, "1")
+	f.PrimaryRegion = "ams"
+	d, err := deploy(t.Context(), c, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "primary_region ams is none of this platform's") {
+		t.Errorf("%q", d.Notes)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil || len(machines) != 3 || machines[0].Config.Env["PRIMARY_REGION"] != "" {
+		t.Errorf("%v, %+v", err, machines)
+	}
+	if !strings.Contains(string(d.Release.Definition), `"primary_region":"ams"`) {
+		t.Errorf("the release has %s", d.Release.Definition)
+	}
 }
 
 // TestInterrupted: a person who gives up leaves the Machines to others.

@@ -287,14 +287,17 @@ func (d *Deploy) leased(ctx context.Context, id hangar.MachineID) context.Contex
 	return hangar.WithLeaseNonce(ctx, d.leases[id])
 }
 
+// wishedLease is the lease that the deploy has on each Machine.
+func (d *Deploy) wishedLease() hangar.LeaseAcquire {
+	return hangar.LeaseAcquire{TTL: d.o.LeaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version)}
+}
+
 // acquireAll leases every Machine of the plan, and makes sure that none has changed since.
 func (d *Deploy) acquireAll(ctx context.Context) error {
 	until := time.Now().Add(d.o.WaitLease)
 	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
 		for {
-			lease, err := d.p.AcquireLease(ctx, d.ref(id), hangar.LeaseAcquire{
-				TTL: d.o.LeaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version),
-			})
+			lease, err := d.p.AcquireLease(ctx, d.ref(id), d.wishedLease())
 			if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld && time.Now().Before(until) {
 				d.report(Event{Machine: id, Group: groupOf(d.machines[id]), Text: "waiting: " + cli.Message(err)})
 				if err := pause.For(ctx, time.Second); err != nil {
@@ -336,10 +339,15 @@ func (d *Deploy) beat(ctx finish.Context) error {
 	leases := maps.Clone(d.leases)
 	d.mu.Unlock()
 	for id, nonce := range leases {
-		_, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), hangar.LeaseAcquire{TTL: d.o.LeaseTTL})
+		lease, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), d.wishedLease())
 		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
 			return err
 		}
+		d.mu.Lock()
+		if _, held := d.leases[id]; held && err == nil {
+			d.leases[id] = lease.Nonce // another one, if the beat was late and the lease had ended
+		}
+		d.mu.Unlock()
 	}
 	_, err := d.p.UpdateRelease(ctx, d.Release.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning})
 	return err

@@ -286,6 +286,7 @@ func (d *Deploy) await(ctx context.Context, id hangar.MachineID, instance hangar
 			case v.err != nil:
 				return v.err
 			case v.ended:
+				d.pin(m)
 				d.report(Event{Group: group, Machine: id, Text: v.text, Done: true})
 				return nil
 			case !v.started:
@@ -294,6 +295,7 @@ func (d *Deploy) await(ctx context.Context, id hangar.MachineID, instance hangar
 				since = time.Now()
 			}
 			if v.healthy && time.Since(since) >= d.o.Settling {
+				d.pin(m)
 				d.report(Event{Group: group, Machine: id, Text: "healthy", Done: true})
 				return nil
 			}
@@ -326,8 +328,9 @@ func judge(m *hangar.Machine, instance hangar.InstanceID) verdict {
 	if instance != "" && m.InstanceID < instance {
 		return verdict{text: string(m.State)}
 	}
-	exit, stopped := sinceLaunch(m)
-	if exit != nil && !exit.RequestedStop && exit.ExitCode != 0 {
+	exit, failures, stopped := sinceLaunch(m)
+	last := exit != nil && !exit.RequestedStop && exit.ExitCode != 0 && !exit.Restarting
+	if last || failures > toleratedCrashes {
 		text := fmt.Sprintf("its program has ended with code %d", exit.ExitCode)
 		if exit.OOMKilled {
 			text = "its program has used more memory than it has"
@@ -364,29 +367,39 @@ func judge(m *hangar.Machine, instance hangar.InstanceID) verdict {
 	return verdict{started: true, healthy: passing == len(m.Checks), text: text}
 }
 
-// sinceLaunch returns the newest end of the program since the newest version was made, or nil, and
-// whether the Machine was stopped since.
-func sinceLaunch(m *hangar.Machine) (exit *hangar.ExitEvent, stopped bool) {
+// toleratedCrashes is how often a program may fail and be started again before it counts as one that
+// never runs: some fail until another one is there.
+const toleratedCrashes = 1
+
+// sinceLaunch returns the newest end of the program since the newest version was made, or nil, how often
+// it has failed since, and whether the Machine was stopped.
+func sinceLaunch(m *hangar.Machine) (exit *hangar.ExitEvent, failures int, stopped bool) {
 	for _, e := range m.Events {
 		switch e.Type {
 		case hangar.EventLaunch:
-			return exit, stopped
+			return exit, failures, stopped
 		case hangar.EventUpdate:
-			return exit, stopped
+			return exit, failures, stopped
 		case hangar.EventStart: // a start by hand forgets what was before
 			if e.Source == hangar.SourceUser && e.Status == string(hangar.MachineStarting) {
-				return exit, stopped
+				return exit, failures, stopped
 			}
 		case hangar.EventStop, hangar.EventSuspend:
 			stopped = true
 		case hangar.EventExit:
-			if exit == nil && e.Request != nil {
+			if e.Request == nil || e.Request.ExitEvent == nil {
+				continue
+			}
+			if exit == nil {
 				exit = e.Request.ExitEvent
+			}
+			if !e.Request.ExitEvent.RequestedStop && e.Request.ExitEvent.ExitCode != 0 {
+				failures++
 			}
 		default:
 		}
 	}
-	return exit, stopped
+	return exit, failures, stopped
 }
 
 // reason is what the newest event that knows says of a failure, with a colon before it.

@@ -19,7 +19,7 @@ const lastLines = 20
 // releaseCommand runs the release command to its end. As long as it has not ended well, nothing is
 // changed.
 func (d *Deploy) releaseCommand(ctx context.Context) error {
-	config, limit, err := d.o.File.ReleaseCommand(d.image)
+	config, limit, err := d.file.ReleaseCommand(d.image)
 	if err != nil || config == nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (d *Deploy) machineChecks(ctx context.Context, group string, id hangar.Mach
 		return err
 	}
 	for i, check := range g.Checks {
-		config, limit, err := d.o.File.MachineCheck(check, d.image, m.PrivateIP.String())
+		config, limit, err := d.file.MachineCheck(check, d.image, m.PrivateIP.String())
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (d *Deploy) task(ctx context.Context, name string, config hangar.MachineCon
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	d.report(Event{Group: name, Machine: m.ID, Text: "started"})
+	d.report(Event{Group: name, Machine: m.ID, Text: "runs"})
 	defer func() {
 		gone := finish.Do(ctx, tidying, func(ctx finish.Context) error {
 			return d.p.DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true})
@@ -101,7 +101,10 @@ func (d *Deploy) ended(ctx context.Context, m *hangar.Machine, limit time.Durati
 		now, err := d.p.Machine(ctx, m.Ref())
 		switch {
 		case err == nil:
-			exit, _ := sinceLaunch(now)
+			if m.Config.Image == d.image {
+				d.pin(now)
+			}
+			exit, _, _ := sinceLaunch(now)
 			switch now.State {
 			case hangar.MachineStopped, hangar.MachineSuspended:
 				if exit != nil || reason(now) == "" {
