@@ -17,6 +17,7 @@ ACMESERVER := $(TOOLS)/pebble-$(ACME_VERSION)
 H2SPEC     := $(TOOLS)/h2spec-$(H2_VERSION)
 EMBEDDED   := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
 STORE      := metrics/program/embedded/hangar-metrics.zst
+DBPROGRAM  := replica/program/embedded/hangar-db.zst
 
 # A developer's tree has no VCS stamp to rely on: version and commit are given.
 export GOFLAGS ?= -buildvcs=false
@@ -29,13 +30,13 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events clean
+.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Go sets the time of what it finds built; to tests, that would be another binary.
-build: deps engine store db ## build bin/hangar, with the sandbox engine and the metrics store inside, and bin/hangar-db
+build: deps engine store db ## build bin/hangar, with the sandbox engine, the metrics store and the database node inside
 	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/.hangar ./cmd/hangar
 	@cmp -s bin/.hangar bin/hangar || cp --remove-destination bin/.hangar bin/hangar
 
@@ -50,9 +51,10 @@ store: deps
 	@cmp -s bin/.hangar-metrics bin/hangar-metrics || cp --remove-destination bin/.hangar-metrics bin/hangar-metrics
 	@.ci/pack bin/hangar-metrics $(STORE)
 
-db: ## build bin/hangar-db, the node of replicated databases
+db: deps ## build bin/hangar-db, the node of replicated databases
 	@$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/.hangar-db ./cmd/hangar-db
 	@cmp -s bin/.hangar-db bin/hangar-db || cp --remove-destination bin/.hangar-db bin/hangar-db
+	@.ci/pack bin/hangar-db $(DBPROGRAM)
 
 deps: ## install missing Debian packages (root, if any is missing)
 	@.ci/deps
@@ -152,7 +154,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
@@ -176,6 +178,9 @@ bench-net: ## the private network: its rules next to nft's, DNS next to dnsmasq 
 
 bench-events: ## events of Machines to webhooks, next to plain posts
 	CGO_ENABLED=0 $(GO) run ./bench/events $(ARGS)
+
+bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
+	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)

@@ -140,12 +140,15 @@ var rules = map[string]rule{
 	"metrics/alerts/...":  {imports: language},
 
 	"replica":          {imports: plus(language, "replica/...")},
+	"replica/backup":   {imports: plus(language, "replica/database", "replica/sqlite", "replica/txlog")},
 	"replica/config":   {imports: language},
 	"replica/database": {imports: plus(language, "replica/locks", "replica/sqlite", "replica/txlog")},
 	"replica/events":   {imports: plus(language, "replica/database", "replica/txlog")},
 	"replica/lease":    {imports: language},
 	"replica/locks":    {imports: language},
 	"replica/mount":    {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
+	"replica/program":  {imports: language},
+	"replica/proxy":    {imports: language},
 	"replica/sqlite":   {imports: language},
 	"replica/stream":   {imports: plus(language, "replica/database", "replica/txlog")},
 	"replica/tail":     {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
@@ -153,7 +156,7 @@ var rules = map[string]rule{
 
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
 	"cmd/hangar":     {imports: plus(language, "cmd/hangar/..."), tests: everything},
-	"cmd/hangar/...": {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api"}},
+	"cmd/hangar/...": {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api", "daemon", "test/platform"}},
 	"cmd/hangar/cli": {imports: plus(language, "client")},
 	"cmd/hangar/deploy": {
 		imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/deploy/..."), tests: []string{"test/platform"},

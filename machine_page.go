@@ -3,6 +3,8 @@ package hangar
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -14,6 +16,15 @@ type MachinePageQuery struct {
 	MachineFilter        // the same for every page of a listing; Events has no effect
 	Cursor        string // MachinePage.Next of the page before; empty: the first page
 	Limit         int    // 0: MaxMachinePage, which is the most
+}
+
+// StartAt makes the page begin with a Machine or, if it is not listed, with the first whose id comes
+// after its.
+func (q *MachinePageQuery) StartAt(id MachineID) {
+	q.Cursor = ""
+	if n, err := strconv.ParseUint(string(id), 16, 64); err == nil && n > 0 {
+		q.Cursor = MachineListing{After: MachineID(fmt.Sprintf("%014x", n-1))}.cursor()
+	}
 }
 
 // MachinePage is a part of a listing of Machines, sorted by id. As an id never

@@ -89,7 +89,7 @@ type Release struct {
 	Metadata    json.RawMessage `json:"metadata,omitempty"` // an object of the deployer's
 	Reason      string          `json:"reason"`
 	Description string          `json:"description"`
-	// User is the subject of who made it, and UserID the user whose token that was; empty: nobody's.
+	// User is the subject of who made it, and UserID the user whose token that was; empty: no user's.
 	User      string    `json:"user"`
 	UserID    UserID    `json:"user_id,omitempty"`
 	CreatedAt time.Time `json:"created_at"` // UTC, whole seconds

@@ -102,7 +102,7 @@ type SSHService interface {
 	// who may not do so in the whole organization has no principals but those with an App. It answers
 	// CodeInvalid for a bad field, and for an App of another organization.
 	IssueSSHCertificate(ctx context.Context, org OrgSlug, in SSHCertificateCreate) (*SSHCertificate, error)
-	// SSHAuthorities returns the authority, which is made when it is first asked for, to who may
-	// read the organization.
+	// SSHAuthorities returns the authority, if a certificate was ever issued, to who may read the
+	// organization.
 	SSHAuthorities(ctx context.Context, org OrgSlug) ([]SSHAuthority, error)
 }

@@ -343,6 +343,8 @@ func TestEveryCreationHasAQuota(t *testing.T) {
 		"Extensions.CreateExtension": "extensions", "Extensions.UpdateExtension": "makes nothing",
 		"Providers.CreateProvider": "for administrators", "Providers.UpdateProvider": "for administrators",
 
+		"Releases.CreateRelease": "so many of an App, and bytes of their definitions", "Releases.UpdateRelease": "so many bytes of a release",
+
 		"Orgs.CreateOrg":                   "for administrators",
 		"Orgs.SetOrgQuotas":                "for administrators",
 		"Registries.SetRegistryCredential": "for administrators",

@@ -65,9 +65,11 @@ type Options struct {
 	View        hangar.MachineView // of the edge that serves the Machines; nil: nobody is waited for
 	Keys        *keyset.Keyset     // encrypts the secrets of Machines and the keys of volumes in the journal
 	Nameservers []string           // for the resolv.conf of Machines
-	PublicIP    netip.Addr         // from which Machines reach the internet over IPv6; the zero Addr: none
-	Log         *slog.Logger
-	Now         func() time.Time
+	// DatabaseProgram is the host's hangar-db, which Machines may run; empty: it has none.
+	DatabaseProgram string
+	PublicIP        netip.Addr // from which Machines reach the internet over IPv6; the zero Addr: none
+	Log             *slog.Logger
+	Now             func() time.Time
 
 	Devices         volumes.Devices
 	VolumePublisher hangar.VolumePublisher
@@ -110,7 +112,7 @@ func New(o Options) *Agent {
 	ms := machines.New(machines.Options{
 		Dir: o.Dir, Host: o.Host, Driver: o.Driver, Images: o.Images, Network: o.Network, Volumes: mounted, Local: o.Local, Identity: o.Identity,
 		Layers: o.Layers, Logs: o.Logs, Journal: o.Journal, Space: o.Space, Publisher: o.Publisher, View: o.View, Keys: o.Keys,
-		Nameservers: o.Nameservers, PublicIP: o.PublicIP, Log: o.Log, Now: o.Now,
+		Nameservers: o.Nameservers, DatabaseProgram: o.DatabaseProgram, PublicIP: o.PublicIP, Log: o.Log, Now: o.Now,
 		MemoryOvercommit: o.MemoryOvercommit, CPUOvercommit: o.CPUOvercommit, MemoryReserve: o.MemoryReserve, AutostopAfter: o.AutostopAfter,
 	})
 	vs := volumes.New(volumes.Options{

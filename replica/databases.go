@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/superfly/ltx"
-
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/events"
 	"github.com/hangar-platform/hangar/replica/locks"
@@ -30,17 +28,19 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 		return nil, fmt.Errorf("%q: %w", name, ErrName)
 	}
 	db, err := database.Open(database.Config{
-		Name: name,
-		Dir:  n.filesDir(),
-		Log:  filepath.Join(n.c.Data, "log", name),
-		Node: n.id.Node,
-		Sync: n.c.Sync,
-		Live: !n.strict,
+		Name:  name,
+		Dir:   n.filesDir(),
+		Log:   filepath.Join(n.c.Data, "log", name),
+		Aside: filepath.Join(n.asideDir(), name),
+		Node:  n.id.Node,
+		Sync:  n.c.Sync,
+		Live:  !n.strict,
+		Kept:  func(files int, size int64) { n.kept(name, files, size) },
 		Shared: func() bool {
 			c := n.captures()
 			return c != nil && c.Shared()
 		},
-		Fence:    n.fence,
+		Fence:    func() error { return n.fence(name) },
 		OnCommit: n.published,
 		Locks: func(f database.File) (locks.Ranges, error) {
 			c := n.captures()
@@ -68,9 +68,12 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 	return db, nil
 }
 
-// fence is what a commit asks.
-func (n *Node) fence() error {
+// fence is what a commit to a database asks.
+func (n *Node) fence(db string) error {
 	if n.Writable() {
+		return nil
+	}
+	if _, ok := n.forwarding(db); ok {
 		return nil
 	}
 	return database.ErrFenced
@@ -118,34 +121,33 @@ func (n *Node) closeDatabases() error {
 func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
-		keep := n.sender.Needs(db.Name())
+		keep := min(n.sender.Needs(db.Name()), n.beside.keep(db.Name()))
 		if err := db.Log().Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// positions returns the positions of all databases.
-func (n *Node) positions() map[string]ltx.Pos {
-	all := map[string]ltx.Pos{}
-	for _, db := range n.All() {
-		pos := db.Pos()
-		if diverged, _ := db.Diverged(); diverged {
-			pos.PostApplyChecksum = 0
-		}
-		all[db.Name()] = pos
-	}
-	return all
+	return errors.Join(append(errs, n.aside.remove(n.asideDir(), time.Now().Add(-n.c.KeepAside)))...)
 }
 
 // Export writes a database to a temporary file, which the caller closes and removes.
-func (n *Node) exportFile() (*os.File, error) {
+func (n endpoints) exportFile() (*os.File, error) {
 	return os.CreateTemp(n.c.Data, "export-*")
 }
 
 // Writable implements mount.Databases.
-func (n *Node) Writable() bool { return n.writable.Load() && n.c.Lease.Valid() }
+func (n *Node) Writable() bool {
+	epoch := n.leading.Load()
+	return epoch != 0 && n.c.Lease.Valid(epoch)
+}
+
+// Admits implements mount.Databases.
+func (n programs) Admits(db *database.DB) bool {
+	if !n.Writable() {
+		_, ok := n.forwarding(db.Name())
+		return ok
+	}
+	return n.holds.Load() == 0 && !n.halts.of(db.Name()) && !n.late(db)
+}
 
 // Primary implements mount.Databases.
 func (n *Node) Primary() (string, bool) {
@@ -168,10 +170,11 @@ func (n *Node) Lag() time.Duration {
 }
 
 func (n *Node) setRole() {
+	defer n.beside.tell()
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()
-	if n.writable.Load() {
+	if n.leading.Load() != 0 {
 		n.hub.SetRole(events.Role{IsPrimary: true})
 		return
 	}

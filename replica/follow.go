@@ -23,24 +23,25 @@ const (
 )
 
 // follow follows a primary until ctx ends.
-func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
-	transport := newTransport()
+func (n part) follow(ctx context.Context, primary lease.Peer) error {
+	transport := n.newTransport()
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
 	for ctx.Err() == nil {
-		for _, db := range n.All() {
-			if err := db.Absorb(); err != nil {
-				return fmt.Errorf("database %s: %w", db.Name(), err)
-			}
+		if err := n.settle(ctx); err != nil {
+			return err
 		}
-		side := &follower{Node: n, peer: primary}
+		side := &follower{Node: n.Node, peer: primary}
 		n.mu.Lock()
 		f := stream.Follower{
 			Replica: side, Client: &http.Client{Transport: transport},
-			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster,
+			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster, Candidate: n.c.Candidate,
 		}
 		n.mu.Unlock()
-		err := f.Follow(ctx, primary.URL)
+		connection, end := context.WithCancel(ctx)
+		n.again.Store(&end)
+		err := f.Follow(connection, primary.URL)
+		end()
 		if side.joined {
 			backoff = minBackoff
 			n.connected(lease.Peer{})
@@ -58,7 +59,29 @@ func (n *Node) follow(ctx context.Context, primary lease.Peer) error {
 	return nil
 }
 
-func newTransport() *http.Transport {
+// settle makes the databases what a primary can continue.
+func (n part) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	for _, db := range n.All() {
+		if err := db.Settle(ctx); err != nil {
+			return fmt.Errorf("database %s: %w", db.Name(), err)
+		}
+	}
+	return nil
+}
+
+// reconnect ends the connection to the primary, for another.
+func (n *Node) reconnect() {
+	if end := n.again.Load(); end != nil {
+		(*end)()
+	}
+}
+
+// settleTimeout bounds how long a replica waits for programs that have a database open, before it connects.
+const settleTimeout = time.Second
+
+func (n *Node) newTransport() *http.Transport {
 	var p http.Protocols
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
@@ -66,6 +89,8 @@ func newTransport() *http.Transport {
 		Protocols:           &p,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: stream.Silence, PingTimeout: stream.Silence},
 		TLSHandshakeTimeout: stream.Silence,
+		TLSClientConfig:     n.c.TLS.Clone(),
+		DialContext:         n.c.Dial,
 	}
 }
 
@@ -78,7 +103,17 @@ type follower struct {
 }
 
 // Positions implements stream.Replica.
-func (f *follower) Positions() map[string]ltx.Pos { return f.positions() }
+func (f *follower) Positions() map[string]ltx.Pos {
+	all := map[string]ltx.Pos{}
+	for _, db := range f.All() {
+		pos := db.Pos()
+		if diverged, _ := db.Diverged(); diverged {
+			pos.PostApplyChecksum = 0
+		}
+		all[db.Name()] = pos
+	}
+	return all
+}
 
 // Join implements stream.Replica.
 func (f *follower) Join(cluster, hostname string, epoch uint64) error {
@@ -114,15 +149,29 @@ func (f *follower) Join(cluster, hostname string, epoch uint64) error {
 	return nil
 }
 
+// Current implements stream.Replica.
+func (f *follower) Current(epoch uint64) error {
+	if latest := f.epoch(); epoch < latest {
+		return fmt.Errorf("the primary has epoch %d, but there is %d", epoch, latest)
+	}
+	return nil
+}
+
 // CaughtUp implements stream.Replica.
-func (f *follower) CaughtUp(at time.Time) { f.caughtUp(at) }
+func (f *follower) CaughtUp(at time.Time) {
+	n := f.Node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heard, n.followed = at, true
+	n.once.Do(func() { close(n.ready) })
+}
 
 // Leading implements stream.Primary.
 func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
-	if !n.Writable() {
+	term, over := n.c.Lease.Term()
+	if !n.Writable() || term.Epoch != n.leading.Load() {
 		return "", 0, nil, false
 	}
-	_, over := n.c.Lease.Term()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.id.Cluster, n.id.Epoch, over, true
@@ -132,4 +181,5 @@ func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
 func (n *Node) published(c database.Change) {
 	n.hub.Publish(c)
 	n.sender.Changed(c.Name)
+	n.beside.tell()
 }

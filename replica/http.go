@@ -1,13 +1,15 @@
 package replica
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar/replica/database"
@@ -16,22 +18,25 @@ import (
 // DefaultPort is where a node serves HTTP.
 const DefaultPort = 20202
 
-func newClusterID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return fmt.Sprintf("LFSC%X", b)
-}
+// endpoints answers requests.
+type endpoints struct{ *Node }
 
 // Handler serves what others ask a node: its events, what it is, copies of its databases, and the stream
-// that replicas follow. It asks for no credential: the network is private.
+// that replicas follow. It asks for no credential but, with TLS, the certificate of another node: the network is
+// private.
 func (n *Node) Handler() http.Handler {
-	mux := http.NewServeMux()
+	mux, e := http.NewServeMux(), endpoints{n}
 	mux.Handle("/events", n.hub.Handler(n.Find))
-	mux.Handle("/info", only(http.MethodGet, n.serveInfo))
-	mux.Handle("/export", only(http.MethodGet, n.serveExport))
-	mux.Handle("/import", only(http.MethodPost, n.serveImport))
-	mux.Handle("/metrics", only(http.MethodGet, n.metrics().ServeHTTP))
-	mux.Handle("/stream", only(http.MethodPost, n.sender.ServeHTTP))
+	mux.Handle("/info", only(http.MethodGet, e.serveInfo))
+	mux.Handle("/export", e.private(only(http.MethodGet, e.serveExport)))
+	mux.Handle("/import", e.private(only(http.MethodPost, e.serveImport)))
+	mux.Handle("/handoff", e.private(only(http.MethodPost, e.serveHandoff)))
+	mux.Handle("/promote", e.private(only(http.MethodPost, e.servePromote)))
+	mux.Handle("/halt", e.private(only(http.MethodPost+", "+http.MethodDelete, e.serveHalt)))
+	mux.Handle("/tx", e.private(only(http.MethodPost, e.serveTx)))
+	mux.Handle("/log", e.private(only(http.MethodGet, n.sender.ServeRecords)))
+	mux.Handle("/metrics", only(http.MethodGet, e.metrics().ServeHTTP))
+	mux.Handle("/stream", e.private(only(http.MethodPost, n.sender.ServeHTTP)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
 		id, cluster := n.id.Node, n.id.Cluster
@@ -44,10 +49,25 @@ func (n *Node) Handler() http.Handler {
 	})
 }
 
-func only(method string, h http.HandlerFunc) http.Handler {
+// private asks for a certificate of the client, where the configuration says which ones count.
+func (n endpoints) private(h http.Handler) http.Handler {
+	if n.c.ServerTLS == nil || n.c.ServerTLS.ClientCAs == nil {
+		return h
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != method {
-			w.Header().Set("Allow", method)
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, "a client certificate is required", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// only lets requests of some methods through, which are separated by ", ".
+func only(methods string, h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(strings.Split(methods, ", "), r.Method) {
+			w.Header().Set("Allow", methods)
 			http.Error(w, "Method not allowed", http.StatusMethodNotAllowed)
 			return
 		}
@@ -64,12 +84,31 @@ type Info struct {
 	Path      string       `json:"path"` // the directory of the databases
 	Capture   string       `json:"capture"`
 	Primary   *InfoPrimary `json:"primary,omitempty"`
-	Databases []InfoDB     `json:"databases"`
+	Epoch     uint64       `json:"epoch"`
+	// Replicas are those that follow this node, which is the primary.
+	Replicas []InfoReplica `json:"replicas,omitempty"`
+	// Aside is what this node had and its primary had not.
+	Aside     InfoAside `json:"aside"`
+	Databases []InfoDB  `json:"databases"`
 }
 
 // InfoPrimary is the primary that a replica follows.
 type InfoPrimary struct {
 	Hostname string `json:"hostname"`
+}
+
+// InfoReplica is a replica that is connected.
+type InfoReplica struct {
+	Hostname  string `json:"hostname"`
+	NodeID    string `json:"nodeID"`
+	Candidate bool   `json:"candidate"`
+}
+
+// InfoAside counts files of the LTX format in a directory.
+type InfoAside struct {
+	Path  string `json:"path"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
 }
 
 // InfoDB is one database.
@@ -80,6 +119,8 @@ type InfoDB struct {
 	Pages    uint32 `json:"commit"`
 	PageSize uint32 `json:"pageSize"`
 	Diverged bool   `json:"diverged,omitempty"`
+	// Late says that replicas do not have the last transaction, and that no program may write until they have.
+	Late bool `json:"late,omitempty"`
 }
 
 // Info returns what the node is.
@@ -90,7 +131,12 @@ func (n *Node) Info() Info {
 		Candidate: n.c.Candidate, Path: n.c.Dir, Capture: n.mode, Databases: []InfoDB{},
 	}
 	n.mu.Unlock()
-	i.IsPrimary = n.Writable()
+	i.IsPrimary, i.Epoch = n.Writable(), n.epoch()
+	i.Aside.Path = n.asideDir()
+	i.Aside.Files, i.Aside.Bytes = n.aside.now()
+	for _, f := range n.sender.Followers(nil) {
+		i.Replicas = append(i.Replicas, InfoReplica{f.Hostname, fmt.Sprintf("%016X", f.Node), f.Candidate})
+	}
 	if host, ok := n.Primary(); ok {
 		i.Primary = &InfoPrimary{host}
 	}
@@ -99,13 +145,13 @@ func (n *Node) Info() Info {
 		diverged, _ := db.Diverged()
 		i.Databases = append(i.Databases, InfoDB{
 			Name: last.Name, TXID: last.Pos.TXID.String(), Checksum: last.Pos.PostApplyChecksum.String(),
-			Pages: last.Pages, PageSize: last.PageSize, Diverged: diverged,
+			Pages: last.Pages, PageSize: last.PageSize, Diverged: diverged, Late: n.late(db),
 		})
 	}
 	return i
 }
 
-func (n *Node) serveInfo(w http.ResponseWriter, _ *http.Request) {
+func (n endpoints) serveInfo(w http.ResponseWriter, _ *http.Request) {
 	b, err := json.MarshalIndent(n.Info(), "", "  ")
 	if err != nil {
 		http.Error(w, "Internal server error", http.StatusInternalServerError)
@@ -115,7 +161,7 @@ func (n *Node) serveInfo(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(b, '\n')) // the client may have gone
 }
 
-func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveExport(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if name == "" {
 		http.Error(w, "name required", http.StatusBadRequest)
@@ -150,7 +196,7 @@ func (n *Node) serveExport(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (n *Node) serveImport(w http.ResponseWriter, r *http.Request) {
+func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if !ValidName(name) {
 		http.Error(w, "name required", http.StatusBadRequest)
@@ -181,7 +227,7 @@ func (n *Node) serveImport(w http.ResponseWriter, r *http.Request) {
 }
 
 // fail answers a request that failed by a fault of the node.
-func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		n.c.Log.Error("request failed", "path", r.URL.Path, "err", err)
 	}
@@ -194,5 +240,8 @@ func (n *Node) NewServer() *http.Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p}
+	return &http.Server{
+		Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p, TLSConfig: n.c.ServerTLS.Clone(),
+		ErrorLog: slog.NewLogLogger(n.c.Log.Handler(), slog.LevelWarn),
+	}
 }

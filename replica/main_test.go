@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -48,6 +49,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv(clerkEnv) != "" {
+		serveJobs()
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -61,6 +66,8 @@ type workerJob struct {
 
 	Statements []string // what it does instead
 	Integrity  bool     // what it checks instead
+	Hold       bool     // it waits to be killed, after the statements
+	Register   bool     // it swaps the value of a register for each line that it reads
 }
 
 // open opens a database as programs do.
@@ -72,7 +79,12 @@ func open(path, journal string) (*sql.DB, error) {
 	}
 	db.SetMaxOpenConns(1)
 	if journal != "" {
-		if _, err := db.Exec("PRAGMA journal_mode=" + journal); err != nil {
+		var mode string
+		err := db.QueryRow("PRAGMA journal_mode=" + journal).Scan(&mode)
+		if err == nil && mode != journal {
+			err = fmt.Errorf("the journal mode is %s, not %s", mode, journal) // SQLite does not say that it is busy
+		}
+		if err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
@@ -81,6 +93,9 @@ func open(path, journal string) (*sql.DB, error) {
 
 // run writes, and prints a line after each commit that has changed something.
 func (j workerJob) run() error {
+	if j.Register {
+		return j.swaps()
+	}
 	db, err := open(j.Path, j.Journal)
 	if err != nil {
 		return err
@@ -97,6 +112,11 @@ func (j workerJob) run() error {
 		if _, err := db.Exec(s); err != nil {
 			return fmt.Errorf("%s: %w", s, err)
 		}
+	}
+	if j.Hold {
+		fmt.Println("holding")
+		_, err := io.Copy(io.Discard, os.Stdin) // which does not end before this process
+		return err
 	}
 	if len(j.Statements) > 0 {
 		return nil
@@ -185,6 +205,8 @@ type worker struct {
 	mu        sync.Mutex
 	committed int
 	done      chan error
+	in        io.Writer
+	lines     chan string // of a register
 }
 
 func startWorker(t *testing.T, j workerJob) *worker {
@@ -197,9 +219,12 @@ func startWorker(t *testing.T, j workerJob) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{cmd: exec.Command(exe), done: make(chan error, 1)}
+	w := &worker{cmd: exec.Command(exe), done: make(chan error, 1), lines: make(chan string)}
 	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(b))
 	w.cmd.Stderr = os.Stderr
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +238,11 @@ func startWorker(t *testing.T, j workerJob) *worker {
 			w.mu.Lock()
 			w.committed++
 			w.mu.Unlock()
+			if j.Register {
+				w.lines <- lines.Text()
+			}
 		}
+		close(w.lines)
 		w.done <- w.cmd.Wait()
 	}()
 	t.Cleanup(func() { w.cmd.Process.Kill() })
@@ -254,6 +283,7 @@ type nodeConfig struct {
 	capture replica.Capture
 	slow    bool // no passthrough
 	with    func(*replica.Config)
+	lease   func(url string) lease.Lease // instead of a static one
 }
 
 func startNode(tb testing.TB, c nodeConfig) *testNode {
@@ -278,6 +308,9 @@ func startNode(tb testing.TB, c nodeConfig) *testNode {
 	if c.primary != "" {
 		config.Hostname = "replica"
 	}
+	if c.lease != nil {
+		config.Lease = c.lease(n.url)
+	}
 	if c.with != nil {
 		c.with(&config)
 	}
@@ -289,7 +322,12 @@ func startNode(tb testing.TB, c nodeConfig) *testNode {
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
 	server := n.NewServer()
-	go server.Serve(listener)
+	if server.TLSConfig != nil {
+		n.url = "https" + strings.TrimPrefix(n.url, "http")
+		go server.ServeTLS(listener, "", "")
+	} else {
+		go server.Serve(listener)
+	}
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -329,26 +367,6 @@ func (n *testNode) exec(db, journal string, statements ...string) {
 	if err := (workerJob{Path: n.path(db), Journal: journal, Statements: statements}).inProcess(n.t); err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-// inProcess does a job in a process of its own, and waits.
-func (j workerJob) inProcess(tb testing.TB) error {
-	tb.Helper()
-	b, err := json.Marshal(j)
-	if err != nil {
-		return err
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(b))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
 }
 
 // txEvent is an event of any type.

@@ -13,6 +13,7 @@ type collector struct {
 
 	primary, lag, subscribers, cut, followers *prometheus.Desc
 	txid, pages, logBytes, diverged, orphans  *prometheus.Desc
+	epoch, asideFiles, asideBytes, late, outs *prometheus.Desc
 }
 
 func newCollector(n *Node) *collector {
@@ -30,6 +31,11 @@ func newCollector(n *Node) *collector {
 		pages:       desc("pages", "Size of the database in pages.", "db"),
 		logBytes:    desc("log_bytes", "Bytes of the transaction log on disk.", "db"),
 		diverged:    desc("diverged", "1 while the content is known to differ from the position.", "db"),
+		epoch:       desc("epoch", "The highest epoch of a primary that this node has seen."),
+		asideFiles:  desc("aside_files", "Files of what this node had and its primary had not."),
+		asideBytes:  desc("aside_bytes", "Bytes of those files."),
+		late:        desc("late", "1 while no program may write because replicas do not have the last transaction.", "db"),
+		outs:        desc("unacknowledged_total", "Transactions that replicas did not acknowledge in time."),
 		orphans:     desc("orphan_transactions", "Transactions that were committed locally without the right to, until they are replaced.", "db"),
 	}
 }
@@ -48,6 +54,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.subscribers, float64(subs))
 	out <- prometheus.MustNewConstMetric(c.cut, prometheus.CounterValue, float64(cut))
 	gauge(c.followers, float64(c.n.sender.Count()))
+	files, size := c.n.aside.now()
+	gauge(c.epoch, float64(c.n.epoch()))
+	gauge(c.asideFiles, float64(files))
+	gauge(c.asideBytes, float64(size))
+	out <- prometheus.MustNewConstMetric(c.outs, prometheus.CounterValue, float64(c.n.unacknowledged()))
 	for _, db := range c.n.All() {
 		last := db.Last()
 		diverged, orphans := db.Diverged()
@@ -55,6 +66,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.pages, float64(last.Pages), last.Name)
 		gauge(c.logBytes, float64(db.Log().Size()), last.Name)
 		gauge(c.diverged, number(diverged), last.Name)
+		gauge(c.late, number(c.n.late(db)), last.Name)
 		gauge(c.orphans, float64(orphans), last.Name)
 	}
 }
@@ -67,8 +79,11 @@ func number(b bool) float64 {
 }
 
 // metrics serves the metrics of the node in the format of Prometheus.
-func (n *Node) metrics() http.Handler {
+func (n endpoints) metrics() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(newCollector(n))
+	r.MustRegister(newCollector(n.Node))
+	n.beside.mu.Lock()
+	r.MustRegister(n.beside.collectors...)
+	n.beside.mu.Unlock()
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }

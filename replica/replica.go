@@ -8,18 +8,24 @@
 package replica
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/superfly/ltx"
 
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/replica/database"
@@ -46,6 +52,8 @@ const (
 	DefaultRetention    = 10 * time.Minute
 	DefaultLogLimit     = 1 << 30
 	DefaultTrimInterval = time.Minute
+	DefaultSyncTimeout  = 10 * time.Second
+	DefaultKeepAside    = 7 * 24 * time.Hour
 )
 
 // Config is what a node is made of.
@@ -61,12 +69,28 @@ type Config struct {
 	NoPassthrough bool
 	// Sync makes every transaction durable before its commit returns.
 	Sync bool
+	// Replicas is how many candidates must have a transaction before its commit returns, and SyncTimeout how long
+	// it waits for them; see docs/databases.md.
+	Replicas    int
+	SyncTimeout time.Duration
+	// ProxyWaits says that a proxy withholds the answers to writes until WaitReplicas returns. Without it a node with
+	// Replicas does not open where logs are read and a commit cannot wait.
+	ProxyWaits bool
+	// ServerTLS is what the server of NewServer uses; nil: no TLS. With ClientCAs, all that changes a node or has
+	// its content asks for a client certificate of theirs.
+	ServerTLS *tls.Config
+	// TLS is what this node uses when the URL of another begins with https; nil: what the machine trusts.
+	TLS *tls.Config
+	// Dial opens connections to other nodes; nil: TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Retention is how long transactions are kept, and LogLimit for how many bytes of a database at most
 	// while a replica still needs them.
 	Retention    time.Duration
 	LogLimit     int64
 	TrimInterval time.Duration
-	Log          *slog.Logger
+	// KeepAside is how long is kept what a node had and its primary had not.
+	KeepAside time.Duration
+	Log       *slog.Logger
 }
 
 // capturer is what sees commits.
@@ -74,7 +98,8 @@ type capturer interface {
 	Locks(db string, f database.File) (locks.Ranges, error)
 	Written(db string, f database.File, off, n int64)
 	Gone(db string, f database.File)
-	Shared() bool // SQLite and this process see the same index of a WAL
+	Shared() bool         // SQLite and this process see the same index of a WAL
+	Quiet(db string) bool // no program is writing
 	Close() error
 }
 
@@ -96,8 +121,17 @@ type Node struct {
 	heard     time.Time  // when the primary last said that this node has all
 	followed  bool       // heard is set
 
-	writable atomic.Bool
-	ready    chan struct{} // closed when the node has been the primary, or has had all of one's transactions
+	beside beside
+
+	aside    aside
+	sync     syncing
+	halts    halts
+	forwards forwards
+	again    atomic.Pointer[context.CancelFunc] // ends the connection to the primary, for another
+	part     sync.Mutex                         // held while the node leads or follows
+	leading  atomic.Uint64                      // the epoch of the lease, while the node is the primary; else 0
+	holds    atomic.Int32                       // while it is not 0, no program begins to write
+	ready    chan struct{}                      // closed when the node has been the primary, or has had all of one's transactions
 	once     sync.Once
 }
 
@@ -122,7 +156,12 @@ func New(c Config) *Node {
 	if c.Capture == "" {
 		c.Capture = Auto
 	}
+	c.SyncTimeout = cmp.Or(c.SyncTimeout, DefaultSyncTimeout)
+	c.KeepAside = cmp.Or(c.KeepAside, DefaultKeepAside)
 	n := &Node{c: c, hub: events.New(), databases: map[string]*database.DB{}, ready: make(chan struct{})}
+	n.forwards.held = map[string]forward{}
+	n.halts.held = map[string]*halt{}
+	n.sync.late, n.sync.last = map[string]ltx.TXID{}, map[string]ltx.TXID{}
 	n.sender = &stream.Sender{Primary: n, Hostname: c.Hostname, Log: c.Log}
 	return n
 }
@@ -142,12 +181,12 @@ func (n *Node) filesDir() string {
 
 // Open finds out which positions the databases are at, and begins to show them.
 func (n *Node) Open() error {
-	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log")} {
+	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log"), n.asideDir()} {
 		if err := durable.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := n.loadIdentity(); err != nil {
+	if err := (opening{n}).loadIdentity(); err != nil {
 		return err
 	}
 	// What a process that was killed has left.
@@ -162,7 +201,10 @@ func (n *Node) Open() error {
 			}
 		}
 	}
-	if err := n.choose(); err != nil {
+	if err := n.aside.count(n.asideDir()); err != nil {
+		return err
+	}
+	if err := (opening{n}).choose(); err != nil {
 		return errors.Join(err, n.Close())
 	}
 	return nil
@@ -170,7 +212,7 @@ func (n *Node) Open() error {
 
 func (n *Node) identityPath() string { return filepath.Join(n.c.Data, "cluster.json") }
 
-func (n *Node) loadIdentity() error {
+func (n opening) loadIdentity() error {
 	b, err := os.ReadFile(n.identityPath())
 	if errors.Is(err, os.ErrNotExist) {
 		var id [8]byte
@@ -195,8 +237,11 @@ func (n *Node) saveIdentity() error {
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
 }
 
+// opening finds out what there is, and begins to show it.
+type opening struct{ *Node }
+
 // choose begins to capture in the way that the configuration says or the machine has.
-func (n *Node) choose() error {
+func (n opening) choose() error {
 	if n.c.Capture != Tail {
 		n.strict = true
 		err := n.mount()
@@ -213,14 +258,17 @@ func (n *Node) choose() error {
 }
 
 // tail captures databases in a plain directory.
-func (n *Node) tail() error {
+func (n opening) tail() error {
+	if n.c.Replicas > 0 && !n.c.ProxyWaits {
+		return errNoWait
+	}
 	if err := durable.MkdirAll(n.c.Dir, 0o755); err != nil {
 		return err
 	}
 	if err := n.openAll(); err != nil {
 		return err
 	}
-	t := tail.New(tail.Config{Dir: n.c.Dir, Databases: n, Log: n.c.Log})
+	t := tail.New(tail.Config{Dir: n.c.Dir, Databases: n.Node, Log: n.c.Log})
 	n.captureMu.Lock()
 	n.capture = t
 	n.captureMu.Unlock()
@@ -230,13 +278,13 @@ func (n *Node) tail() error {
 }
 
 // mount shows the databases by FUSE.
-func (n *Node) mount() error {
-	if _, err := os.Stat("/dev/fuse"); err != nil {
+func (n opening) mount() error {
+	if err := mount.Supported(); err != nil {
 		return err
 	}
 	fs := mount.New(mount.Config{
 		Dir: n.c.Dir, Files: n.filesDir(), AllowOther: n.c.AllowOther, NoPassthrough: n.c.NoPassthrough,
-		Databases: n, Log: n.c.Log,
+		Databases: programs(n), Log: n.c.Log,
 	})
 	// The databases recover before anybody can open them.
 	if err := n.openAll(); err != nil {
@@ -257,7 +305,7 @@ func (n *Node) mount() error {
 }
 
 // openAll opens every database of which there is a file or a log.
-func (n *Node) openAll() error {
+func (n opening) openAll() error {
 	names := map[string]bool{}
 	files, err := os.ReadDir(n.filesDir())
 	if err != nil {
@@ -289,8 +337,11 @@ func (n *Node) openAll() error {
 func ValidName(name string) bool {
 	_, f := database.Split(name)
 	return name != "" && len(name) <= 200 && f == database.Main && !strings.ContainsAny(name, "/\x00") &&
-		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, "-pos") && !strings.HasSuffix(name, "-lock")
+		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, "-pos") && !strings.HasSuffix(name, "-synced") && !strings.HasSuffix(name, "-lock")
 }
+
+// errNoWait is returned where a commit cannot wait for replicas.
+var errNoWait = errors.New("a commit can wait for replicas only where the directory is mounted, and not where logs are read: set sync to 0, make FUSE work, or use the proxy, whose answers wait")
 
 // ErrName is returned for a name that no database may have.
 var ErrName = errors.New("a database cannot have this name")

@@ -73,7 +73,7 @@ func TestReplica(t *testing.T) {
 			}
 			var workers []*worker
 			for range 2 {
-				workers = append(workers, startWorker(t, workerJob{Path: primary.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: intEnv("REPLICA_OPS", 25), Vacuum: true}))
+				workers = append(workers, startWorker(t, workerJob{Path: primary.path("app.db"), Journal: journal, Seed: rng.Uint64(), Ops: intEnv("REPLICA_OPS", 10), Vacuum: true}))
 			}
 			for _, w := range workers {
 				if err := <-w.done; err != nil {
@@ -285,10 +285,10 @@ func TestRestarts(t *testing.T) {
 		primary.exec(db, journal, "CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)")
 	}
 	other := startNode(t, nodeConfig{root: roots[1], primary: primary.url})
-	for range intEnv("REPLICA_ROUNDS", 4) {
+	for range intEnv("REPLICA_ROUNDS", 2) {
 		var workers []*worker
 		for db, journal := range modes {
-			workers = append(workers, startWorker(t, workerJob{Path: primary.path(db), Journal: journal, Seed: rng.Uint64(), Ops: 15, Vacuum: true}))
+			workers = append(workers, startWorker(t, workerJob{Path: primary.path(db), Journal: journal, Seed: rng.Uint64(), Ops: 10, Vacuum: true}))
 		}
 		if rng.IntN(2) == 0 { // in the middle
 			other.stop()

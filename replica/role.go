@@ -4,20 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/stream"
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
 // Run is primary or follows one, as the lease has it, until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return n.c.Lease.Run(ctx) })
-	g.Go(func() error { return n.play(ctx) })
+	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
+	g.Go(func() error { return part{n}.play(ctx) })
 	if t, ok := n.captures().(*tail.Tail); ok {
 		g.Go(func() error { return t.Run(ctx) })
 	}
@@ -32,8 +36,11 @@ func (n *Node) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// part is what a node does in a term.
+type part struct{ *Node }
+
 // play takes the part of each term.
-func (n *Node) play(ctx context.Context) error {
+func (n part) play(ctx context.Context) error {
 	for ctx.Err() == nil {
 		term, changed := n.c.Lease.Term()
 		inTerm, end := context.WithCancel(ctx)
@@ -55,53 +62,135 @@ func (n *Node) play(ctx context.Context) error {
 }
 
 // during is one term.
-func (n *Node) during(ctx context.Context, term lease.Term) error {
+func (n part) during(ctx context.Context, term lease.Term) error {
 	if !term.Held {
-		if n.writable.Swap(false) {
-			n.c.Log.Info("no longer the primary")
-		}
 		n.setRole()
 		if term.Primary.URL == "" {
 			<-ctx.Done()
 			return nil
 		}
-		return n.follow(ctx, term.Primary)
 	}
-	if err := n.lead(term); err != nil {
+	n.part.Lock()
+	defer n.part.Unlock()
+	if err := n.raise(term.Epoch); err != nil || ctx.Err() != nil {
 		return err
 	}
-	<-ctx.Done()
-	return nil
+	if !term.Held {
+		return n.follow(ctx, term.Primary)
+	}
+	defer func() {
+		if n.leading.Swap(0) != 0 {
+			n.c.Log.Info("no longer the primary", "epoch", term.Epoch)
+		}
+	}()
+	if err := n.lead(ctx, term); err != nil {
+		return err
+	}
+	return quorum(n).keepQuorum(ctx, term)
 }
 
-// lead makes this node the primary.
-func (n *Node) lead(term lease.Term) error {
+// raise notes that there is an epoch, so that nothing of an earlier one is taken any more.
+func (n *Node) raise(epoch uint64) error {
 	n.mu.Lock()
-	n.id.Epoch = max(n.id.Epoch, term.Epoch)
-	if n.id.Cluster == "" {
-		n.id.Cluster = newClusterID()
+	defer n.mu.Unlock()
+	if epoch <= n.id.Epoch {
+		return nil
 	}
-	err := n.saveIdentity()
+	n.id.Epoch = epoch
+	return n.saveIdentity()
+}
+
+// epoch is the highest that the node has seen.
+func (n *Node) epoch() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.id.Epoch
+}
+
+// gatherTimeout bounds how long a node that becomes primary takes for what others have more.
+const gatherTimeout = 30 * time.Second
+
+// gather gets from the nodes of the election what they have more than this one.
+func (n part) gather(ctx context.Context, term lease.Term) error {
+	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
+	defer cancel()
+	transport := n.newTransport()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	var errs []error
+	for _, s := range term.Heard {
+		for _, name := range s.Ahead(n.marks()) {
+			db, err := n.Database(name, true)
+			if err == nil {
+				err = db.Settle(ctx)
+			}
+			got := 0
+			if err == nil {
+				got, err = stream.Fetch(ctx, client, s.URL, db)
+			}
+			if got > 0 {
+				n.c.Log.Info("transactions of another node", "db", name, "from", s.Hostname, "count", got)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("database %s of %s: %w", name, s.Hostname, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// resignTimeout bounds giving up a lease that is of no use.
+const resignTimeout = 5 * time.Second
+
+// lead makes this node the primary.
+func (n part) lead(ctx context.Context, term lease.Term) error {
+	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
+		if term.Quorum.Promises() {
+			n.c.Log.Error("not the primary: other nodes have transactions that were acknowledged and that this one does not get", "err", err)
+			err := finish.Do(ctx, resignTimeout, func(ctx finish.Context) error { return n.c.Lease.Resign(ctx) })
+			if err != nil && !errors.Is(err, lease.ErrNotHeld) {
+				n.c.Log.Warn("the lease was not given up", "err", err)
+			}
+			<-ctx.Done()
+			return nil
+		}
+		n.c.Log.Warn("another node has transactions that this one does not get", "err", err)
+	}
+	n.mu.Lock()
+	var err error
+	if n.id.Cluster == "" {
+		n.id.Cluster = lease.NewClusterID()
+		err = n.saveIdentity()
+	}
 	n.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	n.writable.Store(true)
+	n.holds.Add(1) // until the databases are what their positions say
+	defer n.holds.Add(-1)
+	epoch := n.epoch()
 	for _, db := range n.All() {
-		db.SetEpoch(term.Epoch)
+		db.SetEpoch(epoch)
+	}
+	quorum(n).beginSync(term)
+	n.leading.Store(term.Epoch)
+	for _, db := range n.All() {
 		if !n.strict {
 			continue // whoever reads the log of a database compares the two, while no one writes
 		}
 		differed, err := db.Reconcile()
+		if errors.Is(err, database.ErrFenced) {
+			return nil // the term is over already
+		}
 		if err != nil {
-			n.writable.Store(false)
+			n.leading.Store(0)
 			return fmt.Errorf("database %s: %w", db.Name(), err)
 		}
 		if differed {
 			n.c.Log.Warn("a database differed from its log, which begins anew", "db", db.Name(), "pos", db.Pos().String())
 		}
 	}
-	n.c.Log.Info("primary", "epoch", term.Epoch)
+	n.c.Log.Info("primary", "epoch", epoch)
 	n.setRole()
 	n.once.Do(func() { close(n.ready) })
 	return nil
@@ -113,14 +202,6 @@ func (n *Node) connected(to lease.Peer) {
 	n.upstream = to
 	n.mu.Unlock()
 	n.setRole()
-}
-
-// caughtUp notes that the primary has said that the node has all its transactions.
-func (n *Node) caughtUp(at time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.heard, n.followed = at, true
-	n.once.Do(func() { close(n.ready) })
 }
 
 // Ready waits until the node is the primary, or has had all transactions of the primary.
@@ -136,7 +217,7 @@ func (n *Node) Ready(ctx context.Context) error {
 // Close stops to show the databases and closes them. The caller has ended Run.
 func (n *Node) Close() error {
 	n.hub.Close()
-	n.writable.Store(false) // a program that still has a database open commits nothing more
+	n.leading.Store(0) // a program that still has a database open commits nothing more
 	var err error
 	if c := n.captures(); c != nil {
 		err = c.Close()

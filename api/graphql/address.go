@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// everywhere is what clients are told of the region of an address that is of all.
+// everywhere is what clients read as the region of an address that is of all.
 const everywhere hangar.Region = "global"
 
 // addressOf is an address of an App.

@@ -68,30 +68,20 @@ func machineByID(q *query, id hangar.MachineID) (*hangar.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	first := hangar.MachinePageQuery{Limit: 1}
+	first.StartAt(id)
 	for _, o := range orgs {
-		for after := (hangar.MachinePageQuery{}); ; {
-			page, err := called(q, func() (hangar.MachinePage, error) { return q.Services.Machines.OrgMachines(q, o.Slug, after) })
-			if hangar.CodeOf(err) == hangar.CodeNotFound {
-				break // the organization is gone since
-			}
-			if err != nil {
-				return nil, err
-			}
-			if i, found := slices.BinarySearchFunc(page.Machines, id, func(m *hangar.Machine, id hangar.MachineID) int {
-				return strings.Compare(string(m.ID), string(id))
-			}); found {
-				return page.Machines[i], nil
-			}
-			if after.Cursor = page.Next; page.Next == "" {
-				break
-			}
+		page, err := called(q, func() (hangar.MachinePage, error) { return q.Services.Machines.OrgMachines(q, o.Slug, first) })
+		switch {
+		case hangar.CodeOf(err) == hangar.CodeNotFound: // the organization is gone since
+		case err != nil:
+			return nil, err
+		case len(page.Machines) > 0 && page.Machines[0].ID == id:
+			return page.Machines[0], nil
 		}
 	}
 	return nil, notFound
 }
-
-// volumesAtOnce is how many volumes of an organization are looked at in one call.
-const volumesAtOnce = 1000
 
 // volumeByID returns a volume of any App that the caller may read.
 func volumeByID(q *query, id hangar.VolumeID) (*hangar.Volume, error) {
@@ -103,24 +93,17 @@ func volumeByID(q *query, id hangar.VolumeID) (*hangar.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Ids are texts of ASCII characters: nothing sorts between this and the id.
+	last := len(id) - 1
+	before := id[:last] + hangar.VolumeID(id[last]-1)
 	for _, o := range orgs {
-		for after := hangar.VolumeID(""); ; {
-			list, err := called(q, func() ([]*hangar.Volume, error) {
-				return q.Services.Volumes.OrgVolumes(q, o.Slug, after, volumesAtOnce)
-			})
-			if hangar.CodeOf(err) == hangar.CodeNotFound {
-				break // the organization is gone since
-			}
-			if err != nil {
-				return nil, err
-			}
-			if i := slices.IndexFunc(list, func(v *hangar.Volume) bool { return v.ID == id }); i >= 0 {
-				return list[i], nil
-			}
-			if len(list) < volumesAtOnce {
-				break
-			}
-			after = list[len(list)-1].ID
+		list, err := called(q, func() ([]*hangar.Volume, error) { return q.Services.Volumes.OrgVolumes(q, o.Slug, before, 1) })
+		switch {
+		case hangar.CodeOf(err) == hangar.CodeNotFound: // the organization is gone since
+		case err != nil:
+			return nil, err
+		case len(list) > 0 && list[0].ID == id:
+			return list[0], nil
 		}
 	}
 	return nil, notFound

@@ -42,6 +42,8 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(mountCommand(), runCommand(), importCommand(), exportCommand(), statusCommand())
+	cmd.AddCommand(
+		mountCommand(), runCommand(), importCommand(), exportCommand(), restoreCommand(), statusCommand(), handoffCommand(), promoteCommand(),
+	)
 	return cmd
 }

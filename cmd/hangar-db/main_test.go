@@ -16,6 +16,7 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/internal/etcdtest"
 	"github.com/hangar-platform/hangar/internal/freeport"
 	"github.com/hangar-platform/hangar/internal/gobuild"
 )
@@ -27,9 +28,27 @@ type node struct {
 	root string
 	url  string
 	cmd  *exec.Cmd
+	path string // of the database
 }
 
 func newNode(t *testing.T) *node {
+	t.Helper()
+	needsMount(t)
+	root := t.TempDir()
+	return newNodeOf(t, root, build(t, root), "one", "type: static")
+}
+
+// build builds the program.
+func build(t *testing.T, dir string) string {
+	t.Helper()
+	exe := filepath.Join(dir, "hangar-db")
+	if err := gobuild.Build(context.Background(), exe, "github.com/hangar-platform/hangar/cmd/hangar-db"); err != nil {
+		t.Fatal(err)
+	}
+	return exe
+}
+
+func needsMount(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("not root: the program, its end by kill -9 and its commands are not tested")
@@ -37,18 +56,19 @@ func newNode(t *testing.T) *node {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("no /dev/fuse: the program, its end by kill -9 and its commands are not tested")
 	}
-	n := &node{t: t, root: t.TempDir()}
-	n.exe = filepath.Join(n.root, "hangar-db")
-	if err := gobuild.Build(context.Background(), n.exe, "github.com/hangar-platform/hangar/cmd/hangar-db"); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// newNodeOf returns a node of a name, whose configuration has keys of the lease.
+func newNodeOf(t *testing.T, root, exe, name, keys string) *node {
+	t.Helper()
+	n := &node{t: t, root: root, exe: exe, path: filepath.Join(root, "mnt", "app.db")}
 	address, err := freeport.Address(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.url = "http://" + address
-	config := fmt.Sprintf("fuse: {dir: %q}\ndata: {dir: %q}\nhttp: {addr: %q}\nlease: {type: static, hostname: one, advertise-url: %q}\n",
-		filepath.Join(n.root, "mnt"), filepath.Join(n.root, "data"), strings.TrimPrefix(n.url, "http://"), n.url)
+	config := fmt.Sprintf("fuse: {dir: %q}\ndata: {dir: %q}\nhttp: {addr: %q}\nlease: {%s, hostname: %s, advertise-url: %q}\n",
+		filepath.Join(n.root, "mnt"), filepath.Join(n.root, "data"), strings.TrimPrefix(n.url, "http://"), keys, name, n.url)
 	if err := os.WriteFile(filepath.Join(n.root, "litefs.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +82,12 @@ func newNode(t *testing.T) *node {
 // start starts the program and waits until it is the primary.
 func (n *node) start() {
 	n.t.Helper()
+	n.startUntil("msg=primary")
+}
+
+// startUntil starts the program and waits for a line of its log.
+func (n *node) startUntil(text string) {
+	n.t.Helper()
 	n.cmd = exec.Command(n.exe, "mount", "--config", filepath.Join(n.root, "litefs.yml"))
 	errs, err := n.cmd.StderrPipe()
 	if err != nil {
@@ -73,7 +99,7 @@ func (n *node) start() {
 	lines := bufio.NewScanner(errs)
 	for lines.Scan() {
 		n.t.Log(lines.Text())
-		if strings.Contains(lines.Text(), "msg=primary") {
+		if strings.Contains(lines.Text(), text) {
 			go func() {
 				for lines.Scan() {
 				}
@@ -81,7 +107,7 @@ func (n *node) start() {
 			return
 		}
 	}
-	n.t.Fatal("the node is not primary")
+	n.t.Fatal("the node has ended")
 }
 
 func (n *node) kill() {
@@ -99,7 +125,7 @@ func (n *node) run(args ...string) (string, error) {
 }
 
 func (n *node) exec(statements ...string) error {
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(n.root, "mnt", "app.db")+"?_busy_timeout=10000")
+	db, err := sql.Open("sqlite3", "file:"+n.path+"?_busy_timeout=10000")
 	if err != nil {
 		return err
 	}
@@ -182,5 +208,92 @@ func TestProgram(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), n.root) {
 		t.Error("still mounted ", err)
+	}
+}
+
+// TestElection has programs elect a primary, hand over when one is asked to and when it is to end, and go on when it
+// is killed.
+func TestElection(t *testing.T) {
+	needsMount(t)
+	dir := t.TempDir()
+	exe := build(t, dir)
+	keys := fmt.Sprintf("type: etcd, etcd: {endpoints: [%q], ttl: 1s, lock-delay: 50ms}", etcdtest.Start(t))
+	a := newNodeOf(t, t.TempDir(), exe, "a", keys)
+	b := newNodeOf(t, t.TempDir(), exe, "b", keys)
+	a.start()
+	b.startUntil("capture is strict")
+	if err := a.exec("PRAGMA journal_mode=wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)"); err != nil {
+		t.Fatal(err)
+	}
+	// Until it follows, there is none to hand over to.
+	until(t, "a hand-off", func() bool {
+		out, err := a.run("handoff")
+		t.Log(out)
+		return err == nil && out == "b is the primary\n"
+	})
+	until(t, "a write", func() bool { return b.exec("INSERT INTO t VALUES(2)") == nil })
+	if err := a.exec("INSERT INTO t VALUES(3)"); err == nil {
+		t.Error("the replica took a write")
+	}
+	until(t, "a to follow", func() bool {
+		out, err := b.run("status")
+		return err == nil && strings.Contains(out, `"hostname": "a"`)
+	})
+	if out, err := a.run("promote"); err != nil || out != "a is the primary\n" {
+		t.Fatal(out, err)
+	}
+	if err := a.exec("INSERT INTO t VALUES(3)"); err != nil {
+		t.Fatal(err)
+	}
+	// The replica writes, too, while it has the lock for it.
+	committed := 5
+	write := fmt.Sprintf("sqlite3 %s 'PRAGMA busy_timeout=5000; INSERT INTO t VALUES(9)'", b.path)
+	if _, err := exec.LookPath("sqlite3"); err == nil {
+		until(t, "b to follow", func() bool {
+			out, err := a.run("status")
+			return err == nil && strings.Contains(out, `"hostname": "b"`)
+		})
+		if out, err := b.run("run", "--with-halt-lock-on", "app.db", "--", "sh", "-c", write); err != nil {
+			t.Error(out, err)
+		}
+		committed++
+	}
+	until(t, "b to follow", func() bool {
+		out, err := a.run("status")
+		return err == nil && strings.Contains(out, `"hostname": "b"`)
+	})
+	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cmd.Wait(); err != nil {
+		t.Error("end: ", err)
+	}
+	a.cmd = nil
+	// All that was committed is there, without a wait for the end of a lease.
+	if line := b.firstEvent(); !strings.Contains(line, `"isPrimary":true`) || !strings.Contains(line, fmt.Sprintf(`"app.db":{"txID":"%016x"`, committed)) {
+		t.Error(line)
+	}
+	a.startUntil("capture is strict")
+	until(t, "a to follow", func() bool {
+		out, err := b.run("status")
+		return err == nil && strings.Contains(out, `"hostname": "a"`)
+	})
+	b.kill()
+	until(t, "a write", func() bool { return a.exec("INSERT INTO t VALUES(4)") == nil })
+	if out, err := a.run("handoff", "b"); err == nil || !strings.Contains(out, "409") {
+		t.Error(out, err)
+	}
+}
+
+// until waits for what another process makes true.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatal("waited in vain: ", what)
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }

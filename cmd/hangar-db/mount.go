@@ -102,10 +102,18 @@ func newNode(c *config.Config, log *slog.Logger) (*replica.Node, error) {
 		return nil, err
 	}
 	hostname := cmp.Or(c.Lease.Hostname, host)
-	primary := lease.Peer{Hostname: hostname, URL: c.Lease.AdvertiseURL}
+	l, err := newLease(c, lease.Peer{Hostname: hostname, URL: c.Lease.AdvertiseURL}, log)
+	if err != nil {
+		return nil, err
+	}
+	server, client, err := nodeTLS(c.TLS, log)
+	if err != nil {
+		return nil, err
+	}
 	return replica.New(replica.Config{
 		Data: c.Data.Dir, Dir: c.Fuse.Dir, Hostname: hostname, Candidate: c.Candidate(),
-		Lease: lease.NewStatic(c.Candidate(), primary), Capture: replica.Capture(c.Capture),
+		Lease: l, Capture: replica.Capture(c.Capture), Replicas: c.Sync, SyncTimeout: c.SyncTimeout, ProxyWaits: c.Proxy.Addr != "",
+		ServerTLS: server, TLS: client,
 		AllowOther: c.Fuse.AllowOther, Sync: c.Data.Sync,
 		Retention: c.Data.Retention, LogLimit: c.Data.MaxLog, TrimInterval: c.Data.Interval, Log: log,
 	}), nil
@@ -127,18 +135,36 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		return err
 	}
 	log.Info("serving", "addr", listener.Addr().String())
+	// The node goes on when ctx has ended, until it has handed over.
+	running, stop := finish.Lifetime(ctx)
+	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
+	stored, err := startBackup(ctx, g, c, node, log)
+	if err = errors.Join(err, startProxy(ctx, g, c, node, log)); err != nil {
+		cancel()
+		return errors.Join(err, g.Wait())
+	}
 	server := node.NewServer()
 	g.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := server.Serve
+		if server.TLSConfig != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
 	})
 	g.Go(func() error {
 		<-ctx.Done()
+		err := finish.Do(ctx, replica.HandoffTimeout, func(ctx finish.Context) error { return node.Retire(ctx) })
+		if err != nil {
+			log.Warn("the lease was not given up", "err", err)
+		}
+		<-stored // what is left, if this node is still the primary
+		stop()
 		// Subscribers never end by themselves.
 		node.Hub().Close()
 		return finish.Do(ctx, stopGrace, func(ctx finish.Context) error {
@@ -148,7 +174,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 			return nil
 		})
 	})
-	g.Go(func() error { return node.Run(ctx) })
+	g.Go(func() error { return node.Run(running) })
 	if len(c.Exec) > 0 {
 		g.Go(func() error {
 			if node.Ready(ctx) != nil {

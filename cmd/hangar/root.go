@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/alert"
 	"github.com/hangar-platform/hangar/cmd/hangar/app"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/db"
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy"
 	"github.com/hangar-platform/hangar/cmd/hangar/extension"
 	"github.com/hangar-platform/hangar/cmd/hangar/image"
@@ -63,7 +64,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		deploy.NewCommand(c), deploy.NewLaunchCommand(c), deploy.NewReleasesCommand(c), deploy.NewFileCommand(c),
 		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c), webhook.NewCommand(c),
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
-		volume.NewCommand(c),
+		volume.NewCommand(c), db.NewCommand(c),
 		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),
 		secret.NewCommand(c), secret.NewKeysCommand(c),
 		extension.NewExtensionsCommand(c),

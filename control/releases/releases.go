@@ -160,14 +160,14 @@ func (s *Releases) tryCreate(ctx context.Context, app tenants.AppRecord, item st
 // bytes: the oldest releases, and then the definitions of the oldest.
 func trim(txn *state.Txn, list []kept, definition int) error {
 	stays := current(list)
-	count, bytes := 1, definition
+	count, size := 1, definition
 	for i := range list {
 		r := &list[i]
 		if r == stays || count < hangar.MaxReleases {
 			count++
-			bytes += len(r.Definition)
-			if bytes > hangar.MaxReleaseDocuments && r != stays && r.Definition != nil {
-				bytes -= len(r.Definition)
+			size += len(r.Definition)
+			if size > hangar.MaxReleaseDocuments && r != stays && r.Definition != nil {
+				size -= len(r.Definition)
 				rec := r.Release
 				rec.Definition = nil
 				put, err := state.Write(r.item.Key, rec)

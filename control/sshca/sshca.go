@@ -1,7 +1,7 @@
 // Package sshca issues the certificates by which users sign in to Machines with OpenSSH.
 //
-// Promises. Each organization has an authority of its own, an Ed25519 key that is made when it is
-// first needed, kept encrypted in the cluster state, and gone with the organization. A certificate is
+// Promises. Each organization has an authority of its own, an Ed25519 key that is made with its
+// first certificate, kept encrypted in the cluster state, and gone with the organization. A certificate is
 // for users, of no host, and lasts hangar.MaxSSHHours at most. It allows no more than the caller may do:
 // see hangar.SSHService. Private keys that are made for callers are kept nowhere.
 //
@@ -54,23 +54,32 @@ type record struct {
 // skew is how much earlier than now a certificate begins, for Machines whose clocks are behind.
 const skew = time.Minute
 
+// read returns the authority of an organization; nil: there is none.
+func (a *Authority) read(ctx context.Context, org hangar.OrgID) (ssh.Signer, error) {
+	key := state.SSHAuthorityKey(org)
+	item, err := a.store.Get(ctx, key)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, nil //nolint:nilnil // none
+	}
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	rec, err := vault.Decode[record](a.vault, item)
+	if err != nil {
+		return nil, err
+	}
+	if len(rec.Seed) != ed25519.SeedSize {
+		return nil, fmt.Errorf("record %s: seed of %d bytes", key, len(rec.Seed))
+	}
+	return ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(rec.Seed))
+}
+
 // signer returns the authority of an organization, which it makes if there is none.
 func (a *Authority) signer(ctx context.Context, org hangar.Org, orgItem state.Item) (ssh.Signer, error) {
 	key := state.SSHAuthorityKey(org.ID)
 	for {
-		item, err := a.store.Get(ctx, key)
-		if err == nil {
-			rec, err := vault.Decode[record](a.vault, item)
-			if err != nil {
-				return nil, err
-			}
-			if len(rec.Seed) != ed25519.SeedSize {
-				return nil, fmt.Errorf("record %s: seed of %d bytes", key, len(rec.Seed))
-			}
-			return ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(rec.Seed))
-		}
-		if !errors.Is(err, state.ErrNotFound) {
-			return nil, state.HangarError(err)
+		if signer, err := a.read(ctx, org.ID); signer != nil || err != nil {
+			return signer, err
 		}
 		_, private, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
@@ -99,13 +108,13 @@ func (a *Authority) SSHAuthorities(ctx context.Context, slug hangar.OrgSlug) ([]
 	if err != nil {
 		return nil, err
 	}
-	org, item, err := a.tenants.Org(ctx, p, slug, hangar.ActionRead)
+	org, _, err := a.tenants.Org(ctx, p, slug, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	signer, err := a.signer(ctx, org, item)
-	if err != nil {
-		return nil, err
+	signer, err := a.read(ctx, org.ID)
+	if signer == nil || err != nil {
+		return []hangar.SSHAuthority{}, err
 	}
 	return []hangar.SSHAuthority{{PublicKey: authorized(signer.PublicKey())}}, nil
 }
@@ -172,7 +181,7 @@ func (a *Authority) IssueSSHCertificate(ctx context.Context, slug hangar.OrgSlug
 	certificate := &ssh.Certificate{
 		Key: public, Serial: binary.BigEndian.Uint64(serial[:]), CertType: ssh.UserCert, KeyId: string(org.Slug) + "/" + p.Subject,
 		ValidPrincipals: hangar.SSHPrincipals(in.Principals, in.Apps, everywhere),
-		ValidAfter:      uint64(now.Add(-skew).Unix()), ValidBefore: uint64(ends.Unix()), //nolint:gosec // times after 1970
+		ValidAfter:      uint64(now.Add(-skew).Unix()), ValidBefore: uint64(ends.Unix()),
 		Permissions: ssh.Permissions{CriticalOptions: map[string]string{}, Extensions: map[string]string{
 			"permit-agent-forwarding": "", "permit-port-forwarding": "", "permit-pty": "", "permit-user-rc": "",
 		}},

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,11 +15,11 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/state/statetest"
+	"github.com/hangar-platform/hangar/internal/etcdtest"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -285,7 +284,7 @@ func TestMirrorParsesOnce(t *testing.T) {
 // TestMirrorOfSharedEtcd: other users of an etcd make revisions of which no watch of
 // ours tells.
 func TestMirrorOfSharedEtcd(t *testing.T) {
-	endpoint := externalEtcd(t)
+	endpoint := etcdtest.Start(t)
 	s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Endpoints: []string{endpoint}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -317,27 +316,6 @@ func TestMirrorOfSharedEtcd(t *testing.T) {
 	if fastest > 5*time.Second {
 		t.Errorf("the fastest conflict took %s", fastest)
 	}
-}
-
-// externalEtcd starts an etcd that serves clients.
-func externalEtcd(t *testing.T) string {
-	t.Helper()
-	cfg := embed.NewConfig()
-	cfg.Dir = t.TempDir()
-	any, err := url.Parse("http://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.ListenClientUrls, cfg.ListenPeerUrls = []url.URL{*any}, nil
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
-	return "http://" + e.Clients[0].Addr().String()
 }
 
 func BenchmarkMirror(b *testing.B) {

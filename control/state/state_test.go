@@ -22,6 +22,7 @@ import (
 
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/state/statetest"
+	"github.com/hangar-platform/hangar/internal/etcdtest"
 )
 
 const crashDir = "HANGAR_TEST_CRASH_DIR"
@@ -55,7 +56,7 @@ func TestEtcd(t *testing.T) {
 func TestExternalEtcd(t *testing.T) {
 	statetest.Run(t, func(t *testing.T) statetest.Store {
 		s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{
-			Endpoints: []string{externalEtcd(t)}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler),
+			Endpoints: []string{etcdtest.Start(t)}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

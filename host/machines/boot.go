@@ -308,7 +308,7 @@ func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image
 		ID: w.id, Instance: rec.Machine.InstanceID, Dir: w.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
 		Root:    driver.Root{Layers: img.Layers, Writable: w.layer(upperDir)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
-		Mounts: slices.Concat(volumes, mounts, local), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
+		Mounts: slices.Concat(volumes, mounts, local, databaseMounts(w.store.o.DatabaseProgram, processes)), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
 		NetNS: at.NetNS, Output: w.path(outputFile), TTY: config.Init.TTY,
 	}
 	for _, p := range processes[1:] {

@@ -81,9 +81,11 @@ type Options struct {
 	View        hangar.MachineView // of the edge that serves the Machines; nil: it is not waited for
 	Keys        *keyset.Keyset     // encrypts the secrets of Machines in the journal
 	Nameservers []string           // for the resolv.conf of Machines
-	PublicIP    netip.Addr         // from which Machines reach the internet over IPv6; the zero Addr: none
-	Log         *slog.Logger
-	Now         func() time.Time
+	// DatabaseProgram is the host's hangar-db, which Machines may run; empty: it has none.
+	DatabaseProgram string
+	PublicIP        netip.Addr // from which Machines reach the internet over IPv6; the zero Addr: none
+	Log             *slog.Logger
+	Now             func() time.Time
 
 	// MemoryOvercommit and CPUOvercommit are how many times what it has the host promises to
 	// Machines that are not at rest; 0: DefaultMemoryOvercommit, DefaultCPUOvercommit.

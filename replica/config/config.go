@@ -60,7 +60,15 @@ type Config struct {
 		Demote       time.Duration `yaml:"demote-delay"`
 		Databases    []string      `yaml:"databases"`
 		Consul       yaml.Node     `yaml:"consul"`
+		// Etcd is this program's own.
+		Etcd Etcd `yaml:"etcd"`
 	} `yaml:"lease"`
+	// Sync is this program's own: how many candidates must have a transaction before its commit returns, and for
+	// how long it waits for them.
+	Sync        int           `yaml:"sync"`
+	SyncTimeout time.Duration `yaml:"sync-timeout"`
+	// TLS is this program's own: of the server, and towards other nodes.
+	TLS TLS `yaml:"tls"`
 	Log struct {
 		Format    string `yaml:"format"`
 		Timestamp *bool  `yaml:"timestamp"`
@@ -69,9 +77,27 @@ type Config struct {
 	// Capture is this program's own: auto, strict or tail.
 	Capture string `yaml:"capture"`
 
-	Proxy   yaml.Node `yaml:"proxy"`
-	Backup  yaml.Node `yaml:"backup"`
+	Proxy   Proxy     `yaml:"proxy"`
+	Backup  Backup    `yaml:"backup"`
 	Tracing yaml.Node `yaml:"tracing"`
+}
+
+// Etcd says where the lease is, if there are elections.
+type Etcd struct {
+	Endpoints []string      `yaml:"endpoints"`
+	Prefix    string        `yaml:"prefix"` // of the keys of this cluster
+	TTL       time.Duration `yaml:"ttl"`
+	LockDelay time.Duration `yaml:"lock-delay"`
+	Username  string        `yaml:"username"`
+	Password  string        `yaml:"password"`
+	TLS       TLS           `yaml:"tls"`
+}
+
+// TLS is files in PEM.
+type TLS struct {
+	Cert string `yaml:"cert"` // with the certificates that sign it
+	Key  string `yaml:"key"`
+	CA   string `yaml:"ca"` // that the other side's certificates are of
 }
 
 // Command is a program that runs while the node does.
@@ -107,6 +133,7 @@ func Parse(b []byte, getenv func(string) string) (*Config, error) {
 	c := &Config{ExitOnError: true}
 	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
 	c.Data.Retention, c.Data.Interval = DefaultRetention, time.Minute
+	c.Proxy, c.Backup = defaultProxy(), defaultBackup()
 	decoder := yaml.NewDecoder(bytes.NewReader(Expand(b, getenv)))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(c); err != nil {
@@ -123,16 +150,35 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	refuse(c.Lease.Type == "consul", "lease.type: consul is not supported: use static, and say which node is the primary")
-	refuse(c.Lease.Type == "", "lease.type is missing: use static")
-	refuse(c.Lease.Type != "consul" && c.Lease.Type != "" && c.Lease.Type != "static", "lease.type: %q is unknown: use static", c.Lease.Type)
-	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it and use lease.type static")
-	refuse(c.Lease.Promote, "lease.promote: the primary of a static lease is fixed: remove it")
+	const use = "use etcd, with lease.etcd.endpoints, or static"
+	elects := c.Lease.Type == "etcd"
+	switch c.Lease.Type {
+	case "etcd", "static":
+	case "consul":
+		refuse(true, "lease.type: consul is not supported: %s", use)
+	case "":
+		refuse(true, "lease.type is missing: %s", use)
+	default:
+		refuse(true, "lease.type: %q is unknown: %s", c.Lease.Type, use)
+	}
+	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it, and use lease.type etcd")
+	refuse(c.Lease.Promote, "lease.promote: a node does not take the lease of another when it starts: remove it, and use hangar-db promote")
+	refuse(elects && len(c.Lease.Etcd.Endpoints) == 0, "lease.etcd.endpoints is missing")
+	refuse(elects && c.Lease.AdvertiseURL == "", "lease.advertise-url is missing: with lease.type etcd it is where other nodes reach this one")
+	refuse(!elects && len(c.Lease.Etcd.Endpoints) > 0, "lease.etcd: with lease.type %s there are no elections: remove it", c.Lease.Type)
+	refuse(c.Lease.Etcd.TTL != 0 && c.Lease.Etcd.TTL < time.Second, "lease.etcd.ttl must be at least 1s")
+	refuse(c.Lease.Etcd.LockDelay < 0, "lease.etcd.lock-delay must not be negative")
+	refuse(c.Sync < 0 || c.SyncTimeout < 0, "sync and sync-timeout must not be negative")
+	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: where logs are read, commits do not wait: use capture strict, or the proxy")
+	for name, t := range map[string]TLS{"tls": c.TLS, "lease.etcd.tls": c.Lease.Etcd.TLS} {
+		refuse((t.Cert == "") != (t.Key == ""), "%s: cert and key belong together", name)
+	}
+	refuse(c.TLS.CA != "" && c.TLS.Cert == "", "tls.ca: a node that asks for certificates needs one of its own: set tls.cert and tls.key")
 	refuse(len(c.Lease.Databases) > 0, "lease.databases: a node follows all databases: remove it")
 	refuse(c.Lease.Type == "static" && !c.Candidate() && c.Lease.AdvertiseURL == "",
 		"lease.advertise-url is missing: with lease.type static it is the URL of the primary")
-	refuse(!c.Proxy.IsZero(), "proxy: this program has no HTTP proxy: remove it, and have the app's edge send writes to the primary")
-	refuse(!c.Backup.IsZero(), "backup: this program does not back up: remove it")
+	c.Proxy.validate(refuse)
+	c.Backup.validate(refuse)
 	refuse(!c.Tracing.IsZero(), "tracing: this program does not trace: remove it")
 	refuse(c.Data.Compress != nil && !*c.Data.Compress, "data.compress: transactions are always compressed: remove it")
 	refuse(c.SkipSync, "skip-sync: what SQLite syncs is synced: remove it")

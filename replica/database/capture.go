@@ -183,6 +183,7 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 	if err := d.Fenced(); err != nil {
 		// SQLite has committed already, and its readers see it: the node must catch up with the primary.
 		d.orphans++
+		d.moves++
 		d.diverged = true
 		return err
 	}

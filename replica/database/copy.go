@@ -19,6 +19,7 @@ import (
 func (d *DB) Vector() (uint32, []ltx.Checksum) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.shown = d.moves
 	return d.pageSize, append([]ltx.Checksum(nil), d.sums...)
 }
 
@@ -186,28 +187,44 @@ func (s *Spool) Close() error {
 	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
 }
 
-// Replace makes the pages of a spool, over those that are there, the database at the position of a
-// change. Nothing has changed if they do not have its checksum. The log begins anew.
-func (d *DB) Replace(ctx context.Context, s *Spool, c Change) error {
-	release, direct, err := d.lockForWrite(ctx)
+// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a
+// change. Nothing has changed if they do not have its checksum, or if SQLite has written since. What the database
+// has and its primary, of that chain, has not is put aside first. The log begins anew.
+func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error {
+	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	sums, err := d.spooled(s, c)
+	if err := (leftovers{d}).settled(direct); err != nil {
+		return err
+	}
+	if d.moves != d.shown {
+		return fmt.Errorf("%w: it was written meanwhile", ErrDiverged)
+	}
+	sums, err := replacing{d}.spooled(s, c)
 	if err != nil {
 		return err
 	}
 	if got := sumOf(sums); got != c.Pos.PostApplyChecksum {
 		return fmt.Errorf("%w: the pages have checksum %s, the primary %s", ErrDiverged, got, c.Pos.PostApplyChecksum)
 	}
-	return d.replace(s, c, sums, direct)
+	if err := (aside{d}).keep(s, c, chain); err != nil {
+		return fmt.Errorf("put aside what the primary has not: %w", err)
+	}
+	if err := (replacing{d}).replace(s, c, sums, direct); err != nil {
+		return err
+	}
+	return d.log.SetHistory(chain.History)
 }
 
+// replacing makes other pages the content of a DB.
+type replacing struct{ *DB }
+
 // spooled returns the checksums of the database with the pages of a spool.
-func (d *DB) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
+func (d replacing) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 	sums := make([]ltx.Checksum, c.Pages)
 	if c.PageSize == d.pageSize {
 		copy(sums, d.sums)
@@ -223,7 +240,7 @@ func (d *DB) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 	return sums, nil
 }
 
-func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
+func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
 	var pages []txlog.Page
 	flush := func(last bool) error {
 		if len(pages) == 0 && (!last || !direct) {
@@ -265,7 +282,7 @@ func (d *DB) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error
 			return err
 		}
 	}
-	if err := d.log.Reset(c.Pos, d.epoch); err != nil {
+	if err := d.log.Reset(c.Pos, c.Epoch); err != nil {
 		return err
 	}
 	d.pageSize, d.sums = c.PageSize, sums
@@ -288,7 +305,7 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	release, direct, err := d.lockForWrite(ctx)
+	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
 		return Change{}, err
 	}
@@ -298,22 +315,22 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if err := d.Fenced(); err != nil {
 		return Change{}, err
 	}
-	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli()}
-	sums, err := d.spooled(s, c)
+	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli(), Epoch: d.epoch}
+	sums, err := replacing{d}.spooled(s, c)
 	if err != nil {
 		return Change{}, err
 	}
 	c.Pos = ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sumOf(sums)}
 	if int64(pages)*int64(s.pageSize) > MaxTransaction || len(d.sums) > 0 && d.pageSize != s.pageSize {
-		err = d.replace(s, c, sums, direct)
+		err = replacing{d}.replace(s, c, sums, direct)
 	} else {
-		err = d.importLogged(s, c, direct)
+		err = replacing{d}.importLogged(s, c, direct)
 	}
 	return d.change(), err
 }
 
 // importLogged writes an import that is small enough for the log.
-func (d *DB) importLogged(s *Spool, c Change, direct bool) error {
+func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 	b := newBatch(s.pageSize)
 	data := make([]byte, s.pageSize)
 	for page := uint32(1); page <= c.Pages; page++ {

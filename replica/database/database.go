@@ -68,6 +68,7 @@ type Change struct {
 	PageSize  uint32 // bytes
 	Pages     uint32 // size of the database; 0 when it was dropped
 	Timestamp int64  // milliseconds since 1970, when the primary committed
+	Epoch     uint64 // in which the primary committed
 }
 
 // Config is what a DB is made of.
@@ -75,7 +76,9 @@ type Config struct {
 	Name string
 	Dir  string // of the files of the database
 	Log  string // directory of the log
-	Node uint64 // ID of this node, in the transactions that it captures
+	// Aside is the directory of what the database has and its primary has not, when it is replaced.
+	Aside string
+	Node  uint64 // ID of this node, in the transactions that it captures
 
 	// Sync makes each transaction durable before its commit returns.
 	Sync bool
@@ -92,6 +95,8 @@ type Config struct {
 	// to any part of it; Gone after it has removed one. Both are called with the DB's lock held.
 	Written func(f File, off, n int64)
 	Gone    func(f File)
+	// Kept is called after n files of bytes altogether were put aside.
+	Kept func(files int, bytes int64)
 	// Shared reports whether this process and SQLite see the same index.
 	Shared func() bool
 	// Now is the time.
@@ -127,6 +132,8 @@ type DB struct {
 	diverged bool // the content is not that of pos
 	ahead    bool // the WAL has more than pos
 	orphans  int  // transactions that SQLite committed while the node was fenced
+	moves    int  // how often the content changed without the position
+	shown    int  // moves when Vector was called
 }
 
 // path returns the path of a file.
@@ -145,6 +152,20 @@ func (d *DB) Pos() ltx.Pos {
 	return d.pos
 }
 
+// Has reports whether the database is, or was as far as its log goes back, at a position.
+func (d *DB) Has(pos ltx.Pos) bool {
+	at := d.Pos()
+	if at.TXID < pos.TXID {
+		return false
+	}
+	r, err := d.log.After(pos)
+	if err != nil {
+		return at == pos
+	}
+	_ = r.Close() // it was not read
+	return true
+}
+
 // Last returns the last change.
 func (d *DB) Last() Change {
 	d.mu.Lock()
@@ -153,7 +174,9 @@ func (d *DB) Last() Change {
 }
 
 func (d *DB) change() Change {
-	return Change{Name: d.c.Name, Pos: d.pos, PageSize: d.pageSize, Pages: uint32(len(d.sums)), Timestamp: d.stamp}
+	return Change{
+		Name: d.c.Name, Pos: d.pos, PageSize: d.pageSize, Pages: uint32(len(d.sums)), Timestamp: d.stamp, Epoch: d.log.Epoch(),
+	}
 }
 
 // Diverged reports whether the content of the database is known to differ from what its position

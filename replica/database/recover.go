@@ -421,11 +421,12 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 func (d *DB) Absorb() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.diverged && !d.ahead {
+	if !d.diverged && !d.ahead && len(d.free) == 0 {
 		return nil
 	}
 	_, err := recovery{d}.absorb()
 	d.diverged, d.ahead = true, false
+	d.moves++
 	return err
 }
 

@@ -22,15 +22,33 @@ const checkpointFrames = 1000
 
 // Apply writes a transaction of the primary, which must follow the position, and advances to it. It
 // waits for readers only if the database is not in WAL mode. encoded is the transaction as the log
-// stores it. On an error other than ErrDiverged the database must be opened anew.
-func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
-	release, direct, err := d.lockForWrite(ctx)
+// stores it, and epoch when it was committed. On an error other than ErrDiverged the database must be opened anew.
+func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
+	return d.apply(ctx, t, encoded, epoch, false)
+}
+
+// Accept is Apply on the primary, for a transaction that another node has made on its behalf. It returns ErrFenced
+// if this node may not commit.
+func (d *DB) Accept(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
+	return d.apply(ctx, t, encoded, epoch, true)
+}
+
+func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64, commits bool) error {
+	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := (leftovers{d}).settled(direct); err != nil {
+		return err
+	}
+	if commits {
+		if err := d.Fenced(); err != nil {
+			return err
+		}
+	}
 	if d.diverged || d.ahead || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
 		!t.IsSnapshot() && t.PreApplyChecksum != d.pos.PostApplyChecksum {
 		return ErrDiverged
@@ -42,7 +60,7 @@ func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
 	if d.sumWith(sums, t.Commit) != t.Post {
 		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
 	}
-	if err := d.log.Append(t, encoded, d.epoch, d.now()); err != nil {
+	if err := d.log.Append(t, encoded, epoch, d.now()); err != nil {
 		return err
 	}
 	if d.c.Sync {
@@ -58,9 +76,109 @@ func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte) error {
 	return nil
 }
 
+// leftovers is what SQLite has left in the files of a DB that is no transaction.
+type leftovers struct{ *DB }
+
+// settled finds what SQLite has left that no transaction is of, while this process has the locks of a writer: a
+// journal of a program that died, or frames of one that was a writer when the node was the primary.
+func (d leftovers) settled(direct bool) error {
+	if !direct {
+		return d.foreign()
+	}
+	hot, err := d.hotJournal()
+	if err != nil {
+		return err
+	}
+	if hot {
+		if err := recovery(d).rollBack(); err != nil {
+			return err
+		}
+		d.gone(Journal)
+		d.wrote(Main, 0, 0)
+	}
+	if hot || len(d.free) > 0 { // which a rollback leaves as they were written
+		d.dirty, d.free = nil, nil
+		d.ahead = true
+		d.moves++
+	}
+	return nil
+}
+
+// hotJournal reports whether there is a journal that is to be rolled back.
+func (d leftovers) hotJournal() (bool, error) {
+	f, err := os.Open(d.path(Journal))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var b [sqlite.JournalHeaderSize]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil {
+		return false, nil // it has no header
+	}
+	return sqlite.JournalValid(b[:]), nil
+}
+
+// foreign notes frames of the WAL that this process has neither captured nor written.
+func (d leftovers) foreign() error {
+	has, err := d.hasForeign()
+	if has {
+		d.ahead = true
+		d.moves++
+	}
+	return err
+}
+
+func (d leftovers) hasForeign() (bool, error) {
+	x, ok, err := d.index()
+	if err != nil || !ok || x.MaxFrame == 0 {
+		return false, err
+	}
+	return d.scan == nil || d.scan.Header.Salt != x.Salt || d.scan.Next != x.MaxFrame+1, nil
+}
+
+// unsettled reports whether settled would find anything.
+func (d leftovers) unsettled() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	hot, err := d.hotJournal()
+	if err != nil || hot || len(d.free) > 0 {
+		return true, err
+	}
+	return d.hasForeign()
+}
+
+// Settle undoes what a program that died has left in a journal, and makes the checksums of the pages those of the
+// content, if that is not the one of the position. It is called before a replica follows a primary, and waits for
+// locks until ctx ends.
+func (d *DB) Settle(ctx context.Context) error {
+	left, err := leftovers{d}.unsettled()
+	if err != nil {
+		return err
+	}
+	if !left {
+		return d.Absorb()
+	}
+	if release, direct, err := (writers{d}).lockForWrite(ctx); err == nil {
+		d.mu.Lock()
+		err := leftovers{d}.settled(direct)
+		d.mu.Unlock()
+		release()
+		if err != nil {
+			return err
+		}
+	}
+	return d.Absorb()
+}
+
+// writers is the locks of those who write to a DB.
+type writers struct{ *DB }
+
 // lockForWrite takes the locks of a writer. direct says that no one has the database open, or in
 // rollback mode nobody reads it, so that its file itself may be written; otherwise the WAL is.
-func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
+func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
 	defer func() {
@@ -113,7 +231,7 @@ func (d *DB) lockForWrite(ctx context.Context) (release func(), direct bool, err
 
 // joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
 // wait. The lock of the database file keeps the last program from removing the WAL meanwhile.
-func (d *DB) joinWriters(main locks.Ranges) (release func(), err error) {
+func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
 		return nil, nil //nolint:nilerr // another program has all of it
 	}

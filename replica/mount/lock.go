@@ -20,8 +20,12 @@ var (
 	checkpoint = locks.Range{First: sqlite.CheckpointByte, Last: sqlite.CheckpointByte}
 	restart    = locks.Range{First: sqlite.ReadByte + 1, Last: sqlite.ReadByte + sqlite.ReadSlots - 1}
 	reserved   = locks.Range{First: sqlite.ReservedByte, Last: sqlite.ReservedByte}
+	haltLock   = locks.Range{First: HaltByte, Last: HaltByte}
 	exclusive  = locks.Range{First: sqlite.SharedFirst, Last: sqlite.SharedFirst + sqlite.SharedSize - 1}
 )
+
+// HaltByte is the byte of NAME-lock that a program locks to write on a replica, as LiteFS has it.
+const HaltByte = 72
 
 const flockFlag = 1 // of a request: flock(2), not fcntl(2)
 
@@ -69,7 +73,68 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if status := s.beforeLock(n, l); status != fuse.OK {
 		return status
 	}
-	return s.statusOf(n.locks.Set(l))
+	if err := n.locks.Set(l); err != nil {
+		return s.statusOf(err)
+	}
+	return guard{s}.afterLock(nil, n, l)
+}
+
+// guard decides who may write.
+type guard struct{ *FS }
+
+// afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: either a caller that
+// waits for writers to be done sees the lock, or the writer is refused.
+func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+	status := s.refused(n, l)
+	if n.kind == halt && l.Overlaps(haltLock) {
+		status = s.halted(cancel, n, l)
+	}
+	if status != fuse.OK {
+		l.Mode = locks.None
+		_ = n.locks.Set(l) // to release never fails
+		return status
+	}
+	return fuse.OK
+}
+
+// halted gets or gives back the right to write, for the holder of the halt lock.
+func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
+	if l.Mode != locks.Exclusive {
+		s.unhalt(n)
+		return fuse.OK
+	}
+	err := s.c.Databases.Halt(request{cancel}, n.db)
+	if err != nil {
+		s.c.Log.Warn("no right to write from the primary", "db", n.db.Name(), "err", err)
+		return fuse.Status(syscall.ENOLCK)
+	}
+	return fuse.OK
+}
+
+// unhalt gives the right to write back once no program has the lock.
+func (s guard) unhalt(n *inode) {
+	if _, held := n.locks.Test(locks.Lock{Range: haltLock, Owner: locks.Daemon, Mode: locks.Exclusive}); !held {
+		s.c.Databases.Unhalt(request{}, n.db)
+	}
+}
+
+// refused reports whether the lock is one of a writer that must not begin.
+func (s guard) refused(n *inode, l locks.Lock) fuse.Status {
+	if n.db == nil || n.kind != plain || l.Mode != locks.Exclusive {
+		return fuse.OK
+	}
+	switch n.file {
+	case database.SHM: // without an index, the lock is for a reader that makes one
+		if l.Overlaps(writeLock) && !s.c.Databases.Admits(n.db) && n.db.Indexed() {
+			return fuse.EAGAIN
+		}
+	case database.Main:
+		if l.Overlaps(reserved) && !s.c.Databases.Admits(n.db) {
+			return fuse.EAGAIN
+		}
+	case database.WAL, database.Journal:
+	}
+	return fuse.OK
 }
 
 // SetLkw implements fuse.RawFileSystem.
@@ -88,7 +153,10 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	for {
 		changed, err := table.SetOrWait(l)
 		if err == nil {
-			return fuse.OK
+			if table == &n.flocks {
+				return fuse.OK
+			}
+			return guard{s}.afterLock(cancel, n, l)
 		}
 		select {
 		case <-changed:
@@ -101,16 +169,16 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // beforeLock does what has to be done before a lock changes hands: a writer that gives its lock back has
 // committed, or has not.
 func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
-	if n.db == nil {
+	if n.db == nil || n.kind != plain {
 		return fuse.OK
+	}
+	if status := (guard{s}).refused(n, l); status != fuse.OK {
+		return status
 	}
 	switch n.file {
 	case database.SHM:
 		return s.beforeIndexLock(n, l)
 	case database.Main:
-		if l.Mode == locks.Exclusive && l.Overlaps(reserved) && !s.c.Databases.Writable() {
-			return fuse.EAGAIN
-		}
 		if l.Mode != locks.Exclusive && l.Overlaps(exclusive) && n.locks.Holds(l.Owner, locks.Exclusive, exclusive) {
 			s.settle(n)
 		}
@@ -121,19 +189,54 @@ func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 
 func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	if l.Mode == locks.Exclusive {
-		if l.Overlaps(writeLock) && !s.c.Databases.Writable() && n.db.Indexed() {
-			return fuse.EAGAIN // without an index, the lock is for a reader that makes one
-		}
 		// What follows may overwrite the WAL, which until now has what the log has.
 		if l.Contains(checkpoint) || l.Contains(restart) {
 			return s.statusOf(n.db.Sync())
 		}
 		return fuse.OK
 	}
-	if l.Overlaps(writeLock) && n.locks.Holds(l.Owner, locks.Exclusive, writeLock) && s.c.Databases.Writable() {
+	if l.Overlaps(writeLock) && n.locks.Holds(l.Owner, locks.Exclusive, writeLock) {
+		before := n.db.Pos()
+		// Also on a replica: a writer may have begun while the node was the primary.
 		s.captureWAL(n.db, s.passthrough)
+		if n.db.Pos() != before {
+			// SQLite has committed, and takes no error here: the node lets no other program write, then.
+			_ = s.c.Databases.Replicated(request{}, n.db)
+		}
 	}
 	return fuse.OK
+}
+
+// Quiet reports whether no program is writing to a database.
+func (s *FS) Quiet(db string) bool {
+	for _, of := range []struct {
+		f database.File
+		r locks.Range
+	}{{database.SHM, writeLock}, {database.Main, reserved}, {database.Main, exclusive}} {
+		s.mu.Lock()
+		n := s.names[db+of.f.Suffix()]
+		s.mu.Unlock()
+		if n == nil {
+			continue
+		}
+		held, busy := n.locks.Test(locks.Lock{Range: of.r, Owner: locks.Daemon, Mode: locks.Shared})
+		if busy && held.Mode == locks.Exclusive {
+			return false
+		}
+	}
+	return true
+}
+
+// captureJournal captures a transaction in rollback mode, which is committed when this succeeds.
+func (s *FS) captureJournal(db *database.DB) error {
+	before := db.Pos()
+	if err := db.CaptureJournal(); err != nil {
+		return err
+	}
+	if db.Pos() == before {
+		return nil
+	}
+	return s.c.Databases.Replicated(request{}, db)
 }
 
 func (s *FS) captureWAL(db *database.DB, indexed bool) {
@@ -159,7 +262,7 @@ func (s *FS) settle(n *inode) {
 			return
 		}
 	}
-	if err := n.db.CaptureJournal(); err != nil {
+	if err := s.captureJournal(n.db); err != nil {
 		s.c.Log.Error("a transaction was not captured", "db", n.db.Name(), "err", err)
 	}
 }
@@ -184,7 +287,7 @@ func (s *FS) beforeWrite(n *inode) error {
 // cutOff is called when a program closes a file while it has locks, which one that was killed does. What
 // the index says is committed is, whoever published it.
 func (s *FS) cutOff(n *inode, owner uint64) {
-	if n.db != nil && n.file == database.SHM && s.passthrough && s.c.Databases.Writable() &&
+	if n.db != nil && n.file == database.SHM && s.passthrough &&
 		n.locks.Holds(owner, locks.Exclusive, writeLock) {
 		s.captureWAL(n.db, true)
 	}

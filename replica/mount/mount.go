@@ -8,7 +8,9 @@
 // no other program can write, and if this process dies none can read or write any more.
 //
 // The directory is flat. Beside the databases it has .primary, the name of the primary while this node
-// follows one, .lag, how many milliseconds it is behind, and NAME-pos, the position of a database.
+// follows one, .lag, how many milliseconds it is behind, NAME-pos, the position of a database, and on a primary
+// NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock is there to be locked: a program that
+// has byte HaltByte of it may write to the database on a replica.
 package mount
 
 import (
@@ -25,6 +27,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/superfly/ltx"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/replica/database"
@@ -40,6 +43,20 @@ type Databases interface {
 	Named(name string) bool
 	// Writable reports whether this node is the primary.
 	Writable() bool
+	// Writes reports whether programs may write to a database: this node is the primary, or has the right to from
+	// the primary, by Halt.
+	Writes(db *database.DB) bool
+	// Halt gets the right to write to a database from the primary, until Unhalt. It is for one caller at a time.
+	Halt(ctx context.Context, db *database.DB) error
+	Unhalt(ctx context.Context, db *database.DB)
+	// Admits reports whether a program may begin to write to a database.
+	Admits(db *database.DB) bool
+	// Replicated waits, after a transaction was captured and before the program learns that it is committed,
+	// until enough replicas have it. An error means that they have not.
+	Replicated(ctx context.Context, db *database.DB) error
+	// Synced returns the transaction of a database that enough replicas have, and the epoch. ok is false on a
+	// replica.
+	Synced(db *database.DB) (id ltx.TXID, epoch uint64, ok bool)
 	// Primary returns the name of the primary that this node follows.
 	Primary() (string, bool)
 	// Lag is how far this node is behind the primary.
@@ -98,12 +115,17 @@ const (
 	primary             // .primary
 	lag                 // .lag
 	pos                 // NAME-pos
+	synced              // NAME-synced
+	halt                // NAME-lock
 )
 
 const (
 	primaryName = ".primary"
 	lagName     = ".lag"
 	posSuffix   = "-pos"
+
+	syncedSuffix = "-synced"
+	haltSuffix   = "-lock"
 )
 
 // handle is one open file.
@@ -281,6 +303,14 @@ func (s *FS) node(name string) (*inode, error) {
 		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, posSuffix), false); err == nil && db != nil {
 			return s.add(name, pos, db), nil
 		}
+	case strings.HasSuffix(name, syncedSuffix):
+		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, syncedSuffix), false); err == nil && db != nil {
+			return s.add(name, synced, db), nil
+		}
+	case strings.HasSuffix(name, haltSuffix):
+		if db, err := s.c.Databases.Database(strings.TrimSuffix(name, haltSuffix), false); err == nil && db != nil {
+			return s.add(name, halt, db), nil
+		}
 	}
 	if _, err := os.Lstat(s.path(name)); err != nil {
 		return nil, err
@@ -342,6 +372,9 @@ func (s *FS) list() ([]string, error) {
 		names = append(names, e.Name())
 		if _, f := database.Split(e.Name()); f == database.Main && !scratch(e.Name()) {
 			names = append(names, e.Name()+posSuffix)
+			if s.c.Databases.Writable() {
+				names = append(names, e.Name()+syncedSuffix)
+			}
 		}
 	}
 	names = append(names, lagName)
@@ -362,6 +395,11 @@ func (s *FS) content(n *inode) (b []byte, ok bool) {
 		return fmt.Appendf(nil, "%+010d\n", min(s.c.Databases.Lag().Milliseconds(), 1<<31-1)), true
 	case pos:
 		return []byte(n.db.Pos().String() + "\n"), true
+	case synced:
+		id, epoch, ok := s.c.Databases.Synced(n.db)
+		return fmt.Appendf(nil, "%s/%016x\n", id, epoch), ok
+	case halt:
+		return nil, true
 	case plain:
 	}
 	return nil, false

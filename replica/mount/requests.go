@@ -26,6 +26,9 @@ func (s *FS) attr(n *inode, out *fuse.Attr) error {
 			return os.ErrNotExist
 		}
 		*out = fuse.Attr{Ino: n.id, Mode: syscall.S_IFREG | 0o444, Nlink: 1, Size: uint64(len(b))}
+		if n.kind == halt {
+			out.Mode |= 0o222 // a lock that excludes others needs a file that is open to write
+		}
 		return nil
 	}
 	var st unix.Stat_t
@@ -180,7 +183,7 @@ func (s *FS) truncate(n *inode, size int64) error {
 	switch n.file {
 	case database.Journal:
 		if size < sqlite.JournalHeaderSize {
-			if err := n.db.CaptureJournal(); err != nil {
+			if err := s.captureJournal(n.db); err != nil {
 				return err
 			}
 		}
@@ -199,19 +202,23 @@ func (s *FS) truncate(n *inode, size int64) error {
 	return nil
 }
 
-// mayCreate reports whether a file may be made, or written, on this node.
-func (s *FS) mayWrite(n database.File) bool {
+// mayWrite reports whether a file of a database, or with nil of none, may be made, or written, on this node.
+func (s *FS) mayWrite(db *database.DB, f database.File) bool {
 	// Readers need the index, and make an empty WAL if there is none.
-	return n == database.WAL || n == database.SHM || s.c.Databases.Writable()
+	return f == database.WAL || f == database.SHM || s.c.Databases.Writable() || db != nil && s.c.Databases.Writes(db)
 }
 
 // Create implements fuse.RawFileSystem.
 func (s *FS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	_, f := database.Split(name)
+	of, f := database.Split(name)
 	if name == primaryName || name == lagName || !filepath.IsLocal(name) {
 		return fuse.EACCES
 	}
-	if !s.mayWrite(f) {
+	db, err := s.c.Databases.Database(of, false)
+	if err != nil {
+		return s.statusOf(err)
+	}
+	if !s.mayWrite(db, f) {
 		return fuse.EACCES
 	}
 	made, err := os.OpenFile(s.path(name), os.O_RDWR|os.O_CREATE, os.FileMode(in.Mode&0o777))
@@ -248,7 +255,7 @@ func (s *FS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.St
 func (s *FS) openNode(n *inode, flags uint32, out *fuse.OpenOut) fuse.Status {
 	h := &handle{node: n, write: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
 	if n.kind != plain {
-		if h.write {
+		if h.write && n.kind != halt {
 			return fuse.EACCES
 		}
 		var ok bool
@@ -257,7 +264,7 @@ func (s *FS) openNode(n *inode, flags uint32, out *fuse.OpenOut) fuse.Status {
 		}
 		out.OpenFlags = fuse.FOPEN_DIRECT_IO
 	} else {
-		if h.write && !s.mayWrite(n.file) {
+		if h.write && !s.mayWrite(n.db, n.file) {
 			return fuse.EACCES // SQLite opens the file to read, then
 		}
 		if err := s.acquire(n); err != nil {
@@ -302,7 +309,7 @@ func (s *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResu
 // Write implements fuse.RawFileSystem.
 func (s *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h := s.handle(in.Fh)
-	if h == nil || !h.write {
+	if h == nil || !h.write || h.node.kind != plain {
 		return 0, fuse.EBADF
 	}
 	n := h.node
@@ -317,7 +324,7 @@ func (s *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		case database.Journal:
 			// Zeroes over a valid header commit.
 			if off == 0 && !sqlite.JournalValid(data) && journalValid(n.f) {
-				if err := n.db.CaptureJournal(); err != nil {
+				if err := s.captureJournal(n.db); err != nil {
 					return 0, s.statusOf(err)
 				}
 			}
@@ -343,7 +350,14 @@ func (s *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	h := s.handles[in.Fh]
 	delete(s.handles, in.Fh)
 	s.mu.Unlock()
-	if h == nil || h.node.kind != plain {
+	if h == nil {
+		return
+	}
+	if h.node.kind == halt {
+		h.node.locks.ReleaseHandle(in.Fh)
+		guard{s}.unhalt(h.node)
+	}
+	if h.node.kind != plain {
 		return
 	}
 	h.node.locks.ReleaseHandle(in.Fh)
@@ -379,13 +393,14 @@ func (s *FS) Unlink(_ <-chan struct{}, _ *fuse.InHeader, name string) fuse.Statu
 	if err != nil {
 		return s.statusOf(err)
 	}
-	if n.kind != plain || !s.mayWrite(n.file) {
+	// A program that was writing when the node ceased to be the primary removes its journal once it has rolled back.
+	if n.kind != plain || !s.mayWrite(n.db, n.file) && n.file != database.Journal {
 		return fuse.EACCES
 	}
 	if n.db != nil {
 		switch n.file {
 		case database.Journal:
-			err = n.db.CaptureJournal()
+			err = s.captureJournal(n.db)
 		case database.Main:
 			err = n.db.Drop()
 		case database.WAL, database.SHM:
@@ -437,6 +452,10 @@ func (s *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList)
 // Flush implements fuse.RawFileSystem: a program closes a file, or has ended.
 func (s *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	n := s.inode(in.NodeId)
+	if n != nil && n.kind == halt {
+		n.locks.ReleaseOwner(in.LockOwner)
+		guard{s}.unhalt(n)
+	}
 	if n == nil || n.kind != plain {
 		return fuse.OK
 	}

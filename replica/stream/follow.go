@@ -28,6 +28,8 @@ type Replica interface {
 	Positions() map[string]ltx.Pos
 	// Join checks and notes whom the node follows. An error ends the connection.
 	Join(cluster, hostname string, epoch uint64) error
+	// Current returns an error if there is a later epoch than one.
+	Current(epoch uint64) error
 	// CaughtUp says that the node had all of the primary's transactions at a time.
 	CaughtUp(at time.Time)
 }
@@ -39,6 +41,8 @@ type Follower struct {
 	Node     uint64
 	Hostname string
 	Cluster  string
+	// Candidate says that this node may be primary, and so counts among those that a commit waits for.
+	Candidate bool
 }
 
 // Follow follows the primary at a URL until the connection ends or ctx does. It always returns an error.
@@ -76,6 +80,7 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 	r := &reception{
 		f: f, out: out, in: bufio.NewReaderSize(resp.Body, 256<<10), watch: watch,
 		tx: assembly{limit: txlog.MaxRecord}, spools: map[string]*database.Spool{}, resyncing: map[string]bool{},
+		epochs: map[string]uint64{},
 	}
 	defer r.close()
 	err = r.run(ctx)
@@ -86,7 +91,7 @@ func (f *Follower) Follow(ctx context.Context, url string) error {
 }
 
 func (f *Follower) greet(out *writer) error {
-	h := hello{Version: Version, Node: f.Node, Hostname: f.Hostname, Cluster: f.Cluster, Positions: map[string]string{}}
+	h := hello{Version: Version, Node: f.Node, Hostname: f.Hostname, Cluster: f.Cluster, Candidate: f.Candidate, Positions: map[string]string{}}
 	for name, pos := range f.Replica.Positions() {
 		h.Positions[name] = pos.String()
 	}
@@ -102,7 +107,9 @@ type reception struct {
 	buf       []byte
 	tx        assembly
 	spools    map[string]*database.Spool
-	resyncing map[string]bool // checksums were sent, and the pages have not come
+	resyncing map[string]bool   // checksums were sent, and the pages have not come
+	term      uint64            // of the primary
+	epochs    map[string]uint64 // of the transactions that come
 }
 
 func (r *reception) close() {
@@ -142,7 +149,15 @@ func (r *reception) frame(ctx context.Context, k kind, payload []byte) error {
 		if err := json.Unmarshal(payload, &w); err != nil {
 			return err
 		}
+		r.term = w.Epoch
 		return r.f.Replica.Join(w.Cluster, w.Hostname, w.Epoch)
+	case kindEpoch:
+		var e epochOf
+		if err := json.Unmarshal(payload, &e); err != nil {
+			return err
+		}
+		r.epochs[e.Name] = e.Epoch
+		return nil
 	case kindTx:
 		p, err := parsePart(payload)
 		if err != nil {
@@ -190,7 +205,14 @@ func (r *reception) apply(ctx context.Context, name string, encoded []byte) erro
 	if err != nil {
 		return err
 	}
-	err = db.Apply(ctx, t, encoded)
+	if err := r.f.Replica.Current(r.term); err != nil {
+		return err
+	}
+	if t.NodeID == r.f.Node && db.Has(t.Pos()) {
+		// It was committed here, by a right that the primary has given.
+		return r.out.json(kindAck, position{Name: name, Pos: t.Pos().String()})
+	}
+	err = db.Apply(ctx, t, encoded, r.epochs[name])
 	if errors.Is(err, database.ErrDiverged) {
 		return r.resync(name)
 	}
@@ -207,6 +229,9 @@ func (r *reception) resync(name string) error {
 	}
 	db, err := r.database(name)
 	if err != nil {
+		return err
+	}
+	if err := db.Absorb(); err != nil {
 		return err
 	}
 	r.resyncing[name] = true
@@ -261,9 +286,12 @@ func (r *reception) replace(ctx context.Context, payload []byte) error {
 	delete(r.spools, p.Name)
 	delete(r.resyncing, p.Name)
 	defer s.Close()
+	if err := r.f.Replica.Current(r.term); err != nil {
+		return err
+	}
 	if err := db.Replace(ctx, s, database.Change{
-		Name: p.Name, Pos: pos, PageSize: p.PageSize, Pages: p.Pages, Timestamp: p.Timestamp,
-	}); err != nil {
+		Name: p.Name, Pos: pos, PageSize: p.PageSize, Pages: p.Pages, Timestamp: p.Timestamp, Epoch: p.Epoch,
+	}, p.Chain); err != nil {
 		return fmt.Errorf("replace %s: %w", p.Name, err)
 	}
 	return r.out.json(kindAck, p)

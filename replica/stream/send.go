@@ -39,18 +39,21 @@ type Sender struct {
 
 	mu        sync.Mutex
 	followers map[*follower]struct{}
+	news      chan struct{} // closed when a replica has acknowledged something, comes or goes; nil if no one waits
 }
 
 // follower is one connected replica.
 type follower struct {
-	node uint64
-	name string
-	wake chan struct{}
-	sums chan vector
+	node      uint64
+	name      string
+	candidate bool
+	wake      chan struct{}
+	sums      chan vector
 
-	mu    sync.Mutex
-	dirty map[string]struct{}
-	acked map[string]ltx.TXID
+	mu        sync.Mutex
+	dirty     map[string]struct{}
+	acked     map[string]ltx.TXID
+	confirmed map[string]ltx.TXID // of which it is known that they are the primary's
 }
 
 // vector is the checksums of the pages of a database at a replica.
@@ -120,8 +123,8 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := &follower{
-		node: h.Node, name: h.Hostname, wake: make(chan struct{}, 1), sums: make(chan vector),
-		dirty: map[string]struct{}{}, acked: map[string]ltx.TXID{},
+		node: h.Node, name: h.Hostname, candidate: h.Candidate, wake: make(chan struct{}, 1), sums: make(chan vector),
+		dirty: map[string]struct{}{}, acked: map[string]ltx.TXID{}, confirmed: map[string]ltx.TXID{},
 	}
 	at := map[string]ltx.Pos{}
 	for name, text := range h.Positions {
@@ -141,8 +144,11 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	go func() { cancel(f.listen(ctx, r.Body)) }()
-	t := &transfer{s: s, f: f, out: out, at: at, logs: map[string]*txlog.Reader{}, waiting: map[string]bool{}}
+	go func() { cancel(f.listen(ctx, r.Body, s.Announce)) }()
+	t := &transfer{
+		s: s, f: f, out: out, at: at, logs: map[string]*txlog.Reader{}, epochs: map[string]uint64{},
+		waiting: map[string]bool{}, differs: map[string]bool{},
+	}
 	defer t.close()
 	if err := t.run(ctx, over); err != nil && context.Cause(ctx) == nil {
 		s.Log.Warn("stream to a replica ended", "replica", f.name, "err", err)
@@ -157,6 +163,7 @@ func (s *Sender) add(f *follower) {
 		s.followers = map[*follower]struct{}{}
 	}
 	s.followers[f] = struct{}{}
+	s.tell()
 	s.Log.Info("replica connected", "replica", f.name)
 }
 
@@ -164,6 +171,7 @@ func (s *Sender) remove(f *follower) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.followers, f)
+	s.tell()
 	s.Log.Info("replica disconnected", "replica", f.name)
 }
 
@@ -171,7 +179,7 @@ func (s *Sender) remove(f *follower) {
 var errGone = errors.New("the replica has gone")
 
 // listen reads what the replica sends. It returns why it ended.
-func (f *follower) listen(ctx context.Context, r io.Reader) error {
+func (f *follower) listen(ctx context.Context, r io.Reader, acknowledged func()) error {
 	var buf []byte
 	sums := assembly{limit: maxVector}
 	for {
@@ -191,8 +199,9 @@ func (f *follower) listen(ctx context.Context, r io.Reader) error {
 				return err
 			}
 			f.mu.Lock()
-			f.acked[p.Name] = pos.TXID
+			f.acked[p.Name], f.confirmed[p.Name] = pos.TXID, pos.TXID
 			f.mu.Unlock()
+			acknowledged()
 		case kindSums:
 			p, err := parsePart(payload)
 			if err != nil {
@@ -238,7 +247,9 @@ type transfer struct {
 	out     *writer
 	at      map[string]ltx.Pos       // what the replica has, or will have
 	logs    map[string]*txlog.Reader // at those positions
+	epochs  map[string]uint64        // that the replica was told of
 	waiting map[string]bool          // for the checksums of the replica
+	differs map[string]bool          // the replica has another transaction than this node
 }
 
 func (t *transfer) close() {
@@ -319,13 +330,20 @@ func (t *transfer) advance(db *database.DB) error {
 	if r == nil {
 		if at == db.Pos() {
 			t.at[name] = at
+			t.f.confirm(name, at.TXID, t.s.Announce)
 			return nil
 		}
 		var err error
 		if r, err = db.Log().After(at); err != nil {
+			probe, inRange := db.Log().AfterID(at.TXID)
+			if inRange == nil {
+				_ = probe.Close() // it was not read
+			}
+			t.differs[name] = inRange == nil
 			return t.need(name, err)
 		}
 		t.logs[name] = r
+		t.f.confirm(name, at.TXID, t.s.Announce)
 	}
 	for {
 		b, err := r.Next()
@@ -338,6 +356,12 @@ func (t *transfer) advance(db *database.DB) error {
 		meta, err := txlog.DecodeMeta(b)
 		if err != nil {
 			return err
+		}
+		if epoch := r.Epoch(); t.epochs[name] != epoch {
+			if err := t.out.json(kindEpoch, epochOf{name, epoch}); err != nil {
+				return err
+			}
+			t.epochs[name] = epoch
 		}
 		if err := t.out.parts(kindTx, name, b); err != nil {
 			return err
@@ -382,6 +406,7 @@ func (t *transfer) pages(ctx context.Context, v vector) error {
 	delete(t.waiting, v.name)
 	if err := t.out.json(kindPos, position{
 		Name: v.name, Pos: change.Pos.String(), PageSize: change.PageSize, Pages: change.Pages, Timestamp: change.Timestamp,
+		Epoch: change.Epoch, Chain: database.Chain{History: db.Log().History(), Last: change.Pos.TXID, Differs: t.differs[v.name]},
 	}); err != nil {
 		return err
 	}

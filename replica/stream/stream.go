@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/database"
 )
 
 // Version of the protocol; a primary refuses others.
@@ -50,6 +52,7 @@ const (
 	kindPos     kind = 20 // primary: the pages before it make a position
 	kindBeat    kind = 21 // primary: it is there, and where its databases are
 	kindEnd     kind = 22 // primary: it ends the stream
+	kindEpoch   kind = 23 // primary: in which epoch the transactions that follow were committed
 )
 
 // hello is the first frame of a replica.
@@ -58,6 +61,7 @@ type hello struct {
 	Node      uint64            `json:"node"`
 	Hostname  string            `json:"hostname"`
 	Cluster   string            `json:"cluster,omitempty"`
+	Candidate bool              `json:"candidate,omitempty"`
 	Positions map[string]string `json:"positions"`
 }
 
@@ -80,6 +84,15 @@ type position struct {
 	PageSize  uint32 `json:"pageSize,omitempty"`
 	Pages     uint32 `json:"pages,omitempty"`
 	Timestamp int64  `json:"timestamp,omitempty"`
+	Epoch     uint64 `json:"epoch,omitempty"`
+	// Chain is what the primary has, with pages.
+	Chain database.Chain `json:"chain,omitzero"`
+}
+
+// epochOf says in which epoch the transactions of a database that follow were committed.
+type epochOf struct {
+	Name  string `json:"name"`
+	Epoch uint64 `json:"epoch"`
 }
 
 // part is a piece of something that belongs to a database.

@@ -48,11 +48,13 @@ type Tail struct {
 	mu    sync.Mutex
 	files map[string]*os.File      // whose locks this process takes to write, by name
 	wake  map[string]chan struct{} // of each database
+	// captured is what the index of each database that is captured counted when all of it was.
+	captured map[string]uint32
 }
 
 // New returns a Tail that Run runs.
 func New(c Config) *Tail {
-	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}}
+	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}, captured: map[string]uint32{}}
 }
 
 // Locks implements the locks of package database.
@@ -98,6 +100,18 @@ func (t *Tail) Gone(db string, f database.File) {
 
 // Shared reports that this process and SQLite see the same index.
 func (*Tail) Shared() bool { return true }
+
+// Quiet reports whether no program is writing to a database at this moment. It does not keep one from beginning.
+func (t *Tail) Quiet(db string) bool {
+	index, err := t.Locks(db, database.SHM)
+	if err != nil || index == nil {
+		return err == nil
+	}
+	if index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
+		return false
+	}
+	return index.Set(locks.None, sqlite.WriteByte, 1) == nil
+}
 
 // Close releases what is locked. The caller has ended Run.
 func (t *Tail) Close() error {
@@ -222,6 +236,9 @@ func (f *follower) rest() {
 
 func (f *follower) detach() {
 	f.slot = 0
+	f.t.mu.Lock()
+	delete(f.t.captured, f.name)
+	f.t.mu.Unlock()
 	for _, file := range []**os.File{&f.shm, &f.main} {
 		if *file != nil {
 			_ = (*file).Close() // with its locks
@@ -327,6 +344,9 @@ func (f *follower) compare() error {
 	}
 	x, _, err := f.db.Index()
 	f.change = x.Change
+	if err == nil {
+		f.note()
+	}
 	return err
 }
 
@@ -421,8 +441,11 @@ func (f *follower) read() error {
 	}
 	f.change += captured
 	if x.MaxFrame >= longLog {
-		return f.shorten()
+		if err := f.shorten(); err != nil {
+			return err
+		}
 	}
+	f.note()
 	return nil
 }
 

@@ -58,6 +58,7 @@ type Log struct {
 	dirty    bool       // records were appended since the last Sync
 	changed  chan struct{}
 	last     Meta // of the last record
+	history  History
 }
 
 // Meta is what a log remembers of its last record.
@@ -115,8 +116,10 @@ func Open(dir string) (*Log, error) {
 		if err := l.begin(ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}, 0); err != nil {
 			return nil, err
 		}
+		l.loadHistory()
 		return l, nil
 	}
+	l.loadHistory()
 	s := l.segments[len(l.segments)-1]
 	if l.active, err = os.OpenFile(s.path, os.O_RDWR, 0); err != nil {
 		return nil, err
@@ -277,6 +280,9 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
 		}
 		s = l.segments[len(l.segments)-1]
 	}
+	if err := l.remember(epoch, t.MinTXID); err != nil {
+		return err
+	}
 	b := make([]byte, recordHeader, recordHeader+len(encoded))
 	binary.BigEndian.PutUint32(b, uint32(len(encoded)))
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(encoded, castagnoli))
@@ -310,7 +316,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// Reset forgets all records: the log goes on after base.
+// Reset forgets all records: the log goes on after base, whose transaction was committed in an epoch.
 func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,6 +330,9 @@ func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 		}
 	}
 	if err := l.begin(base, epoch); err != nil {
+		return err
+	}
+	if err := l.remember(epoch, base.TXID); err != nil {
 		return err
 	}
 	l.last = Meta{}
@@ -524,6 +533,9 @@ func (r *Reader) Next() ([]byte, error) {
 		return b, nil
 	}
 }
+
+// Epoch is that of the record which Next has returned last.
+func (r *Reader) Epoch() uint64 { return r.s.epoch }
 
 func (r *Reader) open() error {
 	f, err := os.Open(r.s.path)

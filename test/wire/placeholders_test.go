@@ -101,7 +101,8 @@ var amounts = []kind{ //nolint:gochecknoglobals // a table
 	member("bytes", "size", `[1-9]\d*`), // of a snapshot: its pieces are compressed and encrypted
 	member("room", "capacity", `\d+`),   // the memory of the server decides
 	{"duration", regexp.MustCompile(`(?:started in |\()(\d[\d.]*m?s)\b`)},
-	word("time", `1\d{18}\b`), // nanoseconds since 1970
+	word("time", `1\d{18}\b`),        // nanoseconds since 1970
+	member("build", "id", `1\d{12}`), // of a build: milliseconds since 1970
 }
 
 // number replaces what differs in the answer to a request, but for what the request says itself.

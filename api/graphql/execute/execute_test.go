@@ -56,8 +56,8 @@ type (
 	petMap = map[string]execute.Resolver[*services, *pet]
 )
 
-func newSchema(t *testing.T) *execute.Schema[*services] {
-	t.Helper()
+func newSchema(tb testing.TB) *execute.Schema[*services] {
+	tb.Helper()
 	s, err := execute.New[*services](text, func(name string) string {
 		if name == "sell" {
 			return "pets are not for sale"
@@ -65,7 +65,7 @@ func newSchema(t *testing.T) *execute.Schema[*services] {
 		return ""
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cat := &pet{"Tom", "cat", 1 << 40}
 	execute.Define(s, "Query", map[string]execute.Resolver[*services, execute.Root]{
@@ -117,7 +117,7 @@ func newSchema(t *testing.T) *execute.Schema[*services] {
 		"pets": execute.Field[*services](func(owner) []*pet { return []*pet{cat, cat} }),
 	})
 	if err := s.Check(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
@@ -144,8 +144,10 @@ func TestExecute(t *testing.T) {
 		"unknown fields":     {query: `{ pet { future { more } name } }`, want: `{"data":{"pet":{"future":null,"name":"Tom"}}}`},
 		"type names":         {query: `{ __typename any { __typename } }`, want: `{"data":{"__typename":"Query","any":[{"__typename":"Owner"},{"__typename":"Pet"}]}}`},
 		"fragments on types": {query: `{ named { name ... on Pet { kind } ...O } } fragment O on Owner { pets { name } }`, want: `{"data":{"named":[{"name":"Tom","kind":"cat"},{"name":"Ann","pets":[{"name":"Tom"},{"name":"Tom"}]}]}}`},
-		"fragments on interfaces and unions": {query: `{ any { ... on Named { name } ... on Any { __typename } ... on Nothing { x } } }`,
-			want: `{"data":{"any":[{"name":"Ann","__typename":"Owner"},{"name":"Tom","__typename":"Pet"}]}}`},
+		"fragments on interfaces and unions": {
+			query: `{ any { ... on Named { name } ... on Any { __typename } ... on Nothing { x } } }`,
+			want:  `{"data":{"any":[{"name":"Ann","__typename":"Owner"},{"name":"Tom","__typename":"Pet"}]}}`,
+		},
 		"fields that are merged":   {query: `{ pet { owner { name } } pet { owner { pets { name } } } }`, want: `{"data":{"pet":{"owner":{"name":"Ann","pets":[{"name":"Tom"},{"name":"Tom"}]}}}}`},
 		"fields that are not":      {query: `{ pet(name: "a") { name } pet(name: "b") { name } }`, want: `…stands for different fields`},
 		"skip and include":         {query: `query($yes: Boolean!) { pet @skip(if: $yes) { name } fails @include(if: false) named @include(if: $yes) { name } }`, variables: map[string]any{"yes": true}, want: `{"data":{"named":[{"name":"Tom"},{"name":"Ann"}]}}`},
@@ -180,6 +182,7 @@ func TestExecute(t *testing.T) {
 		"no GraphQL":               {query: `{{{`, want: `…invalid query`},
 		"too deep":                 {query: "{ pet " + deep + " }", want: `…levels deep`},
 		"too many roots":           {query: "{ " + strings.Repeat("pet { name } ", 40) + "}", want: `…things at once`},
+		"too many mutations":       {query: "mutation { " + strings.Repeat(`rename(wish: {name: "x"}) { name } `, 6) + "}", want: `…more than 5 things at once`},
 		"too costly":               {query: "{ pets(first: 500) { owner { pets { owner { pets { owner { pets { owner { name } } } } } } } } }", want: `…too large an answer`},
 		"too long":                 {query: "{ pet { name } } #" + strings.Repeat("x", execute.MaxQueryBytes), want: `…bytes, more than`},
 		"too many tokens":          {query: "{ pet { " + strings.Repeat("a ", 6000) + "} }", want: `…token`},

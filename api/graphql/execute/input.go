@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
 
@@ -128,9 +129,10 @@ func inputOf(f *ast.Field, variables map[string]any) (Input, error) {
 
 // signature is the arguments of a field as they are written, so that two can be compared.
 func signature(f *ast.Field) string {
-	s := f.Name
+	var b strings.Builder
+	b.WriteString(f.Name)
 	for _, a := range f.Arguments {
-		s += fmt.Sprintf(" %s:%s", a.Name, a.Value)
+		fmt.Fprintf(&b, " %s:%s", a.Name, a.Value)
 	}
-	return s
+	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -280,25 +281,24 @@ func leaf(def *ast.Definition, value any) (any, error) {
 			return wrong()
 		}
 		return v.Float(), nil
-	case "Int", "BigInt":
-		var n int64
+	case "BigInt":
 		switch {
 		case v.CanInt():
-			n = v.Int()
+			return strconv.FormatInt(v.Int(), 10), nil
 		case v.CanUint():
-			n = int64(v.Uint()) //nolint:gosec // counters and numbers from 1 on
-		default:
-			return wrong()
+			return strconv.FormatUint(v.Uint(), 10), nil
 		}
-		if def.Name == "BigInt" {
-			return strconv.FormatInt(n, 10), nil
+		return wrong()
+	case "Int":
+		switch {
+		case v.CanInt() && v.Int() >= math.MinInt32 && v.Int() <= math.MaxInt32:
+			return v.Int(), nil
+		case v.CanUint() && v.Uint() <= math.MaxInt32:
+			return v.Uint(), nil
 		}
-		if n != int64(int32(n)) { //nolint:gosec // that is the question
-			return nil, fmt.Errorf("%d does not fit an Int", n)
-		}
-		return n, nil
+		return wrong()
 	case "ISO8601DateTime":
-		t, ok := v.Interface().(time.Time)
+		t, ok := reflect.TypeAssert[time.Time](v)
 		if !ok {
 			return wrong()
 		}

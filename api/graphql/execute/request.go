@@ -20,7 +20,8 @@ const (
 	MaxQueryBytes = 32 << 10
 	maxTokens     = 5000
 	maxFragments  = 50
-	maxRoots      = 30 // queries or mutations of one operation
+	maxRoots      = 30 // queries of one operation
+	maxMutations  = 5  // of one operation
 	MaxDepth      = 15
 	maxFields     = 2000    // after fragments are put in their places
 	maxCost       = 200_000 // of fields, each as often as the lists around it may have items
@@ -110,8 +111,7 @@ func (s *Schema[S]) prepare(in Request) (prepared, []Fault) {
 
 // messageOf is the text of an error of the parser, without the name of its source.
 func messageOf(err error) string {
-	var e *gqlerror.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*gqlerror.Error](err); ok {
 		if len(e.Path) > 0 {
 			return e.Path.String() + ": " + e.Message
 		}
@@ -123,12 +123,12 @@ func messageOf(err error) string {
 // known refuses an operation whose queries or mutations the schema does not have, before the rules
 // find fault with their arguments.
 func (s *Schema[S]) known(op *ast.OperationDefinition, doc *ast.QueryDocument) error {
-	root, kind := s.root(op), "query"
+	root, kind, most := s.root(op), "query", maxRoots
 	switch {
 	case root == nil:
 		return hangar.Errorf(hangar.CodeUnimplemented, "", "this server has no GraphQL subscriptions; follow events and logs by the REST API")
 	case op.Operation == ast.Mutation:
-		kind = "mutation"
+		kind, most = "mutation", maxMutations
 	}
 	roots := 0
 	var walk func(set ast.SelectionSet, depth int) error
@@ -140,8 +140,8 @@ func (s *Schema[S]) known(op *ast.OperationDefinition, doc *ast.QueryDocument) e
 			var err error
 			switch it := selection.(type) {
 			case *ast.Field:
-				if roots++; roots > maxRoots {
-					return refused("invalid query: asks for more than %d things at once", maxRoots)
+				if roots++; roots > most {
+					return refused("invalid query: asks for more than %d things at once", most)
 				}
 				if it.Name != "__typename" && root.Fields.ForName(it.Name) == nil || it.Name == "__schema" || it.Name == "__type" {
 					err = s.unknown(kind, it.Name)

@@ -33,6 +33,7 @@ type configFlags struct {
 	remove     bool
 	metadata   []string
 	fileLocal  []string
+	db         string
 	volumes    []string
 	stopSignal string
 	stopGrace  time.Duration
@@ -56,6 +57,7 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "rm", false, "destroy the Machine when its main process ends")
 	fs.StringArrayVar(&f.metadata, "metadata", nil, "set metadata KEY=VALUE; may be repeated")
 	fs.StringArrayVar(&f.fileLocal, "file-local", nil, "put a local file into the Machine, /PATH/INSIDE=LOCAL; may be repeated")
+	fs.StringVar(&f.db, "db", "", "run COMMAND beside a node of replicated databases with this configuration, a litefs.yml here")
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount a volume, VOLUME:/PATH with its id or name; may be repeated")
 	fs.StringVar(&f.stopSignal, "stop-signal", "", "signal that asks the Machine to stop (default SIGINT)")
 	fs.DurationVar(&f.stopGrace, "stop-timeout", 0, "time to stop before it is killed (default 5s)")
@@ -87,6 +89,9 @@ func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, command []str
 	if len(command) > 0 {
 		set(p, "init", "cmd", command)
 	}
+	if f.db != "" && f.entrypoint != "" {
+		return nil, cli.UsageErrorf("name --db or --entrypoint, not both")
+	}
 	if f.entrypoint != "" {
 		set(p, "init", "entrypoint", []string{f.entrypoint})
 	}
@@ -107,6 +112,7 @@ func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, command []str
 	}
 	for _, part := range []func(object) error{
 		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles, f.patchMounts,
+		func(p object) error { return f.patchDB(p, command) },
 		func(p object) error { return f.services.patch(cmd, p) },
 	} {
 		if err := part(p); err != nil {

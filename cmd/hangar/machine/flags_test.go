@@ -2,6 +2,8 @@ package machine
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -222,4 +224,38 @@ func FuzzParsePort(f *testing.F) {
 			t.Errorf("%q: %d, %+v", text, internal, port)
 		}
 	})
+}
+
+func TestDatabaseFlag(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "litefs.yml")
+	if err := os.WriteFile(file, []byte("lease: {type: static}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &configFlags{db: file}
+	cmd := &cobra.Command{}
+	f.add(cmd)
+	f.db = file
+	patch, err := f.patch(&cli.Invocation{}, cmd, []string{"serve", "--all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := patched(object{}, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/.hangar/bin/hangar-db", "mount", "--config", "/etc/litefs.yml", "--"}
+	if !reflect.DeepEqual(config.Init.Entrypoint, want) || !reflect.DeepEqual(config.Init.Cmd, []string{"serve", "--all"}) {
+		t.Errorf("%+v", config.Init)
+	}
+	if len(config.Files) != 1 || config.Files[0].GuestPath != "/etc/litefs.yml" || string(config.Files[0].RawValue) != "lease: {type: static}" {
+		t.Errorf("%+v", config.Files)
+	}
+	if _, err := f.patch(&cli.Invocation{}, cmd, nil); err == nil || !strings.Contains(err.Error(), "which command --db is to run") {
+		t.Error(err)
+	}
+	f.entrypoint = "/bin/sh"
+	if _, err := f.patch(&cli.Invocation{}, cmd, []string{"x"}); err == nil || !strings.Contains(err.Error(), "not both") {
+		t.Error(err)
+	}
 }

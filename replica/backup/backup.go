@@ -1,0 +1,254 @@
+// Package backup keeps the databases of a node in a directory or an S3 bucket, so that they can be
+// restored as they were at a time.
+//
+// The primary stores what its log has: every Delay, the transactions since the last time as one object. A
+// snapshot is stored where the log does not reach back to what the backup has, and after each
+// SnapshotInterval, so that a restore has not too much to apply. Transactions older than Exact are merged to
+// one state for each hour; what no restore within Retention needs is removed.
+//
+// A backup is never in the way of a commit: it reads the log and copies pages, and what fails is tried
+// again. It is resumed by what the store has, so nothing is kept on the disk of the node and any node can go
+// on where another was killed. Objects are never changed; a name says between which positions an object
+// leads, whose epoch it is of, and of which time. Every position has a checksum of the whole database, which
+// a restore compares.
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+)
+
+// Defaults of Options.
+const (
+	DefaultDelay            = time.Second
+	DefaultSnapshotInterval = 24 * time.Hour
+	DefaultExact            = 24 * time.Hour
+	DefaultRetention        = 30 * 24 * time.Hour
+)
+
+const (
+	uploads      = 4                // databases that are stored at the same time
+	maxRetry     = time.Minute      // the longest pause after an error
+	maintain     = time.Minute      // between looks at what has to be done about snapshots
+	tidyInterval = 10 * time.Minute // between looks at what is to be merged or removed
+	lastPass     = 5 * time.Second  // bound of storing what is left when the node ends
+	requestTime  = 10 * time.Minute
+)
+
+// Node is the node whose databases are stored.
+type Node interface {
+	// Leading returns the cluster and the epoch while the node is primary. The channel is closed when it no
+	// longer is.
+	Leading() (cluster string, epoch uint64, over <-chan struct{}, ok bool)
+	All() []*database.DB
+}
+
+// Options are what a Backup does.
+type Options struct {
+	Node  Node
+	Store Store
+	Dir   string // for temporary files, of this Backup alone
+	// Delay is how long a transaction waits for others before it is stored.
+	Delay            time.Duration
+	SnapshotInterval time.Duration
+	// Exact is for how long every single transaction can be restored.
+	Exact time.Duration
+	// Retention is how far back a restore can go.
+	Retention time.Duration
+	Log       *slog.Logger
+	// Now is the time.
+	Now func() time.Time
+}
+
+// Backup stores the databases of one node.
+type Backup struct {
+	o      Options
+	counts counts
+
+	mu     sync.Mutex
+	states map[string]*state
+	wake   chan struct{} // a database needs a snapshot
+}
+
+// state is what a Backup knows of a database while the node is primary.
+type state struct {
+	known    bool      // cursor is
+	cursor   ltx.Pos   // the store has everything until here
+	broken   bool      // the log does not follow the cursor: a snapshot has to
+	snapshot time.Time // when the last was made, or the backup begins
+	begun    int64     // when the node began to store, later than every object says; milliseconds since 1970
+}
+
+// New returns a Backup that Run runs.
+func New(o Options) *Backup {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Backup{o: o, states: map[string]*state{}, wake: make(chan struct{}, 1)}
+}
+
+// Run stores databases while the node is primary, until ctx ends and then what is left.
+func (b *Backup) Run(ctx context.Context) error {
+	if err := os.RemoveAll(b.o.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.o.Dir, 0o700); err != nil {
+		return err
+	}
+	for pause.For(ctx, b.o.Delay) == nil {
+		cluster, epoch, over, ok := b.o.Node.Leading()
+		if !ok {
+			continue
+		}
+		b.lead(ctx, cluster, epoch, over)
+	}
+	return nil
+}
+
+// Needs returns the last transaction of a database that the log need not keep.
+func (b *Backup) Needs(db string) ltx.TXID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.states[db]; s != nil && s.known {
+		return s.cursor.TXID
+	}
+	return math.MaxUint64
+}
+
+// term is the time for which the node is primary.
+type term struct {
+	*Backup
+
+	epoch uint64
+}
+
+// lead stores databases until the node is no longer primary or ctx ends.
+func (b *Backup) lead(ctx context.Context, cluster string, epoch uint64, over <-chan struct{}) {
+	inTerm, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		select {
+		case <-over:
+			end()
+		case <-inTerm.Done():
+		}
+	}()
+	b.mu.Lock()
+	clear(b.states)
+	b.mu.Unlock()
+	t := &term{b, epoch}
+	if b.repeat(inTerm, func(ctx context.Context) error { return b.claim(ctx, cluster) }) != nil {
+		return
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		for pause.For(inTerm, b.o.Delay) == nil {
+			_ = b.repeat(inTerm, t.pass) // it fails when the term ends
+		}
+		return nil
+	})
+	g.Go(func() error {
+		t.maintain(inTerm)
+		return nil
+	})
+	_ = g.Wait() // no function returns an error
+	if _, now, _, ok := b.o.Node.Leading(); ctx.Err() != nil && ok && now == epoch {
+		if err := finish.Do(ctx, lastPass, func(ctx finish.Context) error { return t.pass(ctx) }); err != nil {
+			b.o.Log.Warn("the newest transactions are not in the backup", "err", err)
+		}
+	}
+}
+
+// repeat does something until it succeeds or ctx ends. It logs the first failure and the success after it.
+func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) error {
+	for retry, failed := b.o.Delay, false; ; retry = min(2*retry, maxRetry) {
+		err := do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			if failed {
+				b.o.Log.Info("the backup goes on", "store", b.o.Store.String())
+			}
+			return nil
+		}
+		b.counts.failed()
+		if !failed {
+			b.o.Log.Error("the backup has failed, and is tried again", "store", b.o.Store.String(), "err", err)
+		}
+		failed = true
+		if err := pause.For(ctx, retry); err != nil {
+			return err
+		}
+	}
+}
+
+// clusterName is the object that says whose backup it is.
+const clusterName = "cluster.json"
+
+type clusterFile struct {
+	Cluster string `json:"cluster"`
+}
+
+// claim makes the store that of a cluster, or checks that it is.
+func (b *Backup) claim(ctx context.Context, cluster string) error {
+	r, err := b.o.Store.Get(ctx, clusterName)
+	if errors.Is(err, ErrNotFound) {
+		text, err := json.Marshal(clusterFile{cluster})
+		if err != nil {
+			return err
+		}
+		return b.o.Store.Put(ctx, clusterName, bytes.NewReader(text), int64(len(text)))
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var c clusterFile
+	if err := json.NewDecoder(io.LimitReader(r, 4096)).Decode(&c); err != nil {
+		return fmt.Errorf("%s: %w", clusterName, err)
+	}
+	if c.Cluster != cluster {
+		return fmt.Errorf("the backup at %s is of cluster %s, this node of %s: use another URL", b.o.Store, c.Cluster, cluster)
+	}
+	return nil
+}
+
+// catalogs lists what the store has of all databases, or of one.
+func catalogs(ctx context.Context, s Store, prefix string) (map[string][]item, error) {
+	all := map[string][]item{}
+	err := s.List(ctx, prefix, func(name string, size int64) error {
+		if db, i, ok := parseItem(name, size); ok {
+			all[db] = append(all[db], i)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the backup: %w", err)
+	}
+	return all, nil
+}
+
+func (b *Backup) catalog(ctx context.Context, db string) (*catalog, error) {
+	all, err := catalogs(ctx, b.o.Store, dirOf(db))
+	if err != nil {
+		return nil, err
+	}
+	return newCatalog(all[db]), nil
+}

@@ -1,0 +1,155 @@
+package replica
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/tail"
+)
+
+// beside is what programs and packages beside a node have to do with it.
+type beside struct {
+	mu         sync.Mutex
+	changed    chan struct{} // closed with each change of a position or a role; nil while no one waits
+	needs      []func(db string) ltx.TXID
+	collectors []prometheus.Collector
+}
+
+// tell wakes those who wait for a position or a role. It does not block.
+func (b *beside) tell() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
+
+// until waits until ok, which is called again after each change.
+func (b *beside) until(ctx context.Context, ok func() bool) error {
+	for {
+		b.mu.Lock()
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		if ok() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// keep returns the last transaction of a database that nothing beside the node needs.
+func (b *beside) keep(db string) ltx.TXID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := ltx.TXID(math.MaxUint64)
+	for _, needs := range b.needs {
+		all = min(all, needs(db))
+	}
+	return all
+}
+
+// KeepLog has the log keep transactions after that which needs returns, within Config.LogLimit.
+func (n *Node) KeepLog(needs func(db string) ltx.TXID) {
+	n.beside.mu.Lock()
+	defer n.beside.mu.Unlock()
+	n.beside.needs = append(n.beside.needs, needs)
+}
+
+// Measure has GET /metrics answer with another collector, too. It is called before Handler.
+func (n *Node) Measure(c prometheus.Collector) {
+	n.beside.mu.Lock()
+	defer n.beside.mu.Unlock()
+	n.beside.collectors = append(n.beside.collectors, c)
+}
+
+// WaitPrimary waits until the node is the primary or connected to one, and returns the hostname of that
+// one, or "" for itself.
+func (n *Node) WaitPrimary(ctx context.Context) (string, error) {
+	var hostname string
+	err := n.beside.until(ctx, func() bool {
+		var ok bool
+		hostname, ok = n.Primary()
+		return ok || n.Writable()
+	})
+	return hostname, err
+}
+
+// PrimaryPeer returns the node that may be written: this one, or the one that this node follows. ok is false while
+// none is known.
+func (n *Node) PrimaryPeer() (peer lease.Peer, self, ok bool) {
+	if n.Writable() {
+		return lease.Peer{Node: n.ID(), Hostname: n.c.Hostname}, true, true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.upstream, false, n.upstream != lease.Peer{}
+}
+
+// Position returns the ID of the last transaction of a database, 0 if there is none.
+func (n *Node) Position(name string) ltx.TXID {
+	db := n.Find(name)
+	if db == nil {
+		return 0
+	}
+	return db.Pos().TXID
+}
+
+// settleTime bounds how long Committed waits for capture.
+const settleTime = time.Second
+
+// Committed returns the last transaction of a database, 0 if there is none. Where logs are read it waits until
+// what programs have committed so far is captured.
+func (n *Node) Committed(ctx context.Context, db string) ltx.TXID {
+	if t, ok := n.captures().(*tail.Tail); ok {
+		ctx, cancel := context.WithTimeout(ctx, settleTime)
+		defer cancel()
+		if err := t.Settled(ctx, db); err != nil {
+			n.c.Log.Warn("it is not known whether all transactions are captured", "db", db, "err", err)
+		}
+	}
+	return n.Position(db)
+}
+
+// WaitTXID waits until readers of a database on this node see a transaction.
+func (n *Node) WaitTXID(ctx context.Context, db string, id ltx.TXID) error {
+	return n.beside.until(ctx, func() bool { return n.Position(db) >= id })
+}
+
+// WaitReplicas waits, on the primary, until a transaction of a database is on as many connected candidates. It
+// returns the cause of the end of ctx, or database.ErrFenced if this node is not, or no longer, the primary: then it
+// is not known whether others have the transaction. With Config.Replicas of them, it is also not returned before
+// the transaction is safe from an election.
+func (n *Node) WaitReplicas(ctx context.Context, name string, id ltx.TXID, replicas int) error {
+	for {
+		news := n.sender.News()
+		_, changed := n.c.Lease.Term()
+		enough := len(n.candidates(map[string]ltx.TXID{name: id})) > replicas && (replicas < n.c.Replicas || n.stored(name, id))
+		if !n.Writable() {
+			return database.ErrFenced
+		}
+		if enough {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

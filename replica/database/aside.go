@@ -1,0 +1,170 @@
+package database
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/replica/sqlite"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// Chain is the transactions of the primary of a database.
+type Chain struct {
+	History txlog.History `json:"history"`
+	Last    ltx.TXID      `json:"last"`
+	// Differs says that the primary has a transaction of the replica's ID, with another checksum.
+	Differs bool `json:"differs,omitempty"`
+}
+
+// has reports whether a transaction of an epoch is of the chain.
+func (c Chain) has(id ltx.TXID, epoch uint64) bool {
+	return id <= c.Last && c.History.Epoch(id) == epoch
+}
+
+// Mark returns the ID of the last transaction, and the epoch in which it was committed.
+func (d *DB) Mark() (epoch uint64, id ltx.TXID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.log.Epoch(), d.pos.TXID
+}
+
+// aside keeps what a DB has and its primary has not.
+type aside struct{ *DB }
+
+// keep writes files of the LTX format before the pages of a spool make the database that of a change: the
+// transactions of the log that are not of the chain, named EPOCH-TXID.ltx; and the pages as they are, as
+// transactions that lead from the change to the present content, named EPOCH-TXID-pages-N.ltx.
+func (d aside) keep(s *Spool, c Change, chain Chain) error {
+	own := d.log.History()
+	id := d.pos.TXID
+	lost := id > 0 && (chain.Differs || !chain.has(id, own.Epoch(id)))
+	if d.c.Aside == "" || !lost && !d.diverged {
+		return nil
+	}
+	if err := durable.MkdirAll(d.c.Aside, 0o700); err != nil {
+		return err
+	}
+	var files int
+	var size int64
+	write := func(name string, b []byte) error {
+		files++
+		size += int64(len(b))
+		return durable.WriteFile(filepath.Join(d.c.Aside, name), b, 0o600)
+	}
+	for id > 0 && !chain.has(id, own.Epoch(id)) {
+		id--
+	}
+	if err := d.transactions(id, write); err != nil {
+		return err
+	}
+	if err := d.pages(s, c, write); err != nil {
+		return err
+	}
+	if d.c.Kept != nil && files > 0 {
+		d.c.Kept(files, size)
+	}
+	return nil
+}
+
+// transactions writes those of the log after an ID, as far as it has them.
+func (d aside) transactions(after ltx.TXID, write func(string, []byte) error) error {
+	r, err := d.log.AfterID(max(after, d.log.Base().TXID))
+	if errors.Is(err, txlog.ErrGone) {
+		return nil // the pages have all there is
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		b, err := r.Next()
+		if errors.Is(err, io.EOF) || errors.Is(err, txlog.ErrGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		t, err := txlog.DecodeMeta(b)
+		if err != nil {
+			return err
+		}
+		if err := write(fmt.Sprintf("%016x-%s.ltx", r.Epoch(), t.MinTXID), b); err != nil {
+			return err
+		}
+	}
+}
+
+// pages writes the pages that are about to be replaced or removed.
+func (d aside) pages(s *Spool, c Change, write func(string, []byte) error) error {
+	if c.PageSize != d.pageSize && c.Pages > 0 || len(d.sums) == 0 {
+		// A chain has one page size: the content follows a drop.
+		c.Pages, c.Pos = 0, ltx.Pos{TXID: c.Pos.TXID, PostApplyChecksum: ltx.ChecksumFlag}
+	}
+	if len(d.sums) == 0 {
+		return nil
+	}
+	for _, f := range []File{Main, WAL} {
+		if _, err := d.open(f); err != nil {
+			return err
+		}
+	}
+	sum, id := c.Pos.PostApplyChecksum, c.Pos.TXID
+	epoch := d.log.Epoch()
+	var t txlog.Tx
+	held, n := 0, 0
+	size := max(uint32(len(d.sums)), c.Pages)
+	flush := func(commit uint32) error {
+		id++
+		t.Header = ltx.Header{
+			PageSize: d.pageSize, Commit: commit, MinTXID: id, MaxTXID: id, Timestamp: d.now().UnixMilli(), NodeID: d.c.Node,
+		}
+		if id > 1 {
+			t.PreApplyChecksum = sum
+		}
+		for _, p := range t.Pages {
+			if p.Number <= c.Pages {
+				sum ^= s.sums[p.Number]
+			}
+			sum ^= sqlite.PageSum(p.Number, p.Data)
+		}
+		if commit == uint32(len(d.sums)) && commit < c.Pages {
+			sum = sumOf(d.sums)
+		}
+		sum |= ltx.ChecksumFlag
+		t.Post = sum
+		b, err := (&txlog.Encoder{}).Append(nil, &t)
+		if err != nil {
+			return err
+		}
+		n++
+		t, held = txlog.Tx{}, 0
+		return write(fmt.Sprintf("%016x-%s-pages-%d.ltx", epoch, d.pos.TXID, n), b)
+	}
+	for i := range d.sums {
+		page := uint32(i + 1)
+		_, replaced := s.at[page]
+		if page == sqlite.LockPage(d.pageSize) || page <= c.Pages && !replaced {
+			continue
+		}
+		p := txlog.Page{Number: page, Data: make([]byte, d.pageSize)}
+		if err := recovery(d).rawPage(page, p.Data); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		t.Pages = append(t.Pages, p)
+		if held += len(p.Data); held >= MaxTransaction {
+			if err := flush(size); err != nil {
+				return err
+			}
+		}
+	}
+	if len(t.Pages) == 0 && uint32(len(d.sums)) == c.Pages {
+		return nil
+	}
+	return flush(uint32(len(d.sums)))
+}

@@ -1,0 +1,220 @@
+package replica
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/stream"
+)
+
+// HandoffTimeout bounds a hand-off: until then programs that write must be done, and the other node must have
+// everything.
+const HandoffTimeout = 10 * time.Second
+
+// Errors of Handoff and Promote.
+var (
+	ErrNoCandidate  = errors.New("no candidate with everything is connected")
+	ErrNotCandidate = errors.New("this node is no candidate")
+	ErrNoPrimary    = errors.New("no node is known to be primary")
+)
+
+// Handoff makes another node the primary, without loss: it lets no program begin to write, waits until those that
+// write are done and the other node has everything, and gives it the lease. to is its ID or hostname; empty: any
+// candidate. It returns the hostname. On an error this node goes on as primary: ErrNoCandidate, lease.ErrFixed, or
+// database.ErrFenced if it is none.
+func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, HandoffTimeout)
+	defer cancel()
+	if !n.Writable() {
+		return "", database.ErrFenced
+	}
+	if n.fixed() {
+		return "", lease.ErrFixed
+	}
+	// Writers need not wait if there is no candidate at all.
+	if _, err := (transfer{n}).successor(to, nil); err != nil {
+		return "", err
+	}
+	n.holds.Add(1)
+	defer n.holds.Add(-1)
+	marks, err := transfer{n}.quiet(ctx)
+	if err != nil {
+		return "", err
+	}
+	for {
+		news := n.sender.News()
+		target, err := transfer{n}.successor(to, marks)
+		if err == nil {
+			if err := n.c.Lease.Handoff(ctx, target.Node); err != nil {
+				return "", err
+			}
+			n.c.Log.Info("handed over", "to", target.Hostname)
+			return target.Hostname, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+}
+
+// transfer brings the lease from one node to another.
+type transfer struct{ *Node }
+
+// successor returns a connected candidate that has all of marks.
+func (n transfer) successor(to string, marks map[string]ltx.TXID) (stream.Connected, error) {
+	for _, f := range n.sender.Followers(marks) {
+		if f.Candidate && (to == "" || to == f.Hostname || strings.EqualFold(to, fmt.Sprintf("%016X", f.Node))) {
+			return f, nil
+		}
+	}
+	return stream.Connected{}, ErrNoCandidate
+}
+
+// quiet waits until no program writes, while none may begin to, and returns where the databases are then.
+func (n transfer) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
+	marks := map[string]ltx.TXID{}
+	for _, db := range n.All() {
+		if err := n.quietOf(ctx, db); err != nil {
+			return nil, err
+		}
+		marks[db.Name()] = db.Pos().TXID
+	}
+	return marks, nil
+}
+
+func (n transfer) quietOf(ctx context.Context, db *database.DB) error {
+	for !n.captures().Quiet(db.Name()) {
+		if err := pause.For(ctx, 2*time.Millisecond); err != nil {
+			return fmt.Errorf("a program does not end its transaction of %s: %w", db.Name(), err)
+		}
+	}
+	if n.strict {
+		return nil
+	}
+	return db.CaptureWAL(true)
+}
+
+// Retire ends that this node is the primary, before it stops: it hands over if it can, or else gives the lease up,
+// so that another node need not wait for its end. It does nothing on a replica, or with a fixed primary.
+func (n *Node) Retire(ctx context.Context) error {
+	if !n.Writable() || n.fixed() {
+		return nil
+	}
+	_, err := n.Handoff(ctx, "")
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, ErrNoCandidate) {
+		n.c.Log.Warn("not handed over", "err", err)
+	}
+	n.holds.Add(1)
+	defer n.holds.Add(-1)
+	if _, err := (transfer{n}).quiet(ctx); err != nil {
+		return err
+	}
+	err = n.c.Lease.Resign(ctx)
+	if errors.Is(err, lease.ErrNotHeld) {
+		return nil
+	}
+	return err
+}
+
+// Promote makes this node the primary: it asks the present one to hand over. With force, and while no node is the
+// primary, it becomes it even if acknowledged transactions are lost that only nodes have which are away. It returns
+// when the node is the primary, or ErrNotCandidate, ErrNoPrimary, lease.ErrFixed, or why the primary has refused.
+func (n *Node) Promote(ctx context.Context, force bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*HandoffTimeout)
+	defer cancel()
+	switch {
+	case n.Writable():
+		return nil
+	case !n.c.Candidate:
+		return ErrNotCandidate
+	case n.fixed():
+		return lease.ErrFixed
+	}
+	term, _ := n.c.Lease.Term()
+	switch {
+	case term.Primary.URL != "":
+		if err := (transfer{n}).askHandoff(ctx, term.Primary); err != nil {
+			return err
+		}
+	case force:
+		if err := n.c.Lease.Claim(); err != nil {
+			return err
+		}
+	default:
+		return ErrNoPrimary
+	}
+	return transfer{n}.awaitPrimary(ctx)
+}
+
+// awaitPrimary waits until this node may be written.
+func (n transfer) awaitPrimary(ctx context.Context) error {
+	for !n.Writable() {
+		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("not the primary yet: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n transfer) askHandoff(ctx context.Context, primary lease.Peer) error {
+	query := url.Values{"nodeID": {fmt.Sprintf("%016X", n.ID())}}
+	if _, err := n.ask(ctx, primary, http.MethodPost, "/handoff", query, nil); err != nil {
+		return fmt.Errorf("ask the primary: %w", err)
+	}
+	return nil
+}
+
+func (n endpoints) serveHandoff(w http.ResponseWriter, r *http.Request) {
+	to, err := n.Handoff(r.Context(), cmp.Or(r.URL.Query().Get("nodeID"), r.URL.Query().Get("node")))
+	if err != nil {
+		n.refuse(w, err)
+		return
+	}
+	answerName(w, to)
+}
+
+func (n endpoints) servePromote(w http.ResponseWriter, r *http.Request) {
+	if err := n.Promote(r.Context(), r.URL.Query().Get("force") == "true"); err != nil {
+		n.refuse(w, err)
+		return
+	}
+	answerName(w, n.c.Hostname)
+}
+
+// answerName answers with the name of the primary.
+func answerName(w http.ResponseWriter, name string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = io.WriteString(w, name+"\n") //nolint:gosec // plain text, and no browser guesses otherwise; the client may have gone
+}
+
+// refuse answers why a role does not change.
+func (n endpoints) refuse(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, lease.ErrFixed), errors.Is(err, ErrNotCandidate), errors.Is(err, ErrNoCandidate):
+		status = http.StatusConflict
+	case errors.Is(err, database.ErrFenced), errors.Is(err, lease.ErrNotHeld), errors.Is(err, ErrNoPrimary), errors.Is(err, ErrNotSynced):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	http.Error(w, err.Error(), status)
+}

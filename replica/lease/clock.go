@@ -1,0 +1,53 @@
+package lease
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Clock tells how much time may have passed since it was made. It follows the fastest of the clocks that the
+// machine has: the monotonic one, the one that counts while the machine sleeps (CLOCK_BOOTTIME), and the wall
+// clock, which is set right when a machine continues from a snapshot. So a node that slept knows it. When the wall
+// clock is set forward for another reason, that costs a renewal of the lease.
+type Clock struct {
+	read func() [3]time.Duration
+
+	mu   sync.Mutex
+	base [3]time.Duration // what each source showed when Now was 0
+	now  time.Duration
+}
+
+// skew is how far a source may be behind the others before it is brought up to them, so that it is not blind to the
+// next jump.
+const skew = 50 * time.Millisecond
+
+// NewClock returns a Clock of this machine.
+func NewClock() *Clock {
+	began := time.Now()
+	return newClock(func() [3]time.Duration {
+		now := time.Now()
+		var boot unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux has it since 2.6.39
+		return [3]time.Duration{now.Sub(began), time.Duration(boot.Nano()), time.Duration(now.UnixNano())}
+	})
+}
+
+func newClock(read func() [3]time.Duration) *Clock { return &Clock{read: read, base: read()} }
+
+// Now returns how much time may have passed. It never goes back.
+func (c *Clock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.read()
+	for i := range at {
+		c.now = max(c.now, at[i]-c.base[i])
+	}
+	for i := range at {
+		if at[i]-c.base[i] < c.now-skew {
+			c.base[i] = at[i] - c.now
+		}
+	}
+	return c.now
+}

@@ -1,0 +1,324 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/hangar-platform/hangar/internal/etcdtest"
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// link is the connections of a node to etcd, which can be cut.
+type link struct {
+	mu    sync.Mutex
+	away  bool
+	conns map[net.Conn]bool
+}
+
+func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away {
+		return nil, errors.New("cut")
+	}
+	_, address, _ = strings.Cut("//"+address, "//")
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(address, "http://"))
+	if err == nil {
+		if l.conns == nil {
+			l.conns = map[net.Conn]bool{}
+		}
+		l.conns[c] = true
+	}
+	return c, err
+}
+
+func (l *link) cut(away bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = away
+	for c := range l.conns {
+		c.Close()
+		delete(l.conns, c)
+	}
+}
+
+// node is a member of an election.
+type node struct {
+	*lease.Etcd
+	link
+
+	mu      sync.Mutex
+	id      uint64
+	cluster string
+	epoch   uint64
+	marks   map[string]lease.Mark
+	stop    func() error
+	ended   chan struct{}
+}
+
+func (n *node) Identity() (uint64, string, uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.id, n.cluster, n.epoch
+}
+
+func (n *node) Adopt(cluster string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cluster = cluster
+	return nil
+}
+
+func (n *node) Marks() map[string]lease.Mark {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.marks
+}
+
+func at(epoch, id uint64) map[string]lease.Mark {
+	return map[string]lease.Mark{"app.db": {Epoch: epoch, TXID: id}}
+}
+
+func start(t *testing.T, endpoint string, id uint64, candidate bool, marks map[string]lease.Mark, with func(*node)) *node {
+	t.Helper()
+	n := &node{id: id, marks: marks}
+	if with != nil {
+		with(n)
+	}
+	var err error
+	n.Etcd, err = lease.NewEtcd(lease.EtcdConfig{
+		Endpoints: []string{endpoint}, Prefix: "/test", Candidate: candidate, TTL: time.Second, LockDelay: 100 * time.Millisecond,
+		Self: lease.Peer{Hostname: fmt.Sprint("n", id), URL: fmt.Sprint("http://n", id)}, Dial: n.dial, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	n.ended = make(chan struct{})
+	go func() { defer close(n.ended); done <- n.Run(ctx, n) }()
+	n.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+// await waits for a term of a node.
+func await(t *testing.T, n *node, what string, ok func(lease.Term) bool) lease.Term {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		term, changed := n.Term()
+		if ok(term) {
+			return term
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("node %d, waited in vain: %s; %+v", n.id, what, term)
+		}
+	}
+}
+
+func held(t lease.Term) bool { return t.Held }
+
+func follows(id uint64) func(lease.Term) bool {
+	return func(t lease.Term) bool { return !t.Held && t.Primary.Node == id }
+}
+
+// TestElection has nodes come and go: one is primary, the next has a greater epoch, and the one that is furthest
+// becomes it.
+func TestElection(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, at(0, 5), nil)
+	first := await(t, a, "to be the primary", held)
+	if !a.Valid(first.Epoch) || a.Valid(first.Epoch-1) {
+		t.Error("the term is not valid, or another is")
+	}
+	b := start(t, endpoint, 2, true, at(first.Epoch, 7), nil)
+	c := start(t, endpoint, 3, true, at(first.Epoch, 9), nil)
+	d := start(t, endpoint, 4, false, at(first.Epoch, 11), nil)
+	for _, n := range []*node{b, c, d} {
+		if term := await(t, n, "to follow", follows(1)); term.Epoch != first.Epoch || term.Primary.URL != "http://n1" || n.Valid(term.Epoch) {
+			t.Errorf("node %d: %+v", n.id, term)
+		}
+	}
+	a.stop()
+	second := await(t, c, "the candidate that is furthest", held)
+	if second.Epoch <= first.Epoch || a.Valid(first.Epoch) {
+		t.Errorf("epoch %d after %d", second.Epoch, first.Epoch)
+	}
+	ahead := 0
+	for _, s := range second.Heard {
+		ahead += len(s.Ahead(c.marks))
+	}
+	if len(second.Heard) != 2 || ahead != 1 {
+		t.Errorf("heard %+v", second.Heard)
+	}
+	await(t, b, "to follow the new one", follows(3))
+	await(t, d, "to follow the new one", follows(3))
+}
+
+// TestHandoff gives the lease to another node, and up.
+func TestHandoff(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, nil, nil)
+	first := await(t, a, "to be the primary", held)
+	b := start(t, endpoint, 2, true, nil, nil)
+	c := start(t, endpoint, 3, false, nil, nil)
+	await(t, b, "to follow", follows(1))
+	await(t, c, "to follow", follows(1))
+	for _, id := range []uint64{3, 9} {
+		if err := a.Handoff(t.Context(), id); err == nil || !a.Valid(first.Epoch) {
+			t.Errorf("handed over to %d: %v", id, err)
+		}
+	}
+	if err := b.Handoff(t.Context(), 1); !errors.Is(err, lease.ErrNotHeld) {
+		t.Error(err)
+	}
+	if err := a.Handoff(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if a.Valid(first.Epoch) {
+		t.Error("valid after the hand-off")
+	}
+	second := await(t, b, "to be the primary", held)
+	await(t, a, "to follow", follows(2))
+	if second.Epoch <= first.Epoch {
+		t.Errorf("epoch %d after %d", second.Epoch, first.Epoch)
+	}
+	if err := b.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if third := await(t, a, "to be the primary again", held); third.Epoch <= second.Epoch {
+		t.Errorf("epoch %d after %d", third.Epoch, second.Epoch)
+	}
+}
+
+// TestAway cuts the primary off from etcd: it ceases to be valid before another takes the lease, and follows that one
+// later.
+func TestAway(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, nil, nil)
+	first := await(t, a, "to be the primary", held)
+	b := start(t, endpoint, 2, true, nil, nil)
+	await(t, b, "to follow", follows(1))
+	a.cut(true)
+	second := await(t, b, "to be the primary", func(term lease.Term) bool {
+		if term.Held && a.Valid(first.Epoch) {
+			t.Error("two nodes are valid")
+		}
+		return term.Held
+	})
+	await(t, a, "to know that it lost the lease", func(term lease.Term) bool { return !term.Held })
+	a.cut(false)
+	if term := await(t, a, "to follow", follows(2)); term.Epoch != second.Epoch {
+		t.Errorf("epoch %d, not %d", term.Epoch, second.Epoch)
+	}
+	// Shorter than the lease.
+	b.cut(true)
+	b.cut(false)
+	await(t, b, "to be the primary", held)
+	if !b.Valid(second.Epoch) {
+		t.Error("a short cut ended the term")
+	}
+}
+
+// TestQuorum has a candidate wait for nodes that may have what was acknowledged, and not with a claim.
+func TestQuorum(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, at(1, 5), nil)
+	first := await(t, a, "to be the primary", held)
+	b := start(t, endpoint, 2, true, at(1, 5), nil)
+	c := start(t, endpoint, 3, true, at(1, 6), nil)
+	await(t, b, "to follow", follows(1))
+	await(t, c, "to follow", follows(1))
+	if err := b.SetQuorum(t.Context(), first.Epoch, lease.Quorum{}); !errors.Is(err, lease.ErrNotHeld) {
+		t.Error("a replica changes the quorum: ", err)
+	}
+	if err := a.SetQuorum(t.Context(), first.Epoch, lease.Quorum{Nodes: []uint64{1, 2, 3}, Copies: 2}); err != nil {
+		t.Fatal(err)
+	}
+	c.stop()
+	a.stop()
+	// It takes two of three: node 2 alone is not enough, for longer than an election takes.
+	gone := await(t, b, "the primary to go", func(term lease.Term) bool { return term.Primary.Node == 0 })
+	select {
+	case <-time.After(1500 * time.Millisecond):
+	case <-changedOf(b):
+		t.Errorf("without a quorum: %+v", gone)
+	}
+	c = start(t, endpoint, 3, true, at(1, 6), nil)
+	if term := await(t, c, "to be the primary", held); term.Quorum.Copies != 2 {
+		t.Errorf("quorum %+v", term.Quorum)
+	}
+	await(t, b, "to follow", follows(3))
+	c.stop()
+	await(t, b, "the primary to go", func(term lease.Term) bool { return term.Primary.Node == 0 })
+	if err := b.Claim(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, b, "to be the primary by a claim", held)
+}
+
+func changedOf(n *node) <-chan struct{} {
+	_, changed := n.Term()
+	return changed
+}
+
+// TestLostEtcd gives the nodes another etcd, whose revisions begin anew: epochs do not.
+func TestLostEtcd(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 1_000_000 })
+	if term := await(t, a, "to be the primary", held); term.Epoch <= 1_000_000 {
+		t.Errorf("epoch %d", term.Epoch)
+	}
+	// The keys stay, and a node comes that knows more.
+	a.stop()
+	b := start(t, endpoint, 2, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 2_000_000 })
+	if term := await(t, b, "to be the primary", held); term.Epoch <= 2_000_000 {
+		t.Errorf("epoch %d", term.Epoch)
+	}
+	c := start(t, endpoint, 3, true, nil, func(n *node) { n.cluster = "LFSC2" })
+	select {
+	case <-c.ended:
+	case <-time.After(30 * time.Second):
+		t.Error("a node of another cluster goes on")
+	}
+	if err := c.stop(); !errors.Is(err, lease.ErrCluster) {
+		t.Error(err)
+	}
+}
+
+// TestKeys sees that nothing is left of a node that has stopped but what outlives it on purpose.
+func TestKeys(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	a := start(t, endpoint, 1, true, nil, nil)
+	await(t, a, "to be the primary", held)
+	a.stop()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	r, err := client.Get(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, kv := range r.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	if got := strings.Join(keys, " "); got != "/test/cluster /test/term" {
+		t.Error(got)
+	}
+}

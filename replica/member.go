@@ -1,0 +1,50 @@
+package replica
+
+import (
+	"fmt"
+
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// member is the node as its lease sees it.
+type member struct{ *Node }
+
+// Identity implements lease.Member.
+func (m member) Identity() (node uint64, cluster string, epoch uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.id.Node, m.id.Cluster, m.id.Epoch
+}
+
+// Adopt implements lease.Member.
+func (m member) Adopt(cluster string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.id.Cluster {
+	case cluster:
+		return nil
+	case "":
+		m.id.Cluster = cluster
+		return m.saveIdentity()
+	}
+	return fmt.Errorf("%w: %s, not %s", lease.ErrCluster, m.id.Cluster, cluster)
+}
+
+// Marks implements lease.Member. The node takes no part any more when it has the lock.
+func (m member) Marks() map[string]lease.Mark {
+	m.part.Lock()
+	defer m.part.Unlock()
+	return m.marks()
+}
+
+// marks returns how far the databases are.
+func (n *Node) marks() map[string]lease.Mark {
+	all := map[string]lease.Mark{}
+	for _, db := range n.All() {
+		epoch, id := db.Mark()
+		if id > 0 {
+			all[db.Name()] = lease.Mark{Epoch: epoch, TXID: uint64(id)}
+		}
+	}
+	return all
+}

@@ -1,0 +1,44 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The oldest kernel on which a mount works. What is older passes on no locks, or maps no files.
+const (
+	oldestMajor = 5
+	oldestMinor = 4
+)
+
+// ErrKernel is returned where the kernel has FUSE, but not as a mount needs it.
+var ErrKernel = errors.New("the kernel's FUSE cannot show databases")
+
+// Supported returns an error where a mount would not work: without /dev/fuse, on an old kernel, and in a gVisor
+// sandbox, whose FUSE passes on no locks and cannot end a mount that is in use.
+func Supported() error {
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return err
+	}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("uname: %w", err)
+	}
+	return checkKernel(unix.ByteSliceToString(name.Release[:]))
+}
+
+// checkKernel says whether the kernel of a release, as uname(2) has it, can show databases.
+func checkKernel(release string) error {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return fmt.Errorf("%w: release %q", ErrKernel, release)
+	}
+	if strings.Contains(release, "gvisor") || major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		return fmt.Errorf("%w: release %q, and Linux %d.%d is needed", ErrKernel, release, oldestMajor, oldestMinor)
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+// Package proxy is the HTTP proxy between the clients of an App and the App beside a node: it sends
+// writes to the primary and lets clients read what they wrote.
+//
+// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the App of
+// this node. A write that reaches a replica is answered with the header fly-replay (and its neutral
+// name), by which the edge repeats it at the primary. The answer to a write carries the position of the
+// database in the cookie __txid, and a replica holds a read with that cookie until it has the
+// transaction. The behaviour and the names are those of the proxy of LiteFS.
+//
+// A Proxy may be used by many goroutines. It does not know what an App commits after it has sent the
+// header of its answer: such a transaction is in the cookie of a later answer only.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Defaults of Options, those of LiteFS.
+const (
+	DefaultMaxLag            = 10 * time.Second
+	DefaultRedirectTimeout   = 5 * time.Second
+	DefaultReadHeaderTimeout = 10 * time.Second
+	DefaultIdleTimeout       = 30 * time.Second
+)
+
+const (
+	// Cookie has the transaction ID, in 16 hexadecimal digits, of what a client wrote last.
+	Cookie = "__txid"
+	// HealthPath answers 200 while the replica keeps up, and 503 otherwise.
+	HealthPath = "/litefs/health"
+	// LagHeader has, in answers of a replica, for how many milliseconds it has not been known to have
+	// all transactions of the primary.
+	LagHeader = "Hangar-Db-Lag"
+)
+
+const (
+	cookieAge   = 5 * time.Minute
+	readTimeout = 5 * time.Second // how long a replica holds a read
+	ackTimeout  = 5 * time.Second // how long the answer to a write waits for replicas
+)
+
+// Node is the node beside the App.
+type Node interface {
+	// Writable reports whether the node is the primary.
+	Writable() bool
+	// WaitPrimary waits until this node is the primary or is connected to one, and returns the hostname
+	// of that one, or "" for this node.
+	WaitPrimary(ctx context.Context) (hostname string, err error)
+	// Committed returns the last transaction of a database that a program has committed so far, 0 if there is
+	// none.
+	Committed(ctx context.Context, db string) ltx.TXID
+	// WaitTXID waits until a reader sees a transaction of a database.
+	WaitTXID(ctx context.Context, db string, id ltx.TXID) error
+	// Lag is the time since the node is known to have had all transactions; 0 on the primary.
+	Lag() time.Duration
+}
+
+// Options are what a Proxy does.
+type Options struct {
+	Target string // host:port of the App
+	DB     string // the database whose position is in the cookie
+	// MaxLag is the lag at which a replica is no longer healthy; 0 means any is healthy.
+	MaxLag time.Duration
+	// RedirectTimeout bounds how long a write waits for a primary to be known.
+	RedirectTimeout time.Duration
+	// Passthrough has patterns of paths that only go to the App; "*" means any characters.
+	Passthrough []string
+	// AlwaysForward has patterns of paths at which GET and HEAD write, too.
+	AlwaysForward []string
+	// Acknowledged waits until as many replicas have a transaction as must before the answer to the write
+	// goes out; nil if none must.
+	Acknowledged func(ctx context.Context, db string, id ltx.TXID) error
+	// Debug has every request logged.
+	Debug bool
+	Node  Node
+	Log   *slog.Logger
+}
+
+// Proxy is an http.Handler.
+type Proxy struct {
+	o                      Options
+	passthrough, forwarded patterns
+	reverse                *httputil.ReverseProxy
+	transport              *http.Transport
+}
+
+// New returns a Proxy. The caller closes it.
+func New(o Options) *Proxy {
+	p := &Proxy{
+		o:           o,
+		passthrough: compile(o.Passthrough),
+		forwarded:   compile(o.AlwaysForward),
+		transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			MaxIdleConnsPerHost: 128,
+			IdleConnTimeout:     30 * time.Second,
+			DisableCompression:  true, // bodies pass as they are
+		},
+	}
+	target := &url.URL{Scheme: "http", Host: o.Target}
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host
+			r.Out.URL.RawQuery = r.In.URL.RawQuery
+			// The edge has set these; the App is to see them.
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if v, ok := r.In.Header[name]; ok {
+					r.Out.Header[name] = v
+				}
+			}
+		},
+		Transport:      p.transport,
+		FlushInterval:  -1, // streams flow
+		ModifyResponse: p.answered,
+		ErrorHandler:   p.failed,
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}
+	return p
+}
+
+// Close ends the idle connections to the App.
+func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
+
+// kind says what a request does.
+type kind string
+
+const (
+	passes kind = "passes"
+	reads  kind = "reads"
+	writes kind = "writes"
+)
+
+type kindKey struct{}
+
+func (p *Proxy) kind(r *http.Request) kind {
+	switch {
+	case p.passthrough.match(r.URL.Path):
+		return passes
+	case p.forwarded.match(r.URL.Path):
+		return writes
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return reads
+	}
+	return writes
+}
+
+// ServeHTTP answers one request.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == HealthPath {
+		p.health(w)
+		return
+	}
+	k := p.kind(r)
+	if p.o.Debug {
+		p.o.Log.Info("request", "method", r.Method, "path", r.URL.Path, "kind", string(k))
+	}
+	switch k {
+	case passes:
+	case reads:
+		if !p.mayRead(w, r) {
+			return
+		}
+	case writes:
+		if !p.mayWrite(w, r) {
+			return
+		}
+	}
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), kindKey{}, k)))
+}
+
+func (p *Proxy) health(w http.ResponseWriter) {
+	lag := p.o.Node.Lag()
+	p.setLag(w.Header())
+	if p.o.MaxLag > 0 && lag > p.o.MaxLag {
+		refuse(w, http.StatusServiceUnavailable, "the replica is behind by more than "+p.o.MaxLag.String())
+		return
+	}
+	fmt.Fprintln(w, "OK")
+}
+
+// setLag says how far a replica is behind.
+func (p *Proxy) setLag(h http.Header) {
+	if p.o.Node.Writable() {
+		return
+	}
+	h.Set(LagHeader, strconv.FormatInt(min(p.o.Node.Lag().Milliseconds(), math.MaxInt32), 10))
+}
+
+// refuse answers without the App.
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Cache-Control", "no-store")
+	http.Error(w, "Proxy error: "+text, status)
+}
+
+// mayRead holds a read until this node has what the client wrote.
+func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
+	id := wrote(r)
+	// The primary has everything that there will be: what a lost primary had beyond it does not come.
+	if id == 0 || p.o.DB == "" || p.o.Node.Writable() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+	defer cancel()
+	if err := p.o.Node.WaitTXID(ctx, p.o.DB, id); err == nil {
+		return true
+	}
+	if r.Context().Err() == nil {
+		p.o.Log.Warn("a read was given up", "db", p.o.DB, "txid", id.String(), "timeout", readTimeout)
+		p.setLag(w.Header())
+		refuse(w, http.StatusGatewayTimeout, "the replica does not have what this client wrote")
+	}
+	return false
+}
+
+// wrote returns the transaction in the cookie of a request, or 0.
+func wrote(r *http.Request) ltx.TXID {
+	c, err := r.Cookie(Cookie)
+	if err != nil {
+		return 0
+	}
+	id, err := ltx.ParseTXID(c.Value)
+	if err != nil {
+		return 0 // not a cookie of ours
+	}
+	return id
+}
+
+// mayWrite reports whether the App beside this node may write, and else answers where to.
+func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), p.o.RedirectTimeout)
+	defer cancel()
+	hostname, err := p.o.Node.WaitPrimary(ctx)
+	switch {
+	case err != nil && r.Context().Err() == nil:
+		refuse(w, http.StatusServiceUnavailable, "no primary available")
+		return false
+	case err != nil:
+		return false // the client has gone
+	case hostname == "":
+		return true
+	}
+	for _, name := range []string{hangar.HeaderReplay.Neutral, hangar.HeaderReplay.Original} {
+		w.Header().Set(name, "instance="+hostname)
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return false
+}
+
+// answered sees the header of the App's answer.
+func (p *Proxy) answered(resp *http.Response) error {
+	k, _ := resp.Request.Context().Value(kindKey{}).(kind)
+	if k == passes {
+		return nil
+	}
+	p.setLag(resp.Header)
+	if k != writes || p.o.DB == "" || !p.o.Node.Writable() {
+		return nil
+	}
+	id := p.o.Node.Committed(resp.Request.Context(), p.o.DB)
+	if id == 0 {
+		return nil
+	}
+	if p.o.Acknowledged != nil {
+		ctx, cancel := context.WithTimeout(resp.Request.Context(), ackTimeout)
+		defer cancel()
+		if err := p.o.Acknowledged(ctx, p.o.DB, id); err != nil {
+			return &unacknowledgedError{id, err}
+		}
+	}
+	cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
+		Name: Cookie, Value: id.String(), Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
+	}
+	resp.Header.Add("Set-Cookie", cookie.String())
+	return nil
+}
+
+// unacknowledgedError means that a write is committed here and on too few replicas.
+type unacknowledgedError struct {
+	id  ltx.TXID
+	err error
+}
+
+func (e *unacknowledgedError) Error() string {
+	return fmt.Sprintf("transaction %s has too few acknowledgements: %v", e.id, e.err)
+}
+
+func (e *unacknowledgedError) Unwrap() error { return e.err }
+
+// failed answers when the App gives no answer, or its answer must not go out.
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // the client has gone
+	}
+	if _, ok := errors.AsType[*unacknowledgedError](err); ok {
+		p.o.Log.Warn("an answer was withheld", "err", err)
+		refuse(w, http.StatusGatewayTimeout, "the write is committed, but not yet on as many replicas as required")
+		return
+	}
+	p.o.Log.Warn("the App does not answer", "err", err)
+	refuse(w, http.StatusBadGateway, "the App does not answer")
+}

@@ -1,0 +1,269 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// syncing is on which nodes transactions must be before they are acknowledged.
+type syncing struct {
+	mu   sync.Mutex
+	now  lease.Quorum        // as the lease has it
+	next *lease.Quorum       // as the lease may have it
+	late map[string]ltx.TXID // by database: replicas did not have the transaction in time
+	last map[string]ltx.TXID // by database: the last that was acknowledged in this term
+	outs int                 // commits that were not acknowledged in time
+}
+
+// ErrNotSynced is returned for a transaction that not enough replicas have acknowledged in time.
+var ErrNotSynced = errors.New("not enough replicas have the transaction")
+
+// quorum keeps note of the nodes that have all transactions.
+type quorum struct{ *Node }
+
+// beginSync takes over where transactions of earlier terms are.
+func (n quorum) beginSync(term lease.Term) {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	n.sync.now, n.sync.next = term.Quorum, nil
+	clear(n.sync.late)
+	clear(n.sync.last)
+}
+
+// stored reports whether enough nodes have a transaction of this primary.
+func (n *Node) stored(db string, id ltx.TXID) bool {
+	if n.c.Replicas == 0 {
+		return true
+	}
+	has := n.candidates(map[string]ltx.TXID{db: id})
+	if n.fixed() {
+		return len(has) > n.c.Replicas
+	}
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	is := func(node uint64) bool { return slices.Contains(has, node) }
+	return n.sync.now.Copies > n.c.Replicas && n.sync.now.Stores(is) && (n.sync.next == nil || n.sync.next.Stores(is))
+}
+
+// fixed reports whether the primary never changes.
+func (n *Node) fixed() bool {
+	_, fixed := n.c.Lease.(*lease.Static)
+	return fixed
+}
+
+// late reports whether a database waits for replicas to have a transaction that they did not have in time.
+func (n *Node) late(db *database.DB) bool {
+	if n.c.Replicas == 0 {
+		return false
+	}
+	n.sync.mu.Lock()
+	id, late := n.sync.late[db.Name()]
+	n.sync.mu.Unlock()
+	if !late || !n.stored(db.Name(), id) {
+		return late
+	}
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	if n.sync.late[db.Name()] == id {
+		delete(n.sync.late, db.Name())
+		n.sync.last[db.Name()] = max(n.sync.last[db.Name()], id)
+	}
+	return false
+}
+
+// Replicated implements mount.Databases.
+func (n programs) Replicated(ctx context.Context, db *database.DB) error {
+	if f, ok := n.forwarding(db.Name()); ok && !n.Writable() {
+		err := n.send(ctx, db, f)
+		if err != nil {
+			n.c.Log.Error("a transaction that was committed here does not reach the primary", "db", db.Name(), "err", err)
+		}
+		return err
+	}
+	if n.c.Replicas == 0 {
+		return nil
+	}
+	name, id := db.Name(), db.Pos().TXID
+	n.sync.mu.Lock()
+	_, late := n.sync.late[name]
+	n.sync.mu.Unlock()
+	if late {
+		return nil // what undoes a transaction that was late does not wait
+	}
+	err := n.await(ctx, name, id, n.c.SyncTimeout)
+	if errors.Is(err, database.ErrFenced) {
+		return err // whether others have it, the next primary knows
+	}
+	n.sync.mu.Lock()
+	if err == nil {
+		n.sync.last[name] = max(n.sync.last[name], id)
+		n.sync.mu.Unlock()
+		return nil
+	}
+	n.sync.late[name] = id
+	n.sync.outs++
+	n.sync.mu.Unlock()
+	n.c.Log.Error("a transaction was not acknowledged: the database takes no other until it is", "db", name, "txid", id.String(),
+		"replicas", n.c.Replicas, "err", err)
+	return err
+}
+
+// unacknowledged is how many transactions were not acknowledged in time so far.
+func (n *Node) unacknowledged() int {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	return n.sync.outs
+}
+
+// await waits until enough nodes have a transaction.
+func (n programs) await(ctx context.Context, db string, id ltx.TXID, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		news := n.sender.News()
+		_, changed := n.c.Lease.Term()
+		if n.stored(db, id) {
+			// What is acknowledged after the term may be missed by those who elect the next primary.
+			if !n.Writable() {
+				return database.ErrFenced
+			}
+			return nil
+		}
+		if !n.Writable() {
+			return database.ErrFenced
+		}
+		select {
+		case <-news:
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			return ErrNotSynced
+		}
+	}
+}
+
+// Synced implements mount.Databases.
+func (n programs) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
+	epoch := n.leading.Load()
+	id := db.Pos().TXID
+	if !n.stored(db.Name(), id) {
+		n.sync.mu.Lock()
+		id = n.sync.last[db.Name()]
+		n.sync.mu.Unlock()
+	}
+	return id, epoch, n.Writable() && epoch == n.leading.Load()
+}
+
+// quorumPause is between two changes of the quorum.
+const quorumPause = 200 * time.Millisecond
+
+// keepQuorum makes the connected candidates that have everything those on which transactions are, until ctx ends.
+func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
+	for n.c.Replicas == 0 && term.Quorum.Promises() && ctx.Err() == nil {
+		// The configuration no longer asks for it.
+		if n.c.Lease.SetQuorum(ctx, term.Epoch, lease.Quorum{}) == nil {
+			break
+		}
+		_ = pause.For(ctx, quorumPause)
+	}
+	for n.c.Replicas > 0 && !n.fixed() && ctx.Err() == nil {
+		news := n.sender.News()
+		if err := n.changeQuorum(ctx, term); err != nil && ctx.Err() == nil {
+			n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+		}
+		select {
+		case <-news:
+			_ = pause.For(ctx, quorumPause)
+		case <-ctx.Done():
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// changeQuorum changes the quorum, if other nodes are connected than it has.
+func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
+	n.sync.mu.Lock()
+	now := n.sync.now
+	n.sync.mu.Unlock()
+	next := lease.Quorum{Nodes: n.candidates(nil), Copies: n.c.Replicas + 1}
+	if next.Equal(now) || len(next.Nodes) < next.Copies {
+		return nil
+	}
+	n.setNext(&next) // from here on transactions are stored by both
+	// What was acknowledged before is on all nodes of the next quorum when they have what there is now.
+	marks := map[string]ltx.TXID{}
+	for _, db := range n.All() {
+		marks[db.Name()] = db.Pos().TXID
+	}
+	for {
+		news := n.sender.News()
+		if within(next.Nodes, n.candidates(marks)) {
+			break
+		}
+		if !within(next.Nodes, n.candidates(nil)) {
+			// A node went: another quorum is due. This one was never noted.
+			n.setNext(nil)
+			n.sender.Announce()
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	for {
+		err := n.c.Lease.SetQuorum(ctx, term.Epoch, next)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || errors.Is(err, lease.ErrNotHeld) {
+			return err
+		}
+		// It may have been noted: until that is known, both count.
+		n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+		if pause.For(ctx, quorumPause) != nil {
+			return err
+		}
+	}
+	n.sync.mu.Lock()
+	n.sync.now, n.sync.next = next, nil
+	n.sync.mu.Unlock()
+	n.sender.Announce()
+	return nil
+}
+
+// within reports whether all nodes are among others.
+func within(nodes, others []uint64) bool {
+	return !slices.ContainsFunc(nodes, func(node uint64) bool { return !slices.Contains(others, node) })
+}
+
+func (n quorum) setNext(q *lease.Quorum) {
+	n.sync.mu.Lock()
+	defer n.sync.mu.Unlock()
+	n.sync.next = q
+}
+
+// candidates returns this node and the candidates that follow it and have all of marks; of a fixed primary, all
+// replicas.
+func (n *Node) candidates(marks map[string]ltx.TXID) []uint64 {
+	all := map[uint64]bool{n.ID(): true}
+	for _, f := range n.sender.Followers(marks) {
+		if f.Candidate || n.fixed() {
+			all[f.Node] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

@@ -1,0 +1,100 @@
+package txlog
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/internal/durable"
+)
+
+// Start says from which transaction on those of a database were committed in an epoch.
+type Start struct {
+	Epoch uint64   `json:"epoch"`
+	First ltx.TXID `json:"first"`
+}
+
+// History is the epochs of a database, oldest first. As an epoch has one primary, two databases have the same
+// transaction of an ID if their histories have the same epoch for it. It outlives the records of a log.
+type History []Start
+
+// Epoch returns the epoch in which a transaction was committed, 0 if that is not known.
+func (h History) Epoch(id ltx.TXID) uint64 {
+	epoch := uint64(0)
+	for _, s := range h {
+		if s.First > id {
+			break
+		}
+		epoch = s.Epoch
+	}
+	return epoch
+}
+
+// until returns the part of a history up to a transaction.
+func (h History) until(id ltx.TXID) History {
+	return slices.DeleteFunc(slices.Clone(h), func(s Start) bool { return s.First > id })
+}
+
+const historyName = "history"
+
+// loadHistory reads the history, and completes it from the segments, which have what was not written any more.
+func (l *Log) loadHistory() {
+	b, err := os.ReadFile(filepath.Join(l.dir, historyName))
+	if err == nil {
+		err = json.Unmarshal(b, &l.history)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.history = nil // it is made of the segments again
+	}
+	l.history = l.history.until(l.pos.TXID)
+	for _, s := range l.segments {
+		if s.n > 0 && l.history.Epoch(s.base.TXID+1) != s.epoch {
+			l.history = append(l.history.until(s.base.TXID), Start{s.epoch, s.base.TXID + 1})
+		}
+	}
+}
+
+// remember notes that transactions from an ID on are of an epoch. l.mu is held.
+func (l *Log) remember(epoch uint64, first ltx.TXID) error {
+	if first == 0 || l.history.Epoch(first) == epoch {
+		return nil
+	}
+	return l.writeHistory(append(l.history.until(first-1), Start{epoch, first}))
+}
+
+func (l *Log) writeHistory(h History) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(filepath.Join(l.dir, historyName), append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	l.history = h
+	return nil
+}
+
+// History returns the history of the database.
+func (l *Log) History() History {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.history)
+}
+
+// SetHistory makes the history up to the present position that of another log, which has the same content.
+func (l *Log) SetHistory(h History) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writeHistory(h.until(l.pos.TXID))
+}
+
+// Epoch is that in which the transaction of the present position was committed.
+func (l *Log) Epoch() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.history.Epoch(l.pos.TXID)
+}
