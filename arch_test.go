@@ -155,9 +155,17 @@ var rules = map[string]rule{
 	"replica/txlog":    {imports: language, tests: []string{"replica/sqlite"}},
 
 	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
-	"cmd/hangar":                    {imports: plus(language, "cmd/hangar/..."), tests: everything},
-	"cmd/hangar/...":                {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api", "daemon", "test/platform"}},
-	"cmd/hangar/cli":                {imports: plus(language, "client")},
+	"cmd/hangar":     {imports: plus(language, "cmd/hangar/..."), tests: everything},
+	"cmd/hangar/...": {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api", "daemon", "test/platform"}},
+	"cmd/hangar/cli": {imports: plus(language, "client")},
+	"cmd/hangar/deploy": {
+		imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/deploy/..."), tests: []string{"test/platform"},
+	},
+	"cmd/hangar/deploy/appconfig": {imports: language},
+	"cmd/hangar/deploy/plan":      {imports: language},
+	"cmd/hangar/deploy/rollout": {
+		imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/deploy/appconfig", "cmd/hangar/deploy/plan"), tests: []string{"test/platform"},
+	},
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},

@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/app"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/cmd/hangar/db"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy"
 	"github.com/hangar-platform/hangar/cmd/hangar/extension"
 	"github.com/hangar-platform/hangar/cmd/hangar/image"
 	"github.com/hangar-platform/hangar/cmd/hangar/machine"
@@ -60,6 +61,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
+		deploy.NewCommand(c), deploy.NewLaunchCommand(c), deploy.NewReleasesCommand(c), deploy.NewFileCommand(c),
 		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c), webhook.NewCommand(c),
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
 		volume.NewCommand(c), db.NewCommand(c),
@@ -78,6 +80,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}
+	root.AddCommand(deploy.NotOffered()...)
 	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c))
 	return root
 }

@@ -1,0 +1,451 @@
+package appconfig
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/cmdline"
+)
+
+// The defaults of what a file leaves open.
+const (
+	DefaultPort                  = 8080
+	DefaultReleaseCommandTimeout = 5 * time.Minute
+	DefaultMachineCheckTimeout   = time.Minute
+	DefaultWaitTimeout           = 5 * time.Minute
+	DefaultUnavailable           = Fraction(0.33)
+
+	httpPort  = 80
+	httpsPort = 443
+)
+
+// Group is what the Machines of a process group are made of.
+type Group struct {
+	Name string
+	// Count is how many Machines the group has; -1: the file does not say.
+	Count    int
+	Standbys int
+	// Config is that of each Machine, without the metadata of a release and the ids of volumes.
+	Config hangar.MachineConfig
+	Mounts []Mount // in the order of Config.Mounts
+	Checks []MachineCheck
+}
+
+// Sources are what a group has beside its file.
+type Sources struct {
+	Image string // of the release; empty: build.image
+	// ReadFile reads a file that is named relative to the file of the App; nil: there is none.
+	ReadFile func(name string) ([]byte, error)
+}
+
+// check finds what is wrong beyond the types of keys.
+func (f *File) check(c *checker) {
+	groups := f.Groups()
+	known := func(path string, names []string) {
+		for i, name := range names {
+			if !slices.Contains(groups, name) {
+				c.find(&c.errors, fmt.Sprintf("%s.processes[%d]", path, i), fmt.Sprintf("there is no process group %q", name), "one of "+strings.Join(groups, ", "))
+			}
+		}
+	}
+	if f.HTTPService != nil {
+		known("http_service", f.HTTPService.Processes)
+	}
+	for i := range f.Services {
+		known(fmt.Sprintf("services[%d]", i), f.Services[i].Processes)
+	}
+	for name, k := range f.Checks {
+		known("checks."+name, k.Processes)
+	}
+	for i := range f.VM {
+		known(indexed(c, "vm", i), f.VM[i].Processes)
+	}
+	for i := range f.Mounts {
+		at := indexed(c, "mounts", i)
+		known(at, f.Mounts[i].Processes)
+		if m := f.Mounts[i]; m.Source == "" || m.Destination == "" {
+			c.find(&c.errors, at, "needs source and destination", "")
+		}
+	}
+	for i := range f.Metrics {
+		known(indexed(c, "metrics", i), f.Metrics[i].Processes)
+	}
+	for i := range f.Restart {
+		known(indexed(c, "restart", i), f.Restart[i].Processes)
+	}
+	for i := range f.Files {
+		known(fmt.Sprintf("files[%d]", i), f.Files[i].Processes)
+	}
+	for i := range f.Statics {
+		known(fmt.Sprintf("statics[%d]", i), f.Statics[i].Processes)
+	}
+	for section, numbers := range map[string]map[string]int{"scale": f.Scale, "standbys": f.Standbys} {
+		for name, n := range numbers {
+			switch {
+			case !slices.Contains(groups, name):
+				c.find(&c.errors, section+"."+name, fmt.Sprintf("there is no process group %q", name), "one of "+strings.Join(groups, ", "))
+			case n < 0 || n > maxMachines:
+				c.find(&c.errors, section+"."+name, fmt.Sprintf("%d is not from 0 to %d", n, maxMachines), "")
+			}
+		}
+	}
+	if len(c.errors) > 0 {
+		return
+	}
+	// A stand-in for what only a deploy knows shows what the platform would refuse.
+	for _, name := range groups {
+		g, err := f.Group(name, Sources{Image: "image", ReadFile: func(string) ([]byte, error) { return nil, nil }})
+		if err == nil {
+			err = g.validate()
+		}
+		if err != nil {
+			c.find(&c.errors, "", fmt.Sprintf("process group %s: %s", name, err), "")
+		}
+	}
+}
+
+// maxMachines bounds how many Machines a group has.
+const maxMachines = 1000
+
+// indexed is the path of an element of a section that is a table or an array of tables.
+func indexed(c *checker, section string, i int) string {
+	if path := fmt.Sprintf("%s[%d]", section, i); c.lines[path] != 0 {
+		return path
+	}
+	return section
+}
+
+// validate checks the config as the platform does.
+func (g *Group) validate() error {
+	config := g.Config
+	config.Mounts = slices.Clone(config.Mounts)
+	for i := range config.Mounts {
+		config.Mounts[i].Volume = fmt.Sprintf("vol_%016d", i)
+	}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	_, err = hangar.ParseMachineConfig(raw)
+	return err
+}
+
+// in reports whether a section with processes is about a group.
+func (f *File) in(processes []string, group string) bool {
+	if len(processes) == 0 {
+		return group == f.defaultGroup()
+	}
+	return slices.Contains(processes, group)
+}
+
+// Group returns what the Machines of a process group are made of. It fails for a file that cannot be
+// read and for a command that cannot be split.
+func (f *File) Group(name string, from Sources) (Group, error) {
+	g := Group{Name: name, Count: -1, Standbys: f.Standbys[name]}
+	if n, ok := f.Scale[name]; ok {
+		g.Count = n
+	}
+	config, err := f.basis(from.Image)
+	if err != nil {
+		return g, err
+	}
+	if command := f.Processes[name]; command != "" {
+		if config.Init.Cmd, err = cmdline.Split(command); err != nil {
+			return g, fmt.Errorf("processes.%s: %w", name, err)
+		}
+	}
+	if config.Guest, config.PersistRootfs, err = f.guest(name); err != nil {
+		return g, err
+	}
+	f.addServices(&g, &config)
+	for key, k := range f.Checks {
+		if f.in(k.Processes, name) {
+			check := k.Check.config(cmp.Or(k.Type, "http"))
+			check.Kind = k.Kind
+			if config.Checks == nil {
+				config.Checks = map[string]hangar.Check{}
+			}
+			config.Checks[key] = check
+		}
+	}
+	for _, m := range f.Mounts {
+		if f.in(m.Processes, name) {
+			g.Mounts = append(g.Mounts, m)
+			config.Mounts = append(config.Mounts, hangar.Mount{
+				Path: m.Destination, ExtendThresholdPercent: m.ExtendThreshold, AddSizeGB: int(m.ExtendIncrement), SizeGBLimit: int(m.ExtendLimit),
+			})
+		}
+	}
+	for _, s := range f.Statics {
+		if f.in(s.Processes, name) {
+			config.Statics = append(config.Statics, hangar.Static{
+				GuestPath: s.GuestPath, URLPrefix: s.URLPrefix, TigrisBucket: s.TigrisBucket, IndexDocument: s.IndexDocument,
+			})
+		}
+	}
+	for _, m := range f.Metrics {
+		if len(m.Processes) == 0 || slices.Contains(m.Processes, name) {
+			config.Metrics = &hangar.Metrics{Port: m.Port, Path: cmp.Or(m.Path, "/metrics"), HTTPS: m.HTTPS}
+		}
+	}
+	for _, r := range f.Restart {
+		if len(r.Processes) == 0 || slices.Contains(r.Processes, name) {
+			policy := hangar.RestartPolicy(r.Policy)
+			if policy == "never" {
+				policy = hangar.RestartNo
+			}
+			config.Restart = &hangar.RestartConfig{Policy: policy, MaxRetries: r.MaxRetries}
+		}
+	}
+	if err := f.addFiles(&config, name, from); err != nil {
+		return g, err
+	}
+	g.Config = config
+	return g, nil
+}
+
+// basis is what all groups and the release command have.
+func (f *File) basis(image string) (hangar.MachineConfig, error) {
+	config := hangar.MachineConfig{Image: image}
+	if config.Image == "" && f.Build != nil {
+		config.Image = f.Build.Image
+	}
+	if len(f.Env) > 0 || f.PrimaryRegion != "" {
+		config.Env = map[string]string{}
+	}
+	if f.PrimaryRegion != "" {
+		config.Env["PRIMARY_REGION"] = string(f.PrimaryRegion)
+	}
+	for name, value := range f.Env {
+		config.Env[name] = string(value)
+	}
+	if e := f.Experimental; e != nil {
+		config.Init.Cmd, config.Init.Entrypoint, config.Init.Exec = e.Cmd, e.Entrypoint, e.Exec
+	}
+	config.Init.SwapSizeMB = f.SwapSizeMB
+	stop, err := stopConfig(f.KillSignal, f.KillTimeout)
+	if err != nil {
+		return config, fmt.Errorf("kill_signal: %w", err)
+	}
+	config.StopConfig = stop
+	return config, nil
+}
+
+// stopConfig is how a program is asked to end, or nil.
+func stopConfig(signal string, timeout *Seconds) (*hangar.StopConfig, error) {
+	if signal == "" && timeout == nil {
+		return nil, nil //nolint:nilnil // as the platform does
+	}
+	var stop hangar.StopConfig
+	if signal != "" {
+		s, err := hangar.ParseSignal(signal)
+		if err != nil {
+			return nil, err
+		}
+		stop.Signal = &s
+	}
+	if timeout != nil {
+		d := hangar.Duration(*timeout)
+		stop.Timeout = &d
+	}
+	return &stop, nil
+}
+
+// guest is the size of a group: that of the section that names it, else that of the one for all.
+func (f *File) guest(name string) (*hangar.Guest, hangar.PersistRootfs, error) {
+	var found *VM
+	for i := range f.VM {
+		vm := &f.VM[i]
+		if slices.Contains(vm.Processes, name) {
+			found = vm
+			break
+		}
+		if len(vm.Processes) == 0 && found == nil {
+			found = vm
+		}
+	}
+	if found == nil {
+		found = &VM{}
+	}
+	guest, err := found.guest()
+	return guest, found.PersistRootfs, err
+}
+
+func (vm *VM) guest() (*hangar.Guest, error) {
+	var guest hangar.Guest
+	if vm.Size != "" {
+		preset, ok := hangar.Preset(vm.Size)
+		if !ok {
+			if strings.HasPrefix(vm.Size, "a10") || strings.HasPrefix(vm.Size, "l40") {
+				text, instead, _ := strings.Cut(noGPU, "|")
+				return nil, fmt.Errorf("vm.size %q: %s; %s", vm.Size, text, instead)
+			}
+			return nil, fmt.Errorf("vm.size %q is none of %s", vm.Size, strings.Join(hangar.Presets(), ", "))
+		}
+		guest = preset
+	}
+	guest.CPUs, guest.CPUKind = cmp.Or(vm.CPUs, guest.CPUs), cmp.Or(vm.CPUKind, guest.CPUKind)
+	guest.MemoryMB = cmp.Or(int(vm.Memory), vm.MemoryMB, guest.MemoryMB)
+	return &guest, guest.Complete("vm.")
+}
+
+// addServices adds the services of a group, and what tries its first Machine.
+func (f *File) addServices(g *Group, config *hangar.MachineConfig) {
+	if h := f.HTTPService; h != nil && f.in(h.Processes, g.Name) {
+		s := h.config()
+		s.Protocol, s.InternalPort = "tcp", cmp.Or(h.InternalPort, DefaultPort)
+		s.Ports = []hangar.ServicePort{
+			{Port: httpPort, Handlers: []string{"http"}, ForceHTTPS: h.ForceHTTPS, HTTP: h.HTTP},
+			{Port: httpsPort, Handlers: []string{"http", "tls"}, TLS: h.TLS, HTTP: h.HTTP},
+		}
+		config.Services = append(config.Services, s)
+		g.Checks = append(g.Checks, h.MachineChecks...)
+	}
+	for i := range f.Services {
+		from := &f.Services[i]
+		if !f.in(from.Processes, g.Name) {
+			continue
+		}
+		s := from.config()
+		s.Protocol, s.InternalPort, s.Ports = cmp.Or(from.Protocol, "tcp"), cmp.Or(from.InternalPort, DefaultPort), from.Ports
+		for _, k := range from.TCPChecks {
+			s.Checks = append(s.Checks, k.config("tcp"))
+		}
+		for _, k := range from.HTTPChecks {
+			s.Checks = append(s.Checks, k.config("http"))
+		}
+		config.Services = append(config.Services, s)
+		g.Checks = append(g.Checks, from.MachineChecks...)
+	}
+}
+
+// config is what both kinds of service have.
+func (s *serviceKeys) config() hangar.Service {
+	made := hangar.Service{Autostart: s.AutoStart, MinMachinesRunning: s.MinMachinesRunning, Concurrency: s.Concurrency}
+	if s.AutoStop != nil {
+		made.Autostop = s.AutoStop.value()
+	}
+	if s.AutoStopAfter != nil {
+		d := hangar.Duration(*s.AutoStopAfter)
+		made.AutostopAfter = &d
+	}
+	for _, k := range s.Checks {
+		made.Checks = append(made.Checks, k.config(cmp.Or(k.Type, "http")))
+	}
+	return made
+}
+
+func (k *Check) config(kind string) hangar.Check {
+	made := hangar.Check{
+		Type: kind, Port: k.Port, Interval: k.Interval.duration(), Timeout: k.Timeout.duration(), GracePeriod: k.GracePeriod.duration(),
+		Method: k.Method, Path: k.Path, Protocol: k.Protocol, TLSServerName: k.TLSServerName, TLSSkipVerify: k.TLSSkipVerify,
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.Headers)) {
+		made.Headers = append(made.Headers, hangar.Header{Name: name, Values: []string{string(k.Headers[name])}})
+	}
+	return made
+}
+
+func (f *File) addFiles(config *hangar.MachineConfig, group string, from Sources) error {
+	for i, file := range f.Files {
+		if !f.in(file.Processes, group) {
+			continue
+		}
+		at := fmt.Sprintf("files[%d]", i)
+		made := hangar.File{GuestPath: file.GuestPath, SecretName: file.SecretName, Mode: file.Mode}
+		var err error
+		switch {
+		case file.LocalPath != "" && from.ReadFile == nil:
+			err = fmt.Errorf("%s.local_path: the content of %q is not a part of the release", at, file.LocalPath)
+		case file.LocalPath != "":
+			made.RawValue, err = from.ReadFile(file.LocalPath)
+		case file.RawValue != "":
+			if made.RawValue, err = base64.StdEncoding.DecodeString(file.RawValue); err != nil {
+				err = fmt.Errorf("%s.raw_value: is not base64", at)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		config.Files = append(config.Files, made)
+	}
+	return nil
+}
+
+// ReleaseCommand is the config of the Machine that runs the release command, and how long it may take;
+// nil: the file has none.
+func (f *File) ReleaseCommand(image string) (*hangar.MachineConfig, time.Duration, error) {
+	if f.Deploy == nil || f.Deploy.ReleaseCommand == "" {
+		return nil, 0, nil
+	}
+	words, err := cmdline.Split(f.Deploy.ReleaseCommand)
+	if err != nil {
+		return nil, 0, fmt.Errorf("deploy.release_command: %w", err)
+	}
+	vm := f.Deploy.ReleaseCommandVM
+	if vm == nil {
+		vm = &VM{}
+	}
+	guest, err := vm.guest()
+	if err != nil {
+		return nil, 0, err
+	}
+	config, err := f.task(image, guest)
+	config.Init.Cmd, config.Init.Exec = words, nil
+	config.Env["RELEASE_COMMAND"] = "1"
+	return &config, f.Deploy.ReleaseCommandTimeout.Or(DefaultReleaseCommandTimeout), err
+}
+
+// task is the config of a Machine that runs to its end once.
+func (f *File) task(image string, guest *hangar.Guest) (hangar.MachineConfig, error) {
+	config, err := f.basis(image)
+	config.Guest = guest
+	config.Restart = &hangar.RestartConfig{Policy: hangar.RestartNo}
+	config.DNS = &hangar.DNSConfig{SkipRegistration: true}
+	if config.Env == nil {
+		config.Env = map[string]string{}
+	}
+	return config, err
+}
+
+// MachineCheck is the config of the Machine that tries another one at an address, and how long it may
+// take.
+func (f *File) MachineCheck(k MachineCheck, image, address string) (*hangar.MachineConfig, time.Duration, error) {
+	guest, err := (&VM{}).guest()
+	if err != nil {
+		return nil, 0, err
+	}
+	config, err := f.task(cmp.Or(k.Image, image), guest)
+	if err != nil {
+		return nil, 0, err
+	}
+	config.Init.Cmd, config.Init.Entrypoint, config.Init.Exec = k.Command, k.Entrypoint, nil
+	for _, prefix := range []string{hangar.GuestEnvPrefixes.Neutral, hangar.GuestEnvPrefixes.Original} {
+		config.Env[prefix+"TEST_MACHINE_IP"] = address
+	}
+	config.StopConfig, err = stopConfig(k.KillSignal, nil)
+	return &config, k.KillTimeout.Or(DefaultMachineCheckTimeout), err
+}
+
+// Digest tells apart what Machines of a group can be made of: it is the same for the same config and
+// volumes.
+func (g *Group) Digest() (string, error) {
+	raw, err := json.Marshal(struct {
+		Config hangar.MachineConfig
+		Mounts []Mount
+	}{g.Config, g.Mounts})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:16]), nil
+}

@@ -1,0 +1,421 @@
+// Package plan decides in which order a deploy changes the Machines of an App.
+//
+// It is pure: of the Machines that there are, of what is wanted and of a strategy it makes stages, of
+// which each begins when the one before it has ended. A deploy that ended anywhere leaves Machines from
+// which the next plan goes on: what is right already is checked and not changed, a half of a pair of
+// blue and green is completed or removed, and Machines that were to live for one deploy alone go.
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// Machine is what a plan has to know of a Machine.
+type Machine struct {
+	ID       hangar.MachineID
+	Group    string
+	State    hangar.MachineState
+	Cordoned bool
+	Standby  bool // it waits for the failure of others
+	Current  bool // it is as wanted: config, image and secrets
+	// Crashed says that its program ended and should not have: it is started, while another that is
+	// stopped stays so.
+	Crashed   bool
+	Temporary bool             // made for one deploy: a canary, or a release command
+	Replaces  hangar.MachineID // the blue Machine that this green one was made for, or AnyBlue
+	Retired   bool             // a deploy has begun to take it away
+}
+
+// AnyBlue stands for the blue Machine of a green one that there is in addition.
+const AnyBlue hangar.MachineID = "none"
+
+// runs reports whether the Machine may have requests, or would if it were not cordoned.
+func (m *Machine) runs() bool {
+	switch m.State {
+	case hangar.MachineStarted, hangar.MachineStarting, hangar.MachineCreated, hangar.MachineRestarting, hangar.MachineReplacing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Group is what is wanted of a process group.
+type Group struct {
+	Name     string
+	Count    int  // of Machines; -1: as many as there are, and at least one
+	Standbys int  // beside them
+	Volumes  bool // each has one of its own
+	// Unavailable returns how many of n Machines may be away at once: at least one.
+	Unavailable func(n int) int
+}
+
+// Wish is what a plan is made for.
+type Wish struct {
+	Strategy       hangar.ReleaseStrategy
+	Groups         []Group
+	ReleaseCommand bool
+}
+
+// Kind says what a step does.
+type Kind string
+
+// The kinds of steps.
+const (
+	Release  Kind = "release command" // runs the release command
+	Create   Kind = "create"
+	Update   Kind = "update"
+	Start    Kind = "start"
+	Await    Kind = "check" // waits until the Machine is healthy
+	Uncordon Kind = "uncordon"
+	Retire   Kind = "retire" // marks the Machine as one that goes, and cordons it
+	Stop     Kind = "stop"
+	Destroy  Kind = "destroy"
+)
+
+// Step is one thing to do.
+type Step struct {
+	Kind    Kind             `json:"step"`
+	Group   string           `json:"group,omitempty"`
+	Machine hangar.MachineID `json:"machine,omitempty"` // empty: the one of Slot
+	// Slot names a Machine that the plan creates, e.g. "web/1".
+	Slot     string           `json:"slot,omitempty"`
+	Await    bool             `json:"await,omitempty"`    // and wait until it is healthy
+	Start    bool             `json:"start,omitempty"`    // and start it, although it was not started
+	Cordoned bool             `json:"cordoned,omitempty"` // create it so
+	Canary   bool             `json:"canary,omitempty"`   // create it for this deploy alone
+	Standby  bool             `json:"standby,omitempty"`  // it waits for the failure of others
+	Replaces hangar.MachineID `json:"replaces,omitempty"` // create it as the green one of this
+}
+
+// String is the step for people.
+func (s Step) String() string {
+	text := string(s.Kind)
+	if s.Kind == Release {
+		return "run the release command"
+	}
+	switch {
+	case s.Canary:
+		text += " a canary of " + s.Group
+	case s.Standby && s.Slot != "":
+		text += " a standby of " + s.Group
+	case s.Replaces != "" && s.Replaces != AnyBlue:
+		text += fmt.Sprintf(" a Machine of %s that replaces %s", s.Group, s.Replaces)
+	case s.Slot != "" && s.Kind == Create:
+		text += " a Machine of " + s.Group
+	case s.Slot != "":
+		text += " the new Machine " + s.Slot
+	default:
+		text += fmt.Sprintf(" Machine %s of %s", s.Machine, s.Group)
+	}
+	if s.Cordoned {
+		text += ", cordoned"
+	}
+	if s.Await {
+		text += ", and wait for its checks"
+	}
+	return text
+}
+
+// Stage is what is done at once.
+type Stage []Step
+
+// Plan is what a deploy does.
+type Plan struct {
+	Stages []Stage  `json:"stages"`
+	Notes  []string `json:"notes,omitempty"`
+}
+
+// Changes reports whether there is anything to do but to look.
+func (p *Plan) Changes() bool {
+	for _, stage := range p.Stages {
+		if slices.ContainsFunc(stage, func(s Step) bool { return s.Kind != Await }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Make makes the plan. It fails for a strategy that a group cannot have.
+func Make(machines []Machine, wish Wish) (*Plan, error) {
+	b := builder{wish: wish, here: map[hangar.MachineID]Machine{}}
+	for _, m := range machines {
+		b.here[m.ID] = m
+	}
+	for _, m := range machines {
+		known := slices.ContainsFunc(wish.Groups, func(g Group) bool { return g.Name == m.Group })
+		switch {
+		case m.Temporary && !b.usefulCanary(&m) || !known && m.Cordoned && !m.Retired:
+			b.first = append(b.first, Step{Kind: Destroy, Group: m.Group, Machine: m.ID})
+		case m.Temporary:
+		case !known:
+			b.retire(&m)
+		}
+	}
+	for _, g := range wish.Groups {
+		if err := b.group(g, machines); err != nil {
+			return nil, err
+		}
+	}
+	return b.plan(), nil
+}
+
+// canarySlot follows the name of a group in the slot of its canary.
+const canarySlot = "/canary"
+
+// builder collects the steps of all groups, in the order of a deploy.
+type builder struct {
+	wish Wish
+	here map[hangar.MachineID]Machine
+
+	notes     []string
+	first     Stage   // what is removed before anything else
+	create    Stage   // what is new, and checks of what is right already
+	uncordon  Stage   // of what create has checked
+	batches   []Stage // updates
+	last      Stage   // updates of what is not started
+	late      Stage   // uncordons what batches and last have updated
+	standbys  Stage
+	retired   Stage // what goes
+	stop      Stage
+	destroyed Stage
+}
+
+// plan joins the stages.
+func (b *builder) plan() *Plan {
+	p := &Plan{Notes: b.notes}
+	stages := []Stage{b.first, b.create, b.uncordon}
+	stages = append(stages, b.batches...)
+	stages = append(stages, b.last, b.late, b.retired, b.stop, b.destroyed, b.standbys)
+	for _, stage := range stages {
+		if len(stage) > 0 {
+			p.Stages = append(p.Stages, stage)
+		}
+	}
+	if b.wish.ReleaseCommand && p.Changes() {
+		at := 0
+		if len(b.first) > 0 {
+			at = 1
+		}
+		p.Stages = slices.Insert(p.Stages, at, Stage{{Kind: Release}})
+	}
+	return p
+}
+
+// retire takes a Machine out of service, and then away.
+func (b *builder) retire(m *Machine) {
+	if m.runs() && !m.Standby {
+		b.retired = append(b.retired, Step{Kind: Retire, Group: m.Group, Machine: m.ID})
+	}
+	if m.runs() {
+		b.stop = append(b.stop, Step{Kind: Stop, Group: m.Group, Machine: m.ID})
+	}
+	b.destroyed = append(b.destroyed, Step{Kind: Destroy, Group: m.Group, Machine: m.ID})
+}
+
+// usefulCanary reports whether a temporary Machine is a canary of what is being deployed.
+func (b *builder) usefulCanary(m *Machine) bool {
+	return b.wish.Strategy == hangar.StrategyCanary && m.Current && m.runs() && !m.Cordoned
+}
+
+// settle looks through the pairs of blue and green that a deploy has left: it returns the Machines of
+// a group that stay, apart from standbys, and removes the others.
+func (b *builder) settle(g Group, machines []Machine) (actives, standbys []Machine) {
+	gone := map[hangar.MachineID]bool{}
+	for _, green := range machines {
+		blue, paired := b.here[green.Replaces]
+		if green.Group != g.Name || !paired || green.Temporary || green.Retired {
+			continue
+		}
+		if green.Current || !green.Cordoned {
+			gone[blue.ID] = true
+		} else {
+			gone[green.ID] = true
+		}
+	}
+	for _, m := range machines {
+		switch {
+		case m.Group != g.Name || m.Temporary:
+		case m.Retired:
+			b.retire(&m)
+		case gone[m.ID] && m.Replaces != "" && m.Cordoned:
+			b.first = append(b.first, Step{Kind: Destroy, Group: g.Name, Machine: m.ID}) // it never served
+		case gone[m.ID]:
+			b.retire(&m)
+		case m.Standby:
+			standbys = append(standbys, m)
+		default:
+			actives = append(actives, m)
+		}
+	}
+	return actives, standbys
+}
+
+// rank orders the Machines of a group by how much is lost with them, the most first.
+func rank(m *Machine) int {
+	switch {
+	case m.runs() && !m.Cordoned && m.Current:
+		return 0
+	case m.runs() && !m.Cordoned:
+		return 1
+	case m.runs():
+		return 2
+	default:
+		return 3
+	}
+}
+
+func (b *builder) group(g Group, machines []Machine) error {
+	if b.wish.Strategy == hangar.StrategyBlueGreen && g.Volumes {
+		return hangar.Errorf(hangar.CodeInvalid, "", "strategy bluegreen: the Machines of group %s have volumes, which a second set of Machines cannot have at once", g.Name)
+	}
+	actives, standbys := b.settle(g, machines)
+	slices.SortStableFunc(actives, func(x, y Machine) int { return cmp.Or(cmp.Compare(rank(&x), rank(&y)), cmp.Compare(x.ID, y.ID)) })
+	count := g.Count
+	if count < 0 {
+		count = max(1, len(actives))
+	}
+	for len(actives) > count {
+		b.retire(&actives[len(actives)-1])
+		actives = actives[:len(actives)-1]
+	}
+	immediate := b.wish.Strategy == hangar.StrategyImmediate
+	blueGreen := b.wish.Strategy == hangar.StrategyBlueGreen
+	slots := 0
+	slot := func() string {
+		slots++
+		return fmt.Sprintf("%s/%d", g.Name, slots)
+	}
+	if b.wish.Strategy == hangar.StrategyCanary {
+		b.canary(g, actives, machines)
+	}
+	for range count - len(actives) {
+		s := Step{Kind: Create, Group: g.Name, Slot: slot(), Await: !immediate, Cordoned: blueGreen}
+		if blueGreen {
+			s.Replaces = AnyBlue
+		}
+		b.create = append(b.create, s)
+		if blueGreen {
+			b.uncordon = append(b.uncordon, Step{Kind: Uncordon, Group: g.Name, Slot: s.Slot})
+		}
+	}
+	var running, crashed []Machine
+	for _, m := range actives {
+		if replaced := blueGreen && m.runs(); m.Cordoned && m.Replaces != "" && !m.Current && !replaced {
+			b.late = append(b.late, Step{Kind: Uncordon, Group: g.Name, Machine: m.ID})
+		}
+		switch {
+		case m.Current:
+			b.right(&m, immediate)
+		case blueGreen && m.runs():
+			s := Step{Kind: Create, Group: g.Name, Slot: slot(), Await: true, Cordoned: true, Replaces: m.ID}
+			b.create = append(b.create, s)
+			b.uncordon = append(b.uncordon, Step{Kind: Uncordon, Group: g.Name, Slot: s.Slot})
+			b.retire(&m)
+		case m.runs():
+			running = append(running, m)
+		case m.Crashed || m.State == hangar.MachineFailed:
+			crashed = append(crashed, m)
+		default:
+			b.last = append(b.last, Step{Kind: Update, Group: g.Name, Machine: m.ID})
+		}
+	}
+	b.update(g, crashed, running, len(actives))
+	b.standby(g, standbys, slot)
+	return nil
+}
+
+// canary makes one Machine more than there are, which tries the release while it is rolled out.
+func (b *builder) canary(g Group, actives, machines []Machine) {
+	changed := slices.ContainsFunc(actives, func(m Machine) bool { return !m.Current && m.runs() })
+	for _, m := range machines {
+		if m.Group == g.Name && m.Temporary && b.usefulCanary(&m) {
+			b.create = append(b.create, Step{Kind: Await, Group: g.Name, Machine: m.ID})
+			b.retire(&m)
+			return
+		}
+	}
+	switch {
+	case !changed:
+	case g.Volumes:
+		b.notes = append(b.notes, fmt.Sprintf("group %s has volumes and gets no canary: it is rolled out at once", g.Name))
+	default:
+		s := Step{Kind: Create, Group: g.Name, Slot: g.Name + canarySlot, Await: true, Canary: true}
+		b.create = append(b.create, s)
+		b.retired = append(b.retired, Step{Kind: Retire, Group: g.Name, Slot: s.Slot})
+		b.stop = append(b.stop, Step{Kind: Stop, Group: g.Name, Slot: s.Slot})
+		b.destroyed = append(b.destroyed, Step{Kind: Destroy, Group: g.Name, Slot: s.Slot})
+	}
+}
+
+// right makes sure that a Machine which is as wanted serves.
+func (b *builder) right(m *Machine, immediate bool) {
+	switch {
+	case m.runs() && !immediate:
+		b.create = append(b.create, Step{Kind: Await, Group: m.Group, Machine: m.ID})
+	case m.Crashed || m.State == hangar.MachineFailed:
+		b.create = append(b.create, Step{Kind: Start, Group: m.Group, Machine: m.ID, Start: true, Await: !immediate})
+	}
+	// What was cordoned by hand stays so; a green Machine was by a deploy.
+	if m.Cordoned && m.Replaces != "" {
+		b.uncordon = append(b.uncordon, Step{Kind: Uncordon, Group: m.Group, Machine: m.ID})
+	}
+}
+
+// update divides updates into batches: first Machines that do not serve anyway and try the release,
+// then so many at once of those that do.
+func (b *builder) update(g Group, crashed, running []Machine, n int) {
+	if b.wish.Strategy == hangar.StrategyImmediate {
+		for _, m := range slices.Concat(crashed, running) {
+			b.create = append(b.create, Step{Kind: Update, Group: g.Name, Machine: m.ID, Start: !m.runs()})
+		}
+		b.create, b.last = append(b.create, b.last...), nil
+		return
+	}
+	at := 0
+	batch := func(list []Machine) {
+		if len(list) == 0 {
+			return
+		}
+		for len(b.batches) <= at {
+			b.batches = append(b.batches, nil)
+		}
+		for _, m := range list {
+			b.batches[at] = append(b.batches[at], Step{Kind: Update, Group: g.Name, Machine: m.ID, Await: true, Start: !m.runs()})
+		}
+		at++
+	}
+	batch(crashed)
+	size := 1
+	if g.Unavailable != nil && b.wish.Strategy != hangar.StrategyRollingOne {
+		size = max(1, g.Unavailable(n))
+	}
+	for part := range slices.Chunk(running, size) {
+		batch(part)
+	}
+}
+
+// standby keeps the Machines that wait for the failure of others. They are changed at the end, when
+// those are there.
+func (b *builder) standby(g Group, here []Machine, slot func() string) {
+	// Whom they wait for is a part of their config.
+	ofGroup := func(s Step) bool {
+		return s.Group == g.Name && !s.Canary && !strings.HasPrefix(s.Slot, g.Name+canarySlot)
+	}
+	others := slices.ContainsFunc(b.destroyed, ofGroup) || slices.ContainsFunc(b.create, func(s Step) bool { return s.Kind == Create && ofGroup(s) })
+	for i, m := range here {
+		switch {
+		case i >= g.Standbys:
+			b.destroyed = append(b.destroyed, Step{Kind: Destroy, Group: g.Name, Machine: m.ID})
+		case !m.Current || others:
+			b.standbys = append(b.standbys, Step{Kind: Update, Group: g.Name, Machine: m.ID, Standby: true})
+		}
+	}
+	for range g.Standbys - len(here) {
+		b.standbys = append(b.standbys, Step{Kind: Create, Group: g.Name, Slot: slot(), Standby: true})
+	}
+}

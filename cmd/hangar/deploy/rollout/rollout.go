@@ -1,0 +1,349 @@
+// Package rollout carries out a deploy: it looks at an App, has package plan decide what is done in
+// which order, and does it by the API.
+//
+// What a deploy knows is in the platform: a release, the metadata of Machines and the leases that it
+// holds on them. It may die at any time: its leases run out, and the next deploy finds by the metadata
+// how far it has come.
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/appconfig"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/plan"
+)
+
+// The metadata of Machines that a deploy has made. Those that deployers of the public platform know
+// have their names, so that both find the same Machines.
+const (
+	keyPlatform = "fly_platform_version"
+	keyRelease  = "fly_release_id"
+	keyVersion  = "fly_release_version"
+	keyRetired  = "fly_bluegreen_deployment_tag"
+
+	keyDigest    = "hangar_config_digest" // of appconfig.Group
+	keyReplaces  = "hangar_replaces"      // plan.Machine.Replaces
+	keyTemporary = "hangar_temporary"     // plan.Machine.Temporary: what for
+
+	platformManaged = "v2"
+	retired         = "safe_to_destroy"
+	taskGroup       = "fly_app_release_command"
+)
+
+// Options say what is deployed, and how.
+type Options struct {
+	App   hangar.AppName
+	File  *appconfig.File
+	Image string // empty: that of the file
+	// Strategy and MaxUnavailable are those of the file if they are empty.
+	Strategy       appconfig.Strategy
+	MaxUnavailable appconfig.Fraction
+	WaitTimeout    time.Duration // 0: that of the file
+	SkipRelease    bool          // do not run the release command
+	Reason         string        // of the release
+	Rollback       int           // the version that is deployed again; 0: File
+	// ReadFile reads files that the file names; nil: there are none.
+	ReadFile func(name string) ([]byte, error)
+
+	TakeOver  bool          // go on although a deploy seems to be in progress
+	WaitLease time.Duration // how long to wait for another that holds Machines
+	// Settling is how long a Machine without checks has to run to count as healthy.
+	Settling time.Duration
+	Poll     time.Duration // between two looks at a Machine; 0: half a second
+	LeaseTTL time.Duration // of Machines, as long as the deploy lives; 0: half a minute
+	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
+}
+
+const (
+	defaultLeaseTTL = 30 * time.Second
+	// abandonedAfter is how long a release in progress is silent before its deploy counts as dead.
+	abandonedAfter = time.Minute
+	defaultPoll    = 500 * time.Millisecond
+	parallel       = 8 // steps of a stage at once
+)
+
+// Event is something that has happened.
+type Event struct {
+	Time    time.Time        `json:"time"`
+	Release int              `json:"release,omitempty"` // 0: there is none yet
+	Stage   int              `json:"stage,omitempty"`   // from 1 on; 0: of none
+	Stages  int              `json:"stages,omitempty"`
+	Group   string           `json:"group,omitempty"`
+	Machine hangar.MachineID `json:"machine,omitempty"`
+	Text    string           `json:"text"`
+	Done    bool             `json:"done,omitempty"` // the step about the Machine has ended
+	Failed  bool             `json:"failed,omitempty"`
+}
+
+// Deploy is a deploy that has been planned.
+type Deploy struct {
+	Plan    *plan.Plan
+	Notes   []string
+	Release *hangar.Release // nil before Run has made it
+
+	o        Options
+	p        *client.Client
+	file     *appconfig.File // as this platform can have it; the release has that of Options
+	image    string
+	strategy appconfig.Strategy
+	secrets  int
+	groups   map[string]appconfig.Group
+	digests  map[string]string
+	machines map[hangar.MachineID]*hangar.Machine
+	before   []*hangar.Release // newest first
+	region   hangar.Region
+	waiting  time.Duration
+
+	stage int // under way
+
+	mu      sync.Mutex
+	pinned  string // the image with the digest that the first Machine has got
+	volumes []*hangar.Volume
+	slots   map[string]hangar.MachineID
+	leases  map[hangar.MachineID]string // nonces
+	tried   map[string]bool             // groups whose machine checks have passed
+}
+
+// Prepare looks at the App and plans the deploy. It changes nothing. It answers CodeConflict with
+// ReasonLeaseHeld while another deploy is in progress.
+func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) {
+	d := &Deploy{
+		o: o, p: p, groups: map[string]appconfig.Group{}, digests: map[string]string{}, machines: map[hangar.MachineID]*hangar.Machine{},
+		slots: map[string]hangar.MachineID{}, leases: map[hangar.MachineID]string{}, tried: map[string]bool{},
+	}
+	d.o.Poll, d.o.LeaseTTL = cmp.Or(o.Poll, defaultPoll), cmp.Or(o.LeaseTTL, defaultLeaseTTL)
+	if err := d.look(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.settings(); err != nil {
+		return nil, err
+	}
+	if err := d.unoccupied(d.before, 0); err != nil && !o.TakeOver {
+		return nil, err
+	}
+	wish := plan.Wish{Strategy: hangar.ReleaseStrategy(d.strategy), ReleaseCommand: !o.SkipRelease && o.File.Deploy != nil && o.File.Deploy.ReleaseCommand != ""}
+	unavailable := d.o.MaxUnavailable
+	for _, name := range o.File.Groups() {
+		g := d.groups[name]
+		wish.Groups = append(wish.Groups, plan.Group{
+			Name: name, Count: g.Count, Standbys: g.Standbys, Volumes: len(g.Mounts) > 0, Unavailable: unavailable.Of,
+		})
+	}
+	machines, err := d.observe()
+	if err != nil {
+		return nil, err
+	}
+	made, err := plan.Make(machines, wish)
+	if err != nil {
+		return nil, err
+	}
+	d.Plan = made
+	d.Notes = append(d.Notes, made.Notes...)
+	return d, nil
+}
+
+// settings reads what the file says to the deploy itself.
+func (d *Deploy) settings() error {
+	f := d.file
+	deploy := f.Deploy
+	if deploy == nil {
+		deploy = &appconfig.Deploy{}
+	}
+	d.strategy = cmp.Or(d.o.Strategy, deploy.Strategy, appconfig.Strategy(hangar.StrategyRolling))
+	if d.o.MaxUnavailable == 0 {
+		d.o.MaxUnavailable = appconfig.DefaultUnavailable
+		if deploy.MaxUnavailable != nil {
+			d.o.MaxUnavailable = *deploy.MaxUnavailable
+		}
+	}
+	d.waiting = cmp.Or(d.o.WaitTimeout, deploy.WaitTimeout.Or(appconfig.DefaultWaitTimeout))
+	d.image = d.o.Image
+	if d.image == "" && f.Build != nil {
+		d.image = f.Build.Image
+	}
+	if d.image == "" {
+		err := cli.UsageErrorf("say which image: --image, or image in [build]")
+		if f.Build.Builds() {
+			return cli.WithHint(err, "build it elsewhere: docker build, then hangar image push, then hangar deploy --image")
+		}
+		return err
+	}
+	for _, name := range f.Groups() {
+		g, err := f.Group(name, appconfig.Sources{Image: d.image, ReadFile: d.o.ReadFile})
+		if err != nil {
+			return err
+		}
+		if d.digests[name], err = g.Digest(); err != nil {
+			return err
+		}
+		d.groups[name] = g
+	}
+	_, _, err := f.ReleaseCommand(d.image)
+	return err
+}
+
+// look reads what the App has.
+func (d *Deploy) look(ctx context.Context) error {
+	secrets, err := d.p.Secrets(ctx, d.o.App, hangar.SecretQuery{})
+	if err != nil {
+		return err
+	}
+	d.secrets = secrets.Version
+	if d.before, err = d.p.Releases(ctx, d.o.App, 0); err != nil {
+		return err
+	}
+	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{Events: true})
+	if err != nil {
+		return err
+	}
+	others := 0
+	for _, m := range machines {
+		switch {
+		case m.State == hangar.MachineDestroying || m.State == hangar.MachineDestroyed:
+		case m.Config.Metadata[keyPlatform] != platformManaged:
+			others++
+		default:
+			d.machines[m.ID] = m
+		}
+	}
+	if others > 0 {
+		d.Notes = append(d.Notes, "not made by a deploy, and left alone: "+cli.Plural(others, "Machine", "Machines"))
+	}
+	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
+		return err
+	}
+	d.file = d.o.File
+	if d.o.File.PrimaryRegion == "" {
+		return nil
+	}
+	regions, err := d.p.Regions(ctx, hangar.Guest{})
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(regions, func(r hangar.RegionRoom) bool { return r.Region == d.o.File.PrimaryRegion }) {
+		d.region = d.o.File.PrimaryRegion
+	} else {
+		// In a region that there is not, min_machines_running would keep no Machine.
+		file := *d.o.File
+		file.PrimaryRegion = ""
+		d.file = &file
+		d.Notes = append(d.Notes, fmt.Sprintf("primary_region %s is none of this platform's: new Machines are in its own", d.o.File.PrimaryRegion))
+	}
+	return nil
+}
+
+// unoccupied answers whether none of the releases is in progress, but for one version.
+func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
+	for _, r := range releases {
+		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && time.Since(r.UpdatedAt) < abandonedAfter {
+			return cli.WithHint(hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "release v%d of %s is being deployed, last seen %s",
+				r.Version, cmp.Or(r.User, "an unknown user"), r.UpdatedAt.Format(time.RFC3339)),
+				"wait for its end: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over goes on with what it has left")
+		}
+	}
+	return nil
+}
+
+// resumed is the oldest version that this deploy goes on with: those before it that did not complete and
+// are of the same image. A tag may lead elsewhere since a complete one.
+func (d *Deploy) resumed() int {
+	oldest := 0
+	for _, r := range d.before {
+		if r.Status == hangar.ReleaseComplete || r.Image != d.image {
+			break
+		}
+		oldest = r.Version
+	}
+	return oldest
+}
+
+// observe describes the Machines to the plan.
+func (d *Deploy) observe() ([]plan.Machine, error) {
+	resumed := d.resumed()
+	list := make([]plan.Machine, 0, len(d.machines))
+	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
+		m := d.machines[id]
+		metadata := m.Config.Metadata
+		group := groupOf(m)
+		version, _ := strconv.Atoi(metadata[keyVersion]) // another's text is no version
+		same := strings.Contains(d.image, "@sha256:") || resumed > 0 && version >= resumed
+		made := plan.Machine{
+			ID: id, Group: group, State: m.State, Cordoned: m.Cordoned, Standby: m.Config.StandsBy(),
+			Current:   same && metadata[keyDigest] != "" && metadata[keyDigest] == d.digests[group] && m.SecretsVersion == d.secrets,
+			Crashed:   crashed(m),
+			Temporary: metadata[keyTemporary] != "" || group == taskGroup,
+			Replaces:  hangar.MachineID(metadata[keyReplaces]),
+			Retired:   metadata[keyRetired] == retired,
+		}
+		if made.Current {
+			d.pin(m)
+		}
+		if g, known := d.groups[group]; known && !made.Temporary {
+			if _, err := d.mountsOf(m, &g); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, made)
+	}
+	return list, nil
+}
+
+// pin has the Machines that follow run the image that m has got, wherever its tag leads by then.
+func (d *Deploy) pin(m *hangar.Machine) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pinned == "" && m.ImageRef.Digest != "" && !strings.Contains(d.image, "@") {
+		d.pinned = d.image + "@" + m.ImageRef.Digest
+	}
+}
+
+// groupOf is the process group of a Machine.
+func groupOf(m *hangar.Machine) string {
+	return cmp.Or(m.Config.Metadata[hangar.MetadataProcessGroup.Original], m.Config.Metadata[hangar.MetadataProcessGroup.Neutral])
+}
+
+// crashed reports whether the program of a Machine has ended and should not have.
+func crashed(m *hangar.Machine) bool {
+	if m.State != hangar.MachineStopped {
+		return false
+	}
+	for _, e := range m.Events {
+		switch e.Type {
+		case hangar.EventExit:
+			return e.Request != nil && e.Request.ExitEvent != nil && !e.Request.ExitEvent.RequestedStop && e.Request.ExitEvent.ExitCode != 0
+		case hangar.EventStop, hangar.EventUpdate, hangar.EventLaunch:
+			return false
+		default:
+		}
+	}
+	return false
+}
+
+// mountsOf are the mounts of a Machine that there is, with the volumes that it has.
+func (d *Deploy) mountsOf(m *hangar.Machine, g *appconfig.Group) ([]hangar.Mount, error) {
+	mounts := slices.Clone(g.Config.Mounts)
+	for i := range mounts {
+		at := slices.IndexFunc(m.Config.Mounts, func(has hangar.Mount) bool { return has.Name == g.Mounts[i].Source })
+		if at < 0 {
+			return nil, cli.WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "Machine %s of group %s has no volume %s, and gets none any more",
+				m.ID, g.Name, g.Mounts[i].Source), fmt.Sprintf("destroy it, and deploy: hangar machine destroy %s %s --force", m.App, m.ID))
+		}
+		mounts[i].Volume = m.Config.Mounts[at].Volume
+	}
+	if len(mounts) < len(m.Config.Mounts) {
+		return nil, cli.WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "Machine %s of group %s has a volume that the file does not mention",
+			m.ID, g.Name), fmt.Sprintf("add it to [mounts], or destroy the Machine, and deploy: hangar machine destroy %s %s --force", m.App, m.ID))
+	}
+	return mounts, nil
+}

@@ -1,0 +1,534 @@
+package rollout_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/appconfig"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
+	"github.com/hangar-platform/hangar/test/platform"
+)
+
+const (
+	app  = hangar.AppName("web")
+	poll = 10 * time.Millisecond
+)
+
+// start runs a platform with an App.
+func start(t *testing.T) *platform.Platform {
+	t.Helper()
+	p := platform.Start(t, platform.Options{})
+	if _, err := p.Client().CreateApp(t.Context(), hangar.AppCreate{Name: app, Org: hangar.OrgPersonal}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// file is the description of an App of three Machines, in a version that tells releases apart.
+func file(t *testing.T, version string, more ...string) *appconfig.File {
+	t.Helper()
+	text := fmt.Sprintf("app = %q\n[build]\nimage = \"nginx\"\n[env]\nVERSION = %q\n[scale]\napp = 3\n%s", app, version, strings.Join(more, "\n"))
+	f, _, err := appconfig.Parse("hangar.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// deploy plans and runs.
+func deploy(ctx context.Context, c *client.Client, f *appconfig.File, change ...func(*rollout.Options)) (*rollout.Deploy, error) {
+	o := rollout.Options{App: app, File: f, Poll: poll, WaitTimeout: time.Minute, Reason: "test"}
+	for _, ch := range change {
+		ch(&o)
+	}
+	d, err := rollout.Prepare(ctx, c, o)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.Run(ctx)
+}
+
+// versions counts the Machines that serve by the version that they have.
+func versions(t *testing.T, c *client.Client) map[string]int {
+	t.Helper()
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, m := range machines {
+		switch m.State {
+		case hangar.MachineDestroying, hangar.MachineDestroyed:
+			continue
+		default:
+		}
+		text := m.Config.Env["VERSION"]
+		if m.Cordoned {
+			text += " cordoned"
+		}
+		if m.State != hangar.MachineStarted {
+			text += " " + string(m.State)
+		}
+		count[text]++
+		if lease, err := c.MachineLease(t.Context(), m.Ref()); err == nil {
+			t.Errorf("Machine %s is leased: %+v", m.ID, lease)
+		}
+	}
+	return count
+}
+
+func expect(t *testing.T, c *client.Client, want map[string]int, statuses ...hangar.ReleaseStatus) {
+	t.Helper()
+	if got := versions(t, c); !maps.Equal(got, want) {
+		t.Errorf("Machines are %v, not %v", got, want)
+	}
+	list, err := c.Releases(t.Context(), app, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []hangar.ReleaseStatus
+	for _, r := range list {
+		got = append(got, r.Status)
+	}
+	if !slices.Equal(got, statuses) {
+		t.Errorf("releases are %v, not %v", got, statuses)
+	}
+}
+
+const (
+	complete    = hangar.ReleaseComplete
+	failed      = hangar.ReleaseFailed
+	interrupted = hangar.ReleaseInterrupted
+)
+
+// checked is a service whose check asks for a path of the program that every Machine has.
+func checked(path string) string {
+	return fmt.Sprintf("[http_service]\ninternal_port = %d\n[[http_service.checks]]\npath = %q\ninterval = \"1s\"\n", platform.HTTPPort, path)
+}
+
+func TestStrategies(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range appconfig.Strategies() {
+		t.Run(string(strategy), func(t *testing.T) {
+			t.Parallel()
+			p := start(t)
+			c := p.Client()
+			chosen := func(o *rollout.Options) { o.Strategy = strategy }
+			if _, err := deploy(t.Context(), c, file(t, "1"), chosen); err != nil {
+				t.Fatal(err)
+			}
+			d, err := deploy(t.Context(), c, file(t, "2", checked("/")), chosen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strategy == appconfig.Strategy(hangar.StrategyImmediate) { // it does not wait
+				waitStarted(t, c)
+			}
+			expect(t, c, map[string]int{"2": 3}, complete, complete)
+			if d.Release.Version != 2 || d.Release.Strategy != hangar.ReleaseStrategy(strategy) {
+				t.Errorf("%+v", d.Release)
+			}
+			if pinned := pinnedOf(t, c); strategy == "rolling" && pinned != 2 || strategy == "canary" && pinned != 3 {
+				t.Errorf("%d Machines have the image that the first one got", pinned)
+			}
+			if list, err := c.Addresses(t.Context(), app); err != nil || len(list) != 1 {
+				t.Errorf("addresses are %v, %v", list, err)
+			}
+		})
+	}
+}
+
+// pinnedOf counts the Machines whose image is named by its digest.
+func pinnedOf(t *testing.T, c *client.Client) (n int) {
+	t.Helper()
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range machines {
+		if strings.HasPrefix(m.Config.Image, "nginx@sha256:") {
+			n++
+		}
+	}
+	return n
+}
+
+func waitStarted(t *testing.T, c *client.Client) {
+	t.Helper()
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range machines {
+		if _, err := c.WaitMachine(t.Context(), m.Ref(), hangar.MachineWait{Instance: m.InstanceID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFailingChecks: what does not become healthy stops a deploy, and the next one goes on.
+func TestFailingChecks(t *testing.T) {
+	t.Parallel()
+	for strategy, test := range map[appconfig.Strategy]struct{ after map[string]int }{
+		"rolling":   {map[string]int{"1": 2, "2": 1}},
+		"canary":    {map[string]int{"1": 3}},
+		"bluegreen": {map[string]int{"1": 3}},
+	} {
+		t.Run(string(strategy), func(t *testing.T) {
+			t.Parallel()
+			c := start(t).Client()
+			chosen := func(o *rollout.Options) { o.Strategy, o.WaitTimeout = strategy, 3*time.Second }
+			if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := deploy(t.Context(), c, file(t, "2", checked("/status/500")), chosen)
+			if hangar.CodeOf(err) != hangar.CodeTimeout || !strings.Contains(err.Error(), "release v2 is failed") || !strings.Contains(err.Error(), "app: v1 is started") {
+				t.Errorf("%v", err)
+			}
+			expect(t, c, test.after, failed, complete)
+			if _, err := deploy(t.Context(), c, file(t, "3", checked("/")), func(o *rollout.Options) { o.Strategy = strategy }); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, c, map[string]int{"3": 3}, complete, failed, complete)
+		})
+	}
+}
+
+// TestProgramThatEnds: the smoke check sees a program that ends although it should not.
+func TestProgramThatEnds(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := deploy(t.Context(), c, file(t, "2", "[experimental]\ncmd = [\"exit\", \"7\"]\n[[restart]]\npolicy = \"never\""), func(o *rollout.Options) { o.Settling = time.Minute })
+	if err == nil || !strings.Contains(err.Error(), "its program has ended with code 7") {
+		t.Error(err)
+	}
+	expect(t, c, map[string]int{"1": 2, "2 stopped": 1}, failed, complete)
+	// What has crashed is started again.
+	if _, err := deploy(t.Context(), c, file(t, "3")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, map[string]int{"3": 3}, complete, failed, complete)
+}
+
+func TestReleaseCommand(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	var mu sync.Mutex
+	var said []string
+	heard := func(o *rollout.Options) {
+		o.Report = func(e rollout.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, e.Group+": "+e.Text)
+		}
+	}
+	if _, err := deploy(t.Context(), c, file(t, "1", "[deploy]\nrelease_command = \"true\""), heard); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(said, "release command: has ended well") {
+		t.Errorf("%q", said)
+	}
+	_, err := deploy(t.Context(), c, file(t, "2", "[deploy]\nrelease_command = \"exit 3\""), heard)
+	if err == nil || !strings.Contains(err.Error(), "release command: it has ended with code 3") {
+		t.Error(err)
+	}
+	expect(t, c, map[string]int{"1": 3}, failed, complete)
+	if _, err := deploy(t.Context(), c, file(t, "2", "[deploy]\nrelease_command = \"exit 3\""), func(o *rollout.Options) { o.SkipRelease = true }); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, map[string]int{"2": 3}, complete, failed, complete)
+}
+
+func TestMachineChecks(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	_, err := deploy(t.Context(), c, file(t, "1", "[http_service]\n[[http_service.machine_checks]]\ncommand = \"true\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = deploy(t.Context(), c, file(t, "2", "[http_service]\n[[http_service.machine_checks]]\ncommand = \"exit 4\""))
+	if err == nil || !strings.Contains(err.Error(), "machine check 1 of app: it has ended with code 4") {
+		t.Error(err)
+	}
+	expect(t, c, map[string]int{"1": 2, "2": 1}, failed, complete)
+}
+
+// TestSecretsAndNothing: a pinned image is not deployed again without a reason, and new secrets are one.
+func TestSecretsAndNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := func(o *rollout.Options) { o.Image = machines[0].ImageRef.String() }
+	if _, err := deploy(t.Context(), c, file(t, "1"), pinned); err != nil {
+		t.Fatal(err)
+	}
+	d, err := rollout.Prepare(t.Context(), c, rollout.Options{App: app, File: file(t, "1"), Image: machines[0].ImageRef.String()})
+	if err != nil || d.Plan.Changes() {
+		t.Fatalf("%v, %+v", err, d)
+	}
+	set, err := c.SetSecrets(t.Context(), app, map[string]hangar.Sensitive{"KEY": hangar.NewSensitive("x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "1"), pinned); err != nil {
+		t.Fatal(err)
+	}
+	if machines, err = c.Machines(t.Context(), app, hangar.MachineFilter{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range machines {
+		if m.SecretsVersion != set.Version || m.Config.Metadata["fly_release_version"] != "3" {
+			t.Errorf("Machine %s has secrets %d of %d and %v", m.ID, m.SecretsVersion, set.Version, m.Config.Metadata)
+		}
+	}
+}
+
+// TestGroups: groups come and go, and have standbys.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	two, _, err := appconfig.Parse("f", []byte("[build]\nimage = \"nginx\"\n[env]\nVERSION = \"1\"\n[processes]\nweb = \"serve\"\nwork = \"work\"\n[standbys]\nwork = 1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := deploy(t.Context(), c, two); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{Metadata: map[string]string{"fly_process_group": "work"}})
+	if err != nil || len(machines) != 2 {
+		t.Fatal(err, machines)
+	}
+	standby, active := machines[0], machines[1]
+	if active.Config.StandsBy() {
+		standby, active = active, standby
+	}
+	if !slices.Equal(standby.Config.Standbys, []hangar.MachineID{active.ID}) || active.State != hangar.MachineStarted || active.Config.Init.Cmd[0] != "work" {
+		t.Errorf("%+v stands by for %+v", standby, active)
+	}
+	one, _, err := appconfig.Parse("f", []byte("[build]\nimage = \"nginx\"\n[env]\nVERSION = \"2\"\n[processes]\nweb = \"serve\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := deploy(t.Context(), c, one); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, map[string]int{"2": 1}, complete, complete)
+}
+
+// dying is a transport that carries so many changes and then nothing any more, as if its process had
+// been killed.
+type dying struct {
+	left atomic.Int64
+	to   http.RoundTripper
+	end  context.CancelFunc // ends what waits in the process
+}
+
+func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet && d.left.Add(-1) < 0 || d.left.Load() < 0 {
+		d.end()
+		return nil, errors.New("the process was killed")
+	}
+	return d.to.RoundTrip(r)
+}
+
+// TestKilled: a deploy that dies after any change is gone on with by the next one.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for strategy, ends := range map[appconfig.Strategy][]int64{"rolling": {4, 6, 7}, "canary": {6, 7, 11}, "bluegreen": {7, 9, 12, 16, 20}} {
+		for _, changes := range ends {
+			t.Run(fmt.Sprintf("%s after %d", strategy, changes), func(t *testing.T) {
+				t.Parallel()
+				p := start(t)
+				c := p.Client()
+				if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+					t.Fatal(err)
+				}
+				ctx, end := context.WithCancel(t.Context())
+				cut := &dying{to: p.Transport(), end: end}
+				cut.left.Store(changes)
+				doomed := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: cut}))
+				defer doomed.Close()
+				short := func(o *rollout.Options) { o.Strategy, o.LeaseTTL, o.MaxUnavailable = strategy, time.Second, 1 }
+				if _, err := deploy(ctx, doomed, file(t, "2"), short); err == nil {
+					t.Fatal("a deploy that was killed succeeds")
+				}
+				if _, err := deploy(t.Context(), c, file(t, "2"), short); hangar.ReasonOf(err) != hangar.ReasonLeaseHeld {
+					t.Errorf("at once: %v", err)
+				}
+				_, err := deploy(t.Context(), c, file(t, "2"), short, func(o *rollout.Options) { o.TakeOver, o.WaitLease = true, time.Minute })
+				if err != nil {
+					t.Fatal(err)
+				}
+				expect(t, c, map[string]int{"2": 3}, complete, interrupted, complete)
+			})
+		}
+	}
+}
+
+// TestTwoAtOnce: while a deploy goes on, another is refused and learns whose it is.
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := deploy(t.Context(), c, file(t, "2"), func(o *rollout.Options) {
+			once := sync.OnceFunc(func() {
+				close(begun)
+				<-goOn
+			})
+			o.Report = func(e rollout.Event) {
+				if e.Machine != "" {
+					once()
+				}
+			}
+		})
+		ended <- err
+	}()
+	<-begun
+	_, err := deploy(t.Context(), c, file(t, "3"))
+	if hangar.ReasonOf(err) != hangar.ReasonLeaseHeld || !strings.Contains(err.Error(), "release v2 of admin is being deployed") {
+		t.Errorf("a second one: %v", err)
+	}
+	_, err = deploy(t.Context(), c, file(t, "3"), func(o *rollout.Options) { o.TakeOver = true })
+	if hangar.ReasonOf(err) != hangar.ReasonLeaseHeld || !strings.Contains(err.Error(), "lease currently held by admin") {
+		t.Errorf("one that takes over: %v", err)
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Errorf("the first one: %v", err)
+	}
+	expect(t, c, map[string]int{"2": 3}, failed, complete, complete)
+}
+
+// TestVolumes: each Machine has a volume of its own, and keeps it.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	const mounts = "[mounts]\nsource = \"data\"\ndestination = \"/data\"\ninitial_size = \"1gb\""
+	kept, err := c.CreateVolume(t.Context(), app, hangar.VolumeCreate{Name: "data", SizeGB: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := func() map[hangar.MachineID]string {
+		machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[hangar.MachineID]string{}
+		for _, m := range machines {
+			found[m.ID] = m.Config.Mounts[0].Volume
+		}
+		return found
+	}
+	if _, err := deploy(t.Context(), c, file(t, "1", mounts)); err != nil {
+		t.Fatal(err)
+	}
+	before := volumes()
+	if len(before) != 3 || !slices.Contains(slices.Collect(maps.Values(before)), string(kept.ID)) {
+		t.Errorf("Machines have %v, of which one should be %s", before, kept.ID)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "2", mounts), func(o *rollout.Options) { o.Strategy = "canary" }); err != nil {
+		t.Fatal(err)
+	}
+	if after := volumes(); !maps.Equal(after, before) {
+		t.Errorf("Machines have %v, and had %v", after, before)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "3", mounts), func(o *rollout.Options) { o.Strategy = "bluegreen" }); hangar.CodeOf(err) != hangar.CodeInvalid {
+		t.Errorf("bluegreen: %v", err)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "3")); hangar.CodeOf(err) != hangar.CodeFailedPrecondition {
+		t.Errorf("without the volume: %v", err)
+	}
+	expect(t, c, map[string]int{"2": 3}, complete, complete)
+}
+
+// TestOthersStay: Machines that no deploy has made are left alone.
+func TestOthersStay(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := c.CreateMachine(t.Context(), app, hangar.MachineCreate{Config: hangar.MachineConfig{Image: "nginx", Env: map[string]string{"VERSION": "mine"}}}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := deploy(t.Context(), c, file(t, "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(d.Notes, []string{"not made by a deploy, and left alone: 1 Machine"}) {
+		t.Errorf("%q", d.Notes)
+	}
+	waitStarted(t, c)
+	expect(t, c, map[string]int{"1": 3, "mine": 1}, complete)
+}
+
+// TestRegion: a primary region that there is not moves no Machine there, and is said.
+func TestRegion(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	f := file(t, "1")
+	f.PrimaryRegion = "ams"
+	d, err := deploy(t.Context(), c, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "primary_region ams is none of this platform's") {
+		t.Errorf("%q", d.Notes)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil || len(machines) != 3 || machines[0].Config.Env["PRIMARY_REGION"] != "" {
+		t.Errorf("%v, %+v", err, machines)
+	}
+	if !strings.Contains(string(d.Release.Definition), `"primary_region":"ams"`) {
+		t.Errorf("the release has %s", d.Release.Definition)
+	}
+}
+
+// TestInterrupted: a person who gives up leaves the Machines to others.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	c := start(t).Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := deploy(ctx, c, file(t, "2", checked("/status/500")), func(o *rollout.Options) {
+		o.Report = func(e rollout.Event) {
+			if e.Text == "updated" {
+				cancel()
+			}
+		}
+	})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "release v2 is interrupted") {
+		t.Errorf("%v", err)
+	}
+	list, err := c.Releases(t.Context(), app, 1)
+	if err != nil || list[0].Status != interrupted {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := deploy(t.Context(), c, file(t, "3")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, map[string]int{"3": 3}, complete, interrupted, complete)
+}

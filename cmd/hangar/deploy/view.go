@@ -1,0 +1,95 @@
+package deploy
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
+)
+
+// view shows a deploy: on a terminal a line of each Machine that is redrawn, elsewhere a line of each
+// event, or JSON.
+type view struct {
+	streams *cli.Streams
+	asJSON  bool
+	live    bool
+
+	mu    sync.Mutex // guards what follows: events come from several goroutines
+	stage int
+	rows  []row // that are redrawn
+}
+
+// row is the line of a Machine.
+type row struct {
+	group, text string
+	machine     hangar.MachineID
+}
+
+func newView(s *cli.Streams, asJSON bool) *view {
+	return &view{streams: s, asJSON: asJSON, live: !asJSON && cli.IsTerminal(s.Stdout)}
+}
+
+// event shows what has happened.
+func (v *view) event(e rollout.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.asJSON {
+		_ = v.streams.PrintJSONLine(e) // the deploy goes on where no one reads along
+		return
+	}
+	if e.Stage != v.stage && e.Stage > 0 {
+		v.stage, v.rows = e.Stage, nil
+		fmt.Fprintf(v.streams.Stdout, "Stage %d of %d\n", e.Stage, e.Stages)
+	}
+	text := e.Text
+	switch {
+	case e.Failed:
+		text = "✗ " + text
+	case e.Done:
+		text = "✓ " + text
+	}
+	if !v.live || e.Machine == "" {
+		v.rows = nil // what stands above is not redrawn any more
+		fmt.Fprintln(v.streams.Stdout, line(row{e.Group, text, e.Machine}))
+		return
+	}
+	redraw(v.streams.Stdout, &v.rows, row{e.Group, text, e.Machine})
+}
+
+// close ends the view.
+func (v *view) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rows = nil
+}
+
+// line is a Machine and what it does.
+func line(r row) string {
+	var words []string
+	if r.machine != "" {
+		words = append(words, "  "+string(r.machine))
+	}
+	if r.group != "" {
+		words = append(words, r.group+":")
+	}
+	return strings.Join(append(words, r.text), " ")
+}
+
+// redraw writes a line anew where it stands, or below the others.
+func redraw(out io.Writer, rows *[]row, r row) {
+	for i, other := range *rows {
+		if other.machine != r.machine {
+			continue
+		}
+		(*rows)[i] = r
+		up := len(*rows) - i
+		fmt.Fprintf(out, "\x1b[%dA\r\x1b[2K%s\x1b[%dB\r", up, line(r), up)
+		return
+	}
+	*rows = append(*rows, r)
+	fmt.Fprintln(out, line(r))
+}
