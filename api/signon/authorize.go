@@ -143,8 +143,7 @@ func (h *Handler) sendBack(w http.ResponseWriter, r *http.Request, redirect stri
 	case !strings.HasSuffix(to, "?") && !strings.HasSuffix(to, "&"):
 		to += "&"
 	}
-	w.Header().Set("Location", to+answer.Encode())
-	w.WriteHeader(http.StatusSeeOther)
+	seeOther(w, to+answer.Encode())
 }
 
 // asking is an authorization request of a browser that is signed in.

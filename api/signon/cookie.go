@@ -58,12 +58,16 @@ func (h *Handler) session(r *http.Request) (p hangar.Principal, text string, ok 
 	return p, text, err == nil
 }
 
-// formToken is what a form carries to show that the page it is on is the browser's own.
-func formToken(bound string) string {
-	mac := hmac.New(sha256.New, []byte(bound))
-	mac.Write([]byte("form"))
+// derived is a value for one use of what a cookie has. Who sees it learns nothing of the cookie, or of the values for
+// other uses.
+func derived(secret, use string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(use))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
+
+// formToken is what a form carries to show that the page it is on is the browser's own.
+func formToken(bound string) string { return derived(bound, "form") }
 
 // visitToken returns the token of a form on a page for who has no session yet, and sets the cookie that it
 // is bound to.

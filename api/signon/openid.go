@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
 	"strings"
@@ -28,17 +27,12 @@ const maxOpenIDCookie = 3800
 // that it comes back to.
 type openIDVisit struct{ secret, request string }
 
-// derive is one of the values of a sign-in. The provider sees some of them, and learns nothing of the others.
-func (v openIDVisit) derive(what string) string {
-	mac := hmac.New(sha256.New, []byte(v.secret))
-	mac.Write([]byte(what))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
-// signIn is what the provider is asked for. The browser comes back to the name by which it has called this server,
+// signIn is what the provider is asked for: it sees some of the values, and learns nothing of the others. The browser comes back to the name by which it has called this server,
 // where its cookie is.
 func (v openIDVisit) signIn(r *http.Request) openid.SignIn {
-	return openid.SignIn{State: v.derive("state"), Nonce: v.derive("nonce"), Verifier: v.derive("verifier"), Redirect: origin(r) + openIDBackPath}
+	return openid.SignIn{
+		State: derived(v.secret, "state"), Nonce: derived(v.secret, "nonce"), Verifier: derived(v.secret, "verifier"), Redirect: origin(r) + openIDBackPath,
+	}
 }
 
 func (v openIDVisit) String() string {
@@ -58,13 +52,12 @@ func (h *Handler) goToOpenID(w http.ResponseWriter, r *http.Request) {
 		h.formRefused(w, r, err)
 		return
 	}
+	request, ok := h.continued(w, r, f[fieldRequest])
+	if !ok {
+		return
+	}
 	visit := openIDVisit{secret: rand.Text()}
-	if f[fieldRequest] != "" {
-		request, no := h.parseRequest(r.Context(), f[fieldRequest])
-		if no != nil {
-			h.answerRefusal(w, r, no)
-			return
-		}
+	if request != nil {
 		visit.request = request.raw
 	}
 	text := visit.String()
@@ -78,8 +71,7 @@ func (h *Handler) goToOpenID(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	setCookie(w, r, openIDCookie, text)
-	w.Header().Set("Location", to)
-	w.WriteHeader(http.StatusSeeOther)
+	seeOther(w, to)
 }
 
 // backFromOpenID opens a session for a browser that comes back from the provider.
@@ -96,21 +88,16 @@ func (h *Handler) backFromOpenID(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, http.StatusForbidden, "This sign-in was not begun with this browser, or has ended. Begin again at "+signInPath+".")
 		return
 	}
-	var request *request
-	if visit.request != "" {
-		var no *refusal
-		if request, no = h.parseRequest(r.Context(), visit.request); no != nil {
-			h.answerRefusal(w, r, no)
-			return
-		}
+	request, ok := h.continued(w, r, visit.request)
+	if !ok {
+		return
 	}
 	if f["code"] == "" {
 		h.askToSignIn(w, r, http.StatusForbidden, request, signInView{}, h.OpenID.Title()+" did not sign you in.")
 		return
 	}
 	if wait := h.returns.Take(source(r), returnPace); wait > 0 {
-		w.Header().Set("Retry-After", router.RetryAfter(wait))
-		h.askToSignIn(w, r, http.StatusTooManyRequests, request, signInView{}, "There were too many attempts. Wait a moment before the next.")
+		h.askToWait(w, r, wait, request, signInView{})
 		return
 	}
 	who, err := h.OpenID.Identify(r.Context(), in, f["code"])

@@ -3,6 +3,7 @@ package signon
 import (
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/router"
@@ -39,23 +40,36 @@ func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int
 	h.show(w, r, status, view{Title: "Sign in", Alert: alert, Token: visitToken(w, r), SignIn: &v})
 }
 
-// form reads a form and the authorization request that it carries, checked as if it had just come; nil: it carries
-// none. What is wrong with either, it answers.
+// askToWait shows the form to who has tried too often.
+func (h *Handler) askToWait(w http.ResponseWriter, r *http.Request, wait time.Duration, request *request, v signInView) {
+	w.Header().Set("Retry-After", router.RetryAfter(wait))
+	h.askToSignIn(w, r, http.StatusTooManyRequests, request, v, "There were too many attempts. Wait a moment before the next.")
+}
+
+// form reads a form and the authorization request that it carries; nil: it carries none. What is wrong with either, it
+// answers.
 func (h *Handler) form(w http.ResponseWriter, r *http.Request) (f form, request *request, ok bool) {
 	f, err := readForm(r)
 	if err != nil {
 		h.formRefused(w, r, err)
 		return nil, nil, false
 	}
-	if f[fieldRequest] == "" {
-		return f, nil, true
+	request, ok = h.continued(w, r, f[fieldRequest])
+	return f, request, ok
+}
+
+// continued checks an authorization request that pages carry, as if it had just come; nil: they carry none. What is
+// wrong with it, it answers.
+func (h *Handler) continued(w http.ResponseWriter, r *http.Request, raw string) (request *request, ok bool) {
+	if raw == "" {
+		return nil, true
 	}
-	request, no := h.parseRequest(r.Context(), f[fieldRequest])
+	request, no := h.parseRequest(r.Context(), raw)
 	if no != nil {
 		h.answerRefusal(w, r, no)
-		return nil, nil, false
+		return nil, false
 	}
-	return f, request, true
+	return request, true
 }
 
 // formRefused says what is wrong with a form.
@@ -75,8 +89,7 @@ func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if wait := h.Attempts.Try(f[fieldEmail], source(r)); wait > 0 {
-		w.Header().Set("Retry-After", router.RetryAfter(wait))
-		h.askToSignIn(w, r, http.StatusTooManyRequests, request, shown, "There were too many attempts. Wait a moment before the next.")
+		h.askToWait(w, r, wait, request, shown)
 		return
 	}
 	made, err := h.Sessions.OpenSession(r.Context(), hangar.SignIn{Email: f[fieldEmail], Password: hangar.NewSensitive(f[fieldPassword]), Source: source(r)})
@@ -93,7 +106,7 @@ func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 	goOn(w, request)
 }
 
-// begin gives a browser its session. One that it had before, whoever has put it there, ends.
+// begin gives a browser its session. One that it had before may be planted, and ends.
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request, session string) {
 	if old := cookie(r, sessionCookie); old != "" {
 		if err := h.Sessions.CloseSession(r.Context(), hangar.NewSensitive(old)); err != nil {
@@ -110,6 +123,10 @@ func goOn(w http.ResponseWriter, request *request) {
 	if request != nil {
 		to = authorizePath + "?" + request.raw
 	}
+	seeOther(w, to)
+}
+
+func seeOther(w http.ResponseWriter, to string) {
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusSeeOther)
 }
