@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net"
 	"net/http"
 	"net/netip"
 
@@ -68,21 +67,9 @@ func (s *server) createPeer(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	if made.EndpointIP == "" {
-		made.EndpointIP = calledHost(r)
+		made.EndpointIP = router.CalledHost(r)
 	}
 	return router.Answer{Status: http.StatusCreated, Body: made}, nil
-}
-
-// calledHost is the name or address of this server by which the caller knows it.
-func calledHost(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
-	}
-	return host
 }
 
 func (s *server) listPeers(r *http.Request) (router.Answer, error) {

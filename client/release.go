@@ -17,14 +17,12 @@ func releasesPath(app hangar.AppName, rest ...string) string {
 
 // CreateRelease implements hangar.ReleaseService.
 func (c *Client) CreateRelease(ctx context.Context, app hangar.AppName, in hangar.ReleaseCreate) (*hangar.Release, error) {
-	made, err := answered[hangar.Release](ctx, c, call{method: http.MethodPost, path: releasesPath(app), in: in})
-	return &made, err
+	return ask[hangar.Release](ctx, c, call{method: http.MethodPost, path: releasesPath(app), in: in})
 }
 
 // UpdateRelease implements hangar.ReleaseService.
 func (c *Client) UpdateRelease(ctx context.Context, id hangar.ReleaseID, in hangar.ReleaseUpdate) (*hangar.Release, error) {
-	made, err := answered[hangar.Release](ctx, c, call{method: http.MethodPatch, path: pathOf("v1", "releases", string(id)), in: in})
-	return &made, err
+	return ask[hangar.Release](ctx, c, call{method: http.MethodPatch, path: pathOf("v1", "releases", string(id)), in: in})
 }
 
 // Releases implements hangar.ReleaseService.
@@ -41,6 +39,5 @@ func (c *Client) Releases(ctx context.Context, app hangar.AppName, limit int) ([
 
 // CurrentRelease implements hangar.ReleaseService.
 func (c *Client) CurrentRelease(ctx context.Context, app hangar.AppName) (*hangar.Release, error) {
-	found, err := answered[hangar.Release](ctx, c, get(releasesPath(app, "current")))
-	return &found, err
+	return ask[hangar.Release](ctx, c, get(releasesPath(app, "current")))
 }

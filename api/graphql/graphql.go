@@ -22,7 +22,6 @@ package graphql
 
 import (
 	_ "embed"
-	"net"
 	"net/http"
 
 	"github.com/hangar-platform/hangar"
@@ -124,23 +123,11 @@ func (a *area) answer(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	response := a.schema.Execute(r.Context(), &asking{area: a, host: calledHost(r), caller: caller}, in, func(err error) {
+	response := a.schema.Execute(r.Context(), &asking{area: a, host: router.CalledHost(r), caller: caller}, in, func(err error) {
 		a.Log.ErrorContext(r.Context(), "GraphQL request failed", router.KeyRequest, router.RequestID(r), router.KeyError, err)
 	})
 	// It may hold a token that was just made.
 	return router.Answer{Body: response, Header: router.SecretHeader()}, nil
-}
-
-// calledHost is the name or address of this server by which the caller knows it.
-func calledHost(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
-	}
-	return host
 }
 
 // called makes the call of a service count.

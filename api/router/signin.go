@@ -1,6 +1,7 @@
 package router
 
 import (
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -20,6 +21,18 @@ var SignInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
 func Source(r *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero AddrPort has no client
 	return connlimit.ClientOf(at.Addr())
+}
+
+// CalledHost is the name or address of this server by which the caller knows it.
+func CalledHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return host
 }
 
 // signIn bounds what is answered 401 to requests with credentials, by source: beyond

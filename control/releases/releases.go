@@ -241,13 +241,18 @@ func (s *Releases) UpdateRelease(ctx context.Context, id hangar.ReleaseID, in ha
 	}
 }
 
-// Releases implements hangar.ReleaseService.
-func (s *Releases) Releases(ctx context.Context, name hangar.AppName, limit int) ([]*hangar.Release, error) {
+// readable returns the releases of an App that the caller may read.
+func (s *Releases) readable(ctx context.Context, name hangar.AppName) ([]kept, error) {
 	app, _, err := s.tenants.App(ctx, name, hangar.ActionRead)
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.of(ctx, app.ID)
+	return s.of(ctx, app.ID)
+}
+
+// Releases implements hangar.ReleaseService.
+func (s *Releases) Releases(ctx context.Context, name hangar.AppName, limit int) ([]*hangar.Release, error) {
+	list, err := s.readable(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -263,11 +268,7 @@ func (s *Releases) Releases(ctx context.Context, name hangar.AppName, limit int)
 
 // CurrentRelease implements hangar.ReleaseService.
 func (s *Releases) CurrentRelease(ctx context.Context, name hangar.AppName) (*hangar.Release, error) {
-	app, _, err := s.tenants.App(ctx, name, hangar.ActionRead)
-	if err != nil {
-		return nil, err
-	}
-	list, err := s.of(ctx, app.ID)
+	list, err := s.readable(ctx, name)
 	if err != nil {
 		return nil, err
 	}

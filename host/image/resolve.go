@@ -20,44 +20,39 @@ import (
 // ReasonBadConfig, ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, or
 // hangar.CodeUnavailable, which comes with what the reference says by itself.
 func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.ImageRef, error) {
-	parsed, err := parseReference(ref)
-	if err != nil {
-		return hangar.ImageRef{}, err
-	}
-	if img := s.held(who, parsed, parsed.digest); img != nil {
-		return img.Ref, nil
-	}
-	p, img, err := s.plan(ctx, who, parsed)
-	if err != nil {
-		return parsed.resolved("", nil), err
-	}
-	if img != nil {
-		return img.Ref, nil
-	}
-	return parsed.resolved(p.digest, p.config.Config.Labels), nil
+	found, err := s.resolve(ctx, who, ref)
+	return found.Ref, err
 }
 
 // Inspect is Resolve, with the size of the image.
 func (s *Store) Inspect(ctx context.Context, who Puller, ref string) (*hangar.ResolvedImage, error) {
-	parsed, err := parseReference(ref)
+	found, err := s.resolve(ctx, who, ref)
 	if err != nil {
 		return nil, err
 	}
+	return &found, nil
+}
+
+func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.ResolvedImage, error) {
+	parsed, err := parseReference(ref)
+	if err != nil {
+		return hangar.ResolvedImage{}, err
+	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
-		return &hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
+		return hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
 	}
 	p, img, err := s.plan(ctx, who, parsed)
 	if err != nil {
-		return nil, err
+		return hangar.ResolvedImage{Ref: parsed.resolved("", nil)}, err
 	}
 	if img != nil {
-		return &hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
+		return hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
 	}
-	size := int64(0)
+	found := hangar.ResolvedImage{Ref: parsed.resolved(p.digest, p.config.Config.Labels)}
 	for _, l := range p.layers {
-		size += l.size
+		found.Size += l.size
 	}
-	return &hangar.ResolvedImage{Ref: parsed.resolved(p.digest, p.config.Config.Labels), Size: size}, nil
+	return found, nil
 }
 
 // held returns an image of that digest, if it is held and was pulled for the same
