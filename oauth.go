@@ -176,7 +176,7 @@ type OAuthService interface {
 	RevokeGrant(ctx context.Context, client *OAuthClient, token Sensitive) error
 }
 
-// Identity is who somebody is at an OpenID Connect provider (OpenID Connect Core 1.0, sections 2 and 5.1).
+// Identity is a person as an OpenID Connect provider knows them (OpenID Connect Core 1.0, sections 2 and 5.1).
 type Identity struct {
 	Issuer, Subject string // identify the person permanently
 	Email           string

@@ -300,7 +300,7 @@ type EventReceiver struct {
 	Apps   []AppID // nil: all; empty: none
 	Events []EventType
 
-	// Unreadable says that there are receivers of Org that cannot be read for now: what waits for
+	// Unreadable says that there are receivers of Org that cannot be read at the moment: what waits for
 	// them stays. The other fields are empty.
 	Unreadable bool
 }
