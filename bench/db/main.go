@@ -191,7 +191,7 @@ func (r *results) fresh() string {
 }
 
 // rate is the median of what was measured.
-func (r *results) rate(what, place string) float64 { return median(r.rates[what+" "+place]) }
+func (r *results) rate(what, place string) float64 { return harness.Median(r.rates[what+" "+place]) }
 
 // section is the text of the results.
 func (r *results) section() string {
@@ -210,7 +210,7 @@ func (r *results) section() string {
 	ratio := r.rate(reads, tail) / r.rate(reads, plain)
 	row("reads where logs are read, of those without a node", fmt.Sprintf("≥ %.1f×", goalTailReads), fmt.Sprintf("%.2f×", ratio), ratio >= goalTailReads)
 	if d := r.delays[strict]; d != nil {
-		row("from the end of a commit to its event at a replica, p50", "≤ "+goalEventDelay.String(), short(quantile(d, .5)), quantile(d, .5) <= goalEventDelay)
+		row("from the end of a commit to its event at a replica, p50", "≤ "+goalEventDelay.String(), harness.Short(harness.Quantile(d, .5)), harness.Quantile(d, .5) <= goalEventDelay)
 	}
 	b.WriteString("\n### Throughput\n\n| a second | plain | mount | | logs are read | |\n|---|--:|--:|--:|--:|--:|\n")
 	for _, line := range []struct{ text, what string }{
@@ -228,7 +228,7 @@ func (r *results) section() string {
 	if len(r.delays) > 0 {
 		b.WriteString("\n### Delay\n\n| from the end of a commit to its event at a replica | p50 | p99 |\n|---|--:|--:|\n")
 		for _, place := range []string{strict, tail} {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", place, short(quantile(r.delays[place], .5)), short(quantile(r.delays[place], .99)))
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", place, harness.Short(harness.Quantile(r.delays[place], .5)), harness.Short(harness.Quantile(r.delays[place], .99)))
 		}
 	}
 	b.WriteString("\n### Replicas\n\n| | |\n|---|--:|\n")
@@ -241,27 +241,9 @@ func (r *results) section() string {
 	}
 	if len(r.spread) > 0 {
 		fmt.Fprintf(&b, "| from a commit until all %d subscribers of %d nodes have it, p50 | %s |\n| the same, p99 | %s |\n| subscribers that were cut off | %d |\n",
-			r.o.subscribers, r.nodes, short(quantile(r.spread, .5)), short(quantile(r.spread, .99)), r.cut)
+			r.o.subscribers, r.nodes, harness.Short(harness.Quantile(r.spread, .5)), harness.Short(harness.Quantile(r.spread, .99)), r.cut)
 	}
 	return b.String()
-}
-
-func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
-
-func median(list []float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[len(sorted)/2]
-}
-
-func quantile(list []time.Duration, q float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(list))
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
 func encode(v any) (string, error) {

@@ -88,38 +88,20 @@ func (r *results) section(o options) string {
 	for i, d := range r.delivered {
 		ratios = append(ratios, d/r.posted[i])
 	}
-	rate, quiet := median(r.delivered), r.delays[alone]
+	rate, quiet := harness.Median(r.delivered), r.delays[alone]
 	b.WriteString("### Goals\n\n| | goal | measured | |\n|---|--:|--:|---|\n")
 	fmt.Fprintf(&b, "| deliveries a second, to %d receivers | ≥ %d | %.0f | %s |\n", o.receivers, goalRate, rate, publish.Verdict(rate >= goalRate))
-	fmt.Fprintf(&b, "| from the commit to the receiver, p50 | ≤ %s | %s | %s |\n\n", goalDelay, short(quantile(quiet, .5)), publish.Verdict(quantile(quiet, .5) <= goalDelay))
+	fmt.Fprintf(&b, "| from the commit to the receiver, p50 | ≤ %s | %s | %s |\n\n", goalDelay, harness.Short(harness.Quantile(quiet, .5)), publish.Verdict(harness.Quantile(quiet, .5) <= goalDelay))
 	b.WriteString("### Throughput\n\n| | a second |\n|---|--:|\n")
 	fmt.Fprintf(&b, "| deliveries, from the journal, signed, by queues on disk | %.0f |\n| plain posts of the same bodies | %.0f |\n| ratio, median of the rounds (least, most) | %.2f× (%.2f, %.2f) |\n\n",
-		rate, median(r.posted), median(ratios), slices.Min(ratios), slices.Max(ratios))
+		rate, harness.Median(r.posted), harness.Median(ratios), slices.Min(ratios), slices.Max(ratios))
 	b.WriteString("Clients, receivers and disk share the processors of the server.\n\n### Delay\n\n| from the end of the commit to the receiver | p50 | p99 |\n|---|--:|--:|\n")
 	for _, name := range []string{alone, several, hanging} {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, short(quantile(r.delays[name], .5)), short(quantile(r.delays[name], .99)))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, harness.Short(harness.Quantile(r.delays[name], .5)), harness.Short(harness.Quantile(r.delays[name], .99)))
 	}
 	b.WriteString("\n### A commit\n\n| commit of a record with an event | p50 | p99 |\n|---|--:|--:|\n")
-	fmt.Fprintf(&b, "| without the feed | %s | %s |\n| with the feed | %s | %s |\n", short(quantile(r.without, .5)), short(quantile(r.without, .99)),
-		short(quantile(r.with, .5)), short(quantile(r.with, .99)))
-	fmt.Fprintf(&b, "| ratio | %.2f× | |\n", float64(quantile(r.with, .5))/float64(quantile(r.without, .5)))
+	fmt.Fprintf(&b, "| without the feed | %s | %s |\n| with the feed | %s | %s |\n", harness.Short(harness.Quantile(r.without, .5)), harness.Short(harness.Quantile(r.without, .99)),
+		harness.Short(harness.Quantile(r.with, .5)), harness.Short(harness.Quantile(r.with, .99)))
+	fmt.Fprintf(&b, "| ratio | %.2f× | |\n", float64(harness.Quantile(r.with, .5))/float64(harness.Quantile(r.without, .5)))
 	return b.String()
-}
-
-func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
-
-func median(list []float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[len(sorted)/2]
-}
-
-func quantile(list []time.Duration, q float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(list))
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/control/webhooks/delivery"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/provider"
@@ -274,7 +275,7 @@ func (r *results) wait(ctx context.Context, o options) error {
 			return err
 		}
 		r.delays[one.name] = delays
-		fmt.Fprintf(os.Stderr, "%s: p50 %s\n", one.name, quantile(delays, .5))
+		fmt.Fprintf(os.Stderr, "%s: p50 %s\n", one.name, harness.Quantile(delays, .5))
 	}
 	return nil
 }
