@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"net/http"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,43 +85,19 @@ type model struct {
 	chance *rand.Rand
 	server *extensionstest.Server
 	names  int
-	broken atomic.Bool // the provider
-
-	mu   sync.Mutex
-	dice *rand.Rand // of the provider, guarded by mu
+	flaky  *extensionstest.Flaky
 }
 
 func newModel(t *testing.T, seed uint64) *model {
-	m := &model{world: newWorld(t), chance: rand.New(rand.NewPCG(seed, 1)), dice: rand.New(rand.NewPCG(seed, 2)), server: extensionstest.New(t)}
+	m := &model{world: newWorld(t), chance: rand.New(rand.NewPCG(seed, 1)), server: extensionstest.New(t)}
+	m.flaky = extensionstest.NewFlaky(12, 0, rand.New(rand.NewPCG(seed, 2)))
 	m.provider("logs", m.server, func(in *hangar.ProviderCreate) { in.Limits.PerOrg = 1000 })
 	m.server.Configure(func(p provider.Provision) map[string]string {
-		name := strings.ToUpper(strings.ReplaceAll(p.Name, "-", "_"))
+		name := extensionstest.SecretOf(p.Name)
 		return map[string]string{name + "_URL": "url", name + "_KEY": "key"}
 	})
-	m.server.Fault(m.fault)
+	m.server.Fault(m.flaky.Fault)
 	return m
-}
-
-// fault misbehaves while the provider is broken: in a quarter of all requests.
-func (m *model) fault(w http.ResponseWriter, _ *http.Request, serve func()) bool {
-	if !m.broken.Load() {
-		return false
-	}
-	m.mu.Lock()
-	fault := m.dice.IntN(12)
-	m.mu.Unlock()
-	switch fault {
-	case 0:
-		w.WriteHeader(http.StatusServiceUnavailable)
-	case 1:
-		serve()
-		panic(http.ErrAbortHandler) // the answer is lost
-	case 2:
-		panic(http.ErrAbortHandler)
-	default:
-		return false
-	}
-	return true
 }
 
 // act does one thing, in a process that is killed after some calls of the state, or is not.
@@ -135,7 +107,7 @@ func (m *model) act() {
 		store.left = 1 + m.chance.IntN(40)
 	}
 	m.open(store)
-	m.broken.Store(m.chance.IntN(2) == 0)
+	m.flaky.Broken.Store(m.chance.IntN(2) == 0)
 	ctx := m.as(acme)
 	name := fmt.Sprintf("ext-%d", m.names-m.chance.IntN(min(m.names, 4)+1))
 	switch m.chance.IntN(8) {
@@ -179,7 +151,7 @@ func (m *model) check() {
 			m.t.Errorf("two extensions are named %s", r.Body.Name)
 		}
 		names[r.Body.Name] = true
-		key := strings.ToUpper(strings.ReplaceAll(r.Body.Name, "-", "_"))
+		key := extensionstest.SecretOf(r.Body.Name)
 		_, url := secrets[key+"_URL"]
 		_, token := secrets[key+"_KEY"]
 		if live := r.Phase == phaseLive || r.Phase == phaseChange; url != live || token != live {
@@ -205,7 +177,7 @@ func (m *model) check() {
 // settle has everything come to rest, compares both sides, and destroys all.
 func (m *model) settle() {
 	m.t.Helper()
-	m.broken.Store(false)
+	m.flaky.Broken.Store(false)
 	m.open(m.store)
 	for range 4 {
 		m.steps()

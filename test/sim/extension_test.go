@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,15 +56,13 @@ type extensionGame struct {
 	c               *client.Client
 	server          *extensionstest.Server
 	made, destroyed atomic.Int64
-	broken          atomic.Bool // the provider
-
-	mu   sync.Mutex
-	dice *rand.Rand // of the provider, guarded by mu
+	flaky           *extensionstest.Flaky
 }
 
 func newExtensionGame(t *testing.T, seed uint64) *extensionGame {
 	t.Helper()
-	g := &extensionGame{T: t, d: daemon.Start(t, daemon.Options{Driver: "fake"}), server: extensionstest.New(t), dice: rand.New(rand.NewPCG(seed, 4))}
+	g := &extensionGame{T: t, d: daemon.Start(t, daemon.Options{Driver: "fake"}), server: extensionstest.New(t)}
+	g.flaky = extensionstest.NewFlaky(20, 200*time.Millisecond, rand.New(rand.NewPCG(seed, 4)))
 	g.c = g.d.Client()
 	made, err := g.c.CreateProvider(t.Context(), hangar.ProviderCreate{Name: extensionLogs, ProviderSettings: hangar.ProviderSettings{
 		BaseURL: g.server.URL, AllowPrivate: true, Limits: hangar.ProviderLimits{Extensions: 10_000, PerOrg: 10_000},
@@ -76,9 +72,9 @@ func newExtensionGame(t *testing.T, seed uint64) *extensionGame {
 	}
 	g.server.Trust(t, made.RequestSecret.Reveal())
 	g.server.Configure(func(p provider.Provision) map[string]string {
-		return map[string]string{secretOf(p.Name) + "_URL": "https://" + p.Name, secretOf(p.Name) + "_KEY": p.ID}
+		return map[string]string{extensionstest.SecretOf(p.Name) + "_URL": "https://" + p.Name, extensionstest.SecretOf(p.Name) + "_KEY": p.ID}
 	})
-	g.server.Fault(g.fault)
+	g.server.Fault(g.flaky.Fault)
 	for i := range customers {
 		if _, err := g.c.CreateApp(t.Context(), hangar.AppCreate{Name: customer(i), Org: hangar.OrgPersonal}); err != nil {
 			t.Fatal(err)
@@ -89,38 +85,10 @@ func newExtensionGame(t *testing.T, seed uint64) *extensionGame {
 
 func customer(i int) hangar.AppName { return hangar.AppName(fmt.Sprintf("customer-%d", i)) }
 
-// secretOf is what the secrets of an extension begin with.
-func secretOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
-
-// fault misbehaves in a fifth of all requests, while the provider is broken.
-func (g *extensionGame) fault(w http.ResponseWriter, _ *http.Request, serve func()) bool {
-	if !g.broken.Load() {
-		return false
-	}
-	g.mu.Lock()
-	fault := g.dice.IntN(20)
-	g.mu.Unlock()
-	switch fault {
-	case 0:
-		w.WriteHeader(http.StatusServiceUnavailable)
-	case 1:
-		serve()
-		panic(http.ErrAbortHandler) // the answer is lost
-	case 2:
-		panic(http.ErrAbortHandler)
-	case 3:
-		time.Sleep(200 * time.Millisecond)
-		return false
-	default:
-		return false
-	}
-	return true
-}
-
 // round lets users act until the daemon is killed.
 func (g *extensionGame) round(rng *rand.Rand) {
 	g.Helper()
-	g.broken.Store(rng.IntN(3) > 0)
+	g.flaky.Broken.Store(rng.IntN(3) > 0)
 	ctx, stop := context.WithCancel(g.Context())
 	var group sync.WaitGroup
 	for i := range customers {
@@ -168,14 +136,14 @@ func (g *extensionGame) act(ctx context.Context, app hangar.AppName, dice *rand.
 // settle has everything come to rest, and compares all sides; then all is destroyed, and nothing is left.
 func (g *extensionGame) settle() {
 	g.Helper()
-	g.broken.Store(false)
+	g.flaky.Broken.Store(false)
 	live := map[string]*hangar.Extension{} // by the platform's id
 	for i := range customers {
 		app, want := customer(i), map[string]string{}
 		for _, e := range g.rest(app) {
 			live[string(e.ID)] = e
 			if e.Status == hangar.ExtensionReady {
-				want[secretOf(e.Name)+"_URL"], want[secretOf(e.Name)+"_KEY"] = "https://"+e.Name, string(e.ID)
+				want[extensionstest.SecretOf(e.Name)+"_URL"], want[extensionstest.SecretOf(e.Name)+"_KEY"] = "https://"+e.Name, string(e.ID)
 			}
 		}
 		if got := g.secrets(app); !maps.Equal(got, want) {

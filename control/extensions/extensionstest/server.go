@@ -7,12 +7,14 @@ package extensionstest
 import (
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,3 +219,46 @@ func reply(w http.ResponseWriter, status int, body any) {
 	w.WriteHeader(status)
 	_, _ = w.Write(raw)
 }
+
+// Flaky is a provider that misbehaves at random while it is broken. Its Fault is one of a Server.
+type Flaky struct {
+	Broken atomic.Bool
+	odds   int           // one request of so many is refused, one has its answer lost, one is lost
+	slow   time.Duration // and one takes so long
+
+	mu   sync.Mutex
+	dice *rand.Rand // guarded by mu
+}
+
+// NewFlaky returns a Flaky that is not broken yet.
+func NewFlaky(odds int, slow time.Duration, dice *rand.Rand) *Flaky {
+	return &Flaky{odds: odds, slow: slow, dice: dice}
+}
+
+// Fault misbehaves, or reports that it does not.
+func (f *Flaky) Fault(w http.ResponseWriter, _ *http.Request, serve func()) bool {
+	if !f.Broken.Load() {
+		return false
+	}
+	f.mu.Lock()
+	fault := f.dice.IntN(f.odds)
+	f.mu.Unlock()
+	switch fault {
+	case 0:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case 1:
+		serve()
+		panic(http.ErrAbortHandler) // the answer is lost
+	case 2:
+		panic(http.ErrAbortHandler)
+	case 3:
+		<-time.After(f.slow)
+		return false
+	default:
+		return false
+	}
+	return true
+}
+
+// SecretOf is what the secrets of an extension begin with, for configs that name them after it.
+func SecretOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
