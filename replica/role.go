@@ -190,8 +190,8 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 			n.c.Log.Warn("a database differed from its log, which begins anew", "db", db.Name(), "pos", db.Pos().String())
 		}
 	}
-	n.c.Log.Info("primary", "epoch", epoch)
 	n.setRole()
+	n.c.Log.Info("primary", "epoch", epoch)
 	n.once.Do(func() { close(n.ready) })
 	return nil
 }
