@@ -103,6 +103,8 @@ type Config struct {
 	Now   func() time.Time // nil: time.Now
 	// OAuthClients are the third parties that users sign in at; nil: the providers of extensions.
 	OAuthClients hangar.OAuthClients
+	// PasswordCost is that of users' new passwords; the zero value means users.DefaultPasswordCost.
+	PasswordCost users.PasswordCost
 }
 
 // Control is the control plane: its methods return the services it offers.
@@ -177,6 +179,7 @@ func New(cfg Config) *Control {
 	tokens := &Tokens{store: cfg.Store, tenants: dir, ledger: book, rows: rows, tokens: cfg.Tokens, now: cfg.Now}
 	people := users.New(users.Config{
 		Store: cfg.Store, Tenants: dir, Ledger: book, Tokens: cfg.Tokens, Revoke: tokens.revoke, Domain: domain, Log: cfg.Log, Now: cfg.Now,
+		PasswordCost: cfg.PasswordCost,
 	})
 	registry := providers.New(providers.Config{Store: cfg.Store, Tenants: dir, Vault: sealed, Hooks: cfg.Hooks, Log: cfg.Log, Now: cfg.Now})
 	if cfg.OAuthClients == nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
 	"github.com/hangar-platform/hangar/internal/publicdial"
@@ -128,6 +129,7 @@ func (p *plane) restart(t *testing.T) {
 	}
 	p.Control = control.New(control.Config{
 		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now, Calls: call.New(publicdial.New(publicdial.Options{}), p.clock.Now),
+		PasswordCost: users.PasswordCost{Memory: 16, Passes: 1, Threads: 1},
 	})
 	if err := p.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -495,7 +495,7 @@ func TestPasswords(t *testing.T) {
 		}
 		p.signIn(t, "ann@example.com", goodPassword)
 		item, err := p.store.Get(t.Context(), key)
-		if err != nil || !bytes.Contains(item.Value, []byte("m=19456,t=2,p=1")) {
+		if err != nil || !bytes.Contains(item.Value, []byte("m=16,t=1,p=1")) {
 			t.Errorf("kept as %s, %v", item.Value, err)
 		}
 		p.signIn(t, "ann@example.com", goodPassword)

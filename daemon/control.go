@@ -55,6 +55,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
 		Hooks:        d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
 		OAuthClients: d.options.Around.OAuthClients, TrustHostnames: d.cfg.TrustHostnames, Doors: d.cfg.doors(), Resolver: d.options.Around.Resolver,
+		PasswordCost: d.options.Around.PasswordCost,
 	})
 	if err := decide.Open(ctx); err != nil {
 		return nil, err

@@ -30,6 +30,7 @@ import (
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/users"
 	hostmachines "github.com/hangar-platform/hangar/host/machines"
 	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -64,6 +65,7 @@ type Around struct {
 	NewKey     oidc.NewKey           // makes the keys of identity tokens
 
 	OAuthClients hangar.OAuthClients // third parties that users sign in at
+	PasswordCost users.PasswordCost  // of users' new passwords
 
 	MetricsProgram func(context.Context) (string, error) // finds the program of the store of metrics
 }

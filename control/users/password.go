@@ -17,20 +17,20 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// hashesAtOnce bounds the memory that passwords take of a server: each takes params.memory while
+// hashesAtOnce bounds the memory that passwords take of a server: each takes PasswordCost.Memory while
 // it is computed.
 const hashesAtOnce = 2
 
-// params are those of Argon2id, which a digest is stored with.
-type params struct {
-	memory  uint32 // KiB
-	passes  uint32
-	threads uint8
+// PasswordCost is what it takes to compute the digest of a password by Argon2id.
+type PasswordCost struct {
+	Memory  uint32 // KiB
+	Passes  uint32
+	Threads uint8
 }
 
-// current are what OWASP's Password Storage Cheat Sheet (section Argon2id, 2025) asks for at least:
-// 19 MiB of memory, two passes, one thread.
-var current = params{memory: 19 << 10, passes: 2, threads: 1}
+// DefaultPasswordCost is what OWASP's Password Storage Cheat Sheet (section Argon2id, 2025) asks for
+// at least: 19 MiB of memory, two passes, one thread.
+var DefaultPasswordCost = PasswordCost{Memory: 19 << 10, Passes: 2, Threads: 1}
 
 const (
 	saltBytes   = 16
@@ -43,14 +43,14 @@ const (
 
 // hash is a password as it is kept.
 type hash struct {
-	params
+	PasswordCost
 	salt, digest []byte
 }
 
 // String writes a hash in the PHC string format, as other implementations of Argon2 do.
 func (h hash) String() string {
 	encode := base64.RawStdEncoding.EncodeToString
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, h.memory, h.passes, h.threads, encode(h.salt), encode(h.digest))
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, h.Memory, h.Passes, h.Threads, encode(h.salt), encode(h.digest))
 }
 
 // parseHash is the inverse of String.
@@ -60,10 +60,10 @@ func parseHash(text string) (h hash, err error) {
 	if len(fields) != parts || fields[0] != "" || fields[1] != "argon2id" || fields[2] != fmt.Sprintf("v=%d", argon2.Version) {
 		return h, errors.New("digest of a password: not one of Argon2id")
 	}
-	if _, err := fmt.Sscanf(fields[3], "m=%d,t=%d,p=%d", &h.memory, &h.passes, &h.threads); err != nil {
+	if _, err := fmt.Sscanf(fields[3], "m=%d,t=%d,p=%d", &h.Memory, &h.Passes, &h.Threads); err != nil {
 		return h, fmt.Errorf("digest of a password: %w", err)
 	}
-	if h.memory < 8 || h.memory > maxMemory || h.passes < 1 || h.passes > maxPasses || h.threads < 1 {
+	if h.Memory < 8 || h.Memory > maxMemory || h.Passes < 1 || h.Passes > maxPasses || h.Threads < 1 {
 		return h, errors.New("digest of a password: parameters out of bounds")
 	}
 	if h.salt, err = base64.RawStdEncoding.DecodeString(fields[4]); err == nil {
@@ -84,40 +84,40 @@ func random(n int) []byte {
 	return b
 }
 
-// nobodys is a hash of the current parameters that no password has.
-func nobodys() hash { return hash{current, random(saltBytes), random(digestBytes)} }
+// unmatched returns a hash that no password has. It costs as much to compare as that of a user.
+func (u *Users) unmatched() hash { return hash{u.PasswordCost, random(saltBytes), random(digestBytes)} }
 
 // compute waits for its turn, which it has among those of the same source, and computes the digest
 // of a password.
-func (u *Users) compute(ctx context.Context, source string, password hangar.Sensitive, p params, salt []byte) ([]byte, error) {
+func (u *Users) compute(ctx context.Context, source string, password hangar.Sensitive, cost PasswordCost, salt []byte) ([]byte, error) {
 	release, err := u.hashes.Acquire(ctx, source)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return argon2.IDKey([]byte(password.Reveal()), salt, p.passes, p.memory, p.threads, digestBytes), nil
+	return argon2.IDKey([]byte(password.Reveal()), salt, cost.Passes, cost.Memory, cost.Threads, digestBytes), nil
 }
 
 // hashed returns a new hash of a password.
 func (u *Users) hashed(ctx context.Context, source string, password hangar.Sensitive) (hash, error) {
-	h := hash{params: current, salt: random(saltBytes)}
+	h := hash{PasswordCost: u.PasswordCost, salt: random(saltBytes)}
 	var err error
-	h.digest, err = u.compute(ctx, source, password, h.params, h.salt)
+	h.digest, err = u.compute(ctx, source, password, h.PasswordCost, h.salt)
 	return h, err
 }
 
 // matches reports whether a hash is that of a password.
 func (u *Users) matches(ctx context.Context, source string, password hangar.Sensitive, h hash) (bool, error) {
-	got, err := u.compute(ctx, source, password, h.params, h.salt)
+	got, err := u.compute(ctx, source, password, h.PasswordCost, h.salt)
 	return subtle.ConstantTimeCompare(got, h.digest) == 1, err
 }
 
 // passwordOf returns the hash of a user's password. One that is not there, or that cannot be read,
-// is nobody's.
+// matches no password.
 func (u *Users) passwordOf(ctx context.Context, id hangar.UserID) (hash, state.Item, error) {
 	item, err := u.Store.Get(ctx, ownedBy(state.PasswordsPrefix, id))
 	if errors.Is(err, state.ErrNotFound) {
-		return nobodys(), item, nil
+		return u.unmatched(), item, nil
 	}
 	if err != nil {
 		return hash{}, item, state.HangarError(err)
@@ -125,7 +125,7 @@ func (u *Users) passwordOf(ctx context.Context, id hangar.UserID) (hash, state.I
 	h, err := parseHash(string(item.Value))
 	if err != nil {
 		u.Log.Error("password cannot be read", keyKey, item.Key, keyError, err)
-		return nobodys(), item, nil
+		return u.unmatched(), item, nil
 	}
 	return h, item, nil
 }

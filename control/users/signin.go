@@ -47,7 +47,7 @@ func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn, kind hangar.Tok
 	if err != nil {
 		return nil, err
 	}
-	h, item := nobodys(), state.Item{}
+	h, item := u.unmatched(), state.Item{}
 	if known {
 		if h, item, err = u.passwordOf(ctx, f.ID); err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn, kind hangar.Tok
 		return nil, wrong()
 	}
 	txn := state.Txn{If: []state.Compare{state.Unchanged(f.item), state.Unchanged(item)}}
-	if h.params != current {
+	if h.PasswordCost != u.PasswordCost {
 		if h, err = u.hashed(ctx, in.Source, password); err != nil {
 			return nil, err
 		}

@@ -50,6 +50,8 @@ type Config struct {
 	Domain hangar.Hostname // customer addresses are below it; empty: localhost
 	Log    *slog.Logger
 	Now    func() time.Time
+	// PasswordCost is that of new digests; the zero value means DefaultPasswordCost.
+	PasswordCost PasswordCost
 }
 
 // Users implements hangar.UserService and, by Door, hangar.SignInService.
@@ -64,6 +66,9 @@ var _ hangar.UserService = (*Users)(nil)
 func New(cfg Config) *Users {
 	if cfg.Domain == "" {
 		cfg.Domain = "localhost"
+	}
+	if cfg.PasswordCost == (PasswordCost{}) {
+		cfg.PasswordCost = DefaultPasswordCost
 	}
 	return &Users{Config: cfg, hashes: fairsem.New[string](hashesAtOnce)}
 }

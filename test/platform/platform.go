@@ -31,6 +31,7 @@ import (
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/daemon"
 )
 
@@ -83,6 +84,7 @@ func Start(tb testing.TB, o Options) *Platform {
 	around := daemon.Around{
 		State: state.NewMemory(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
 		NewKey: newKey, OAuthClients: o.OAuthClients,
+		PasswordCost: users.PasswordCost{Memory: 16, Passes: 1, Threads: 1},
 	}
 	if o.MetricsProgram != "" {
 		around.MetricsProgram = func(context.Context) (string, error) { return o.MetricsProgram, nil }
