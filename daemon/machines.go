@@ -50,14 +50,10 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 	case d.options.Around.Network != nil:
 		networks = d.options.Around.Network
 	}
-	database, err := databaseProgram(d.cfg)
-	if err != nil {
-		return nil, err
-	}
 	m.agent = host.New(host.Options{
 		Dir: d.cfg.Dir, Host: s.self, Driver: s.driver, Images: m.images, Network: networks, Layers: layers, Logs: s.logs,
 		Journal: s.records, Space: d.space, Publisher: c.rows, View: c.machines, Local: m.sockets, Identity: d.late.identities, Keys: c.keys,
-		Nameservers: s.nameservers(), DatabaseProgram: database, PublicIP: publicAddress(ctx), Log: d.log, Now: time.Now,
+		Nameservers: s.nameservers(), DatabaseProgram: d.cfg.databaseProgram, PublicIP: publicAddress(ctx), Log: d.log, Now: time.Now,
 		Devices: d.openDevices(ctx), VolumePublisher: c.rows, VolumeOvercommit: d.cfg.VolumeOvercommit,
 		MemoryOvercommit: d.cfg.MemoryOvercommit, CPUOvercommit: d.cfg.CPUOvercommit, MemoryReserve: memoryReserve(s.self.Memory),
 		VolumesPerMachine: d.cfg.VolumesPerMachine, Archive: d.newArchive(c), Metrics: d.counts, AutostopAfter: d.cfg.AutostopAfter,

@@ -65,8 +65,9 @@ type Options struct {
 	View        hangar.MachineView // of the edge that serves the Machines; nil: nobody is waited for
 	Keys        *keyset.Keyset     // encrypts the secrets of Machines and the keys of volumes in the journal
 	Nameservers []string           // for the resolv.conf of Machines
-	// DatabaseProgram is the host's hangar-db, which Machines may run; empty: it has none.
-	DatabaseProgram string
+	// DatabaseProgram finds the host's hangar-db, which Machines may run; it answers "" where there is none.
+	// Nil: there is none.
+	DatabaseProgram func() (string, error)
 	PublicIP        netip.Addr // from which Machines reach the internet over IPv6; the zero Addr: none
 	Log             *slog.Logger
 	Now             func() time.Time

@@ -300,6 +300,10 @@ func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image
 	if err != nil {
 		return driver.Spec{}, err
 	}
+	database, err := databaseMounts(w.store.o.DatabaseProgram, processes)
+	if err != nil {
+		return driver.Spec{}, err
+	}
 	if err := w.giveRole(ctx, rec, processes); err != nil {
 		return driver.Spec{}, err
 	}
@@ -308,7 +312,7 @@ func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image
 		ID: w.id, Instance: rec.Machine.InstanceID, Dir: w.path(sandboxDir), Hostname: guest.Hostname(&rec.Machine),
 		Root:    driver.Root{Layers: img.Layers, Writable: w.layer(upperDir)},
 		Command: asCommand(processes[0]), StopSignal: config.StopSignal(), StopGrace: config.StopTimeout(),
-		Mounts: slices.Concat(volumes, mounts, local, databaseMounts(w.store.o.DatabaseProgram, processes)), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
+		Mounts: slices.Concat(volumes, mounts, local, database), Files: own, CPUs: config.Guest.CPUs, MemoryMB: config.Guest.Memory(), SwapMB: config.SwapMB(),
 		NetNS: at.NetNS, Output: w.path(outputFile), TTY: config.Init.TTY,
 	}
 	for _, p := range processes[1:] {

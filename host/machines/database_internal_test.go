@@ -27,8 +27,9 @@ func TestDatabaseMounts(t *testing.T) {
 		for _, args := range c.args {
 			processes = append(processes, guest.Process{Args: args})
 		}
-		if got := databaseMounts(c.program, processes); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v", c.what, got)
+		got, err := databaseMounts(func() (string, error) { return c.program, nil }, processes)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v", c.what, got, err)
 		}
 	}
 }
