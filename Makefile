@@ -89,29 +89,33 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 
 # These have code, or tests, that are not there under the race detector.
 NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
-# These run bin/hangar, which is built without the race detector: it would see nothing but
-# the clients of the tests. Of LONG, each run is as long as it is told to be.
-BINARY = ./test/attack ./test/full ./test/spec ./test/vm
+# These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
+# nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
+# long as it is told to be.
+BINARY = ./cmd/hangar ./test/attack ./test/full ./test/spec ./test/vm
 LONG = ./test/compat ./test/power ./test/sim
 
-# Built as the releases are, so that nothing is compiled twice for tests.
-PLAIN = CGO_ENABLED=0 $(GO) test -trimpath
+# Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that
+# nothing is compiled twice for tests.
+TEST  = $(GO) test -vet=off -ldflags=-w $(if $(SHUFFLE),-shuffle=$(SHUFFLE))
+RACE  = CGO_ENABLED=1 $(TEST) -race
+PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
 # Everything but the end-to-end tests and LONG, which take longer. Tests use bin/hangar. A result is
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	CGO_ENABLED=1 $(GO) test -race $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) ./test/e2e)")
-	$(PLAIN) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
+	$(RACE) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) ./test/e2e)")
+	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
 
 extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
-	$(PLAIN) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout 10m $(ARGS) $(LONG)
+	$(PLAIN) -timeout 10m $(ARGS) $(LONG)
 
 shuffle: ## run every test again, in another order, as each night: SHUFFLE= repeats one (root)
 	$(MAKE) test extended SHUFFLE=$(or $(SHUFFLE),on)
 
 race: build ## run RUN of the tests in PKG three times with the race detector (root)
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=3 -timeout 30m -run '$(RUN)' $(PKG)
+	$(RACE) -shuffle=on -count=3 -timeout 30m -run '$(RUN)' $(PKG)
 
 stress: build ## run RUN of PKG, or each test that failed by chance once, N times beside a program that takes all processors (root)
 	@GO='$(GO)' .ci/stress $(or $(N),200) $(if $(filter-out .,$(RUN)),$(PKG) '$(RUN)')
