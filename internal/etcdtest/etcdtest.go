@@ -13,17 +13,16 @@ import (
 // endpoint, "http://127.0.0.1:PORT". Leases may be as short as a second.
 func Start(tb testing.TB) string {
 	tb.Helper()
+	return "http://" + start(tb, config(tb)).Clients[0].Addr().String()
+}
+
+func config(tb testing.TB) *embed.Config {
+	tb.Helper()
 	c := embed.NewConfig()
 	c.Dir = tb.TempDir()
 	c.ListenClientUrls, c.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}, nil
 	c.TickMs, c.ElectionMs = 10, 100
 	c.UnsafeNoFsync = true
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
-	return "http://" + e.Clients[0].Addr().String()
+	return c
 }
