@@ -149,6 +149,7 @@ var rules = map[string]rule{
 	"replica/lease":     {imports: language, tests: []string{"replica/lease/etcd"}},
 	"replica/lease/...": {imports: plus(language, "replica/lease"), tests: []string{"replica/lease/leasetest"}},
 	"replica/locks":     {imports: language},
+	"replica/measure":   {imports: language},
 	"replica/mount":     {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
 	"replica/program":   {imports: language},
 	"replica/proxy":     {imports: language},

@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,8 +46,7 @@ func StartGuarded(tb testing.TB, user, password string) Guarded {
 		must(os.WriteFile(path, content, 0o600))
 		return path
 	}
-	c := config(tb)
-	c.ListenClientUrls = []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
+	c := config(tb, "https")
 	c.ClientTLSInfo = transport.TLSInfo{
 		CertFile: file("cert", g.Cert), KeyFile: file("key", g.Key), TrustedCAFile: file("ca", g.CA), ClientCertAuth: true,
 	}

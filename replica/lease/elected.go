@@ -131,6 +131,15 @@ func (e *Elected) renewed(asked, ttl time.Duration) {
 	}
 }
 
+// lapse ends a term that this node held for as long as its session was granted.
+func (e *Elected) lapse() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term.Held && e.clock.Now() >= e.deadline {
+		e.setTerm(Term{Epoch: e.term.Epoch}) // until a renewal proves that the record is still this node's
+	}
+}
+
 // call bounds one call of the store.
 func (e *Elected) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, e.c.TTL/patience)

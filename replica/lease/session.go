@@ -91,6 +91,7 @@ func (s *session) run(ctx context.Context, lost chan error) error {
 		if ctx.Err() == nil {
 			s.e.c.Log.Warn("the election is not observed", "err", err)
 		}
+		s.e.lapse()
 		_ = pause.For(ctx, s.ttl/renewals)
 	}
 	return nil

@@ -80,7 +80,7 @@ func TestRefused(t *testing.T) {
 		want string
 	}{
 		"wrong password":     {etcd.Config{TLS: client, Username: "nodes", Password: "wrong"}, "authentication failed"},
-		"no user":            {etcd.Config{TLS: client}, "user name"},
+		"no user":            {etcd.Config{TLS: client}, "permission denied"},
 		"no certificate":     {etcd.Config{TLS: stranger, Username: "nodes", Password: "correct horse"}, "certificate"},
 		"unknown authority":  {etcd.Config{Username: "nodes", Password: "correct horse"}, "certificate"},
 		"no TLS":             {etcd.Config{Endpoints: []string{strings.Replace(g.Endpoint, "https", "http", 1)}}, ""},

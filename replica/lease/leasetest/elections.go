@@ -162,12 +162,11 @@ func election(t *testing.T, open Open) {
 	if second.Epoch <= first.Epoch || a.Valid(first.Epoch) {
 		t.Errorf("epoch %d after %d", second.Epoch, first.Epoch)
 	}
-	ahead := 0
-	for _, s := range second.Heard {
-		ahead += len(s.Ahead(c.marks))
-	}
-	if len(second.Heard) != 2 || ahead != 1 {
-		t.Errorf("heard %+v", second.Heard)
+	// Who does not speak within a fifth of the time to live is not waited for.
+	for _, heard := range second.Heard {
+		if ahead := len(heard.Ahead(c.marks)); ahead > 0 != (heard.Node == 4) {
+			t.Errorf("heard %+v", heard)
+		}
 	}
 	await(t, b, "to follow the new one", follows(3))
 	await(t, d, "to follow the new one", follows(3))

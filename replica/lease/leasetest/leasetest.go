@@ -63,7 +63,7 @@ func read(t *testing.T, ctx context.Context, s lease.Store) lease.Snapshot {
 // sessions has records go with their sessions.
 func sessions(t *testing.T, ctx context.Context, open func() lease.Store) {
 	s, other := open(), open()
-	short, long := begin(t, ctx, s, time.Second), begin(t, ctx, other, time.Minute)
+	short, long := begin(t, ctx, s, 3*time.Second), begin(t, ctx, other, time.Minute)
 	before := read(t, ctx, other)
 	swap(t, ctx, s, lease.Change{Put: []lease.Put{{Key: "a", Value: "1", Session: short}, {Key: "b", Value: "2", Session: long}, {Key: "c", Value: "3"}}})
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
