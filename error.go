@@ -88,6 +88,7 @@ const (
 	ReasonWebhookNotFound      = "webhook_not_found"
 	ReasonDeliveryNotFound     = "delivery_not_found" // of a webhook
 	ReasonReleaseNotFound      = "release_not_found"
+	ReasonSessionNotFound      = "session_not_found" // of an election, or it has ended
 	ReasonStartFailed          = "start_failed" // a Machine was started for a request, in vain
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/graphql"
 	"github.com/hangar-platform/hangar/api/latency"
@@ -56,6 +57,7 @@ type Config struct {
 	Certificates hangar.CertificateService
 	Webhooks     hangar.WebhookService
 	Releases     hangar.ReleaseService
+	Elections    hangar.ElectionService
 	// ImageResolver and SSH answer what clients ask by GraphQL alone.
 	ImageResolver hangar.ImageResolver
 	SSH           hangar.SSHService
@@ -186,6 +188,7 @@ func (s *server) routes() {
 	s.alertRoutes()
 	webhook.Routes(s.Router, s.Webhooks)
 	release.Routes(s.Router, release.Services{Releases: s.Releases, Apps: s.Apps})
+	election.Routes(s.Router, s.Elections)
 	graphql.Routes(s.Router, graphql.Services{
 		Orgs: s.Orgs, Tokens: s.Tokens, Users: s.Users, Apps: s.Apps, Machines: s.Machines, Images: s.ImageResolver, Platform: s.Platform,
 		Secrets: s.Secrets, Peers: s.Peers, Volumes: s.Volumes, Addresses: s.Addresses, Certificates: s.Certificates, Releases: s.Releases,

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 
+	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/webhook"
@@ -40,6 +41,7 @@ var tags = []openapi.Tag{
 	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
 	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one is closed to everybody outside of its private network."},
 	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
+	{Name: election.Tag, Description: "Records by which the Machines of an App agree who of them leads. Nodes of replicated databases elect their primary so."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
 	{Name: "Secrets", Description: "What the Machines of an App find in their environment, and nobody else sees."},
@@ -74,6 +76,8 @@ var pathParams = map[string]router.Param{
 	"key":        {Name: "", Example: "role", Text: "A key of the metadata."},
 	"secret":     {Name: "", Example: exampleSecret, Text: "The name of a secret."},
 	"secretkey":  {Name: "", Example: exampleSecretKey, Text: "The name of a secret key: letters, digits, `_`, `-` and `.`, neither of the last two first."},
+	"election":   {Name: "", Example: election.ExampleName, Text: "The name of an election of the App: 1 to 63 characters of a-z, 0-9 and dash."},
+	"session":    {Name: "", Example: election.ExampleSession, Text: "The id of a session of the election."},
 	"registry":   {Name: "", Example: exampleRegistry, Text: "The host of a registry, with its port if need be."},
 	"hostname":   {Name: "", Example: string(exampleHostname), Text: "A DNS name, or `*.` and one."},
 	"webhook":    {Name: "", Example: webhook.ExampleID, Text: "The id of a webhook."},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 	"github.com/hangar-platform/hangar/api/openapi"
@@ -31,6 +32,7 @@ func newSchemas() *openapi.Schemas {
 	describeAlerts(s)
 	describeUsers(s)
 	webhook.Describe(s)
+	election.Describe(s)
 	extension.DescribeTypes(s)
 
 	know[time.Time](s, openapi.Schema{Type: []string{"string"}, Format: "date-time"})

@@ -15,6 +15,7 @@ import (
 type me struct {
 	hangar.AppService
 	hangar.MachineService
+	hangar.ElectionService
 	t   *testing.T
 	ref hangar.MachineRef
 }
@@ -90,13 +91,38 @@ func (m me) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, _ han
 	return "token", err
 }
 
+func (m me) Election(ctx context.Context, app hangar.AppName, name hangar.ElectionName, _ hangar.ElectionQuery) (*hangar.Election, error) {
+	m.asked(ctx, hangar.MachineRef{App: app, AppID: m.ref.AppID, ID: m.ref.ID})
+	return &hangar.Election{Name: name}, nil
+}
+
+func (m me) ChangeElection(ctx context.Context, app hangar.AppName, _ hangar.ElectionName, _ hangar.ElectionChange) (hangar.ElectionChanged, error) {
+	m.asked(ctx, hangar.MachineRef{App: app, AppID: m.ref.AppID, ID: m.ref.ID})
+	return hangar.ElectionChanged{}, nil
+}
+
+func (m me) OpenElectionSession(ctx context.Context, app hangar.AppName, _ hangar.ElectionName, _ hangar.ElectionSessionOpen) (hangar.ElectionSession, error) {
+	m.asked(ctx, hangar.MachineRef{App: app, AppID: m.ref.AppID, ID: m.ref.ID})
+	return hangar.ElectionSession{}, nil
+}
+
+func (m me) RenewElectionSession(ctx context.Context, app hangar.AppName, _ hangar.ElectionName, _ hangar.ElectionSessionID) (hangar.ElectionSession, error) {
+	m.asked(ctx, hangar.MachineRef{App: app, AppID: m.ref.AppID, ID: m.ref.ID})
+	return hangar.ElectionSession{}, nil
+}
+
+func (m me) EndElectionSession(ctx context.Context, app hangar.AppName, _ hangar.ElectionName, _ hangar.ElectionSessionID) error {
+	m.asked(ctx, hangar.MachineRef{App: app, AppID: m.ref.AppID, ID: m.ref.ID})
+	return nil
+}
+
 // TestSelf: what a Machine may ask over its local socket. Whatever it sends along, it is itself.
 func TestSelf(t *testing.T) {
 	const mine, sibling, stranger = "d8912340000001", "d8912340000002", "d8912340000003"
 	const wish = `{"config":{"image":"nginx"}}`
 	ref := hangar.MachineRef{App: "mine", ID: mine}
 	services := me{t: t, ref: ref}
-	handler := newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Identity = services, services, services })
+	handler := newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Identity, c.Elections = services, services, services, services })
 	do := func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
@@ -122,6 +148,16 @@ func TestSelf(t *testing.T) {
 		{"POST", self + "/oidc_token", "", 200},
 		{"POST", self + "/suspend", "", 200},
 		{"GET", "/healthz", "", 200},
+		{"GET", "/v1/apps/mine/elections/db", "", 200},
+		{"POST", "/v1/apps/mine/elections/db", `{"put":[{"key":"a","value":"b"}]}`, 200},
+		{"POST", "/v1/apps/mine/elections/db/sessions", `{"ttl":"5s"}`, 201},
+		{"POST", "/v1/apps/mine/elections/db/sessions/s/renew", "", 200},
+		{"DELETE", "/v1/apps/mine/elections/db/sessions/s", "", 204},
+
+		{"DELETE", "/v1/apps/mine/elections/db", "", 403},
+		{"GET", "/v1/apps/other/elections/db", "", 404},
+		{"POST", "/v1/apps/other/elections/db", `{"put":[{"key":"a","value":"b"}]}`, 404},
+		{"POST", "/v1/apps/other/elections/db/sessions", `{"ttl":"5s"}`, 404},
 
 		{"POST", self, wish, 403},
 		{"DELETE", self, "", 403},

@@ -26,12 +26,14 @@ type names struct {
 	user    hangar.UserRef
 	invited hangar.InvitationID
 	release hangar.ReleaseID
+	session hangar.ElectionSessionID // of the election that is called like the token
 }
 
 // missing are names as long as those, of nothing.
 var missing = names{
 	org: "personax", app: "wex", machine: "ffffffffffffff", volume: "vol_ffffffffffffffff", token: "thinx", address: netip.MustParseAddr("127.7.7.9"),
 	user: "thinx@example.com", invited: "0000000000000000-0000000000000000", release: "0000000000000000-1",
+	session: "0000000000000000",
 }
 
 func (n names) ref() hangar.MachineRef { return hangar.MachineRef{App: n.app, ID: n.machine} }
@@ -51,6 +53,10 @@ func (n names) argument(t reflect.Type) reflect.Value {
 		n.user,
 		n.invited,
 		n.release,
+		n.session,
+		hangar.ElectionName(n.token),
+		hangar.ElectionChange{Put: []hangar.ElectionPut{{Key: "primary", Value: "me", Session: n.session}}},
+		hangar.ElectionSessionOpen{TTL: hangar.Duration(hangar.MaxElectionTTL)},
 		hangar.UserInvite{Email: "new@example.com", Org: n.org, Role: hangar.RoleAdmin},
 		hangar.UserFilter{Org: n.org},
 		hangar.RoleMember,
@@ -171,7 +177,11 @@ func world(t *testing.T) (*plane, names) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, names{release: released.ID, user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
+	session, err := p.Elections().OpenElectionSession(admin(t), "web", thing, hangar.ElectionSessionOpen{TTL: hangar.Duration(hangar.MaxElectionTTL)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, names{session: session.ID, release: released.ID, user: thing + "@example.com", invited: invited.ID, org: hangar.OrgPersonal, app: "web", machine: m.ID, volume: v.ID, token: thing, header: p.header(t, "other"), address: at.IP}
 }
 
 // plantExtension makes a provider NAME, and writes the records of an extension NAME of the App web

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/addresses"
+	"github.com/hangar-platform/hangar/control/elections"
 	"github.com/hangar-platform/hangar/control/extensions"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/ledger"
@@ -24,6 +25,7 @@ import (
 type Apps struct {
 	extensions *extensions.Provisioner
 	releases   releases.Upkeep
+	elections  elections.Upkeep
 	store      state.Store
 	tenants    *tenants.Directory
 	ledger     *ledger.Ledger

@@ -187,6 +187,9 @@ func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Ite
 	if err := a.releases.Forget(ctx, app, marked); err != nil {
 		return err
 	}
+	if err := a.elections.Forget(ctx, app, marked); err != nil {
+		return err
+	}
 	for batch := range slices.Chunk(slices.Concat(reserved, names), deletesAtOnce) {
 		txn := state.Txn{If: []state.Compare{state.Unchanged(marked)}}
 		counted := hangar.Quotas{}

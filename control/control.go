@@ -33,6 +33,7 @@ import (
 	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/alerts"
 	"github.com/hangar-platform/hangar/control/auth"
+	"github.com/hangar-platform/hangar/control/elections"
 	"github.com/hangar-platform/hangar/control/extensions"
 	"github.com/hangar-platform/hangar/control/extensions/call"
 	"github.com/hangar-platform/hangar/control/hostnames"
@@ -131,6 +132,7 @@ type Control struct {
 	images       *Images
 	repositories *Repositories
 	releases     *releases.Releases
+	elections    *elections.Elections
 	ssh          *sshca.Authority
 	secrets      *vault.Secrets
 	secretKeys   *vault.SecretKeys
@@ -200,7 +202,7 @@ func New(cfg Config) *Control {
 	apps := &Apps{
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
 		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
-		extensions: provisioner, releases: releases.NewUpkeep(cfg.Store),
+		extensions: provisioner, releases: releases.NewUpkeep(cfg.Store), elections: elections.NewUpkeep(cfg.Store),
 	}
 	return &Control{
 		Hostnames: names, Provisioner: provisioner, ProviderRegistry: registry,
@@ -218,7 +220,7 @@ func New(cfg Config) *Control {
 		encryption: vault.NewEncryption(sealed),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
 		repositories: &Repositories{dir}, releases: releases.New(cfg.Store, dir, cfg.Log, cfg.Now), ssh: sshca.New(cfg.Store, dir, sealed, cfg.Now),
-		metrics: &Metrics{dir},
+		elections: elections.New(cfg.Store, dir, cfg.Now), metrics: &Metrics{dir},
 		alerts: func(host hangar.AlertHost) *alerts.Alerts {
 			return alerts.New(cfg.Store, dir, sealed, host, cfg.Now)
 		},
@@ -291,6 +293,9 @@ func (c *Control) Repositories() *Repositories { return c.repositories }
 
 // Releases returns the service of Apps' releases.
 func (c *Control) Releases() *releases.Releases { return c.releases }
+
+// Elections returns the service of Apps' elections.
+func (c *Control) Elections() *elections.Elections { return c.elections }
 
 // SSH returns the service of SSH certificates.
 func (c *Control) SSH() *sshca.Authority { return c.ssh }

@@ -87,7 +87,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Images: decide.Images(), Platform: decide.Platform(), Secrets: decide.Secrets(), SecretKeys: decide.SecretKeys(),
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
-		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), ImageResolver: decide.Images(), SSH: decide.SSH(),
+		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), Elections: decide.Elections(), ImageResolver: decide.Images(), SSH: decide.SSH(),
 		Auth: c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},

@@ -6,20 +6,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/superfly/ltx"
 
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/measure"
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
 // beside is what programs and packages beside a node have to do with it.
 type beside struct {
-	mu         sync.Mutex
-	changed    chan struct{} // closed with each change of a position or a role; nil while no one waits
-	needs      []func(db string) ltx.TXID
-	collectors []prometheus.Collector
+	mu      sync.Mutex
+	changed chan struct{} // closed with each change of a position or a role; nil while no one waits
+	needs   []func(db string) ltx.TXID
+	sources []measure.Source
 }
 
 // tell wakes those who wait for a position or a role. It does not block.
@@ -70,11 +70,11 @@ func (n *Node) KeepLog(needs func(db string) ltx.TXID) {
 	n.beside.needs = append(n.beside.needs, needs)
 }
 
-// Measure has GET /metrics answer with another collector, too. It is called before Handler.
-func (n *Node) Measure(c prometheus.Collector) {
+// Measure has GET /metrics answer with the series of another source, too.
+func (n *Node) Measure(s measure.Source) {
 	n.beside.mu.Lock()
 	defer n.beside.mu.Unlock()
-	n.beside.collectors = append(n.beside.collectors, c)
+	n.beside.sources = append(n.beside.sources, s)
 }
 
 // WaitPrimary waits until the node is the primary or connected to one, and returns the hostname of that

@@ -19,6 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/lease/etcd"
 )
 
 // network is the connections between nodes and to etcd, which can be cut and delayed.
@@ -159,14 +160,14 @@ func (c *cluster) start(name string) *testNode {
 			c.net.mu.Lock()
 			c.net.names[strings.TrimPrefix(url, "http://")] = name
 			c.net.mu.Unlock()
-			l, err := lease.NewEtcd(lease.EtcdConfig{
-				Endpoints: []string{c.endpoint}, Self: lease.Peer{Hostname: name, URL: url}, Candidate: true,
-				TTL: c.ttl, LockDelay: 50 * time.Millisecond, Dial: dial, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
-			})
+			store, err := etcd.New(etcd.Config{Endpoints: []string{c.endpoint}, Dial: dial})
 			if err != nil {
 				c.t.Fatal(err)
 			}
-			return l
+			return lease.NewElected(lease.Config{
+				Store: store, Self: lease.Peer{Hostname: name, URL: url}, Candidate: true,
+				TTL: c.ttl, LockDelay: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
+			})
 		},
 		with: func(config *replica.Config) {
 			config.Hostname, config.Replicas, config.SyncTimeout = name, c.replicas, c.timeout

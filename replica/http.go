@@ -35,7 +35,7 @@ func (n *Node) Handler() http.Handler {
 	mux.Handle("/halt", e.private(only(http.MethodPost+", "+http.MethodDelete, e.serveHalt)))
 	mux.Handle("/tx", e.private(only(http.MethodPost, e.serveTx)))
 	mux.Handle("/log", e.private(only(http.MethodGet, n.sender.ServeRecords)))
-	mux.Handle("/metrics", only(http.MethodGet, e.metrics().ServeHTTP))
+	mux.Handle("/metrics", only(http.MethodGet, e.metrics))
 	mux.Handle("/stream", e.private(only(http.MethodPost, n.sender.ServeHTTP)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()

@@ -14,8 +14,8 @@ import (
 // RateLimits says how often a caller may do the same thing to the same Machine, as a
 // multiple of what the public platform allows: one action per second (three at once),
 // five looks at a Machine per second (ten at once), 100 deletions of Apps per minute; and
-// 50 connections to a Machine per second (200 at once) and 5 GraphQL requests (20 at once), which that one has no
-// limit for.
+// 50 connections to a Machine per second (200 at once), 10 requests for elections of each kind (50 at once) and 5 GraphQL requests (20 at
+// once), which that one has no limit for.
 // Zero is no limit.
 type RateLimits float64
 
@@ -30,6 +30,7 @@ var (
 	actionPace  = ratelimit.Pace{PerSecond: 1, Burst: 3}
 	lookPace    = ratelimit.Pace{PerSecond: 5, Burst: 10}
 	destroyPace = ratelimit.Pace{PerSecond: 100.0 / 60, Burst: 100}
+	electPace   = ratelimit.Pace{PerSecond: 10, Burst: 50}  // a member renews its session five times in a second, at the most
 	graphPace   = ratelimit.Pace{PerSecond: 5, Burst: 20}   // a command of an existing client asks several at once
 	tunnelPace  = ratelimit.Pace{PerSecond: 50, Burst: 200} // a browser opens many connections at once
 )
@@ -56,6 +57,9 @@ func classOf(pattern string) (p ratelimit.Pace, ok bool) {
 		return tunnelPace, true
 	default:
 		_, path, _ := strings.Cut(pattern, " ")
+		if strings.HasPrefix(path, "/v1/apps/{app}/elections/") {
+			return electPace, true
+		}
 		return actionPace, path == "/v1/apps" || strings.HasPrefix(path, "/v1/apps/")
 	}
 }

@@ -120,14 +120,12 @@ func TestExampleConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Parse(b, func(name string) string {
-		return map[string]string{"FLY_MACHINE_ID": "3d8d413b29d089", "FLY_APP_NAME": "notes", "ETCD": "elect.internal"}[name]
-	})
+	c, err := config.Parse(b, func(string) string { return "" }, &config.Machine{App: "notes", ID: "3d8d413b29d089"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lease.Hostname != "3d8d413b29d089" || c.Lease.AdvertiseURL != "http://3d8d413b29d089.vm.notes.internal:20202" ||
-		c.Lease.Etcd.Endpoints[0] != "http://elect.internal:2379" || c.Lease.Etcd.Prefix != "/hangar-db/notes" || !c.Candidate() || c.Proxy.DB != "notes.db" {
+	if c.Lease.Type != config.LeasePlatform || c.Lease.Hostname != "3d8d413b29d089" || !c.Candidate() || c.Proxy.DB != "notes.db" ||
+		c.Lease.AdvertiseURL != "http://3d8d413b29d089.vm.notes.internal:20202" {
 		t.Errorf("%+v", c)
 	}
 }

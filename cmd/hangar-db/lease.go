@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,22 +11,42 @@ import (
 	"github.com/hangar-platform/hangar/internal/certfile"
 	"github.com/hangar-platform/hangar/replica/config"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/lease/etcd"
+	"github.com/hangar-platform/hangar/replica/lease/platform"
 )
 
 // newLease returns the lease of the configuration.
 func newLease(c *config.Config, self lease.Peer, log *slog.Logger) (lease.Lease, error) {
-	if c.Lease.Type != "etcd" {
+	timing := c.Lease.Etcd.Timing
+	var store lease.Store
+	switch c.Lease.Type {
+	case config.LeaseEtcd:
+		_, client, err := nodeTLS(c.Lease.Etcd.TLS, log)
+		if err != nil {
+			return nil, err
+		}
+		store, err = etcd.New(etcd.Config{
+			Endpoints: c.Lease.Etcd.Endpoints, TLS: client, Username: c.Lease.Etcd.Username, Password: c.Lease.Etcd.Password, Prefix: c.Lease.Etcd.Prefix,
+		})
+		if err != nil {
+			return nil, err
+		}
+	case config.LeasePlatform:
+		app, _, within := platform.Within(os.Getenv)
+		if !within {
+			return nil, errors.New("lease.type: platform needs a Machine of the platform: there is none around this program; use etcd or static")
+		}
+		var err error
+		if store, err = platform.New(platform.Config{App: app, Name: c.Lease.Platform.Election}); err != nil {
+			return nil, fmt.Errorf("lease.platform: %w", err)
+		}
+		timing = c.Lease.Platform.Timing
+	default:
 		return lease.NewStatic(c.Candidate(), self), nil
 	}
-	_, client, err := nodeTLS(c.Lease.Etcd.TLS, log)
-	if err != nil {
-		return nil, err
-	}
-	return lease.NewEtcd(lease.EtcdConfig{
-		Endpoints: c.Lease.Etcd.Endpoints, TLS: client, Username: c.Lease.Etcd.Username, Password: c.Lease.Etcd.Password,
-		Prefix: c.Lease.Etcd.Prefix, Self: self, Candidate: c.Candidate(),
-		TTL: c.Lease.Etcd.TTL, LockDelay: c.Lease.Etcd.LockDelay, Log: log,
-	})
+	return lease.NewElected(lease.Config{
+		Store: store, Self: self, Candidate: c.Candidate(), TTL: timing.TTL, LockDelay: timing.LockDelay, Log: log,
+	}), nil
 }
 
 // nodeTLS returns the configurations of a server and of a client, nil where the files are not named.

@@ -23,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/config"
 	"github.com/hangar-platform/hangar/replica/lease"
+	"github.com/hangar-platform/hangar/replica/lease/platform"
 )
 
 // Where a configuration is looked for.
@@ -68,13 +69,22 @@ func readConfig(file string) (*config.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := config.Parse(b, os.Getenv)
+		c, err := config.Parse(b, os.Getenv, machine())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		return c, nil
 	}
 	return nil, fmt.Errorf("no %s found: name one with --config", configName)
+}
+
+// machine returns the Machine of the platform that this program is in; nil: none.
+func machine() *config.Machine {
+	app, id, ok := platform.Within(os.Getenv)
+	if !ok {
+		return nil
+	}
+	return &config.Machine{App: app, ID: id}
 }
 
 func newLogger(c *config.Config, w io.Writer) *slog.Logger {

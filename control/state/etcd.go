@@ -349,7 +349,7 @@ func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
 		if op.Delete {
 			ops = append(ops, clientv3.OpDelete(s.prefix+op.Key))
 		} else {
-			ops = append(ops, clientv3.OpPut(s.prefix+op.Key, string(op.Value)))
+			ops = append(ops, clientv3.OpPut(s.prefix+op.Key, string(op.Value), clientv3.WithLease(clientv3.LeaseID(op.Lease))))
 		}
 	}
 	bounded, cancel := context.WithTimeout(ctx, s.limit)
@@ -411,6 +411,8 @@ func (s *Etcd) classify(ctx context.Context, verb, key string, err error) error 
 		return ErrCompacted
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return ErrFutureRevision
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return ErrLeaseEnded
 	case ctx.Err() != nil:
 		return fmt.Errorf("state: %s %s: %w", verb, key, ctx.Err())
 	case errors.Is(err, context.DeadlineExceeded):

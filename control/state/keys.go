@@ -26,6 +26,7 @@ const (
 	AlertsPrefix       = "/alerts/"          // <id of the org>
 	WebhooksPrefix     = "/webhooks/"        // <id of the org>
 	ReleasesPrefix     = "/releases/"        // <id of the app>/<version, ten digits>
+	ElectionsPrefix    = "/elections/"       // <id of the app>, and below it <name>/record and <name>/sessions/<id>
 	SSHPrefix          = "/ssh-authorities/" // <id of the org>, encrypted
 	UsersPrefix        = "/users/"           // <id of the user>
 	EmailsPrefix       = "/user-emails/"     // <e-mail address in lower case>

@@ -20,6 +20,8 @@ type Memory struct {
 	keys      map[string][]version
 	history   []Batch       // one per revision above compacted, oldest first
 	changed   chan struct{} // closed and replaced by every write, and closed by Close
+	leases    map[LeaseID]*memoryLease
+	lastLease LeaseID
 }
 
 // version is what a key was from a revision on.
@@ -27,11 +29,12 @@ type version struct {
 	revision Revision
 	value    []byte
 	deleted  bool
+	lease    LeaseID
 }
 
 // NewMemory returns an empty Store.
 func NewMemory() *Memory {
-	return &Memory{revision: 1, keys: map[string][]version{}, changed: make(chan struct{})}
+	return &Memory{revision: 1, keys: map[string][]version{}, changed: make(chan struct{}), leases: map[LeaseID]*memoryLease{}}
 }
 
 // Close ends every Watch; all later calls return ErrClosed.
@@ -41,6 +44,9 @@ func (m *Memory) Close() error {
 	if !m.closed {
 		m.closed = true
 		close(m.changed)
+		for _, l := range m.leases {
+			l.timer.Stop()
+		}
 	}
 	return nil
 }
@@ -168,13 +174,24 @@ func (m *Memory) Txn(ctx context.Context, txn Txn) (Revision, error) {
 			return m.revision, ErrConflict
 		}
 	}
+	for _, op := range txn.Then {
+		if op.Lease != 0 && m.leases[op.Lease] == nil {
+			return 0, ErrLeaseEnded
+		}
+	}
+	m.write(txn.Then)
+	return m.revision, nil
+}
+
+// write makes the writes one revision, if they change anything. m.mu is held.
+func (m *Memory) write(ops []Op) {
 	next := m.revision + 1
 	batch := Batch{Revision: next}
-	for _, op := range txn.Then {
+	for _, op := range ops {
 		if _, exists := m.at(op.Key, m.revision); op.Delete && !exists {
 			continue
 		}
-		v := version{revision: next, value: bytes.Clone(op.Value), deleted: op.Delete}
+		v := version{revision: next, value: bytes.Clone(op.Value), deleted: op.Delete, lease: op.Lease}
 		if op.Delete {
 			v.value = nil
 		}
@@ -185,13 +202,12 @@ func (m *Memory) Txn(ctx context.Context, txn Txn) (Revision, error) {
 		})
 	}
 	if len(batch.Changes) == 0 {
-		return m.revision, nil
+		return
 	}
 	m.revision = next
 	m.history = append(m.history, batch)
 	close(m.changed)
 	m.changed = make(chan struct{})
-	return next, nil
 }
 
 // Compact forgets what is needed only to read or watch revisions up to revision.

@@ -400,3 +400,31 @@ func (m *Mirror) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	}
 	return revision, err
 }
+
+// Grant implements Store.
+func (m *Mirror) Grant(ctx context.Context, ttl time.Duration) (Lease, error) {
+	if m.closed.Load() {
+		return Lease{}, ErrClosed
+	}
+	return m.store.Grant(ctx, ttl)
+}
+
+// Renew implements Store.
+func (m *Mirror) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
+	if m.closed.Load() {
+		return 0, ErrClosed
+	}
+	return m.store.Renew(ctx, id)
+}
+
+// Revoke implements Store. It returns when reads see that the keys are gone.
+func (m *Mirror) Revoke(ctx context.Context, id LeaseID) (Revision, error) {
+	if m.closed.Load() {
+		return 0, ErrClosed
+	}
+	revision, err := m.store.Revoke(ctx, id)
+	if err == nil && m.now.Load() != nil {
+		err = m.reach(ctx, revision)
+	}
+	return revision, err
+}

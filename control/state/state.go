@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 )
 
 // Revision numbers the states of a Store. It grows with every write; the first
@@ -50,6 +51,7 @@ var (
 	ErrFutureRevision = errors.New("state: revision is not reached yet")
 	ErrClosed         = errors.New("state: store is closed")
 	ErrInvalid        = errors.New("state: invalid request")
+	ErrLeaseEnded     = errors.New("state: lease has ended")
 )
 
 // Item is a key with its value.
@@ -107,7 +109,20 @@ type Op struct {
 	Key    string
 	Value  []byte
 	Delete bool
+	Lease  LeaseID // with which the key goes; 0: it stays
 }
+
+// LeaseID names a lease: see Store.Grant.
+type LeaseID int64
+
+// Lease is a time for which keys stay, unless it is renewed.
+type Lease struct {
+	ID  LeaseID
+	TTL time.Duration // that was granted
+}
+
+// MinLease is the shortest lease; shorter ones are made so long.
+const MinLease = time.Second
 
 // Put sets the key to the value.
 func Put(key string, value []byte) Op { return Op{Key: key, Value: value} }
@@ -135,10 +150,19 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error]
 	// Txn returns the revision of the state that the writes brought about. It
 	// returns ErrConflict, with the revision of the state that was compared, when a
-	// compare failed, and ErrInvalid for a transaction that breaks a limit or names a
-	// key twice. One that ended with another error may have happened: read before
+	// compare failed, ErrLeaseEnded when the lease of a key has ended, and ErrInvalid for a
+	// transaction that breaks a limit or names a key twice. One that ended with another error may have happened: read before
 	// repeating.
 	Txn(ctx context.Context, txn Txn) (Revision, error)
+	// Grant returns a lease that lasts at least ttl, in whole seconds, from now on, and that long again after each
+	// Renew. The keys that were put with it are deleted when it ends, in one revision. Time while the Store is down
+	// does not count; a lease may last longer than was granted, and never ends earlier.
+	Grant(ctx context.Context, ttl time.Duration) (Lease, error)
+	// Renew returns the time for which the lease lasts from the call on, or ErrLeaseEnded.
+	Renew(ctx context.Context, id LeaseID) (time.Duration, error)
+	// Revoke ends a lease, and returns a revision in which its keys are gone. It returns ErrLeaseEnded for one that
+	// has ended.
+	Revoke(ctx context.Context, id LeaseID) (Revision, error)
 }
 
 // All reads every item whose key starts with prefix, page by page, as of one

@@ -7,23 +7,31 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // Start starts an etcd of one member that serves clients on a port of loopback, until the test ends. It returns its
 // endpoint, "http://127.0.0.1:PORT". Leases may be as short as a second.
 func Start(tb testing.TB) string {
 	tb.Helper()
-	c := embed.NewConfig()
-	c.Dir = tb.TempDir()
-	c.ListenClientUrls, c.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}, nil
-	c.TickMs, c.ElectionMs = 10, 100
-	c.UnsafeNoFsync = true
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(c)
+	return "http://" + start(tb, config(tb, "http")).Clients[0].Addr().String()
+}
+
+// config is that of a member which serves with a scheme. Its gateway for JSON connects to the address as it is
+// configured, so that one has to be chosen.
+func config(tb testing.TB, scheme string) *embed.Config {
+	tb.Helper()
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
-	return "http://" + e.Clients[0].Addr().String()
+	c := embed.NewConfig()
+	c.Dir = tb.TempDir()
+	c.ListenClientUrls, c.ListenPeerUrls = []url.URL{{Scheme: scheme, Host: address}}, nil
+	c.TickMs, c.ElectionMs = 10, 100
+	c.UnsafeNoFsync = true
+	c.BcryptCost = 4 // the least
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	return c
 }

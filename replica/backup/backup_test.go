@@ -19,10 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/freeport"
+	"github.com/hangar-platform/hangar/replica/measure"
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
@@ -344,13 +344,18 @@ func TestBucketAway(t *testing.T) {
 	for _, state := range s.history {
 		s.exact(t, store, state.Stamp)
 	}
-	r := prometheus.NewRegistry()
-	must(t, r.Register(b))
-	families, err := r.Gather()
+	var page measure.Page
+	b.Measure(&page)
+	var text bytes.Buffer
+	_, err = page.WriteTo(&text)
 	must(t, err)
 	values := map[string]float64{}
-	for _, f := range families {
-		values[f.GetName()] = f.Metric[0].GetCounter().GetValue() + f.Metric[0].GetGauge().GetValue()
+	for line := range strings.Lines(text.String()) {
+		if series, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !strings.HasPrefix(line, "#") {
+			name, _, _ := strings.Cut(series, "{")
+			values[name], err = strconv.ParseFloat(value, 64)
+			must(t, err)
+		}
 	}
 	if values["hangar_db_backup_errors_total"] == 0 || values["hangar_db_backup_transactions_total"] != float64(len(s.history)) ||
 		values["hangar_db_backup_behind_transactions"] != 0 || values["hangar_db_backup_last_success_timestamp_seconds"] == 0 {

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/hangar-platform/hangar/replica/measure"
 )
 
 // counts are what a Backup has done.
@@ -33,39 +33,22 @@ func (c *counts) sent(n int64) {
 	})
 }
 
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("hangar_db_backup_"+name, help, labels, nil)
-}
-
-var (
-	errorsDesc       = describe("errors_total", "Attempts of the backup that have failed.")
-	transactionsDesc = describe("transactions_total", "Transactions that were stored.")
-	snapshotsDesc    = describe("snapshots_total", "Snapshots that were stored.")
-	removedDesc      = describe("removed_objects_total", "Objects of the backup that were removed.")
-	mergedDesc       = describe("merged_objects_total", "Objects that were made of older ones.")
-	bytesDesc        = describe("sent_bytes_total", "Bytes that were stored.")
-	lastDesc         = describe("last_success_timestamp_seconds", "When something was stored last; 0 if nothing was.")
-	behindDesc       = describe("behind_transactions", "Transactions that the backup does not have yet.", "db")
-)
-
-// Describe implements prometheus.Collector.
-func (b *Backup) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(b, out) }
-
-// Collect implements prometheus.Collector.
-func (b *Backup) Collect(out chan<- prometheus.Metric) {
+// Measure implements measure.Source.
+func (b *Backup) Measure(p *measure.Page) {
+	const prefix = "hangar_db_backup_"
 	b.counts.mu.Lock()
 	c := &b.counts
 	last := 0.0
 	if !c.last.IsZero() {
 		last = float64(c.last.UnixMilli()) / 1000
 	}
-	for desc, v := range map[*prometheus.Desc]float64{
-		errorsDesc: float64(c.failures), transactionsDesc: float64(c.transactions), snapshotsDesc: float64(c.snapshots),
-		removedDesc: float64(c.deleted), mergedDesc: float64(c.merged), bytesDesc: float64(c.bytes),
-	} {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v)
-	}
-	out <- prometheus.MustNewConstMetric(lastDesc, prometheus.GaugeValue, last)
+	p.Counter(prefix+"errors_total", "Attempts of the backup that have failed.", float64(c.failures))
+	p.Counter(prefix+"transactions_total", "Transactions that were stored.", float64(c.transactions))
+	p.Counter(prefix+"snapshots_total", "Snapshots that were stored.", float64(c.snapshots))
+	p.Counter(prefix+"removed_objects_total", "Objects of the backup that were removed.", float64(c.deleted))
+	p.Counter(prefix+"merged_objects_total", "Objects that were made of older ones.", float64(c.merged))
+	p.Counter(prefix+"sent_bytes_total", "Bytes that were stored.", float64(c.bytes))
+	p.Gauge(prefix+"last_success_timestamp_seconds", "When something was stored last; 0 if nothing was.", last)
 	b.counts.mu.Unlock()
 	if _, _, _, ok := b.o.Node.Leading(); !ok {
 		return
@@ -78,6 +61,6 @@ func (b *Backup) Collect(out chan<- prometheus.Metric) {
 		}
 		b.mu.Unlock()
 		behind := float64(uint64(db.Pos().TXID)) - float64(stored)
-		out <- prometheus.MustNewConstMetric(behindDesc, prometheus.GaugeValue, max(0, behind), db.Name())
+		p.Gauge(prefix+"behind_transactions", "Transactions that the backup does not have yet.", max(0, behind), "db", db.Name())
 	}
 }

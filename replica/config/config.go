@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"strings"
 	"time"
@@ -60,8 +61,9 @@ type Config struct {
 		Demote       time.Duration `yaml:"demote-delay"`
 		Databases    []string      `yaml:"databases"`
 		Consul       yaml.Node     `yaml:"consul"`
-		// Etcd is this program's own.
-		Etcd Etcd `yaml:"etcd"`
+		// Etcd and Platform are this program's own.
+		Etcd     Etcd     `yaml:"etcd"`
+		Platform Platform `yaml:"platform"`
 	} `yaml:"lease"`
 	// Sync is this program's own: how many candidates must have a transaction before its commit returns, and for
 	// how long it waits for them.
@@ -82,15 +84,33 @@ type Config struct {
 	Tracing yaml.Node `yaml:"tracing"`
 }
 
-// Etcd says where the lease is, if there are elections.
-type Etcd struct {
-	Endpoints []string      `yaml:"endpoints"`
-	Prefix    string        `yaml:"prefix"` // of the keys of this cluster
+// Types of leases.
+const (
+	LeaseEtcd     = "etcd"
+	LeasePlatform = "platform"
+	LeaseStatic   = "static"
+)
+
+// Timing is that of an election.
+type Timing struct {
 	TTL       time.Duration `yaml:"ttl"`
 	LockDelay time.Duration `yaml:"lock-delay"`
-	Username  string        `yaml:"username"`
-	Password  string        `yaml:"password"`
-	TLS       TLS           `yaml:"tls"`
+}
+
+// Etcd says where the lease is, if nodes elect the primary in an etcd.
+type Etcd struct {
+	Timing    `yaml:",inline"`
+	Endpoints []string `yaml:"endpoints"`
+	Prefix    string   `yaml:"prefix"` // of the keys of this cluster
+	Username  string   `yaml:"username"`
+	Password  string   `yaml:"password"`
+	TLS       TLS      `yaml:"tls"`
+}
+
+// Platform says which election of the App it is, if Machines elect the primary by the platform.
+type Platform struct {
+	Timing   `yaml:",inline"`
+	Election string `yaml:"election"`
 }
 
 // TLS is files in PEM.
@@ -128,8 +148,12 @@ func (e *Exec) UnmarshalYAML(n *yaml.Node) error {
 // Candidate reports whether the node may be primary.
 func (c *Config) Candidate() bool { return c.Lease.Candidate == nil || *c.Lease.Candidate }
 
-// Parse reads a configuration. getenv has the environment.
-func Parse(b []byte, getenv func(string) string) (*Config, error) {
+// Machine is the Machine of the platform that a node is in.
+type Machine struct{ App, ID string }
+
+// Parse reads a configuration. getenv has the environment. In a Machine, which is nil elsewhere, what is missing of the
+// lease is completed: the platform keeps it, and others reach the node in the private network of the App.
+func Parse(b []byte, getenv func(string) string, in *Machine) (*Config, error) {
 	c := &Config{ExitOnError: true}
 	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
 	c.Data.Retention, c.Data.Interval = DefaultRetention, time.Minute
@@ -139,7 +163,31 @@ func Parse(b []byte, getenv func(string) string) (*Config, error) {
 	if err := decoder.Decode(c); err != nil {
 		return nil, err
 	}
+	if in != nil {
+		c.complete(*in)
+	}
 	return c, c.validate()
+}
+
+// complete sets what is missing of the lease in a Machine.
+func (c *Config) complete(m Machine) {
+	if c.Lease.Type == "" && c.Lease.Consul.IsZero() && len(c.Lease.Etcd.Endpoints) == 0 {
+		c.Lease.Type = LeasePlatform
+	}
+	if c.Lease.Type != LeasePlatform {
+		return
+	}
+	if c.Lease.Hostname == "" {
+		c.Lease.Hostname = m.ID
+	}
+	_, port, err := net.SplitHostPort(c.HTTP.Addr)
+	if c.Lease.AdvertiseURL == "" && err == nil {
+		scheme := "http"
+		if c.TLS.Cert != "" {
+			scheme = "https"
+		}
+		c.Lease.AdvertiseURL = scheme + "://" + net.JoinHostPort(m.ID+".vm."+m.App+".internal", port)
+	}
 }
 
 // validate refuses what this program would not do, so that nobody relies on it.
@@ -150,10 +198,10 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	const use = "use etcd, with lease.etcd.endpoints, or static"
-	elects := c.Lease.Type == "etcd"
+	const use = "use platform in a Machine, etcd with lease.etcd.endpoints, or static"
+	elects := c.Lease.Type == LeaseEtcd || c.Lease.Type == LeasePlatform
 	switch c.Lease.Type {
-	case "etcd", "static":
+	case LeaseEtcd, LeasePlatform, LeaseStatic:
 	case "consul":
 		refuse(true, "lease.type: consul is not supported: %s", use)
 	case "":
@@ -161,13 +209,17 @@ func (c *Config) validate() error {
 	default:
 		refuse(true, "lease.type: %q is unknown: %s", c.Lease.Type, use)
 	}
-	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it, and use lease.type etcd")
+	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it, and use lease.type platform or etcd")
 	refuse(c.Lease.Promote, "lease.promote: a node does not take the lease of another when it starts: remove it, and use hangar-db promote")
-	refuse(elects && len(c.Lease.Etcd.Endpoints) == 0, "lease.etcd.endpoints is missing")
-	refuse(elects && c.Lease.AdvertiseURL == "", "lease.advertise-url is missing: with lease.type etcd it is where other nodes reach this one")
-	refuse(!elects && len(c.Lease.Etcd.Endpoints) > 0, "lease.etcd: with lease.type %s there are no elections: remove it", c.Lease.Type)
-	refuse(c.Lease.Etcd.TTL != 0 && c.Lease.Etcd.TTL < time.Second, "lease.etcd.ttl must be at least 1s")
-	refuse(c.Lease.Etcd.LockDelay < 0, "lease.etcd.lock-delay must not be negative")
+	refuse(c.Lease.Type == LeaseEtcd && len(c.Lease.Etcd.Endpoints) == 0, "lease.etcd.endpoints is missing")
+	refuse(elects && c.Lease.AdvertiseURL == "", "lease.advertise-url is missing: with lease.type %s it is where other nodes reach this one", c.Lease.Type)
+	refuse(c.Lease.Type != LeaseEtcd && len(c.Lease.Etcd.Endpoints) > 0, "lease.etcd: with lease.type %s it is not used: remove it", c.Lease.Type)
+	refuse(c.Lease.Type != LeasePlatform && c.Lease.Platform != (Platform{}), "lease.platform: with lease.type %s it is not used: remove it", c.Lease.Type)
+	for name, t := range map[string]Timing{"lease.etcd": c.Lease.Etcd.Timing, "lease.platform": c.Lease.Platform.Timing} {
+		refuse(t.TTL != 0 && t.TTL < time.Second, "%s.ttl must be at least 1s", name)
+		refuse(t.LockDelay < 0, "%s.lock-delay must not be negative", name)
+	}
+	refuse(c.Lease.Platform.TTL > time.Minute, "lease.platform.ttl must be at most 1m")
 	refuse(c.Sync < 0 || c.SyncTimeout < 0, "sync and sync-timeout must not be negative")
 	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: where logs are read, commits do not wait: use capture strict, or the proxy")
 	for name, t := range map[string]TLS{"tls": c.TLS, "lease.etcd.tls": c.Lease.Etcd.TLS} {
@@ -175,7 +227,7 @@ func (c *Config) validate() error {
 	}
 	refuse(c.TLS.CA != "" && c.TLS.Cert == "", "tls.ca: a node that asks for certificates needs one of its own: set tls.cert and tls.key")
 	refuse(len(c.Lease.Databases) > 0, "lease.databases: a node follows all databases: remove it")
-	refuse(c.Lease.Type == "static" && !c.Candidate() && c.Lease.AdvertiseURL == "",
+	refuse(c.Lease.Type == LeaseStatic && !c.Candidate() && c.Lease.AdvertiseURL == "",
 		"lease.advertise-url is missing: with lease.type static it is the URL of the primary")
 	c.Proxy.validate(refuse)
 	c.Backup.validate(refuse)

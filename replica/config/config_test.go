@@ -38,7 +38,7 @@ backup:
   type: file
   path: /srv/backup/
   retention: 48h
-`), env)
+`), env, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ lease:
   advertise-url: "http://${HOST}.internal:20202"
   etcd: {endpoints: ["http://etcd:2379"], prefix: /apps/x, ttl: 3s, lock-delay: 500ms, username: u, password: p}
 tls: {cert: c.pem, key: k.pem, ca: ca.pem}
-`), env)
+`), env, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +74,35 @@ tls: {cert: c.pem, key: k.pem, ca: ca.pem}
 	if c.Sync != 1 || c.SyncTimeout != 3*time.Second || len(e.Endpoints) != 1 || e.Prefix != "/apps/x" || e.TTL != 3*time.Second ||
 		e.LockDelay != 500*time.Millisecond || e.Username != "u" || e.Password != "p" || c.TLS.CA != "ca.pem" || !c.Candidate() {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestInMachine: in a Machine the platform keeps the lease, unless the file says otherwise.
+func TestInMachine(t *testing.T) {
+	m := &config.Machine{App: "web", ID: "d8912340000001"}
+	const inside, own = "http://d8912340000001.vm.web.internal:20202", "http://own:1"
+	for text, want := range map[string]struct{ kind, hostname, url string }{
+		`{}`:                               {"platform", m.ID, inside},
+		`{lease: {type: platform}}`:        {"platform", m.ID, inside},
+		`{http: {addr: "127.0.0.1:7000"}}`: {"platform", m.ID, "http://d8912340000001.vm.web.internal:7000"},
+		`{tls: {cert: c, key: k}}`:         {"platform", m.ID, "https://d8912340000001.vm.web.internal:20202"},
+		`{lease: {hostname: h, advertise-url: "http://own:1", platform: {election: two, ttl: 3s}}}`: {"platform", "h", own},
+		`{lease: {type: static}}`: {"static", "", ""},
+		`{lease: {type: etcd, advertise-url: "http://own:1", etcd: {endpoints: [x]}}}`: {"etcd", "", own},
+	} {
+		c, err := config.Parse([]byte(text), env, m)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := c.Lease; got.Type != want.kind || got.Hostname != want.hostname || got.AdvertiseURL != want.url {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+	for _, text := range []string{`{lease: {consul: {key: x}}}`, `{lease: {etcd: {endpoints: [x]}}}`} {
+		if _, err := config.Parse([]byte(text), env, m); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
 	}
 }
 
@@ -115,12 +144,17 @@ func TestRefused(t *testing.T) {
 		`{lease: {type: static, etcd: {endpoints: [x]}}}`:                                  "lease.etcd",
 		`{lease: {type: etcd, advertise-url: u, etcd: {endpoints: [x], ttl: 10ms}}}`:       "lease.etcd.ttl",
 		`{lease: {type: etcd, advertise-url: u, etcd: {endpoints: [x], lock-delay: -1s}}}`: "lease.etcd.lock-delay",
+		`{lease: {type: platform}}`:                                                        "lease.advertise-url",
+		`{lease: {type: platform, advertise-url: u, platform: {ttl: 2m}}}`:                 "lease.platform.ttl",
+		`{lease: {type: platform, advertise-url: u, platform: {ttl: 10ms}}}`:               "lease.platform.ttl",
+		`{lease: {type: platform, advertise-url: u, etcd: {endpoints: [x]}}}`:              "lease.etcd",
+		`{lease: {type: static, platform: {election: x}}}`:                                 "lease.platform",
 		`{lease: {type: static}, sync: -1}`:                                                "sync",
 		`{lease: {type: static}, sync: 1, capture: tail}`:                                  "sync",
 		`{lease: {type: static}, tls: {cert: a}}`:                                          "tls: cert and key",
 		`{lease: {type: static}, tls: {ca: a}}`:                                            "tls.ca",
 	} {
-		if _, err := config.Parse([]byte(text), env); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := config.Parse([]byte(text), env, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}

@@ -1,13 +1,8 @@
 package lease
 
 import (
-	"context"
-	"log/slog"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/hangar-platform/hangar/internal/etcdtest"
 )
 
 // TestClock has the sources jump against each other.
@@ -36,61 +31,5 @@ func TestClock(t *testing.T) {
 		if before = c.Now(); c.Now() != before {
 			t.Errorf("%s: time passes by itself", step.name)
 		}
-	}
-}
-
-// alone is a member of a cluster of one.
-type alone struct{}
-
-func (alone) Identity() (uint64, string, uint64) { return 1, "LFSC1", 0 }
-func (alone) Adopt(string) error                 { return nil }
-func (alone) Marks() map[string]Mark             { return nil }
-
-// TestSleep has the machine of the primary sleep: at once the lease is not valid, and it is again when etcd has
-// granted it anew, in the same term, as no other node had it meanwhile.
-func TestSleep(t *testing.T) {
-	e, err := NewEtcd(EtcdConfig{
-		Endpoints: []string{etcdtest.Start(t)}, Candidate: true, TTL: 5 * time.Second, LockDelay: time.Millisecond, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	var slept atomic.Int64
-	e.clock = newClock(func() [3]time.Duration {
-		awake := time.Since(began)
-		return [3]time.Duration{awake, awake + time.Duration(slept.Load()), awake}
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx, alone{}) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
-	wait := func(what string, held bool) Term {
-		limit := time.After(30 * time.Second)
-		for {
-			term, changed := e.Term()
-			if term.Held == held && e.Valid(term.Epoch) == held {
-				return term
-			}
-			select {
-			case <-changed:
-			case <-time.After(time.Millisecond):
-			case <-limit:
-				t.Fatal("waited in vain: ", what)
-			}
-		}
-	}
-	before := wait("the lease", true)
-	slept.Store(int64(time.Hour))
-	if e.Valid(before.Epoch) {
-		t.Error("the lease is valid after an hour of sleep")
-	}
-	if after := wait("the lease again", true); after.Epoch != before.Epoch {
-		t.Errorf("epoch %d after %d", after.Epoch, before.Epoch)
 	}
 }

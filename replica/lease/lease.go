@@ -2,7 +2,8 @@
 //
 // A Lease has terms. Each has a number, its epoch, that only grows, so that what an earlier primary
 // sends late can be told from what the present one does. Static is the lease of a cluster whose primary
-// the configuration names; Etcd elects one, and another when that one is lost.
+// the configuration names; Elected elects one, and another when that one is lost, by records in a Store: see the packages
+// etcd and platform.
 package lease
 
 import (

@@ -4,27 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// session is the time of one lease of etcd, of which this node's keys are.
+// session is the time of one session of the store, of which this node's records are.
 type session struct {
-	e    *Etcd
+	e    *Elected
 	m    Member
 	self Peer
-	id   clientv3.LeaseID
+	id   string
 	ttl  time.Duration // as granted
 
-	v   *view
-	rev int64 // of the view
+	v    *view
+	last Snapshot // of which the view is
 
 	// Of a vacancy.
 	vacant  bool
@@ -34,20 +29,20 @@ type session struct {
 	said    bool          // that the quorum is not there
 	yields  time.Duration // since when this node knows a candidate that is further; 0: it knows none
 
-	won      int64 // revision of the primary's key that this node has put
+	won      int64 // revision of the primary's record that this node has put
 	standing []Standing
 }
 
-// session gets a lease of etcd and keeps it until it is lost or ctx ends.
-func (e *Etcd) session(ctx context.Context, m Member) error {
+// session opens a session and keeps it until it is lost or ctx ends.
+func (e *Elected) session(ctx context.Context, m Member) error {
 	asked := e.clock.Now()
 	bounded, cancel := e.call(ctx)
-	r, err := e.client.Grant(bounded, int64((e.c.TTL+time.Second-1)/time.Second))
+	id, ttl, err := e.store.Open(bounded, e.c.TTL)
 	cancel()
 	if err != nil {
 		return err
 	}
-	s := &session{e: e, m: m, self: e.c.Self, id: r.ID, ttl: time.Duration(r.TTL) * time.Second}
+	s := &session{e: e, m: m, self: e.c.Self, id: id, ttl: ttl}
 	s.self.Node, _, _ = m.Identity()
 	e.mu.Lock()
 	e.deadline = asked + s.ttl - s.ttl/margin
@@ -57,55 +52,52 @@ func (e *Etcd) session(ctx context.Context, m Member) error {
 	go func() { lost <- s.renew(ctx) }()
 	err = s.run(ctx, lost)
 	end()
-	// Nothing is committed any more before etcd may give the key to another.
+	// Nothing is committed any more before another may take the lease.
 	e.mu.Lock()
 	if e.term.Held {
 		e.setTerm(Term{Epoch: e.term.Epoch})
 	}
 	e.mu.Unlock()
 	_ = finish.Do(ctx, s.ttl/patience, func(ctx finish.Context) error {
-		_, err := e.client.Revoke(ctx, s.id) // if it fails, the lease ends by itself
-		return err
+		return e.store.End(ctx, s.id) // if it fails, the session ends by itself
 	})
 	return errors.Join(err, <-lost)
 }
 
-// renew renews the lease until ctx ends, or etcd no longer has it.
+// renew renews the session until ctx ends, or the store no longer has it.
 func (s *session) renew(ctx context.Context) error {
 	for pause.For(ctx, s.ttl/renewals) == nil {
 		asked := s.e.clock.Now()
 		bounded, cancel := context.WithTimeout(ctx, s.ttl/patience)
-		r, err := s.e.client.KeepAliveOnce(bounded, s.id)
+		ttl, err := s.e.store.Renew(bounded, s.id)
 		cancel()
 		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		case errors.Is(err, ErrSessionEnded):
 			return err
 		case err == nil:
-			s.e.renewed(asked, time.Duration(r.TTL)*time.Second)
+			s.e.renewed(asked, ttl)
 		}
 	}
 	return nil
 }
-
-// errLost ends a session.
-var errLost = errors.New("the lease of etcd has ended")
 
 // run takes part in elections until the session ends.
 func (s *session) run(ctx context.Context, lost chan error) error {
 	for ctx.Err() == nil {
 		err := s.observe(ctx, lost)
-		if errors.Is(err, ErrCluster) || errors.Is(err, errLost) || errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if errors.Is(err, ErrCluster) || errors.Is(err, ErrSessionEnded) {
 			return err
 		}
 		if ctx.Err() == nil {
-			s.e.c.Log.Warn("etcd is not observed", "err", err)
+			s.e.c.Log.Warn("the election is not observed", "err", err)
 		}
+		s.e.lapse()
 		_ = pause.For(ctx, s.ttl/renewals)
 	}
 	return nil
 }
 
-// observe follows what is in etcd, and acts on it.
+// observe follows the records, and acts on them.
 func (s *session) observe(ctx context.Context, lost chan error) error {
 	if err := s.load(ctx); err != nil {
 		return err
@@ -114,9 +106,19 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	prefix := s.e.c.Prefix
-	events := s.e.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithRev(s.rev+1))
+	events := make(chan watched)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for next, err := range s.e.store.Watch(ctx, s.last) {
+			select {
+			case events <- watched{next, err}:
+			case <-ctx.Done():
+			}
+		}
+		close(events)
+	}()
+	defer func() { cancel(); <-done }()
 	for {
 		next, err := s.step(ctx)
 		if err != nil {
@@ -130,13 +132,13 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 		case err := <-lost:
 			timer.Stop()
 			lost <- nil // the end of the session waits for it, too
-			return errors.Join(errLost, err)
-		case r, ok := <-events:
+			return errors.Join(ErrSessionEnded, err)
+		case w, ok := <-events:
 			timer.Stop()
 			if !ok {
-				return errLost
+				return errUnwatched
 			}
-			if err := s.apply(r); err != nil {
+			if err := errors.Join(w.err, s.show(w.Snapshot)); err != nil {
 				return err
 			}
 		case <-s.e.poked:
@@ -146,38 +148,34 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 	}
 }
 
-// apply brings what a watch tells into the view.
-func (s *session) apply(r clientv3.WatchResponse) error {
-	if err := r.Err(); err != nil {
-		return err
-	}
-	s.rev = max(s.rev, r.Header.Revision)
-	for _, ev := range r.Events {
-		name := strings.TrimPrefix(string(ev.Kv.Key), s.e.c.Prefix)
-		if ev.Type == mvccpb.DELETE {
-			s.v.remove(name)
-		} else if err := s.v.set(name, ev.Kv); err != nil {
-			return err
-		}
-	}
-	return nil
+// watched is what a watch yields.
+type watched struct {
+	Snapshot
+
+	err error
 }
 
-// load reads all keys.
+// errUnwatched says that a watch ended without an error.
+var errUnwatched = errors.New("the watch has ended")
+
+// show makes a snapshot the view.
+func (s *session) show(next Snapshot) error {
+	v, err := newView(next)
+	if err == nil {
+		s.v, s.last = v, next
+	}
+	return err
+}
+
+// load reads all records.
 func (s *session) load(ctx context.Context) error {
 	bounded, cancel := s.e.call(ctx)
 	defer cancel()
-	r, err := s.e.client.Get(bounded, s.e.c.Prefix, clientv3.WithPrefix())
+	now, err := s.e.store.Read(bounded)
 	if err != nil {
 		return err
 	}
-	s.v, s.rev = newView(), r.Header.Revision
-	for _, kv := range r.Kvs {
-		if err := s.v.set(strings.TrimPrefix(string(kv.Key), s.e.c.Prefix), kv); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.show(now)
 }
 
 // enter makes this node known, as one of the cluster whose keys these are.
@@ -188,9 +186,8 @@ func (s *session) enter(ctx context.Context) error {
 		if cluster == "" {
 			record.ID = NewClusterID()
 		}
-		key := s.e.c.Prefix + keyCluster
 		bounded, cancel := s.e.call(ctx)
-		_, err := s.e.client.Txn(bounded).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, encode(record))).Commit()
+		_, _, err := s.e.store.Swap(bounded, Change{If: []Condition{{Key: keyCluster}}, Put: []Put{{Key: keyCluster, Value: encode(record)}}})
 		cancel()
 		if err != nil {
 			return err
@@ -200,8 +197,8 @@ func (s *session) enter(ctx context.Context) error {
 		}
 	}
 	if cluster != "" && cluster != s.v.cluster.ID {
-		return fmt.Errorf("%w: the keys %s in etcd are of cluster %s, and the data of this node %016X of %s: use another lease.etcd.prefix, or an empty data.dir",
-			ErrCluster, s.e.c.Prefix, s.v.cluster.ID, node, cluster)
+		return fmt.Errorf("%w: %s is of cluster %s, and the data of this node %016X of %s: use another one, or an empty data.dir",
+			ErrCluster, s.e.store, s.v.cluster.ID, node, cluster)
 	}
 	if err := s.m.Adopt(s.v.cluster.ID); err != nil {
 		return err
@@ -215,7 +212,7 @@ func (s *session) publish(ctx context.Context, r nodeRecord) error {
 	r.Peer, r.Candidate = s.self, s.e.c.Candidate
 	bounded, cancel := s.e.call(ctx)
 	defer cancel()
-	_, err := s.e.client.Put(bounded, s.e.c.Prefix+keyNode+fmt.Sprintf(nodeDigits, s.self.Node), encode(r), clientv3.WithLease(s.id))
+	_, _, err := s.e.store.Swap(bounded, Change{Put: []Put{{Key: nodeKey(s.self.Node), Value: encode(r), Session: s.id}}})
 	return err
 }
 
@@ -233,18 +230,18 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 	term := Term{Epoch: v.epoch(), Primary: v.primary}
 	e.claim = false
 	switch left := e.deadline - e.clock.Now(); {
-	case v.primaryOf != int64(s.id):
+	case v.primaryOf != s.id:
 		if v.primary.Node == s.self.Node {
-			term.Primary = Peer{} // an earlier session of this node, whose lease is not over yet
+			term.Primary = Peer{} // an earlier session of this node, which is not over yet
 		}
 	case v.primaryRev == e.given:
-		// The key was to be given away, and may still be: only another revision can be relied on.
+		// The record was to be given away, and may still be: only another revision can be relied on.
 		e.mu.Unlock()
 		err := s.retake(ctx)
 		e.mu.Lock()
 		return s.ttl / renewals, err
 	case left <= 0:
-		term.Primary = Peer{} // until a renewal proves that the key is still this node's
+		term.Primary = Peer{} // until a renewal proves that the record is still this node's
 	default:
 		e.rev = v.primaryRev
 		term.Held, term.Quorum = true, v.quorum
@@ -257,23 +254,20 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 	return next, nil
 }
 
-// retake puts the primary's key, which is this node's, anew.
+// retake puts the primary's record, which is this node's, anew.
 func (s *session) retake(ctx context.Context) error {
-	err := s.e.swap(ctx, "keep the lease", s.v.primaryRev, s.take()...)
+	err := s.e.swap(ctx, "keep the lease", s.v.primaryRev, Change{Put: s.take()})
 	if errors.Is(err, ErrNotHeld) {
 		return nil // it was given away, as the watch will tell
 	}
 	return err
 }
 
-func (s *session) take() []clientv3.Op {
-	return []clientv3.Op{
-		clientv3.OpPut(s.e.c.Prefix+keyPrimary, encode(s.self), clientv3.WithLease(s.id)),
-		clientv3.OpPut(s.e.c.Prefix+keyTerm, encode(termRecord{Peer: s.self})),
-	}
+func (s *session) take() []Put {
+	return []Put{{Key: keyPrimary, Value: encode(s.self), Session: s.id}, {Key: keyTerm, Value: encode(termRecord{Peer: s.self})}}
 }
 
-// campaign takes the key when this node is the one that must, while there is no primary.
+// campaign takes the lease when this node is the one that must, while there is no primary.
 func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 	e, v := s.e, s.v
 	e.mu.Lock()
@@ -318,25 +312,22 @@ func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 	return s.ttl / renewals, s.acquire(ctx, p)
 }
 
-// acquire takes the key, if there is still none.
+// acquire takes the lease, if there is still none.
 func (s *session) acquire(ctx context.Context, p poll) error {
 	e, v := s.e, s.v
-	ops := s.take()
-	if _, _, known := s.m.Identity(); v.cluster.Base+uint64(s.rev) < known {
-		// This etcd is another one than that of which the node knows an epoch.
-		ops = append(ops, clientv3.OpPut(e.c.Prefix+keyCluster, encode(clusterRecord{v.cluster.ID, known})))
+	puts := s.take()
+	if _, _, known := s.m.Identity(); v.cluster.Base+uint64(s.last.Revision) < known {
+		// This store is another one than that of which the node knows an epoch.
+		puts = append(puts, Put{Key: keyCluster, Value: encode(clusterRecord{v.cluster.ID, known})})
 	}
 	bounded, cancel := e.call(ctx)
 	defer cancel()
-	r, err := e.client.Txn(bounded).If(
-		clientv3.Compare(clientv3.CreateRevision(e.c.Prefix+keyPrimary), "=", 0),
-		clientv3.Compare(clientv3.ModRevision(e.c.Prefix+keyTerm), "=", v.termRev),
-	).Then(ops...).Commit()
+	revision, done, err := e.store.Swap(bounded, Change{If: []Condition{{Key: keyPrimary}, {Key: keyTerm, Revision: v.termRev}}, Put: puts})
 	if err != nil {
 		return err
 	}
-	if r.Succeeded {
-		s.won, s.standing = r.Header.Revision, p.heard
+	if done {
+		s.won, s.standing = revision, p.heard
 	}
 	return nil
 }

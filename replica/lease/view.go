@@ -5,22 +5,23 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Keys below the prefix of a cluster.
+// Keys of the records of a cluster.
 const (
 	keyCluster = "cluster" // clusterRecord; made once
-	keyPrimary = "primary" // Peer; with the lease of the holder
+	keyPrimary = "primary" // Peer; with the session of the holder
 	keyTerm    = "term"    // termRecord; changes with each change of the primary, and when one resigns
 	keyQuorum  = "quorum"  // Quorum
-	keyNode    = "node/"   // nodeRecord by ID; with the lease of the node
+	keyNode    = "node/"   // nodeRecord by ID; with the session of the node
 	nodeDigits = "%016x"   // of an ID in a key
 )
 
-// clusterRecord says which cluster the keys are of. Epochs are Base and the revision of the primary's key: a base
-// that is not 0 makes them greater than those of an etcd that was lost.
+// nodeKey is the key of a node's record.
+func nodeKey(id uint64) string { return keyNode + fmt.Sprintf(nodeDigits, id) }
+
+// clusterRecord says which cluster the records are of. Epochs are Base and the revision of the primary's record: a base
+// that is not 0 makes them greater than those of a store that was lost.
 type clusterRecord struct {
 	ID   string `json:"id"`
 	Base uint64 `json:"base,omitempty"`
@@ -40,70 +41,56 @@ type nodeRecord struct {
 	Vacancy int64 `json:"vacancy,omitempty"`
 }
 
-// view is what is in etcd.
+// view is what the records say.
 type view struct {
 	cluster    clusterRecord
 	primary    Peer
-	primaryRev int64 // 0: there is no primary
-	primaryOf  int64 // its lease
+	primaryRev int64  // 0: there is no primary
+	primaryOf  string // its session
 	term       termRecord
 	termRev    int64
 	quorum     Quorum
 	nodes      map[uint64]liveNode
 }
 
-type liveNode struct {
-	nodeRecord
-	lease int64
-}
+type liveNode struct{ nodeRecord }
 
-func newView() *view { return &view{nodes: map[uint64]liveNode{}} }
+func newView(of Snapshot) (*view, error) {
+	v := &view{nodes: map[uint64]liveNode{}}
+	for key, r := range of.Records {
+		if err := v.set(key, r); err != nil {
+			return nil, fmt.Errorf("record %s: %w", key, err)
+		}
+	}
+	return v, nil
+}
 
 // epoch is that of the primary.
 func (v *view) epoch() uint64 { return v.cluster.Base + uint64(v.primaryRev) }
 
-// set notes a key that was put. name is the key without the prefix.
-func (v *view) set(name string, kv *mvccpb.KeyValue) error {
-	var err error
-	switch name {
+// set notes a record.
+func (v *view) set(key string, r Record) error {
+	value := []byte(r.Value)
+	switch key {
 	case keyCluster:
-		err = json.Unmarshal(kv.Value, &v.cluster)
+		return json.Unmarshal(value, &v.cluster)
 	case keyPrimary:
-		v.primary = Peer{}
-		err = json.Unmarshal(kv.Value, &v.primary)
-		v.primaryRev, v.primaryOf = kv.ModRevision, kv.Lease
+		v.primaryRev, v.primaryOf = r.Revision, r.Session
+		return json.Unmarshal(value, &v.primary)
 	case keyTerm:
-		v.term = termRecord{}
-		err = json.Unmarshal(kv.Value, &v.term)
-		v.termRev = kv.ModRevision
+		v.termRev = r.Revision
+		return json.Unmarshal(value, &v.term)
 	case keyQuorum:
-		v.quorum = Quorum{}
-		err = json.Unmarshal(kv.Value, &v.quorum)
-	default:
-		id, ok := parseNode(name)
-		if !ok {
-			return nil
-		}
-		n := liveNode{lease: kv.Lease}
-		err = json.Unmarshal(kv.Value, &n.nodeRecord)
-		v.nodes[id] = n
+		return json.Unmarshal(value, &v.quorum)
 	}
-	if err != nil {
-		return fmt.Errorf("etcd key %s: %w", name, err)
+	id, ok := parseNode(key)
+	if !ok {
+		return nil
 	}
-	return nil
-}
-
-// remove notes a key that was deleted.
-func (v *view) remove(name string) {
-	switch name {
-	case keyPrimary:
-		v.primary, v.primaryRev, v.primaryOf = Peer{}, 0, 0
-	default:
-		if id, ok := parseNode(name); ok {
-			delete(v.nodes, id)
-		}
-	}
+	var n liveNode
+	err := json.Unmarshal(value, &n.nodeRecord)
+	v.nodes[id] = n
+	return err
 }
 
 func parseNode(name string) (uint64, bool) {

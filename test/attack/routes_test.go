@@ -95,7 +95,13 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 	check(err)
 	_, err = c.CreateExtension(ctx, v.app, hangar.ExtensionCreate{Provider: offered, Name: "extension-" + name})
 	check(err)
+	election := hangar.ElectionName("election-" + name)
+	session, err := c.OpenElectionSession(ctx, v.app, election, hangar.ElectionSessionOpen{TTL: hangar.Duration(hangar.MaxElectionTTL)})
+	check(err)
+	_, err = c.ChangeElection(ctx, v.app, election, hangar.ElectionChange{Put: []hangar.ElectionPut{{Key: "primary", Value: "vote-" + name}}})
+	check(err)
 	v.values = map[string]string{
+		"election": string(election), "session": string(session.ID),
 		"webhook": string(webhook.ID), "delivery": "01K2KJQ1M6Y8T9V0B3C4D5E6F7",
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
@@ -103,6 +109,7 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 		"user": string(user.ID), "invitation": string(waiting.ID), "provider": string(offered), "extension": "extension-" + name,
 	}
 	v.marks = []string{
+		string(session.ID), "vote-" + name,
 		"Title of " + name, string(v.machine.ID), "machine-" + name, string(v.volume.ID), string(v.snapshot), token, secret, key.Name, "plain-" + name,
 		"env-" + name, "meta-" + name, v.machine.PrivateIP.String(), "vol_" + name, email, string(webhook.ID), webhook.Secret, "hook-" + name, "extension-" + name, "image-" + name, "reason-" + name, "definition-" + name, string(release.ID), "Ann of " + name, "ben@" + name + ".test",
 	}

@@ -82,6 +82,7 @@ var kinds = []kind{ //nolint:gochecknoglobals // a table
 	member("org", "org_id", `[0-9a-z]{16}`),
 	{"user", regexp.MustCompile(`"id": "([0-9a-z]{16})",\s+"name": "[^"]*",\s+"email"`)},
 	word("customer", `[0-9a-z]{16}@customer`),
+	{"session", regexp.MustCompile(`"(?:session": "|id": ")([0-9a-z]{16})",?\s+(?:"ttl"|\})`)},
 	member("app", "id", `[0-9a-z]{16}`),
 	member("credential", "id|token_id", `[a-z2-7]{12}`),
 	member("version", "instance_id|version", ulid),

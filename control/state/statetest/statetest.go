@@ -50,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"WatchEnds", watchEnds},
 		{"ConcurrentCounter", concurrentCounter},
 		{"Linearizable", linearizable},
+		{"Leases", leases},
 		{"CanceledContext", canceledContext},
 		{"Closed", closed},
 	}

@@ -1,0 +1,154 @@
+// Package election has the operations of the API by which the Machines of an App agree who of them leads.
+package election
+
+import (
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
+)
+
+// Tag is the group of the operations.
+const Tag = "Elections"
+
+// The examples of what is in the braces of paths.
+const (
+	ExampleName    = "databases"
+	ExampleSession = "7c4qk2m0x9w1d5zt"
+)
+
+// Describe knows the types of elections.
+func Describe(s *openapi.Schemas) {
+	describe[hangar.Election](s, map[string]string{
+		"revision": "The number of the last change. 0: there was none.",
+		"version":  "Another one when a record was changed, or has gone with its session: for the parameter `after`.",
+		"records":  "Sorted by key.",
+	})
+	describe[hangar.ElectionRecord](s, map[string]string{
+		"revision": "The number of the change that gave the record its value.",
+		"session":  "The session with which the record goes. It stays, when it is not there.",
+	})
+	describe[hangar.ElectionCondition](s, map[string]string{"revision": "That the record has, or 0: there is no record of the key."})
+	describe[hangar.ElectionPut](s, map[string]string{
+		"key": "1 to 128 letters, digits and `.`, `_`, `/` and `-`.", "session": "The session with which the record is to go.",
+	})
+	describe[hangar.ElectionChange](s, map[string]string{
+		"if": "All must hold, or nothing is changed.", "delete": "Keys. One that does not exist is no error.",
+	})
+	describe[hangar.ElectionChanged](s, map[string]string{
+		"changed":  "False: a condition did not hold.",
+		"revision": "The number of the change or, without one, of the last one before.",
+	})
+	describe[hangar.ElectionSessionOpen](s, map[string]string{"ttl": "For how long the session lasts without being renewed: 1s to 60s."})
+	describe[hangar.ElectionSession](s, map[string]string{
+		"ttl": "For how long the session lasts from the request on. It may last longer, and never ends earlier.",
+	})
+	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionWish")
+}
+
+func describe[T any](s *openapi.Schemas, texts map[string]string) {
+	s.Describe(reflect.TypeFor[T](), texts)
+}
+
+// area has what the handlers need.
+type area struct{ hangar.ElectionService }
+
+// Routes adds the operations.
+func Routes(rt *router.Router, service hangar.ElectionService) {
+	a := area{service}
+	const (
+		one      = "/v1/apps/{app}/elections/{election}"
+		sessions = one + "/sessions"
+		session  = sessions + "/{session}"
+		who      = " For the Machines of the App, and for tokens that may control it."
+	)
+	example := hangar.Election{Name: ExampleName, Revision: 12, Version: "12.3", Records: []hangar.ElectionRecord{
+		{Key: "primary", Value: `{"hostname":"d8912340000002"}`, Revision: 12, Session: ExampleSession},
+	}}
+	change := hangar.ElectionChange{
+		If: []hangar.ElectionCondition{{Key: "primary"}}, Put: []hangar.ElectionPut{{Key: "primary", Value: `{"hostname":"d8912340000002"}`, Session: ExampleSession}},
+	}
+	ttl := hangar.Duration(5 * time.Second)
+	begun := hangar.ElectionSession{ID: ExampleSession, TTL: ttl}
+	rt.Lasting("GET "+one, a.get, router.Operation{
+		ID: "getElection", Self: true, Tag: Tag, Summary: "Read an election, or wait for a change of it",
+		Text: "All records that have not gone with their session. An election that no one has changed yet is empty.",
+		Query: []router.Param{
+			{Name: "after", Example: "12.3", Text: "Wait while the election has this version, for as long as `wait` says. The answer has another one, or the time has passed."},
+			{Name: "wait", Example: "10s", Text: "Seconds, or a duration such as `10s`: 30s at most."},
+		},
+		Answer: example,
+	})
+	rt.Handle("POST "+one, a.change, router.Operation{
+		ID: "changeElection", Self: true, Tag: Tag, Summary: "Change records of an election",
+		Text: "All of it, or nothing: when a condition does not hold, or a session has ended. Each change has a greater number than those before it." + who +
+			" An App has at most 4 elections, each with 64 records of 64 KiB together. They go with the App.",
+		Body: change, Answer: hangar.ElectionChanged{Changed: true, Revision: 12},
+	})
+	rt.Handle("DELETE "+one, a.remove, router.Operation{
+		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. The numbers of another of its name begin anew.",
+		Status: http.StatusNoContent,
+	})
+	rt.Handle("POST "+sessions, a.open, router.Operation{
+		ID: "openElectionSession", Self: true, Tag: Tag, Summary: "Begin a session",
+		Text: "Records that are bound to it go when it ends: when it is not renewed in time." + who,
+		Body: hangar.ElectionSessionOpen{TTL: ttl}, Status: http.StatusCreated, Answer: begun,
+	})
+	rt.Handle("POST "+session+"/renew", a.renew, router.Operation{
+		ID: "renewElectionSession", Self: true, Tag: Tag, Summary: "Renew a session", Text: "404 says that it has ended." + who, Answer: begun,
+	})
+	rt.Handle("DELETE "+session, a.end, router.Operation{
+		ID: "endElectionSession", Self: true, Tag: Tag, Summary: "End a session", Text: "Its records go." + who, Status: http.StatusNoContent,
+	})
+}
+
+func appOf(r *http.Request) hangar.AppName       { return hangar.AppName(r.PathValue("app")) }
+func nameOf(r *http.Request) hangar.ElectionName { return hangar.ElectionName(r.PathValue("election")) }
+func sessionOf(r *http.Request) hangar.ElectionSessionID {
+	return hangar.ElectionSessionID(r.PathValue("session"))
+}
+
+func (a area) get(r *http.Request) (router.Answer, error) {
+	query := input.QueryOf(r)
+	q := hangar.ElectionQuery{After: query.Text("after"), Wait: query.Duration("wait", hangar.MaxElectionWait)}
+	if query.Err != nil {
+		return router.Answer{}, query.Err
+	}
+	return router.AnswerOf(a.Election(r.Context(), appOf(r), nameOf(r), q))
+}
+
+func (a area) change(r *http.Request) (router.Answer, error) {
+	in, err := input.Decode[hangar.ElectionChange](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.AnswerOf(a.ChangeElection(r.Context(), appOf(r), nameOf(r), in))
+}
+
+func (a area) remove(r *http.Request) (router.Answer, error) {
+	return router.NoContent(a.RemoveElection(r.Context(), appOf(r), nameOf(r)))
+}
+
+func (a area) open(r *http.Request) (router.Answer, error) {
+	in, err := input.Decode[hangar.ElectionSessionOpen](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	made, err := a.OpenElectionSession(r.Context(), appOf(r), nameOf(r), in)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.Answer{Status: http.StatusCreated, Body: made}, nil
+}
+
+func (a area) renew(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(a.RenewElectionSession(r.Context(), appOf(r), nameOf(r), sessionOf(r)))
+}
+
+func (a area) end(r *http.Request) (router.Answer, error) {
+	return router.NoContent(a.EndElectionSession(r.Context(), appOf(r), nameOf(r), sessionOf(r)))
+}

@@ -1,0 +1,193 @@
+// Package leasetest is the behaviour that every lease.Store shares, as tests.
+//
+// Run proves what package lease promises of stores: sessions that end, changes that happen as a whole and once, and
+// watches that miss nothing. That an election works over a store, also when it cannot be reached, is what Elections proves.
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hangar-platform/hangar/replica/lease"
+)
+
+// patience bounds what would otherwise hang.
+const patience = time.Minute
+
+// Run proves the stores that open returns, each of which is another client of the same cluster of no records yet.
+func Run(t *testing.T, open func(t *testing.T) func() lease.Store) {
+	t.Helper()
+	for name, test := range map[string]func(*testing.T, context.Context, func() lease.Store){
+		"sessions": sessions, "changes": changes, "watch": watch, "race": race,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			test(t, ctx, open(t))
+		})
+	}
+}
+
+func begin(t *testing.T, ctx context.Context, s lease.Store, ttl time.Duration) string {
+	t.Helper()
+	id, granted, err := s.Open(ctx, ttl)
+	if err != nil || granted < ttl || id == "" {
+		t.Fatalf("session %q of %s, %v", id, granted, err)
+	}
+	return id
+}
+
+func swap(t *testing.T, ctx context.Context, s lease.Store, c lease.Change) int64 {
+	t.Helper()
+	revision, done, err := s.Swap(ctx, c)
+	if err != nil || !done {
+		t.Fatalf("%+v: %t, %v", c, done, err)
+	}
+	return revision
+}
+
+func read(t *testing.T, ctx context.Context, s lease.Store) lease.Snapshot {
+	t.Helper()
+	now, err := s.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// sessions has records go with their sessions.
+func sessions(t *testing.T, ctx context.Context, open func() lease.Store) {
+	s, other := open(), open()
+	short, long := begin(t, ctx, s, 3*time.Second), begin(t, ctx, other, time.Minute)
+	before := read(t, ctx, other)
+	swap(t, ctx, s, lease.Change{Put: []lease.Put{{Key: "a", Value: "1", Session: short}, {Key: "b", Value: "2", Session: long}, {Key: "c", Value: "3"}}})
+	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
+		t.Errorf("renewed for %s, %v", granted, err)
+	}
+	// The short one ends by itself, which a watch tells.
+	var now lease.Snapshot
+	var err error
+	for now, err = range other.Watch(ctx, before) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, there := now.Records["a"]; !there && len(now.Records) == 2 {
+			break
+		}
+	}
+	if now.Records["b"].Session != long || now.Records["c"].Session != "" {
+		t.Errorf("%+v", now.Records)
+	}
+	for what, err := range map[string]error{
+		"renew": second(s.Renew(ctx, short)),
+		"put": func() error {
+			_, _, err := s.Swap(ctx, lease.Change{Put: []lease.Put{{Key: "late", Session: short}}})
+			return err
+		}(),
+	} {
+		if !errors.Is(err, lease.ErrSessionEnded) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := s.End(ctx, long); err != nil {
+		t.Fatal(err)
+	}
+	if now := read(t, ctx, s); len(now.Records) != 1 || now.Records["c"].Value != "3" {
+		t.Errorf("%+v", now.Records)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// changes are made as a whole, when their conditions hold.
+func changes(t *testing.T, ctx context.Context, open func() lease.Store) {
+	s := open()
+	first := swap(t, ctx, s, lease.Change{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: `{"é":"\u0000"}`}, {Key: "node/0f", Value: ""}}})
+	for _, c := range []lease.Change{
+		{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: "no"}}},
+		{If: []lease.Condition{{Key: "a", Revision: first}, {Key: "none", Revision: first}}, Delete: []string{"a"}},
+		{If: []lease.Condition{{Key: "a", Revision: first + 1}}, Delete: []string{"a"}},
+	} {
+		if _, done, err := s.Swap(ctx, c); err != nil || done {
+			t.Errorf("%+v: %t, %v", c, done, err)
+		}
+	}
+	now := read(t, ctx, s)
+	want := map[string]lease.Record{"a": {Value: `{"é":"\u0000"}`, Revision: first}, "node/0f": {Revision: first}}
+	if !maps.Equal(now.Records, want) || now.Revision < first {
+		t.Errorf("%+v", now)
+	}
+	last := swap(t, ctx, s, lease.Change{If: []lease.Condition{{Key: "a", Revision: first}, {Key: "none"}}, Delete: []string{"a", "none"}, Put: []lease.Put{{Key: "b", Value: "1"}}})
+	now = read(t, ctx, s)
+	if last <= first || now.Revision < last || len(now.Records) != 2 || now.Records["b"].Revision != last {
+		t.Errorf("%d after %d: %+v", last, first, now)
+	}
+}
+
+// watch follows what another client does, and ends with its context.
+func watch(t *testing.T, ctx context.Context, open func() lease.Store) {
+	s, other := open(), open()
+	before := read(t, ctx, s)
+	const n = 20
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := range n {
+			if _, _, err := other.Swap(ctx, lease.Change{Put: []lease.Put{{Key: "n", Value: strconv.Itoa(i)}}}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	watching, stop := context.WithCancel(ctx)
+	last := int64(0)
+	for now, err := range s.Watch(watching, before) {
+		if watching.Err() != nil {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := now.Records["n"]; r.Revision < last {
+			t.Errorf("revision %d after %d", r.Revision, last)
+		} else {
+			last = r.Revision
+		}
+		if now.Records["n"].Value == strconv.Itoa(n-1) {
+			stop()
+		}
+	}
+	stop()
+	group.Wait()
+	if ctx.Err() != nil {
+		t.Error("waited in vain")
+	}
+}
+
+// race has many take the same key: one has it.
+func race(t *testing.T, ctx context.Context, open func() lease.Store) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	won := 0
+	for i := range 8 {
+		s := open()
+		group.Go(func() {
+			_, done, err := s.Swap(ctx, lease.Change{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: strconv.Itoa(i)}}})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if done {
+				won++
+			}
+		})
+	}
+	group.Wait()
+	if won != 1 {
+		t.Errorf("%d have taken it", won)
+	}
+}
