@@ -113,6 +113,7 @@ var rules = map[string]rule{
 	"host/volumes":             {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume"), tests: []string{"host/volumes/volumestest"}},
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
 	"host/rootfs":              {imports: language},
+	"host/sshd":                {imports: language},
 	"host/usage":               {imports: language},
 	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":       {imports: language},

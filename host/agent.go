@@ -93,6 +93,7 @@ type Agent struct {
 	hangar.MachineGate    // machines
 	hangar.MachineAwaiter // machines
 	hangar.VolumeAgent    // volumes
+	hangar.SSHHost        // machines
 
 	o        Options
 	machines *machines.Store
@@ -124,7 +125,7 @@ func New(o Options) *Agent {
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(ms)
 	}
-	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, o: o, machines: ms, volumes: vs}
+	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, SSHHost: ms, o: o, machines: ms, volumes: vs}
 }
 
 // mounted are the volumes as the Machines know them.
