@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -285,6 +286,28 @@ func (c commands) deploySecrets(ctx context.Context, f *flags, dir string) error
 		return err
 	}
 	return c.deployAgain(ctx, p, f, now, "secrets")
+}
+
+// Again returns what deploys the current release of an App again without its release command, so that Machines get
+// the secrets of the App. It reports false for an App without a release that can be deployed, or without Machines
+// of a deploy.
+func Again(inv *cli.Invocation) func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
+	return func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
+		now, err := p.CurrentRelease(ctx, app)
+		if hangar.ReasonOf(err) == hangar.ReasonReleaseNotFound || err == nil && len(now.Definition) == 0 {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		managed, err := rollout.Managed(ctx, p, app)
+		if managed == 0 || err != nil {
+			return false, err
+		}
+		own := *inv
+		own.Stdout = out
+		return true, commands{&own}.deployAgain(ctx, p, &flags{skipRelease: true, patience: patience, settling: inv.Settling}, now, "secrets")
+	}
 }
 
 // rollBack deploys a version again; 0: the last complete one that is not the newest release.

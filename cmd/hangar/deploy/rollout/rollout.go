@@ -153,6 +153,12 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	return d, nil
 }
 
+// Managed counts the Machines of an App that a deploy has made, here or on the public platform's terms.
+func Managed(ctx context.Context, p *client.Client, app hangar.AppName) (int, error) {
+	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
+	return len(machines), err
+}
+
 // settings reads what the file says to the deploy itself.
 func (d *Deploy) settings() error {
 	f := d.file
