@@ -163,6 +163,7 @@ var rules = map[string]rule{
 		imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/deploy/..."), tests: []string{"test/platform"},
 	},
 	"cmd/hangar/deploy/appconfig": {imports: language},
+	"cmd/hangar/deploy/build":     {imports: plus(language, "cmd/hangar/cli")},
 	"cmd/hangar/deploy/plan":      {imports: language},
 	"cmd/hangar/deploy/rollout": {
 		imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/deploy/appconfig", "cmd/hangar/deploy/plan"), tests: []string{"test/platform"},

@@ -39,8 +39,9 @@ command, change Machines in the order of the strategy, and wait for their checks
   bluegreen    a second set of Machines, which has requests once all of it is healthy
   immediate    all at once, without waiting for anything
 
-Images are built elsewhere: --image or image in [build] names one. Machines get the secrets that the
-App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
+--image, or image in [build], names the image. Without either it is built of the Dockerfile, by docker, podman
+or buildah on this computer, and pushed to the registry of the platform. Machines get the secrets that
+the App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
 
 What fails stops the deploy: Machines that are changed stay so, and the error says what runs where.
 Deploy again to go on, or go back with ` + "`hangar releases rollback`" + `. An interrupted deploy is gone on with
@@ -122,6 +123,9 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 			o.Reason = "deploy"
 			p, err := c.Connect()
 			if err != nil {
+				return err
+			}
+			if o.Image, err = c.imageOf(cmd.Context(), p, &f, &o, dir); err != nil {
 				return err
 			}
 			return c.deploy(cmd.Context(), p, &f, o)
@@ -215,11 +219,8 @@ func (c commands) deploy(ctx context.Context, p *client.Client, f *flags, o roll
 	show := newView(&c.Streams, f.asJSON)
 	o.Report = show.event
 	d, err := rollout.Prepare(ctx, p, o)
-	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		err = cli.WithHint(err, "make it first: hangar apps create "+string(o.App))
-	}
 	if err != nil {
-		return err
+		return about(o.App, err)
 	}
 	if f.dryRun {
 		return c.printPlan(d, f.asJSON)

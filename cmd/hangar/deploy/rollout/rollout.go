@@ -179,9 +179,9 @@ func (d *Deploy) settings() error {
 		d.image = f.Build.Image
 	}
 	if d.image == "" {
-		err := cli.UsageErrorf("say which image: --image, or image in [build]")
-		if f.Build.Builds() {
-			return cli.WithHint(err, "build it elsewhere: docker build, then hangar image push, then hangar deploy --image")
+		err := cli.UsageErrorf("say which image: --image, image in [build], or a Dockerfile")
+		if f.Build.Packs() {
+			return cli.WithHint(err, "buildpacks are not offered: write a Dockerfile")
 		}
 		return err
 	}
