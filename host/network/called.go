@@ -12,7 +12,7 @@ import (
 
 // Called returns the Machine whose port a connection was for that has been accepted at the host's
 // hangar.ServicesSSHPort. It reports false for one that came in another way, and for one from another
-// network, which the rules let nobody make.
+// network, which the rules do not let through.
 func (n *Network) Called(conn net.Conn) (hangar.MachineID, bool) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

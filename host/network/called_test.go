@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// The SSH port of a Machine leads its own network to the host, which knows whom it is for, and nobody else.
+// The SSH port of a Machine leads its own network to the host, which knows whom it is for, and no other network.
 // Nothing else of the Machine is taken away from it.
 func TestCalled(t *testing.T) {
 	n := open(t, "called")

@@ -323,7 +323,7 @@ func TestSFTP(t *testing.T) {
 	}
 }
 
-// TestWhoIsLetIn tries certificates that let somebody in, and others.
+// TestWhoIsLetIn tries certificates that let their holder in, and others.
 func TestWhoIsLetIn(t *testing.T) {
 	r := start(t, sshd.DefaultLimits())
 	for name, test := range map[string]struct {
