@@ -18,6 +18,7 @@ H2SPEC     := $(TOOLS)/h2spec-$(H2_VERSION)
 EMBEDDED   := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
 STORE      := metrics/program/embedded/hangar-metrics.zst
 DBPROGRAM  := replica/program/embedded/hangar-db.zst
+GUEST      := host/guest/program/embedded/hangar-guest.zst
 
 # A developer's tree has no VCS stamp to rely on: version and commit are given.
 export GOFLAGS ?= -buildvcs=false
@@ -30,13 +31,13 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db clean
+.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Go sets the time of what it finds built; to tests, that would be another binary.
-build: deps engine store db ## build bin/hangar, with the sandbox engine, the metrics store and the database node inside
+build: deps engine store db guest ## build bin/hangar, with the sandbox engine, the metrics store, the database node and what serves SSH inside
 	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/.hangar ./cmd/hangar
 	@cmp -s bin/.hangar bin/hangar || cp --remove-destination bin/.hangar bin/hangar
 
@@ -55,6 +56,11 @@ db: deps ## build bin/hangar-db, the node of replicated databases
 	@$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/.hangar-db ./cmd/hangar-db
 	@cmp -s bin/.hangar-db bin/hangar-db || cp --remove-destination bin/.hangar-db bin/hangar-db
 	@.ci/pack bin/hangar-db $(DBPROGRAM)
+
+guest: deps
+	@$(RELEASE) -ldflags '-s -w' -o bin/.hangar-guest ./cmd/hangar-guest
+	@cmp -s bin/.hangar-guest bin/hangar-guest || cp --remove-destination bin/.hangar-guest bin/hangar-guest
+	@.ci/pack bin/hangar-guest $(GUEST)
 
 deps: ## install missing Debian packages (root, if any is missing)
 	@.ci/deps
@@ -158,7 +164,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
@@ -190,4 +196,4 @@ bench-metrics: ## time series: writing, queries, scraping, next to the bare stor
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)
 
 clean: ## remove what the build made
-	rm -rf bin .tools $(EMBEDDED) $(STORE)
+	rm -rf bin .tools $(EMBEDDED) $(STORE) $(DBPROGRAM) $(GUEST)

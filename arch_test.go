@@ -115,6 +115,7 @@ var rules = map[string]rule{
 	"host/volumes":             {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume"), tests: []string{"host/volumes/volumestest"}},
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
 	"host/rootfs":              {imports: language},
+	"host/sshd":                {imports: language},
 	"host/usage":               {imports: language},
 	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":       {imports: language},
@@ -166,6 +167,7 @@ var rules = map[string]rule{
 		imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/deploy/..."), tests: []string{"test/platform"},
 	},
 	"cmd/hangar/deploy/appconfig": {imports: language},
+	"cmd/hangar/deploy/build":     {imports: plus(language, "cmd/hangar/cli")},
 	"cmd/hangar/deploy/plan":      {imports: language},
 	"cmd/hangar/deploy/rollout": {
 		imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/deploy/appconfig", "cmd/hangar/deploy/plan"), tests: []string{"test/platform"},

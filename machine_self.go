@@ -16,6 +16,10 @@ const (
 	ServicesAPIPort = 4280 // HTTP
 )
 
+// ServicesSSHPort is the TCP port of a host's own private address at which it answers for the port
+// MachineSSHPort of its Machines. It is not to be called directly.
+const ServicesSSHPort = 4281
+
 type selfKey struct{}
 
 // WithSelf returns a context whose caller is a Machine that is known by the way by

@@ -106,3 +106,48 @@ type SSHService interface {
 	// organization.
 	SSHAuthorities(ctx context.Context, org OrgSlug) ([]SSHAuthority, error)
 }
+
+// MachineSSHPort is the TCP port of a Machine's private address at which its host signs in the holders
+// of certificates, whatever the image of the Machine has.
+const MachineSSHPort = 22
+
+// SSHProgram is the path in Machines of the program that serves files and connections to those who have
+// signed in.
+const SSHProgram = "/.hangar/guest"
+
+// SSHTrust says whose certificates Machines accept.
+type SSHTrust interface {
+	// TrustedSSHAuthorities returns the authority of an organization, if it has one. It requires no
+	// principal: it is for hosts.
+	TrustedSSHAuthorities(ctx context.Context, org OrgID) ([]SSHAuthority, error)
+}
+
+// SSHUser is a user of a Machine, as its image lists them.
+type SSHUser struct {
+	Name   string
+	UID    uint32
+	GID    uint32
+	Groups []uint32 // supplementary
+	Home   string   // absolute
+	Shell  string   // absolute
+}
+
+// SSHExec is a command of a user who has signed in to a Machine.
+type SSHExec struct {
+	ExecRequest
+
+	User SSHUser
+	Env  []string // "NAME=value", before those of the Machine's main process
+}
+
+// SSHHost is what a host lets users do who have signed in to its Machines.
+type SSHHost interface {
+	// SSHMachine finds a Machine that is started. It answers CodeNotFound, and CodeFailedPrecondition
+	// for another state.
+	SSHMachine(id MachineID) (ref MachineRef, org OrgID, err error)
+	// SSHUser finds a user. It answers CodeInvalid for one that the image does not list; every image
+	// has root.
+	SSHUser(ref MachineRef, name string) (SSHUser, error)
+	// ExecSSH runs a command as ExecMachine does, with its errors, in the directory /.
+	ExecSSH(ctx context.Context, ref MachineRef, in SSHExec, streams ExecStreams) (ExecResult, error)
+}

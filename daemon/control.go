@@ -25,7 +25,7 @@ type controlParts struct {
 }
 
 // openControl opens what decides. From then on Machines get identity tokens.
-func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, public *edge.Edge) (*controlParts, error) {
+func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns, public *edge.Edge) (*controlParts, error) {
 	pools, err := d.cfg.addressPools()
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		gateway = d.options.Around.Gateway
 	}
 	decide := control.New(control.Config{
-		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{m.agent},
+		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent{m.agent, in.server}},
 		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
 		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),

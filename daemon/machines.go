@@ -176,7 +176,7 @@ func publicAddress(ctx context.Context) netip.Addr {
 }
 
 // oneHost is the registry of hosts of a server that is alone.
-type oneHost struct{ agent *host.Agent }
+type oneHost struct{ agent agent }
 
 // Agent returns the one there is.
 func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {

@@ -51,6 +51,7 @@ type parts struct {
 	private  *private
 	machines *machines
 	edge     *edge.Edge
+	ssh      *signIns
 	control  *controlParts
 	series   *series // nil: nothing is measured
 	webhooks *delivery.Dispatcher
@@ -90,7 +91,10 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.machines); err != nil {
 		return err
 	}
-	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.edge); err != nil {
+	if p.ssh, err = d.openSSH(ctx, p.server, p.cluster, p.machines); err != nil {
+		return err
+	}
+	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.ssh, p.edge); err != nil {
 		return err
 	}
 	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
@@ -149,7 +153,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside,
+		p.server.watchJournal, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

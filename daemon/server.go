@@ -161,12 +161,16 @@ func newGvisor(cfg Config, log *slog.Logger) (*gvisor.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	guest, err := cfg.guestProgram()
+	if err != nil {
+		return nil, err
+	}
 	memory, err := serverMemory()
 	if err != nil {
 		return nil, err
 	}
 	return gvisor.New(gvisor.Options{
-		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
+		Root: filepath.Join(runDir(cfg), "runsc"), Engine: path, Guest: guest, CgroupParent: "hangar-" + instance(cfg.Dir), Log: log,
 		MemoryLimit: memory - memoryReserve(memory),
 	}), nil
 }

@@ -94,6 +94,7 @@ type Agent struct {
 	hangar.MachineGate    // machines
 	hangar.MachineAwaiter // machines
 	hangar.VolumeAgent    // volumes
+	hangar.SSHHost        // machines
 
 	o        Options
 	machines *machines.Store
@@ -125,7 +126,7 @@ func New(o Options) *Agent {
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(ms)
 	}
-	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, o: o, machines: ms, volumes: vs}
+	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, SSHHost: ms, o: o, machines: ms, volumes: vs}
 }
 
 // mounted are the volumes as the Machines know them.

@@ -37,11 +37,17 @@ func machinesOf(q *query, a *hangar.App) ([]*hangar.Machine, error) {
 	})
 }
 
-// currentRelease is that of an App; nil: it has none.
+// currentRelease is that of an App, which several fields have a part of; nil: it has none.
 func currentRelease(q *query, a *hangar.App) (*hangar.Release, error) {
+	if r, read := q.Services.current[a.ID]; read {
+		return r, nil
+	}
 	r, err := called(q, func() (*hangar.Release, error) { return q.Services.Releases.CurrentRelease(q, a.Name) })
 	if hangar.ReasonOf(err) == hangar.ReasonReleaseNotFound {
-		return nil, nil //nolint:nilnil // none
+		r, err = nil, nil
+	}
+	if err == nil {
+		q.Services.current[a.ID] = r
 	}
 	return r, err
 }

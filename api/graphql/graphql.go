@@ -66,6 +66,8 @@ type asking struct {
 	*area
 	host   string // by which the caller knows this server
 	caller hangar.Principal
+	// current are the current releases of Apps that were read. Fields are resolved one after another.
+	current map[hangar.AppID]*hangar.Release
 }
 
 // Names of generic types, for this API.
@@ -123,7 +125,7 @@ func (a *area) answer(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	response := a.schema.Execute(r.Context(), &asking{area: a, host: router.CalledHost(r), caller: caller}, in, func(err error) {
+	response := a.schema.Execute(r.Context(), &asking{area: a, host: router.CalledHost(r), caller: caller, current: map[hangar.AppID]*hangar.Release{}}, in, func(err error) {
 		a.Log.ErrorContext(r.Context(), "GraphQL request failed", router.KeyRequest, router.RequestID(r), router.KeyError, err)
 	})
 	// It may hold a token that was just made.

@@ -58,6 +58,7 @@ type change func(q *query, in args) (payload, error)
 func direct(do change) execute.Resolver[*asking, root] {
 	return func(q *query, _ root, in args) (any, error) {
 		made, err := do(q, in)
+		clear(q.Services.current) // which may have changed
 		if err != nil {
 			return nil, err
 		}

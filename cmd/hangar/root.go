@@ -66,7 +66,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
 		volume.NewCommand(c), db.NewCommand(c),
 		network.NewIPsCommand(c), network.NewCertsCommand(c), network.NewProxyCommand(c), network.NewWireguardCommand(c),
-		secret.NewCommand(c), secret.NewKeysCommand(c),
+		secret.NewCommand(c, deploy.Again(c)), secret.NewKeysCommand(c),
 		extension.NewExtensionsCommand(c),
 		image.NewCommand(c), image.NewRegistryCommand(c),
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),

@@ -7,8 +7,8 @@
 //
 // Concurrency. All is safe for concurrent use; nothing is kept in memory.
 //
-// It knows no SSH connections: what a Machine lets in, its sshd decides by the authority that it is
-// told to trust.
+// It knows no SSH connections: the host of a Machine lets in who has a certificate, and so does an sshd of
+// the Machine's own that is configured to trust the authority.
 package sshca
 
 import (
@@ -31,19 +31,31 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
+// Trust implements hangar.SSHTrust.
+type Trust struct {
+	store state.Store
+	vault *vault.Vault
+}
+
+// NewTrust returns what hosts know of the authorities that are in a state, with the Vault of that state.
+func NewTrust(store state.Store, v *vault.Vault) *Trust { return &Trust{store, v} }
+
 // Authority implements hangar.SSHService.
 type Authority struct {
-	store   state.Store
+	*Trust
+
 	tenants *tenants.Directory
-	vault   *vault.Vault
 	now     func() time.Time
 }
 
-var _ hangar.SSHService = (*Authority)(nil)
+var (
+	_ hangar.SSHService = (*Authority)(nil)
+	_ hangar.SSHTrust   = (*Trust)(nil)
+)
 
 // New returns the service of what is in a state, with the Vault of that state.
 func New(store state.Store, dir *tenants.Directory, v *vault.Vault, now func() time.Time) *Authority {
-	return &Authority{store: store, tenants: dir, vault: v, now: now}
+	return &Authority{NewTrust(store, v), dir, now}
 }
 
 // record is an authority as the state keeps it, encrypted.
@@ -55,16 +67,16 @@ type record struct {
 const skew = time.Minute
 
 // read returns the authority of an organization; nil: there is none.
-func (a *Authority) read(ctx context.Context, org hangar.OrgID) (ssh.Signer, error) {
+func (t *Trust) read(ctx context.Context, org hangar.OrgID) (ssh.Signer, error) {
 	key := state.SSHAuthorityKey(org)
-	item, err := a.store.Get(ctx, key)
+	item, err := t.store.Get(ctx, key)
 	if errors.Is(err, state.ErrNotFound) {
 		return nil, nil //nolint:nilnil // none
 	}
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
-	rec, err := vault.Decode[record](a.vault, item)
+	rec, err := vault.Decode[record](t.vault, item)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +124,12 @@ func (a *Authority) SSHAuthorities(ctx context.Context, slug hangar.OrgSlug) ([]
 	if err != nil {
 		return nil, err
 	}
-	signer, err := a.read(ctx, org.ID)
+	return a.TrustedSSHAuthorities(ctx, org.ID)
+}
+
+// TrustedSSHAuthorities implements hangar.SSHTrust.
+func (t *Trust) TrustedSSHAuthorities(ctx context.Context, org hangar.OrgID) ([]hangar.SSHAuthority, error) {
+	signer, err := t.read(ctx, org)
 	if signer == nil || err != nil {
 		return []hangar.SSHAuthority{}, err
 	}

@@ -3,6 +3,7 @@ package guest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -17,6 +18,24 @@ type account struct {
 	uid, gid uint32
 	groups   []uint32
 	home     string
+	shell    string // as /etc/passwd has it
+}
+
+// DefaultShell is that of users without one, as login(1) has it.
+const DefaultShell = "/bin/sh"
+
+// User finds a user of an image by name. Every image has root. It answers CodeInvalid.
+func User(layers []string, name string) (hangar.SSHUser, error) {
+	found, err := lookupUser(layers, name)
+	if err != nil && name == hangar.DefaultSSHUser && hangar.CodeOf(err) == hangar.CodeInvalid {
+		found, err = account{home: "/root"}, nil
+	}
+	if err != nil {
+		return hangar.SSHUser{}, err
+	}
+	return hangar.SSHUser{
+		Name: name, UID: found.uid, GID: found.gid, Groups: found.groups, Home: found.home, Shell: cmp.Or(found.shell, DefaultShell),
+	}, nil
 }
 
 // lookupUser reads "user", "uid", "user:group" or "uid:gid" with the image's own
@@ -46,6 +65,9 @@ func lookupUser(layers []string, spec string) (account, error) {
 			return account{}, badUser(spec, "its line in /etc/passwd has no numbers")
 		}
 		acc = account{uid: uid, gid: gid, home: row[5]}
+		if len(row) > 6 {
+			acc.shell = row[6]
+		}
 	} else {
 		uid, err := parseID(userPart)
 		if err != nil {

@@ -162,6 +162,38 @@ func toPort(services *nftables.Set) []expr.Any {
 	}, in(services, false)...)
 }
 
+// toTCP matches packets to a TCP port.
+func toTCP(port uint16) []expr.Any {
+	return append(ofProtocol(unix.IPPROTO_TCP),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: binaryutil.BigEndian.PutUint16(port)},
+	)
+}
+
+// routedTo matches packets whose destination is routed to a device of the set.
+func routedTo(devices *nftables.Set) []expr.Any {
+	return append([]expr.Any{&expr.Fib{Register: register, ResultOIFNAME: true, FlagDADDR: true}}, in(devices, false)...)
+}
+
+// notRoutedTo matches packets whose destination is routed to another device.
+func notRoutedTo(name string) []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: register, ResultOIFNAME: true, FlagDADDR: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: padded(name)},
+	}
+}
+
+// redirected matches packets of connections that redirect or redirectPort has sent elsewhere.
+func redirected() []expr.Any {
+	const destinationNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
+	bits := binaryutil.NativeEndian.PutUint32(destinationNAT)
+	return []expr.Any{
+		&expr.Ct{Register: register, Key: expr.CtKeySTATUS},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: bits, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)},
+	}
+}
+
 // toSocketOfAllAddresses matches packets for a socket that is bound to no address.
 func toSocketOfAllAddresses() []expr.Any {
 	return []expr.Any{
@@ -208,6 +240,15 @@ func redirect(to netip.Addr) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: register, Data: to.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: register},
+	}
+}
+
+// redirectPort sends a connection to another address and port.
+func redirectPort(to netip.Addr, port uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: register, Data: to.AsSlice()},
+		&expr.Immediate{Register: unix.NFT_REG_2, Data: binaryutil.BigEndian.PutUint16(port)},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: register, RegProtoMin: unix.NFT_REG_2},
 	}
 }
 

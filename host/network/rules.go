@@ -119,10 +119,11 @@ func afterPackets() {
 //	prerouting   drop what comes from an own device under a foreign address, and what
 //	             comes from elsewhere under an own one, or for the host's own ones and
 //	             the private ones of Apps
-//	services     send what Machines call the platform to the host's own address
+//	services     send what Machines call the platform, and the SSH port of Machines of the sender's network,
+//	             to the host's own address
 //	counted      drop a new connection of a Machine that has MaxConnections
-//	input        of own devices: answers; "counted"; the platform's services, Apps that are served in
-//	             the sender's network, open ports, echo; drop the rest
+//	input        of own devices: answers; "counted"; the platform's services, what was for the SSH port of a
+//	             Machine, Apps that are served in the sender's network, open ports, echo; drop the rest
 //	forward      from own devices: as "leaving" says; to own devices: only answers
 //	leaving      "counted"; to own devices within a network; to the internet; refuse the rest
 //	output       refuse Machines that are not there
@@ -164,6 +165,10 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(t.gateway.gateway6))
 
+	// What leads to no Machine that is attached is refused, as at every other port.
+	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)),
+		toTCP(hangar.MachineSSHPort), redirectPort(t.gateway.gateway6, hangar.ServicesSSHPort))
+
 	// What is dropped before it is confirmed takes no place in the kernel's table.
 	for _, f := range []struct {
 		set    *nftables.Set
@@ -179,6 +184,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	for _, a := range []netip.Addr{t.gateway.gateway4, t.gateway.gateway6} {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
+	add(input, is(destination, t.gateway.gateway6), toTCP(hangar.ServicesSSHPort), redirected(), accept())
 	// What the host serves at all of its addresses is no App's, but for what is open.
 	add(input, toIngress, sameNetwork(s.networks), s.ports[0].toOpenPort(), accept())
 	add(input, toIngress, toSocketOfAllAddresses(), refuse())

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,8 +39,9 @@ command, change Machines in the order of the strategy, and wait for their checks
   bluegreen    a second set of Machines, which has requests once all of it is healthy
   immediate    all at once, without waiting for anything
 
-Images are built elsewhere: --image or image in [build] names one. Machines get the secrets that the
-App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
+--image, or image in [build], names the image. Without either it is built of the Dockerfile, by docker, podman
+or buildah on this computer, and pushed to the registry of the platform. Machines get the secrets that
+the App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
 
 What fails stops the deploy: Machines that are changed stay so, and the error says what runs where.
 Deploy again to go on, or go back with ` + "`hangar releases rollback`" + `. An interrupted deploy is gone on with
@@ -121,6 +123,9 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 			o.Reason = "deploy"
 			p, err := c.Connect()
 			if err != nil {
+				return err
+			}
+			if o.Image, err = c.imageOf(cmd.Context(), p, &f, &o, dir); err != nil {
 				return err
 			}
 			return c.deploy(cmd.Context(), p, &f, o)
@@ -214,11 +219,8 @@ func (c commands) deploy(ctx context.Context, p *client.Client, f *flags, o roll
 	show := newView(&c.Streams, f.asJSON)
 	o.Report = show.event
 	d, err := rollout.Prepare(ctx, p, o)
-	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		err = cli.WithHint(err, "make it first: hangar apps create "+string(o.App))
-	}
 	if err != nil {
-		return err
+		return about(o.App, err)
 	}
 	if f.dryRun {
 		return c.printPlan(d, f.asJSON)
@@ -285,6 +287,28 @@ func (c commands) deploySecrets(ctx context.Context, f *flags, dir string) error
 		return err
 	}
 	return c.deployAgain(ctx, p, f, now, "secrets")
+}
+
+// Again returns what deploys the current release of an App again without its release command, so that Machines get
+// the secrets of the App. It reports false for an App without a release that can be deployed, or without Machines
+// of a deploy.
+func Again(inv *cli.Invocation) func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
+	return func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
+		now, err := p.CurrentRelease(ctx, app)
+		if hangar.ReasonOf(err) == hangar.ReasonReleaseNotFound || err == nil && len(now.Definition) == 0 {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		managed, err := rollout.Managed(ctx, p, app)
+		if managed == 0 || err != nil {
+			return false, err
+		}
+		own := *inv
+		own.Stdout = out
+		return true, commands{&own}.deployAgain(ctx, p, &flags{skipRelease: true, patience: patience, settling: inv.Settling}, now, "secrets")
+	}
 }
 
 // rollBack deploys a version again; 0: the last complete one that is not the newest release.

@@ -2,12 +2,7 @@ package image
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"net"
-	"net/url"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,11 +48,11 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 			if org == "" {
 				org = cmp.Or(string(at.Org), string(hangar.OrgPersonal))
 			}
-			to, err := registryReference(at.URL, org, args[1])
+			to, err := cli.RegistryReference(at.URL, org, args[1])
 			if err != nil {
 				return err
 			}
-			shown, err := imageReference(cmd.Context(), at, to)
+			shown, err := cli.ImageReference(cmd.Context(), at, to)
 			if err != nil {
 				return err
 			}
@@ -68,8 +63,7 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 			}
 			defer image.Close()
 			bar := c.Progress()
-			registry := ociimage.Registry{Plain: strings.HasPrefix(at.URL, "http:"), Roots: at.Roots, Token: at.Token}
-			digest, err := ociimage.Push(cmd.Context(), image, to, registry, func(done, total int64) {
+			digest, err := ociimage.Push(cmd.Context(), image, to, at.Registry(), func(done, total int64) {
 				bar.Update("pushing "+args[1], done, total)
 			})
 			bar.Close()
@@ -101,47 +95,4 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 	cli.JSONFlag(cmd, &asJSON)
 	cli.QuietFlag(cmd, &quiet, "the reference")
 	return cmd
-}
-
-// imageName is what may follow the organization in the built-in registry.
-var imageName = regexp.MustCompile(`^[a-z0-9]+([._/-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$`)
-
-// registryReference names an image in the registry that the API serves.
-func registryReference(api, org, name string) (string, error) {
-	if !imageName.MatchString(name) {
-		return "", cli.UsageErrorf("invalid image name %q: must be like hello, team/hello or hello:v2, in lowercase", name)
-	}
-	u, err := url.Parse(api)
-	if err != nil {
-		return "", err
-	}
-	host := u.Host
-	if u.Port() == "" {
-		// A reference whose first part has neither dot nor port means Docker Hub.
-		port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		if !ok {
-			return "", cli.UsageErrorf("images are pushed over HTTP: give the address of the platform as --url http://HOST:PORT")
-		}
-		host = net.JoinHostPort(u.Hostname(), port)
-	}
-	if !strings.Contains(name, ":") {
-		name += ":latest"
-	}
-	return strings.Join([]string{host, org, name}, "/"), nil
-}
-
-// imageReference is how Machines refer to an image that is pushed as ref: by the name that
-// the platform's registry has, or on the server itself by the address of its API.
-func imageReference(ctx context.Context, at cli.Endpoint, ref string) (string, error) {
-	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "http" && cli.IsLoopback(u.Hostname()) {
-		return ref, err
-	}
-	p := at.Connect()
-	defer p.Close()
-	health, err := p.Health(ctx)
-	if err != nil || health.Registry == "" {
-		return ref, err
-	}
-	_, path, _ := strings.Cut(ref, "/")
-	return health.Registry + "/" + path, nil
 }

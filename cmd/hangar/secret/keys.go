@@ -17,7 +17,7 @@ import (
 
 // NewKeysCommand makes `hangar secretkeys`.
 func NewKeysCommand(inv *cli.Invocation) *cobra.Command {
-	c := commands{inv}
+	c := commands{Invocation: inv}
 	cmd := cli.Group("secretkeys", "Keep keys that the platform encrypts and signs with", "secretkey")
 	cmd.AddCommand(newKeysListCommand(c), newKeysGenerateCommand(c), newKeysSetCommand(c), newKeysDeleteCommand(c))
 	return cmd

@@ -17,12 +17,20 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
 )
 
+// Redeploy deploys the current release of an App again, so that its Machines get the secrets that the App has.
+// It reports false, having done nothing, for an App without one, or without Machines of one.
+type Redeploy func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error)
+
 // commands make the commands of one invocation.
-type commands struct{ *cli.Invocation }
+type commands struct {
+	*cli.Invocation
+
+	redeploy Redeploy
+}
 
 // NewCommand makes `hangar secrets`.
-func NewCommand(inv *cli.Invocation) *cobra.Command {
-	c := commands{inv}
+func NewCommand(inv *cli.Invocation, redeploy Redeploy) *cobra.Command {
+	c := commands{inv, redeploy}
 	cmd := cli.Group("secrets", "Keep what only the Machines of an App may know", "secret")
 	cmd.AddCommand(newSetCommand(c), newImportCommand(c), newUnsetCommand(c), newListCommand(c),
 		newDeployCommand(c), newRotateKeyCommand(c))
@@ -40,7 +48,7 @@ type secretsFlags struct {
 func (f *secretsFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.stage, "stage", false, "only store, and do not look at Machines")
-	fs.BoolVar(&f.deploy, "deploy", false, "update every Machine of the App at once, so that it has them; started ones reboot")
+	fs.BoolVar(&f.deploy, "deploy", false, "have every Machine of the App get them now; started ones reboot")
 	fs.DurationVar(&f.patience, "timeout", cli.DefaultPatience, "how long to wait for Machines, with --deploy")
 	cli.JSONFlag(cmd, &f.asJSON)
 	cmd.MarkFlagsMutuallyExclusive("stage", "deploy")
@@ -244,8 +252,8 @@ func withoutSecrets(ctx context.Context, p *client.Client, app hangar.AppName, v
 	return slices.DeleteFunc(machines, func(m *hangar.Machine) bool { return m.SecretsVersion >= version }), nil
 }
 
-// deploySecrets updates the Machines that are without the secrets, one after the other,
-// so that a mistake in them stops the first one only.
+// deploySecrets has the Machines that are without the secrets get them: those of a deploy by a new release, and
+// then the others, one after the other, so that a mistake in them stops the first one only.
 func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hangar.AppName, version int, patience time.Duration, out io.Writer) error {
 	lagging, err := withoutSecrets(ctx, p, app, version)
 	if err != nil {
@@ -254,6 +262,13 @@ func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hanga
 	if len(lagging) == 0 {
 		fmt.Fprintln(out, "Every Machine has them.")
 		return nil
+	}
+	if deployed, err := c.redeploy(ctx, p, app, patience, out); err != nil {
+		return err
+	} else if deployed {
+		if lagging, err = withoutSecrets(ctx, p, app, version); err != nil {
+			return err
+		}
 	}
 	for _, m := range lagging {
 		wished := hangar.MachineStopped
@@ -279,8 +294,10 @@ func newDeployCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deploy APP",
 		Short: "Update the Machines that are without the newest secrets",
-		Long: "Give every Machine of an App the newest secrets by a new version with the same config, one after the other.\n" +
-			"A started Machine reboots; any other stays stopped. It ends at the first Machine that fails.",
+		Long: "Give every Machine of an App the newest secrets. Machines of a deploy get them by a new release with what the\n" +
+			"current one has, in the order of its strategy; its release command does not run. Others get a new version with\n" +
+			"the same config, one after the other. A started Machine reboots; any other stays stopped. It ends at the first\n" +
+			"that fails.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {

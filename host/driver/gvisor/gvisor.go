@@ -45,6 +45,8 @@ type Options struct {
 	Root string
 	// Engine is the path of the program hangar-sandbox; see package engine.
 	Engine string
+	// Guest is the path of the program that is hangar.SSHProgram in Machines; empty: they have none.
+	Guest string
 	// CgroupParent is the name under which the cgroups of all Machines are made,
 	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
 	CgroupParent string
@@ -61,7 +63,8 @@ type Driver struct {
 	log    *slog.Logger
 	origin origin
 	cgroup cgroups
-	fdHold int // keeps the descriptor table large; see growFDTable
+	layer  string // directory of what every Machine has of the driver; set by Open
+	fdHold int    // keeps the descriptor table large; see growFDTable
 
 	mu        sync.Mutex
 	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
@@ -109,7 +112,7 @@ func (d *Driver) Open(context.Context) error {
 	if err := os.MkdirAll(d.opts.Root, 0o711); err != nil { //nolint:gosec // sandboxes traverse it
 		return err
 	}
-	if err := writeInitLayer(d.initLayer()); err != nil {
+	if err := d.openLayer(); err != nil {
 		return fmt.Errorf("write guest init: %w", err)
 	}
 	var err error

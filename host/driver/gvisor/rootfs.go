@@ -22,29 +22,60 @@ import (
 // of the image, which costs neither a mount in the sandbox nor a copy per Machine.
 const initPath = "/.hangar/init"
 
+// layerFile is a program of the layer that the driver adds to every root file system.
+type layerFile struct {
+	path    string
+	content []byte
+}
+
+// layerFiles are those of the layer, and a digest of them all.
+func (d *Driver) layerFiles() (files []layerFile, digest string, err error) {
+	files = []layerFile{{initPath, guestinit.Binary()}}
+	if d.opts.Guest != "" {
+		content, err := os.ReadFile(d.opts.Guest)
+		if err != nil {
+			return nil, "", err
+		}
+		files = append(files, layerFile{hangar.SSHProgram, content})
+	}
+	h := sha256.New()
+	for _, f := range files {
+		_, _ = h.Write(f.content)
+	}
+	return files, hex.EncodeToString(h.Sum(nil)[:6]), nil
+}
+
 // defaultPath is where commands are looked up without a PATH in the environment.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func (d *Driver) initLayer() string {
-	digest := sha256.Sum256(guestinit.Binary())
-	return filepath.Join(d.opts.Root, "init-"+hex.EncodeToString(digest[:6]))
+// openLayer makes the layer that the driver adds, unless it is there. Its name tells its content: Machines
+// that run go on with an older one.
+func (d *Driver) openLayer() error {
+	files, digest, err := d.layerFiles()
+	if err != nil {
+		return err
+	}
+	d.layer = filepath.Join(d.opts.Root, "init-"+digest)
+	return writeLayer(d.layer, files)
 }
 
-func writeInitLayer(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, initPath)); err == nil {
-		return nil
+func writeLayer(dir string, files []layerFile) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil // it was renamed when it was complete
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".init-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	file := filepath.Join(tmp, initPath)
-	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // in the guest, for everybody
-		return err
-	}
-	if err := os.WriteFile(file, guestinit.Binary(), 0o555); err != nil { //nolint:gosec // in the guest, for everybody
-		return err
+	for _, f := range files {
+		name := filepath.Join(tmp, f.path)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // in the guest, for everybody
+			return err
+		}
+		if err := os.WriteFile(name, f.content, 0o555); err != nil { //nolint:gosec // in the guest, for everybody
+			return err
+		}
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil { //nolint:gosec // in the guest, for everybody
 		return err
@@ -92,7 +123,7 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	}
 	lower := make([]string, 0, 1+len(spec.Root.Layers))
 	for i := range 1 + len(spec.Root.Layers) { // the kernel wants the highest first
-		dir := d.initLayer()
+		dir := d.layer
 		if i > 0 {
 			dir = spec.Root.Layers[len(spec.Root.Layers)-i]
 		}

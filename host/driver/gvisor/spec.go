@@ -155,7 +155,7 @@ func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
 		Limits []specs.POSIXRlimit
 	}{
 		Layers: spec.Root.Layers,
-		Init:   filepath.Base(d.initLayer()),
+		Init:   digest(guestinit.Binary()),
 		Args:   args,
 		Memory: spec.MemoryMB, Caps: guestCapabilities(), Limits: guestLimits(),
 	}

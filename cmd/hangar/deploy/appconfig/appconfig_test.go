@@ -159,8 +159,8 @@ func TestFindings(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	t.Parallel()
-	_, notes, err := Parse("f", []byte("console_command = \"x\"\n[build]\ndockerfile = \"D\"\n[experimental]\nenable_consul = false"))
-	if err != nil || len(notes) != 2 || notes[0].Line != 1 || notes[1].String() != "build.dockerfile: has no effect; hangar deploy builds no images" {
+	_, notes, err := Parse("f", []byte("console_command = \"x\"\n[build]\nbuiltin = \"D\"\n[experimental]\nenable_consul = false"))
+	if err != nil || len(notes) != 2 || notes[0].Line != 1 || notes[1].String() != "build.builtin: has no effect; images are built of a Dockerfile" {
 		t.Error(err, notes)
 	}
 }

@@ -87,23 +87,23 @@ var refusals = map[string]string{
 	"rate control": "hangar scales no Apps by their load|set a number in [scale]; auto_start_machines and auto_stop_machines start and stop Machines on demand",
 }
 
-// Build says where the image comes from. Images are built elsewhere.
+// Build says where the image comes from.
 type Build struct {
 	Image       string          `json:"image,omitempty" doc:"Reference of the image, e.g. registry.example.com/web:12."`
-	Dockerfile  string          `json:"dockerfile,omitempty" note:"hangar deploy builds no images"`
-	Builder     string          `json:"builder,omitempty" note:"hangar deploy builds no images"`
-	Buildpacks  []string        `json:"buildpacks,omitempty" note:"hangar deploy builds no images"`
-	Builtin     string          `json:"builtin,omitempty" note:"hangar deploy builds no images"`
-	Settings    map[string]any  `json:"settings,omitempty" note:"hangar deploy builds no images"`
-	Args        map[string]Text `json:"args,omitempty" note:"hangar deploy builds no images"`
-	Target      string          `json:"build-target,omitempty" note:"hangar deploy builds no images"`
-	IgnoreFile  string          `json:"ignorefile,omitempty" note:"hangar deploy builds no images"`
-	Compression string          `json:"compression,omitempty" note:"hangar deploy builds no images"`
+	Dockerfile  string          `json:"dockerfile,omitempty" doc:"Path of the Dockerfile of which docker, podman or buildah on this computer builds the image, if no image is named (default Dockerfile)."`
+	Builder     string          `json:"builder,omitempty" note:"images are built of a Dockerfile"`
+	Buildpacks  []string        `json:"buildpacks,omitempty" note:"images are built of a Dockerfile"`
+	Builtin     string          `json:"builtin,omitempty" note:"images are built of a Dockerfile"`
+	Settings    map[string]any  `json:"settings,omitempty" note:"images are built of a Dockerfile"`
+	Args        map[string]Text `json:"args,omitempty" doc:"Build arguments of the Dockerfile."`
+	Target      string          `json:"build-target,omitempty" doc:"Stage of the Dockerfile (default the last)."`
+	IgnoreFile  string          `json:"ignorefile,omitempty" note:"images are built of a Dockerfile"`
+	Compression string          `json:"compression,omitempty" note:"images are built of a Dockerfile"`
 }
 
-// Builds reports whether the file says how to build an image.
-func (b *Build) Builds() bool {
-	return b != nil && (b.Dockerfile != "" || b.Builder != "" || len(b.Buildpacks) > 0 || b.Builtin != "")
+// Packs reports whether the file says to build an image in a way other than of a Dockerfile.
+func (b *Build) Packs() bool {
+	return b != nil && b.Dockerfile == "" && (b.Builder != "" || len(b.Buildpacks) > 0 || b.Builtin != "")
 }
 
 // Deploy says how a release replaces the one before.
@@ -248,7 +248,7 @@ type Experimental struct {
 	Entrypoint   Words `json:"entrypoint,omitempty" doc:"Entrypoint, instead of the image's."`
 	Exec         Words `json:"exec,omitempty" doc:"Entrypoint and command, instead of the image's."`
 	AutoRollback bool  `json:"auto_rollback,omitempty" note:"use hangar deploy --rollback"`
-	UseZstd      bool  `json:"use_zstd,omitempty" note:"hangar deploy builds no images"`
+	UseZstd      bool  `json:"use_zstd,omitempty" note:"images are built of a Dockerfile"`
 	LazyLoad     bool  `json:"lazy_load_images,omitempty" note:"images are unpacked before a Machine starts"`
 	EnableConsul any   `json:"enable_consul,omitempty" refuse:"Consul"`
 	EnableEtcd   any   `json:"enable_etcd,omitempty" refuse:"Consul"`

@@ -153,6 +153,12 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	return d, nil
 }
 
+// Managed counts the Machines of an App that a deploy has made, here or on the public platform's terms.
+func Managed(ctx context.Context, p *client.Client, app hangar.AppName) (int, error) {
+	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
+	return len(machines), err
+}
+
 // settings reads what the file says to the deploy itself.
 func (d *Deploy) settings() error {
 	f := d.file
@@ -173,9 +179,9 @@ func (d *Deploy) settings() error {
 		d.image = f.Build.Image
 	}
 	if d.image == "" {
-		err := cli.UsageErrorf("say which image: --image, or image in [build]")
-		if f.Build.Builds() {
-			return cli.WithHint(err, "build it elsewhere: docker build, then hangar image push, then hangar deploy --image")
+		err := cli.UsageErrorf("say which image: --image, image in [build], or a Dockerfile")
+		if f.Build.Packs() {
+			return cli.WithHint(err, "buildpacks are not offered: write a Dockerfile")
 		}
 		return err
 	}

@@ -1,0 +1,112 @@
+// Package build makes images of a Dockerfile with the program for that which this computer has, and pushes them to
+// the registry of the platform.
+//
+// The program is docker, podman or buildah, whichever is on PATH first in this order. What it has built leaves it as
+// an archive, so that neither a daemon of it nor its configuration needs to know the registry, a token or a
+// certificate.
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/ociimage"
+)
+
+// Dockerfile is the file that an image is made of, unless another is named.
+const Dockerfile = "Dockerfile"
+
+// Wish says what is built.
+type Wish struct {
+	Dir        string // the context: files that the Dockerfile may copy
+	Dockerfile string // path; empty: that of Dir
+	Target     string // stage; empty: the last
+	Args       map[string]string
+	Tag        string // name and tag of the image on this computer
+}
+
+// File is the path of the Dockerfile.
+func (w *Wish) File() string {
+	if w.Dockerfile == "" {
+		return filepath.Join(w.Dir, Dockerfile)
+	}
+	return w.Dockerfile
+}
+
+// builder is a program that builds images.
+type builder struct {
+	name string
+	path string
+}
+
+// save are the arguments by which each program writes an image to an archive of docker save.
+var save = map[string]func(tag, archive string) []string{ //nolint:gochecknoglobals // a constant
+	"docker": func(tag, archive string) []string { return []string{"save", "--output", archive, tag} },
+	"podman": func(tag, archive string) []string {
+		return []string{"save", "--format", "docker-archive", "--output", archive, tag}
+	},
+	"buildah": func(tag, archive string) []string {
+		return []string{"push", tag, "docker-archive:" + archive + ":" + tag}
+	},
+}
+
+// find returns the program that this computer has.
+func find() (builder, error) {
+	for _, name := range []string{"docker", "podman", "buildah"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return builder{name, path}, nil
+		}
+	}
+	return builder{}, cli.WithHint(errors.New("there is a Dockerfile, and no program on PATH that builds images: neither docker nor podman nor buildah"),
+		"install one, as with `apt-get install buildah`; or build elsewhere, and name the image with --image")
+}
+
+// Image builds an image, with what the program says on out, and opens it. The caller closes it.
+func Image(ctx context.Context, w Wish, out io.Writer) (*ociimage.Image, error) {
+	if _, err := os.Stat(w.File()); err != nil {
+		return nil, err
+	}
+	b, err := find()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "hangar-build-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	args := []string{"build", "--file", w.File(), "--tag", w.Tag}
+	for _, name := range slices.Sorted(maps.Keys(w.Args)) {
+		args = append(args, "--build-arg", name+"="+w.Args[name])
+	}
+	if w.Target != "" {
+		args = append(args, "--target", w.Target)
+	}
+	fmt.Fprintf(out, "Building %s with %s\n", w.File(), b.name)
+	if err := b.run(ctx, out, append(args, w.Dir)...); err != nil {
+		return nil, err
+	}
+	archive := filepath.Join(dir, "image.tar")
+	if err := b.run(ctx, out, save[b.name](w.Tag, archive)...); err != nil {
+		return nil, err
+	}
+	return ociimage.Open(archive, ociimage.Config{})
+}
+
+// run runs the program.
+func (b builder) run(ctx context.Context, out io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, b.path, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return cli.WithHint(fmt.Errorf("%s %s: %w", b.name, args[0], err), "what it said is above; try it by itself: "+b.name+" build .")
+	}
+	return nil
+}

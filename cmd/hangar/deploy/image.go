@@ -1,0 +1,83 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
+	"github.com/hangar-platform/hangar/internal/ociimage"
+	"github.com/hangar-platform/hangar/internal/random"
+)
+
+// tagOfBuild begins the tags of images that deploys build. Existing clients look for no newer ones of such.
+const tagOfBuild = "deployment-"
+
+// imageOf is the image that is named, or that of the Dockerfile, which it builds and pushes; empty: there is neither.
+func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *rollout.Options, dir string) (string, error) {
+	b := o.File.Build
+	if f.image != "" || b != nil && b.Image != "" || b.Packs() {
+		return f.image, nil
+	}
+	wish := build.Wish{Dir: dir, Args: map[string]string{}}
+	if b != nil {
+		wish.Dockerfile, wish.Target = b.Dockerfile, b.Target
+		for name, value := range b.Args {
+			wish.Args[name] = string(value)
+		}
+		if wish.Dockerfile != "" && !filepath.IsAbs(wish.Dockerfile) {
+			beside := dir
+			if f.file != "" {
+				beside = filepath.Dir(f.file)
+			}
+			wish.Dockerfile = filepath.Join(beside, wish.Dockerfile)
+		}
+	}
+	if _, err := os.Stat(wish.File()); wish.Dockerfile == "" && errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	app, err := p.App(ctx, o.App)
+	if err != nil {
+		return "", about(o.App, err)
+	}
+	at, err := c.Endpoint()
+	if err != nil {
+		return "", err
+	}
+	wish.Tag = string(o.App) + ":" + tagOfBuild + random.ID()
+	to, err := cli.RegistryReference(at.URL, string(app.Org.Slug), wish.Tag)
+	if err != nil {
+		return "", err
+	}
+	shown, err := cli.ImageReference(ctx, at, to)
+	if err != nil || f.dryRun { // nothing is built for a plan
+		return shown, err
+	}
+	image, err := build.Image(ctx, wish, c.Stderr)
+	if err != nil {
+		return "", err
+	}
+	defer image.Close()
+	bar := c.Progress()
+	digest, err := ociimage.Push(ctx, image, to, at.Registry(), func(done, total int64) { bar.Update("pushing "+wish.Tag, done, total) })
+	bar.Close()
+	if err != nil {
+		return "", err
+	}
+	return shown + "@" + digest.String(), nil
+}
+
+// about adds what to do about an App that there is not.
+func about(app hangar.AppName, err error) error {
+	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
+		return cli.WithHint(err, "make it first: hangar apps create "+string(app))
+	}
+	return err
+}
