@@ -202,7 +202,7 @@ func TestDatabaseApp(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var group errgroup.Group
-	for w := range 3 {
+	for w := range 1 {
 		u := n.user(t)
 		group.Go(func() error {
 			for i := 0; ctx.Err() == nil; i++ {
