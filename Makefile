@@ -31,7 +31,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy clean
+.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -166,6 +166,9 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
+
+sqlite-suite: ## SQLite's own tests on a mount of hangar-db and beside it (root), in build/sqlite; PATIENCE= and FILES= as in the script
+	test/sqlite/suite $(ARGS)
 
 bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
 	CGO_ENABLED=0 $(GO) run ./bench/machine $(ARGS)

@@ -143,7 +143,7 @@ var rules = map[string]rule{
 	"metrics/alerts/...":  {imports: language},
 
 	"replica":           {imports: plus(language, "replica/...")},
-	"replica/backup":    {imports: plus(language, "replica/database", "replica/sqlite", "replica/txlog")},
+	"replica/backup":    {imports: plus(language, "replica/database", "replica/measure", "replica/sqlite", "replica/txlog")},
 	"replica/config":    {imports: language},
 	"replica/database":  {imports: plus(language, "replica/locks", "replica/sqlite", "replica/txlog")},
 	"replica/events":    {imports: plus(language, "replica/database", "replica/txlog")},

@@ -18,6 +18,8 @@ var dialers = map[string]string{
 	"internal/publicdial/publicdial.go":     "it is the guarded dialer",
 	"cmd/hangar-db/client.go":               "the user calls the node that he names",
 	"cmd/hangar-guest/main.go":              "runs in a Machine, as the user who has signed in there",
+	"replica/lease/etcd/etcd.go":            "the operator of a node names its etcd",
+	"replica/lease/platform/platform.go":    "the socket of the Machine that the node is in",
 	"replica/follow.go":                     "the operator of a node names its primary",
 	"replica/backup/bucket.go":              "the operator of a node names the server of its backup, and the proxy before it",
 	"replica/proxy/proxy.go":                "the operator of a node names the App behind its proxy",

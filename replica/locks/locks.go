@@ -194,6 +194,29 @@ type OFD struct{ File *os.File }
 
 // Set implements Ranges.
 func (o OFD) Set(mode Mode, start, n uint64) error {
+	return set(o.File, unix.F_OFD_SETLK, mode, start, n)
+}
+
+// Hidden reports whether a program that asks by F_GETLK who keeps it from a lock of its own is not shown a shared lock of
+// this open file. Linux shows it; gVisor shows those of POSIX alone, and SQLite then takes an index for one that no other
+// has open.
+func (o OFD) Hidden(start uint64) (bool, error) {
+	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: int64(start), Len: 1}
+	err := unix.FcntlFlock(o.File.Fd(), unix.F_GETLK, &l)
+	return l.Type == unix.F_UNLCK, err
+}
+
+// Process takes locks of a file for this process, as SQLite does. They end when the process closes any descriptor of the
+// file, and do not exclude the process itself.
+type Process struct{ File *os.File }
+
+// Set implements Ranges.
+func (p Process) Set(mode Mode, start, n uint64) error {
+	return set(p.File, unix.F_SETLK, mode, start, n)
+}
+
+// set changes locks by a command of fcntl(2).
+func set(file *os.File, command int, mode Mode, start, n uint64) error {
 	kind := int16(unix.F_UNLCK)
 	switch mode {
 	case Shared:
@@ -204,7 +227,7 @@ func (o OFD) Set(mode Mode, start, n uint64) error {
 	}
 	l := unix.Flock_t{Type: kind, Whence: unix.SEEK_SET, Start: int64(start), Len: int64(n)}
 	for {
-		err := unix.FcntlFlock(o.File.Fd(), unix.F_OFD_SETLK, &l)
+		err := unix.FcntlFlock(file.Fd(), command, &l)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):

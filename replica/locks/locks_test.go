@@ -71,3 +71,43 @@ func TestWait(t *testing.T) {
 		t.Error("what the owner holds")
 	}
 }
+
+// TestFiles: locks of an open file and of this process exclude each other, as those of two programs do, and Linux shows the
+// first to who asks in the way of the second.
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	open := func() *os.File {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	file, process := locks.OFD{File: open()}, locks.Process{File: open()}
+	if hidden, err := file.Hidden(128); err != nil || !hidden {
+		t.Errorf("a lock that there is not is shown: %t, %v", hidden, err)
+	}
+	for _, step := range []struct {
+		by   locks.Ranges
+		mode locks.Mode
+		want error
+	}{
+		{file, locks.Shared, nil},
+		{process, locks.Exclusive, locks.ErrBusy},
+		{process, locks.Shared, nil},
+		{file, locks.None, nil},
+		{file, locks.Exclusive, locks.ErrBusy},
+		{process, locks.None, nil},
+		{file, locks.Exclusive, nil},
+		{process, locks.Shared, locks.ErrBusy},
+		{file, locks.Shared, nil},
+	} {
+		if err := step.by.Set(step.mode, 128, 1); !errors.Is(err, step.want) {
+			t.Errorf("%T %d: %v, want %v", step.by, step.mode, err, step.want)
+		}
+	}
+	if hidden, err := file.Hidden(128); err != nil || hidden {
+		t.Errorf("Linux hides the lock: %t, %v", hidden, err)
+	}
+}

@@ -310,6 +310,9 @@ func (f *follower) join() (bool, error) {
 			return false, err
 		}
 	}
+	if err := showMember(f.shm); err != nil {
+		return false, err
+	}
 	x, ok, err := f.db.Index()
 	if err != nil || !ok {
 		return false, err
@@ -318,6 +321,19 @@ func (f *follower) join() (bool, error) {
 		return false, nil
 	}
 	return true, f.compare()
+}
+
+// showMember has SQLite see that the index is in use, where the kernel does not show it locks of open files. The lock that
+// it then has ends when this process closes the index, which it does when it detaches.
+func showMember(shm *os.File) error {
+	hidden, err := locks.OFD{File: shm}.Hidden(sqlite.MemberByte)
+	if err != nil || !hidden {
+		return err
+	}
+	if err := (locks.Process{File: shm}).Set(locks.Shared, sqlite.MemberByte, 1); err != nil {
+		return err
+	}
+	return locks.OFD{File: shm}.Set(locks.None, sqlite.MemberByte, 1)
 }
 
 // lockWriters waits for the lock of writers.

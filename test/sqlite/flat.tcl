@@ -16,6 +16,14 @@ proc file {command args} {
   }
   uplevel 1 [list kernel_file $command {*}$args]
 }
+rename glob kernel_glob
+proc glob {args} {
+  set found {}
+  foreach name [uplevel 1 [list kernel_glob {*}$args]] {
+    if {![regexp {(-pos|-synced|-lock)$} $name]} { lappend found $name }
+  }
+  return $found
+}
 rename sqlite3 path_sqlite3
 proc sqlite3 {args} {
   # Another way to test.db, through directories.
