@@ -25,7 +25,7 @@ type rule struct {
 
 var (
 	language   = []string{"", "internal/..."}
-	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "provider", "replica/...")
+	planes     = plus(language, "api/...", "client/...", "cluster/...", "control/...", "host/...", "edge/...", "metrics/...", "provider", "replica/...")
 	everything = plus(planes, "daemon", "test/...")
 	edgeTests  = []string{"edge/edgetest"}
 )
@@ -83,6 +83,10 @@ var rules = map[string]rule{
 	"control/extensions/call":           {imports: plus(language, "provider")},
 	"control/extensions/extensionstest": {imports: plus(language, "provider")},
 	"control/oauth":                     {imports: plus(language, "control/auth", "control/state", "control/users")},
+
+	"cluster/authority": {imports: language},
+	"cluster/join":      {imports: plus(language, "cluster/authority"), tests: []string{"cluster/listener"}},
+	"cluster/listener":  {imports: plus(language, "cluster/authority")},
 
 	"host":                   {imports: plus(language, "host/...")},
 	"host/admission":         {imports: language},
