@@ -72,7 +72,7 @@ var rules = map[string]rule{
 	"control/webhooks/delivery": {imports: plus(language, "provider")},
 	"control/addresses":         {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
 	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
-	"control/state":             {imports: language, tests: []string{"control/state/statetest"}},
+	"control/state":             {imports: language, tests: []string{"cluster/authority", "cluster/listener", "control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
