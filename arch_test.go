@@ -63,6 +63,7 @@ var rules = map[string]rule{
 	"control/oidc":              {imports: plus(language, "control/state")},
 	"control/tenants":           {imports: plus(language, "control/state")},
 	"control/ledger":            {imports: plus(language, "control/state", "control/tenants")},
+	"control/fleet":             {imports: plus(language, "control/state", "control/tenants")},
 	"control/users":             {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
 	"control/vault":             {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
 	"control/alerts":            {imports: plus(language, "control/state", "control/tenants", "control/vault")},
