@@ -47,6 +47,7 @@ var rules = map[string]rule{
 	"api/graphql":         {imports: plus(language, "api/graphql/execute", "api/input", "api/router")},
 	"api/graphql/execute": {imports: language},
 	"api/release":         {imports: plus(language, "api/input", "api/openapi", "api/router")},
+	"api/host":            {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/webhook":         {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/view":            {imports: language},
 	"client":              {imports: language},
@@ -174,7 +175,7 @@ var rules = map[string]rule{
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},
-	"cmd/hangar/platform":           {imports: plus(language, "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
+	"cmd/hangar/platform":           {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
 	"cmd/hangar/platform/hostcheck": {imports: language},
 	"cmd/hangar/provider":           {imports: plus(language, "cmd/hangar/cli", "provider/check")},
 

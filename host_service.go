@@ -67,6 +67,14 @@ type NewJoinToken struct {
 	URL string `json:"url,omitempty"`
 }
 
+// StateBackup is a copy of the cluster state in a file.
+type StateBackup struct {
+	Host HostID    `json:"host"` // on whose disk it is
+	Path string    `json:"path"`
+	Size int64     `json:"size"` // bytes
+	At   time.Time `json:"at"`
+}
+
 // HostService is for administrators of the platform alone.
 type HostService interface {
 	// Hosts are sorted by id.
@@ -81,6 +89,9 @@ type HostService interface {
 	// JoinTokens are those that are valid, and those that were used and have not expired.
 	JoinTokens(ctx context.Context) ([]JoinToken, error)
 	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
+	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
+	// CodeUnimplemented where the state is kept by others.
+	BackupState(ctx context.Context) (StateBackup, error)
 }
 
 // HostApplicant is a server that wants to join.

@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/graphql"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
@@ -31,7 +32,7 @@ const (
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions, OAuthIssuer,
-// Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
+// Hosts, Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -56,6 +57,8 @@ type Config struct {
 	Certificates hangar.CertificateService
 	Webhooks     hangar.WebhookService
 	Releases     hangar.ReleaseService
+	// Hosts are the servers of the platform. Nil: there are no such routes.
+	Hosts hangar.HostService
 	// ImageResolver and SSH answer what clients ask by GraphQL alone.
 	ImageResolver hangar.ImageResolver
 	SSH           hangar.SSHService
@@ -185,6 +188,9 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	webhook.Routes(s.Router, s.Webhooks)
+	if s.Hosts != nil {
+		host.Routes(s.Router, s.Hosts)
+	}
 	release.Routes(s.Router, release.Services{Releases: s.Releases, Apps: s.Apps})
 	graphql.Routes(s.Router, graphql.Services{
 		Orgs: s.Orgs, Tokens: s.Tokens, Users: s.Users, Apps: s.Apps, Machines: s.Machines, Images: s.ImageResolver, Platform: s.Platform,

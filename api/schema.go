@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
@@ -30,6 +31,7 @@ func newSchemas() *openapi.Schemas {
 	describeProperties(s)
 	describeAlerts(s)
 	describeUsers(s)
+	host.Describe(s)
 	webhook.Describe(s)
 	extension.DescribeTypes(s)
 

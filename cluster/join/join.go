@@ -56,10 +56,11 @@ type Application struct {
 
 // Grant is what it gets.
 type Grant struct {
-	Certificate  string   `json:"certificate"`   // of the host and of the authority, in PEM
-	AuthorityKey string   `json:"authority_key"` // in PEM
-	Keyset       []byte   `json:"keyset"`        // the file of package keyset
-	Endpoints    []string `json:"endpoints"`     // URLs of the cluster state
+	Certificate  string   `json:"certificate"`       // of the host and of the authority, in PEM
+	AuthorityKey string   `json:"authority_key"`     // in PEM
+	Keyset       []byte   `json:"keyset"`            // the file of package keyset
+	Endpoints    []string `json:"endpoints"`         // URLs of the cluster state
+	Members      int      `json:"members,omitempty"` // of the state at most; 0: as usual
 }
 
 // Config is what a Handler needs.
@@ -68,6 +69,7 @@ type Config struct {
 	Registrar hangar.HostRegistrar
 	Keyset    func() ([]byte, error) // reads the file
 	Endpoints func() []string
+	Members   int // of the state at most; 0: as usual
 	Domain    string
 	Log       *slog.Logger
 	Now       func() time.Time
@@ -173,7 +175,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) (Grant, error) 
 		return Grant{}, err
 	}
 	h.cfg.Log.Info("a server has joined the cluster", "host", in.Host, "name", in.Name, "address", in.Address, "token", token.ID)
-	return Grant{Certificate: string(cert), AuthorityKey: string(key), Keyset: keys, Endpoints: h.cfg.Endpoints()}, nil
+	return Grant{Certificate: string(cert), AuthorityKey: string(key), Keyset: keys, Endpoints: h.cfg.Endpoints(), Members: h.cfg.Members}, nil
 }
 
 // pace refuses who tries too often.
@@ -243,8 +245,8 @@ func Apply(ctx context.Context, at string, token authority.Token, in Application
 	}
 	if res.StatusCode != http.StatusOK {
 		var why refusal
-		if json.Unmarshal(text, &why) != nil || why.Error == "" {
-			why.Error = "HTTP " + res.Status
+		if json.Unmarshal(text, &why) != nil || why.Error == "" { // of a server that starts
+			return Grant{}, nil, fmt.Errorf("join the cluster: HTTP %s", res.Status)
 		}
 		if res.StatusCode < http.StatusInternalServerError && res.StatusCode != http.StatusTooManyRequests {
 			return Grant{}, nil, fmt.Errorf("%w: %s", ErrRefused, why.Error)

@@ -64,6 +64,10 @@ type Config struct {
 	Rows     Rows
 	// Vacate ends what a host is beside its record, before that is removed. Nil: nothing.
 	Vacate func(ctx context.Context, host hangar.Host) error
+	// Joined says that this host has joined, so that its record is there unless it was removed.
+	Joined bool
+	// Backup makes a copy of the state. Nil: it is kept by others.
+	Backup func(ctx context.Context) (path string, size int64, err error)
 	// NewToken makes a token for joining: its id, its text, and the digest of that. Nil: no server
 	// can join.
 	NewToken func() (id hangar.JoinTokenID, text string, digest []byte)
@@ -117,10 +121,10 @@ func (f *Fleet) Register(ctx context.Context) error {
 		cond := state.Unchanged(item)
 		switch {
 		case errors.Is(err, state.ErrNotFound):
-			if rec, err = f.firstRecord(ctx); err != nil {
-				return err
+			if f.cfg.Joined {
+				return ErrRemoved
 			}
-			cond = state.Absent(hostKey(f.cfg.Self.ID))
+			rec, cond = record{JoinedAt: f.cfg.Now().UTC().Truncate(time.Second)}, state.Absent(hostKey(f.cfg.Self.ID))
 		case err != nil:
 			return state.HangarError(err)
 		}
@@ -139,18 +143,6 @@ func (f *Fleet) Register(ctx context.Context) error {
 			return state.HangarError(err)
 		}
 	}
-}
-
-// firstRecord is that of a host that has not joined: the first, and no other.
-func (f *Fleet) firstRecord(ctx context.Context) (record, error) {
-	others, _, err := state.All(ctx, f.cfg.Store, hostsPrefix, true)
-	if err != nil {
-		return record{}, state.HangarError(err)
-	}
-	if len(others) > 0 && f.cfg.Presence != nil {
-		return record{}, ErrRemoved
-	}
-	return record{JoinedAt: f.cfg.Now().UTC().Truncate(time.Second)}, nil
 }
 
 // Run holds the lease of this host and watches the others, until ctx ends. It returns ErrRemoved
@@ -303,11 +295,30 @@ func sorted(hosts map[hangar.HostID]known) []hangar.Host {
 	return list
 }
 
-// Knows reports whether a host is one of the platform. As long as the state cannot be read, each
-// is.
+// Lookup finds a host as it was last known, or false for one that is unknown.
+func (f *Fleet) Lookup(ctx context.Context, id hangar.HostID) (hangar.Host, bool) {
+	hosts, err := f.read(ctx)
+	if err != nil {
+		f.cfg.Log.Error("which hosts there are cannot be read", "error", err)
+	}
+	h, ok := hosts[id]
+	return h.Host, ok
+}
+
+// askTimeout bounds asking the state itself for a host that the copy in memory does not have.
+const askTimeout = 2 * time.Second
+
+// Knows reports whether a host is one of the platform. One that is not known here may have joined
+// by another host a moment ago, so the state itself is asked; if it cannot be, the host is known.
 func (f *Fleet) Knows(ctx context.Context, id hangar.HostID) bool {
-	_, err := f.cfg.Store.Get(ctx, hostKey(id))
-	return !errors.Is(err, state.ErrNotFound)
+	if _, err := f.cfg.Store.Get(ctx, hostKey(id)); !errors.Is(err, state.ErrNotFound) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	// A transaction goes to the state and not to memory.
+	_, err := f.cfg.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Absent(hostKey(id))}, Then: []state.Op{state.Delete(hostKey(id))}})
+	return err != nil
 }
 
 // WatchHosts implements hangar.HostFeed.

@@ -266,6 +266,22 @@ func (f *Fleet) RevokeJoinToken(ctx context.Context, id hangar.JoinTokenID) erro
 	return state.HangarError(err)
 }
 
+// BackupState implements hangar.HostService.
+func (f *Fleet) BackupState(ctx context.Context) (hangar.StateBackup, error) {
+	if err := administrator(ctx); err != nil {
+		return hangar.StateBackup{}, err
+	}
+	if f.cfg.Backup == nil {
+		return hangar.StateBackup{}, hangar.Errorf(hangar.CodeUnimplemented, "", "the cluster state is in an etcd of its own, which its operator backs up")
+	}
+	at := f.cfg.Now().UTC().Truncate(time.Second)
+	path, size, err := f.cfg.Backup(ctx)
+	if err != nil {
+		return hangar.StateBackup{}, state.HangarError(err)
+	}
+	return hangar.StateBackup{Host: f.cfg.Self.ID, Path: path, Size: size, At: at}, nil
+}
+
 // errToken is the one answer to tokens that let no server in.
 func errToken() error {
 	return hangar.Errorf(hangar.CodeUnauthenticated, "", "the token is not valid: it was used, has expired, or was revoked")
