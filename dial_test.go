@@ -25,6 +25,7 @@ var dialers = map[string]string{
 	"cluster/listener/listener.go":          "connects to other hosts of the cluster, which prove who they are",
 	"client/client.go":                      "the user's own program calls the server that he names, by his proxy",
 	"internal/ociimage/push.go":             "the user's own program pushes to the registry that he names, by his proxy",
+	"daemon/peers.go":                       "asks the kernel for the way to an address; nothing is sent",
 	"daemon/machines.go":                    "asks the kernel for the way to an address; nothing is sent",
 	"edge/certs/issuer.go":                  "the operator names the ACME server, and the proxy before it",
 	"edge/proxy/statics/bucket.go":          "the operator names the service of buckets; a tenant names one below it",
