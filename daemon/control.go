@@ -58,7 +58,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	}
 	decide := control.New(control.Config{
 		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: &agents{ctx: ctx, local: m.agent, fleet: servers, log: d.log},
-		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
+		Keys: c.keys, Sole: servers.Sole, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
 		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
 		Hooks:        d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",

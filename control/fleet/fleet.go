@@ -295,6 +295,16 @@ func sorted(hosts map[hangar.HostID]known) []hangar.Host {
 	return list
 }
 
+// Sole answers CodeFailedPrecondition if there are several hosts: each has the keys of what is
+// encrypted in a file of its own.
+func (f *Fleet) Sole(ctx context.Context) error {
+	hosts, err := f.read(ctx)
+	if err == nil && len(hosts) > 1 {
+		err = hangar.Errorf(hangar.CodeFailedPrecondition, "", "the encryption key cannot be replaced while the platform has %d servers", len(hosts))
+	}
+	return err
+}
+
 // Lookup finds a host as it was last known, or false for one that is unknown.
 func (f *Fleet) Lookup(ctx context.Context, id hangar.HostID) (hangar.Host, bool) {
 	hosts, err := f.read(ctx)

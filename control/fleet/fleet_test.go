@@ -204,11 +204,14 @@ func TestAdministratorsAlone(t *testing.T) {
 	f := newWorld().host(first, false)
 	user := hangar.WithPrincipal(t.Context(), hangar.Principal{User: "ann", SignedIn: true})
 	for name, call := range map[string]func(context.Context) error{
-		"Hosts":           func(ctx context.Context) error { _, err := f.Hosts(ctx); return err },
-		"Host":            func(ctx context.Context) error { _, err := f.Host(ctx, first); return err },
-		"UpdateHost":      func(ctx context.Context) error { _, err := f.UpdateHost(ctx, first, hangar.HostUpdate{}); return err },
-		"RemoveHost":      func(ctx context.Context) error { return f.RemoveHost(ctx, first, hangar.HostRemoval{}) },
-		"CreateJoinToken": func(ctx context.Context) error { _, err := f.CreateJoinToken(ctx, hangar.JoinTokenCreate{}); return err },
+		"Hosts":      func(ctx context.Context) error { _, err := f.Hosts(ctx); return err },
+		"Host":       func(ctx context.Context) error { _, err := f.Host(ctx, first); return err },
+		"UpdateHost": func(ctx context.Context) error { _, err := f.UpdateHost(ctx, first, hangar.HostUpdate{}); return err },
+		"RemoveHost": func(ctx context.Context) error { return f.RemoveHost(ctx, first, hangar.HostRemoval{}) },
+		"CreateJoinToken": func(ctx context.Context) error {
+			_, err := f.CreateJoinToken(ctx, hangar.JoinTokenCreate{})
+			return err
+		},
 		"JoinTokens":      func(ctx context.Context) error { _, err := f.JoinTokens(ctx); return err },
 		"RevokeJoinToken": func(ctx context.Context) error { return f.RevokeJoinToken(ctx, "x") },
 		"BackupState":     func(ctx context.Context) error { _, err := f.BackupState(ctx); return err },
