@@ -53,8 +53,8 @@ type hostList struct {
 	Hosts []hangar.Host `json:"hosts"`
 }
 
-// tokenList is a listing of tokens for joining.
-type tokenList struct {
+// joinTokenList is a listing of tokens for joining.
+type joinTokenList struct {
 	Tokens []hangar.JoinToken `json:"tokens"`
 }
 
@@ -91,7 +91,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 		Answer: hangar.NewJoinToken{JoinToken: token, Token: "hgj_" + ExampleToken + "_…", URL: "https://10.0.0.1:4281"}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET "+tokens, a.listTokens, router.Operation{
-		ID: "listJoinTokens", Tag: Tag, Summary: "List tokens for joining", Text: "Those that have not expired.", Answer: tokenList{[]hangar.JoinToken{token}},
+		ID: "listJoinTokens", Tag: Tag, Summary: "List tokens for joining", Text: "Those that have not expired.", Answer: joinTokenList{[]hangar.JoinToken{token}},
 	})
 	rt.Handle("DELETE "+single, a.revokeToken, router.Operation{
 		ID: "revokeJoinToken", Tag: Tag, Summary: "Revoke a token for joining", Status: http.StatusNoContent,
@@ -144,7 +144,7 @@ func (a area) createToken(r *http.Request) (router.Answer, error) {
 
 func (a area) listTokens(r *http.Request) (router.Answer, error) {
 	list, err := a.JoinTokens(r.Context())
-	return router.AnswerOf(tokenList{list}, err)
+	return router.AnswerOf(joinTokenList{list}, err)
 }
 
 func (a area) revokeToken(r *http.Request) (router.Answer, error) {
