@@ -90,7 +90,7 @@ type HostService interface {
 	JoinTokens(ctx context.Context) ([]JoinToken, error)
 	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
 	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
-	// CodeUnimplemented where the state is kept by others.
+	// CodeFailedPrecondition where the state is kept by others.
 	BackupState(ctx context.Context) (StateBackup, error)
 }
 

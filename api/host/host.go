@@ -100,6 +100,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 		ID: "backUpState", Tag: Tag, Summary: "Copy the cluster state",
 		Text:   "To a file on the disk of the server that answers, beside those that it makes every day. `hangar state restore` reads it.",
 		Answer: hangar.StateBackup{Host: ExampleID, Path: "/var/lib/hangar/backups/state-20260814T095735.000Z.snapshot", Size: 1 << 20, At: at},
+		Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 

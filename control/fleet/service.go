@@ -272,7 +272,7 @@ func (f *Fleet) BackupState(ctx context.Context) (hangar.StateBackup, error) {
 		return hangar.StateBackup{}, err
 	}
 	if f.cfg.Backup == nil {
-		return hangar.StateBackup{}, hangar.Errorf(hangar.CodeUnimplemented, "", "the cluster state is in an etcd of its own, which its operator backs up")
+		return hangar.StateBackup{}, hangar.Errorf(hangar.CodeFailedPrecondition, "", "the cluster state is in an etcd of its own, which its operator backs up")
 	}
 	at := f.cfg.Now().UTC().Truncate(time.Second)
 	path, size, err := f.cfg.Backup(ctx)
