@@ -25,7 +25,7 @@ type rule struct {
 
 var (
 	language   = []string{"", "internal/..."}
-	planes     = plus(language, "api/...", "client/...", "control/...", "host/...", "edge/...", "metrics/...", "provider", "replica/...")
+	planes     = plus(language, "api/...", "client/...", "cluster/...", "control/...", "host/...", "edge/...", "metrics/...", "provider", "replica/...")
 	everything = plus(planes, "daemon", "test/...")
 	edgeTests  = []string{"edge/edgetest"}
 )
@@ -48,6 +48,7 @@ var rules = map[string]rule{
 	"api/graphql/execute": {imports: language},
 	"api/release":         {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/election":        {imports: plus(language, "api/input", "api/openapi", "api/router")},
+	"api/host":            {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/webhook":         {imports: plus(language, "api/input", "api/openapi", "api/router")},
 	"api/view":            {imports: language},
 	"client":              {imports: language},
@@ -64,6 +65,7 @@ var rules = map[string]rule{
 	"control/oidc":              {imports: plus(language, "control/state")},
 	"control/tenants":           {imports: plus(language, "control/state")},
 	"control/ledger":            {imports: plus(language, "control/state", "control/tenants")},
+	"control/fleet":             {imports: plus(language, "control/state", "control/tenants")},
 	"control/users":             {imports: plus(language, "control/auth", "control/ledger", "control/state", "control/tenants")},
 	"control/vault":             {imports: plus(language, "control/ledger", "control/oidc", "control/state", "control/tenants")},
 	"control/alerts":            {imports: plus(language, "control/state", "control/tenants", "control/vault")},
@@ -74,7 +76,7 @@ var rules = map[string]rule{
 	"control/webhooks/delivery": {imports: plus(language, "provider")},
 	"control/addresses":         {imports: plus(language, "control/ledger", "control/state", "control/tenants")},
 	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
-	"control/state":             {imports: language, tests: []string{"control/state/statetest"}},
+	"control/state":             {imports: language, tests: []string{"cluster/authority", "cluster/listener", "control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
@@ -85,6 +87,10 @@ var rules = map[string]rule{
 	"control/extensions/call":           {imports: plus(language, "provider")},
 	"control/extensions/extensionstest": {imports: plus(language, "provider")},
 	"control/oauth":                     {imports: plus(language, "control/auth", "control/state", "control/users")},
+
+	"cluster/authority": {imports: language},
+	"cluster/join":      {imports: plus(language, "cluster/authority"), tests: []string{"cluster/listener"}},
+	"cluster/listener":  {imports: plus(language, "cluster/authority")},
 
 	"host":                   {imports: plus(language, "host/...")},
 	"host/admission":         {imports: language},
@@ -175,7 +181,7 @@ var rules = map[string]rule{
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},
-	"cmd/hangar/platform":           {imports: plus(language, "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
+	"cmd/hangar/platform":           {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/platform/...", "daemon", "host/volume")},
 	"cmd/hangar/platform/hostcheck": {imports: language},
 	"cmd/hangar/provider":           {imports: plus(language, "cmd/hangar/cli", "provider/check")},
 

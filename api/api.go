@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/graphql"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/latency"
 	"github.com/hangar-platform/hangar/api/longpoll"
 	"github.com/hangar-platform/hangar/api/openapi"
@@ -32,7 +33,7 @@ const (
 )
 
 // Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions, OAuthIssuer,
-// Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
+// Hosts, Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -58,6 +59,8 @@ type Config struct {
 	Webhooks     hangar.WebhookService
 	Releases     hangar.ReleaseService
 	Elections    hangar.ElectionService
+	// Hosts are the servers of the platform. Nil: there are no such routes.
+	Hosts hangar.HostService
 	// ImageResolver and SSH answer what clients ask by GraphQL alone.
 	ImageResolver hangar.ImageResolver
 	SSH           hangar.SSHService
@@ -187,6 +190,9 @@ func (s *server) routes() {
 	s.seriesRoutes()
 	s.alertRoutes()
 	webhook.Routes(s.Router, s.Webhooks)
+	if s.Hosts != nil {
+		host.Routes(s.Router, s.Hosts)
+	}
 	release.Routes(s.Router, release.Services{Releases: s.Releases, Apps: s.Apps})
 	election.Routes(s.Router, s.Elections)
 	graphql.Routes(s.Router, graphql.Services{

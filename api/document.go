@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/hangar-platform/hangar/api/election"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/webhook"
@@ -57,6 +58,7 @@ var tags = []openapi.Tag{
 	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
 	{Name: "Certificates", Description: "Hostnames of an App beside the one that the platform gives it, and the certificates that the edge answers them with."},
 	{Name: "GraphQL", Description: "What clients of the public platform ask beside the REST API."},
+	{Name: host.Tag, Description: "The servers of the platform, and how others join them."},
 	{Name: "Platform", Description: "The server itself."},
 }
 
@@ -82,6 +84,8 @@ var pathParams = map[string]router.Param{
 	"hostname":   {Name: "", Example: string(exampleHostname), Text: "A DNS name, or `*.` and one."},
 	"webhook":    {Name: "", Example: webhook.ExampleID, Text: "The id of a webhook."},
 	"delivery":   {Name: "", Example: webhook.ExampleDelivery, Text: "The id of a delivery."},
+	"host":       {Name: "", Example: host.ExampleID, Text: "The id of a host: 8 lowercase hexadecimal digits."},
+	"jointoken":  {Name: "", Example: host.ExampleToken, Text: "The id of a token for joining."},
 	"peer":       {Name: "", Example: examplePeer, Text: "The name of a WireGuard peer."},
 	"ip":         {Name: "", Example: "203.0.113.7", Text: "An address of the App."},
 	"digest":     {Name: "", Example: "sha256:83075afea33660ca1911ce1905dee384079ed856397e0e5a9249435b22c35dc8", Text: "The digest of an image."},

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
@@ -31,6 +32,7 @@ func newSchemas() *openapi.Schemas {
 	describeProperties(s)
 	describeAlerts(s)
 	describeUsers(s)
+	host.Describe(s)
 	webhook.Describe(s)
 	election.Describe(s)
 	extension.DescribeTypes(s)

@@ -94,6 +94,8 @@ type Config struct {
 	// Quotas are the limits of organizations that have none of their own.
 	Quotas ledger.Defaults
 	Keys   *keyset.Keyset
+	// Sole refuses what is for a platform of one server alone. Nil: it is one.
+	Sole   func(ctx context.Context) error
 	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
 	Region hangar.Region     // of Machines whose creator names none
 	// Calls is how providers of extensions are called.
@@ -217,7 +219,7 @@ func New(cfg Config) *Control {
 		secrets:    vault.NewSecrets(secrets),
 		secretKeys: vault.NewSecretKeys(secrets),
 		registries: vault.NewRegistries(sealed, cfg.Now),
-		encryption: vault.NewEncryption(sealed),
+		encryption: vault.NewEncryption(sealed, cfg.Sole),
 		addresses:  addresses.NewAddresses(places), certificates: hostnames.NewCertificates(names),
 		repositories: &Repositories{dir}, releases: releases.New(cfg.Store, dir, cfg.Log, cfg.Now), ssh: sshca.New(cfg.Store, dir, sealed, cfg.Now),
 		elections: elections.New(cfg.Store, dir, cfg.Now), metrics: &Metrics{dir},

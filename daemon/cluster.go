@@ -26,12 +26,18 @@ type cluster struct {
 	rows     *control.Rows // of Machines and volumes, as their hosts publish them
 	machines *catalog.Catalog
 	routes   *catalog.Routes
+	store    state.Store // that mirror follows
+	peers    *peers      // nil: this server is alone
 }
 
 // openCluster opens the cluster state and the keys of what is encrypted in it. The mirror reads
 // nothing before its own Open.
 func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) {
-	store, err := d.openState(ctx)
+	peers, err := d.openPeers(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	store, err := d.openState(ctx, peers)
 	if err != nil {
 		return nil, err
 	}
@@ -43,17 +49,31 @@ func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) 
 	}
 	rows := control.NewRows(mirror, d.log)
 	return &cluster{
+		store: store, peers: peers,
 		mirror: mirror, keys: keys, sealed: vault.New(mirror, keys, d.log), rows: rows, machines: catalog.New(rows, d.log),
 		routes: catalog.NewRoutes(control.NewRouteRecords(mirror, d.log), hangar.Hostname(d.cfg.Domain), d.log),
 	}, nil
 }
 
-func (d *opening) openState(ctx context.Context) (state.Store, error) {
+// openMirror reads the state. That of a cluster may have to wait for other servers to start.
+func (c *cluster) openMirror(ctx context.Context) error {
+	if c.peers != nil {
+		if err := c.peers.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return c.mirror.Open(ctx)
+}
+
+func (d *opening) openState(ctx context.Context, p *peers) (state.Store, error) {
 	if d.options.Around.State != nil {
 		return d.options.Around.State, nil
 	}
+	if p != nil {
+		return p.seats.Store(), nil
+	}
 	store, err := state.OpenEtcd(ctx, state.EtcdConfig{
-		Dir: filepath.Join(d.cfg.Dir, "state"), Endpoints: d.cfg.Etcd, Space: d.space, NoSync: d.options.Around.NoSync, Log: d.log,
+		Dir: stateDir(d.cfg.Dir), Endpoints: d.cfg.Etcd, Space: d.space, NoSync: d.options.Around.NoSync, Log: d.log,
 	})
 	if err != nil {
 		return nil, err

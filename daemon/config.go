@@ -72,11 +72,22 @@ type Config struct {
 	Domain      string        `json:"domain"` // below which Apps get their public names
 	Driver      string        `json:"driver"` // how Machines run: DriverGvisor or DriverFake
 	Etcd        []string      `json:"etcd,omitempty"`
-	Engine      string        `json:"engine,omitempty"`   // sandbox binary; empty: the one in this binary
-	Limits      string        `json:"rate_limits"`        // see rateLimits
-	OIDC        string        `json:"oidc_url,omitempty"` // below which the issuers of identity tokens are; empty: the public name
-	OIDCPeriod  time.Duration `json:"oidc_rotate_every"`  // nanoseconds
-	Peers       string        `json:"wireguard"`          // see wireguardPort
+	// Cluster is where other hosts reach this one: host:port to listen on; empty: it is alone,
+	// unless it has been part of a cluster. ClusterAddress is what they call it by; empty: found
+	// out. ClusterMembers is how many hosts hold a member of the state; 0: state.DefaultSeats.
+	Cluster        string `json:"cluster,omitempty"`
+	ClusterAddress string `json:"cluster_address,omitempty"`
+	ClusterMembers int    `json:"cluster_members,omitempty"`
+	// Join is the URL of a host whose cluster this server joins, with JoinToken, on its first start.
+	Join       string           `json:"-"`
+	JoinToken  hangar.Sensitive `json:"-"`
+	HostName   string           `json:"host_name,omitempty"` // empty: that of the server
+	Zone       string           `json:"zone,omitempty"`      // of the region
+	Engine     string           `json:"engine,omitempty"`    // sandbox binary; empty: the one in this binary
+	Limits     string           `json:"rate_limits"`         // see rateLimits
+	OIDC       string           `json:"oidc_url,omitempty"`  // below which the issuers of identity tokens are; empty: the public name
+	OIDCPeriod time.Duration    `json:"oidc_rotate_every"`   // nanoseconds
+	Peers      string           `json:"wireguard"`           // see wireguardPort
 	// PeerEndpoint is the name or address that WireGuard peers call; empty: the one by
 	// which the API was called.
 	PeerEndpoint string `json:"wireguard_endpoint,omitempty"`

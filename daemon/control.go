@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/control/addresses"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/extensions/call"
+	"github.com/hangar-platform/hangar/control/fleet"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge"
@@ -19,9 +20,11 @@ import (
 
 // controlParts are what decides, and what knows who asks.
 type controlParts struct {
-	tokens *auth.Tokens
-	issuer *oidc.Issuer
-	decide *control.Control
+	tokens  *auth.Tokens
+	issuer  *oidc.Issuer
+	decide  *control.Control
+	fleet   *fleet.Fleet
+	backups *backups
 }
 
 // openControl opens what decides. From then on Machines get identity tokens.
@@ -30,7 +33,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	if err != nil {
 		return nil, err
 	}
-	tokens := auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Log: d.log})
+	tokens := auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log})
 	if err := tokens.Open(ctx); err != nil {
 		return nil, err
 	}
@@ -39,6 +42,11 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		return nil, err
 	}
 	c.rows.SetQuotas(limits)
+	copies := d.newBackups(c.store)
+	servers, err := d.openFleet(ctx, s, c, tokens, copies)
+	if err != nil {
+		return nil, err
+	}
 	_, https := public.Addrs()
 	issuer := oidc.New(oidc.Config{
 		Store: c.mirror, Vault: c.sealed, Issuer: d.cfg.oidcURL(https),
@@ -49,8 +57,8 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		gateway = d.options.Around.Gateway
 	}
 	decide := control.New(control.Config{
-		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: oneHost{agent{m.agent, in.server}},
-		Keys: c.keys, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
+		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: &agents{ctx: ctx, local: agent{m.agent, in.server}, fleet: servers, log: d.log},
+		Keys: c.keys, Sole: servers.Sole, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
 		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
 		Hooks:        d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
@@ -64,7 +72,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		return nil, err
 	}
 	d.late.identities.set(decide.Identity())
-	return &controlParts{tokens, issuer, decide}, nil
+	return &controlParts{tokens, issuer, decide, servers, copies}, nil
 }
 
 // quotas are the limits of organizations that have none of their own: what the operator says,

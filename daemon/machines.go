@@ -175,16 +175,8 @@ func publicAddress(ctx context.Context) netip.Addr {
 	return addr
 }
 
-// oneHost is the registry of hosts of a server that is alone.
+// oneHost finds the gates of Machines of a server that is alone.
 type oneHost struct{ agent agent }
-
-// Agent returns the one there is.
-func (h oneHost) Agent(id hangar.HostID) (hangar.Agent, error) {
-	if id != h.agent.Host().ID {
-		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
-	}
-	return h.agent, nil
-}
 
 // Gate returns that of the one there is.
 func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
@@ -193,6 +185,3 @@ func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
 	}
 	return h.agent, nil
 }
-
-// Hosts lists it.
-func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }

@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.machines, err = d.openMachines(ctx, p.server, p.cluster); err != nil {
 		return err
 	}
-	if err := p.cluster.mirror.Open(ctx); err != nil {
+	if err := p.cluster.openMirror(ctx); err != nil {
 		return err
 	}
 	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.machines); err != nil {
@@ -153,7 +153,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
+		p.server.watchJournal, p.control.fleet.Run, p.control.backups.run, p.cluster.peers.run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

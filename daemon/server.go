@@ -44,7 +44,7 @@ func (d *opening) openServer(ctx context.Context) (*server, error) {
 		return nil, err
 	}
 	d.opened.add(records.Close)
-	self, err := describeHost(records, d.cfg.Region)
+	self, err := describeHost(records, d.cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func newGvisor(cfg Config, log *slog.Logger) (*gvisor.Driver, error) {
 const settingHostID = "host_id"
 
 // describeHost says what this server is. Its id is made on the first start.
-func describeHost(records *journal.Journal, region hangar.Region) (hangar.Host, error) {
+func describeHost(records *journal.Journal, cfg Config) (hangar.Host, error) {
 	id, err := records.Setting(settingHostID)
 	if errors.Is(err, journal.ErrNotFound) {
 		var b [4]byte
@@ -194,7 +194,13 @@ func describeHost(records *journal.Journal, region hangar.Region) (hangar.Host, 
 	if err != nil {
 		return hangar.Host{}, err
 	}
-	return hangar.Host{ID: hangar.HostID(id), Region: region, CPUs: runtime.NumCPU(), Memory: memory}, nil
+	name := cfg.HostName
+	if name == "" {
+		if name, err = os.Hostname(); err != nil {
+			return hangar.Host{}, err
+		}
+	}
+	return hangar.Host{ID: hangar.HostID(id), Name: name, Region: cfg.Region, Zone: cfg.Zone, CPUs: runtime.NumCPU(), Memory: memory}, nil
 }
 
 // serverMemory is how many bytes of memory the server has.

@@ -98,6 +98,9 @@ func (c *Config) Validate() error {
 	if !validEndpoint(c.PeerEndpoint) {
 		return fmt.Errorf("--wireguard-endpoint %q: must be a name or an address, without a port", c.PeerEndpoint)
 	}
+	if err := c.validateCluster(); err != nil {
+		return err
+	}
 	for _, e := range c.Etcd {
 		u, err := url.Parse(e)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/db"
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy"
 	"github.com/hangar-platform/hangar/cmd/hangar/extension"
+	"github.com/hangar-platform/hangar/cmd/hangar/host"
 	"github.com/hangar-platform/hangar/cmd/hangar/image"
 	"github.com/hangar-platform/hangar/cmd/hangar/machine"
 	"github.com/hangar-platform/hangar/cmd/hangar/metric"
@@ -76,7 +77,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{platform.NewUpCommand(c), platform.NewDownCommand(c), platform.NewDoctorCommand(c), platform.NewConfigCommand(c), extension.NewProvidersCommand(c)} {
+	for _, cmd := range []*cobra.Command{platform.NewUpCommand(c), platform.NewDownCommand(c), platform.NewDoctorCommand(c), platform.NewConfigCommand(c), host.NewCommand(c), platform.NewStateCommand(c), extension.NewProvidersCommand(c)} {
 		cmd.GroupID = "run"
 		root.AddCommand(cmd)
 	}

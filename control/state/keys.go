@@ -37,6 +37,7 @@ const (
 	CustomersPrefix    = "/user-customers/"  // <what is before the @ of a customer address>
 	OAuthPrefix        = "/oauth/"           // <id of the user>, codes and consents
 	MembersPrefix      = "/members/"         // <id of the org>/<id of the user>
+	FleetPrefix        = "/fleet/"           // hosts/<host>, alive/<host> as long as it lives, join-tokens/<id>
 	InvitationsPrefix  = "/invitations/"     // <id of the invitation>, which begins with that of the org
 	// Extensions and who provides them.
 	ProvidersPrefix       = "/providers/"           // <provider>

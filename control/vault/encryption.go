@@ -9,12 +9,18 @@ import (
 )
 
 // Encryption implements hangar.EncryptionService.
-type Encryption struct{ vault *Vault }
+type Encryption struct {
+	vault *Vault
+	sole  func(context.Context) error // may be nil
+}
 
 var _ hangar.EncryptionService = (*Encryption)(nil)
 
-// NewEncryption returns the service of the key of a Vault.
-func NewEncryption(v *Vault) *Encryption { return &Encryption{v} }
+// NewEncryption returns the service of the key of a Vault. sole refuses to replace the key where
+// other servers have it, too; nil: none has.
+func NewEncryption(v *Vault, sole func(context.Context) error) *Encryption {
+	return &Encryption{v, sole}
+}
 
 // rotateTimeout bounds a rotation, which writes every secret of the platform anew.
 const rotateTimeout = 30 * time.Minute
@@ -27,6 +33,11 @@ func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotatio
 	}
 	if !p.Admin {
 		return hangar.KeyRotation{}, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may replace the encryption key")
+	}
+	if e.sole != nil {
+		if err := e.sole(ctx); err != nil {
+			return hangar.KeyRotation{}, err
+		}
 	}
 	// Half a rotation helps nobody, so it goes on when the caller goes away.
 	ctx, cancel := finish.Within(ctx, rotateTimeout)

@@ -112,7 +112,7 @@ func TestRotation(t *testing.T) {
 		before[key] = item.Value
 	}
 	admin := hangar.WithPrincipal(t.Context(), hangar.Principal{Subject: "admin", Admin: true})
-	done, err := vault.NewEncryption(v).RotateEncryptionKey(admin)
+	done, err := vault.NewEncryption(v, nil).RotateEncryptionKey(admin)
 	if err != nil || done.Resealed != len(names)+1 { // and the seal
 		t.Fatalf("rotated %+v, %v", done, err)
 	}

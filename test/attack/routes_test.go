@@ -106,6 +106,7 @@ func newTarget(t *testing.T, d *daemon.Daemon, c *client.Client, name string) *t
 		"org": string(v.org), "app": string(v.app), "machine": string(v.machine.ID), "volume": string(v.volume.ID),
 		"token": token, "secret": secret, "secretkey": key.Name, "peer": peer, "hostname": string(host), "ip": address.IP.String(),
 		"release": string(release.ID), "key": "role", "label": "instance", "registry": "registry." + name + ".test", "digest": v.machine.ImageRef.Digest,
+		"host": "00000009", "jointoken": "aaaaaaaaaaaa",
 		"user": string(user.ID), "invitation": string(waiting.ID), "provider": string(offered), "extension": "extension-" + name,
 	}
 	v.marks = []string{

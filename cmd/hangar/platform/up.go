@@ -4,6 +4,7 @@ package platform
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/daemon"
 	"github.com/hangar-platform/hangar/internal/flagfile"
@@ -75,7 +77,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	set.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
 	set.BoolVar(&f.signalUp, "signal-ready", false, "report readiness on file descriptor "+strconv.Itoa(readyFD))
 	_ = set.MarkHidden("signal-ready")
-	flagfile.Exclude(set, "config", "detach", "signal-ready", "forget-secrets")
+	flagfile.Exclude(set, "config", "detach", "signal-ready", "forget-secrets", "join")
 }
 
 // NewUpCommand makes `hangar up`.
@@ -90,6 +92,9 @@ func NewUpCommand(inv *cli.Invocation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.load(c.Invocation, cmd); err != nil {
 				return err
+			}
+			if f.config.Join != "" {
+				f.config.JoinToken = hangar.NewSensitive(cmp.Or(c.Token, c.Getenv("HANGAR_JOIN_TOKEN")))
 			}
 			log, err := newLogger(c.Invocation, f.logLevel, f.logFormat)
 			if err != nil {

@@ -1,0 +1,157 @@
+// Package host has the operations of the API about the servers of the platform.
+package host
+
+import (
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/input"
+	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/router"
+)
+
+// Tag is the group of the operations.
+const Tag = "Hosts"
+
+// The examples of what is in the braces of paths.
+const (
+	ExampleID    = "4f1c09ae"
+	ExampleToken = "k3vq7mzp2xwd"
+)
+
+// Describe knows the types of hosts.
+func Describe(s *openapi.Schemas) {
+	states := []any{string(hangar.HostAlive), string(hangar.HostSuspect), string(hangar.HostDead)}
+	s.Know(reflect.TypeFor[hangar.HostState](), openapi.Schema{Type: []string{"string"}, Enum: states})
+	describe[hangar.Host](s, map[string]string{
+		"memory":   "In bytes.",
+		"address":  "Where other hosts reach it. Not there when it is alone.",
+		"cordoned": "It takes no new Machines.",
+		"state":    "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
+	})
+	describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
+	describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
+	describe[hangar.JoinToken](s, map[string]string{
+		"reusable": "It lets in any number of servers until it expires; else one.",
+		"used_by":  "The server that has used one that is not reusable.",
+	})
+	describe[hangar.JoinTokenCreate](s, map[string]string{"ttl": "How long it is valid: 1h when it is left out, at most 168h."})
+	describe[hangar.StateBackup](s, map[string]string{"host": "On whose disk it is.", "size": "In bytes."})
+}
+
+func describe[T any](s *openapi.Schemas, texts map[string]string) {
+	s.Describe(reflect.TypeFor[T](), texts)
+}
+
+// area has what the handlers need.
+type area struct{ hangar.HostService }
+
+// hostList is a listing of hosts.
+type hostList struct {
+	Hosts []hangar.Host `json:"hosts"`
+}
+
+// joinTokenList is a listing of tokens for joining.
+type joinTokenList struct {
+	Tokens []hangar.JoinToken `json:"tokens"`
+}
+
+// Routes adds the operations.
+func Routes(rt *router.Router, service hangar.HostService) {
+	a := area{service}
+	at := time.Date(2026, 8, 14, 9, 57, 35, 0, time.UTC)
+	example := hangar.Host{
+		ID: ExampleID, Name: "server-1", Region: "ams", Zone: "ams-a", Labels: map[string]string{"disk": "nvme"}, CPUs: 16, Memory: 64 << 30,
+		Address: "10.0.0.1:4281", State: hangar.HostAlive,
+	}
+	token := hangar.JoinToken{ID: ExampleToken, Note: "rack 3", CreatedAt: at, ExpiresAt: at.Add(hangar.DefaultJoinTTL)}
+	cordoned := true
+	const (
+		all, one       = "/v1/hosts", "/v1/hosts/{host}"
+		tokens, single = "/v1/join-tokens", "/v1/join-tokens/{jointoken}"
+	)
+	rt.Handle("GET "+all, a.list, router.Operation{
+		ID: "listHosts", Tag: Tag, Summary: "List hosts", Text: "The servers of the platform. For administrators, as all about hosts.", Answer: hostList{[]hangar.Host{example}},
+	})
+	rt.Handle("GET "+one, a.get, router.Operation{ID: "getHost", Tag: Tag, Summary: "Get a host", Answer: example})
+	rt.Handle("PATCH "+one, a.update, router.Operation{
+		ID: "updateHost", Tag: Tag, Summary: "Change a host", Text: "What is left out stays.", Body: hangar.HostUpdate{Cordoned: &cordoned}, Answer: example,
+	})
+	rt.Handle("DELETE "+one, a.remove, router.Operation{
+		ID: "removeHost", Tag: Tag, Summary: "Remove a host",
+		Text: "One that is not alive. Its member of the cluster state goes, too, and another host takes its place.",
+		Body: hangar.HostRemoval{Force: true}, MayOmit: true, Status: http.StatusNoContent, Errors: []int{http.StatusConflict},
+	})
+	rt.Handle("POST "+tokens, a.createToken, router.Operation{
+		ID: "createJoinToken", Tag: Tag, Summary: "Create a token for joining",
+		Text: "With it, a server becomes a host of the platform. The answer is the only one that holds the `token`.",
+		Body: hangar.JoinTokenCreate{Note: token.Note}, MayOmit: true, Status: http.StatusCreated,
+		Answer: hangar.NewJoinToken{JoinToken: token, Token: "hgj_" + ExampleToken + "_…", URL: "https://10.0.0.1:4281"}, Errors: []int{http.StatusPreconditionFailed},
+	})
+	rt.Handle("GET "+tokens, a.listTokens, router.Operation{
+		ID: "listJoinTokens", Tag: Tag, Summary: "List tokens for joining", Text: "Those that have not expired.", Answer: joinTokenList{[]hangar.JoinToken{token}},
+	})
+	rt.Handle("DELETE "+single, a.revokeToken, router.Operation{
+		ID: "revokeJoinToken", Tag: Tag, Summary: "Revoke a token for joining", Status: http.StatusNoContent,
+	})
+	rt.Handle("POST /v1/state/backup", a.backup, router.Operation{
+		ID: "backUpState", Tag: Tag, Summary: "Copy the cluster state",
+		Text:   "To a file on the disk of the server that answers, beside those that it makes every day. `hangar state restore` reads it.",
+		Answer: hangar.StateBackup{Host: ExampleID, Path: "/var/lib/hangar/backups/state-20260814T095735.000Z.snapshot", Size: 1 << 20, At: at},
+		Errors: []int{http.StatusPreconditionFailed},
+	})
+}
+
+func idOf(r *http.Request) hangar.HostID { return hangar.HostID(r.PathValue("host")) }
+
+func (a area) list(r *http.Request) (router.Answer, error) {
+	list, err := a.Hosts(r.Context())
+	return router.AnswerOf(hostList{list}, err)
+}
+
+func (a area) get(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(a.Host(r.Context(), idOf(r)))
+}
+
+func (a area) update(r *http.Request) (router.Answer, error) {
+	in, err := input.Decode[hangar.HostUpdate](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.AnswerOf(a.UpdateHost(r.Context(), idOf(r), in))
+}
+
+func (a area) remove(r *http.Request) (router.Answer, error) {
+	in, err := input.DecodeOptional[hangar.HostRemoval](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.NoContent(a.RemoveHost(r.Context(), idOf(r), in))
+}
+
+func (a area) createToken(r *http.Request) (router.Answer, error) {
+	in, err := input.DecodeOptional[hangar.JoinTokenCreate](r)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	made, err := a.CreateJoinToken(r.Context(), in)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.Answer{Status: http.StatusCreated, Body: made, Header: router.SecretHeader()}, nil
+}
+
+func (a area) listTokens(r *http.Request) (router.Answer, error) {
+	list, err := a.JoinTokens(r.Context())
+	return router.AnswerOf(joinTokenList{list}, err)
+}
+
+func (a area) revokeToken(r *http.Request) (router.Answer, error) {
+	return router.NoContent(a.RevokeJoinToken(r.Context(), hangar.JoinTokenID(r.PathValue("jointoken"))))
+}
+
+func (a area) backup(r *http.Request) (router.Answer, error) {
+	return router.AnswerOf(a.BackupState(r.Context()))
+}

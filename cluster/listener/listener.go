@@ -1,0 +1,124 @@
+// Package listener is where a host takes connections of the other hosts of its cluster: one
+// address, HTTP/2 and HTTP/1.1, with mutual TLS.
+//
+// Promises. A handler that was added with Handle sees requests of hosts alone, whose certificate
+// the authority of the cluster has signed and whom the cluster knows. HandleOpen is for what
+// authenticates by itself. Connections are bounded, in all and for each client that is no host.
+//
+// Concurrency. Handlers may be added while it serves, once for each pattern.
+package listener
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cluster/authority"
+	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/finish"
+)
+
+// DefaultAddress is where a host listens unless it is told otherwise.
+const DefaultAddress = ":4281"
+
+// The bounds of connections.
+const (
+	maxHeader     = 64 << 10
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	drainTime     = 2 * time.Second
+	maxPerAddress = 256 // of one address, whichever hosts are there
+	maxAll        = 16_384
+	maxStreams    = 4096 // requests at a time of one connection: a watch of the state is one
+)
+
+// Listener serves the other hosts.
+type Listener struct {
+	identity *authority.Identity
+	log      *slog.Logger
+	mux      *http.ServeMux
+	known    atomic.Pointer[func(hangar.HostID) bool]
+}
+
+// New returns a Listener that serves nothing yet.
+func New(identity *authority.Identity, log *slog.Logger) *Listener {
+	return &Listener{identity: identity, log: log, mux: http.NewServeMux()}
+}
+
+// SetKnown has hosts refused that known does not report. Until then, each that has a certificate is
+// served: the hosts that there are can only be read once the state of the cluster is reached.
+func (l *Listener) SetKnown(known func(hangar.HostID) bool) { l.known.Store(&known) }
+
+// Handle serves hosts of the cluster at a pattern of http.ServeMux; see Peer.
+func (l *Listener) Handle(pattern string, h http.Handler) {
+	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, ok := authority.Peer(r.TLS)
+		if !ok {
+			http.Error(w, "a certificate of a host of the cluster is required", http.StatusForbidden)
+			return
+		}
+		if known := l.known.Load(); known != nil && peer != l.identity.Host() && !(*known)(peer) {
+			http.Error(w, "this host was removed from the cluster", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer)))
+	}))
+}
+
+// HandleOpen serves every client at a pattern of http.ServeMux.
+func (l *Listener) HandleOpen(pattern string, h http.Handler) { l.mux.Handle(pattern, h) }
+
+type peerKey struct{}
+
+// Peer is the host that makes a request to a handler that Handle has added.
+func Peer(ctx context.Context) (hangar.HostID, bool) {
+	host, ok := ctx.Value(peerKey{}).(hangar.HostID)
+	return host, ok
+}
+
+// Serve serves connections until ctx ends, and closes inner.
+func (l *Listener) Serve(ctx context.Context, inner net.Listener) error {
+	server := &http.Server{
+		Handler: l.mux, TLSConfig: l.identity.ServerConfig(),
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
+	}
+	limited := connlimit.New(func(net.Conn) bool { return true }, maxPerAddress, maxAll).Listener(inner)
+	failed := make(chan error, 1)
+	go func() { failed <- server.ServeTLS(limited, "", "") }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	// Streams of the state and of its members do not end by themselves.
+	_ = finish.Do(ctx, drainTime, func(ctx finish.Context) error { return server.Shutdown(ctx) })
+	err := server.Close()
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// The bounds of a connection to another host.
+const (
+	dialTimeout = 5 * time.Second
+	pingAfter   = 10 * time.Second // without a sign of life
+	pingTimeout = 5 * time.Second
+)
+
+// RoundTripper returns what calls one host, wherever the URLs of requests lead: https://ADDRESS of
+// that host. The caller closes its idle connections.
+func RoundTripper(identity *authority.Identity, host hangar.HostID) *http.Transport {
+	return &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSClientConfig: identity.ClientConfig(host),
+		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: idleTimeout,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}

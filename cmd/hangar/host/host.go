@@ -1,0 +1,198 @@
+// Package host has the commands about the servers of a platform.
+package host
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+)
+
+// commands make the commands of one invocation.
+type commands struct{ *cli.Invocation }
+
+const about = `The servers of the platform.
+
+The first one is started with --cluster, and makes a token for each other:
+
+  hangar up --cluster :4281                                        on the first server
+  hangar host token create                                         there
+  hangar up --join https://10.0.0.1:4281 --token hgj_...           on another, which is empty
+
+The first three hold the cluster state together: one of them may be lost.`
+
+// NewCommand makes `hangar host`.
+func NewCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("host", "The servers of the platform, and how others join", "hosts")
+	cmd.Long = about
+	cmd.AddCommand(newListCommand(c), newShowCommand(c), newCordonCommand(c), newUncordonCommand(c), newLabelCommand(c), newRemoveCommand(c), newTokenCommand(c))
+	return cmd
+}
+
+func newListCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the servers of the platform", Args: cobra.NoArgs}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.Host, error) {
+		return p.Hosts(ctx)
+	}), func(hosts []hangar.Host) error {
+		rows := [][]string{{"ID", "NAME", "STATE", "REGION", "ZONE", "CPUS", "MEMORY", "ADDRESS"}}
+		for _, h := range hosts {
+			rows = append(rows, []string{
+				string(h.ID), h.Name, stateText(h), string(h.Region), h.Zone, strconv.Itoa(h.CPUs), units.BytesSize(float64(h.Memory)), h.Address,
+			})
+		}
+		return c.PrintTable(rows)
+	})
+}
+
+func stateText(h hangar.Host) string {
+	if h.Cordoned {
+		return string(h.State) + ", cordoned"
+	}
+	return string(h.State)
+}
+
+func newShowCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "show HOST", Short: "Show a server", Args: cobra.ExactArgs(1)}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.Host, error) {
+		return p.Host(ctx, hangar.HostID(args[0]))
+	}), c.print)
+}
+
+func (c commands) print(h hangar.Host) error {
+	rows := [][]string{
+		{"ID", string(h.ID)}, {"Name", h.Name}, {"State", stateText(h)}, {"Region", string(h.Region)}, {"Zone", h.Zone},
+		{"CPUs", strconv.Itoa(h.CPUs)}, {"Memory", units.BytesSize(float64(h.Memory))}, {"Address", h.Address},
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Labels)) {
+		rows = append(rows, []string{"Label", name + "=" + h.Labels[name]})
+	}
+	return c.PrintTable(rows)
+}
+
+// update makes a command that changes a server.
+func (c commands) update(cmd *cobra.Command, change func(args []string) (hangar.HostUpdate, error)) *cobra.Command {
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.Host, error) {
+		in, err := change(args)
+		if err != nil {
+			return hangar.Host{}, err
+		}
+		return p.UpdateHost(ctx, hangar.HostID(args[0]), in)
+	}), c.print)
+}
+
+func newCordonCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "cordon HOST", Short: "Place no new Machines on a server", Args: cobra.ExactArgs(1)}
+	return c.update(cmd, func([]string) (hangar.HostUpdate, error) { return hangar.HostUpdate{Cordoned: new(true)}, nil })
+}
+
+func newUncordonCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "uncordon HOST", Short: "Place new Machines on a server again", Args: cobra.ExactArgs(1)}
+	return c.update(cmd, func([]string) (hangar.HostUpdate, error) { return hangar.HostUpdate{Cordoned: new(false)}, nil })
+}
+
+func newLabelCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "label HOST [NAME=VALUE]...", Short: "Set the labels of a server: all that it has", Args: cobra.MinimumNArgs(1),
+		Example: "  hangar host label 4f1c09ae disk=nvme rack=3",
+	}
+	return c.update(cmd, func(args []string) (hangar.HostUpdate, error) {
+		labels, err := cli.ParsePairs("label", args[1:])
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		return hangar.HostUpdate{Labels: &labels}, err
+	})
+}
+
+const removeLong = `Remove a server that is lost, or whose daemon was stopped. If it had a member of the
+cluster state, another server takes its place.
+
+A server that has Machines or volumes is removed with --force alone: they are lost to the
+platform. To let it be a part of the platform again, run hangar down there, and join again.`
+
+func newRemoveCommand(c commands) *cobra.Command {
+	var yes, force bool
+	cmd := &cobra.Command{Use: "remove HOST", Aliases: []string{"rm"}, Short: "Remove a server that is lost", Long: removeLong, Args: cobra.ExactArgs(1)}
+	cli.YesFlag(cmd, &yes)
+	cmd.Flags().BoolVar(&force, "force", false, "although it has Machines or volumes, which are lost")
+	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+		if err := c.ConfirmUnless(yes, "Remove host %s?", args[0]); err != nil {
+			return err
+		}
+		if err := p.RemoveHost(ctx, hangar.HostID(args[0]), hangar.HostRemoval{Force: force}); err != nil {
+			return err
+		}
+		return c.Sayf("Host %s is removed.", args[0])
+	})
+	return cmd
+}
+
+func newTokenCommand(c commands) *cobra.Command {
+	cmd := cli.Group("token", "Tokens with which servers join")
+	cmd.AddCommand(newTokenCreateCommand(c), newTokenListCommand(c), newTokenRevokeCommand(c))
+	return cmd
+}
+
+func newTokenCreateCommand(c commands) *cobra.Command {
+	var in hangar.JoinTokenCreate
+	var ttl time.Duration
+	cmd := &cobra.Command{
+		Use: "create", Short: "Create a token; it is the last word printed", Args: cobra.NoArgs,
+		Long: `Create a token with which one server joins, or with --reusable any number. It is shown once.
+It carries the fingerprint of this platform's authority, so that a server gives it to no other.`,
+	}
+	cmd.Flags().DurationVar(&ttl, "ttl", hangar.DefaultJoinTTL, "how long it is valid")
+	cmd.Flags().BoolVar(&in.Reusable, "reusable", false, "let in any number of servers")
+	cmd.Flags().StringVar(&in.Note, "note", "", "what it is for")
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.NewJoinToken, error) {
+		in.TTL = hangar.Duration(ttl)
+		return p.CreateJoinToken(ctx, in)
+	}), func(made hangar.NewJoinToken) error {
+		fmt.Fprintf(c.Stderr, "Until %s, a server joins with: hangar up --join %s --token TOKEN. The token, which is not shown again:\n",
+			made.ExpiresAt.Local().Format(time.DateTime), made.URL)
+		return c.Sayf("%s", made.Token)
+	})
+}
+
+func newTokenListCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List tokens that have not expired", Args: cobra.NoArgs}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.JoinToken, error) {
+		return p.JoinTokens(ctx)
+	}), func(tokens []hangar.JoinToken) error {
+		if len(tokens) == 0 {
+			fmt.Fprintln(c.Stderr, "No tokens.")
+			return nil
+		}
+		rows := [][]string{{"ID", "FOR", "USED BY", "EXPIRES", "NOTE"}}
+		for _, t := range tokens {
+			count := "one server"
+			if t.Reusable {
+				count = "any number"
+			}
+			rows = append(rows, []string{string(t.ID), count, string(t.UsedBy), t.ExpiresAt.Local().Format(time.DateTime), strings.TrimSpace(t.Note)})
+		}
+		return c.PrintTable(rows)
+	})
+}
+
+func newTokenRevokeCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{Use: "revoke ID", Aliases: []string{"rm"}, Short: "Revoke a token", Args: cobra.ExactArgs(1)}
+	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+		if err := p.RevokeJoinToken(ctx, hangar.JoinTokenID(args[0])); err != nil {
+			return err
+		}
+		return c.Sayf("Token %s is revoked.", args[0])
+	})
+	return cmd
+}

@@ -1,0 +1,145 @@
+package platform
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/daemon"
+)
+
+const stateLong = `The cluster state: what all servers of the platform agree on, such as Apps, users and names.
+
+A copy is made every day, in DIR/backups, of which the last seven are kept. What a copy does not
+have: volumes and their snapshots, images, and the Machines themselves, which are their server's;
+keyset.json, without which the secrets in it cannot be read.`
+
+// NewStateCommand makes `hangar state`.
+func NewStateCommand(inv *cli.Invocation) *cobra.Command {
+	c := commands{inv}
+	cmd := cli.Group("state", "Back up, restore and recover the cluster state")
+	cmd.Long = stateLong
+	cmd.AddCommand(newStateBackupCommand(c), newStateRestoreCommand(c), newStateRecoverCommand(c))
+	return cmd
+}
+
+func newStateBackupCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "backup FILE", Short: "Copy the cluster state to a file, while the daemon of this server runs", Args: cobra.ExactArgs(1),
+		Example: "  hangar state backup /mnt/backup/hangar-state",
+	}
+	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+		made, err := p.BackupState(ctx)
+		if err != nil {
+			return err
+		}
+		size, err := copyFile(args[0], made.Path)
+		if err != nil {
+			return cli.WithHint(err, "the copy is "+made.Path+" on host "+string(made.Host)+": run this command there, as root")
+		}
+		return c.Sayf("Copied %d bytes to %s. Keep keyset.json with it: only with that, secrets can be read.", size, args[0])
+	})
+	return cmd
+}
+
+// copyFile copies a file to one that does not exist.
+func copyFile(to, from string) (int64, error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(out, in)
+	if err == nil {
+		err = out.Sync()
+	}
+	if closed := out.Close(); err == nil {
+		err = closed
+	}
+	return n, err
+}
+
+const restoreLong = `Make the cluster state what a copy has. The daemon of this server must be stopped, and with
+several servers those of all others, too.
+
+The state that was there is kept beside it. This server is then the one that has the state:
+start it first. The others take it over from there when they start.`
+
+func newStateRestoreCommand(c commands) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{Use: "restore FILE", Short: "Make the cluster state what a copy has", Long: restoreLong, Args: cobra.ExactArgs(1)}
+	cli.YesFlag(cmd, &yes)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.offline(cmd.Context(), func(dir string) error {
+			if err := c.ConfirmUnless(yes, "Replace the cluster state of %s by %s?", dir, args[0]); err != nil {
+				return err
+			}
+			file, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			kept, err := daemon.RestoreState(dir, file, time.Now(), c.stateLog())
+			if err != nil {
+				return err
+			}
+			if kept != "" {
+				fmt.Fprintf(c.Stderr, "The state that was there is in %s.\n", kept)
+			}
+			return c.Sayf("The cluster state is that of %s. Start this server first.", args[0])
+		})
+	}
+	return cmd
+}
+
+const recoverLong = `Go on with the cluster state of this server alone, after most of the servers that had it are
+lost. What only those had written is lost: choose, of the servers that are left, the one that was
+reached last. The daemon of this server must be stopped.
+
+The others take the state over from here when they start: stop those that run before, too.`
+
+func newStateRecoverCommand(c commands) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{Use: "recover", Short: "Go on with this server's state after the loss of most others", Long: recoverLong, Args: cobra.NoArgs}
+	cli.YesFlag(cmd, &yes)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return c.offline(cmd.Context(), func(dir string) error {
+			if err := c.ConfirmUnless(yes, "Go on with the cluster state of %s alone, and lose what only other servers have of it?", dir); err != nil {
+				return err
+			}
+			if err := daemon.RecoverState(cmd.Context(), dir, c.stateLog()); err != nil {
+				return err
+			}
+			return c.Sayf("The cluster state is that of this server. Start it first, then the others, and remove those that are lost: hangar host remove.")
+		})
+	}
+	return cmd
+}
+
+// stateLog is for warnings of etcd.
+func (c commands) stateLog() *slog.Logger {
+	return slog.New(slog.NewTextHandler(c.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+// offline does work on a data directory whose daemon does not run.
+func (c commands) offline(ctx context.Context, work func(dir string) error) error {
+	dir, err := c.DataDir()
+	if err != nil {
+		return err
+	}
+	if _, err := daemon.LoadConfig(dir); err != nil {
+		return err
+	}
+	return daemon.WhileStopped(ctx, dir, func() error { return work(dir) })
+}

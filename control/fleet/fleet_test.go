@@ -1,0 +1,329 @@
+package fleet_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/fleet"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+const (
+	first  hangar.HostID = "00000001"
+	second hangar.HostID = "00000002"
+)
+
+// rows are those of one host that has a Machine.
+type rows struct {
+	host     hangar.HostID
+	machines map[hangar.MachineID]uint64
+	volumes  map[hangar.VolumeRef]uint64
+}
+
+func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error) {
+	if host != r.host {
+		return nil, nil
+	}
+	return r.machines, nil
+}
+
+func (r *rows) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
+	delete(r.machines, ref.ID)
+	return nil
+}
+
+func (r *rows) PublishedVolumes(_ context.Context, host hangar.HostID) (map[hangar.VolumeRef]uint64, error) {
+	if host != r.host {
+		return nil, nil
+	}
+	return r.volumes, nil
+}
+
+func (r *rows) RetractVolume(_ context.Context, _ hangar.HostID, ref hangar.VolumeRef) error {
+	delete(r.volumes, ref)
+	return nil
+}
+
+// world is a platform with one state.
+type world struct {
+	store   *state.Memory
+	rows    *rows
+	vacated []hangar.HostID
+	mu      sync.Mutex // guards made
+	made    int
+}
+
+func newWorld() *world {
+	return &world{store: state.NewMemory(), rows: &rows{
+		host: second, machines: map[hangar.MachineID]uint64{"00000000000001": 1}, volumes: map[hangar.VolumeRef]uint64{{ID: "vol_1"}: 1},
+	}}
+}
+
+// host is the Fleet of one host.
+func (w *world) host(id hangar.HostID, joined bool) *fleet.Fleet {
+	return fleet.New(fleet.Config{
+		Store: w.store, Presence: w.store, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
+		Self:   hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
+		Vacate: func(_ context.Context, h hangar.Host) error { w.vacated = append(w.vacated, h.ID); return nil },
+		NewToken: func() (hangar.JoinTokenID, string, []byte) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.made++
+			text := fmt.Sprintf("token %d", w.made)
+			return hangar.JoinTokenID(fmt.Sprintf("aaaaaaaaaa%02d", w.made)), text, digest(text)
+		},
+		DeadAfter: time.Minute, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+}
+
+func digest(text string) []byte {
+	sum := sha256.Sum256([]byte(text))
+	return sum[:]
+}
+
+func admin(ctx context.Context) context.Context {
+	return hangar.WithPrincipal(ctx, hangar.Principal{User: "admin", Admin: true})
+}
+
+func applicant(t hangar.NewJoinToken, id hangar.HostID, key string) hangar.HostApplicant {
+	return hangar.HostApplicant{Token: t.ID, Digest: digest(t.Token), Host: id, Name: "host-" + string(id), Address: "10.0.0." + string(id[7:]) + ":4281", Key: digest(key)}
+}
+
+func (w *world) token(t *testing.T, f *fleet.Fleet, in hangar.JoinTokenCreate) hangar.NewJoinToken {
+	t.Helper()
+	made, err := f.CreateJoinToken(admin(t.Context()), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestLifeAndDeath: a host is alive while it holds its lease, suspect and then dead without it, and
+// what the feed yields is what there is at each time.
+func TestLifeAndDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		run := func(ctx context.Context, f *fleet.Fleet) {
+			running.Go(func() {
+				if err := f.Run(ctx); err != nil && !errors.Is(err, fleet.ErrRemoved) {
+					t.Error(err)
+				}
+			})
+		}
+		run(ctx, f)
+		synctest.Wait()
+		if err := f.AdmitHost(ctx, applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")); err != nil {
+			t.Fatal(err)
+		}
+		other := w.host(second, true)
+		living, kill := context.WithCancel(ctx)
+		run(living, other)
+		synctest.Wait()
+
+		var mu sync.Mutex
+		var seen []string
+		running.Go(func() {
+			for c, err := range f.WatchHosts(ctx) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				switch {
+				case c.Synced:
+					seen = append(seen, "synced")
+				case c.Host == nil:
+					seen = append(seen, string(c.ID)+" gone")
+				default:
+					seen = append(seen, string(c.ID)+" "+string(c.Host.State))
+				}
+				mu.Unlock()
+			}
+		})
+		stateOf := func() hangar.HostState {
+			synctest.Wait()
+			h, err := f.Host(admin(ctx), second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h.State
+		}
+		if got := stateOf(); got != hangar.HostAlive {
+			t.Errorf("a host that runs is %s", got)
+		}
+		if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{Force: true}); hangar.CodeOf(err) != hangar.CodeConflict {
+			t.Errorf("removing a host that lives: %v", err)
+		}
+		kill()
+		if got := stateOf(); got != hangar.HostSuspect {
+			t.Errorf("a host without a lease is %s", got)
+		}
+		if !f.Knows(ctx, second) || f.Knows(ctx, "00000009") {
+			t.Error("the hosts that are known are others than there are")
+		}
+		time.Sleep(2 * time.Minute)
+		if got := stateOf(); got != hangar.HostDead {
+			t.Errorf("a host that has been away for long is %s", got)
+		}
+		if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{}); hangar.CodeOf(err) != hangar.CodeConflict || !strings.Contains(err.Error(), "1 Machines") {
+			t.Errorf("removing a host with a Machine: %v", err)
+		}
+		if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(w.rows.machines)+len(w.rows.volumes) != 0 || !slices.Equal(w.vacated, []hangar.HostID{second}) || f.Knows(ctx, second) {
+			t.Errorf("something of a removed host is left: %+v, %v", w.rows, w.vacated)
+		}
+		if err := other.Run(ctx); !errors.Is(err, fleet.ErrRemoved) {
+			t.Errorf("the removed host runs again: %v", err)
+		}
+		stop()
+		running.Wait()
+		if want := []string{"00000001 alive", "00000002 alive", "synced", "00000002 suspect", "00000002 dead", "00000002 gone"}; !slices.Equal(slices.Compact(seen), want) {
+			t.Errorf("the feed has yielded %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestAdministratorsAlone: no one else sees hosts or makes tokens.
+func TestAdministratorsAlone(t *testing.T) {
+	f := newWorld().host(first, false)
+	user := hangar.WithPrincipal(t.Context(), hangar.Principal{User: "ann", SignedIn: true})
+	for name, call := range map[string]func(context.Context) error{
+		"Hosts":      func(ctx context.Context) error { _, err := f.Hosts(ctx); return err },
+		"Host":       func(ctx context.Context) error { _, err := f.Host(ctx, first); return err },
+		"UpdateHost": func(ctx context.Context) error { _, err := f.UpdateHost(ctx, first, hangar.HostUpdate{}); return err },
+		"RemoveHost": func(ctx context.Context) error { return f.RemoveHost(ctx, first, hangar.HostRemoval{}) },
+		"CreateJoinToken": func(ctx context.Context) error {
+			_, err := f.CreateJoinToken(ctx, hangar.JoinTokenCreate{})
+			return err
+		},
+		"JoinTokens":      func(ctx context.Context) error { _, err := f.JoinTokens(ctx); return err },
+		"RevokeJoinToken": func(ctx context.Context) error { return f.RevokeJoinToken(ctx, "x") },
+		"BackupState":     func(ctx context.Context) error { _, err := f.BackupState(ctx); return err },
+	} {
+		if err := call(user); hangar.CodeOf(err) != hangar.CodeForbidden {
+			t.Errorf("%s: %v, want that it is forbidden", name, err)
+		}
+	}
+}
+
+// TestTokens: a token lets in one server, and that one again; unless it is reusable, has expired or
+// was revoked. An id is one server's, and an address one host's.
+func TestTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		ctx := t.Context()
+		if err := f.Register(ctx); err != nil {
+			t.Fatal(err)
+		}
+		once := w.token(t, f, hangar.JoinTokenCreate{Note: "rack 3"})
+		var group sync.WaitGroup
+		let := make([]error, 8)
+		for i := range let {
+			id := hangar.HostID(fmt.Sprintf("0000001%d", i))
+			group.Go(func() { let[i] = f.AdmitHost(ctx, applicant(once, id, string(id))) })
+		}
+		group.Wait()
+		var in []hangar.HostID
+		for i, err := range let {
+			switch id := hangar.HostID(fmt.Sprintf("0000001%d", i)); {
+			case err == nil:
+				in = append(in, id)
+			case hangar.CodeOf(err) != hangar.CodeUnauthenticated:
+				t.Error(err)
+			}
+		}
+		if len(in) != 1 {
+			t.Fatalf("one token has let in %v", in)
+		}
+		if err := f.AdmitHost(ctx, applicant(once, in[0], string(in[0]))); err != nil {
+			t.Errorf("the same server again: %v", err)
+		}
+		list, err := f.JoinTokens(admin(ctx))
+		if err != nil || len(list) != 1 || list[0].UsedBy != in[0] || list[0].Note != "rack 3" {
+			t.Errorf("tokens %+v, %v", list, err)
+		}
+
+		many := w.token(t, f, hangar.JoinTokenCreate{Reusable: true, TTL: hangar.Duration(2 * time.Hour)})
+		for _, c := range []struct {
+			name string
+			a    hangar.HostApplicant
+			code hangar.Code
+		}{
+			{"a server", applicant(many, "00000025", "a"), ""},
+			{"another", applicant(many, "00000026", "b"), ""},
+			{"an id that is taken", applicant(many, "00000025", "c"), hangar.CodeConflict},
+			{"the id of the first host", applicant(many, first, "c"), hangar.CodeConflict},
+			{"an address that is taken", applicant(many, "00000035", "c"), hangar.CodeConflict},
+			{"another secret", hangar.HostApplicant{Token: many.ID, Digest: digest("x"), Host: "00000027"}, hangar.CodeUnauthenticated},
+			{"no such token", hangar.HostApplicant{Token: "nnnnnnnnnnnn", Digest: digest("x"), Host: "00000027"}, hangar.CodeUnauthenticated},
+		} {
+			if err := f.AdmitHost(ctx, c.a); hangar.CodeOf(err) != c.code {
+				t.Errorf("%s: %v, want %q", c.name, err, c.code)
+			}
+		}
+		if err := f.RevokeJoinToken(admin(ctx), many.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.AdmitHost(ctx, applicant(many, "00000027", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+			t.Errorf("a revoked token: %v", err)
+		}
+		brief := w.token(t, f, hangar.JoinTokenCreate{})
+		time.Sleep(hangar.DefaultJoinTTL)
+		if err := f.AdmitHost(ctx, applicant(brief, "00000027", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+			t.Errorf("an expired token: %v", err)
+		}
+		if list, err := f.JoinTokens(admin(ctx)); err != nil || len(list) != 0 {
+			t.Errorf("tokens %+v, %v; want none", list, err)
+		}
+		for range hangar.MaxJoinTokens {
+			w.token(t, f, hangar.JoinTokenCreate{})
+		}
+		if _, err := f.CreateJoinToken(admin(ctx), hangar.JoinTokenCreate{}); hangar.CodeOf(err) != hangar.CodeExhausted {
+			t.Errorf("one token too many: %v", err)
+		}
+	})
+}
+
+// TestUpdate: what administrators say of a host stays when it starts again.
+func TestUpdate(t *testing.T) {
+	w := newWorld()
+	f := w.host(first, false)
+	if err := f.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{"disk": "nvme"}
+	if _, err := f.UpdateHost(admin(t.Context()), first, hangar.HostUpdate{Cordoned: new(true), Labels: &labels}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.host(first, false).Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h, err := f.Host(admin(t.Context()), first)
+	if err != nil || !h.Cordoned || h.Labels["disk"] != "nvme" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err := f.UpdateHost(admin(t.Context()), "00000009", hangar.HostUpdate{}); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("a host that is not there: %v", err)
+	}
+	bad := map[string]string{"": "x"}
+	if _, err := f.UpdateHost(admin(t.Context()), first, hangar.HostUpdate{Labels: &bad}); hangar.CodeOf(err) != hangar.CodeInvalid {
+		t.Errorf("a label without a name: %v", err)
+	}
+}

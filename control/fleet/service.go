@@ -1,0 +1,359 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
+)
+
+// token is what is kept of one.
+type token struct {
+	hangar.JoinToken
+	Digest  []byte `json:"digest"`             // SHA-256 of its text
+	UsedKey []byte `json:"used_key,omitempty"` // SHA-256 of the public key of the server that has used it
+}
+
+func tokenKey(id hangar.JoinTokenID) string { return tokensPrefix + string(id) }
+
+// administrator refuses all but administrators of the platform.
+func administrator(ctx context.Context) error {
+	p, err := tenants.Caller(ctx)
+	if err == nil && !p.Admin {
+		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may see and change hosts")
+	}
+	return err
+}
+
+func hostNotFound(id hangar.HostID) error {
+	return hangar.Errorf(hangar.CodeNotFound, "", "Could not find host %q", string(id))
+}
+
+// Hosts implements hangar.HostService.
+func (f *Fleet) Hosts(ctx context.Context) ([]hangar.Host, error) {
+	if err := administrator(ctx); err != nil {
+		return nil, err
+	}
+	return f.All(ctx)
+}
+
+// Host implements hangar.HostService.
+func (f *Fleet) Host(ctx context.Context, id hangar.HostID) (hangar.Host, error) {
+	if err := administrator(ctx); err != nil {
+		return hangar.Host{}, err
+	}
+	h, err := f.find(ctx, id)
+	return h.Host, err
+}
+
+func (f *Fleet) find(ctx context.Context, id hangar.HostID) (known, error) {
+	hosts, err := f.read(ctx)
+	if err != nil {
+		return known{}, err
+	}
+	h, ok := hosts[id]
+	if !ok {
+		return known{}, hostNotFound(id)
+	}
+	return h, nil
+}
+
+// UpdateHost implements hangar.HostService.
+func (f *Fleet) UpdateHost(ctx context.Context, id hangar.HostID, in hangar.HostUpdate) (hangar.Host, error) {
+	if err := administrator(ctx); err != nil {
+		return hangar.Host{}, err
+	}
+	if in.Labels != nil {
+		if err := checkLabels(*in.Labels); err != nil {
+			return hangar.Host{}, err
+		}
+	}
+	for {
+		h, err := f.find(ctx, id)
+		if err != nil {
+			return hangar.Host{}, err
+		}
+		next := h.record
+		next.State = h.stored
+		if in.Cordoned != nil {
+			next.Cordoned = *in.Cordoned
+		}
+		if in.Labels != nil {
+			next.Labels = maps.Clone(*in.Labels)
+		}
+		put, err := state.Write(hostKey(id), next)
+		if err != nil {
+			return hangar.Host{}, err
+		}
+		_, err = f.cfg.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(h.item)}, Then: []state.Op{put}})
+		if errors.Is(err, state.ErrConflict) {
+			continue
+		}
+		next.State = h.State
+		return next.Host, state.HangarError(err)
+	}
+}
+
+func checkLabels(labels map[string]string) error {
+	if len(labels) > hangar.MaxHostLabels {
+		return hangar.Errorf(hangar.CodeInvalid, "", "invalid labels: a host has at most %d", hangar.MaxHostLabels)
+	}
+	for k, v := range labels {
+		if k == "" || len(k) > hangar.MaxHostLabelBytes || len(v) > hangar.MaxHostLabelBytes || !utf8.ValidString(k+v) || strings.ContainsFunc(k+v, func(r rune) bool { return r < ' ' }) {
+			return hangar.Errorf(hangar.CodeInvalid, "", "invalid labels: a name and a value are text of at most %d bytes, and a name is not empty", hangar.MaxHostLabelBytes)
+		}
+	}
+	return nil
+}
+
+// RemoveHost implements hangar.HostService. What a step has removed, the next call does not find:
+// it goes on where one that failed has stopped.
+func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.HostRemoval) error {
+	if err := administrator(ctx); err != nil {
+		return err
+	}
+	h, err := f.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if h.State == hangar.HostAlive {
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s is alive: stop its daemon first; it is suspect %s after that", id, f.cfg.TTL)
+	}
+	if err := f.retract(ctx, id, in.Force); err != nil {
+		return err
+	}
+	if f.cfg.Vacate != nil {
+		if err := f.cfg.Vacate(ctx, h.Host); err != nil {
+			return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The host could not be removed from the cluster state; try again to go on", Err: err}
+		}
+	}
+	_, err = f.cfg.Store.Txn(ctx, state.Txn{
+		If: []state.Compare{state.Absent(aliveKey(id))}, Then: []state.Op{state.Delete(hostKey(id))},
+	})
+	if errors.Is(err, state.ErrConflict) {
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s has come back", id)
+	}
+	if err == nil {
+		f.cfg.Log.Warn("a host was removed", "host", id, "name", h.Name)
+	}
+	return state.HangarError(err)
+}
+
+// retract removes the rows of what a host has, or refuses to.
+func (f *Fleet) retract(ctx context.Context, id hangar.HostID, force bool) error {
+	machines, err := f.cfg.Rows.PublishedMachines(ctx, id)
+	if err != nil {
+		return err
+	}
+	volumes, err := f.cfg.Rows.PublishedVolumes(ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(machines)+len(volumes) > 0 && !force {
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s has %d Machines and %d volumes, which are lost if it is removed by force", id, len(machines), len(volumes))
+	}
+	for machine := range machines {
+		if err := f.cfg.Rows.RetractMachine(ctx, id, hangar.MachineRef{ID: machine}); err != nil {
+			return err
+		}
+	}
+	for volume := range volumes {
+		if err := f.cfg.Rows.RetractVolume(ctx, id, volume); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tokens reads those that have not expired. Those that have are removed.
+func (f *Fleet) tokens(ctx context.Context) ([]token, error) {
+	items, _, err := state.All(ctx, f.cfg.Store, tokensPrefix, false)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	var valid []token
+	for _, item := range items {
+		t, err := state.Decode[token](item)
+		if err == nil && f.cfg.Now().Before(t.ExpiresAt) {
+			valid = append(valid, t)
+			continue
+		}
+		if _, err := f.cfg.Store.Txn(ctx, state.Txn{Then: []state.Op{state.Delete(item.Key)}}); err != nil {
+			return nil, state.HangarError(err)
+		}
+	}
+	return valid, nil
+}
+
+// maxNote is how long the note of a token may be, in bytes.
+const maxNote = 200
+
+// CreateJoinToken implements hangar.HostService.
+func (f *Fleet) CreateJoinToken(ctx context.Context, in hangar.JoinTokenCreate) (hangar.NewJoinToken, error) {
+	if err := administrator(ctx); err != nil {
+		return hangar.NewJoinToken{}, err
+	}
+	ttl := time.Duration(cmp.Or(in.TTL, hangar.Duration(hangar.DefaultJoinTTL)))
+	if ttl < time.Minute || ttl > hangar.MaxJoinTTL {
+		return hangar.NewJoinToken{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid ttl: must be from 1m to %s", hangar.MaxJoinTTL)
+	}
+	if len(in.Note) > maxNote || !utf8.ValidString(in.Note) {
+		return hangar.NewJoinToken{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid note: must be text of at most %d bytes", maxNote)
+	}
+	if f.cfg.NewToken == nil {
+		return hangar.NewJoinToken{}, hangar.Errorf(hangar.CodeFailedPrecondition, "", "this server is alone: start it with `hangar up --cluster` so that others can join")
+	}
+	valid, err := f.tokens(ctx)
+	if err != nil {
+		return hangar.NewJoinToken{}, err
+	}
+	if len(valid) >= hangar.MaxJoinTokens {
+		return hangar.NewJoinToken{}, hangar.Errorf(hangar.CodeExhausted, "", "there are %d tokens that have not expired: revoke some", len(valid))
+	}
+	id, text, digest := f.cfg.NewToken()
+	now := f.cfg.Now().UTC().Truncate(time.Second)
+	t := token{JoinToken: hangar.JoinToken{ID: id, Note: in.Note, Reusable: in.Reusable, CreatedAt: now, ExpiresAt: now.Add(ttl)}, Digest: digest}
+	put, err := state.Write(tokenKey(id), t)
+	if err != nil {
+		return hangar.NewJoinToken{}, err
+	}
+	if _, err := f.cfg.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Absent(tokenKey(id))}, Then: []state.Op{put}}); err != nil {
+		return hangar.NewJoinToken{}, state.HangarError(err)
+	}
+	return hangar.NewJoinToken{JoinToken: t.JoinToken, Token: text, URL: f.cfg.JoinURL}, nil
+}
+
+// JoinTokens implements hangar.HostService.
+func (f *Fleet) JoinTokens(ctx context.Context) ([]hangar.JoinToken, error) {
+	if err := administrator(ctx); err != nil {
+		return nil, err
+	}
+	valid, err := f.tokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]hangar.JoinToken, 0, len(valid))
+	for _, t := range valid {
+		list = append(list, t.JoinToken)
+	}
+	slices.SortFunc(list, func(a, b hangar.JoinToken) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+// RevokeJoinToken implements hangar.HostService.
+func (f *Fleet) RevokeJoinToken(ctx context.Context, id hangar.JoinTokenID) error {
+	if err := administrator(ctx); err != nil {
+		return err
+	}
+	item, err := f.cfg.Store.Get(ctx, tokenKey(id))
+	if errors.Is(err, state.ErrNotFound) || errors.Is(err, state.ErrInvalid) {
+		return hangar.Errorf(hangar.CodeNotFound, "", "Could not find join token %q", string(id))
+	}
+	if err == nil {
+		_, err = f.cfg.Store.Txn(ctx, state.Txn{Then: []state.Op{state.Delete(item.Key)}})
+	}
+	return state.HangarError(err)
+}
+
+// BackupState implements hangar.HostService.
+func (f *Fleet) BackupState(ctx context.Context) (hangar.StateBackup, error) {
+	if err := administrator(ctx); err != nil {
+		return hangar.StateBackup{}, err
+	}
+	if f.cfg.Backup == nil {
+		return hangar.StateBackup{}, hangar.Errorf(hangar.CodeFailedPrecondition, "", "the cluster state is in an etcd of its own, which its operator backs up")
+	}
+	at := f.cfg.Now().UTC().Truncate(time.Second)
+	path, size, err := f.cfg.Backup(ctx)
+	if err != nil {
+		return hangar.StateBackup{}, state.HangarError(err)
+	}
+	return hangar.StateBackup{Host: f.cfg.Self.ID, Path: path, Size: size, At: at}, nil
+}
+
+// errToken is the one answer to tokens that let no server in.
+func errToken() error {
+	return hangar.Errorf(hangar.CodeUnauthenticated, "", "the token is not valid: it was used, has expired, or was revoked")
+}
+
+// AdmitHost implements hangar.HostRegistrar.
+func (f *Fleet) AdmitHost(ctx context.Context, a hangar.HostApplicant) error {
+	if len(a.Name) > hangar.MaxHostNameBytes || !utf8.ValidString(a.Name) {
+		return hangar.Errorf(hangar.CodeInvalid, "", "invalid name: must be text of at most %d bytes", hangar.MaxHostNameBytes)
+	}
+	for {
+		err := f.admit(ctx, a)
+		if !errors.Is(err, state.ErrConflict) {
+			return state.HangarError(err)
+		}
+	}
+}
+
+func (f *Fleet) admit(ctx context.Context, a hangar.HostApplicant) error {
+	t, item, err := state.Read[token](ctx, f.cfg.Store, tokenKey(a.Token))
+	if errors.Is(err, state.ErrNotFound) {
+		return errToken()
+	}
+	if err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare(t.Digest, a.Digest) != 1 || !f.cfg.Now().Before(t.ExpiresAt) {
+		return errToken()
+	}
+	again := subtle.ConstantTimeCompare(t.UsedKey, a.Key) == 1
+	if t.UsedBy != "" && !again {
+		return errToken()
+	}
+	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}}
+	if !t.Reusable && !again {
+		t.UsedBy, t.UsedKey = a.Host, a.Key
+		put, err := state.Write(item.Key, t)
+		if err != nil {
+			return err
+		}
+		txn.Then = append(txn.Then, put)
+	}
+	rec, host, err := state.Read[record](ctx, f.cfg.Store, hostKey(a.Host))
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		txn.If = append(txn.If, state.Absent(hostKey(a.Host)))
+	case err != nil:
+		return err
+	case subtle.ConstantTimeCompare(rec.Key, a.Key) != 1 || len(rec.Key) == 0:
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s is one of the platform already, and this is another server: its data directory may be a copy; remove it and start with an empty one", a.Host)
+	default:
+		txn.If = append(txn.If, state.Unchanged(host))
+	}
+	hosts, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	for id, h := range hosts {
+		if id != a.Host && h.Address == a.Address {
+			return hangar.Errorf(hangar.CodeConflict, "", "host %s has the address %s: give the server another --cluster-address, or remove that host if it is gone", id, a.Address)
+		}
+	}
+	now := f.cfg.Now().UTC().Truncate(time.Second)
+	put, err := state.Write(hostKey(a.Host), record{
+		Host: hangar.Host{ID: a.Host, Name: a.Name, Address: a.Address, Region: rec.Region, CPUs: rec.CPUs, Memory: rec.Memory, Zone: rec.Zone,
+			Labels: rec.Labels, Cordoned: rec.Cordoned, State: hangar.HostSuspect},
+		Key: a.Key, JoinedAt: now, Since: now,
+	})
+	if err != nil {
+		return err
+	}
+	txn.Then = append(txn.Then, put)
+	_, err = f.cfg.Store.Txn(ctx, txn)
+	return err
+}

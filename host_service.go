@@ -1,0 +1,113 @@
+package hangar
+
+import (
+	"context"
+	"regexp"
+	"time"
+)
+
+// The limits of hosts.
+const (
+	MaxHostLabels     = 64  // of one host
+	MaxHostLabelBytes = 128 // of a name or a value
+	MaxHostNameBytes  = 253
+	MaxJoinTokens     = 100 // that are valid at the same time
+	DefaultJoinTTL    = time.Hour
+	MaxJoinTTL        = 7 * 24 * time.Hour
+)
+
+var hostIDShape = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// ParseHostID answers CodeInvalid for what is no id of a host.
+func ParseHostID(text string) (HostID, error) {
+	if !hostIDShape.MatchString(text) {
+		return "", Errorf(CodeInvalid, "", "invalid host %q: an id has 8 lowercase hexadecimal characters", text)
+	}
+	return HostID(text), nil
+}
+
+// HostUpdate changes what administrators say of a host; nil stays.
+type HostUpdate struct {
+	Cordoned *bool              `json:"cordoned,omitempty"`
+	Labels   *map[string]string `json:"labels,omitempty"` // all of them
+}
+
+// HostRemoval says how a host is removed.
+type HostRemoval struct {
+	// Force also removes a host that has Machines or volumes, whose rows are removed with it: they
+	// are lost.
+	Force bool `json:"force,omitempty"`
+}
+
+// JoinTokenID identifies a token for joining: 12 characters of a-z and 2-7.
+type JoinTokenID string
+
+// JoinToken lets servers join the platform.
+type JoinToken struct {
+	ID        JoinTokenID `json:"id"`
+	Note      string      `json:"note,omitempty"`
+	Reusable  bool        `json:"reusable,omitempty"` // until it expires; else one server may use it
+	CreatedAt time.Time   `json:"created_at"`
+	ExpiresAt time.Time   `json:"expires_at"`
+	UsedBy    HostID      `json:"used_by,omitempty"` // the server that has used one that is not reusable
+}
+
+// JoinTokenCreate describes a new token for joining.
+type JoinTokenCreate struct {
+	Note     string   `json:"note,omitempty"`
+	Reusable bool     `json:"reusable,omitempty"`
+	TTL      Duration `json:"ttl,omitempty"` // 0: DefaultJoinTTL
+}
+
+// NewJoinToken is a token with its text, which is shown once.
+type NewJoinToken struct {
+	JoinToken
+	Token string `json:"token"`
+	// URL is where a server joins with it; empty: this server lets none join.
+	URL string `json:"url,omitempty"`
+}
+
+// StateBackup is a copy of the cluster state in a file.
+type StateBackup struct {
+	Host HostID    `json:"host"` // on whose disk it is
+	Path string    `json:"path"`
+	Size int64     `json:"size"` // bytes
+	At   time.Time `json:"at"`
+}
+
+// HostService is for administrators of the platform alone.
+type HostService interface {
+	// Hosts are sorted by id.
+	Hosts(ctx context.Context) ([]Host, error)
+	Host(ctx context.Context, id HostID) (Host, error)
+	UpdateHost(ctx context.Context, id HostID, in HostUpdate) (Host, error)
+	// RemoveHost answers CodeConflict for a host that is alive and, unless in.Force, for one that
+	// has Machines or volumes. Its server cannot come back without joining again.
+	RemoveHost(ctx context.Context, id HostID, in HostRemoval) error
+	// CreateJoinToken answers CodeConflict where no server can join.
+	CreateJoinToken(ctx context.Context, in JoinTokenCreate) (NewJoinToken, error)
+	// JoinTokens are those that are valid, and those that were used and have not expired.
+	JoinTokens(ctx context.Context) ([]JoinToken, error)
+	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
+	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
+	// CodeFailedPrecondition where the state is kept by others.
+	BackupState(ctx context.Context) (StateBackup, error)
+}
+
+// HostApplicant is a server that wants to join.
+type HostApplicant struct {
+	Token   JoinTokenID
+	Digest  []byte // SHA-256 of the text of the token
+	Host    HostID
+	Name    string
+	Address string // host:port where other hosts reach it
+	Key     []byte // SHA-256 of its public key, in the form of PKIX
+}
+
+// HostRegistrar decides which servers may join.
+type HostRegistrar interface {
+	// AdmitHost records a server as a host of the platform, and uses up the token. It may be
+	// repeated with the same key. It answers CodeUnauthenticated for a token that is not valid, in
+	// the same words whatever is wrong with it, and CodeConflict for an id that another server has.
+	AdmitHost(ctx context.Context, a HostApplicant) error
+}
