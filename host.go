@@ -8,10 +8,40 @@ import (
 
 // Host is a server that runs Machines.
 type Host struct {
-	ID     HostID `json:"id"`
-	Region Region `json:"region"`
-	CPUs   int    `json:"cpus"`
-	Memory int64  `json:"memory"` // bytes
+	ID       HostID            `json:"id"`
+	Name     string            `json:"name,omitempty"`
+	Region   Region            `json:"region"`
+	Zone     string            `json:"zone,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	CPUs     int               `json:"cpus"`
+	Memory   int64             `json:"memory"`             // bytes
+	Address  string            `json:"address,omitempty"`  // host:port where other hosts reach it; empty: it is alone
+	Cordoned bool              `json:"cordoned,omitempty"` // it takes no new Machines
+	State    HostState         `json:"state,omitempty"`
+}
+
+// HostState says what the other hosts know of a host's life.
+type HostState string
+
+// The states of a host.
+const (
+	HostAlive   HostState = "alive"
+	HostSuspect HostState = "suspect" // its lease has ended; it may still run its Machines
+	HostDead    HostState = "dead"    // it has been suspect for long, or was removed
+)
+
+// HostChange is a host that appeared, changed or (Host nil) was removed.
+type HostChange struct {
+	ID     HostID
+	Host   *Host
+	Synced bool // all hosts that there were have been yielded
+}
+
+// HostFeed is how the planes learn of every host of the platform.
+type HostFeed interface {
+	// WatchHosts yields every host, then a change with Synced set, then every change, until ctx
+	// ends. After an error the caller starts again.
+	WatchHosts(ctx context.Context) iter.Seq2[HostChange, error]
 }
 
 // MachineSpec is a Machine as control hands it to the host that shall own it:
