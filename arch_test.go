@@ -112,6 +112,8 @@ var rules = map[string]rule{
 	"host/volume/...":          {imports: language},
 	"host/volumes":             {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume"), tests: []string{"host/volumes/volumestest"}},
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
+	"host/agenttest":           {imports: language},
+	"host/remote":              {imports: language, tests: []string{"host", "host/..."}},
 	"host/rootfs":              {imports: language},
 	"host/usage":               {imports: language},
 	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},

@@ -397,6 +397,15 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppID, filter hangar.M
 	return list, nil
 }
 
+func (f *fakeHost) Bid(ctx context.Context, ask hangar.MachineAsk) (hangar.MachineBid, error) {
+	room, err := f.Room(ctx)
+	bid := hangar.MachineBid{HostRoom: room, CPUs: int64(f.host.CPUs)}
+	if room.Free < int64(ask.Guest.MemoryMB)<<20 {
+		bid.Refusal = "full"
+	}
+	return bid, err
+}
+
 // OrgMachines has all Machines in one organization.
 func (f *fakeHost) OrgMachines(
 	ctx context.Context, _ hangar.OrgID, after hangar.MachineID, limit int, filter hangar.MachineFilter,
@@ -528,6 +537,8 @@ func (f fleet) Agent(id hangar.HostID) (hangar.Agent, error) {
 	}
 	return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host")
 }
+
+func (f fleet) Known() []hangar.Host { return f.Hosts() }
 
 func (f fleet) Hosts() (hosts []hangar.Host) {
 	for _, h := range f {

@@ -200,3 +200,6 @@ func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
 
 // Hosts lists it.
 func (h oneHost) Hosts() []hangar.Host { return []hangar.Host{h.agent.Host()} }
+
+// Known is the same.
+func (h oneHost) Known() []hangar.Host { return h.Hosts() }
