@@ -114,6 +114,7 @@ var rules = map[string]rule{
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
 	"host/agenttest":           {imports: language},
 	"host/remote":              {imports: language, tests: []string{"host", "host/..."}},
+	"host/remote/remotetest":   {imports: language},
 	"host/rootfs":              {imports: language},
 	"host/usage":               {imports: language},
 	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},

@@ -67,7 +67,6 @@ func (g *gate) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err 
 		g.silent.abandon()
 		return nil, err
 	}
-	g.silent.succeed()
 	return sync.OnceFunc(func() { g.leave(in.ID) }), nil
 }
 
@@ -215,6 +214,7 @@ func (g *gate) answered(k kind, payload []byte) error {
 	default: // of a later version
 		return nil
 	}
+	g.silent.succeed()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	answer, waits := g.asked[id]
