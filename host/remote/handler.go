@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -93,6 +94,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", contentType)
 	x := &served{name: name, peer: peer, r: r, control: http.NewResponseController(w)}
 	x.out = &frameWriter{w: w, flush: x.control.Flush}
+	defer x.finish()
 	args := m.args
 	if streams {
 		args = s.args
@@ -116,6 +118,9 @@ type served struct {
 	call    call
 	out     *frameWriter
 	control *http.ResponseController
+
+	ending   sync.Mutex // guards what follows
+	answered bool       // nothing may be done to the exchange any more
 }
 
 // read reads the call.
@@ -136,11 +141,23 @@ func (x *served) read(args int) error {
 	return nil
 }
 
-// abort ends the exchange, so that reads and writes under way fail.
+// abort ends the exchange, so that reads and writes under way fail. It does nothing after that.
 func (x *served) abort() {
+	x.ending.Lock()
+	defer x.ending.Unlock()
+	if x.answered {
+		return
+	}
 	past := time.Unix(1, 0)
 	_ = x.control.SetReadDeadline(past) // neither fails on HTTP/2
 	_ = x.control.SetWriteDeadline(past)
+}
+
+// finish keeps abort from what the server does with the exchange next.
+func (x *served) finish() {
+	x.ending.Lock()
+	defer x.ending.Unlock()
+	x.answered = true
 }
 
 // once answers a call with one result. A call that changes something goes on when its caller has
@@ -201,7 +218,7 @@ func PeerOf(state *tls.ConnectionState) (hangar.HostID, bool) {
 	return hangar.HostID(id), ok && id != "" && !strings.ContainsAny(id, "/?#%")
 }
 
-// copyFrames reads frames until the exchange ends.
+// frames reads frames until the exchange ends.
 func (x *served) frames(use func(k kind, payload []byte) error) error {
 	for {
 		k, payload, err := readFrame(x.r.Body, maxCall)

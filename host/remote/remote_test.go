@@ -302,8 +302,8 @@ func TestExec(t *testing.T) {
 	s := &stub{id: other, exec: func(ctx context.Context, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 		switch req.Command[0] {
 		case "cat":
-			size <- <-streams.Resize
 			_, err := io.Copy(streams.Stdout, streams.Stdin)
+			size <- <-streams.Resize
 			_, _ = streams.Stderr.Write([]byte("done"))
 			return hangar.ExecResult{ExitCode: 3}, err
 		case "deaf": // ends without reading

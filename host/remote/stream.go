@@ -93,13 +93,18 @@ func (p *peer) both(ctx context.Context, name string, args ...any) (*duplex, err
 	}
 	body, pipe := io.Pipe()
 	lasting, end := context.WithCancelCause(p.work.Context)
+	// The transport looks at the context of a request only while it does not wait for its body.
+	context.AfterFunc(lasting, func() { _ = pipe.CloseWithError(net.ErrClosed) })
 	attached := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	answer, err := p.exchange(lasting, name, io.MultiReader(&first, body))
+	// The transport closes the body when the connection breaks, and with it the pipe.
+	answer, err := p.exchange(lasting, name, struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(&first, body), body})
 	d := &duplex{
 		answer: answer, out: &frameWriter{w: pipe}, finish: func() { _ = pipe.Close() },
 		end: func() {
 			end(net.ErrClosed)
-			_ = pipe.CloseWithError(net.ErrClosed)
 			if answer != nil {
 				_ = answer.Close()
 			}
