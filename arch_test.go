@@ -74,6 +74,7 @@ var rules = map[string]rule{
 	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
 	"control/state":             {imports: language, tests: []string{"control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
+	"control/placement":         {imports: language},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
 		imports: plus(language, "control/addresses", "control/extensions/call", "control/ledger", "control/providers", "control/state", "control/tenants",

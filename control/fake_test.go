@@ -32,6 +32,8 @@ type fakeHost struct {
 	onDestroy func() // once
 	brief     bool   // Machines destroy themselves before their creation is answered
 
+	refusal string // of its bids
+
 	removedOrgs []hangar.OrgID
 
 	usage   hangar.ImageUsage      // of every organization
@@ -397,13 +399,9 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppID, filter hangar.M
 	return list, nil
 }
 
-func (f *fakeHost) Bid(ctx context.Context, ask hangar.MachineAsk) (hangar.MachineBid, error) {
+func (f *fakeHost) Bid(ctx context.Context, _ hangar.MachineAsk) (hangar.MachineBid, error) {
 	room, err := f.Room(ctx)
-	bid := hangar.MachineBid{HostRoom: room, CPUs: int64(f.host.CPUs)}
-	if room.Free < int64(ask.Guest.MemoryMB)<<20 {
-		bid.Refusal = "full"
-	}
-	return bid, err
+	return hangar.MachineBid{HostRoom: room, CPUs: int64(f.host.CPUs), Refusal: f.refusal}, err
 }
 
 // OrgMachines has all Machines in one organization.

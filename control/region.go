@@ -1,9 +1,11 @@
 package control
 
 import (
+	"context"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
 )
 
 // regionFor is the first of some regions that is wished for, or else of codes that no server
@@ -21,4 +23,22 @@ func regionFor(wish hangar.Region, regions []hangar.Region) hangar.Region {
 		}
 	}
 	return wish
+}
+
+// load is how many Machines of an App each host has. Of a single host no one asks.
+func (s *reservations) load(ctx context.Context, app hangar.AppID, hosts []hangar.Host) (map[hangar.HostID]int, error) {
+	load := map[hangar.HostID]int{}
+	if len(hosts) < 2 {
+		return load, nil
+	}
+	items, _, err := state.All(ctx, s.store, state.ReservationKey(hangar.MachineRef{AppID: app}), false)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	for _, item := range items {
+		if r, err := state.Decode[reservation](item); err == nil {
+			load[r.Host]++
+		}
+	}
+	return load, nil
 }

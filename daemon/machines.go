@@ -26,6 +26,7 @@ import (
 // machines is what does the work for Machines on this server.
 type machines struct {
 	agent   *host.Agent
+	hosts   Hosts // with the agent
 	images  *image.Store
 	sockets *localapi.Sockets
 }
@@ -66,6 +67,12 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 		return nil, fmt.Errorf("take up machines: %w", err)
 	}
 	d.opened.add(m.agent.Close)
+	m.hosts = oneHost{m.agent}
+	if join := d.options.Around.Hosts; join != nil {
+		if m.hosts, err = join(m.agent, m.agent); err != nil {
+			return nil, err
+		}
+	}
 	return m, nil
 }
 

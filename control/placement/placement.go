@@ -42,7 +42,7 @@ const (
 )
 
 // Bidder asks a host for its bid.
-type Bidder func(ctx context.Context, host hangar.HostID) (hangar.MachineBid, error)
+type Bidder func(ctx context.Context, host hangar.HostID, ask hangar.MachineAsk) (hangar.MachineBid, error)
 
 // Market finds a host for one Machine. It is used by one goroutine.
 type Market struct {
@@ -162,7 +162,7 @@ func (m *Market) offers(ctx context.Context, hosts []hangar.Host) []offer {
 	group.SetLimit(askedAtOnce)
 	for i, h := range hosts {
 		group.Go(func() error {
-			bid, err := m.bid(ctx, h.ID)
+			bid, err := m.bid(ctx, h.ID, m.ask)
 			offers[i] = offer{h, bid, err, i}
 			return nil
 		})
@@ -234,6 +234,10 @@ func (m *Market) Err() error {
 	}
 	if len(text) == 0 {
 		text = append(text, "no host takes new machines")
+	}
+	answered := slices.ContainsFunc(m.refusals, func(r refused) bool { return hangar.CodeOf(r.err) != hangar.CodeUnavailable })
+	if len(m.refusals) > 0 && !answered {
+		return hangar.Errorf(hangar.CodeUnavailable, "", "no host of the region can be reached: %s", strings.Join(text, "; "))
 	}
 	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
 		"aborted: could not reserve resource for machine: %s", strings.Join(text, "; "))

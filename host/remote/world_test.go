@@ -76,7 +76,9 @@ func (s *stub) FollowLogs(ctx context.Context, _ hangar.AppID, _ hangar.LogQuery
 	return s.follow(ctx)
 }
 
-func (s *stub) EnterMachine(ref hangar.MachineRef, port int) (func(), error) { return s.enter(ref, port) }
+func (s *stub) EnterMachine(ref hangar.MachineRef, port int) (func(), error) {
+	return s.enter(ref, port)
+}
 
 func (s *stub) OpenMachineFile(_ context.Context, _ hangar.MachineRef, path string) (hangar.MachineFile, error) {
 	return s.file(path)
