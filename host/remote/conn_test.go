@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -194,6 +196,51 @@ func TestWriteDeadline(t *testing.T) {
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSlowReadersHoldUpNoOthers: programs that do not read leave calls over the same connection alone.
+func TestSlowReadersHoldUpNoOthers(t *testing.T) {
+	hostEnds := make(chan net.Conn, 1)
+	s := &stub{
+		id: other, dial: func(context.Context, int) (net.Conn, error) { return <-hostEnds, nil },
+		room: func() (hangar.HostRoom, error) { return hangar.HostRoom{}, nil },
+	}
+	w := newWorld(t, s, s)
+	const callers, window = 10, 160 << 10 // together more than the window that a connection has by default
+	var sent [callers]atomic.Int64
+	for i := range callers {
+		hostEnd, program := tcpPair(t)
+		if err := errors.Join(hostEnd.SetWriteBuffer(4096), program.SetReadBuffer(4096)); err != nil {
+			t.Fatal(err)
+		}
+		hostEnds <- hostEnd
+		caller, err := w.agent().DialMachine(t.Context(), hangar.MachineRef{ID: "1"}, 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			for piece := make([]byte, 16<<10); ; {
+				n, err := caller.Write(piece)
+				if sent[i].Add(int64(n)); err != nil {
+					return
+				}
+			}
+		})
+		t.Cleanup(func() {
+			_ = program.Close()
+			_ = caller.Close()
+			writing.Wait()
+		})
+	}
+	for i := range sent {
+		await(t, func() bool { return sent[i].Load() > window })
+	}
+	for range 20 {
+		if _, err := w.agent().Room(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -64,9 +64,19 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	}
 }
 
+// The windows of HTTP/2, in bytes. That of a connection has room for those of thousands of streams,
+// so that one whose reader is slow does not hold up the others.
+const (
+	streamWindow     = 256 << 10
+	connectionWindow = 1 << 30
+)
+
 // Server returns the HTTP/2 settings of a listener on which a Handler is mounted.
 func Server() *http.HTTP2Config {
-	return &http.HTTP2Config{MaxConcurrentStreams: 4096, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}
+	return &http.HTTP2Config{
+		MaxConcurrentStreams: 4096, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second,
+		MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
+	}
 }
 
 // ServeHTTP implements http.Handler.

@@ -47,7 +47,10 @@ func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, Protocols: protocols, ForceAttemptHTTP2: true,
 		IdleConnTimeout: 5 * time.Minute, DisableCompression: true,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingAfter + pingTimeout},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingAfter + pingTimeout,
+			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
+		},
 	}
 }
 

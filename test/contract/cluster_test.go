@@ -1,12 +1,14 @@
 package contract_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/daemon"
+	"github.com/hangar-platform/hangar/host/agenttest"
 	"github.com/hangar-platform/hangar/test/contract"
 	"github.com/hangar-platform/hangar/test/platform"
 )
@@ -69,5 +71,19 @@ func TestHostIsAway(t *testing.T) {
 	}
 	if _, err := api.CreateMachine(t.Context(), "away", hangar.MachineCreate{Config: hangar.MachineConfig{Image: "nginx:alpine"}}); hangar.CodeOf(err) != hangar.CodeUnavailable {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAgents runs the suite of agents on that of a server in process, and as another server uses it.
+func TestAgents(t *testing.T) {
+	c := platform.StartCluster(t, 2, platform.Options{})
+	for from, name := range []string{"in process", "over the network"} {
+		t.Run(name, func(t *testing.T) {
+			agent, gate := c.Agent(from, 0)
+			agenttest.Run(t, agenttest.Harness{
+				Agent: agent, Gate: gate, Image: "nginx:alpine", Missing: "missing:latest", Echo: platform.EchoPort, Closed: 9,
+				Print: func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("cat; exit %d", code)} },
+			})
+		})
 	}
 }

@@ -60,6 +60,21 @@ func StartCluster(tb testing.TB, n int, o Options) *Cluster {
 // ID is that of a server.
 func (c *Cluster) ID(server int) hangar.HostID { return c.ids[server] }
 
+// Agent is the agent of a server, and the gate of its Machines, as another server, or itself, uses
+// them.
+func (c *Cluster) Agent(from, of int) (hangar.Agent, hangar.MachineGate) {
+	c.tb.Helper()
+	agent, err := c.Servers[from].member.directory.Agent(c.ids[of])
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	gate, err := c.Servers[from].member.directory.Gate(c.ids[of])
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return agent, gate
+}
+
 // Cordon keeps new Machines from a server, and returns when all servers know.
 func (c *Cluster) Cordon(server int) {
 	c.tb.Helper()
