@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // Harness is an agent under test.
@@ -43,8 +44,18 @@ func Run(t *testing.T, h Harness) {
 		name string
 		run  func(*testing.T, fixture)
 	}{
-		{"create", create}, {"verbs", verbs}, {"errors", refusals}, {"leases", leases}, {"metadata", metadata}, {"watch", watch},
-		{"exec", exec}, {"dial", dial}, {"gate", gate}, {"volumes", volumes}, {"images and room", images}, {"logs", logs},
+		{"create", create},
+		{"verbs", verbs},
+		{"errors", refusals},
+		{"leases", leases},
+		{"metadata", metadata},
+		{"watch", watch},
+		{"exec", exec},
+		{"dial", dial},
+		{"gate", gate},
+		{"volumes", volumes},
+		{"images and room", images},
+		{"logs", logs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var b [6]byte
@@ -96,10 +107,10 @@ func (f fixture) start(t *testing.T) *hangar.Machine {
 
 func (f fixture) drop(t *testing.T, ref hangar.MachineRef) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := finish.Within(t.Context(), patience)
 	defer cancel()
-	ctx = hangar.WithEventSource(ctx, hangar.SourceAgent)
-	if err := f.Agent.DestroyMachine(ctx, ref, hangar.MachineDestroy{Force: true}); err != nil {
+	asAgent := hangar.WithEventSource(ctx, hangar.SourceAgent) // which no lease keeps out
+	if err := f.Agent.DestroyMachine(asAgent, ref, hangar.MachineDestroy{Force: true}); err != nil {
 		t.Errorf("destroy: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -132,10 +133,7 @@ func (d *Directory) follow(ctx context.Context) error {
 func (d *Directory) apply(ctx context.Context, change hangar.HostChange, synced bool) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
-	byID := make(map[hangar.HostID]*member)
-	for id, m := range d.hosts.Load().byID {
-		byID[id] = m
-	}
+	byID := maps.Clone(d.hosts.Load().byID)
 	var obsolete *peer
 	switch before := byID[change.ID]; {
 	case change.ID == "":

@@ -53,7 +53,7 @@ const (
 func writeFrame(w io.Writer, k kind, payload []byte) error {
 	b := make([]byte, frameHeader, frameHeader+len(payload))
 	b[0] = byte(k)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(payload))) //nolint:gosec // no payload has 4 GiB
+	binary.BigEndian.PutUint32(b[1:], uint32(len(payload))) // no payload has 4 GiB
 	_, err := w.Write(append(b, payload...))
 	return err
 }

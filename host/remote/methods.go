@@ -62,13 +62,13 @@ func answer2[A, B, R any](f func(hangar.Agent, context.Context, A, B) (R, error)
 }
 
 func order1[A any](f func(hangar.Agent, context.Context, A) error) method {
-	return answer1(func(agent hangar.Agent, ctx context.Context, a A) (struct{}, error) { //nolint:revive // as a method expression has it
+	return answer1(func(agent hangar.Agent, ctx context.Context, a A) (struct{}, error) {
 		return struct{}{}, f(agent, ctx, a)
 	})
 }
 
 func order2[A, B any](f func(hangar.Agent, context.Context, A, B) error) method {
-	return answer2(func(agent hangar.Agent, ctx context.Context, a A, b B) (struct{}, error) { //nolint:revive // as a method expression has it
+	return answer2(func(agent hangar.Agent, ctx context.Context, a A, b B) (struct{}, error) {
 		return struct{}{}, f(agent, ctx, a, b)
 	})
 }

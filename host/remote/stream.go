@@ -211,30 +211,12 @@ func writeTo(w io.Writer, p []byte) error {
 	return err
 }
 
-// sendStdin ends with an empty frame: the end of the input.
+// sendStdin ends with an empty frame: the end of the input, also of one that failed.
 func sendStdin(out *frameWriter, stdin io.Reader) {
 	if stdin != nil {
-		if err := sendPieces(out, kindStdin, stdin); err != nil {
-			return // the exchange has ended
-		}
+		_, _ = io.Copy(pieces{out, kindStdin}, struct{ io.Reader }{stdin}) // not its WriteTo, which may send all at once
 	}
 	_ = out.write(kindStdin, nil) // who reads the answer learns of a lost connection
-}
-
-// sendPieces sends all of r in frames. A read that fails ends it as the end of r does.
-func sendPieces(out *frameWriter, k kind, r io.Reader) error {
-	b := make([]byte, maxPiece)
-	for {
-		n, failed := r.Read(b)
-		if n > 0 {
-			if err := out.write(k, b[:n]); err != nil {
-				return err
-			}
-		}
-		if failed != nil {
-			return nil
-		}
-	}
 }
 
 func sendSizes(ctx context.Context, out *frameWriter, sizes <-chan hangar.TerminalSize) {

@@ -136,11 +136,11 @@ func streamed(typ reflect.Type) bool {
 func TestEverythingTravels(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	for method := range reflect.TypeFor[hangar.Agent]().Methods() {
-		for i := range method.Type.NumIn() {
-			seen[method.Type.In(i)] = true
+		for typ := range method.Type.Ins() {
+			seen[typ] = true
 		}
-		for i := range method.Type.NumOut() {
-			seen[method.Type.Out(i)] = true
+		for typ := range method.Type.Outs() {
+			seen[typ] = true
 		}
 	}
 	for typ := range seen {

@@ -254,7 +254,7 @@ func newLine(tb testing.TB, to string) *line {
 			if err != nil {
 				return
 			}
-			target, err := (&net.Dialer{}).Dial("tcp", to) //nolint:noctx // on loopback
+			target, err := (&net.Dialer{}).Dial("tcp", to)
 			if err != nil {
 				_ = from.Close()
 				continue
