@@ -24,6 +24,7 @@ import (
 type Harness struct {
 	Agent hangar.Agent
 	Gate  hangar.MachineGate
+	Org   hangar.OrgID // whose Machines are made; it exists
 	// Image runs until it is asked to end.
 	Image string
 	// Missing is an image that there is not.
@@ -87,10 +88,12 @@ func wantError(t *testing.T, what string, err error, code hangar.Code, reason st
 }
 
 func (f fixture) spec() hangar.MachineSpec {
-	config := hangar.MachineConfig{Image: f.Image, Metadata: map[string]string{"role": "web"}}
+	config := hangar.MachineConfig{
+		Image: f.Image, Metadata: map[string]string{"role": "web"}, Services: []hangar.Service{{Protocol: "tcp", InternalPort: f.Echo}},
+	}
 	_ = config.Normalize() // it is built above
 	return hangar.MachineSpec{
-		ID: hangar.NewMachineID(), Name: "web", App: "agents", AppID: f.app, Org: hangar.OrgPersonal, OrgID: "org_1", Network: 1, Region: f.Agent.Host().Region,
+		ID: hangar.NewMachineID(), Name: "web", App: "agents", AppID: f.app, Org: hangar.OrgPersonal, OrgID: f.Org, Network: 1, Region: f.Agent.Host().Region,
 		Config: config, Secrets: hangar.SecretValues{Version: 1, Values: map[string]hangar.Sensitive{"KEY": hangar.NewSensitive("hush")}},
 	}
 }
@@ -162,7 +165,6 @@ func create(t *testing.T, f fixture) {
 func verbs(t *testing.T, f fixture) {
 	m := f.start(t)
 	ref := m.Ref()
-	must(t, "signal", f.Agent.SignalMachine(t.Context(), ref, hangar.Signal(10)))
 	must(t, "cordon", f.Agent.CordonMachine(t.Context(), ref))
 	must(t, "uncordon", f.Agent.UncordonMachine(t.Context(), ref))
 	must(t, "restart", f.Agent.RestartMachine(t.Context(), ref, hangar.MachineRestart{ForceStop: true}))
@@ -199,6 +201,7 @@ func refusals(t *testing.T, f fixture) {
 	_, err := f.Agent.Machine(t.Context(), unknown)
 	wantError(t, "get an unknown machine", err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	wantError(t, "stop one", f.Agent.StopMachine(t.Context(), unknown, hangar.MachineStop{}), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	wantError(t, "signal one", f.Agent.SignalMachine(t.Context(), unknown, hangar.Signal(10)), hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	_, err = f.Gate.EnterMachine(unknown, 80)
 	wantError(t, "enter one", err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	spec := f.spec()
@@ -342,7 +345,7 @@ func gate(t *testing.T, f fixture) {
 
 func volumes(t *testing.T, f fixture) {
 	spec := hangar.VolumeSpec{
-		ID: hangar.NewVolumeID(), Name: "data", App: "agents", AppID: f.app, Org: hangar.OrgPersonal, OrgID: "org_1", Region: f.Agent.Host().Region,
+		ID: hangar.NewVolumeID(), Name: "data", App: "agents", AppID: f.app, Org: hangar.OrgPersonal, OrgID: f.Org, Region: f.Agent.Host().Region,
 		SizeGB: 1, Encrypted: true, FSType: hangar.FSExt4, SnapshotRetention: 5,
 	}
 	row, err := f.Agent.CreateVolume(t.Context(), spec)
@@ -350,7 +353,7 @@ func volumes(t *testing.T, f fixture) {
 	again, err := f.Agent.CreateVolume(t.Context(), spec)
 	must(t, "create again", err)
 	ref := row.Volume.Ref()
-	if again.Volume.ID != spec.ID || row.OrgID != "org_1" || row.Seq == 0 {
+	if again.Volume.ID != spec.ID || row.OrgID != f.Org || row.Seq == 0 {
 		t.Errorf("made %+v and %+v", row, again)
 	}
 	days := 9
@@ -386,9 +389,9 @@ func volumes(t *testing.T, f fixture) {
 func images(t *testing.T, f fixture) {
 	_, err := f.Agent.Images(t.Context())
 	must(t, "images", err)
-	_, err = f.Agent.ImageUsage(t.Context(), "org_1")
+	_, err = f.Agent.ImageUsage(t.Context(), f.Org)
 	must(t, "usage", err)
-	found, err := f.Agent.Resolve(t.Context(), hangar.ImagePuller{Org: "org_1", Slug: hangar.OrgPersonal}, f.Image)
+	found, err := f.Agent.Resolve(t.Context(), hangar.ImagePuller{Org: f.Org, Slug: hangar.OrgPersonal}, f.Image)
 	must(t, "resolve", err)
 	room, err := f.Agent.Room(t.Context())
 	must(t, "room", err)

@@ -77,11 +77,15 @@ func TestHostIsAway(t *testing.T) {
 // TestAgents runs the suite of agents on that of a server in process, and as another server uses it.
 func TestAgents(t *testing.T) {
 	c := platform.StartCluster(t, 2, platform.Options{})
+	org, err := c.Servers[0].Client().Org(t.Context(), hangar.OrgPersonal)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for from, name := range []string{"in process", "over the network"} {
 		t.Run(name, func(t *testing.T) {
 			agent, gate := c.Agent(from, 0)
 			agenttest.Run(t, agenttest.Harness{
-				Agent: agent, Gate: gate, Image: "nginx:alpine", Missing: "missing:latest", Echo: platform.EchoPort, Closed: 9,
+				Agent: agent, Gate: gate, Org: org.ID, Image: "nginx:alpine", Missing: "missing:latest", Echo: platform.EchoPort, Closed: 9,
 				Print: func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("cat; exit %d", code)} },
 			})
 		})
