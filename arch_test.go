@@ -78,6 +78,7 @@ var rules = map[string]rule{
 	"control/hostnames":         {imports: plus(language, "control/addresses", "control/ledger", "control/state", "control/tenants", "control/vault")},
 	"control/state":             {imports: language, tests: []string{"cluster/authority", "cluster/listener", "control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
+	"control/placement":         {imports: language},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
 		imports: plus(language, "control/addresses", "control/extensions/call", "control/ledger", "control/providers", "control/state", "control/tenants",
@@ -120,6 +121,9 @@ var rules = map[string]rule{
 	"host/volume/...":          {imports: language},
 	"host/volumes":             {imports: plus(language, "host/archive", "host/journal", "host/logs", "host/volume"), tests: []string{"host/volumes/volumestest"}},
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
+	"host/agenttest":           {imports: language},
+	"host/remote":              {imports: language, tests: []string{"host", "host/..."}},
+	"host/remote/remotetest":   {imports: language},
 	"host/rootfs":              {imports: language},
 	"host/sshd":                {imports: language},
 	"host/usage":               {imports: language},

@@ -38,6 +38,7 @@ var dialers = map[string]string{
 	"host/driver/gvisor/rpc.go":             "connects to the control socket of a sandbox of the daemon's own",
 	"host/network/dial.go":                  "connects to an address that the platform gave a Machine",
 	"host/network/dial_service.go":          "connects to an address that the platform gave a Machine",
+	"host/remote/peer.go":                   "connects to hosts of the cluster alone, whose records name the addresses",
 	"host/volume/nbd/nbd.go":                "connects to a socket file of the daemon's own",
 	"host/volume/storaged/qmp.go":           "connects to a socket file of the daemon's own",
 	"internal/keeper/client.go":             "connects to a socket file of the daemon's own",

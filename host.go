@@ -23,6 +23,7 @@ type Host struct {
 // HostState says what the other hosts know of a host's life.
 type HostState string
 
+// The states of a host.
 const (
 	HostAlive   HostState = "alive"
 	HostSuspect HostState = "suspect" // its lease has ended; it may still run its Machines
@@ -74,6 +75,8 @@ type Agent interface {
 	Host() Host
 	// Room says what the host has left.
 	Room(ctx context.Context) (HostRoom, error)
+	// Bid says what the host offers to a Machine.
+	Bid(ctx context.Context, ask MachineAsk) (MachineBid, error)
 }
 
 // MachineAgent is what a host does for Machines.
@@ -123,6 +126,8 @@ type Agents interface {
 	Agent(id HostID) (Agent, error)
 	// Hosts are those that may take new Machines.
 	Hosts() []Host
+	// Known are all that may have Machines, also those that take no new ones.
+	Known() []Host
 }
 
 // MachineRow is what a host publishes of a Machine. Seq grows with every commit

@@ -121,17 +121,12 @@ func (a *Apps) finishDestroy(ctx context.Context, marked state.Item) error {
 // hosts have beside them.
 func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]hangar.HostID {
 	owners := map[hangar.MachineID]hangar.HostID{}
-	for _, host := range a.hosts.agents.Hosts() {
-		agent, err := a.hosts.agent(host.ID)
-		if err != nil {
-			continue // Machines that it has are reserved, but for rare leftovers
-		}
-		machines, err := agent.Machines(ctx, app, hangar.MachineFilter{})
-		if err != nil {
-			continue
-		}
-		for _, m := range machines {
-			owners[m.ID] = host.ID
+	all := askAll(a.hosts, a.hosts.agents.Known(), func(agent hangar.Agent) ([]*hangar.Machine, error) {
+		return agent.Machines(ctx, app, hangar.MachineFilter{})
+	})
+	for _, answer := range all { // Machines of a host that does not answer are reserved, but for rare leftovers
+		for _, m := range answer.value {
+			owners[m.ID] = answer.host
 		}
 	}
 	for _, item := range reserved {

@@ -32,6 +32,8 @@ type fakeHost struct {
 	onDestroy func() // once
 	brief     bool   // Machines destroy themselves before their creation is answered
 
+	refusal string // of its bids
+
 	removedOrgs []hangar.OrgID
 
 	usage   hangar.ImageUsage      // of every organization
@@ -397,6 +399,11 @@ func (f *fakeHost) Machines(_ context.Context, app hangar.AppID, filter hangar.M
 	return list, nil
 }
 
+func (f *fakeHost) Bid(ctx context.Context, _ hangar.MachineAsk) (hangar.MachineBid, error) {
+	room, err := f.Room(ctx)
+	return hangar.MachineBid{HostRoom: room, CPUs: int64(f.host.CPUs), Refusal: f.refusal}, err
+}
+
 // OrgMachines has all Machines in one organization.
 func (f *fakeHost) OrgMachines(
 	ctx context.Context, _ hangar.OrgID, after hangar.MachineID, limit int, filter hangar.MachineFilter,
@@ -528,6 +535,8 @@ func (f fleet) Agent(id hangar.HostID) (hangar.Agent, error) {
 	}
 	return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host")
 }
+
+func (f fleet) Known() []hangar.Host { return f.Hosts() }
 
 func (f fleet) Hosts() (hosts []hangar.Host) {
 	for _, h := range f {

@@ -1,7 +1,10 @@
 package control
 
 import (
+	"context"
 	"log/slog"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -34,30 +37,66 @@ func (h *hosts) agent(id hangar.HostID) (hangar.Agent, error) {
 	return agent, err
 }
 
-// each calls do for every host that can be reached, in turn. It returns the
-// first error, and an unreachable host's only if none could be reached.
-func (h *hosts) each(do func(hangar.Agent) error) error {
+// askedAtOnce bounds how many hosts are asked at the same time for one answer.
+const askedAtOnce = 64
+
+// bid asks a host what it offers to a Machine.
+func (h *hosts) bid(ctx context.Context, id hangar.HostID, ask hangar.MachineAsk) (hangar.MachineBid, error) {
+	agent, err := h.agent(id)
+	if err != nil {
+		return hangar.MachineBid{}, err
+	}
+	return agent.Bid(ctx, ask)
+}
+
+// answer is what a host has answered.
+type answer[T any] struct {
+	host  hangar.HostID
+	value T
+	err   error
+}
+
+// askAll asks hosts the same, several at a time, and returns their answers in the same order.
+func askAll[T any](h *hosts, list []hangar.Host, ask func(hangar.Agent) (T, error)) []answer[T] {
+	answers := make([]answer[T], len(list))
+	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
+	for i, host := range list {
+		group.Go(func() error {
+			a := &answers[i]
+			a.host = host.ID
+			agent, err := h.agent(host.ID)
+			if err == nil {
+				a.value, err = ask(agent)
+			}
+			a.err = err
+			return nil
+		})
+	}
+	_ = group.Wait() // each error is in its answer
+	return answers
+}
+
+// reached returns the answers of the hosts that can be reached. It returns the first error of one
+// of them, and an unreachable host's only if none could be reached.
+func reached[T any](h *hosts, answers []answer[T]) ([]T, error) {
 	var away error
-	reached := false
-	for _, host := range h.agents.Hosts() {
-		agent, err := h.agent(host.ID)
-		if err == nil {
-			err = do(agent)
-		}
+	var values []T
+	for _, a := range answers {
 		switch {
-		case err == nil:
-			reached = true
-		case !unreachable(err):
-			return err
+		case a.err == nil:
+			values = append(values, a.value)
+		case !unreachable(a.err):
+			return nil, a.err
 		default:
-			away = err
-			h.log.Warn("host left out", keyHost, host.ID, keyError, err)
+			away = a.err
+			h.log.Warn("host left out", keyHost, a.host, keyError, a.err)
 		}
 	}
-	if reached {
-		return nil
+	if len(values) > 0 {
+		return values, nil
 	}
-	return away
+	return nil, away
 }
 
 // regionHosts are the hosts of a region that may take new Machines. A region

@@ -29,7 +29,7 @@ func (i *Images) ResolveImage(ctx context.Context, name hangar.AppName, ref stri
 	}
 	who := hangar.ImagePuller{Org: app.OrgID, Slug: app.Org, AnyRegistry: tenants.Administrator(ctx)}
 	err = hangar.Errorf(hangar.CodeUnavailable, "", "no host can be reached that could ask the registry")
-	for _, host := range i.hosts.agents.Hosts() {
+	for _, host := range i.hosts.agents.Known() {
 		agent, unreachable := i.hosts.agent(host.ID)
 		if unreachable != nil {
 			continue
@@ -57,22 +57,19 @@ func (i *Images) Images(ctx context.Context) ([]hangar.Image, error) {
 	if err := i.admin(ctx); err != nil {
 		return nil, err
 	}
-	images := map[string]hangar.Image{}
-	err := i.hosts.each(func(a hangar.Agent) error {
-		held, err := a.Images(ctx)
-		for _, image := range held {
-			if known, ok := images[image.Ref.String()]; ok {
-				image.InUse = image.InUse || known.InUse
-				if known.LastUsed.After(image.LastUsed) {
-					image.LastUsed = known.LastUsed
-				}
-			}
-			images[image.Ref.String()] = image
-		}
-		return err
-	})
+	all, err := reached(i.hosts, askAll(i.hosts, i.hosts.agents.Known(), func(a hangar.Agent) ([]hangar.Image, error) { return a.Images(ctx) }))
 	if err != nil {
 		return nil, err
+	}
+	images := map[string]hangar.Image{}
+	for _, image := range slices.Concat(all...) {
+		if known, ok := images[image.Ref.String()]; ok {
+			image.InUse = image.InUse || known.InUse
+			if known.LastUsed.After(image.LastUsed) {
+				image.LastUsed = known.LastUsed
+			}
+		}
+		images[image.Ref.String()] = image
 	}
 	list := make([]hangar.Image, 0, len(images))
 	for _, image := range images {
@@ -88,22 +85,16 @@ func (i *Images) RemoveImage(ctx context.Context, digest string) error {
 	if err := i.admin(ctx); err != nil {
 		return err
 	}
-	removed, missing := false, error(nil)
-	err := i.hosts.each(func(a hangar.Agent) error {
+	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found: %s", digest)
+	removed, err := reached(i.hosts, askAll(i.hosts, i.hosts.agents.Known(), func(a hangar.Agent) (bool, error) {
 		err := a.RemoveImage(ctx, digest)
-		switch {
-		case err == nil:
-			removed = true
-		case hangar.CodeOf(err) == hangar.CodeNotFound:
-			missing, err = err, nil
+		if hangar.CodeOf(err) == hangar.CodeNotFound {
+			return false, nil
 		}
+		return true, err
+	}))
+	if err != nil || slices.Contains(removed, true) {
 		return err
-	})
-	if err != nil || removed {
-		return err
-	}
-	if missing == nil {
-		missing = hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found: %s", digest)
 	}
 	return missing
 }

@@ -128,7 +128,7 @@ func (l *Logs) logHosts(ctx context.Context, app tenants.AppRecord, q hangar.Log
 	for _, r := range reserved {
 		ids = append(ids, r.host)
 	}
-	for _, h := range l.hosts.agents.Hosts() {
+	for _, h := range l.hosts.agents.Known() {
 		if q.Region == "" || q.Region == h.Region {
 			ids = append(ids, h.ID)
 		}

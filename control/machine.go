@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/placement"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/vault"
@@ -88,41 +89,42 @@ func checkConfig(c *hangar.MachineConfig) error {
 	return c.Validate()
 }
 
-// create reserves a Machine and asks hosts in turn to make it. It returns errLost
+// create reserves a Machine and offers it to hosts in turn, the best bid first. It returns errLost
 // if the reservation was taken away and what was made is undone.
 func (m *Machines) create(
 	ctx context.Context, app tenants.AppRecord, in hangar.MachineCreate, secrets hangar.SecretValues, hosts []hangar.Host,
 ) (*hangar.Machine, error) {
 	id := hangar.NewMachineID()
 	defer m.reservations.begin(id)()
-	hosts, err := m.reservations.place(ctx, app.ID, id, hosts)
+	load, err := m.reservations.load(ctx, app.ID, hosts)
 	if err != nil {
 		return nil, err
 	}
-	r, err := m.reservations.reserve(ctx, app, id, in.Name, hosts[0].ID, guestQuotas(in.Config.Guest))
-	if err != nil {
-		return nil, err
-	}
-	spec := hangar.MachineSpec{
-		ID: id, Name: r.Name, App: app.Name, AppID: app.ID, Org: app.Org, OrgID: app.OrgID, Network: app.NetworkID, Region: in.Region,
-		Config: in.Config, AnyRegistry: tenants.Administrator(ctx), Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
-	}
-	var refusal error
-	for _, host := range hosts {
-		if r.Host != host.ID {
-			if err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Host = host.ID }); err != nil {
-				return nil, err
-			}
+	ask := hangar.MachineAsk{App: app.ID, Guest: *in.Config.Guest, Image: in.Config.ImageName()}
+	market := placement.New(hosts, load, id, ask, m.hosts.bid)
+	var r *claim
+	for host := range market.Hosts(ctx) {
+		switch {
+		case r == nil:
+			r, err = m.reservations.reserve(ctx, app, id, in.Name, host.ID, guestQuotas(in.Config.Guest))
+		case r.Host != host.ID:
+			err = m.reservations.rewrite(ctx, r, func(r *reservation) { r.Host = host.ID })
+		}
+		if err != nil {
+			return nil, err
 		}
 		agent, err := m.hosts.agent(host.ID)
 		if err != nil {
-			refusal = err
+			market.Refuse(host.ID, err)
 			continue
 		}
-		made, err := agent.CreateMachine(ctx, spec)
+		made, err := agent.CreateMachine(ctx, hangar.MachineSpec{
+			ID: id, Name: r.Name, App: app.Name, AppID: app.ID, Org: app.Org, OrgID: app.OrgID, Network: app.NetworkID, Region: in.Region,
+			Config: in.Config, AnyRegistry: tenants.Administrator(ctx), Secrets: secrets, SkipLaunch: in.SkipLaunch, Cordoned: in.SkipServiceRegistration, LeaseTTL: in.LeaseTTL,
+		})
 		if err != nil {
 			if hangar.NoRoom(err) {
-				refusal = err
+				market.Refuse(host.ID, err)
 				continue
 			}
 			made, err = m.afterFailure(ctx, agent, r, err)
@@ -132,8 +134,10 @@ func (m *Machines) create(
 		}
 		return made, m.confirm(ctx, agent, r)
 	}
-	m.reservations.release(ctx, r)
-	return nil, refusal
+	if r != nil {
+		m.reservations.release(ctx, r)
+	}
+	return nil, market.Err()
 }
 
 // afterFailure finds out what a failed creation left. A host that refused has
@@ -219,6 +223,7 @@ func (m *Machines) machinesOf(ctx context.Context, rec tenants.AppRecord, filter
 	}
 	lists := make([][]*hangar.Machine, len(byHost))
 	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
 	for i, ids := range byHost {
 		group.Go(func() (err error) {
 			lists[i], err = m.listHost(ctx, rec.ID, ids.host, ids.machines, filter)
@@ -264,7 +269,7 @@ func (s *reservations) byHost(ctx context.Context, app hangar.AppID) ([]hostMach
 // andOthers adds the hosts on which nothing is reserved, which may know Machines that are
 // destroyed.
 func (m *Machines) andOthers(hosts []hostMachines) []hostMachines {
-	for _, h := range m.hosts.agents.Hosts() {
+	for _, h := range m.hosts.agents.Known() {
 		if !slices.ContainsFunc(hosts, func(known hostMachines) bool { return known.host == h.ID }) {
 			hosts = append(hosts, hostMachines{host: h.ID})
 		}

@@ -34,13 +34,14 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 		return hangar.MachinePage{}, err
 	}
 	if q.IncludeDestroyed {
-		for _, h := range m.hosts.agents.Hosts() { // of which they alone know
+		for _, h := range m.hosts.agents.Known() { // of which they alone know
 			reserved.onHost(h.ID)
 		}
 	}
 	hosts := slices.Sorted(maps.Keys(reserved.byHost))
 	pages := make([]hostPage, len(hosts))
 	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
 	for i, host := range hosts {
 		group.Go(func() (err error) {
 			pages[i], err = m.pageHost(ctx, of.ID, host, reserved, listing.After, q)

@@ -315,6 +315,21 @@ func TestPlacement(t *testing.T) {
 	p.hosts[1].onCreate = p.hosts[0].onCreate
 	_, err = p.Machines().CreateMachine(admin(t), "web", wish("x"))
 	wantError(t, err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	// Those that bid that they would refuse it are not offered it, and the error has the reasons of all.
+	offered := func(hangar.MachineSpec) (error, error) {
+		t.Error("a machine was offered to a host that refuses it")
+		return errRoom, nil
+	}
+	for i, why := range []string{"no memory", "no processors"} {
+		p.hosts[i].refusal, p.hosts[i].onCreate = why, offered
+	}
+	_, err = p.Machines().CreateMachine(admin(t), "web", wish("x"))
+	wantError(t, err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
+	for _, why := range []string{"host aaaaaaaa: no memory", "host bbbbbbbb: no processors"} {
+		if !strings.Contains(err.Error(), why) {
+			t.Errorf("%q is not in %q", why, err)
+		}
+	}
 	p.check(t)
 }
 

@@ -44,9 +44,10 @@ func (s *reservations) of(ctx context.Context, ref hangar.MachineRef) (reservati
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	hosts := s.hosts.agents.Hosts()
+	hosts := s.hosts.agents.Known()
 	found := make([]bool, len(hosts))
 	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
 	for i, host := range hosts {
 		group.Go(func() error {
 			agent, err := s.hosts.agent(host.ID)

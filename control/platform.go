@@ -52,14 +52,7 @@ func (p *Platform) Placements(ctx context.Context, q hangar.PlacementQuery) ([]h
 func (p *Platform) rooms(ctx context.Context) ([]hangar.HostRoom, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	var rooms []hangar.HostRoom
-	err := p.hosts.each(func(a hangar.Agent) error {
-		room, err := a.Room(ctx)
-		if err == nil {
-			rooms = append(rooms, room)
-		}
-		return err
-	})
+	rooms, err := reached(p.hosts, askAll(p.hosts, p.hosts.agents.Hosts(), func(a hangar.Agent) (hangar.HostRoom, error) { return a.Room(ctx) }))
 	if unreachable(err) {
 		err = nil
 	}

@@ -63,17 +63,12 @@ func (o *Orgs) imageMB(ctx context.Context, org hangar.OrgID) int64 {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var most int64
-	for _, host := range o.hosts.agents.Hosts() {
-		agent, err := o.hosts.agent(host.ID)
-		if err != nil {
+	for _, a := range askAll(o.hosts, o.hosts.agents.Known(), func(a hangar.Agent) (hangar.ImageUsage, error) { return a.ImageUsage(ctx, org) }) {
+		if a.err != nil {
+			o.log.WarnContext(ctx, "images of an organization are not measured", keyHost, a.host, keyError, a.err)
 			continue
 		}
-		usage, err := agent.ImageUsage(ctx, org)
-		if err != nil {
-			o.log.WarnContext(ctx, "images of an organization are not measured", keyHost, host.ID, keyError, err)
-			continue
-		}
-		most = max(most, usage.Stored+usage.Uploads+usage.Unpacked)
+		most = max(most, a.value.Stored+a.value.Uploads+a.value.Unpacked)
 	}
 	return most >> 20
 }

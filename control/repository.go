@@ -46,13 +46,10 @@ func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryNam
 // removeContentOf removes what hosts keep of an organization. All have to answer: what one
 // keeps, no later call would remove.
 func (o *Orgs) removeContentOf(ctx context.Context, org hangar.OrgID) error {
-	for _, host := range o.hosts.agents.Hosts() {
-		agent, err := o.hosts.agent(host.ID)
-		if err == nil {
-			err = agent.RemoveOrg(ctx, org)
-		}
-		if err != nil {
-			return err
+	answers := askAll(o.hosts, o.hosts.agents.Known(), func(a hangar.Agent) (struct{}, error) { return struct{}{}, a.RemoveOrg(ctx, org) })
+	for _, a := range answers {
+		if a.err != nil {
+			return a.err
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/placement"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -187,7 +188,7 @@ func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *ha
 			load[row.Volume.Host]++
 		}
 	}
-	return orderHosts(hosts, load, hangar.NewMachineID()), nil
+	return placement.Order(hosts, load, string(hangar.NewVolumeID())), nil
 }
 
 // forkHosts is the host of the source, which alone has what is on it.

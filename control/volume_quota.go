@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -235,18 +236,10 @@ func (v *Volumes) healClaims(ctx context.Context) error {
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			continue
 		}
-		made := false
-		err = v.hosts.each(func(a hangar.Agent) error {
-			_, err := a.VolumeRow(ctx, claim.Ref)
-			switch {
-			case err == nil:
-				made = true
-			case hangar.CodeOf(err) == hangar.CodeNotFound:
-				err = nil
-			}
-			return err
-		})
-		if err != nil || made {
+		// Every host has to say that it does not have the volume: what one has that is away would be
+		// counted no longer.
+		answers := askAll(v.hosts, v.hosts.agents.Known(), func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.VolumeRow(ctx, claim.Ref) })
+		if slices.ContainsFunc(answers, func(a answer[*hangar.VolumeRow]) bool { return hangar.CodeOf(a.err) != hangar.CodeNotFound }) {
 			continue
 		}
 		if err := v.rows.disclaimVolume(ctx, claim.Ref.ID); err != nil {

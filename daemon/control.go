@@ -9,9 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/addresses"
-	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/extensions/call"
-	"github.com/hangar-platform/hangar/control/fleet"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/oidc"
 	"github.com/hangar-platform/hangar/edge"
@@ -20,21 +18,14 @@ import (
 
 // controlParts are what decides, and what knows who asks.
 type controlParts struct {
-	tokens  *auth.Tokens
-	issuer  *oidc.Issuer
-	decide  *control.Control
-	fleet   *fleet.Fleet
-	backups *backups
+	issuer *oidc.Issuer
+	decide *control.Control
 }
 
 // openControl opens what decides. From then on Machines get identity tokens.
-func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns, public *edge.Edge) (*controlParts, error) {
+func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, f *servers, public *edge.Edge) (*controlParts, error) {
 	pools, err := d.cfg.addressPools()
 	if err != nil {
-		return nil, err
-	}
-	tokens := auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log})
-	if err := tokens.Open(ctx); err != nil {
 		return nil, err
 	}
 	limits, err := d.quotas(ctx, s, m, pools)
@@ -42,11 +33,6 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		return nil, err
 	}
 	c.rows.SetQuotas(limits)
-	copies := d.newBackups(c.store)
-	servers, err := d.openFleet(ctx, s, c, tokens, copies)
-	if err != nil {
-		return nil, err
-	}
 	_, https := public.Addrs()
 	issuer := oidc.New(oidc.Config{
 		Store: c.mirror, Vault: c.sealed, Issuer: d.cfg.oidcURL(https),
@@ -57,8 +43,8 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		gateway = d.options.Around.Gateway
 	}
 	decide := control.New(control.Config{
-		Quotas: limits, Store: c.mirror, Tokens: tokens, Issuer: issuer, Peers: gateway, Agents: &agents{ctx: ctx, local: agent{m.agent, in.server}, fleet: servers, log: d.log},
-		Keys: c.keys, Sole: servers.Sole, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
+		Quotas: limits, Store: c.mirror, Tokens: f.tokens, Issuer: issuer, Peers: gateway, Agents: f.hosts,
+		Keys: c.keys, Sole: f.fleet.Sole, Sealed: []hangar.Resealer{m.agent}, Region: d.cfg.Region, Log: d.log,
 		Addresses: pools, Routes: public, Certificates: public, EdgeLog: public,
 		Calls:        call.New(publicdial.New(publicdial.Options{Own: func(a netip.Addr) bool { return pools.Contains(a) || publicdial.OnThisServer(a) }}), time.Now),
 		Hooks:        d.cfg.platformURL(hangar.PlatformAPI, https) + "/hooks/extensions",
@@ -72,7 +58,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 		return nil, err
 	}
 	d.late.identities.set(decide.Identity())
-	return &controlParts{tokens, issuer, decide, servers, copies}, nil
+	return &controlParts{issuer, decide}, nil
 }
 
 // quotas are the limits of organizations that have none of their own: what the operator says,

@@ -67,7 +67,16 @@ type Around struct {
 	OAuthClients hangar.OAuthClients // third parties that users sign in at
 	PasswordCost users.PasswordCost  // of users' new passwords
 
+	// Hosts joins the agent of this server with those of others, once it is open.
+	Hosts func(agent hangar.Agent, gate hangar.MachineGate) (Hosts, error)
+
 	MetricsProgram func(context.Context) (string, error) // finds the program of the store of metrics
+}
+
+// Hosts finds the agents of all servers of a cluster, and the gates of their Machines.
+type Hosts interface {
+	hangar.Agents
+	hangar.MachineGates
 }
 
 // Run runs a daemon until ctx ends, which is no error, or a part of it fails.

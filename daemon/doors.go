@@ -40,8 +40,8 @@ type doors struct {
 }
 
 // openDoors makes the API, and has the edge serve it, too.
-func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, c *controlParts, measured *series, events hangar.EventDelivery) (*doors, error) {
-	handler, err := d.newHandler(m, public, c, measured, events)
+func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, f *servers, c *controlParts, measured *series, events hangar.EventDelivery) (*doors, error) {
+	handler, err := d.newHandler(m, public, f, c, measured, events)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (d *doors) runInside(ctx context.Context) error {
 	return api.Serve(ctx, d.inside, d.handler, drainTime)
 }
 
-func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, measured *series, events hangar.EventDelivery) (*api.Handler, error) {
+func (d *opening) newHandler(m *machines, public *edge.Edge, f *servers, c *controlParts, measured *series, events hangar.EventDelivery) (*api.Handler, error) {
 	limits, err := d.cfg.rateLimits()
 	if err != nil {
 		return nil, err
@@ -88,9 +88,9 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, c *controlParts, me
 		Registries: decide.Registries(), Encryption: decide.Encryption(), Identity: decide.Identity(), SigningKeys: decide.Identity(),
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
 		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), Elections: decide.Elections(), ImageResolver: decide.Images(), SSH: decide.SSH(),
-		Auth: c.tokens, Registry: m.images.Registry(registry.NewTokenAccess(c.tokens, decide.Repositories(), decide.Orgs())),
+		Auth: f.tokens, Registry: m.images.Registry(registry.NewTokenAccess(f.tokens, decide.Repositories(), decide.Orgs())),
 		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
-		Hosts:      c.fleet,
+		Hosts:      f.fleet,
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
 		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
 		Region: d.cfg.Region, Version: d.options.Version, Log: d.log,

@@ -20,7 +20,7 @@ const (
 )
 
 // openEdge opens the public edge. Connections wait until it runs.
-func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, m *machines) (*edge.Edge, error) {
+func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, hosts hangar.MachineGates) (*edge.Edge, error) {
 	cfg, domain := d.cfg, hangar.Hostname(d.cfg.Domain)
 	roots, err := cfg.acmeRoots()
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, m *machin
 		Host: s.self.ID, Region: cfg.Region, Dir: filepath.Join(cfg.Dir, "edge"), HTTP: cfg.HTTP, HTTPS: cfg.HTTPS, HTTP3: cfg.HTTP3,
 		Shared: cfg.sharedIPv4(), Domain: domain, Platform: names.Handlers(ctx, domain, &d.late.api),
 		Machines: c.machines, Routes: c.routes, Certificates: hostnames.NewFeed(c.mirror, c.sealed, d.log),
-		Gates: oneHost{agent{Agent: m.agent}}, Keeper: s.keeper, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,
+		Gates: hosts, Keeper: s.keeper, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,
 		Limits: listen.Limits{ClientConns: cfg.ClientConns, ClientRate: cfg.ClientHandshakes, NameRate: max(2*cfg.ClientHandshakes, listen.DefaultLimits().NameRate)},
 		Drain:  cfg.Drain, ReplayBody: cfg.ReplayBody, Buckets: cfg.StaticsURL, Log: d.log,
 	}

@@ -2,7 +2,7 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/fleet"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/host/remote"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -27,82 +28,86 @@ func (p *peers) adminName(id hangar.HostID) string {
 
 func adminTokenOf(id hangar.HostID) string { return "admin-" + string(id) }
 
-// openFleet records this server among the hosts of the platform. From then on others can join by
-// it, and those that it does not know are refused.
-func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, tokens *auth.Tokens, copies *backups) (*fleet.Fleet, error) {
+// servers is what this server knows of all servers of the platform.
+type servers struct {
+	tokens  *auth.Tokens
+	fleet   *fleet.Fleet
+	backups *backups
+	hosts   Hosts
+	follow  func(context.Context) error // keeps hosts true, until its context ends
+}
+
+// openFleet records this server among the hosts of the platform, and finds the others. From then on
+// others can join by it and use its Machines, and those that it does not know are refused.
+func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, m *machines, in *signIns) (*servers, error) {
+	f := &servers{
+		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log}),
+		backups: d.newBackups(c.store),
+	}
+	if err := f.tokens.Open(ctx); err != nil {
+		return nil, err
+	}
+	f.fleet = fleet.New(d.fleetConfig(s, c, f))
+	if err := f.fleet.Register(ctx); err != nil {
+		return nil, explainRemoved(err)
+	}
+	if c.peers != nil {
+		d.letJoin(c.peers, f.fleet)
+	}
+	return f, d.findHosts(c.peers, m, in, f)
+}
+
+func (d *opening) fleetConfig(s *server, c *cluster, f *servers) fleet.Config {
 	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Log: d.log, Now: time.Now}
 	if d.options.Around.State == nil && (c.peers != nil || len(d.cfg.Etcd) > 0) {
 		cfg.Presence, _ = c.store.(state.Presence)
 	}
-	if copies.store != nil {
-		cfg.Backup = copies.make
+	if f.backups.store != nil {
+		cfg.Backup = f.backups.make
 	}
-	if c.peers != nil {
-		cfg.Joined, cfg.JoinURL = c.peers.rec.Joined, "https://"+s.self.Address
-		cfg.NewToken = func() (hangar.JoinTokenID, string, []byte) {
-			t := authority.NewToken(c.peers.identity.Authority().Fingerprint())
-			return t.ID, t.String(), t.Digest()
-		}
-		cfg.Vacate = func(ctx context.Context, h hangar.Host) error {
-			if _, ok := tokens.Find(hangar.TokenID(adminTokenOf(h.ID))); ok {
-				if err := tokens.Revoke(ctx, hangar.TokenID(adminTokenOf(h.ID))); err != nil {
-					return err
-				}
+	if c.peers == nil {
+		return cfg
+	}
+	cfg.Joined, cfg.JoinURL = c.peers.rec.Joined, "https://"+s.self.Address
+	cfg.NewToken = func() (hangar.JoinTokenID, string, []byte) {
+		t := authority.NewToken(c.peers.identity.Authority().Fingerprint())
+		return t.ID, t.String(), t.Digest()
+	}
+	cfg.Vacate = func(ctx context.Context, h hangar.Host) error {
+		if _, ok := f.tokens.Find(hangar.TokenID(adminTokenOf(h.ID))); ok {
+			if err := f.tokens.Revoke(ctx, hangar.TokenID(adminTokenOf(h.ID))); err != nil {
+				return err
 			}
-			return c.peers.seats.Vacate(ctx, string(h.ID), "https://"+h.Address)
 		}
+		return c.peers.seats.Vacate(ctx, string(h.ID), "https://"+h.Address)
 	}
-	f := fleet.New(cfg)
-	if err := f.Register(ctx); err != nil {
-		return nil, explainRemoved(err)
-	}
-	if c.peers != nil {
-		c.peers.door.SetKnown(func(id hangar.HostID) bool { return f.Knows(ctx, id) })
-		c.peers.door.HandleOpen(join.Path, join.NewHandler(join.Config{
-			Identity: c.peers.identity, Registrar: f, Endpoints: c.peers.endpoints, Members: c.peers.rec.Members, Domain: d.cfg.Domain,
-			Keyset: func() ([]byte, error) { return os.ReadFile(filepath.Join(d.cfg.Dir, keyset.File)) }, Log: d.log, Now: time.Now,
-		}))
-	}
-	return f, nil
+	return cfg
 }
 
-// agents are the agents of all hosts, for control.
-type agents struct {
-	ctx   context.Context //nolint:containedctx // of the daemon: which hosts there are is read from memory, for callers without one
-	local agent
-	fleet *fleet.Fleet
-	log   *slog.Logger
-	// remote makes the agent of another host, at its Address. Nil: others cannot be reached.
-	remote func(hangar.Host) (hangar.Agent, error)
+// letJoin serves servers that join.
+func (d *opening) letJoin(p *peers, f *fleet.Fleet) {
+	p.door.SetKnown(f.Knows)
+	p.door.HandleOpen(join.Path, join.NewHandler(join.Config{
+		Identity: p.identity, Registrar: f, Endpoints: p.endpoints, Members: p.rec.Members, Domain: d.cfg.Domain,
+		Keyset: func() ([]byte, error) { return os.ReadFile(filepath.Join(d.cfg.Dir, keyset.File)) }, Log: d.log, Now: time.Now,
+	}))
 }
 
-// Agent implements hangar.Agents.
-func (a *agents) Agent(id hangar.HostID) (hangar.Agent, error) {
-	if id == a.local.Host().ID {
-		return a.local, nil
+// findHosts finds the agents of all hosts, and has the others use the one of this server.
+func (d *opening) findHosts(p *peers, m *machines, in *signIns, f *servers) (err error) {
+	local := agent{m.agent, in.server}
+	if around := d.options.Around.Hosts; around != nil {
+		f.follow = func(context.Context) error { return nil }
+		f.hosts, err = around(local, m.agent)
+		return err
 	}
-	h, ok := a.fleet.Lookup(a.ctx, id)
-	switch {
-	case !ok:
-		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
-	case a.remote == nil || h.State == hangar.HostDead:
-		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "host %s cannot be reached", id)
+	directory := remote.NewDirectory(remote.DirectoryConfig{
+		Agent: local, Gate: m.agent, Feed: f.fleet, Log: d.log,
+		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(p.identity.ClientConfig(h.ID)) },
+	})
+	f.hosts, f.follow = directory, directory.Run
+	if p != nil {
+		p.door.Handle(remote.Path, remote.NewHandler(remote.HandlerConfig{Agent: local, Gate: m.agent, Admits: directory.Admits, Log: d.log}))
 	}
-	return a.remote(h)
-}
-
-// Hosts implements hangar.Agents: those that are alive and take new Machines.
-func (a *agents) Hosts() []hangar.Host {
-	var hosts []hangar.Host
-	all, err := a.fleet.All(a.ctx)
-	if err != nil {
-		a.log.Error("which hosts there are cannot be read", "error", err)
-		return nil
-	}
-	for _, h := range all {
-		if h.State == hangar.HostAlive && !h.Cordoned && (a.remote != nil || h.ID == a.local.Host().ID) {
-			hosts = append(hosts, h)
-		}
-	}
-	return hosts
+	return nil
 }

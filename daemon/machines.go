@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/archive"
@@ -173,15 +172,4 @@ func publicAddress(ctx context.Context) netip.Addr {
 		return netip.Addr{}
 	}
 	return addr
-}
-
-// oneHost finds the gates of Machines of a server that is alone.
-type oneHost struct{ agent agent }
-
-// Gate returns that of the one there is.
-func (h oneHost) Gate(id hangar.HostID) (hangar.MachineGate, error) {
-	if id != h.agent.Host().ID {
-		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "unknown host %q", id)
-	}
-	return h.agent, nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/cluster/join"
 	"github.com/hangar-platform/hangar/cluster/listener"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/host/remote"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -147,7 +148,7 @@ func (d *opening) openSeats(ctx context.Context, p *peers, inner net.Listener, s
 	if err != nil {
 		return err
 	}
-	p.door = listener.New(p.identity, d.log)
+	p.door = listener.New(p.identity, remote.Server(), d.log)
 	for _, path := range state.Paths() {
 		p.door.Handle(path, p.seats)
 	}

@@ -52,6 +52,7 @@ type parts struct {
 	machines *machines
 	edge     *edge.Edge
 	ssh      *signIns
+	servers  *servers
 	control  *controlParts
 	series   *series // nil: nothing is measured
 	webhooks *delivery.Dispatcher
@@ -88,13 +89,16 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if err := p.cluster.openMirror(ctx); err != nil {
 		return err
 	}
-	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.machines); err != nil {
-		return err
-	}
 	if p.ssh, err = d.openSSH(ctx, p.server, p.cluster, p.machines); err != nil {
 		return err
 	}
-	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.ssh, p.edge); err != nil {
+	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.machines, p.ssh); err != nil {
+		return err
+	}
+	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.servers.hosts); err != nil {
+		return err
+	}
+	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {
 		return err
 	}
 	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
@@ -103,7 +107,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines, p.control.decide.ProviderRegistry); err != nil {
 		return err
 	}
-	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.control, p.series, p.webhooks); err != nil {
+	if p.doors, err = d.openDoors(ctx, certificate, p.server, p.machines, p.edge, p.servers, p.control, p.series, p.webhooks); err != nil {
 		return err
 	}
 	if err := d.register(&p); err != nil {
@@ -147,13 +151,13 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		return p.edge.Run(ctx)
 	})
 	for _, run := range []func(context.Context) error{
-		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.control.tokens.Run, p.control.issuer.Run,
+		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.servers.tokens.Run, p.servers.follow, p.control.issuer.Run,
 		func(ctx context.Context) error { return p.machines.sockets.Run(ctx, api.Server(p.doors.handler)) },
 	} {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.control.fleet.Run, p.control.backups.run, p.cluster.peers.run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
+		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

@@ -40,6 +40,7 @@ type Images interface {
 	machines.Images
 
 	Inspect(ctx context.Context, who image.Puller, ref string) (*hangar.ResolvedImage, error)
+	Holds(ref string) bool
 	List() ([]hangar.Image, error)
 	Remove(ctx context.Context, digest string) error
 	RemoveOrg(ctx context.Context, org hangar.OrgID) error
@@ -208,6 +209,19 @@ func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
 		room.Volumes, room.VolumesPromised = left, promised
 	}
 	return room, nil
+}
+
+// Bid implements hangar.Agent.
+func (a *Agent) Bid(ctx context.Context, ask hangar.MachineAsk) (hangar.MachineBid, error) {
+	room, err := a.Room(ctx)
+	if err != nil {
+		return hangar.MachineBid{}, err
+	}
+	bid := hangar.MachineBid{HostRoom: room, Image: a.o.Images.Holds(ask.Image)}
+	if bid.CPUs, err = a.machines.Bid(&ask.Guest); err != nil {
+		bid.Refusal = hangar.MessageOf(err)
+	}
+	return bid, nil
 }
 
 // Logs implements hangar.LogAgent.

@@ -57,7 +57,7 @@ func newHost(t *testing.T) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{identity: identity, door: listener.New(identity, log), registrar: &registrar{token: authority.NewToken(identity.Authority().Fingerprint())}}
+	h := &host{identity: identity, door: listener.New(identity, nil, log), registrar: &registrar{token: authority.NewToken(identity.Authority().Fingerprint())}}
 	h.door.HandleOpen(join.Path, join.NewHandler(join.Config{
 		Identity: identity, Registrar: h.registrar, Keyset: func() ([]byte, error) { return []byte("keys"), nil },
 		Endpoints: func() []string { return []string{"https://10.0.0.1:4281"} }, Members: 5, Domain: domain, Log: log, Now: time.Now,
@@ -135,15 +135,15 @@ func TestJoin(t *testing.T) {
 		}
 		return res.StatusCode, string(body)
 	}
-	if status, body := call(listener.RoundTripper(identity, first)); status != http.StatusOK || body != string(second) {
+	if status, body := call(&http.Transport{TLSClientConfig: identity.ClientConfig(first), ForceAttemptHTTP2: true}); status != http.StatusOK || body != string(second) {
 		t.Errorf("the new host is answered %d %q", status, body)
 	}
 	pinned := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: authority.PinnedConfig(h.registrar.token.Authority, time.Now)}
 	if status, _ := call(pinned); status != http.StatusForbidden {
 		t.Errorf("a client without a certificate is answered %d", status)
 	}
-	h.door.SetKnown(func(hangar.HostID) bool { return false })
-	if status, _ := call(listener.RoundTripper(identity, first)); status != http.StatusForbidden {
+	h.door.SetKnown(func(context.Context, hangar.HostID) bool { return false })
+	if status, _ := call(&http.Transport{TLSClientConfig: identity.ClientConfig(first), ForceAttemptHTTP2: true}); status != http.StatusForbidden {
 		t.Errorf("a host that was removed is answered %d", status)
 	}
 }

@@ -34,7 +34,6 @@ const (
 	drainTime     = 2 * time.Second
 	maxPerAddress = 256 // of one address, whichever hosts are there
 	maxAll        = 16_384
-	maxStreams    = 4096 // requests at a time of one connection: a watch of the state is one
 )
 
 // Listener serves the other hosts.
@@ -42,17 +41,18 @@ type Listener struct {
 	identity *authority.Identity
 	log      *slog.Logger
 	mux      *http.ServeMux
-	known    atomic.Pointer[func(hangar.HostID) bool]
+	http2    *http.HTTP2Config
+	known    atomic.Pointer[func(context.Context, hangar.HostID) bool]
 }
 
-// New returns a Listener that serves nothing yet.
-func New(identity *authority.Identity, log *slog.Logger) *Listener {
-	return &Listener{identity: identity, log: log, mux: http.NewServeMux()}
+// New returns a Listener that serves nothing yet, with settings of HTTP/2 that its handlers need.
+func New(identity *authority.Identity, settings *http.HTTP2Config, log *slog.Logger) *Listener {
+	return &Listener{identity: identity, http2: settings, log: log, mux: http.NewServeMux()}
 }
 
 // SetKnown has hosts refused that known does not report. Until then, each that has a certificate is
 // served: the hosts that there are can only be read once the state of the cluster is reached.
-func (l *Listener) SetKnown(known func(hangar.HostID) bool) { l.known.Store(&known) }
+func (l *Listener) SetKnown(known func(context.Context, hangar.HostID) bool) { l.known.Store(&known) }
 
 // Handle serves hosts of the cluster at a pattern of http.ServeMux; see Peer.
 func (l *Listener) Handle(pattern string, h http.Handler) {
@@ -62,7 +62,7 @@ func (l *Listener) Handle(pattern string, h http.Handler) {
 			http.Error(w, "a certificate of a host of the cluster is required", http.StatusForbidden)
 			return
 		}
-		if known := l.known.Load(); known != nil && peer != l.identity.Host() && !(*known)(peer) {
+		if known := l.known.Load(); known != nil && peer != l.identity.Host() && !(*known)(r.Context(), peer) {
 			http.Error(w, "this host was removed from the cluster", http.StatusForbidden)
 			return
 		}
@@ -86,7 +86,7 @@ func (l *Listener) Serve(ctx context.Context, inner net.Listener) error {
 	server := &http.Server{
 		Handler: l.mux, TLSConfig: l.identity.ServerConfig(),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2:    l.http2,
 		ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
 	}
 	limited := connlimit.New(func(net.Conn) bool { return true }, maxPerAddress, maxAll).Listener(inner)
@@ -104,21 +104,4 @@ func (l *Listener) Serve(ctx context.Context, inner net.Listener) error {
 		err = errors.Join(err, served)
 	}
 	return err
-}
-
-// The bounds of a connection to another host.
-const (
-	dialTimeout = 5 * time.Second
-	pingAfter   = 10 * time.Second // without a sign of life
-	pingTimeout = 5 * time.Second
-)
-
-// RoundTripper returns what calls one host, wherever the URLs of requests lead: https://ADDRESS of
-// that host. The caller closes its idle connections.
-func RoundTripper(identity *authority.Identity, host hangar.HostID) *http.Transport {
-	return &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSClientConfig: identity.ClientConfig(host),
-		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: idleTimeout,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-	}
 }

@@ -74,6 +74,21 @@ func (l *Ledger) Fits(load Load) error {
 	}
 }
 
+// Has refuses a load for which there is no room at this moment, as Admit does.
+func (l *Ledger) Has(load Load) error {
+	if err := l.Fits(load); err != nil {
+		return err
+	}
+	switch left := l.Left(); {
+	case load.Memory > left.Memory:
+		return full("insufficient memory available to fulfill request: %d MB asked, %d MB are left", load.Memory>>20, max(0, left.Memory)>>20)
+	case load.CPUs > left.CPUs:
+		return full("insufficient CPUs available to fulfill request: %d asked, %d are left", load.CPUs, max(0, left.CPUs))
+	default:
+		return nil
+	}
+}
+
 func full(format string, args ...any) error {
 	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "could not reserve resource for machine: "+format, args...)
 }

@@ -273,6 +273,26 @@ func (s *Store) Get(digest string) (*Image, error) {
 	return s.image(r, r.Ref), nil
 }
 
+// Holds reports whether an image is held that a reference names, or did when it was pulled.
+func (s *Store) Holds(ref string) bool {
+	want, err := parseReference(ref)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if want.digest != "" {
+		_, held := s.records[want.digest]
+		return held
+	}
+	for _, r := range s.records {
+		if r.Ref.Tag == want.tag && r.Ref.Repository == want.repository.RepositoryStr() && r.Ref.Registry == want.registryName() {
+			return true
+		}
+	}
+	return false
+}
+
 // List returns the images that are held, sorted by reference.
 func (s *Store) List() ([]hangar.Image, error) {
 	used := s.inUse()

@@ -21,6 +21,7 @@ package machines
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -198,6 +199,13 @@ func (s *Store) remove(m *machine) {
 // promised its memory until it is at rest.
 func (s *Store) Memory() (capacity, left int64) {
 	return s.room.Capacity().Memory, s.room.Left().Memory
+}
+
+// Bid returns how many processors no Machine has been promised, and why a Machine of a size would
+// be refused at this moment.
+func (s *Store) Bid(g *hangar.Guest) (cpus int64, refusal error) {
+	left := s.room.Left()
+	return left.CPUs, errors.Join(s.room.Has(loadOfGuest(g)), s.o.Space.Admit(diskspace.CreateMachine, 0))
 }
 
 func (s *Store) sandboxDir(id hangar.MachineID) string { return SandboxDir(s.o.Dir, id) }

@@ -309,6 +309,8 @@ func (s *images) Inspect(_ context.Context, _ image.Puller, ref string) (*hangar
 	return &hangar.ResolvedImage{Ref: s.ref(ref), Size: 1}, nil
 }
 
+func (s *images) Holds(ref string) bool { return ref == "web" }
+
 func (s *images) List() ([]hangar.Image, error) {
 	return []hangar.Image{{Ref: s.ref("web")}}, nil
 }

@@ -249,6 +249,7 @@ func (noHosts) Agent(hangar.HostID) (hangar.Agent, error) {
 }
 
 func (noHosts) Hosts() []hangar.Host { return nil }
+func (noHosts) Known() []hangar.Host { return nil }
 
 func (i *issuing) now() time.Time {
 	i.mu.Lock()

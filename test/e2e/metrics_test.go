@@ -92,6 +92,7 @@ func (c *measuredCluster) List() ([]hangar.Image, error)                   { ret
 func (c *measuredCluster) Remove(context.Context, string) error            { return nil }
 func (c *measuredCluster) RemoveOrg(context.Context, hangar.OrgID) error   { return nil }
 func (c *measuredCluster) GC(context.Context, image.Policy) (int64, error) { return 0, nil }
+func (c *measuredCluster) Holds(string) bool                               { return false }
 func (c *measuredCluster) Usage(context.Context, hangar.OrgID) (hangar.ImageUsage, error) {
 	return hangar.ImageUsage{}, nil
 }

@@ -30,7 +30,6 @@ import (
 	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/control/auth"
-	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/daemon"
 )
@@ -46,6 +45,8 @@ type Options struct {
 	// if there is one.
 	MetricsProgram string
 	OAuthClients   hangar.OAuthClients // third parties that users sign in at; nil: none
+
+	member *member // of a cluster; nil: the platform is one server
 }
 
 // Platform is a running platform.
@@ -57,6 +58,7 @@ type Platform struct {
 	end     func()
 
 	document func() *openapitest.Document
+	member   *member // of a cluster; nil: it is alone
 }
 
 // Start runs a platform until the test ends.
@@ -79,12 +81,16 @@ func Start(tb testing.TB, o Options) *Platform {
 	if o.Version == "" {
 		o.Version = "test"
 	}
-	p := &Platform{tb: tb, dir: dir}
+	p := &Platform{tb: tb, dir: dir, member: o.member}
 	p.document = sync.OnceValue(p.readDocument)
 	around := daemon.Around{
-		State: state.NewMemory(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
+		State: o.member.state(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
 		NewKey: newKey, OAuthClients: o.OAuthClients,
 		PasswordCost: users.PasswordCost{Memory: 16, Passes: 1, Threads: 1},
+	}
+	if o.member != nil {
+		o.member.prepare(dir)
+		around.Hosts = o.member.join
 	}
 	if o.MetricsProgram != "" {
 		around.MetricsProgram = func(context.Context) (string, error) { return o.MetricsProgram, nil }

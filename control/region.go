@@ -1,0 +1,44 @@
+package control
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/state"
+)
+
+// regionFor is the first of some regions that is wished for, or else of codes that no server
+// has, the wish itself. A wish is the code of a region, a word for several, see
+// hangar.Region.Covers, or a list of such with commas, the dearest first; empty: the first of all.
+func regionFor(wish hangar.Region, regions []hangar.Region) hangar.Region {
+	if wish == "" {
+		return regions[0]
+	}
+	for word := range strings.SplitSeq(string(wish), ",") {
+		for _, code := range regions {
+			if hangar.Region(strings.TrimSpace(word)).Covers(code) {
+				return code
+			}
+		}
+	}
+	return wish
+}
+
+// load is how many Machines of an App each host has. Of a single host no one asks.
+func (s *reservations) load(ctx context.Context, app hangar.AppID, hosts []hangar.Host) (map[hangar.HostID]int, error) {
+	load := map[hangar.HostID]int{}
+	if len(hosts) < 2 {
+		return load, nil
+	}
+	items, _, err := state.All(ctx, s.store, state.ReservationKey(hangar.MachineRef{AppID: app}), false)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	for _, item := range items {
+		if r, err := state.Decode[reservation](item); err == nil {
+			load[r.Host]++
+		}
+	}
+	return load, nil
+}

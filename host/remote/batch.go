@@ -1,0 +1,85 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"sync"
+)
+
+// maxBatch bounds what waits to be sent, in bytes. A peer that takes so little is as good as gone.
+const maxBatch = 1 << 20
+
+// batch sends frames that are added by goroutines which do not wait, as many at once as have come.
+type batch struct {
+	out *frameWriter
+
+	mu     sync.Mutex // guards what follows
+	some   *sync.Cond
+	queue  bytes.Buffer
+	closed bool
+}
+
+func newBatch(out *frameWriter) *batch {
+	b := &batch{out: out}
+	b.some = sync.NewCond(&b.mu)
+	return b
+}
+
+var errBatchEnded = errors.New("the peer takes nothing any more")
+
+// add adds a frame. It fails when the batch is closed or the peer takes too little.
+func (b *batch) add(k kind, v any) error {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.queue.Len()+len(payload) > maxBatch {
+		return errBatchEnded
+	}
+	b.some.Signal()
+	return writeFrame(&b.queue, k, payload)
+}
+
+// waiting is how many bytes wait.
+func (b *batch) waiting() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.queue.Len()
+}
+
+// run sends until the batch is closed or a write fails.
+func (b *batch) run() {
+	defer b.close()
+	for {
+		frames, ok := b.take()
+		if !ok || b.out.raw(frames) != nil {
+			return
+		}
+	}
+}
+
+// take waits for frames.
+func (b *batch) take() ([]byte, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.queue.Len() == 0 && !b.closed {
+		b.some.Wait()
+	}
+	if b.closed {
+		return nil, false
+	}
+	frames := bytes.Clone(b.queue.Bytes())
+	b.queue.Reset()
+	return frames, true
+}
+
+// close ends run. It may be repeated.
+func (b *batch) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.some.Broadcast()
+}
