@@ -25,7 +25,6 @@ var dialers = map[string]string{
 	"replica/proxy/proxy.go":                "the operator of a node names the App behind its proxy",
 	"cmd/hangar/db/node.go":                 "connects by the tunnel of the user's own client alone",
 	"cluster/join/join.go":                  "the operator names the host that the server joins at",
-	"cluster/listener/listener.go":          "connects to other hosts of the cluster, which prove who they are",
 	"client/client.go":                      "the user's own program calls the server that he names, by his proxy",
 	"internal/ociimage/push.go":             "the user's own program pushes to the registry that he names, by his proxy",
 	"daemon/peers.go":                       "asks the kernel for the way to an address; nothing is sent",

@@ -95,7 +95,7 @@ func (s *server) open() error {
 		return err
 	}
 	s.address = inner.Addr().String()
-	door := listener.New(identity, log)
+	door := listener.New(identity, nil, log)
 	cert, _, root := identity.Files()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.hosts.t.Context()))
 	seat, err := state.OpenSeats(ctx, state.SeatsConfig{
