@@ -89,7 +89,7 @@ const (
 	ReasonDeliveryNotFound     = "delivery_not_found" // of a webhook
 	ReasonReleaseNotFound      = "release_not_found"
 	ReasonSessionNotFound      = "session_not_found" // of an election, or it has ended
-	ReasonStartFailed          = "start_failed" // a Machine was started for a request, in vain
+	ReasonStartFailed          = "start_failed"      // a Machine was started for a request, in vain
 )
 
 // Error is what every service of the platform answers with. Message is for the
