@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/extension"
 	"github.com/hangar-platform/hangar/api/graphql/execute"
+	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/view"
-	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 

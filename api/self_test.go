@@ -122,7 +122,9 @@ func TestSelf(t *testing.T) {
 	const wish = `{"config":{"image":"nginx"}}`
 	ref := hangar.MachineRef{App: "mine", ID: mine}
 	services := me{t: t, ref: ref}
-	handler := newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Identity, c.Elections = services, services, services, services })
+	handler := newAPI(func(c *api.Config) {
+		c.Apps, c.Machines, c.Identity, c.Elections = services, services, services, services
+	})
 	do := func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)

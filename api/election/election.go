@@ -108,6 +108,7 @@ func Routes(rt *router.Router, service hangar.ElectionService) {
 
 func appOf(r *http.Request) hangar.AppName       { return hangar.AppName(r.PathValue("app")) }
 func nameOf(r *http.Request) hangar.ElectionName { return hangar.ElectionName(r.PathValue("election")) }
+
 func sessionOf(r *http.Request) hangar.ElectionSessionID {
 	return hangar.ElectionSessionID(r.PathValue("session"))
 }

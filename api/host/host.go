@@ -18,7 +18,7 @@ const Tag = "Hosts"
 // The examples of what is in the braces of paths.
 const (
 	ExampleID    = "4f1c09ae"
-	ExampleToken = "k3vq7mzp2xwd"
+	ExampleToken = "k3vq7mzp2xwd" //nolint:gosec // the id of a token
 )
 
 // Describe knows the types of hosts.
@@ -70,7 +70,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	cordoned := true
 	const (
 		all, one       = "/v1/hosts", "/v1/hosts/{host}"
-		tokens, single = "/v1/join-tokens", "/v1/join-tokens/{jointoken}"
+		tokens, single = "/v1/join-tokens", "/v1/join-tokens/{jointoken}" //nolint:gosec // paths
 	)
 	rt.Handle("GET "+all, a.list, router.Operation{
 		ID: "listHosts", Tag: Tag, Summary: "List hosts", Text: "The servers of the platform. For administrators, as all about hosts.", Answer: hostList{[]hangar.Host{example}},

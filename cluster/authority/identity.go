@@ -191,8 +191,8 @@ func (i *Identity) Run(ctx context.Context) error {
 				wait = renewRetry
 			}
 		}
-		if pause.For(ctx, wait) != nil {
-			return nil
+		if err := pause.For(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -203,11 +204,10 @@ func CheckAddress(address string) error {
 	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() || host == "" {
 		return errors.New("other hosts cannot connect to it: it names no server")
 	}
-	if strings.ContainsAny(host, "/?#@") || port == "" || port == "0" {
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.ContainsAny(host, "/?#@") {
 		return errors.New("must be HOST:PORT")
 	}
-	_, err = net.LookupPort("tcp", port)
-	return err
+	return nil
 }
 
 // ErrRefused says that the cluster has refused, and that repeating the same helps nothing.

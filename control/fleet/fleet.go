@@ -184,7 +184,7 @@ func (f *Fleet) hold(ctx context.Context) error {
 			err = f.cfg.Presence.Hold(ctx, aliveKey(f.cfg.Self.ID), nil, f.cfg.TTL, func() {})
 		}
 		if ctx.Err() != nil {
-			return nil
+			return ctx.Err()
 		}
 		f.cfg.Log.Warn("the other hosts may take this one for lost", "error", err)
 		_ = pause.For(ctx, retryAfter)

@@ -346,8 +346,10 @@ func (f *Fleet) admit(ctx context.Context, a hangar.HostApplicant) error {
 	}
 	now := f.cfg.Now().UTC().Truncate(time.Second)
 	put, err := state.Write(hostKey(a.Host), record{
-		Host: hangar.Host{ID: a.Host, Name: a.Name, Address: a.Address, Region: rec.Region, CPUs: rec.CPUs, Memory: rec.Memory, Zone: rec.Zone,
-			Labels: rec.Labels, Cordoned: rec.Cordoned, State: hangar.HostSuspect},
+		Host: hangar.Host{
+			ID: a.Host, Name: a.Name, Address: a.Address, Region: rec.Region, CPUs: rec.CPUs, Memory: rec.Memory, Zone: rec.Zone,
+			Labels: rec.Labels, Cordoned: rec.Cordoned, State: hangar.HostSuspect,
+		},
 		Key: a.Key, JoinedAt: now, Since: now,
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ func (s *Etcd) Hold(ctx context.Context, key string, value []byte, ttl time.Dura
 		return s.classify(ctx, "keep", key, err)
 	}
 	held()
-	for range alive { //nolint:revive // each says that the lease was prolonged
+	for range alive { // each says that the lease was prolonged
 	}
 	if ctx.Err() != nil {
 		return nil

@@ -90,7 +90,7 @@ func (c *client) forward(ctx context.Context, offered ssh.NewChannel, network, a
 		_, _ = io.Copy(toProgram, channel)
 		_ = toProgram.Close()
 	})
-	<-ended
+	<-ended //nolint:errcheck // how a program ended that was connected
 	_ = channel.Close()
 }
 

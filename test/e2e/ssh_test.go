@@ -301,7 +301,8 @@ func (p *platform) graphqlPeerLife(t *testing.T, laptop *peertest.Peer, m *machi
 	}
 	validate := func() (valid struct {
 		ValidateWireGuardPeers struct{ InvalidPeerIps []string }
-	}) {
+	},
+	) {
 		p.graphql(t, `mutation($input: ValidateWireGuardPeersInput!) { validateWireGuardPeers(input: $input) { invalidPeerIps } }`,
 			map[string]any{"peerIps": []string{peerIP}}, &valid)
 		return valid

@@ -71,8 +71,14 @@ func newShowCommand(c commands) *cobra.Command {
 
 func (c commands) print(h hangar.Host) error {
 	rows := [][]string{
-		{"ID", string(h.ID)}, {"Name", h.Name}, {"State", stateText(h)}, {"Region", string(h.Region)}, {"Zone", h.Zone},
-		{"CPUs", strconv.Itoa(h.CPUs)}, {"Memory", units.BytesSize(float64(h.Memory))}, {"Address", h.Address},
+		{"ID", string(h.ID)},
+		{"Name", h.Name},
+		{"State", stateText(h)},
+		{"Region", string(h.Region)},
+		{"Zone", h.Zone},
+		{"CPUs", strconv.Itoa(h.CPUs)},
+		{"Memory", units.BytesSize(float64(h.Memory))},
+		{"Address", h.Address},
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.Labels)) {
 		rows = append(rows, []string{"Label", name + "=" + h.Labels[name]})

@@ -307,7 +307,7 @@ func records(t *testing.T, open Open) {
 	s := open(&Link{})
 	defer s.Close()
 	var keys []string
-	for key := range read(t, t.Context(), s).Records {
+	for key := range read(t.Context(), t, s).Records {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)

@@ -22,18 +22,18 @@ const patience = time.Minute
 // Run proves the stores that open returns, each of which is another client of the same cluster of no records yet.
 func Run(t *testing.T, open func(t *testing.T) func() lease.Store) {
 	t.Helper()
-	for name, test := range map[string]func(*testing.T, context.Context, func() lease.Store){
+	for name, test := range map[string]func(context.Context, *testing.T, func() lease.Store){
 		"sessions": sessions, "changes": changes, "watch": watch, "race": race,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			test(t, ctx, open(t))
+			test(ctx, t, open(t))
 		})
 	}
 }
 
-func begin(t *testing.T, ctx context.Context, s lease.Store, ttl time.Duration) string {
+func begin(ctx context.Context, t *testing.T, s lease.Store, ttl time.Duration) string {
 	t.Helper()
 	id, granted, err := s.Open(ctx, ttl)
 	if err != nil || granted < ttl || id == "" {
@@ -42,7 +42,7 @@ func begin(t *testing.T, ctx context.Context, s lease.Store, ttl time.Duration) 
 	return id
 }
 
-func swap(t *testing.T, ctx context.Context, s lease.Store, c lease.Change) int64 {
+func swap(ctx context.Context, t *testing.T, s lease.Store, c lease.Change) int64 {
 	t.Helper()
 	revision, done, err := s.Swap(ctx, c)
 	if err != nil || !done {
@@ -51,7 +51,7 @@ func swap(t *testing.T, ctx context.Context, s lease.Store, c lease.Change) int6
 	return revision
 }
 
-func read(t *testing.T, ctx context.Context, s lease.Store) lease.Snapshot {
+func read(ctx context.Context, t *testing.T, s lease.Store) lease.Snapshot {
 	t.Helper()
 	now, err := s.Read(ctx)
 	if err != nil {
@@ -61,11 +61,11 @@ func read(t *testing.T, ctx context.Context, s lease.Store) lease.Snapshot {
 }
 
 // sessions has records go with their sessions.
-func sessions(t *testing.T, ctx context.Context, open func() lease.Store) {
+func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	s, other := open(), open()
-	short, long := begin(t, ctx, s, 3*time.Second), begin(t, ctx, other, time.Minute)
-	before := read(t, ctx, other)
-	swap(t, ctx, s, lease.Change{Put: []lease.Put{{Key: "a", Value: "1", Session: short}, {Key: "b", Value: "2", Session: long}, {Key: "c", Value: "3"}}})
+	short, long := begin(ctx, t, s, 3*time.Second), begin(ctx, t, other, time.Minute)
+	before := read(ctx, t, other)
+	swap(ctx, t, s, lease.Change{Put: []lease.Put{{Key: "a", Value: "1", Session: short}, {Key: "b", Value: "2", Session: long}, {Key: "c", Value: "3"}}})
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
 		t.Errorf("renewed for %s, %v", granted, err)
 	}
@@ -97,7 +97,7 @@ func sessions(t *testing.T, ctx context.Context, open func() lease.Store) {
 	if err := s.End(ctx, long); err != nil {
 		t.Fatal(err)
 	}
-	if now := read(t, ctx, s); len(now.Records) != 1 || now.Records["c"].Value != "3" {
+	if now := read(ctx, t, s); len(now.Records) != 1 || now.Records["c"].Value != "3" {
 		t.Errorf("%+v", now.Records)
 	}
 }
@@ -105,9 +105,9 @@ func sessions(t *testing.T, ctx context.Context, open func() lease.Store) {
 func second[T any](_ T, err error) error { return err }
 
 // changes are made as a whole, when their conditions hold.
-func changes(t *testing.T, ctx context.Context, open func() lease.Store) {
+func changes(ctx context.Context, t *testing.T, open func() lease.Store) {
 	s := open()
-	first := swap(t, ctx, s, lease.Change{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: `{"é":"\u0000"}`}, {Key: "node/0f", Value: ""}}})
+	first := swap(ctx, t, s, lease.Change{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: `{"é":"\u0000"}`}, {Key: "node/0f", Value: ""}}})
 	for _, c := range []lease.Change{
 		{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: "no"}}},
 		{If: []lease.Condition{{Key: "a", Revision: first}, {Key: "none", Revision: first}}, Delete: []string{"a"}},
@@ -117,22 +117,22 @@ func changes(t *testing.T, ctx context.Context, open func() lease.Store) {
 			t.Errorf("%+v: %t, %v", c, done, err)
 		}
 	}
-	now := read(t, ctx, s)
+	now := read(ctx, t, s)
 	want := map[string]lease.Record{"a": {Value: `{"é":"\u0000"}`, Revision: first}, "node/0f": {Revision: first}}
 	if !maps.Equal(now.Records, want) || now.Revision < first {
 		t.Errorf("%+v", now)
 	}
-	last := swap(t, ctx, s, lease.Change{If: []lease.Condition{{Key: "a", Revision: first}, {Key: "none"}}, Delete: []string{"a", "none"}, Put: []lease.Put{{Key: "b", Value: "1"}}})
-	now = read(t, ctx, s)
+	last := swap(ctx, t, s, lease.Change{If: []lease.Condition{{Key: "a", Revision: first}, {Key: "none"}}, Delete: []string{"a", "none"}, Put: []lease.Put{{Key: "b", Value: "1"}}})
+	now = read(ctx, t, s)
 	if last <= first || now.Revision < last || len(now.Records) != 2 || now.Records["b"].Revision != last {
 		t.Errorf("%d after %d: %+v", last, first, now)
 	}
 }
 
 // watch follows what another client does, and ends with its context.
-func watch(t *testing.T, ctx context.Context, open func() lease.Store) {
+func watch(ctx context.Context, t *testing.T, open func() lease.Store) {
 	s, other := open(), open()
-	before := read(t, ctx, s)
+	before := read(ctx, t, s)
 	const n = 20
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -168,7 +168,7 @@ func watch(t *testing.T, ctx context.Context, open func() lease.Store) {
 }
 
 // race has many take the same key: one has it.
-func race(t *testing.T, ctx context.Context, open func() lease.Store) {
+func race(ctx context.Context, t *testing.T, open func() lease.Store) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	won := 0
