@@ -121,7 +121,7 @@ func TestEveryFlagOfUpCanBeInTheFile(t *testing.T) {
 			excluded = append(excluded, f.Name)
 		}
 	})
-	if got := strings.Join(excluded, " "); got != "config detach forget-secrets signal-ready" {
+	if got := strings.Join(excluded, " "); got != "config detach forget-secrets join signal-ready" {
 		t.Errorf("the file cannot set %s", got)
 	}
 }
