@@ -42,8 +42,7 @@ func NewTrust(store state.Store, v *vault.Vault) *Trust { return &Trust{store, v
 
 // Authority implements hangar.SSHService.
 type Authority struct {
-	*Trust
-
+	trust   *Trust
 	tenants *tenants.Directory
 	now     func() time.Time
 }
@@ -90,14 +89,14 @@ func (t *Trust) read(ctx context.Context, org hangar.OrgID) (ssh.Signer, error) 
 func (a *Authority) signer(ctx context.Context, org hangar.Org, orgItem state.Item) (ssh.Signer, error) {
 	key := state.SSHAuthorityKey(org.ID)
 	for {
-		if signer, err := a.read(ctx, org.ID); signer != nil || err != nil {
+		if signer, err := a.trust.read(ctx, org.ID); signer != nil || err != nil {
 			return signer, err
 		}
 		_, private, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
 			return nil, err
 		}
-		err = a.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
+		err = a.trust.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			put, err := vault.Sealed(keys, key, record{private.Seed()})
 			// An organization that goes gets none.
 			return state.Txn{If: []state.Compare{state.Absent(key), state.Unchanged(orgItem)}, Then: []state.Op{put}}, err
@@ -124,7 +123,7 @@ func (a *Authority) SSHAuthorities(ctx context.Context, slug hangar.OrgSlug) ([]
 	if err != nil {
 		return nil, err
 	}
-	return a.TrustedSSHAuthorities(ctx, org.ID)
+	return a.trust.TrustedSSHAuthorities(ctx, org.ID)
 }
 
 // TrustedSSHAuthorities implements hangar.SSHTrust.
