@@ -113,6 +113,7 @@ var rules = map[string]rule{
 		// They run Machines as a part of their agent, with volumes.
 		tests: []string{"host", "host/archive", "host/driver/...", "host/volume", "host/volumes/..."},
 	},
+	"host/mesh":                {imports: plus(language, "host/network", "host/wireguard/link"), tests: []string{"host/wireguard", "host/wireguard/peertest"}},
 	"host/network":             {imports: language},
 	"host/volume":              {imports: plus(language, "host/volume/..."), tests: []string{"host/volume/..."}},
 	"host/volume/...":          {imports: language},
@@ -120,7 +121,7 @@ var rules = map[string]rule{
 	"host/volumes/volumestest": {imports: plus(language, "host/archive", "host/volume", "host/volumes")},
 	"host/rootfs":              {imports: language},
 	"host/usage":               {imports: language},
-	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
+	"host/wireguard":           {imports: plus(language, "host/wireguard/link"), tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":       {imports: language},
 
 	"edge":           {imports: plus(language, "edge/...")},
