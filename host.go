@@ -20,8 +20,8 @@ type Host struct {
 	// hosts. Empty: it has none.
 	MeshKey     PeerKey `json:"mesh_key,omitempty"`
 	MeshAddress string  `json:"mesh_address,omitempty"`
-	// MeshHandshake is when the host that answers last heard of it there; zero: not since its daemon
-	// started.
+	// MeshHandshake is when the host that answers last heard of it there, every two minutes at least; of
+	// itself it does now. Zero: not since its daemon started.
 	MeshHandshake time.Time `json:"mesh_handshake,omitzero"`
 
 	Cordoned bool      `json:"cordoned,omitempty"` // it takes no new Machines

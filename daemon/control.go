@@ -43,7 +43,7 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	}
 	c.rows.SetQuotas(limits)
 	copies := d.newBackups(c.store)
-	servers, err := d.openFleet(ctx, s, c, tokens, copies)
+	servers, err := d.openFleet(ctx, s, c, n, tokens, copies)
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,8 @@ func adminTokenOf(id hangar.HostID) string { return "admin-" + string(id) }
 
 // openFleet records this server among the hosts of the platform. From then on others can join by
 // it, and those that it does not know are refused.
-func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, tokens *auth.Tokens, copies *backups) (*fleet.Fleet, error) {
-	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Log: d.log, Now: time.Now}
+func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *private, tokens *auth.Tokens, copies *backups) (*fleet.Fleet, error) {
+	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Heard: n.heard, Log: d.log, Now: time.Now}
 	if d.options.Around.State == nil && (c.peers != nil || len(d.cfg.Etcd) > 0) {
 		cfg.Presence, _ = c.store.(state.Presence)
 	}

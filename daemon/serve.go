@@ -119,6 +119,9 @@ func (d *opening) register(p *parts) error {
 	if p.series != nil {
 		all = append(all, p.series.collectors...)
 	}
+	if p.private.mesh != nil {
+		all = append(all, p.private.mesh)
+	}
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, d.counts.Register(c))
@@ -143,7 +146,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		return p.edge.Run(ctx)
 	})
 	for _, run := range []func(context.Context) error{
-		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.control.tokens.Run, p.control.issuer.Run,
+		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.private.runMesh(p.control.fleet), p.control.tokens.Run, p.control.issuer.Run,
 		func(ctx context.Context) error { return p.machines.sockets.Run(ctx, api.Server(p.doors.handler)) },
 	} {
 		group.Go(func() error { return run(lasting) })

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdh"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -32,7 +33,7 @@ type syscallConn = syscall.RawConn
 // server is a host as the tests see it.
 type server struct {
 	hangar.Host
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	number int
 	client *rpc.Client
@@ -41,7 +42,7 @@ type server struct {
 
 // cluster is some hosts, joined by a bridge.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	hosts []*server
 	World
 }
@@ -49,11 +50,12 @@ type cluster struct {
 const ids = "0a7b7df0 5eedbed5 c0ffee00"
 
 // newCluster starts hosts. Nothing is on them yet.
-func newCluster(t *testing.T, count int) *cluster {
+func newCluster(t testing.TB, count int) *cluster {
 	t.Helper()
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "between"}}
 	must(netlink.LinkAdd(bridge))
 	t.Cleanup(func() { must(netlink.LinkDel(bridge)) })
+	must(netlink.AddrAdd(bridge, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}}))
 	must(netlink.LinkSetUp(bridge))
 	c := &cluster{t: t}
 	for i := range count {
@@ -102,6 +104,23 @@ func (s *server) start() {
 	must(netlink.LinkAdd(veth))
 	address := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + s.number)}), 24)
 	call(s, "Start", Start{ID: s.ID, Dir: s.dir, Address: address}, &s.Host)
+	s.awaitUplink(address.Addr())
+}
+
+// awaitUplink returns once the bridge passes packets to the host, which it may not for a second after
+// its device is there.
+func (s *server) awaitUplink(at netip.Addr) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, 1).String(), 50*time.Millisecond)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return
+		}
+		if err == nil {
+			_ = c.Close()
+		}
+	}
+	s.t.Fatalf("host %s has no way to the others", s.ID)
 }
 
 // kill ends a host as a power cut does.
@@ -133,12 +152,19 @@ func (c *cluster) publish() {
 // machine makes one at a host, and says so to all.
 func (c *cluster) machine(at *server, id hangar.NetworkID, number uint64) netip.AddrPort {
 	c.t.Helper()
+	a := c.attach(at, id, number)
+	c.publish()
+	return a
+}
+
+// attach makes a Machine of which the others have not learned yet.
+func (c *cluster) attach(at *server, id hangar.NetworkID, number uint64) netip.AddrPort {
+	c.t.Helper()
 	var a netip.Addr
 	call(at, "Attach", Place{id, number}, &a)
 	c.Rows = append(c.Rows, hangar.MachineRow{Network: id, Machine: hangar.Machine{
 		ID: hangar.MachineID(fmt.Sprintf("%s%06x", at.ID, number)), Host: at.ID, PrivateIP: a,
 	}})
-	c.publish()
 	return netip.AddrPortFrom(a, probePort)
 }
 

@@ -95,9 +95,9 @@ func (m *Mesh) followPeers(ctx context.Context) error {
 
 // followHosts takes from the feed which other hosts there are. A host that is dead may only be out of
 // reach, and stays until it is removed.
-func (m *Mesh) followHosts(ctx context.Context) error {
+func (m *Mesh) followHosts(ctx context.Context, hosts hangar.HostFeed) error {
 	seen, synced := map[hangar.HostID]bool{}, false
-	for change, err := range m.Hosts.WatchHosts(ctx) {
+	for change, err := range hosts.WatchHosts(ctx) {
 		if err != nil {
 			return err
 		}

@@ -178,13 +178,13 @@ func (h *Host) Start(in Start, out *hangar.Host) error {
 	h.t.Cleanup(func() { must(errors.Join(h.n.Remove(context.WithoutCancel(h.t.Context())), h.n.Close())) })
 	h.mesh = mesh.New(mesh.Options{
 		Dir: in.Dir, Device: network.MeshDevice(instance), Host: in.ID, Source: h.n.HostAddr6(),
-		Hosts: hostFeed{h}, Peers: peerFeed{h}, Log: log, Now: time.Now,
+		Peers: peerFeed{h}, Log: log, Now: time.Now,
 	})
 	if err := h.mesh.Open(ctx); err != nil {
 		return err
 	}
 	h.t.Cleanup(func() { must(h.mesh.Close()) })
-	h.run("mesh", h.mesh.Run)
+	h.run("mesh", func(ctx context.Context) error { return h.mesh.Run(ctx, hostFeed{h}) })
 	*out = hangar.Host{
 		ID: in.ID, MeshKey: h.mesh.Key(), MeshAddress: netip.AddrPortFrom(in.Address.Addr(), h.mesh.ListenPort()).String(),
 	}
@@ -576,6 +576,55 @@ func (h *Host) DeleteDevice(_ struct{}, _ *struct{}) error {
 		return err
 	}
 	return netlink.LinkDel(l)
+}
+
+// Drain opens a port at which all that is sent is thrown away.
+func (h *Host) Drain(in Packet, _ *struct{}) error {
+	return h.within(in.By, func() error {
+		l, err := net.Listen("tcp", in.To.String())
+		if err != nil {
+			return err
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			}
+		}()
+		h.t.Cleanup(func() {
+			_ = l.Close()
+			<-done
+		})
+		return nil
+	})
+}
+
+// Pour sends so many bytes there, and returns once they have arrived.
+func (h *Host) Pour(in Sized, _ *struct{}) error {
+	return h.within(in.From, func() error {
+		c, err := net.Dial("tcp", in.To.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		b := make([]byte, 1<<20)
+		for left := in.Size; left > 0; left -= len(b) {
+			if _, err := c.Write(b[:min(left, len(b))]); err != nil {
+				return err
+			}
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, c) // ends when the other end has read all
+		return err
+	})
 }
 
 // keyPath is where the key of a host is kept.

@@ -59,10 +59,9 @@ type Options struct {
 	Dir    string // where KeyFile is
 	Device string // name of the TUN device, at most 15 characters
 	Host   hangar.HostID
-	Port   uint16          // UDP; 0: one that is free at first, and the same ever after
-	Source netip.Addr      // of what this host itself sends to others: that of the host
-	Hosts  hangar.HostFeed // that is followed by Run
-	Peers  hangar.PeerFeed // likewise
+	Port   uint16     // UDP; 0: one that is free at first, and the same ever after
+	Source netip.Addr // of what this host itself sends to others: that of the host
+	Peers  hangar.PeerFeed
 	Log    *slog.Logger
 	Now    func() time.Time
 }
@@ -188,9 +187,11 @@ func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 }
 
 // Run follows the feeds and keeps the device as they say, until ctx ends, and returns its error.
-func (m *Mesh) Run(ctx context.Context) error {
+func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.again(ctx, "hosts", m.followHosts) })
+	group.Go(func() error {
+		return m.again(ctx, "hosts", func(ctx context.Context) error { return m.followHosts(ctx, hosts) })
+	})
 	group.Go(func() error { return m.again(ctx, "peers", m.followPeers) })
 	group.Go(func() error { return m.settle(ctx) })
 	return group.Wait()
