@@ -50,16 +50,16 @@ type cluster struct {
 const ids = "0a7b7df0 5eedbed5 c0ffee00"
 
 // newCluster starts hosts. Nothing is on them yet.
-func newCluster(t testing.TB, count int) *cluster {
-	t.Helper()
+func newCluster(tb testing.TB, count int) *cluster {
+	tb.Helper()
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "between"}}
 	must(netlink.LinkAdd(bridge))
-	t.Cleanup(func() { must(netlink.LinkDel(bridge)) })
+	tb.Cleanup(func() { must(netlink.LinkDel(bridge)) })
 	must(netlink.AddrAdd(bridge, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}}))
 	must(netlink.LinkSetUp(bridge))
-	c := &cluster{t: t}
+	c := &cluster{t: tb}
 	for i := range count {
-		s := &server{t: t, number: i, dir: t.TempDir()}
+		s := &server{t: tb, number: i, dir: tb.TempDir()}
 		s.ID = hangar.HostID(ids[9*i : 9*i+8])
 		s.start()
 		c.hosts = append(c.hosts, s)

@@ -88,7 +88,7 @@ func (f *feed[T]) watch(ctx context.Context) iter.Seq[T] {
 	}
 }
 
-// WatchPeers implements hangar.PeerFeed.
+// watchPeers yields the peers as control does.
 func (h *Host) watchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, error] {
 	return func(yield func([]hangar.Peer, error) bool) {
 		for peers := range h.all.watch(ctx) {

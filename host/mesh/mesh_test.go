@@ -77,7 +77,7 @@ func TestRoutesFollow(t *testing.T) {
 	b.reaches(1, one, other.Addr())
 }
 
-func awaitRoutes(t testing.TB, s *server, p netip.Prefix, there bool) {
+func awaitRoutes(t *testing.T, s *server, p netip.Prefix, there bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		var routes []string
