@@ -45,6 +45,10 @@ const DefaultPort = 51821
 // other, with time for some that are lost.
 const SilentAfter = 5 * time.Minute
 
+// callDelay is how much later of two hosts the one with the higher id calls the other, if they learn of
+// each other at the same moment: WireGuard may lose a session that both begin, until 5 s later.
+const callDelay = 500 * time.Millisecond
+
 // The pauses between attempts.
 const (
 	retryDelay = 5 * time.Second  // to change the device, or to take up a feed again
@@ -86,6 +90,7 @@ type neighbor struct {
 	key      hangar.PeerKey
 	address  string // of which endpoint was made
 	prefixes map[netip.Prefix]struct{}
+	call     time.Time // when it is called; zero: it was
 }
 
 // New returns a Mesh that Open makes usable.

@@ -29,6 +29,8 @@ func (m *Mesh) settle(ctx context.Context) error {
 	for {
 		gone, err := m.reconcile(ctx, silent)
 		clear(silent)
+		call, due := m.call()
+		err = errors.Join(err, due)
 		var retry <-chan time.Time
 		text := ""
 		if err != nil {
@@ -42,6 +44,7 @@ func (m *Mesh) settle(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-m.wake:
+		case <-call:
 		case <-retry:
 		case <-gone:
 			m.mu.Lock()
@@ -145,17 +148,43 @@ func (m *Mesh) reach(h hangar.Host, at netip.AddrPort) error {
 	if err := m.link.Reach(h.MeshKey, at); err != nil {
 		return fmt.Errorf("host %s: %w", h.ID, err)
 	}
+	call := m.Now()
+	if m.Host > h.ID {
+		call = call.Add(callDelay)
+	}
 	if n := m.neighbor[h.ID]; n != nil {
-		n.address = h.MeshAddress
+		n.address, n.call = h.MeshAddress, call
 		return nil
 	}
-	n := &neighbor{key: h.MeshKey, address: h.MeshAddress, prefixes: map[netip.Prefix]struct{}{}}
+	n := &neighbor{key: h.MeshKey, address: h.MeshAddress, prefixes: map[netip.Prefix]struct{}{}, call: call}
 	m.neighbor[h.ID] = n
 	for id := range m.members[m.Host] {
 		m.changed[member{h.ID, id}] = struct{}{}
 	}
 	// Its own address is what it says from that something cannot be reached or is too large.
 	return m.change(h.ID, n, []netip.Prefix{netip.PrefixFrom(own, own.BitLen())}, nil)
+}
+
+// call calls the hosts for which it is time. The channel yields when it is time for the next; it is nil
+// if there is none.
+func (m *Mesh) call() (next <-chan time.Time, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for id, n := range m.neighbor {
+		switch wait := n.call.Sub(m.Now()); {
+		case n.call.IsZero():
+		case wait > 0:
+			next = time.After(min(wait, callDelay))
+		default:
+			if err := m.link.Call(n.key); err != nil {
+				errs = append(errs, fmt.Errorf("host %s: %w", id, err))
+				continue
+			}
+			n.call = time.Time{}
+		}
+	}
+	return next, errors.Join(errs...)
 }
 
 // part takes a host off the device. The caller holds mu.

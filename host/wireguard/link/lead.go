@@ -13,16 +13,24 @@ import (
 // keepaliveSeconds is how often a peer that was called hears of this one, whatever else is sent.
 const keepaliveSeconds = 25
 
-// Reach calls a peer at an endpoint, and goes on to do so until it answers. It makes the peer, to
-// which nothing leads yet, or tells where it is now.
+// Reach makes a peer, to which nothing leads yet, or says where it is now. It is not called before Call,
+// or before something is sent to it.
 func (l *Link) Reach(key hangar.PeerKey, endpoint netip.AddrPort) error {
 	raw := key.Bytes()
+	config := fmt.Sprintf("public_key=%s\nendpoint=%s\npersistent_keepalive_interval=0\n", hex.EncodeToString(raw[:]), endpoint)
+	if err := l.device.IpcSet(config); err != nil {
+		return fmt.Errorf("reach %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// Call calls a peer after Reach, and goes on to do so until it answers.
+func (l *Link) Call(key hangar.PeerKey) error {
+	raw := key.Bytes()
 	// That keepalives are turned on is what makes it call at once.
-	for _, seconds := range []int{0, keepaliveSeconds} {
-		config := fmt.Sprintf("public_key=%s\nendpoint=%s\npersistent_keepalive_interval=%d\n", hex.EncodeToString(raw[:]), endpoint, seconds)
-		if err := l.device.IpcSet(config); err != nil {
-			return fmt.Errorf("call %s: %w", endpoint, err)
-		}
+	config := fmt.Sprintf("public_key=%s\nupdate_only=true\npersistent_keepalive_interval=%d\n", hex.EncodeToString(raw[:]), keepaliveSeconds)
+	if err := l.device.IpcSet(config); err != nil {
+		return fmt.Errorf("call: %w", err)
 	}
 	return nil
 }
