@@ -131,6 +131,7 @@ type (
 func (f peerFeed) WatchPeers(ctx context.Context) iter.Seq2[[]hangar.Peer, error] {
 	return f.watchPeers(ctx)
 }
+
 func (f hostFeed) WatchHosts(ctx context.Context) iter.Seq2[hangar.HostChange, error] {
 	return f.watchHosts(ctx)
 }
@@ -171,7 +172,7 @@ func (h *Host) Start(in Start, out *hangar.Host) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("host", in.ID)
-	h.n = network.New(network.Options{Instance: instance, Host: in.ID, Log: log, RunDir: h.t.TempDir()})
+	h.n = network.New(network.Options{Instance: instance, Host: in.ID, Log: log, RunDir: filepath.Join(in.Dir, "netns")})
 	if err := h.n.Open(ctx); err != nil {
 		return err
 	}
