@@ -116,6 +116,7 @@ var rules = map[string]rule{
 		// They run Machines as a part of their agent, with volumes.
 		tests: []string{"host", "host/archive", "host/driver/...", "host/volume", "host/volumes/..."},
 	},
+	"host/mesh":                {imports: plus(language, "host/network", "host/wireguard/link"), tests: []string{"host/wireguard", "host/wireguard/peertest"}},
 	"host/network":             {imports: language},
 	"host/volume":              {imports: plus(language, "host/volume/..."), tests: []string{"host/volume/..."}},
 	"host/volume/...":          {imports: language},
@@ -127,7 +128,7 @@ var rules = map[string]rule{
 	"host/rootfs":              {imports: language},
 	"host/sshd":                {imports: language},
 	"host/usage":               {imports: language},
-	"host/wireguard":           {imports: language, tests: []string{"host/network", "host/wireguard/peertest"}},
+	"host/wireguard":           {imports: plus(language, "host/wireguard/link"), tests: []string{"host/network", "host/wireguard/peertest"}},
 	"host/wireguard/...":       {imports: language},
 
 	"edge":           {imports: plus(language, "edge/...")},

@@ -8,16 +8,24 @@ import (
 
 // Host is a server that runs Machines.
 type Host struct {
-	ID       HostID            `json:"id"`
-	Name     string            `json:"name,omitempty"`
-	Region   Region            `json:"region"`
-	Zone     string            `json:"zone,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	CPUs     int               `json:"cpus"`
-	Memory   int64             `json:"memory"`             // bytes
-	Address  string            `json:"address,omitempty"`  // host:port where other hosts reach it; empty: it is alone
-	Cordoned bool              `json:"cordoned,omitempty"` // it takes no new Machines
-	State    HostState         `json:"state,omitempty"`
+	ID      HostID            `json:"id"`
+	Name    string            `json:"name,omitempty"`
+	Region  Region            `json:"region"`
+	Zone    string            `json:"zone,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	CPUs    int               `json:"cpus"`
+	Memory  int64             `json:"memory"`            // bytes
+	Address string            `json:"address,omitempty"` // host:port where other hosts reach it; empty: it is alone
+	// MeshKey and MeshAddress, host:port of UDP, are those of its WireGuard in the private network between
+	// hosts. Empty: it has none.
+	MeshKey     PeerKey `json:"mesh_key,omitempty"`
+	MeshAddress string  `json:"mesh_address,omitempty"`
+	// MeshHandshake is when the host that answers last heard of it there, every two minutes at least; of
+	// itself it does now. Zero: not since its daemon started.
+	MeshHandshake time.Time `json:"mesh_handshake,omitzero"`
+
+	Cordoned bool      `json:"cordoned,omitempty"` // it takes no new Machines
+	State    HostState `json:"state,omitempty"`
 }
 
 // HostState says what the other hosts know of a host's life.

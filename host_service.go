@@ -18,9 +18,10 @@ const (
 
 var hostIDShape = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// ParseHostID answers CodeInvalid for what is no id of a host.
+// ParseHostID answers CodeInvalid for what is no id of a host. Two that look like one are in the place
+// of the host in private addresses that all hosts have: those of the platform's services and of Apps.
 func ParseHostID(text string) (HostID, error) {
-	if !hostIDShape.MatchString(text) {
+	if !hostIDShape.MatchString(text) || text == "00000000" || text == "00000001" {
 		return "", Errorf(CodeInvalid, "", "invalid host %q: an id has 8 lowercase hexadecimal characters", text)
 	}
 	return HostID(text), nil

@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/host/image"
 	hostmachines "github.com/hangar-platform/hangar/host/machines"
+	"github.com/hangar-platform/hangar/host/mesh"
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -91,6 +92,8 @@ type Config struct {
 	// PeerEndpoint is the name or address that WireGuard peers call; empty: the one by
 	// which the API was called.
 	PeerEndpoint string `json:"wireguard_endpoint,omitempty"`
+	// MeshPort is the UDP port of the private network between the hosts of a cluster; 0: one that is free.
+	MeshPort int `json:"mesh_port"`
 
 	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
 
@@ -171,6 +174,7 @@ func DefaultConfig() Config {
 		ACME: letsEncrypt, Drain: defaultDrain, ClientConns: conns.ClientConns, ClientHandshakes: conns.ClientRate,
 		ReplayBody: defaultReplayBody, AutostopAfter: hangar.DefaultAutostopAfter,
 		MetricsRetention: store.DefaultRetention,
+		MeshPort:         mesh.DefaultPort,
 		ImageSizeGB:      image.DefaultUnpackedBytes >> 30, ImageRatio: image.DefaultRatio, PullTimeout: image.DefaultPullTime, PullRate: image.DefaultMinRate,
 	}
 }

@@ -39,7 +39,7 @@ type servers struct {
 
 // openFleet records this server among the hosts of the platform, and finds the others. From then on
 // others can join by it and use its Machines, and those that it does not know are refused.
-func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, m *machines, in *signIns) (*servers, error) {
+func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns) (*servers, error) {
 	f := &servers{
 		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log}),
 		backups: d.newBackups(c.store),
@@ -47,7 +47,7 @@ func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, m *machi
 	if err := f.tokens.Open(ctx); err != nil {
 		return nil, err
 	}
-	f.fleet = fleet.New(d.fleetConfig(s, c, f))
+	f.fleet = fleet.New(d.fleetConfig(s, c, n, f))
 	if err := f.fleet.Register(ctx); err != nil {
 		return nil, explainRemoved(err)
 	}
@@ -57,8 +57,8 @@ func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, m *machi
 	return f, d.findHosts(c.peers, m, in, f)
 }
 
-func (d *opening) fleetConfig(s *server, c *cluster, f *servers) fleet.Config {
-	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Log: d.log, Now: time.Now}
+func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fleet.Config {
+	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Heard: n.heard, Log: d.log, Now: time.Now}
 	if d.options.Around.State == nil && (c.peers != nil || len(d.cfg.Etcd) > 0) {
 		cfg.Presence, _ = c.store.(state.Presence)
 	}

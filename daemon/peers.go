@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -334,6 +335,9 @@ func (c *Config) validateCluster() error {
 		if err := join.CheckAddress(address); err != nil {
 			return fmt.Errorf("--cluster-address %q: %w", c.ClusterAddress, err)
 		}
+	}
+	if c.MeshPort < 0 || c.MeshPort > math.MaxUint16 {
+		return fmt.Errorf("--mesh-port %d: must be from 0 to %d", c.MeshPort, math.MaxUint16)
 	}
 	if !slices.Contains([]int{0, state.DefaultSeats, state.MaxSeats}, c.ClusterMembers) {
 		return fmt.Errorf("--cluster-members %d: must be %d or %d", c.ClusterMembers, state.DefaultSeats, state.MaxSeats)

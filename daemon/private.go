@@ -2,12 +2,17 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/edge/dns"
 	"github.com/hangar-platform/hangar/edge/listen"
+	"github.com/hangar-platform/hangar/host/mesh"
 	"github.com/hangar-platform/hangar/host/network"
 	"github.com/hangar-platform/hangar/host/wireguard"
 	"github.com/hangar-platform/hangar/internal/hint"
@@ -24,6 +29,7 @@ const (
 type private struct {
 	gateway *wireguard.Gateway // of peers
 	names   *dns.Server        // listens nowhere if there are no private networks
+	mesh    *mesh.Mesh         // nil: this server is alone, or has no private networks
 }
 
 // openPrivate opens the name server of Machines, at the addresses that their network redirects
@@ -49,12 +55,59 @@ func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*priv
 		}
 		served.Owner = s.network.Owner
 	}
+	if s.network != nil && c.peers != nil {
+		if p.mesh, err = d.openMesh(ctx, s, c); err != nil {
+			return nil, err
+		}
+	}
 	p.gateway, p.names = wireguard.New(o), dns.New(served)
 	if err := p.names.Open(ctx); err != nil {
 		return nil, hint.With(err, "if another name server listens on all addresses of this server, let it listen on its own alone")
 	}
 	d.opened.add(p.names.Close)
 	return p, nil
+}
+
+// openMesh opens the private network to the other hosts of the cluster, and has this server's record
+// say where its end is.
+func (d *opening) openMesh(ctx context.Context, s *server, c *cluster) (*mesh.Mesh, error) {
+	m := mesh.New(mesh.Options{
+		Dir: d.cfg.Dir, Device: network.MeshDevice(instance(d.cfg.Dir)), Host: s.self.ID, Port: uint16(d.cfg.MeshPort), Source: s.network.HostAddr6(),
+		Peers: control.NewPeerRecords(c.mirror, d.log), Log: d.log, Now: time.Now,
+	})
+	err := m.Open(ctx)
+	if errors.Is(err, mesh.ErrPortInUse) {
+		return nil, hint.With(fmt.Errorf("--mesh-port: %w", err), "another program, or another daemon, may listen there: name another port")
+	}
+	if err != nil {
+		return nil, hint.With(fmt.Errorf("the private network between servers cannot be opened: %w", err), "see `hangar doctor`: it needs /dev/net/tun")
+	}
+	d.opened.add(m.Close)
+	at, _, err := net.SplitHostPort(s.self.Address)
+	if err != nil {
+		return nil, err
+	}
+	s.self.MeshKey, s.self.MeshAddress = m.Key(), net.JoinHostPort(at, fmt.Sprint(m.ListenPort()))
+	c.machines.Observe(m.Observe)
+	return m, nil
+}
+
+// runMesh runs what there is between hosts.
+func (p *private) runMesh(hosts hangar.HostFeed) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if p.mesh == nil {
+			return nil
+		}
+		return p.mesh.Run(ctx, hosts)
+	}
+}
+
+// heard is when other hosts were last heard of in the private network; nil: there is none.
+func (p *private) heard() map[hangar.HostID]time.Time {
+	if p.mesh == nil {
+		return nil
+	}
+	return p.mesh.Handshakes()
 }
 
 // peers tells the name server who came in through the gateway.

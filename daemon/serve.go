@@ -92,7 +92,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.ssh, err = d.openSSH(ctx, p.server, p.cluster, p.machines); err != nil {
 		return err
 	}
-	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.machines, p.ssh); err != nil {
+	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.private, p.machines, p.ssh); err != nil {
 		return err
 	}
 	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.servers.hosts); err != nil {
@@ -127,6 +127,9 @@ func (d *opening) register(p *parts) error {
 	if p.series != nil {
 		all = append(all, p.series.collectors...)
 	}
+	if p.private.mesh != nil {
+		all = append(all, p.private.mesh)
+	}
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, d.counts.Register(c))
@@ -151,7 +154,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		return p.edge.Run(ctx)
 	})
 	for _, run := range []func(context.Context) error{
-		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.servers.tokens.Run, p.servers.follow, p.control.issuer.Run,
+		d.space.Run, p.cluster.machines.Run, p.private.gateway.Run, p.private.names.Run, p.private.runMesh(p.servers.fleet), p.servers.tokens.Run, p.servers.follow, p.control.issuer.Run,
 		func(ctx context.Context) error { return p.machines.sockets.Run(ctx, api.Server(p.doors.handler)) },
 	} {
 		group.Go(func() error { return run(lasting) })

@@ -182,9 +182,7 @@ const settingHostID = "host_id"
 func describeHost(records *journal.Journal, cfg Config) (hangar.Host, error) {
 	id, err := records.Setting(settingHostID)
 	if errors.Is(err, journal.ErrNotFound) {
-		var b [4]byte
-		_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
-		id = []byte(hex.EncodeToString(b[:]))
+		id = newHostID()
 		err = records.Commit(func(tx *journal.Tx) error { return tx.SetSetting(settingHostID, id) })
 	}
 	if err != nil {
@@ -201,6 +199,18 @@ func describeHost(records *journal.Journal, cfg Config) (hangar.Host, error) {
 		}
 	}
 	return hangar.Host{ID: hangar.HostID(id), Name: name, Region: cfg.Region, Zone: cfg.Zone, CPUs: runtime.NumCPU(), Memory: memory}, nil
+}
+
+// newHostID makes an id.
+func newHostID() []byte {
+	for {
+		var b [4]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
+		id := hex.EncodeToString(b[:])
+		if _, err := hangar.ParseHostID(id); err == nil {
+			return []byte(id)
+		}
+	}
 }
 
 // serverMemory is how many bytes of memory the server has.

@@ -26,10 +26,13 @@ func Describe(s *openapi.Schemas) {
 	states := []any{string(hangar.HostAlive), string(hangar.HostSuspect), string(hangar.HostDead)}
 	s.Know(reflect.TypeFor[hangar.HostState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	describe[hangar.Host](s, map[string]string{
-		"memory":   "In bytes.",
-		"address":  "Where other hosts reach it. Not there when it is alone.",
-		"cordoned": "It takes no new Machines.",
-		"state":    "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
+		"memory":         "In bytes.",
+		"address":        "Where other hosts reach it. Not there when it is alone.",
+		"mesh_key":       "The public WireGuard key by which other hosts know it in the private network between servers.",
+		"mesh_address":   "Where it listens for them, by UDP.",
+		"mesh_handshake": "When the host that answers has last heard of it in that network. Not there before the first time.",
+		"cordoned":       "It takes no new Machines.",
+		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
 	})
 	describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
 	describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
@@ -65,6 +68,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	example := hangar.Host{
 		ID: ExampleID, Name: "server-1", Region: "ams", Zone: "ams-a", Labels: map[string]string{"disk": "nvme"}, CPUs: 16, Memory: 64 << 30,
 		Address: "10.0.0.1:4281", State: hangar.HostAlive,
+		MeshKey: "uGwZb3VwKp2nQnS1E8m0yEw4c0vQy0kq3yq8hYt6m3I=", MeshAddress: "10.0.0.1:51821", MeshHandshake: at,
 	}
 	token := hangar.JoinToken{ID: ExampleToken, Note: "rack 3", CreatedAt: at, ExpiresAt: at.Add(hangar.DefaultJoinTTL)}
 	cordoned := true

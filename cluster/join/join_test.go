@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	first  hangar.HostID = "00000001"
+	first  hangar.HostID = "00000011"
 	second hangar.HostID = "00000002"
 	domain               = "apps.test"
 )

@@ -71,8 +71,10 @@ type Config struct {
 	// NewToken makes a token for joining: its id, its text, and the digest of that. Nil: no server
 	// can join.
 	NewToken func() (id hangar.JoinTokenID, text string, digest []byte)
-	JoinURL  string        // where servers join
-	TTL      time.Duration // of leases; 0: DefaultTTL
+	JoinURL  string // where servers join
+	// Heard is when other hosts were last heard of in the private network; nil: there is none.
+	Heard func() map[hangar.HostID]time.Time
+	TTL   time.Duration // of leases; 0: DefaultTTL
 	// DeadAfter is how long a host is suspect before it is dead; 0: DefaultDeadAfter.
 	DeadAfter time.Duration
 	Log       *slog.Logger

@@ -302,6 +302,38 @@ func TestTokens(t *testing.T) {
 }
 
 // TestUpdate: what administrators say of a host stays when it starts again.
+// TestHeard: of other hosts it is shown when this one last heard of them, and none of it is recorded.
+func TestHeard(t *testing.T) {
+	w := newWorld()
+	at := time.Date(2026, 8, 14, 9, 57, 35, 0, time.UTC)
+	cfg := fleet.Config{
+		Store: w.store, Rows: w.rows, Self: hangar.Host{ID: first, MeshKey: "key", MeshAddress: "10.0.0.1:51821"}, Log: slog.New(slog.DiscardHandler),
+		Heard: func() map[hangar.HostID]time.Time { return map[hangar.HostID]time.Time{second: at.Add(-time.Minute)} },
+		Now:   func() time.Time { return at },
+	}
+	other := cfg
+	other.Self, other.Heard = hangar.Host{ID: second, MeshKey: "other key", MeshAddress: "10.0.0.2:51821"}, nil
+	f, g := fleet.New(cfg), fleet.New(other)
+	for _, each := range []*fleet.Fleet{f, g} {
+		if err := each.Register(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hosts, err := f.Hosts(admin(t.Context()))
+	if err != nil || len(hosts) != 2 || !hosts[0].MeshHandshake.Equal(at) || !hosts[1].MeshHandshake.Equal(at.Add(-time.Minute)) || hosts[1].MeshKey != "other key" {
+		t.Errorf("hosts are %+v, %v", hosts, err)
+	}
+	if h, err := f.Host(admin(t.Context()), second); err != nil || !h.MeshHandshake.Equal(at.Add(-time.Minute)) {
+		t.Errorf("the host is %+v, %v", h, err)
+	}
+	if _, err := f.UpdateHost(admin(t.Context()), second, hangar.HostUpdate{}); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := g.Host(admin(t.Context()), second); err != nil || !h.MeshHandshake.IsZero() {
+		t.Errorf("another host says %+v, %v", h, err)
+	}
+}
+
 func TestUpdate(t *testing.T) {
 	w := newWorld()
 	f := w.host(first, false)

@@ -43,7 +43,23 @@ func (f *Fleet) Hosts(ctx context.Context) ([]hangar.Host, error) {
 	if err := administrator(ctx); err != nil {
 		return nil, err
 	}
-	return f.All(ctx)
+	hosts, err := f.All(ctx)
+	f.addHeard(hosts)
+	return hosts, err
+}
+
+// addHeard adds to hosts when they were last heard of; this one hears itself.
+func (f *Fleet) addHeard(hosts []hangar.Host) {
+	if f.cfg.Heard == nil {
+		return
+	}
+	heard := f.cfg.Heard()
+	for i := range hosts {
+		hosts[i].MeshHandshake = heard[hosts[i].ID]
+		if hosts[i].ID == f.cfg.Self.ID && hosts[i].MeshKey != "" {
+			hosts[i].MeshHandshake = f.cfg.Now().UTC()
+		}
+	}
 }
 
 // Host implements hangar.HostService.
@@ -52,7 +68,9 @@ func (f *Fleet) Host(ctx context.Context, id hangar.HostID) (hangar.Host, error)
 		return hangar.Host{}, err
 	}
 	h, err := f.find(ctx, id)
-	return h.Host, err
+	one := []hangar.Host{h.Host}
+	f.addHeard(one)
+	return one[0], err
 }
 
 func (f *Fleet) find(ctx context.Context, id hangar.HostID) (known, error) {

@@ -22,6 +22,9 @@ var Private = netip.MustParsePrefix("fdaa::/16") //nolint:gochecknoglobals // a 
 // reaches it after seven years.
 const MaxNumber = 36 * 36 * 36 * 36 * 36 * 36
 
+// hostPrefixBits is how many leading bits say which network and which host an address is of.
+const hostPrefixBits = 80
+
 // machineBits is how many leading bits all addresses of a Machine share.
 const machineBits = 112
 
@@ -41,9 +44,19 @@ func Address(network hangar.NetworkID, host hangar.HostID, number uint64) netip.
 	return netip.AddrFrom16(a)
 }
 
-// hostAddress is the private address of the host itself, in the network 0 that no
+// Prefix holds all addresses that Machines and peers of a network have at a host. It is the zero
+// Prefix when host is not 8 hexadecimal characters.
+func Prefix(network hangar.NetworkID, host hangar.HostID) netip.Prefix {
+	a := Address(network, host, 0)
+	if !a.IsValid() {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(a, hostPrefixBits).Masked()
+}
+
+// HostAddress is the private address of the host itself, in the network 0 that no
 // Machine has. It is the zero Addr when host is not 8 hexadecimal characters.
-func hostAddress(host hangar.HostID) netip.Addr {
+func HostAddress(host hangar.HostID) netip.Addr {
 	a := Address(0, host, 0)
 	if !a.IsValid() {
 		return a
@@ -89,6 +102,10 @@ func linkPrefix(instance string) string {
 // PeerDevice is the host's device of an instance on which its WireGuard peers are.
 // Rules take it for one of the instance's own; what is routed to it may come from it.
 func PeerDevice(instance string) string { return "hw" + instance }
+
+// MeshDevice is the host's device of an instance on which the other hosts of its cluster are. Rules
+// take it for one of the instance's own, too; it leads to Machines and nothing else.
+func MeshDevice(instance string) string { return "hm" + instance }
 
 // linkName returns the host's device of a Machine: 15 characters, the most there may be.
 func linkName(prefix string, number uint64) string {

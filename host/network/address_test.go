@@ -49,7 +49,7 @@ func TestAddressIsUnique(t *testing.T) {
 		if as16 := a.As16(); as16[0] != 0xfd || as16[1] != 0xaa || as16[15] != 2 {
 			t.Fatalf("%s has not the form fdaa:…:2", a)
 		}
-		if host := hostAddress(hangar.HostID(fmt.Sprintf("%08x", p.host))); a == host {
+		if host := HostAddress(hangar.HostID(fmt.Sprintf("%08x", p.host))); a == host {
 			t.Fatalf("%+v has the host's own address %s", p, a)
 		}
 		if linkName("habcdefgh", p.number) == linkName("habcdefgh", q.number) != (p.number == q.number) {

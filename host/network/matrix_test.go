@@ -149,7 +149,7 @@ func newWorldWithoutHost(t *testing.T, allow ...netip.Prefix) *world {
 	t.Helper()
 	w := &world{n: newNetwork(t, "matrix"), other: newNetwork(t, "second")}
 	w.n.allowed = allow
-	w.other.host, w.other.gateway6 = otherHost, hostAddress(otherHost)
+	w.other.host, w.other.gateway6 = otherHost, HostAddress(otherHost)
 	openIt(t, w.n)
 	openIt(t, w.other)
 	w.one, w.two, w.stranger = attach(t, w.n, endpointOf(5, 1)), attach(t, w.n, endpointOf(5, 2)), attach(t, w.n, endpointOf(6, 3))

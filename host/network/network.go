@@ -37,7 +37,8 @@
 // nftables table back when somebody else changes or removes it.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
-// it enabled. It is no name server, and it joins no hosts.
+// it enabled. It is no name server. Package mesh leads to other hosts: their Machines and peers are
+// behind MeshDevice, under the same rules as those of this host.
 package network
 
 import (
@@ -131,7 +132,7 @@ func New(o Options) *Network {
 		o.RunDir = DefaultRunDir
 	}
 	g := &gateway{
-		instance: o.Instance, prefix: linkPrefix(o.Instance), host: o.Host, wanted: o.IPv4Pool, gateway6: hostAddress(o.Host),
+		instance: o.Instance, prefix: linkPrefix(o.Instance), host: o.Host, wanted: o.IPv4Pool, gateway6: HostAddress(o.Host),
 	}
 	return &Network{
 		gateway:     g,
@@ -290,9 +291,9 @@ func (n *Network) check() error {
 		valid = valid && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
 	}
 	// Of eight letters the first must not make the devices look like another
-	// instance's PeerDevice.
-	if !valid || len(n.instance) == 8 && n.instance[0] == 'w' {
-		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9, and 8 not with w first", n.instance)
+	// instance's PeerDevice or MeshDevice.
+	if !valid || len(n.instance) == 8 && (n.instance[0] == 'w' || n.instance[0] == 'm') {
+		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9, and 8 not with m or w first", n.instance)
 	}
 	for _, p := range n.allowed {
 		if !p.IsValid() {

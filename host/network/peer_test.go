@@ -26,7 +26,7 @@ func TestPeersAreNoMachines(t *testing.T) {
 		if machine := machinePrefix(Address(network, host, machines.Draw(t, "machine"))); machine.Overlaps(peer.Prefix()) {
 			t.Fatalf("%s is in the machine's %s", peer.Prefix(), machine)
 		}
-		for _, fixed := range []netip.Addr{peer.Nameserver(), hangar.ServicesAddress, hostAddress(host)} {
+		for _, fixed := range []netip.Addr{peer.Nameserver(), hangar.ServicesAddress, HostAddress(host)} {
 			if peer.Prefix().Contains(fixed) {
 				t.Fatalf("%s holds %s", peer.Prefix(), fixed)
 			}

@@ -114,7 +114,7 @@ func afterPackets() {
 }
 
 // addRules adds the rules to a table that has its sets. No rule is of one Machine; "own
-// devices" are those of Machines and that of peers:
+// devices" are those of Machines, that of peers and that of other hosts:
 //
 //	prerouting   drop what comes from an own device under a foreign address, and what
 //	             comes from elsewhere under an own one, or for the host's own ones and
@@ -122,10 +122,11 @@ func afterPackets() {
 //	services     send what Machines call the platform, and the SSH port of Machines of the sender's network,
 //	             to the host's own address
 //	counted      drop a new connection of a Machine that has MaxConnections
-//	input        of own devices: answers; "counted"; the platform's services, what was for the SSH port of a
-//	             Machine, Apps that are served in the sender's network, open ports, echo; drop the rest
+//	input        of own devices: nothing of other hosts; answers; "counted"; the platform's services, what was for
+//	             the SSH port of a Machine, Apps that are served in the sender's network, open ports, echo; drop the rest
 //	forward      from own devices: as "leaving" says; to own devices: only answers
-//	leaving      "counted"; to own devices within a network; to the internet; refuse the rest
+//	leaving      "counted"; from one host to another: refuse; to own devices within a network; to
+//	             the internet; refuse the rest
 //	output       refuse Machines that are not there
 //	postrouting  masquerade what leaves for the internet
 //
@@ -149,6 +150,8 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	}
 	fromOwn, fromOther := device(expr.MetaKeyIIFNAME, s.devices, false), device(expr.MetaKeyIIFNAME, s.devices, true)
 	toOwn, toOther := device(expr.MetaKeyOIFNAME, s.devices, false), device(expr.MetaKeyOIFNAME, s.devices, true)
+	mesh := MeshDevice(t.gateway.instance)
+	fromMesh := deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, mesh)
 	toIngress := slices.Concat(address(destination, unix.NFPROTO_IPV6), in(s.ingress, false))
 	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
 	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
@@ -178,6 +181,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	}
 
 	add(input, fromOther, accept())
+	add(input, fromMesh, drop())
 	add(input, protocol(unix.NFPROTO_IPV4), icmp(unix.IPPROTO_ICMP, icmpRedirect), drop()) // may be about a connection
 	add(input, established(), accept())
 	add(input, jump(counted))
@@ -204,10 +208,12 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	add(forward, toOwn, drop())
 
 	add(leaving, jump(counted))
+	add(leaving, fromMesh, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpEq, mesh), refuse())
 	add(leaving, toOwn, sameNetwork(s.networks), accept())
 	add(leaving, toOwn, refuse())
-	// Peers are here for the private network alone.
+	// Peers and other hosts are here for the private network alone.
 	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(t.gateway.instance)), refuse())
+	add(leaving, fromMesh, refuse())
 	// What is not on an own device now is not elsewhere either, whatever is allowed.
 	add(leaving, in4(destination, t.gateway.pool, expr.CmpOpEq), refuse())
 	add(leaving, private6(destination, expr.CmpOpEq), refuse())

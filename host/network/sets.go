@@ -178,20 +178,19 @@ func serviceElements() []nftables.SetElement {
 	return elements
 }
 
-// deviceRanges are the names of Machines' devices, which begin alike, and that of the
-// peers' device.
+// deviceRanges are the names of Machines' devices, which begin alike, and those of the
+// devices of peers and of other hosts.
 func (t *filter) deviceRanges() []nftables.SetElement {
-	machines, peers := padded(t.gateway.prefix), padded(PeerDevice(t.gateway.instance))
+	machines := padded(t.gateway.prefix)
 	above := slices.Clone(machines)
 	above[len(t.gateway.prefix)-1]++
-	afterPeers := slices.Clone(peers)
-	afterPeers[len(peers)-1]++
-	return []nftables.SetElement{
-		{Key: machines},
-		{Key: above, IntervalEnd: true},
-		{Key: peers},
-		{Key: afterPeers, IntervalEnd: true},
+	ranges := []nftables.SetElement{{Key: machines}, {Key: above, IntervalEnd: true}}
+	for _, name := range []string{PeerDevice(t.gateway.instance), MeshDevice(t.gateway.instance)} {
+		after := padded(name)
+		after[len(after)-1]++
+		ranges = append(ranges, nftables.SetElement{Key: padded(name)}, nftables.SetElement{Key: after, IntervalEnd: true})
 	}
+	return ranges
 }
 
 // addressRanges makes the elements of an interval set of those prefixes whose

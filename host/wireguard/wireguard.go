@@ -30,18 +30,19 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/wireguard/link"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// MTU of the device, in bytes: what a WireGuard packet over IPv6 has room for on an
-// Ethernet.
-const MTU = 1420
+// MTU of the device, in bytes.
+const MTU = link.MTU
 
 // DefaultPort is WireGuard's own.
 const DefaultPort = 51820
@@ -85,7 +86,7 @@ type Gateway struct {
 	admitted  map[hangar.PeerKey]netip.Prefix    // on the device
 	joined    map[hangar.NetworkID]struct{}      // that Members was told of
 	endpoints map[hangar.PeerKey]netip.AddrPort  // where peers were last
-	link      *link                              // nil: closed
+	link      *link.Link                         // nil: closed
 	failure   error                              // of the last attempt, nil: it succeeded
 	changed   chan struct{}                      // closed and replaced with every attempt
 }
@@ -233,7 +234,7 @@ func (g *Gateway) reconcile(ctx context.Context) (gone <-chan struct{}, err erro
 		}
 		delete(g.joined, id)
 	}
-	return g.link.gone(), errors.Join(errs...)
+	return g.link.Gone(), errors.Join(errs...)
 }
 
 // admit lets a peer in. The caller holds mu.
@@ -244,7 +245,7 @@ func (g *Gateway) admit(ctx context.Context, p hangar.Peer) error {
 		}
 		g.joined[p.NetworkID] = struct{}{}
 	}
-	if err := g.link.admit(p.PublicKey, p.Prefix(), g.Source, g.endpoints[p.PublicKey]); err != nil {
+	if err := g.link.Admit(p.PublicKey, p.Prefix(), g.Source, g.endpoints[p.PublicKey]); err != nil {
 		return fmt.Errorf("peer %s of %s: %w", p.Name, p.Org, err)
 	}
 	g.admitted[p.PublicKey] = p.Prefix()
@@ -253,7 +254,7 @@ func (g *Gateway) admit(ctx context.Context, p hangar.Peer) error {
 
 // expel cuts a peer off. The caller holds mu.
 func (g *Gateway) expel(key hangar.PeerKey, prefix netip.Prefix) error {
-	if err := g.link.expel(key, prefix); err != nil {
+	if err := g.link.Expel(key, prefix); err != nil {
 		return fmt.Errorf("peer %s: %w", prefix, err)
 	}
 	delete(g.admitted, key)
@@ -263,15 +264,15 @@ func (g *Gateway) expel(key hangar.PeerKey, prefix netip.Prefix) error {
 
 // openLink makes the device and takes the port. The caller holds mu.
 func (g *Gateway) openLink(ctx context.Context) error {
-	identity, err := loadIdentity(g.Dir)
+	identity, err := link.LoadIdentity(filepath.Join(g.Dir, KeyFile))
 	if err != nil {
 		return err
 	}
 	// A port that was left to chance once is kept, also while it is in use: every
 	// config that was printed names it.
 	port := cmp.Or(g.Port, identity.Port)
-	l, err := openLink(g.Device, identity.key(), port, g.Log)
-	if inUse(err) {
+	l, err := link.Open(g.Device, identity.PrivateKey(), port, g.Log)
+	if link.InUse(err) {
 		return &hangar.Error{
 			Code: hangar.CodeUnavailable, Err: err,
 			Message: fmt.Sprintf("WireGuard cannot listen: UDP port %d of this server is in use; start the daemon with --wireguard :PORT and another port", port),
@@ -280,21 +281,21 @@ func (g *Gateway) openLink(ctx context.Context) error {
 	if err != nil {
 		return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The WireGuard device of this server cannot be made", Err: err}
 	}
-	if g.Port == 0 && identity.Port != l.port {
-		identity.Port = l.port
-		if err := identity.save(g.Dir); err != nil {
-			l.close()
+	if g.Port == 0 && identity.Port != l.Port {
+		identity.Port = l.Port
+		if err := identity.Save(filepath.Join(g.Dir, KeyFile)); err != nil {
+			l.Close()
 			return err
 		}
 	}
 	g.link = l
-	g.Log.InfoContext(ctx, "WireGuard listens", slog.Int("port", int(l.port)), slog.String("device", g.Device))
+	g.Log.InfoContext(ctx, "WireGuard listens", slog.Int("port", int(l.Port)), slog.String("device", g.Device))
 	return nil
 }
 
 // closeLink takes the device away. The caller holds mu.
 func (g *Gateway) closeLink() {
-	g.link.close()
+	g.link.Close()
 	g.link = nil
 	clear(g.admitted)
 }
@@ -326,7 +327,7 @@ func (g *Gateway) OpenGateway(ctx context.Context) (hangar.PeerGateway, error) {
 		}
 		g.nudge() // so that settle looks after the device
 	}
-	return hangar.PeerGateway{EndpointIP: g.Endpoint, EndpointPort: g.link.port, GatewayKey: g.link.publicKey}, nil
+	return hangar.PeerGateway{EndpointIP: g.Endpoint, EndpointPort: g.link.Port, GatewayKey: g.link.PublicKey}, nil
 }
 
 // AwaitPeer implements hangar.PeerHost.
@@ -367,11 +368,11 @@ func (g *Gateway) NetworkPeers(id hangar.NetworkID) []hangar.Peer {
 }
 
 // seen is what the device knows of its peers. The caller holds mu.
-func (g *Gateway) seen() map[hangar.PeerKey]seen {
+func (g *Gateway) seen() map[hangar.PeerKey]link.Seen {
 	if g.link == nil {
 		return nil
 	}
-	all, err := g.link.seen()
+	all, err := g.link.Seen()
 	if err != nil {
 		g.Log.Warn("read what WireGuard has seen", slog.Any("err", err))
 	}

@@ -80,10 +80,21 @@ func (c commands) print(h hangar.Host) error {
 		{"Memory", units.BytesSize(float64(h.Memory))},
 		{"Address", h.Address},
 	}
+	if h.MeshKey != "" {
+		rows = append(rows, []string{"Private network", h.MeshAddress}, []string{"Heard of", heardText(h)})
+	}
 	for _, name := range slices.Sorted(maps.Keys(h.Labels)) {
 		rows = append(rows, []string{"Label", name + "=" + h.Labels[name]})
 	}
 	return c.PrintTable(rows)
+}
+
+// heardText says when the server that answers last heard of another in the private network.
+func heardText(h hangar.Host) string {
+	if h.MeshHandshake.IsZero() {
+		return "not yet: see `hangar doctor`"
+	}
+	return h.MeshHandshake.Local().Format(time.DateTime)
 }
 
 // update makes a command that changes a server.

@@ -31,6 +31,7 @@ func NewDoctorCommand(inv *cli.Invocation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			used, dir := c.checkConfig()
 			checks := append([]hostcheck.Check{used}, hostcheck.Run(cmd.Context(), hostcheck.Options{Dir: dir})...)
+			checks = append(checks, checkServers(cmd.Context(), dir)...)
 			var err error
 			if asJSON {
 				err = c.PrintJSON(cli.OrEmpty(checks))

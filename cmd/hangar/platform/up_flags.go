@@ -24,6 +24,7 @@ func daemonFlags(cmd *cobra.Command, c *daemon.Config) {
 	flags.StringVar(&c.Cluster, "cluster", c.Cluster, "address at which other servers reach this one, like :4281: lets them join (default: this server is alone)")
 	flags.StringVar(&c.ClusterAddress, "cluster-address", c.ClusterAddress, "name or address by which other servers call this one (default: found out)")
 	flags.IntVar(&c.ClusterMembers, "cluster-members", c.ClusterMembers, "how many servers hold the cluster state together: 3, or 5; the first server says so (default 3)")
+	flags.IntVar(&c.MeshPort, "mesh-port", c.MeshPort, "UDP port of the private network between servers; 0 picks a free one")
 	flags.StringVar(&c.Join, "join", c.Join, "https://HOST:4281 of a server whose platform this one joins, once, with --token")
 	flags.StringVar(&c.HostName, "host-name", c.HostName, "what this server is called among others (default: its name)")
 	flags.StringVar(&c.Zone, "zone", c.Zone, "which part of the region this server is in")

@@ -1,4 +1,4 @@
-package wireguard
+package link
 
 import (
 	"encoding/hex"
@@ -35,14 +35,14 @@ func (r reluctant) IpcSet(config string) error {
 // A peer that could not be let in wholly is not on the device at all: nobody would
 // expel it when it is removed.
 func TestAdmitAllOrNothing(t *testing.T) {
-	key := privateKey{1}.public()
+	key := PrivateKey{1}.Public()
 	raw := key.Bytes()
 	peer := hangar.Peer{PublicKey: key, Address: hangar.PeerAddress(5, "0a7b7df0", 1)}
 	for name, word := range map[string]string{"the call fails": "update_only", "the route fails": "nothing of it"} {
 		t.Run(name, func(t *testing.T) {
 			r := reluctant{word: word, peers: map[string]bool{}}
-			l := &link{name: "none", index: -1, device: r}
-			if err := l.admit(key, peer.Prefix(), netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:51820")); err == nil {
+			l := &Link{name: "none", index: -1, device: r}
+			if err := l.Admit(key, peer.Prefix(), netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:51820")); err == nil {
 				t.Fatal("it is let in")
 			}
 			if r.peers[hex.EncodeToString(raw[:])] {

@@ -1,4 +1,9 @@
-package wireguard
+// Package link is a WireGuard device of this process: a TUN device with WireGuard behind it, the
+// key that it has, and what it has seen of its peers.
+//
+// The kernel takes the device and its routes away when the process ends, however it ends. A Link is
+// safe for concurrent use. Which peers there are, and what they may, is decided by its owner.
+package link
 
 import (
 	"bufio"
@@ -24,14 +29,18 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// link is a device that is up, with WireGuard behind it.
-type link struct {
+// Link is a device that is up, with WireGuard behind it.
+type Link struct {
 	name      string
 	index     int
 	device    engine
-	port      uint16
-	publicKey hangar.PeerKey
+	Port      uint16 // UDP
+	PublicKey hangar.PeerKey
 }
+
+// MTU of the device, in bytes: what a WireGuard packet over IPv6 has room for on an
+// Ethernet.
+const MTU = 1420
 
 // engine is what a link needs of a *device.Device.
 type engine interface {
@@ -42,14 +51,14 @@ type engine interface {
 	Close()
 }
 
-// openLink makes the device and listens at a port, or at a free one if that is 0.
-func openLink(name string, key privateKey, port uint16, log *slog.Logger) (_ *link, err error) {
+// Open makes the device and listens at a port, or at a free one if that is 0.
+func Open(name string, key PrivateKey, port uint16, log *slog.Logger) (_ *Link, err error) {
 	wire, err := tun.CreateTUN(name, MTU)
 	if err != nil {
 		return nil, fmt.Errorf("make device %s: %w", name, err)
 	}
 	// What it has to say is about packets, which anybody can send.
-	l := &link{name: name, publicKey: key.public(), device: device.NewDevice(wire, conn.NewDefaultBind(), &device.Logger{
+	l := &Link{name: name, PublicKey: key.Public(), device: device.NewDevice(wire, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf: func(format string, args ...any) {
 			log.Debug("WireGuard", slog.String("said", fmt.Sprintf(format, args...)))
@@ -68,7 +77,7 @@ func openLink(name string, key privateKey, port uint16, log *slog.Logger) (_ *li
 	}
 	if err := l.read(func(field, value string) {
 		if n, err := strconv.ParseUint(value, 10, 16); field == "listen_port" && err == nil {
-			l.port = uint16(n)
+			l.Port = uint16(n)
 		}
 	}); err != nil {
 		return nil, err
@@ -76,10 +85,11 @@ func openLink(name string, key privateKey, port uint16, log *slog.Logger) (_ *li
 	return l, l.enable()
 }
 
-func inUse(err error) bool { return errors.Is(err, unix.EADDRINUSE) }
+// InUse reports whether the error of Open says that another program has the port.
+func InUse(err error) bool { return errors.Is(err, unix.EADDRINUSE) }
 
 // enable brings the device up for IPv6, with no address of its own.
-func (l *link) enable() error {
+func (l *Link) enable() error {
 	found, err := netlink.LinkByName(l.name)
 	if err != nil {
 		return fmt.Errorf("find device %s: %w", l.name, err)
@@ -100,14 +110,14 @@ func (l *link) enable() error {
 	return nil
 }
 
-// gone is closed when the device has failed or was deleted.
-func (l *link) gone() <-chan struct{} { return l.device.Wait() }
+// Gone is closed when the device has failed or was deleted.
+func (l *Link) Gone() <-chan struct{} { return l.device.Wait() }
 
-// close takes the device away, with its routes.
-func (l *link) close() { l.device.Close() }
+// Close takes the device away, with its routes.
+func (l *Link) Close() { l.device.Close() }
 
-// admit lets a peer in, and calls it where it was last, if that is known.
-func (l *link) admit(key hangar.PeerKey, prefix netip.Prefix, source netip.Addr, endpoint netip.AddrPort) error {
+// Admit lets a peer in, and calls it where it was last, if that is known.
+func (l *Link) Admit(key hangar.PeerKey, prefix netip.Prefix, source netip.Addr, endpoint netip.AddrPort) error {
 	raw := key.Bytes()
 	config := fmt.Sprintf("public_key=%s\nreplace_allowed_ips=true\nallowed_ip=%s\n", hex.EncodeToString(raw[:]), prefix.Masked())
 	if endpoint.IsValid() {
@@ -122,8 +132,15 @@ func (l *link) admit(key hangar.PeerKey, prefix netip.Prefix, source netip.Addr,
 			return errors.Join(fmt.Errorf("call: %w", err), l.forget(key))
 		}
 	}
+	if err := l.addRoute(prefix, source); err != nil {
+		return errors.Join(err, l.forget(key))
+	}
+	return nil
+}
+
+func (l *Link) addRoute(prefix netip.Prefix, source netip.Addr) error {
 	if err := netlink.RouteReplace(l.route(prefix, source)); err != nil {
-		return errors.Join(fmt.Errorf("route %s to %s: %w", prefix, l.name, err), l.forget(key))
+		return fmt.Errorf("route %s to %s: %w", prefix, l.name, err)
 	}
 	return nil
 }
@@ -131,11 +148,15 @@ func (l *link) admit(key hangar.PeerKey, prefix netip.Prefix, source netip.Addr,
 // recallSeconds is set for a moment only: to turn it on sends a packet at once.
 const recallSeconds = 15
 
-// expel cuts a peer off.
-func (l *link) expel(key hangar.PeerKey, prefix netip.Prefix) error {
+// Expel cuts a peer off.
+func (l *Link) Expel(key hangar.PeerKey, prefix netip.Prefix) error {
 	if err := l.forget(key); err != nil {
 		return err
 	}
+	return l.removeRoute(prefix)
+}
+
+func (l *Link) removeRoute(prefix netip.Prefix) error {
 	if err := netlink.RouteDel(l.route(prefix, netip.Addr{})); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("unroute %s: %w", prefix, err)
 	}
@@ -143,7 +164,7 @@ func (l *link) expel(key hangar.PeerKey, prefix netip.Prefix) error {
 }
 
 // forget ends the session of a key and takes no more packets of it.
-func (l *link) forget(key hangar.PeerKey) error {
+func (l *Link) forget(key hangar.PeerKey) error {
 	raw := key.Bytes()
 	if err := l.device.IpcSet(fmt.Sprintf("public_key=%s\nremove=true\n", hex.EncodeToString(raw[:]))); err != nil {
 		return fmt.Errorf("cut off: %w", err)
@@ -151,7 +172,7 @@ func (l *link) forget(key hangar.PeerKey) error {
 	return nil
 }
 
-func (l *link) route(prefix netip.Prefix, source netip.Addr) *netlink.Route {
+func (l *Link) route(prefix netip.Prefix, source netip.Addr) *netlink.Route {
 	prefix = prefix.Masked()
 	r := &netlink.Route{
 		LinkIndex: l.index,
@@ -163,15 +184,15 @@ func (l *link) route(prefix netip.Prefix, source netip.Addr) *netlink.Route {
 	return r
 }
 
-// seen is what a device knows of a peer.
-type seen struct {
+// Seen is what a device knows of a peer.
+type Seen struct {
 	hangar.PeerTraffic
-	endpoint netip.AddrPort // invalid: unknown
+	Endpoint netip.AddrPort // invalid: unknown
 }
 
-// seen returns what the device knows of its peers.
-func (l *link) seen() (map[hangar.PeerKey]seen, error) {
-	all := map[hangar.PeerKey]seen{}
+// Seen returns what the device knows of its peers.
+func (l *Link) Seen() (map[hangar.PeerKey]Seen, error) {
+	all := map[hangar.PeerKey]Seen{}
 	var key hangar.PeerKey
 	var nanoseconds int64
 	err := l.read(func(field, value string) {
@@ -184,9 +205,9 @@ func (l *link) seen() (map[hangar.PeerKey]seen, error) {
 				return
 			}
 			key = hangar.PeerKey(base64.StdEncoding.EncodeToString(raw))
-			s = seen{}
+			s = Seen{}
 		case "endpoint":
-			s.endpoint, _ = netip.ParseAddrPort(value)
+			s.Endpoint, _ = netip.ParseAddrPort(value)
 		case "rx_bytes":
 			s.Received = number
 		case "tx_bytes":
@@ -210,7 +231,7 @@ func (l *link) seen() (map[hangar.PeerKey]seen, error) {
 
 // read yields the fields of the device's configuration, in the order of WireGuard's
 // cross-platform interface: what follows a public_key is about that peer.
-func (l *link) read(yield func(field, value string)) error {
+func (l *Link) read(yield func(field, value string)) error {
 	config, err := l.device.IpcGet()
 	if err != nil {
 		return fmt.Errorf("read device %s: %w", l.name, err)
