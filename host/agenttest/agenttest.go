@@ -184,11 +184,11 @@ func verbs(t *testing.T, f fixture) {
 	if now.InstanceID == m.InstanceID || now.Config.Env["NEW"] != "<&>" {
 		t.Errorf("updated to %+v", now)
 	}
+	f.wait(t, ref, hangar.MachineStarted)
 	_, err = f.Agent.UpdateMachine(t.Context(), ref, hangar.MachineUpdate{Config: changed, CurrentVersion: m.InstanceID})
 	if hangar.ReasonOf(err) != hangar.ReasonStaleVersion && hangar.CodeOf(err) != hangar.CodeConflict {
 		t.Errorf("update of an old version: %v", err)
 	}
-	f.wait(t, ref, hangar.MachineStarted)
 	until, err := f.Agent.KeepMachineBusy(t.Context(), ref, time.Hour)
 	must(t, "busy", err)
 	if until.Until.IsZero() {

@@ -24,7 +24,7 @@ import (
 
 const (
 	// patience is how long what must arrive may take; what must not is waited for shortly.
-	patience = time.Minute
+	patience = 3 * time.Minute
 	shortly  = 300 * time.Millisecond
 )
 

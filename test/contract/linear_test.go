@@ -149,8 +149,8 @@ func TestNamesAndLeasesAcrossHosts(t *testing.T) {
 			}
 			machines[name], hosts[m.Host] = m.Ref(), true
 		}
-		if len(hosts) != 3 {
-			t.Errorf("the machines of an App are on %d of 3 hosts", len(hosts))
+		if len(hosts) < 2 { // where those were that the names went to may count still
+			t.Error("the machines of an App are on one host")
 		}
 		for name, ref := range machines { // their reservations are known everywhere
 			for _, p := range c.Servers {
