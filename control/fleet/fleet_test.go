@@ -236,13 +236,13 @@ func TestTokens(t *testing.T) {
 		var group sync.WaitGroup
 		let := make([]error, 8)
 		for i := range let {
-			id := hangar.HostID(fmt.Sprintf("0000001%d", i))
+			id := hangar.HostID(fmt.Sprintf("0000001%x", i+3))
 			group.Go(func() { let[i] = f.AdmitHost(ctx, applicant(once, id, string(id))) })
 		}
 		group.Wait()
 		var in []hangar.HostID
 		for i, err := range let {
-			switch id := hangar.HostID(fmt.Sprintf("0000001%d", i)); {
+			switch id := hangar.HostID(fmt.Sprintf("0000001%x", i+3)); {
 			case err == nil:
 				in = append(in, id)
 			case hangar.CodeOf(err) != hangar.CodeUnauthenticated:
@@ -266,13 +266,13 @@ func TestTokens(t *testing.T) {
 			a    hangar.HostApplicant
 			code hangar.Code
 		}{
-			{"a server", applicant(many, "00000025", "a"), ""},
-			{"another", applicant(many, "00000026", "b"), ""},
-			{"an id that is taken", applicant(many, "00000025", "c"), hangar.CodeConflict},
+			{"a server", applicant(many, "0000002e", "a"), ""},
+			{"another", applicant(many, "0000002f", "b"), ""},
+			{"an id that is taken", applicant(many, "0000002e", "c"), hangar.CodeConflict},
 			{"the id of the first host", applicant(many, first, "c"), hangar.CodeConflict},
-			{"an address that is taken", applicant(many, "00000035", "c"), hangar.CodeConflict},
-			{"another secret", hangar.HostApplicant{Token: many.ID, Digest: digest("x"), Host: "00000027"}, hangar.CodeUnauthenticated},
-			{"no such token", hangar.HostApplicant{Token: "nnnnnnnnnnnn", Digest: digest("x"), Host: "00000027"}, hangar.CodeUnauthenticated},
+			{"an address that is taken", applicant(many, "0000003e", "c"), hangar.CodeConflict},
+			{"another secret", hangar.HostApplicant{Token: many.ID, Digest: digest("x"), Host: "0000002d"}, hangar.CodeUnauthenticated},
+			{"no such token", hangar.HostApplicant{Token: "nnnnnnnnnnnn", Digest: digest("x"), Host: "0000002d"}, hangar.CodeUnauthenticated},
 		} {
 			if err := f.AdmitHost(ctx, c.a); hangar.CodeOf(err) != c.code {
 				t.Errorf("%s: %v, want %q", c.name, err, c.code)
@@ -281,12 +281,12 @@ func TestTokens(t *testing.T) {
 		if err := f.RevokeJoinToken(admin(ctx), many.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.AdmitHost(ctx, applicant(many, "00000027", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+		if err := f.AdmitHost(ctx, applicant(many, "0000002d", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
 			t.Errorf("a revoked token: %v", err)
 		}
 		brief := w.token(t, f, hangar.JoinTokenCreate{})
 		time.Sleep(hangar.DefaultJoinTTL)
-		if err := f.AdmitHost(ctx, applicant(brief, "00000027", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
+		if err := f.AdmitHost(ctx, applicant(brief, "0000002d", "d")); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
 			t.Errorf("an expired token: %v", err)
 		}
 		if list, err := f.JoinTokens(admin(ctx)); err != nil || len(list) != 0 {
