@@ -1,16 +1,16 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"iter"
 	"os"
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // colour tells the counts of one run of the edge from those of the run before: a counter that
@@ -26,20 +26,25 @@ const (
 const colourFile = "colour"
 
 // nextColour returns the colour of this run, which is not that of the run before, however that
-// has ended.
-func nextColour(file string) (colour, error) {
-	before, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// has ended. The file is written over in place, which a disk without room allows.
+func nextColour(file string) (next colour, err error) {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("the colour of the edge: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	before, err := io.ReadAll(f)
+	if err != nil {
 		return "", fmt.Errorf("read the colour of the edge: %w", err)
 	}
-	next := blue
-	if colour(before) == blue {
+	next = blue
+	if colour(bytes.TrimSpace(before)) == blue {
 		next = green
 	}
-	if err := durable.WriteFile(file, []byte(next), 0o600); err != nil {
+	if _, err := f.WriteAt(fmt.Appendf(nil, "%-*s", len(green), next), 0); err != nil {
 		return "", fmt.Errorf("record the colour of the edge: %w", err)
 	}
-	return next, nil
+	return next, f.Sync()
 }
 
 // sweepEvery is how often counts of Apps are forgotten that have gone.
